@@ -1,0 +1,293 @@
+//! One flow in 16 bytes, and how a packet changes it.
+//!
+//! In: tag, slot, VIP, tick, state, and the [`Signal`] of a packet. Out: the packed entry, or [`Entry`] to read.
+//! Not here: where an entry stands (`layout`), when it gives way (`room`).
+//! Invariant: an entry that is not empty has a tag other than 0 and a state byte other than 0.
+
+use core::time::Duration;
+
+use crate::config::Timeouts;
+use crate::layout::TAG_MASK;
+use crate::tick::{Tick, span_of, ticks_covering};
+
+/// Slots and VIPs are below this: they have 24 bits, and all ones stays free.
+pub const ID_LIMIT: u32 = (1 << 24) - 1;
+
+/// What a packet says about its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Signal {
+    /// TCP with SYN and without ACK: a new connection.
+    Syn = 0,
+    /// Any other TCP packet.
+    Data = 1,
+    /// TCP with FIN or RST.
+    FinOrRst = 2,
+    /// Anything that is not TCP.
+    Datagram = 3,
+}
+
+/// How far a flow has come. Probation is beside it: every new entry is on probation, whatever its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// TCP, and nothing but SYNs after its first tick.
+    New = 1,
+    /// TCP in use.
+    Established = 2,
+    /// TCP after FIN or RST.
+    Closing = 3,
+    /// Any other protocol.
+    Udp = 4,
+}
+
+/// One live flow, as listings and `peek` show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The lower 48 bits of the flow's hash (0 is kept as 1).
+    pub tag: u64,
+    /// The backend's slot.
+    pub slot: u32,
+    /// The VIP.
+    pub vip: u32,
+    /// How far the flow has come.
+    pub state: State,
+    /// Not yet a second packet at least one tick after the first.
+    pub on_probation: bool,
+    /// Since the last packet, in whole ticks.
+    pub idle: Duration,
+}
+
+/// An entry as it stands in memory; `layout` names the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Packed(u128);
+
+impl Packed {
+    pub(crate) const EMPTY: Self = Self(0);
+
+    /// A new entry, on probation. Slots and VIPs at or above [`ID_LIMIT`] are cut to 24 bits.
+    #[inline]
+    pub(crate) fn new(tag: u64, slot: u32, vip: u32, signal: Signal, now: Tick) -> Self {
+        debug_assert!(tag != 0 && tag <= TAG_MASK && slot < ID_LIMIT && vip < ID_LIMIT);
+        let ids = field(slot, SLOT_SHIFT) | field(vip, VIP_SHIFT);
+        let clock = Clock::new(now, first_state(signal) as u8 | PROBATION);
+        Self::from_bits(u128::from(tag) | ids).with_clock(clock)
+    }
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u128) -> Self {
+        Self(bits.to_le())
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u128 {
+        u128::from_le(self.0)
+    }
+
+    #[inline]
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) const fn tag(self) -> u64 {
+        self.low() & TAG_MASK
+    }
+
+    #[inline]
+    pub(crate) const fn slot(self) -> u32 {
+        self.three_bytes(SLOT_SHIFT)
+    }
+
+    #[inline]
+    pub(crate) const fn vip(self) -> u32 {
+        self.three_bytes(VIP_SHIFT)
+    }
+
+    #[inline]
+    pub(crate) const fn tick(self) -> Tick {
+        self.clock().tick()
+    }
+
+    #[inline]
+    pub(crate) const fn on_probation(self) -> bool {
+        self.clock().state_byte() & PROBATION != 0
+    }
+
+    /// The same flow on another slot.
+    pub(crate) fn with_slot(self, slot: u32) -> Self {
+        debug_assert!(slot < ID_LIMIT);
+        let others = self.bits() & !(u128::from(MASK_24) << SLOT_SHIFT);
+        Self::from_bits(others | field(slot, SLOT_SHIFT))
+    }
+
+    /// Tick and state: all that a packet of a known flow changes.
+    #[inline]
+    pub(crate) const fn clock(self) -> Clock {
+        Clock((self.bits() >> TICK_SHIFT) as u32)
+    }
+
+    /// The same flow with another tick and state.
+    #[inline]
+    pub(crate) fn with_clock(self, clock: Clock) -> Self {
+        let kept = self.bits() & ((1 << TICK_SHIFT) - 1);
+        Self::from_bits(kept | u128::from(clock.0) << TICK_SHIFT)
+    }
+
+    /// For listings; `None` when empty, or when the state is none that this version writes.
+    pub(crate) fn read(self, now: Tick) -> Option<Entry> {
+        let state = match self.clock().state_byte() & !PROBATION {
+            1 => State::New,
+            2 => State::Established,
+            3 => State::Closing,
+            4 => State::Udp,
+            _ => return None,
+        };
+        Some(Entry {
+            tag: self.tag(),
+            slot: self.slot(),
+            vip: self.vip(),
+            state,
+            on_probation: self.on_probation(),
+            idle: span_of(now.since(self.tick())),
+        })
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+    const fn low(self) -> u64 {
+        self.bits() as u64
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
+    const fn three_bytes(self, shift: u32) -> u32 {
+        (self.bits() >> shift) as u32 & MASK_24
+    }
+}
+
+/// The last four bytes of an entry: tick of the last packet, state, probation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Clock(u32);
+
+impl Clock {
+    #[inline]
+    const fn new(tick: Tick, state_byte: u8) -> Self {
+        Self(tick.number() | (state_byte as u32) << 24)
+    }
+
+    #[inline]
+    const fn tick(self) -> Tick {
+        Tick::new(self.0)
+    }
+
+    #[inline]
+    const fn state_byte(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+
+    /// The packet of a busy flow: established, seen in this tick, and now data again. Most packets are that.
+    #[inline]
+    pub(crate) fn unmoved_by(self, signal: Signal, now: Tick) -> bool {
+        matches!(signal, Signal::Data) && self == Self::new(now, State::Established as u8)
+    }
+
+    /// After a packet. The tick never goes back.
+    #[inline]
+    pub(crate) fn after(self, signal: Signal, now: Tick) -> Self {
+        let later = now.since(self.tick()) > 0;
+        let tick = if later { now } else { self.tick() };
+        Self::new(tick, AFTER[signal as usize][usize::from(later)][index_of(self.state_byte())])
+    }
+}
+
+/// Idle timeouts in ticks, by state and probation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TickLimits([u32; STATES]);
+
+impl TickLimits {
+    pub(crate) fn new(timeouts: &Timeouts) -> Self {
+        let new = ticks_covering(timeouts.new);
+        let closing = ticks_covering(timeouts.closing);
+        let mut limits = [0; STATES];
+        for (state, ticks) in [
+            (State::New, new),
+            (State::Established, ticks_covering(timeouts.established)),
+            (State::Closing, closing),
+            (State::Udp, ticks_covering(timeouts.udp)),
+        ] {
+            limits[index_of(state as u8)] = ticks;
+            limits[index_of(state as u8 | PROBATION)] = new;
+        }
+        limits[index_of(State::Closing as u8 | PROBATION)] = new.min(closing);
+        Self(limits)
+    }
+
+    /// Whether the flow has been silent for longer than its state allows. An empty entry: meaningless.
+    #[inline]
+    pub(crate) fn expired(&self, clock: Clock, now: Tick) -> bool {
+        now.since(clock.tick()) > self.0[index_of(clock.state_byte())]
+    }
+}
+
+/// The state byte after a packet: `[signal][at least one tick after the last packet][index_of(state)]`.
+///
+/// A table, because the branches of it would be mispredicted in traffic of mixed flows.
+static AFTER: [[[u8; STATES]; 2]; 4] = {
+    let mut table = [[[0; STATES]; 2]; 4];
+    let signals = [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram];
+    let mut i = 0;
+    while i < 8 * STATES {
+        let (signal, later, index) = (i / (2 * STATES), i / STATES % 2, i % STATES);
+        #[expect(clippy::cast_possible_truncation, reason = "an index below 16")]
+        let byte = index as u8;
+        table[signal][later][index] = state_after(byte, signals[signal], later == 1);
+        i += 1;
+    }
+    table
+};
+
+/// The rules. A protocol that does not fit the entry (only a collision of hashes does that) counts as a packet
+/// like any other.
+const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
+    const NEW: u8 = State::New as u8;
+    const CLOSING: u8 = State::Closing as u8;
+    const UDP: u8 = State::Udp as u8;
+    let state = byte & !PROBATION;
+    let probation = if later { 0 } else { byte & PROBATION };
+    match (state, signal) {
+        (CLOSING, Signal::Syn) => NEW | PROBATION, // a new connection with the same 5-tuple
+        (UDP, _) => byte & !PROBATION | probation,
+        (_, Signal::FinOrRst) => CLOSING | probation,
+        (NEW, Signal::Data | Signal::Datagram) if probation == 0 => State::Established as u8,
+        _ => state | probation,
+    }
+}
+
+#[inline]
+const fn first_state(signal: Signal) -> State {
+    match signal {
+        Signal::Syn | Signal::Data => State::New,
+        Signal::FinOrRst => State::Closing,
+        Signal::Datagram => State::Udp,
+    }
+}
+
+/// State and probation as a number below [`STATES`].
+#[inline]
+const fn index_of(state_byte: u8) -> usize {
+    state_byte as usize % STATES
+}
+
+#[inline]
+const fn field(value: u32, shift: u32) -> u128 {
+    ((value & MASK_24) as u128) << shift
+}
+
+const STATES: usize = 16;
+const PROBATION: u8 = 8; // beside the states, so that a state byte is an index below 16
+const MASK_24: u32 = (1 << 24) - 1;
+const SLOT_SHIFT: u32 = 48;
+const VIP_SHIFT: u32 = 72;
+const TICK_SHIFT: u32 = 96;

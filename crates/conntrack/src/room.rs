@@ -1,0 +1,123 @@
+//! Room for a newcomer: which place it gets, and who gives way.
+//!
+//! In: the two buckets of a hash. Out: an empty place, or none. Not here: what is written there (`table`).
+//! Order: a free or expired place, in the first bucket if it has one, because look-ups read that first; a move of one
+//! flow to a free place in its other bucket (left out when the table is 7/8 full and a flow on probation is at hand);
+//! the oldest flow on probation in both buckets; a move onto the oldest flow on probation one step away; none.
+//! Invariant: a live flow off probation may move between its two buckets, and never goes.
+//! Bounded: one move, at most eight other buckets read.
+
+use crate::entry::Packed;
+use crate::layout::{WAYS, other_bucket};
+use crate::prefetch::prefetch;
+use crate::table::{Candidates, FlowTable, Place};
+use crate::tick::Tick;
+
+impl FlowTable {
+    /// Empties a place for a newcomer, or finds it empty; expired flows in both buckets are freed.
+    ///
+    /// In a table that a flood has filled, moves would fail and cost cache misses, so probation gives way at once.
+    pub(crate) fn make_room(&mut self, at: Candidates, now: Tick) -> Option<Place> {
+        let [first, second] = at.buckets.map(|bucket| self.survey(bucket, now));
+        if first.free + second.free > 0 {
+            return first.empty.or(second.empty);
+        }
+        let crowded = self.entries > self.capacity() / 8 * 7;
+        match older(first.waiting, second.waiting) {
+            Some((_, place)) if crowded => Some(self.evict(place)),
+            Some((_, place)) => Some(self.move_one(at, now).unwrap_or_else(|| self.evict(place))),
+            None => self.move_one(at, now).or_else(|| self.move_onto_probation(at, now)),
+        }
+    }
+
+    /// Moves one flow of the two buckets to a free place in its other bucket, and returns the place it left.
+    fn move_one(&mut self, at: Candidates, now: Tick) -> Option<Place> {
+        for from in places(at) {
+            prefetch(self.line(self.other_of(from)));
+        }
+        for from in places(at) {
+            let other = self.other_of(from);
+            if let Some(to) = self.survey(other, now).empty {
+                return Some(self.relocate(from, to));
+            }
+        }
+        None
+    }
+
+    /// As `move_one`, but the place in the other bucket is that of the oldest flow on probation there.
+    fn move_onto_probation(&mut self, at: Candidates, now: Tick) -> Option<Place> {
+        let mut oldest: Option<(Place, Waiting)> = None;
+        for from in places(at) {
+            let other = self.other_of(from);
+            let Some(waiting) = self.survey(other, now).waiting else { continue };
+            if oldest.is_none_or(|(_, (most, _))| waiting.0 > most) {
+                oldest = Some((from, waiting));
+            }
+        }
+        let (from, (_, to)) = oldest?;
+        let to = self.evict(to);
+        Some(self.relocate(from, to))
+    }
+
+    /// Frees the expired flows of a bucket, and tells what is free and who may give way.
+    #[inline]
+    fn survey(&mut self, bucket: usize, now: Tick) -> Survey {
+        let mut survey = Survey { free: 0, empty: None, waiting: None };
+        let line = *self.line(bucket);
+        for (way, entry) in line.0.into_iter().enumerate() {
+            let place = Place { bucket, way };
+            if entry.is_empty() || self.limits.expired(entry.clock(), now) {
+                if !entry.is_empty() {
+                    self.expire(place);
+                }
+                survey.free += 1;
+                survey.empty = survey.empty.or(Some(place));
+            } else if entry.on_probation() {
+                survey.waiting = older(survey.waiting, Some((now.since(entry.tick()), place)));
+            }
+        }
+        survey
+    }
+
+    fn other_of(&self, place: Place) -> usize {
+        let tag = self.line(place.bucket).0[place.way].tag();
+        other_bucket(tag, place.bucket, self.buckets())
+    }
+
+    fn relocate(&mut self, from: Place, to: Place) -> Place {
+        *self.at(to) = core::mem::replace(self.at(from), Packed::EMPTY);
+        self.counters.moved += 1;
+        from
+    }
+
+    fn evict(&mut self, place: Place) -> Place {
+        *self.at(place) = Packed::EMPTY;
+        self.counters.evicted_from_probation += 1;
+        self.entries -= 1;
+        place
+    }
+}
+
+/// What one bucket has to offer.
+#[derive(Clone, Copy)]
+struct Survey {
+    free: u32,
+    empty: Option<Place>,
+    waiting: Option<Waiting>, // the flow on probation that was created first
+}
+
+/// Age in ticks and place of a flow on probation.
+type Waiting = (u32, Place);
+
+/// The first if equal.
+#[inline]
+fn older(one: Option<Waiting>, two: Option<Waiting>) -> Option<Waiting> {
+    match (one, two) {
+        (Some(a), Some(b)) if b.0 <= a.0 => Some(a),
+        (one, two) => two.or(one),
+    }
+}
+
+fn places(at: Candidates) -> impl Iterator<Item = Place> {
+    at.buckets.into_iter().flat_map(|bucket| (0..WAYS).map(move |way| Place { bucket, way }))
+}

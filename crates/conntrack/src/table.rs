@@ -1,0 +1,292 @@
+//! The table: look up, insert, reassign; one owner, no lock.
+//!
+//! In: hash, signal, tick. Out: hits, and whether a newcomer is tracked.
+//! Not here: who gives way when both buckets are full (`room`), listing and purge (`walk`).
+//! Invariant: the entry of a hash stands in one of its two buckets, once.
+//! Cost: a look-up reads one or two cache lines, and writes one only when tick or state moved.
+
+use crate::config::{Config, ConfigError};
+use crate::counters::Counters;
+use crate::entry::{Entry, Packed, Signal, TickLimits};
+use crate::layout::{LINE_BYTES, Line, WAYS, first_bucket, other_bucket, tag_of};
+use crate::prefetch::prefetch;
+use crate::tick::Tick;
+
+/// What the table knows of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// The backend's slot.
+    pub slot: u32,
+    /// The VIP under which the flow was inserted: the caller compares it with the packet's.
+    pub vip: u32,
+}
+
+/// What became of a newcomer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an untracked flow is forwarded by hashing alone, and is counted"]
+pub enum Inserted {
+    /// It has an entry.
+    Tracked,
+    /// Both buckets are full of live flows off probation; nothing was displaced.
+    Untracked,
+}
+
+/// One packet of [`FlowTable::lookup_batch`].
+#[derive(Clone, Copy, Debug)]
+pub struct Query {
+    /// Keyed hash of the flow.
+    pub hash: u64,
+    /// What the packet says.
+    pub signal: Signal,
+}
+
+/// A connection table of fixed size for one packet thread.
+///
+/// `hash` is a keyed 64-bit hash of the flow (SipHash-1-3 with a secret key): two flows are confused only if
+/// 48 bits of it agree and a bucket does. Slots and VIPs are below [`crate::ID_LIMIT`].
+#[derive(Debug)]
+pub struct FlowTable {
+    pub(crate) lines: Box<[Line]>, // the header, then the buckets
+    pub(crate) limits: TickLimits,
+    pub(crate) counters: Counters,
+    pub(crate) entries: usize, // places taken, by live or expired flows
+    pub(crate) hand: usize,    // the bucket at which the next `sweep` begins
+}
+
+/// The tag of a hash and its two buckets.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidates {
+    pub(crate) tag: u64,
+    pub(crate) buckets: [usize; 2],
+}
+
+/// One of the four places of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) bucket: usize,
+    pub(crate) way: usize,
+}
+
+impl FlowTable {
+    /// Takes all the memory that the table will ever use, and touches it, so that no packet meets a page fault.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: a value out of range, or not enough memory.
+    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let buckets = config.capacity.div_ceil(WAYS);
+        let memory = ConfigError::Memory { bytes: buckets.saturating_add(1).saturating_mul(LINE_BYTES) };
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(buckets + 1).map_err(|_| memory)?;
+        lines.push(Line::header(buckets));
+        lines.resize(buckets + 1, Line::EMPTY);
+        Ok(Self {
+            lines: lines.into_boxed_slice(),
+            limits: TickLimits::new(&config.timeouts),
+            counters: Counters::default(),
+            entries: 0,
+            hand: 0,
+        })
+    }
+
+    /// Asks the CPU for both buckets of `hash`. Do it for a whole batch before the first look-up.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        for bucket in self.candidates(hash).buckets {
+            prefetch(self.line(bucket));
+        }
+    }
+
+    /// The live flow of `hash`, moved on by this packet: its tick, its state, its probation.
+    ///
+    /// An expired entry is freed and is a miss. A SYN on an established flow changes nothing but the tick; on a
+    /// closing one it is a hit and begins a new connection, on probation.
+    #[inline]
+    pub fn lookup(&mut self, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
+        self.packet_of(self.candidates(hash), signal, now)
+    }
+
+    #[inline]
+    fn packet_of(&mut self, at: Candidates, signal: Signal, now: Tick) -> Option<Hit> {
+        let Some((place, entry)) = self.find(at) else {
+            self.counters.miss += 1;
+            return None;
+        };
+        if !entry.clock().unmoved_by(signal, now) && !self.move_on(place, entry, signal, now) {
+            self.counters.miss += 1;
+            return None;
+        }
+        self.counters.hit += 1;
+        Some(Hit { slot: entry.slot(), vip: entry.vip() })
+    }
+
+    /// Tick and state after a packet; an unchanged line stays clean. `false`: the flow had expired, and is gone.
+    #[inline]
+    fn move_on(&mut self, place: Place, entry: Packed, signal: Signal, now: Tick) -> bool {
+        if self.limits.expired(entry.clock(), now) {
+            self.expire(place);
+            return false;
+        }
+        let next = entry.clock().after(signal, now);
+        if next != entry.clock() {
+            *self.at(place) = entry.with_clock(next);
+            self.counters.refresh += 1;
+        }
+        true
+    }
+
+    /// Looks up a batch: prefetches in groups of 64, then looks up. `hits[i]` answers `queries[i]`; the shorter
+    /// slice sets the number.
+    ///
+    /// Two packets of one unknown flow in a batch are two misses.
+    pub fn lookup_batch(&mut self, queries: &[Query], now: Tick, hits: &mut [Option<Hit>]) {
+        let mut at = [Candidates { tag: 0, buckets: [0; 2] }; 64];
+        for (queries, hits) in queries.chunks(64).zip(hits.chunks_mut(64)) {
+            let n = queries.len().min(hits.len());
+            for i in 0..n + WINDOW {
+                if i < n {
+                    let c = self.candidates(queries[i].hash);
+                    at[i & 63] = c;
+                    prefetch(self.line(c.buckets[0]));
+                    prefetch(self.line(c.buckets[1]));
+                }
+                if i >= WINDOW {
+                    let j = i - WINDOW;
+                    hits[j] = self.packet_of(at[j & 63], queries[j].signal, now);
+                }
+            }
+        }
+    }
+
+    /// Gives `hash` an entry on probation, in place of any entry with the same tag.
+    ///
+    /// When both buckets are full of live flows, one of them may be moved to its other bucket; else the oldest
+    /// flow on probation gives way; else the newcomer is untracked. No flow off probation is ever displaced.
+    ///
+    /// # Cost
+    /// Two cache lines; up to eight more, prefetched together, when both buckets are full.
+    pub fn insert(&mut self, hash: u64, slot: u32, vip: u32, signal: Signal, now: Tick) -> Inserted {
+        let at = self.candidates(hash);
+        if let Some((place, _)) = self.live(at, now) {
+            *self.at(place) = Packed::new(at.tag, slot, vip, signal, now);
+            self.counters.refresh += 1;
+            return Inserted::Tracked;
+        }
+        let Some(place) = self.make_room(at, now) else {
+            self.counters.untracked += 1;
+            return Inserted::Untracked;
+        };
+        *self.at(place) = Packed::new(at.tag, slot, vip, signal, now);
+        self.counters.insert += 1;
+        self.entries += 1;
+        Inserted::Tracked
+    }
+
+    /// Puts a live flow on another slot, because its backend went down; tick and state stay. `false`: no such flow.
+    pub fn reassign(&mut self, hash: u64, slot: u32, now: Tick) -> bool {
+        let Some((place, entry)) = self.live(self.candidates(hash), now) else { return false };
+        *self.at(place) = entry.with_slot(slot);
+        self.counters.refresh += 1;
+        true
+    }
+
+    /// The live flow of `hash`, unchanged and uncounted.
+    #[must_use]
+    pub fn peek(&self, hash: u64, now: Tick) -> Option<Entry> {
+        let (_, entry) = self.find(self.candidates(hash))?;
+        if self.limits.expired(entry.clock(), now) { None } else { entry.read(now) }
+    }
+
+    /// Sums since construction.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Entries in the table: live flows, and expired ones that nobody has looked at since.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Whether there is no entry at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Places for flows: what was asked for, rounded up to whole buckets.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.buckets() * WAYS
+    }
+
+    /// Number of buckets: what a whole walk of `list`, `purge` or `sweep` visits.
+    #[must_use]
+    pub fn buckets(&self) -> usize {
+        self.lines.len() - 1
+    }
+
+    /// Bytes that the table takes, header included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.lines.len() * LINE_BYTES
+    }
+
+    /// Line `index` of the table in the documented layout: 0 is the header, `1 + b` is bucket `b`.
+    #[must_use]
+    pub fn line_bytes(&self, index: usize) -> Option<[u8; LINE_BYTES]> {
+        self.lines.get(index).map(Line::bytes)
+    }
+
+    #[inline]
+    pub(crate) fn candidates(&self, hash: u64) -> Candidates {
+        let (tag, first) = (tag_of(hash), first_bucket(hash, self.buckets()));
+        Candidates { tag, buckets: [first, other_bucket(tag, first, self.buckets())] }
+    }
+
+    #[inline]
+    pub(crate) fn line(&self, bucket: usize) -> &Line {
+        &self.lines[1 + bucket]
+    }
+
+    #[inline]
+    pub(crate) fn at(&mut self, place: Place) -> &mut Packed {
+        &mut self.lines[1 + place.bucket].0[place.way]
+    }
+
+    /// The place of a live flow; an expired one is freed and counted.
+    #[inline]
+    fn live(&mut self, at: Candidates, now: Tick) -> Option<(Place, Packed)> {
+        let (place, entry) = self.find(at)?;
+        if self.limits.expired(entry.clock(), now) {
+            self.expire(place);
+            return None;
+        }
+        Some((place, entry))
+    }
+
+    /// The first bucket, where most flows stand, then the second.
+    #[inline]
+    fn find(&self, at: Candidates) -> Option<(Place, Packed)> {
+        for bucket in at.buckets {
+            let line = self.line(bucket);
+            let way = line.way_of(at.tag);
+            if line.0[way].tag() == at.tag {
+                return Some((Place { bucket, way }, line.0[way]));
+            }
+        }
+        None
+    }
+
+    #[inline]
+    pub(crate) fn expire(&mut self, place: Place) {
+        *self.at(place) = Packed::EMPTY;
+        self.counters.expired += 1;
+        self.entries -= 1;
+    }
+}
+
+const PREFETCHED: usize = 64; // 128 lines: a sixth of a 48 KiB L1
+
+const WINDOW: usize = 56;

@@ -1,0 +1,174 @@
+//! Tiny tables driven full: what each insert may displace, read from the bytes by the documented layout alone.
+
+use proptest::prelude::*;
+
+use super::oracle::signal;
+use super::{WRAP, assert_adds_up, hash, tick};
+use crate::{Config, FlowTable, Hit, Inserted, Signal, Timeouts};
+
+/// One live entry, decoded from memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    bucket: u64,
+    tag: u64,
+    ids: (u32, u32),
+    age: u32,
+    on_probation: bool,
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+}
+
+/// The entries that are live at `now`, by the layout and the timeouts of [`timeouts`].
+fn live(table: &FlowTable, now: u32) -> Vec<Seen> {
+    let buckets = number(&table.line_bytes(0).unwrap()[16..24]);
+    let mut seen = Vec::new();
+    for bucket in 0..buckets {
+        let line = table.line_bytes(usize::try_from(bucket).unwrap() + 1).unwrap();
+        for entry in line.chunks(16).filter(|entry| entry[15] != 0) {
+            let small = |range: core::ops::Range<usize>| u32::try_from(number(&entry[range])).unwrap();
+            let age = (now + WRAP - small(12..15)) % WRAP;
+            let limit = [0, 40, 400, 12, 120, 0, 0, 0, 0, 40, 40, 12, 40][usize::from(entry[15])];
+            if age <= limit {
+                let on_probation = entry[15] > 8;
+                seen.push(Seen {
+                    bucket,
+                    tag: number(&entry[..6]),
+                    ids: (small(6..9), small(9..12)),
+                    age,
+                    on_probation,
+                });
+            }
+        }
+    }
+    seen
+}
+
+fn timeouts() -> Timeouts {
+    let secs = core::time::Duration::from_secs;
+    Timeouts { new: secs(10), established: secs(100), closing: secs(3), udp: secs(30) }
+}
+
+/// The two buckets of a hash, by the layout's description, in long arithmetic.
+fn documented_buckets(hash: u64, buckets: u64) -> [u64; 2] {
+    let scale = |x: u128| u64::try_from(x * u128::from(buckets) / (1u128 << 64)).unwrap();
+    let tag = u128::from(hash % (1 << 48)).max(1);
+    let first = scale(u128::from(hash));
+    let sum = scale(tag * 0x9e37_79b9_7f4a_7c15 % (1 << 48) * (1 << 16));
+    [first, (sum + buckets - first) % buckets]
+}
+
+/// The bucket to which an entry may move.
+fn other_bucket(seen: &Seen, buckets: u64) -> u64 {
+    let sum = (u128::from(seen.tag) * 0x9e37_79b9_7f4a_7c15 % (1 << 48) * (1 << 16)) * u128::from(buckets)
+        / (1 << 64);
+    (u64::try_from(sum).unwrap() + buckets - seen.bucket) % buckets
+}
+
+fn tag(hash: u64) -> u64 {
+    (hash % (1 << 48)).max(1)
+}
+
+/// Inserts, and checks everything that an insert may and may not do.
+fn checked_insert(
+    table: &mut FlowTable,
+    key: u64,
+    ids: (u32, u32),
+    signal: Signal,
+    now: u32,
+) -> Result<Inserted, TestCaseError> {
+    let before = live(table, now);
+    let result = table.insert(key, ids.0, ids.1, signal, tick(now));
+    let after = live(table, now);
+    let lost: Vec<&Seen> =
+        before.iter().filter(|b| b.tag != tag(key) && after.iter().all(|a| a.tag != b.tag)).collect();
+    let mine = documented_buckets(key, table.buckets() as u64);
+    let near: Vec<&Seen> = before.iter().filter(|b| mine.contains(&b.bucket)).collect();
+    let full = mine.iter().all(|bucket| near.iter().filter(|b| b.bucket == *bucket).count() == 4);
+    let waiting = near.iter().filter(|b| b.on_probation).map(|b| b.age).max();
+    if before.iter().any(|b| b.tag == tag(key)) || !full {
+        prop_assert_eq!(result, Inserted::Tracked, "its own place, or a free one");
+        prop_assert!(lost.is_empty(), "nobody gives way to a flow that has a place: {:?}", lost);
+    }
+    if result == Inserted::Untracked {
+        prop_assert!(lost.is_empty() && waiting.is_none(), "untracked, and {:?} {:?}", lost, waiting);
+        prop_assert!(after.iter().all(|a| a.tag != tag(key)));
+        for neighbour in &near {
+            let other = other_bucket(neighbour, table.buckets() as u64);
+            let firm = before.iter().filter(|b| b.bucket == other && !b.on_probation).count();
+            prop_assert_eq!(firm, 4, "one move away from {:?} there was room", neighbour);
+        }
+    } else {
+        let own: Vec<&Seen> = after.iter().filter(|a| a.tag == tag(key)).collect();
+        prop_assert_eq!(own.len(), 1);
+        prop_assert_eq!((own[0].ids, own[0].on_probation, own[0].age), (ids, true, 0));
+    }
+    prop_assert!(lost.len() <= 1);
+    if let Some(gone) = lost.first() {
+        prop_assert!(gone.on_probation, "only probation gives way: {:?}", gone);
+        match waiting {
+            Some(oldest) => {
+                prop_assert!(mine.contains(&gone.bucket) && gone.age == oldest, "{:?} {}", gone, oldest)
+            }
+            None => prop_assert!(!mine.contains(&gone.bucket), "{:?}", gone),
+        }
+    }
+    Ok(result)
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Lookup(u64, Signal),
+    Insert(u64, Signal),
+    Advance(u32),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0..80u64, signal()).prop_map(|(k, s)| Op::Lookup(k, s)),
+        6 => (0..80u64, signal()).prop_map(|(k, s)| Op::Insert(k, s)),
+        3 => (1..3u32).prop_map(Op::Advance),
+        1 => (5..60u32).prop_map(Op::Advance),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_full_table_keeps_every_promise(
+        capacity in 8..50usize,
+        start in prop_oneof![Just(0), (WRAP - 400)..WRAP],
+        ops in proptest::collection::vec(op(), 1..500),
+    ) {
+        let mut table = FlowTable::new(&Config { capacity, timeouts: timeouts() }).unwrap();
+        let buckets = table.buckets() as u64;
+        let (mut now, mut asked, mut inserts, mut told) = (start, 0, 0, vec![(0, 0); 80]);
+        for (step, op) in (0u32..).zip(ops) {
+            match op {
+                Op::Advance(ticks) => now = (now + ticks) % WRAP,
+                Op::Insert(k, s) => {
+                    let ids = (step, u32::try_from(k).unwrap());
+                    if checked_insert(&mut table, hash(k), ids, s, now)? == Inserted::Tracked {
+                        told[usize::try_from(k).unwrap()] = ids;
+                    }
+                    inserts += 1;
+                }
+                Op::Lookup(k, s) => {
+                    let known = live(&table, now).iter().any(|seen| seen.tag == tag(hash(k)));
+                    let (slot, vip) = told[usize::try_from(k).unwrap()];
+                    prop_assert_eq!(table.lookup(hash(k), s, tick(now)), known.then_some(Hit { slot, vip }));
+                    asked += 1;
+                }
+            }
+            for seen in live(&table, now) {
+                let key = (0..80).map(hash).find(|&key| tag(key) == seen.tag);
+                prop_assert!(documented_buckets(key.unwrap(), buckets).contains(&seen.bucket));
+            }
+            let c = table.counters();
+            prop_assert_eq!((c.hit + c.miss, table.len() <= table.capacity()), (asked, true));
+            // inserts over a live tag count as refreshes, together with those of look-ups
+            prop_assert!(c.insert + c.untracked <= inserts && c.insert + c.untracked + c.refresh >= inserts);
+            assert_adds_up(&table);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Coarse time: quarter seconds in 24 bits, so that an entry keeps its last packet's time in three bytes.
+//!
+//! In: milliseconds of any clock that does not go back. Out: [`Tick`], and ages modulo the wrap.
+//! Not here: the clock. Invariant: a `Tick` is below 2^24.
+
+use core::time::Duration;
+
+/// Ticks in a second.
+pub const TICKS_PER_SECOND: u32 = 4;
+
+/// A moment, in quarter seconds since an origin that the caller chooses, modulo 2^24 (48.5 days).
+///
+/// Moments given to one table should not go back. Up to [`Tick::GRACE`] back is taken as the same moment; further
+/// back reads as almost a whole wrap later, and the entries so touched count as expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tick(u32);
+
+impl Tick {
+    /// How far back a moment may lie and still count as the present: 10 s, in ticks.
+    pub const GRACE: u32 = 10 * TICKS_PER_SECOND;
+
+    /// The tick with this number; only the lower 24 bits count.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number & MASK)
+    }
+
+    /// The tick that contains this millisecond.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        let number = (millis / MILLIS_PER_TICK) & MASK as u64;
+        #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
+        Self(number as u32)
+    }
+
+    /// The tick that contains the moment `since_origin` after the caller's origin.
+    #[must_use]
+    pub const fn from_duration(since_origin: Duration) -> Self {
+        let number = (since_origin.as_millis() / MILLIS_PER_TICK as u128) & MASK as u128;
+        #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
+        Self(number as u32)
+    }
+
+    /// The number, below 2^24.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Ticks from `earlier` to this one, right across a wrap; 0 if `earlier` is later by [`Tick::GRACE`] at most.
+    #[inline]
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u32 {
+        let age = self.0.wrapping_sub(earlier.0) & MASK;
+        if age > MASK - Self::GRACE { 0 } else { age }
+    }
+}
+
+/// The fewest whole ticks that last at least `span`.
+pub(crate) fn ticks_covering(span: Duration) -> u32 {
+    u32::try_from(span.as_millis().div_ceil(u128::from(MILLIS_PER_TICK))).unwrap_or(u32::MAX)
+}
+
+/// How long `ticks` last.
+pub(crate) fn span_of(ticks: u32) -> Duration {
+    Duration::from_millis(u64::from(ticks) * MILLIS_PER_TICK)
+}
+
+const MILLIS_PER_TICK: u64 = 1_000 / TICKS_PER_SECOND as u64;
+const MASK: u32 = (1 << 24) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_fall_into_quarter_seconds_and_wrap_at_24_bits() {
+        let wrap_millis = u64::from(MASK) * 250 + 250;
+        for (millis, number) in
+            [(0, 0), (249, 0), (250, 1), (1_000, 4), (wrap_millis - 1, MASK), (wrap_millis, 0)]
+        {
+            assert_eq!(Tick::from_millis(millis).number(), number, "{millis}");
+            assert_eq!(Tick::from_duration(Duration::from_millis(millis)).number(), number, "{millis}");
+        }
+    }
+
+    #[test]
+    fn an_age_is_right_across_the_wrap() {
+        for (now, earlier, age) in [(5, 5, 0), (5, 3, 2), (0, MASK, 1), (3, MASK - 1, 5)] {
+            assert_eq!(Tick::new(now).since(Tick::new(earlier)), age, "{now} {earlier}");
+        }
+    }
+
+    #[test]
+    fn a_moment_up_to_ten_seconds_back_is_the_present() {
+        for (now, earlier, age) in
+            [(3, 4, 0), (3, 43, 0), (3, 44, MASK - 40), (MASK, 39, 0), (MASK - 1, 39, MASK - 40)]
+        {
+            assert_eq!(Tick::new(now).since(Tick::new(earlier)), age, "{now} {earlier}");
+        }
+    }
+
+    #[test]
+    fn a_span_is_covered_by_whole_ticks() {
+        for (millis, ticks) in [(0, 0), (1, 1), (250, 1), (251, 2), (10_000, 40)] {
+            assert_eq!(ticks_covering(Duration::from_millis(millis)), ticks, "{millis}");
+        }
+        assert_eq!(ticks_covering(Duration::MAX), u32::MAX);
+    }
+}
