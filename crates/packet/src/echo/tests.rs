@@ -1,0 +1,118 @@
+use etherparse::{PacketBuilder, SlicedPacket};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::oracle;
+use crate::parse;
+
+const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 9], [198, 51, 100, 1]);
+const V6: ([u8; 16], [u8; 16]) = (
+    [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9],
+    [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
+);
+
+fn request_v4(ttl: u8, id: u16, seq: u16, data: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::ethernet2(CLIENT, ROUTER).ipv4(V4.0, V4.1, ttl);
+    builder.icmpv4_echo_request(id, seq).write(&mut frame, data).unwrap();
+    frame
+}
+
+fn request_v6(ttl: u8, id: u16, seq: u16, data: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::ethernet2(CLIENT, ROUTER).ipv6(V6.0, V6.1, ttl);
+    builder.icmpv6_echo_request(id, seq).write(&mut frame, data).unwrap();
+    frame
+}
+
+fn turn(frame: &mut [u8]) -> bool {
+    let parsed = parse(frame).unwrap();
+    echo_reply(frame, &parsed)
+}
+
+proptest! {
+    #[test]
+    fn a_request_becomes_the_reply_that_etherparse_builds(
+        ttl: u8, id: u16, seq: u16, data in vec(any::<u8>(), 0..80), padding in 0..20usize
+    ) {
+        let mut expected = Vec::new();
+        let builder = PacketBuilder::ethernet2(ROUTER, CLIENT).ipv4(V4.1, V4.0, 64);
+        builder.icmpv4_echo_reply(id, seq).write(&mut expected, &data).unwrap();
+        let mut frame = request_v4(ttl, id, seq, &data);
+        frame.extend(vec![0xee; padding]);
+        expected.extend(vec![0xee; padding]);
+        prop_assert!(turn(&mut frame));
+        prop_assert_eq!(&frame, &expected);
+        prop_assert_eq!(oracle::checksum(&frame[14..34]), 0);
+
+        let mut expected = Vec::new();
+        let builder = PacketBuilder::ethernet2(ROUTER, CLIENT).ipv6(V6.1, V6.0, 64);
+        builder.icmpv6_echo_reply(id, seq).write(&mut expected, &data).unwrap();
+        let mut frame = request_v6(ttl, id, seq, &data);
+        prop_assert!(turn(&mut frame));
+        prop_assert_eq!(&frame, &expected);
+        SlicedPacket::from_ethernet(&frame).unwrap();
+    }
+
+    #[test]
+    fn any_bytes_and_any_offsets_do_not_panic(
+        mut bytes in vec(any::<u8>(), 0..100), l3: u16, l4: u16, end: u16, v6: bool
+    ) {
+        let mut parsed = parse(&request_v4(9, 1, 1, &[])).unwrap();
+        if v6 {
+            parsed = parse(&request_v6(9, 1, 1, &[])).unwrap();
+        }
+        (parsed.l3, parsed.l4, parsed.end) = (l3, l4, end);
+        let old = bytes.clone();
+        if !echo_reply(&mut bytes, &parsed) {
+            prop_assert_eq!(bytes, old);
+        }
+    }
+}
+
+/// What must stay as it is: `false`, and not a byte changed.
+fn refused(frame: &[u8]) -> bool {
+    let mut turned = frame.to_vec();
+    !turn(&mut turned) && turned == frame
+}
+
+#[test]
+fn tags_are_kept() {
+    let mut frame = request_v4(9, 1, 1, b"ping");
+    frame.splice(12..12, [0x81, 0, 0, 7]);
+    assert!(turn(&mut frame));
+    assert_eq!(frame[..18], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0, 7, 8, 0]);
+}
+
+#[test]
+fn what_is_no_echo_request_is_refused() {
+    for (at, byte) in [(34, 0), (34, 13), (35, 1), (23, 6 + 41)] {
+        let mut frame = request_v4(9, 1, 1, b"ping");
+        frame[at] = byte;
+        assert!(refused(&frame), "{at} {byte}");
+    }
+    for (at, byte) in [(54, 129), (54, 8), (55, 1), (20, 59)] {
+        let mut frame = request_v6(9, 1, 1, b"ping");
+        frame[at] = byte;
+        assert!(refused(&frame), "{at} {byte}");
+    }
+}
+
+#[test]
+fn fragments_group_addresses_options_and_short_messages_are_refused() {
+    let changed = |changes: &[(usize, u8)]| {
+        let mut frame = request_v4(9, 1, 1, b"pingping");
+        changes.iter().for_each(|&(at, byte)| frame[at] = byte);
+        frame
+    };
+    assert!(!refused(&changed(&[])));
+    assert!(refused(&changed(&[(20, 0x20)])));
+    assert!(refused(&changed(&[(21, 1)])));
+    assert!(refused(&changed(&[(0, 0xff)])));
+    assert!(refused(&changed(&[(6, 3)])));
+    assert!(refused(&changed(&[(14, 0x46), (38, 8)])));
+    assert!(refused(&changed(&[(17, 27)])));
+}

@@ -1,0 +1,240 @@
+//! The checked view of an IPv6 packet and the walk over its extension headers. Source: RFC 8200, RFC 4302.
+
+use core::net::Ipv6Addr;
+
+use crate::parse::Fragment;
+use crate::{Malformed, protocol};
+
+/// A borrowed IPv6 packet. `parse` checks every length; after it no accessor can panic.
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv6<'a> {
+    header: &'a [u8; 40],
+    payload: &'a [u8],
+}
+
+/// One extension header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extension<'a> {
+    /// Which one: hop-by-hop, routing, fragment, AH or destination options.
+    pub kind: u8,
+    /// What follows it.
+    pub next: u8,
+    /// The whole header, its first two bytes included.
+    pub bytes: &'a [u8],
+}
+
+/// What stands behind the extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upper<'a> {
+    /// Protocol number of the upper layer; for a later fragment what its fragment header says.
+    pub protocol: u8,
+    /// Bytes of extension headers.
+    pub offset: u16,
+    /// Whether this is a piece of a packet.
+    pub fragment: Fragment,
+    /// The upper layer itself.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Ipv6<'a> {
+    /// Takes the packet at the start of `bytes`; what lies behind its payload length is ignored.
+    ///
+    /// Jumbograms (RFC 2675) are not known: a payload length of 0 means no payload.
+    ///
+    /// # Errors
+    /// [`Malformed`]: too short, version not 6, payload length beyond the bytes.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, rest) = bytes.split_first_chunk::<40>().ok_or(Malformed::Truncated)?;
+        if header[0] >> 4 != 6 {
+            return Err(Malformed::Version);
+        }
+        let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let payload = rest.get(..len).ok_or(Malformed::Truncated)?;
+        Ok(Self { header, payload })
+    }
+
+    /// Traffic class: DSCP and ECN.
+    #[inline]
+    #[must_use]
+    pub const fn traffic_class(&self) -> u8 {
+        self.header[0] << 4 | self.header[1] >> 4
+    }
+
+    /// Flow label, 20 bits.
+    #[inline]
+    #[must_use]
+    pub const fn flow_label(&self) -> u32 {
+        u32::from_be_bytes([0, self.header[1] & 0x0f, self.header[2], self.header[3]])
+    }
+
+    /// Bytes behind the 40 of the header, extension headers included.
+    #[inline]
+    #[must_use]
+    pub const fn payload_len(&self) -> u16 {
+        u16::from_be_bytes([self.header[4], self.header[5]])
+    }
+
+    /// What follows the header: an extension header or the upper layer.
+    #[inline]
+    #[must_use]
+    pub const fn next_header(&self) -> u8 {
+        self.header[6]
+    }
+
+    /// Hop limit.
+    #[inline]
+    #[must_use]
+    pub const fn hop_limit(&self) -> u8 {
+        self.header[7]
+    }
+
+    /// Source address.
+    #[inline]
+    #[must_use]
+    pub fn source(&self) -> Ipv6Addr {
+        let source = self.header.last_chunk::<32>().and_then(|both| both.first_chunk::<16>());
+        Ipv6Addr::from(*source.unwrap_or(&[0; 16]))
+    }
+
+    /// Destination address.
+    #[inline]
+    #[must_use]
+    pub fn destination(&self) -> Ipv6Addr {
+        Ipv6Addr::from(*self.header.last_chunk::<16>().unwrap_or(&[0; 16]))
+    }
+
+    /// What follows the 40 bytes of the header, extension headers included.
+    #[inline]
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The extension headers, in order. Ends behind the first error, and behind the header of a later fragment.
+    #[inline]
+    #[must_use]
+    pub const fn extensions(&self) -> Extensions<'a> {
+        Extensions { next: self.next_header(), rest: self.payload, seen: 0, fragment: None }
+    }
+
+    /// Walks the extension headers to the upper layer.
+    ///
+    /// # Errors
+    /// [`Malformed`], as [`Extensions`].
+    #[inline]
+    pub fn upper(&self) -> Result<Upper<'a>, Malformed> {
+        match self.next_header() {
+            protocol::TCP | protocol::UDP => Ok(Upper {
+                protocol: self.next_header(),
+                offset: 0,
+                fragment: Fragment::None,
+                payload: self.payload,
+            }),
+            _ => self.upper_behind_extensions(),
+        }
+    }
+
+    fn upper_behind_extensions(&self) -> Result<Upper<'a>, Malformed> {
+        let mut chain = self.extensions();
+        for extension in chain.by_ref() {
+            extension?;
+        }
+        let offset = self.payload.len() - chain.rest.len();
+        Ok(Upper {
+            protocol: chain.next,
+            offset: u16::try_from(offset).map_err(|_| Malformed::TooLong)?,
+            fragment: chain.fragment.unwrap_or(Fragment::None),
+            payload: chain.rest,
+        })
+    }
+}
+
+/// Iterator over extension headers: at most 8, hop-by-hop options only in first place, one fragment header.
+///
+/// # Source
+/// RFC 8200 §4.1 for the order; the limit is ours (RFC 8504 §5.3 allows one).
+#[derive(Clone, Debug)]
+pub struct Extensions<'a> {
+    next: u8,
+    rest: &'a [u8],
+    seen: u8,
+    fragment: Option<Fragment>,
+}
+
+impl<'a> Extensions<'a> {
+    fn step(&mut self) -> Result<Option<Extension<'a>>, Malformed> {
+        let kind = self.next;
+        let (next, len) = match kind {
+            _ if matches!(self.fragment, Some(Fragment::Later { .. })) => return Ok(None),
+            protocol::HOP_BY_HOP if self.seen > 0 => return Err(Malformed::ExtensionChain),
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                let &[next, units] = self.rest.first_chunk().ok_or(Malformed::Truncated)?;
+                (next, (u16::from(units) + 1) * 8)
+            }
+            protocol::AH => authentication(self.rest)?,
+            protocol::FRAGMENT => {
+                let (next, fragment) = fragment_header(self.rest)?;
+                if self.fragment.replace(fragment).is_some() {
+                    return Err(Malformed::ExtensionChain);
+                }
+                (next, 8)
+            }
+            _ => return Ok(None),
+        };
+        if self.seen == MAX_EXTENSIONS {
+            return Err(Malformed::ExtensionChain);
+        }
+        let (bytes, rest) = self.rest.split_at_checked(usize::from(len)).ok_or(Malformed::Truncated)?;
+        (self.next, self.rest, self.seen) = (next, rest, self.seen + 1);
+        Ok(Some(Extension { kind, next, bytes }))
+    }
+}
+
+impl<'a> Iterator for Extensions<'a> {
+    type Item = Result<Extension<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = self.step().transpose();
+        if let Some(Err(_)) = item {
+            self.next = NO_NEXT_HEADER; // whoever asks again gets an end, not the same error for ever
+        }
+        item
+    }
+}
+
+impl Upper<'_> {
+    /// Steps over the authentication header at the start of an IPv4 payload; a later fragment has none there.
+    #[cold]
+    pub(crate) fn behind_authentication(self) -> Result<Self, Malformed> {
+        if matches!(self.fragment, Fragment::Later { .. }) {
+            return Ok(self);
+        }
+        let (protocol, offset) = authentication(self.payload)?;
+        let payload = self.payload.get(usize::from(offset)..).ok_or(Malformed::Truncated)?;
+        Ok(Self { protocol, offset, payload, ..self })
+    }
+}
+
+/// Next header and length in bytes of the authentication header at the start of `bytes`.
+fn authentication(bytes: &[u8]) -> Result<(u8, u16), Malformed> {
+    let &[next, words] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+    //= RFC 4302 §2.2
+    //# the length of AH in 32-bit words (4-byte units), minus "2"
+    if words == 0 {
+        return Err(Malformed::HeaderLength); // the fixed part alone is 12 bytes
+    }
+    Ok((next, (u16::from(words) + 2) * 4))
+}
+
+fn fragment_header(bytes: &[u8]) -> Result<(u8, Fragment), Malformed> {
+    let &[next, _, hi, lo, a, b, c, d] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+    let word = u16::from_be_bytes([hi, lo]);
+    //= RFC 6946 §4
+    //# A host that receives an IPv6 packet that includes a Fragment Header with the "Fragment Offset" equal to 0
+    //# and the "M" flag equal to 0 MUST process that packet in isolation
+    Ok((next, Fragment::from_parts(u32::from_be_bytes([a, b, c, d]), word & 0xfff8, word & 1 != 0)))
+}
+
+const MAX_EXTENSIONS: u8 = 8;
+const NO_NEXT_HEADER: u8 = 59;

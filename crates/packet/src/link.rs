@@ -1,0 +1,107 @@
+//! The link header of the frame that leaves: MAC addresses, tags kept, Ethernet type of the outer packet.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// An Ethernet address. Displays as `02:00:5e:10:00:01`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// Whether the group bit is set: multicast or broadcast.
+    #[inline]
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl FromStr for Mac {
+    type Err = MacError;
+
+    /// Six groups of two hexadecimal digits with `:` between them.
+    fn from_str(text: &str) -> Result<Self, MacError> {
+        let mut groups = text.split(':');
+        let mut mac = [0; 6];
+        for byte in &mut mac {
+            let group = groups.next().ok_or(MacError)?;
+            // `from_str_radix` alone would take a sign.
+            if group.len() != 2 || !group.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return Err(MacError);
+            }
+            *byte = u8::from_str_radix(group, 16).map_err(|_| MacError)?;
+        }
+        groups.next().is_none().then_some(Self(mac)).ok_or(MacError)
+    }
+}
+
+/// The text is no Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacError;
+
+impl fmt::Display for MacError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not six pairs of hexadecimal digits with ':' between them")
+    }
+}
+
+impl core::error::Error for MacError {}
+
+/// Moves the link header of `link_len` bytes at offset `from` of `buf` to offset 0, with new addresses and the
+/// Ethernet type `ethertype` behind the tags. The two places may overlap; bytes elsewhere stay as they are.
+///
+/// With head room of `from` bytes in front of the frame this leaves room for outer headers of the same size
+/// between the link header and the inner IP header, so it comes before [`crate::Template::write`].
+///
+/// `false`, with `buf` untouched: `link_len` is not 14, 18 or 22, or `buf` is too short.
+#[inline]
+#[must_use]
+pub fn rewrite_link(
+    buf: &mut [u8],
+    from: usize,
+    link_len: usize,
+    dst: Mac,
+    src: Mac,
+    ethertype: u16,
+) -> bool {
+    match link_len {
+        14 => rewrite(buf, from, dst, src, |[_, _]| ethertype.to_be_bytes()),
+        18 => rewrite(buf, from, dst, src, |[a, b, c, d, _, _]| {
+            let [hi, lo] = ethertype.to_be_bytes();
+            [a, b, c, d, hi, lo]
+        }),
+        22 => rewrite(buf, from, dst, src, |[a, b, c, d, e, f, g, h, _, _]| {
+            let [hi, lo] = ethertype.to_be_bytes();
+            [a, b, c, d, e, f, g, h, hi, lo]
+        }),
+        _ => false,
+    }
+}
+
+/// `N`: bytes behind the addresses, tags and Ethernet type.
+#[inline]
+fn rewrite<const N: usize>(
+    buf: &mut [u8],
+    from: usize,
+    dst: Mac,
+    src: Mac,
+    retype: impl FnOnce([u8; N]) -> [u8; N],
+) -> bool {
+    let old = from.checked_add(12).and_then(|at| buf.get(at..)).and_then(|old| old.first_chunk::<N>());
+    let Some(&old) = old else { return false };
+    let Some((new_dst, rest)) = buf.split_first_chunk_mut() else { return false };
+    let Some((new_src, rest)) = rest.split_first_chunk_mut() else { return false };
+    let Some(tail) = rest.first_chunk_mut() else { return false };
+    (*new_dst, *new_src, *tail) = (dst.0, src.0, retype(old));
+    true
+}
+
+#[cfg(test)]
+mod tests;

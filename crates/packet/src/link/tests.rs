@@ -1,0 +1,68 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const DST: Mac = Mac([2, 0, 0, 0, 0, 0xaa]);
+const SRC: Mac = Mac([2, 0, 0, 0, 0, 0xbb]);
+
+#[test]
+fn a_mac_address_is_read_as_it_is_written() {
+    let text = "02:00:5e:10:00:ff";
+    let mac: Mac = text.parse().unwrap();
+    assert_eq!((mac, mac.to_string().as_str()), (Mac([2, 0, 0x5e, 0x10, 0, 0xff]), text));
+    assert_eq!("02:00:5E:10:00:FF".parse(), Ok(mac));
+    assert!(!mac.is_group() && Mac([0xff; 6]).is_group());
+}
+
+#[test]
+fn what_is_no_mac_address_is_refused() {
+    for text in [
+        "",
+        "02:00:5e:10:00",
+        "02:00:5e:10:00:01:02",
+        "2:0:5e:10:0:1",
+        "02-00-5e-10-00-01",
+        "02:00:5e:10:00:+1",
+    ] {
+        assert_eq!(text.parse::<Mac>(), Err(MacError), "{text}");
+    }
+    assert_eq!("é2:00:5e:10:00:0".parse::<Mac>(), Err(MacError));
+}
+
+#[test]
+fn an_untagged_header_moves_to_the_front_with_the_outer_ethernet_type() {
+    let mut buf = [vec![9; 24], vec![1; 12], vec![0x08, 0x00, 0x45, 0x46]].concat();
+    assert!(rewrite_link(&mut buf, 24, 14, DST, SRC, 0x86dd));
+    let link = [&DST.0[..], &SRC.0, &[0x86, 0xdd]].concat();
+    assert_eq!(buf[..14], link);
+    assert_eq!(buf[14..24], [9; 10]);
+    assert_eq!(buf[38..], [0x45, 0x46]);
+}
+
+#[test]
+fn lengths_that_are_no_link_header_and_short_buffers_are_refused_and_left_alone() {
+    for link_len in [0, 13, 15, 16, 20, 26, usize::MAX] {
+        assert!(!rewrite_link(&mut [7; 64], 0, link_len, DST, SRC, 0x0800));
+    }
+    for (link_len, from) in [(14usize, 0), (18, 4), (22, 24), (14, usize::MAX)] {
+        let mut buf = vec![7; link_len.saturating_add(from).min(100) - 1];
+        assert!(!rewrite_link(&mut buf, from, link_len, DST, SRC, 0x0800));
+        assert!(buf.iter().all(|&byte| byte == 7));
+    }
+}
+
+proptest! {
+    #[test]
+    fn tags_survive_every_overlap(link: [u8; 22], tags in 0..3usize, from in 0..60usize, kind: u16) {
+        let link_len = 14 + 4 * tags;
+        let mut buf = vec![0xee; 90];
+        buf[from..from + link_len].copy_from_slice(&link[..link_len]);
+        let old = buf.clone();
+        prop_assert!(rewrite_link(&mut buf, from, link_len, DST, SRC, kind));
+        prop_assert_eq!(&buf[..6], &DST.0[..]);
+        prop_assert_eq!(&buf[6..12], &SRC.0[..]);
+        prop_assert_eq!(&buf[12..link_len - 2], &link[12..link_len - 2]);
+        prop_assert_eq!(&buf[link_len - 2..link_len], &kind.to_be_bytes()[..]);
+        prop_assert_eq!(&buf[link_len..], &old[link_len..]);
+    }
+}

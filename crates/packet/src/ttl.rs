@@ -1,0 +1,95 @@
+//! One hop less.
+
+use crate::{Family, checksum};
+
+/// Lowers TTL or hop limit by one and repairs the IPv4 checksum in place; `ip` starts at the IP header.
+///
+/// `false`, with `ip` untouched: the packet has no hop left and must not go on, or `ip` is shorter than the header.
+#[inline]
+#[must_use]
+pub fn decrement_ttl(ip: &mut [u8], family: Family) -> bool {
+    match family {
+        Family::V4 => ip.first_chunk_mut::<20>().is_some_and(decrement_v4),
+        Family::V6 => ip.first_chunk_mut::<40>().is_some_and(decrement_v6),
+    }
+}
+
+#[inline]
+fn decrement_v4(h: &mut [u8; 20]) -> bool {
+    //= RFC 1812 §5.3.1
+    //# If the TTL is reduced to zero (or less), the packet MUST be discarded
+    if h[8] <= 1 {
+        return false;
+    }
+    let old = u16::from_be_bytes([h[8], h[9]]);
+    h[8] -= 1;
+    let new = u16::from_be_bytes([h[8], h[9]]);
+    let sum = checksum::update(u16::from_be_bytes([h[10], h[11]]), old, new);
+    [h[10], h[11]] = sum.to_be_bytes();
+    true
+}
+
+#[inline]
+fn decrement_v6(h: &mut [u8; 40]) -> bool {
+    //= RFC 8200 §3
+    //# the packet is discarded if Hop Limit was zero when received or is decremented to zero
+    if h[7] <= 1 {
+        return false;
+    }
+    h[7] -= 1;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::oracle;
+
+    proptest! {
+        #[test]
+        fn agrees_with_full_recomputation(mut h: [u8; 20], options in prop::collection::vec(any::<u8>(), 0..40)) {
+            h[8] = h[8].max(2);
+            [h[10], h[11]] = [0, 0];
+            let sum = oracle::checksum(&h);
+            [h[10], h[11]] = sum.to_be_bytes();
+            let mut ip = [&h[..], &options].concat();
+            prop_assert!(decrement_ttl(&mut ip, Family::V4));
+            let mut expected = h;
+            expected[8] -= 1;
+            [expected[10], expected[11]] = [0, 0];
+            let sum = oracle::checksum(&expected);
+            [expected[10], expected[11]] = sum.to_be_bytes();
+            // 0x0000 and 0xffff are one number in ones' complement; a header is never all zeros, so both sides
+            // write 0x0000 only for a sum of 0xffff.
+            prop_assert_eq!(&ip[..20], &expected[..]);
+            prop_assert_eq!(&ip[20..], &options[..]);
+        }
+
+        #[test]
+        fn an_ipv6_hop_limit_falls_and_nothing_else_changes(mut h: [u8; 40]) {
+            h[7] = h[7].max(2);
+            let mut ip = h;
+            prop_assert!(decrement_ttl(&mut ip, Family::V6));
+            h[7] -= 1;
+            prop_assert_eq!(ip, h);
+        }
+    }
+
+    #[test]
+    fn the_last_hop_and_a_short_header_are_refused_and_left_alone() {
+        for ttl in [0, 1] {
+            let mut v4 = [7; 20];
+            v4[8] = ttl;
+            let mut v6 = [7; 40];
+            v6[7] = ttl;
+            let (old4, old6) = (v4, v6);
+            assert!(!decrement_ttl(&mut v4, Family::V4));
+            assert!(!decrement_ttl(&mut v6, Family::V6));
+            assert_eq!((v4, v6), (old4, old6));
+        }
+        assert!(!decrement_ttl(&mut [9; 19], Family::V4));
+        assert!(!decrement_ttl(&mut [9; 39], Family::V6));
+    }
+}
