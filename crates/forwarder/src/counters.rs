@@ -1,0 +1,182 @@
+//! Counters: one writer each, one sentence each, summed when somebody asks.
+//!
+//! A packet thread owns one [`ThreadCounters`] for writing; everyone may read it. Writes are a relaxed load and a relaxed
+//! store: no locked instruction on the packet path. Only the slab is padded, not each counter.
+//! Invariant: `rx + from_threads + originated = tx + replies + to_threads + drops + held` once a batch is done.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::DropReason;
+
+/// A number that only its owner writes.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning thread may call it: two writers would lose counts.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        // Relaxed: nothing is published by a counter, and there is no second writer.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Sets it, for what is a level and not a count.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// What it says now.
+    #[must_use]
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Packets and bytes of one VIP or backend.
+#[derive(Debug, Default)]
+pub struct PairCounter {
+    /// Packets sent on.
+    pub packets: Counter,
+    /// Bytes of those as received, Ethernet header included.
+    pub bytes: Counter,
+}
+
+/// What the connection table said last; copied between batches.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    /// Entries in use, expired ones that nobody looked at included.
+    pub flows: Counter,
+    /// A flow was found.
+    pub flow_hits: Counter,
+    /// A flow was not found.
+    pub flow_misses: Counter,
+    /// A flow was entered.
+    pub flow_inserts: Counter,
+    /// A flow's time was renewed.
+    pub flow_refreshes: Counter,
+    /// An entry was found past its time and freed.
+    pub flow_expired: Counter,
+    /// An entry on probation gave way to a new flow.
+    pub flow_evicted: Counter,
+    /// No room for the flow: forwarded by Maglev alone.
+    pub flow_untracked: Counter,
+}
+
+/// Counters of one packet thread.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct ThreadCounters {
+    /// Frames received by this thread.
+    pub rx_packets: Counter,
+    /// Bytes of those, Ethernet header included, FCS not.
+    pub rx_bytes: Counter,
+    /// Frames for a backend that the transmit ring took.
+    pub tx_packets: Counter,
+    /// Bytes of those, outer headers included.
+    pub tx_bytes: Counter,
+    /// Frames turned round in place and sent.
+    pub replies: Counter,
+    /// Frames handed to another thread.
+    pub to_threads: Counter,
+    /// Frames that came from another thread.
+    pub from_threads: Counter,
+    /// Frames sent that no packet caused.
+    pub originated: Counter,
+    /// Frames held now (a level).
+    pub held: Counter,
+    /// Batches that were not empty.
+    pub batches: Counter,
+    /// Frames whose opened head room was not what their backend needs: moved once.
+    pub head_room_mismatch: Counter,
+    /// The flow's backend was gone or down, so another was chosen.
+    pub reselected: Counter,
+    /// The Maglev entry's backend was not serving, so the hash was hashed again.
+    pub rehashed: Counter,
+    /// Nanoseconds spent on batches that were not empty.
+    pub busy_nanos: Counter,
+    /// The connection table.
+    pub flow_table: Gauges,
+    /// Drops, by [`DropReason`].
+    drops: Box<[Counter]>,
+    backends: Box<[PairCounter]>,
+    services: Box<[PairCounter]>,
+}
+
+impl ThreadCounters {
+    /// Room for `backends` slots and `services`; what lies beyond is not counted singly.
+    #[must_use]
+    pub fn new(backends: usize, services: usize) -> Self {
+        let make = |n| std::iter::repeat_with(PairCounter::default).take(n).collect();
+        Self {
+            rx_packets: Counter::default(),
+            rx_bytes: Counter::default(),
+            tx_packets: Counter::default(),
+            tx_bytes: Counter::default(),
+            replies: Counter::default(),
+            to_threads: Counter::default(),
+            from_threads: Counter::default(),
+            originated: Counter::default(),
+            held: Counter::default(),
+            batches: Counter::default(),
+            head_room_mismatch: Counter::default(),
+            reselected: Counter::default(),
+            rehashed: Counter::default(),
+            busy_nanos: Counter::default(),
+            flow_table: Gauges::default(),
+            drops: DropReason::ALL.iter().map(|_| Counter::default()).collect(),
+            backends: make(backends),
+            services: make(services),
+        }
+    }
+
+    /// Counts a drop.
+    #[inline]
+    pub fn dropped(&self, reason: DropReason) {
+        if let Some(counter) = self.drops.get(reason.index()) {
+            counter.add(1);
+        }
+    }
+
+    /// Drops for `reason`.
+    #[must_use]
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason.index()).map_or(0, Counter::read)
+    }
+
+    /// The counters of a slot, `None` beyond the room.
+    #[must_use]
+    #[inline]
+    pub fn backend(&self, slot: u32) -> Option<&PairCounter> {
+        self.backends.get(slot as usize)
+    }
+
+    /// The counters of a service, `None` beyond the room.
+    #[must_use]
+    #[inline]
+    pub fn service(&self, id: u32) -> Option<&PairCounter> {
+        self.services.get(id as usize)
+    }
+}
+
+/// One thread's counters that must balance, read at one time. Sums add up over threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Came in: received, from other threads, originated.
+    pub came: u64,
+    /// Left: sent, replied, to other threads, dropped.
+    pub left: u64,
+    /// Held now.
+    pub held: u64,
+}
+
+impl From<&ThreadCounters> for Totals {
+    fn from(counters: &ThreadCounters) -> Self {
+        let drops: u64 = counters.drops.iter().map(Counter::read).sum();
+        Self {
+            came: counters.rx_packets.read() + counters.from_threads.read() + counters.originated.read(),
+            left: counters.tx_packets.read() + counters.replies.read() + counters.to_threads.read() + drops,
+            held: counters.held.read(),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Why a packet stops: one variant, one counter, one label, one test.
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// Why a packet stopped here. There is no "other".
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum DropReason { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl DropReason {
+            /// Every reason, in the order of its number.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name in metrics, captures and logs.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The frame is cut short, or its headers contradict each other.
+    Malformed = "malformed",
+    /// Neither IPv4 nor IPv6: only a stale XDP filter lets such a frame in.
+    NotIp = "not_ip",
+    /// The address may be a VIP's, but no service has this port and protocol.
+    NoVip = "no_vip",
+    /// The VIP is ours, but no backend of its pool serves.
+    NoBackend = "no_backend",
+    /// A fragment for a VIP that is hashed by ports.
+    Fragment = "fragment",
+    /// An ICMP message to a VIP that is not answered and not passed on.
+    Icmp = "icmp",
+    /// The TTL or hop limit ends here.
+    Ttl = "ttl",
+    /// With its outer headers the packet is larger than the path to the backend takes.
+    TooBig = "too_big",
+    /// The way to the backend's address is not known (no route, or no neighbour).
+    NoNextHop = "no_next_hop",
+    /// `next_hop = "reflect"`, and the frame came from a MAC address that is no known gateway.
+    UnknownGateway = "unknown_gateway",
+    /// The frame leaves too little room for the outer headers.
+    NoHeadRoom = "no_head_room",
+    /// An answer in place (ICMP echo) over the configured rate.
+    ReplyRate = "reply_rate",
+    /// The transmit ring stayed full after completions were reaped.
+    TxFull = "tx_full",
+    /// The mailbox of the thread that should have had it is full.
+    MailboxFull = "mailbox_full",
+    /// The table of held frames is full.
+    HoldFull = "hold_full",
+}
+
+impl DropReason {
+    /// Place of its counter.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_index_and_name() {
+        for (place, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), place);
+            assert_eq!(DropReason::ALL.iter().filter(|r| r.name() == reason.name()).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The forwarder: one batch of packets in, one verdict for each out.
+//!
+//! In: frames with writable room in front, the [`Snapshot`] that the control plane published, the time. Out:
+//! [`Verdict`]s, and frames rewritten in place. Also here: [`Live`], the one type at which the planes meet, the
+//! counters, and the request ring by which the control plane asks a packet thread.
+//! Not here: rings and sockets (`datapath`), TOML (`control-plane`), bytes of headers (`packet`).
+//! Invariant: rx + originated = tx + drops + held + in mailboxes. Nothing here allocates per packet, reads a clock or
+//! does I/O.
+//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.
+
+#![forbid(unsafe_code)]
+
+mod counters;
+mod drop_reason;
+mod flow;
+mod live;
+mod packet_buf;
+mod pipeline;
+mod request;
+mod rewrite;
+mod selection;
+mod snapshot;
+mod token_bucket;
+mod verdict;
+mod vip_table;
+
+pub use counters::{Counter, Gauges, PairCounter, ThreadCounters, Totals};
+pub use drop_reason::DropReason;
+pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
+pub use live::{Live, Reader};
+pub use packet_buf::{Origin, Packet};
+pub use pipeline::{Pipeline, PipelineConfig};
+pub use request::{
+    FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
+};
+pub use selection::{Decision, Selection};
+pub use snapshot::{
+    Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, Service, ServiceId, Slot,
+    SlotId, SlotState, Snapshot, SnapshotError,
+};
+pub use verdict::{Forward, HoldSlot, Now, OutOfFrames, Outlet, ThreadId, Verdict};
+
+pub use conntrack::{ConfigError, Timeouts};

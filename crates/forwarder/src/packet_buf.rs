@@ -1,0 +1,121 @@
+//! One frame and the room around it, borrowed for the time of a batch.
+//!
+//! A descriptor's start can't be moved, so head room lies inside the buffer: `[0, start)` is writable room,
+//! `[start, end)` the frame, `[end, len)` room behind. What is sent always starts at 0.
+
+use crate::ThreadId;
+
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Received by this thread.
+    Wire,
+    /// Handed over by another thread, which decided that this one must process it.
+    Thread(ThreadId),
+}
+
+/// A frame with writable room in front.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    buf: &'a mut [u8],
+    start: usize,
+    end: usize,
+    origin: Origin,
+}
+
+impl<'a> Packet<'a> {
+    /// A frame that lies in `buf[start..end]`. Bounds beyond `buf` are cut to it.
+    #[must_use]
+    #[inline]
+    pub fn new(buf: &'a mut [u8], start: usize, end: usize, origin: Origin) -> Self {
+        let end = end.min(buf.len());
+        let start = start.min(end);
+        Self { buf, start, end, origin }
+    }
+
+    /// The received frame, or after a [`crate::Verdict::Tx`] the one to send.
+    #[must_use]
+    #[inline]
+    pub fn frame(&self) -> &[u8] {
+        // `new` and `set_bounds` keep start <= end <= len; `get` spares the panic path.
+        self.buf.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// The frame, writable.
+    #[inline]
+    pub fn frame_mut(&mut self) -> &mut [u8] {
+        self.buf.get_mut(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Everything writable, head room included.
+    #[inline]
+    pub fn buffer_mut(&mut self) -> &mut [u8] {
+        self.buf
+    }
+
+    /// Where the frame starts: the bytes of head room.
+    #[must_use]
+    #[inline]
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Where the frame ends.
+    #[must_use]
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// How many bytes can be written from the start of the head room.
+    #[must_use]
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Who gave it to this thread.
+    #[must_use]
+    #[inline]
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Declares `[start, end)` the frame; cut to the buffer.
+    #[inline]
+    pub fn set_bounds(&mut self, start: usize, end: usize) {
+        self.end = end.min(self.buf.len());
+        self.start = start.min(self.end);
+    }
+
+    /// Moves the frame to the front of the buffer, as a driver needs it for sending.
+    pub fn move_to_front(&mut self) {
+        if self.start > 0 {
+            self.buf.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_beyond_the_buffer_are_cut() {
+        let mut bytes = [7u8; 4];
+        let mut packet = Packet::new(&mut bytes, 9, 12, Origin::Wire);
+        assert_eq!((packet.start(), packet.end(), packet.frame().len()), (4, 4, 0));
+        packet.set_bounds(2, 1);
+        assert_eq!(packet.frame().len(), 0);
+    }
+
+    #[test]
+    fn a_frame_moves_to_the_front_unchanged() {
+        let mut bytes = [0, 0, 1, 2, 3];
+        let mut packet = Packet::new(&mut bytes, 2, 5, Origin::Wire);
+        packet.move_to_front();
+        assert_eq!((packet.frame(), packet.start()), (&[1, 2, 3][..], 0));
+    }
+}

@@ -1,0 +1,349 @@
+//! The road of a packet: parse, match, hash, look up or choose, rewrite.
+//!
+//! In: a batch of packets. Out: a verdict each. Each stage runs over the whole batch, so that the cache misses of its
+//! packets overlap: the first prefetches the flow buckets that the second reads.
+//! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`].
+//! Source: paper §3.1 to §3.3.
+
+use std::sync::Arc;
+
+use conntrack::{FlowTable, Inserted, Signal, Tick};
+use packet::{Fragment, ParseError, Parsed, echo_reply, parse, protocol};
+
+use crate::rewrite::{Fit, Order, rewrite};
+use crate::selection::flow_key;
+use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
+use crate::token_bucket::TokenBucket;
+use crate::{
+    DropReason, Flow, Forward, HashPolicy, Live, Now, Outlet, Packet, Reader, RequestServer, ThreadCounters,
+    ThreadId, Timeouts, Verdict, request,
+};
+
+/// What one packet thread's pipeline is made of.
+#[derive(Clone, Debug)]
+pub struct PipelineConfig {
+    /// This thread.
+    pub thread: ThreadId,
+    /// How many packet threads there are.
+    pub threads: u16,
+    /// Flows in the connection table, 16 bytes each.
+    pub flows: usize,
+    /// When flows are forgotten.
+    pub timeouts: Timeouts,
+    /// The most packets in a batch.
+    pub max_batch: usize,
+    /// Answers in place (ICMP echo) per second.
+    pub replies_per_second: u32,
+}
+
+/// One packet thread's forwarder.
+#[derive(Debug)]
+pub struct Pipeline {
+    // Apart from `core`, so that the snapshot is borrowed from the reader while the stages change the core.
+    reader: Reader,
+    requests: Option<RequestServer>,
+    core: Core,
+}
+
+#[derive(Debug)]
+struct Core {
+    config: PipelineConfig,
+    flows: FlowTable,
+    counters: Arc<ThreadCounters>,
+    replies: TokenBucket,
+    work: Box<[Work]>,
+    identification: u16,
+}
+
+/// What is known of a packet between two stages.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    parsed: Parsed,
+    hash: u64,
+    key: u64,
+    service: u32,
+    slot: SlotId,
+}
+
+impl Pipeline {
+    /// Takes its memory: the connection table and a batch of scratch space.
+    ///
+    /// # Errors
+    /// What [`FlowTable::new`] says of the size and the timeouts.
+    pub fn new(
+        config: PipelineConfig,
+        live: &Live,
+        counters: Arc<ThreadCounters>,
+        requests: Option<RequestServer>,
+    ) -> Result<Self, conntrack::ConfigError> {
+        let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
+        let replies = TokenBucket::new(config.replies_per_second);
+        let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
+        let core = Core { config, flows, counters, replies, work, identification: 0 };
+        Ok(Self { reader: live.reader(), requests, core })
+    }
+
+    /// The connection table, for tests and `replay`.
+    #[must_use]
+    pub fn flows(&self) -> &FlowTable {
+        &self.core.flows
+    }
+
+    /// The counters that this pipeline writes.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<ThreadCounters> {
+        &self.core.counters
+    }
+}
+
+impl Core {
+    /// Stage 1: parse, match the VIP, hash, ask memory for the flow's buckets.
+    fn classify(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        place: usize,
+    ) -> Option<Verdict> {
+        let frame = packet.frame();
+        let parsed = match parse(frame) {
+            Ok(parsed) => parsed,
+            Err(ParseError::NotIp) => return Some(Verdict::Drop(DropReason::NotIp)),
+            Err(ParseError::Malformed(_)) => return Some(Verdict::Drop(DropReason::Malformed)),
+        };
+        let addresses = parsed.addresses(frame);
+        let flow = Flow {
+            source: addresses.src,
+            destination: addresses.dst,
+            source_port: parsed.src_port,
+            destination_port: parsed.dst_port,
+            protocol: parsed.protocol,
+        };
+        if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
+            return Some(self.answer(snapshot, now, packet, &parsed, &flow));
+        }
+        let Some(service_index) = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port)
+        else {
+            let later = matches!(parsed.fragment, Fragment::Later { .. });
+            let known = later && snapshot.vips.contains(&flow.destination);
+            return Some(Verdict::Drop(if known { DropReason::Fragment } else { DropReason::NoVip }));
+        };
+        let Some(service) = snapshot.services.get(service_index as usize) else {
+            return Some(Verdict::Drop(DropReason::NoVip));
+        };
+        if parsed.fragment != Fragment::None && service.policy == HashPolicy::FiveTuple {
+            return Some(Verdict::Drop(DropReason::Fragment));
+        }
+        let hash = snapshot.hasher.hash(service.policy, &flow);
+        let key = flow_key(service, hash);
+        self.flows.prefetch(key);
+        if let Some(work) = self.work.get_mut(place) {
+            *work = Work { parsed, hash, key, service: service_index, slot: NO_WORK.slot };
+        }
+        None
+    }
+
+    /// An ICMP packet to a VIP: echo is answered in place.
+    fn answer(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        parsed: &Parsed,
+        flow: &Flow,
+    ) -> Verdict {
+        if !snapshot.vips.contains(&flow.destination) {
+            return Verdict::Drop(DropReason::NoVip);
+        }
+        if !echo_reply(packet.frame_mut(), parsed) {
+            return Verdict::Drop(DropReason::Icmp);
+        }
+        if !self.replies.take(now) {
+            return Verdict::Drop(DropReason::ReplyRate);
+        }
+        packet.move_to_front();
+        Verdict::Reply
+    }
+
+    /// Stage 2: the flow's backend, from the connection table or from Maglev.
+    #[inline]
+    fn choose(&mut self, snapshot: &Snapshot, tick: Tick, place: usize) -> Result<(), DropReason> {
+        let Some(work) = self.work.get_mut(place) else { return Err(DropReason::NoVip) };
+        let Some(service) = snapshot.services.get(work.service as usize) else {
+            return Err(DropReason::NoVip);
+        };
+        let signal = signal(service, &work.parsed);
+        let hit = self.flows.lookup(work.key, signal, tick);
+        if let Some(hit) = hit {
+            let state = snapshot.slots.get(hit.slot as usize).map(|slot| slot.state);
+            if matches!(state, Some(SlotState::Serving | SlotState::Draining)) {
+                work.slot = SlotId(hit.slot);
+                return Ok(());
+            }
+        }
+        let Some(selection) = snapshot.select(&service.pool, work.hash) else {
+            return Err(DropReason::NoBackend);
+        };
+        work.slot = selection.slot;
+        if selection.rehashed > 0 {
+            self.counters.rehashed.add(1);
+        }
+        if hit.is_some() {
+            self.counters.reselected.add(1);
+            self.flows.reassign(work.key, selection.slot.0, tick);
+        } else {
+            // A full table forwards by Maglev alone; the table counts it.
+            let (Inserted::Tracked | Inserted::Untracked) =
+                self.flows.insert(work.key, selection.slot.0, service.id.0, signal, tick);
+        }
+        Ok(())
+    }
+
+    /// Stage 3: the bytes.
+    #[inline]
+    fn write(&mut self, snapshot: &Snapshot, packet: &mut Packet<'_>, place: usize) -> Verdict {
+        let Some(work) = self.work.get(place) else { return Verdict::Drop(DropReason::NoVip) };
+        let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else {
+            return Verdict::Drop(DropReason::NoBackend);
+        };
+        let bytes = packet.frame().len() as u64;
+        self.identification = self.identification.wrapping_add(1);
+        let identification = identification(&self.config, self.identification);
+        let mode = &snapshot.next_hop;
+        let order = Order { parsed: &work.parsed, slot, mode, hash: work.hash, identification };
+        match rewrite(packet, &order) {
+            Ok(Fit::Exact) => {}
+            Ok(Fit::Moved) => self.counters.head_room_mismatch.add(1),
+            Err(reason) => return Verdict::Drop(reason),
+        }
+        let service = snapshot.services.get(work.service as usize).map(|service| service.id.0);
+        for pair in [self.counters.backend(work.slot.0), service.and_then(|id| self.counters.service(id))] {
+            if let Some(pair) = pair {
+                pair.packets.add(1);
+                pair.bytes.add(bytes);
+            }
+        }
+        Verdict::Tx
+    }
+
+    /// The stages, one after the other over the whole batch.
+    fn forward(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packets: &mut [Packet<'_>],
+        verdicts: &mut [Verdict],
+    ) {
+        for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
+            // Tx stands for "still on the road" until the last stage has confirmed it.
+            *verdict = self.classify(snapshot, now, packet, place).unwrap_or(Verdict::Tx);
+        }
+        let tick = now.tick();
+        for (place, verdict) in
+            verdicts.iter_mut().enumerate().filter(|(_, verdict)| **verdict == Verdict::Tx)
+        {
+            if let Err(reason) = self.choose(snapshot, tick, place) {
+                *verdict = Verdict::Drop(reason);
+            }
+        }
+        for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
+            if *verdict == Verdict::Tx {
+                *verdict = self.write(snapshot, packet, place);
+            }
+            if let Verdict::Drop(reason) = *verdict {
+                self.counters.dropped(reason);
+            }
+        }
+    }
+
+    fn publish_flow_counters(&self) {
+        let (from, to) = (self.flows.counters(), &self.counters.flow_table);
+        to.flows.set(self.flows.len() as u64);
+        to.flow_hits.set(from.hit);
+        to.flow_misses.set(from.miss);
+        to.flow_inserts.set(from.insert);
+        to.flow_refreshes.set(from.refresh);
+        to.flow_expired.set(from.expired);
+        to.flow_evicted.set(from.evicted_from_probation);
+        to.flow_untracked.set(from.untracked);
+    }
+}
+
+impl Forward for Pipeline {
+    #[inline]
+    fn process(&mut self, now: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
+        assert_eq!(packets.len(), verdicts.len(), "one verdict a packet");
+        assert!(packets.len() <= self.core.work.len(), "at most max_batch packets");
+        self.core.forward(self.reader.load(), now, packets, verdicts);
+    }
+
+    fn poll(&mut self, now: Now, _outlet: &mut dyn Outlet) {
+        let core = &mut self.core;
+        // Expired entries are freed long before the 24-bit tick comes round to them again.
+        core.flows.sweep(SWEEP_BUCKETS, now.tick());
+        core.publish_flow_counters();
+        if let Some(server) = &mut self.requests {
+            let (thread, flows, snapshot) = (core.config.thread, &mut core.flows, self.reader.load());
+            server.serve(&mut request::Context { thread, snapshot, flows, now: now.tick() });
+        }
+    }
+
+    fn failed(&mut self, reason: DropReason) {
+        self.core.counters.dropped(reason);
+    }
+
+    fn max_batch(&self) -> usize {
+        self.core.work.len()
+    }
+
+    fn hold_slots(&self) -> usize {
+        0
+    }
+}
+
+/// What a packet tells the connection table. Flows of address policies have no TCP state: many connections share one.
+#[inline]
+fn signal(service: &Service, parsed: &Parsed) -> Signal {
+    if parsed.protocol != protocol::TCP || service.policy != HashPolicy::FiveTuple {
+        return Signal::Datagram;
+    }
+    match parsed.tcp_flags {
+        flags if flags & (TCP_FIN | TCP_RST) != 0 => Signal::FinOrRst,
+        flags if flags & (TCP_SYN | TCP_ACK) == TCP_SYN => Signal::Syn,
+        _ => Signal::Data,
+    }
+}
+
+/// The thread's next IPv4 identification, from a range that no other thread uses (RFC 6864 §4.3).
+#[inline]
+fn identification(config: &PipelineConfig, count: u16) -> u16 {
+    let range = u16::MAX / config.threads.max(1);
+    range.wrapping_mul(config.thread.0).wrapping_add(count % range.max(1))
+}
+
+const NO_WORK: Work = Work {
+    parsed: Parsed {
+        family: packet::Family::V4,
+        l3: 0,
+        l4: 0,
+        end: 0,
+        protocol: 0,
+        src_port: 0,
+        dst_port: 0,
+        tcp_flags: 0,
+        fragment: Fragment::None,
+        tos: 0,
+        ttl: 0,
+        dont_fragment: false,
+    },
+    hash: 0,
+    key: 0,
+    service: 0,
+    slot: SlotId(u32::MAX),
+};
+const TCP_FIN: u8 = 0x01;
+const TCP_SYN: u8 = 0x02;
+const TCP_RST: u8 = 0x04;
+const TCP_ACK: u8 = 0x10;
+/// At a thousand polls a second a table of a million flows is swept in four minutes.
+const SWEEP_BUCKETS: usize = 1;

@@ -1,0 +1,199 @@
+//! Questions from the control plane to one packet thread, answered between batches in bounded steps.
+//!
+//! Two rings of one producer and one consumer each. The asker brings the memory for the answer, so that the thread
+//! allocates nothing; a long answer comes in pieces, each asked for with the cursor of the last.
+
+use conntrack::{Cursor, Entry, Filter, FlowTable, Tick};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::snapshot::{Generation, SlotId, Snapshot};
+use crate::{Decision, Flow, ServiceId, ThreadId};
+
+/// Which flows are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowFilter {
+    /// All.
+    All,
+    /// Those of one service.
+    Service(ServiceId),
+    /// Those of one backend's slot.
+    Slot(SlotId),
+}
+
+/// One tracked flow. The table stores hashes, so the addresses are not known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowEntry {
+    /// Where it goes.
+    pub slot: SlotId,
+    /// What it came for.
+    pub service: ServiceId,
+    /// What the connection table knows of it.
+    pub entry: Entry,
+}
+
+/// A question.
+#[derive(Debug)]
+pub enum Request {
+    /// List flows from `from` on into `buffer`, up to its capacity.
+    List {
+        /// Which.
+        filter: FlowFilter,
+        /// [`Cursor`] of the last answer, or the start.
+        from: Cursor,
+        /// Memory for the answer; cleared first.
+        buffer: Vec<FlowEntry>,
+    },
+    /// Forget flows from `from` on.
+    Purge {
+        /// Which.
+        filter: FlowFilter,
+        /// As for `List`.
+        from: Cursor,
+    },
+    /// Where would a packet of this flow go now?
+    Where(Flow),
+}
+
+/// An answer.
+#[derive(Debug)]
+pub enum Reply {
+    /// Flows found, and where to go on; `None`: that was all.
+    Flows {
+        /// The buffer of the request.
+        buffer: Vec<FlowEntry>,
+        /// Where to go on.
+        next: Option<Cursor>,
+    },
+    /// How many were forgotten, and where to go on.
+    Purged {
+        /// How many.
+        count: usize,
+        /// Where to go on.
+        next: Option<Cursor>,
+    },
+    /// The thread's own view.
+    Where(WhereAnswer),
+}
+
+/// What a thread says of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WhereAnswer {
+    /// Who says it.
+    pub thread: ThreadId,
+    /// Under which generation.
+    pub generation: Generation,
+    /// What the connection table says; it goes before the decision while its slot serves or drains.
+    pub tracked: Option<FlowEntry>,
+    /// What the snapshot says.
+    pub decision: Decision,
+}
+
+/// The control plane's end.
+#[derive(Debug)]
+pub struct RequestPort {
+    requests: Producer<Request>,
+    replies: Consumer<Reply>,
+}
+
+/// The packet thread's end.
+#[derive(Debug)]
+pub struct RequestServer {
+    requests: Consumer<Request>,
+    replies: Producer<Reply>,
+}
+
+/// Two rings of `capacity` entries between one asker and one packet thread.
+#[must_use]
+pub fn request_ring(capacity: usize) -> (RequestPort, RequestServer) {
+    let (request_in, request_out) = RingBuffer::new(capacity.max(1));
+    let (reply_in, reply_out) = RingBuffer::new(capacity.max(1));
+    (
+        RequestPort { requests: request_in, replies: reply_out },
+        RequestServer { requests: request_out, replies: reply_in },
+    )
+}
+
+impl RequestPort {
+    /// Asks. Answers come in the order of the questions.
+    ///
+    /// # Errors
+    /// Gives the question back when the ring is full.
+    pub fn ask(&mut self, request: Request) -> Result<(), Request> {
+        self.requests.push(request).map_err(|rtrb::PushError::Full(request)| request)
+    }
+
+    /// The next answer, if there is one.
+    pub fn answer(&mut self) -> Option<Reply> {
+        self.replies.pop().ok()
+    }
+}
+
+/// What a question is answered from.
+pub(crate) struct Context<'a> {
+    pub(crate) thread: ThreadId,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) flows: &'a mut FlowTable,
+    pub(crate) now: Tick,
+}
+
+impl RequestServer {
+    /// Answers one question at most, looking at no more than [`BUCKETS_A_STEP`] buckets.
+    pub(crate) fn serve(&mut self, context: &mut Context<'_>) {
+        if self.replies.is_full() {
+            return;
+        }
+        let Ok(request) = self.requests.pop() else { return };
+        let reply = match request {
+            Request::List { filter, from, buffer } => list(context, filter, from, buffer),
+            Request::Purge { filter, from } => {
+                let (count, next) = context.flows.purge(from, &inner(filter), BUCKETS_A_STEP);
+                Reply::Purged { count, next }
+            }
+            Request::Where(flow) => Reply::Where(answer_where(context, &flow)),
+        };
+        // There is room: it was looked for above, and nobody else produces.
+        let _ = self.replies.push(reply);
+    }
+}
+
+fn list(context: &Context<'_>, filter: FlowFilter, from: Cursor, mut buffer: Vec<FlowEntry>) -> Reply {
+    buffer.clear();
+    // Whole buckets only, so that a cursor between buckets says where to go on.
+    let buckets = (buffer.capacity() / ENTRIES_A_BUCKET).min(BUCKETS_A_STEP);
+    if buckets == 0 {
+        return Reply::Flows { buffer, next: Some(from) };
+    }
+    let next = context.flows.list(from, &inner(filter), buckets, context.now, |entry| {
+        buffer.push(flow_entry(entry));
+    });
+    Reply::Flows { buffer, next }
+}
+
+fn answer_where(context: &Context<'_>, flow: &Flow) -> WhereAnswer {
+    let decision = context.snapshot.decide(flow);
+    let service = match decision {
+        Decision::NoVip => None,
+        Decision::NoBackend { service, .. } | Decision::Chosen { service, .. } => {
+            context.snapshot.services().get(service)
+        }
+    };
+    let key = service.map(|service| context.snapshot.hasher.flow_key(service, flow));
+    let tracked = key.and_then(|key| context.flows.peek(key, context.now)).map(flow_entry);
+    WhereAnswer { thread: context.thread, generation: context.snapshot.generation(), tracked, decision }
+}
+
+fn flow_entry(entry: Entry) -> FlowEntry {
+    FlowEntry { slot: SlotId(entry.slot), service: ServiceId(entry.vip), entry }
+}
+
+fn inner(filter: FlowFilter) -> Filter {
+    match filter {
+        FlowFilter::All => Filter::All,
+        FlowFilter::Service(id) => Filter::Vip(id.0),
+        FlowFilter::Slot(id) => Filter::Slot(id.0),
+    }
+}
+
+const ENTRIES_A_BUCKET: usize = 4;
+/// 256 cache lines: a few microseconds between two batches.
+const BUCKETS_A_STEP: usize = 256;

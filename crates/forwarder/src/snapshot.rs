@@ -1,0 +1,362 @@
+//! One generation of the configuration as packet threads see it. Immutable.
+//!
+//! Built by the control plane, read by everyone through [`crate::Live`]. Big parts stand behind `Arc`, so that a change of
+//! health or of a next hop copies little.
+//! Invariant: every number inside (service, slot, rank) was checked by [`Snapshot::new`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use maglev_hash::Table;
+use packet::{Family, Mac, Template};
+
+use crate::flow::mapped;
+use crate::vip_table::{Claim, VipTable};
+use crate::{FlowHasher, HashKey, HashPolicy};
+
+/// The number of a configuration; counts up from 1 while the process lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+/// A service's number in flow tables and counters. Stable over generations; below 2²⁴ - 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u32);
+
+/// A slot's number: a backend in a leaf pool. Stable over generations; below 2²⁴ - 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub u32);
+
+/// What a slot may be given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlotState {
+    /// New flows and old ones.
+    Serving,
+    /// Old flows only.
+    Draining,
+    /// Nothing: its flows are reselected at their next packet.
+    Down,
+    /// Not in use.
+    #[default]
+    Free,
+}
+
+/// Where the frames for a slot go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// The gateway's or the backend's own MAC address.
+    pub destination: Mac,
+    /// The MAC address of our interface.
+    pub source: Mac,
+}
+
+/// How a slot's packets are wrapped.
+#[derive(Clone, Debug)]
+pub enum Forwarding {
+    /// Only the MAC addresses change.
+    L2,
+    /// Outer headers for IPv4 and for IPv6 packets inside; both of one length.
+    Tunnel {
+        /// For IPv4 inside.
+        v4: Template,
+        /// For IPv6 inside.
+        v6: Template,
+    },
+}
+
+/// A backend in a leaf pool.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// The backend's name, unique in the cluster.
+    pub backend: Arc<str>,
+    /// The address that packets are sent to.
+    pub address: IpAddr,
+    /// What it may be given.
+    pub state: SlotState,
+    /// How its packets are wrapped.
+    pub forwarding: Forwarding,
+    /// Where they go; `None` while unresolved.
+    pub next_hop: Option<NextHop>,
+    /// The largest outer IP packet that the way to it takes, in bytes.
+    pub mtu: u16,
+}
+
+impl Slot {
+    /// Bytes that the outer headers add in front of the inner packet.
+    #[must_use]
+    #[inline]
+    pub fn growth(&self) -> usize {
+        match &self.forwarding {
+            Forwarding::L2 => 0,
+            Forwarding::Tunnel { v4, .. } => v4.len(),
+        }
+    }
+
+    /// The headers for a packet of `inner`'s family; `None` for L2.
+    #[must_use]
+    #[inline]
+    pub fn template(&self, inner: Family) -> Option<&Template> {
+        match (&self.forwarding, inner) {
+            (Forwarding::L2, _) => None,
+            (Forwarding::Tunnel { v4, .. }, Family::V4) => Some(v4),
+            (Forwarding::Tunnel { v6, .. }, Family::V6) => Some(v6),
+        }
+    }
+}
+
+/// A pool's table, shared by all services that use the pool.
+#[derive(Debug)]
+pub struct PoolTable {
+    /// The pool's name.
+    pub name: Arc<str>,
+    /// From flow hash to rank. `None`: no backend has a weight.
+    pub table: Option<Arc<Table>>,
+    /// From rank to slot.
+    pub slots: Box<[SlotId]>,
+    /// The backends' weights, by rank.
+    pub weights: Box<[u32]>,
+}
+
+/// What a VIP's ports lead to.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Its stable number.
+    pub id: ServiceId,
+    /// The VIP's name, with port and protocol.
+    pub name: Arc<str>,
+    /// What chooses the backend.
+    pub policy: HashPolicy,
+    /// Its backends.
+    pub pool: Arc<PoolTable>,
+}
+
+/// Gives an address's ports to a service.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// The VIP's address.
+    pub address: IpAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Ports; all of them for protocols without ports. The narrower binding wins where two hold a port.
+    pub ports: RangeInclusive<u16>,
+    /// Index into [`Parts::services`].
+    pub service: usize,
+}
+
+/// Who a frame is sent to.
+#[derive(Clone, Debug, Default)]
+pub enum NextHopMode {
+    /// Each slot's own next hop.
+    #[default]
+    Resolve,
+    /// Back to the router that it came from, if that is one of these.
+    Reflect {
+        /// MAC addresses of the known gateways.
+        gateways: Box<[Mac]>,
+    },
+}
+
+/// All that makes a snapshot.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Its number.
+    pub generation: Generation,
+    /// The cluster's key.
+    pub hash_key: HashKey,
+    /// Services, in any order.
+    pub services: Vec<Service>,
+    /// Their addresses and ports.
+    pub bindings: Vec<Binding>,
+    /// Slots, indexed by [`SlotId`].
+    pub slots: Vec<Slot>,
+    /// Who frames are sent to.
+    pub next_hop: NextHopMode,
+}
+
+/// One generation. See the room's header.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) generation: Generation,
+    pub(crate) hasher: FlowHasher,
+    pub(crate) vips: Arc<VipTable>,
+    pub(crate) services: Arc<[Service]>,
+    pub(crate) slots: Arc<[Slot]>,
+    pub(crate) next_hop: NextHopMode,
+    filter: Arc<[(IpAddr, u8)]>,
+}
+
+impl Snapshot {
+    /// Checks `parts` and puts the look-up tables together.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when a number points nowhere or two bindings clash.
+    /// # Cost
+    /// Control plane only: linear in bindings and services.
+    pub fn new(parts: Parts) -> Result<Self, SnapshotError> {
+        check(&parts)?;
+        let mut claims = Vec::with_capacity(parts.bindings.len());
+        for binding in &parts.bindings {
+            claims.push(Claim {
+                address: mapped(binding.address),
+                protocol: binding.protocol,
+                ports: binding.ports.clone(),
+                service: u32::try_from(binding.service).map_err(|_| SnapshotError::TooMany)?,
+            });
+        }
+        let name = |index: u32| parts.services[index as usize].name.to_string();
+        let vips = VipTable::build(&claims).map_err(|(a, b)| SnapshotError::Clash(name(a), name(b)))?;
+        let filter = filter(&parts).into();
+        Ok(Self {
+            generation: parts.generation,
+            hasher: FlowHasher::new(&parts.hash_key),
+            vips: Arc::new(vips),
+            services: parts.services.into(),
+            slots: parts.slots.into(),
+            next_hop: parts.next_hop,
+            filter,
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// All services.
+    #[must_use]
+    pub fn services(&self) -> &[Service] {
+        &self.services
+    }
+
+    /// All slots, by [`SlotId`].
+    #[must_use]
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The addresses that XDP hands over, each with the growth in bytes that most of its pools' weight needs.
+    #[must_use]
+    pub fn filter(&self) -> &[(IpAddr, u8)] {
+        &self.filter
+    }
+
+    /// Who frames are sent to.
+    #[must_use]
+    pub fn next_hop_mode(&self) -> &NextHopMode {
+        &self.next_hop
+    }
+
+    /// The same generation with other slots: their states, their next hops. Tables stay, and a slot that no longer
+    /// serves is skipped by rehashing.
+    ///
+    /// # Errors
+    /// [`SnapshotError::NoSuchSlot`] when slots went missing.
+    pub fn with_slots(&self, slots: Vec<Slot>, next_hop: NextHopMode) -> Result<Self, SnapshotError> {
+        if slots.len() < self.slots.len() {
+            return Err(SnapshotError::NoSuchSlot(slots.len()));
+        }
+        Ok(Self { slots: slots.into(), next_hop, ..self.clone() })
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("generation", &self.generation)
+            .field("services", &self.services.len())
+            .field("slots", &self.slots.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why parts don't fit together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// A pool names a slot that is not there.
+    NoSuchSlot(usize),
+    /// A binding names a service that is not there.
+    NoSuchService(usize),
+    /// A pool's table, slots and weights differ in length.
+    PoolShape(String),
+    /// Two services claim the same ports of one address, equally precisely.
+    Clash(String, String),
+    /// A number reaches 2²⁴ - 1.
+    TooMany,
+    /// A template's length differs between inner families, or is above 63 bytes.
+    Growth(String),
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchSlot(slot) => write!(f, "no slot {slot}"),
+            Self::NoSuchService(service) => write!(f, "no service {service}"),
+            Self::PoolShape(pool) => write!(f, "pool {pool}: table, slots and weights differ in length"),
+            Self::Clash(a, b) => write!(f, "{a} and {b} claim the same address, protocol and port"),
+            Self::TooMany => write!(f, "more than {MAX_NUMBER} slots or services"),
+            Self::Growth(backend) => {
+                write!(f, "backend {backend}: outer headers of unequal or too great length")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+fn check(parts: &Parts) -> Result<(), SnapshotError> {
+    if parts.slots.len() > MAX_NUMBER || parts.services.iter().any(|s| s.id.0 as usize >= MAX_NUMBER) {
+        return Err(SnapshotError::TooMany);
+    }
+    for service in &parts.services {
+        let pool = &service.pool;
+        let highest = pool.table.iter().flat_map(|t| t.iter()).max();
+        if pool.weights.len() != pool.slots.len() || highest.is_some_and(|r| r as usize >= pool.slots.len()) {
+            return Err(SnapshotError::PoolShape(pool.name.to_string()));
+        }
+        if let Some(slot) = pool.slots.iter().find(|slot| slot.0 as usize >= parts.slots.len()) {
+            return Err(SnapshotError::NoSuchSlot(slot.0 as usize));
+        }
+    }
+    if let Some(binding) = parts.bindings.iter().find(|binding| binding.service >= parts.services.len()) {
+        return Err(SnapshotError::NoSuchService(binding.service));
+    }
+    for slot in &parts.slots {
+        if let Forwarding::Tunnel { v4, v6 } = &slot.forwarding
+            && (v4.len() != v6.len() || v4.len() > MAX_GROWTH)
+        {
+            return Err(SnapshotError::Growth(slot.backend.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// The growth that most weight of an address's pools needs; the smallest on a tie, so that it is the same everywhere.
+fn filter(parts: &Parts) -> Vec<(IpAddr, u8)> {
+    let mut weights: HashMap<IpAddr, [u64; MAX_GROWTH + 1]> = HashMap::new();
+    for binding in &parts.bindings {
+        let pool = &parts.services[binding.service].pool;
+        let by_growth = weights.entry(binding.address).or_insert([0; MAX_GROWTH + 1]);
+        for (slot, weight) in pool.slots.iter().zip(&pool.weights) {
+            by_growth[parts.slots[slot.0 as usize].growth()] += u64::from(*weight);
+        }
+    }
+    let mut result: Vec<(IpAddr, u8)> = weights
+        .into_iter()
+        .map(|(address, by_growth)| {
+            let most = by_growth.iter().copied().max().unwrap_or(0);
+            let growth = by_growth.iter().position(|weight| *weight == most).unwrap_or(0);
+            (address, u8::try_from(growth).unwrap_or(0))
+        })
+        .collect();
+    result.sort_unstable();
+    result
+}
+
+/// Numbers in flow-table entries have 24 bits, and all ones is left out.
+const MAX_NUMBER: usize = (1 << 24) - 1;
+/// What the XDP program can open.
+const MAX_GROWTH: usize = 63;

@@ -1,0 +1,93 @@
+//! The contract between the pipeline and whoever drives it.
+//!
+//! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
+//! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
+
+use crate::{DropReason, Packet};
+
+/// A moment on a monotonic clock, in nanoseconds since an origin of the caller's choice. Read once a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Now(u64);
+
+impl Now {
+    /// From nanoseconds.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    #[must_use]
+    pub const fn nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The coarse tick of the connection table.
+    #[must_use]
+    pub const fn tick(self) -> conntrack::Tick {
+        conntrack::Tick::from_millis(self.0 / 1_000_000)
+    }
+}
+
+/// A packet thread of this machine, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadId(pub u16);
+
+/// A place in the driver's bounded table of held frames. The forwarder names it, below [`Forward::hold_slots`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HoldSlot(pub u32);
+
+/// What becomes of one packet. There is no `Pass`: only XDP gives packets to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a frame without a verdict is a lost frame"]
+pub enum Verdict {
+    /// Send it: the frame was rewritten in place and starts at the first byte of its buffer.
+    Tx,
+    /// Send it back: turned round in place.
+    Reply,
+    /// Keep the frame in this slot until `poll` releases it.
+    Hold(HoldSlot),
+    /// Hand it to another packet thread.
+    ToThread(ThreadId),
+    /// Give the frame back to the pool.
+    Drop(DropReason),
+}
+
+/// No frame is free for a packet that nobody sent us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfFrames;
+
+/// What `poll` may do to the driver.
+pub trait Outlet {
+    /// Takes a free frame, lets `build` fill it and sends it. `build` gives the frame's length in bytes.
+    ///
+    /// # Errors
+    /// [`OutOfFrames`] when the pool is dry; `build` was not called.
+    fn originate(&mut self, build: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames>;
+
+    /// Ends a hold. The frame in `slot` goes through `decide`, which may rewrite it and gives its verdict.
+    /// An empty slot is left alone.
+    fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict);
+}
+
+/// Decides batches of packets.
+pub trait Forward {
+    /// Decides `packets`, one verdict each, rewriting in place. Packets may come off the wire or from another thread
+    /// ([`Packet::origin`]).
+    ///
+    /// # Panics
+    /// When the slices differ in length, or hold more than [`Forward::max_batch`] packets.
+    fn process(&mut self, now: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]);
+
+    /// Runs what time alone causes, in bounded steps. Called between batches.
+    fn poll(&mut self, now: Now, outlet: &mut dyn Outlet);
+
+    /// The driver could not carry out a verdict: `reason` says why, and the frame is free again.
+    fn failed(&mut self, reason: DropReason);
+
+    /// The most packets that one call of `process` takes.
+    fn max_batch(&self) -> usize;
+
+    /// How many frames it may hold at once.
+    fn hold_slots(&self) -> usize;
+}

@@ -1,0 +1,59 @@
+//! Nothing is allocated or freed per packet, new flow, publish or request: an allocator that counts says so.
+//! Alone in its program, since the allocator counts for all threads.
+
+use std::alloc::System;
+
+use forwarder::*;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use crate::bed::*;
+
+#[expect(dead_code, reason = "the other tests use the rest")]
+#[path = "it/bed.rs"]
+mod bed;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+#[test]
+fn a_running_pipeline_allocates_and_frees_nothing() {
+    let slots = gre_slots(3);
+    let mut bed = Bed::with_flows(parts(slots.clone(), &[1, 1, 1]), 1024);
+    let mut buffers: Vec<Vec<u8>> = vec![vec![0; ROOM]; 64];
+    let frames: Vec<Vec<u8>> = (0..4096u16)
+        .map(|n| match n % 4 {
+            0 => tcp("198.51.100.7", n, VIP4, 80, "S"),
+            1 => udp("2001:db8:1::7", n, VIP6, 443, b"x"),
+            2 => udp("198.51.100.7", n, VIP4, 9, b"no such port"),
+            _ => vec![0; usize::from(n % 60)],
+        })
+        .collect();
+    let mut changed = slots;
+    changed[0].state = SlotState::Down;
+    let next = bed.live.current().with_slots(changed, NextHopMode::Resolve).unwrap();
+    // Published outside the region; the pipeline moves on from the old one inside it.
+    bed.live.publish(next);
+    let flow = Flow::new((ip("198.51.100.7"), 5), (ip(VIP4), 80), 6).unwrap();
+    bed.port.ask(Request::Where(flow)).unwrap();
+    let list =
+        Request::List { filter: FlowFilter::All, from: Default::default(), buffer: Vec::with_capacity(512) };
+    bed.port.ask(list).unwrap();
+    let mut verdicts = [Verdict::Tx; 64];
+    let region = Region::new(ALLOCATOR);
+    for batch in frames.chunks(64) {
+        let mut left = buffers.iter_mut().zip(batch);
+        let mut packets: [Packet<'_>; 64] = std::array::from_fn(|_| {
+            let (buffer, frame) = left.next().unwrap();
+            buffer[24..24 + frame.len()].copy_from_slice(frame);
+            Packet::new(buffer, 24, 24 + frame.len(), Origin::Wire)
+        });
+        bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+        bed.poll();
+    }
+    let change = region.change();
+    assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
+    assert!(
+        bed.port.answer().is_some() && bed.port.answer().is_some(),
+        "both requests were served in the region"
+    );
+}

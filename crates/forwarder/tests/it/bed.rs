@@ -1,0 +1,206 @@
+//! A pipeline with a snapshot, and packets made by etherparse.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use etherparse::PacketBuilder;
+use forwarder::*;
+use maglev_hash::{Backend, Options, Seed};
+use packet::{Encapsulation, Family, Mac, Outer, Template};
+
+pub(crate) const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(crate) const HOP: [u8; 6] = [2, 0, 0, 0, 0, 3];
+pub(crate) const VIP4: &str = "203.0.113.10";
+pub(crate) const VIP6: &str = "2001:db8:f::10";
+pub(crate) const ROOM: usize = 1792;
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A backend's slot; the outer source is 192.0.2.1 or 2001:db8::1.
+pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
+    let outer = match ip(address) {
+        IpAddr::V4(destination) => Outer::V4 { source: "192.0.2.1".parse().unwrap(), destination },
+        IpAddr::V6(destination) => Outer::V6 { source: "2001:db8::1".parse().unwrap(), destination },
+    };
+    let forwarding = match kind {
+        Encapsulation::L2 => Forwarding::L2,
+        _ => Forwarding::Tunnel {
+            v4: Template::new(kind, outer, Family::V4, true),
+            v6: Template::new(kind, outer, Family::V6, true),
+        },
+    };
+    Slot {
+        backend: name.into(),
+        address: ip(address),
+        state: SlotState::Serving,
+        forwarding,
+        next_hop: Some(NextHop { destination: Mac(HOP), source: Mac(OURS) }),
+        mtu: 1500,
+    }
+}
+
+/// A pool over the first slots, one weight each.
+pub(crate) fn pool(slots: &[Slot], weights: &[u32]) -> Arc<PoolTable> {
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|i| slots[*i].backend.clone());
+    let backends: Vec<Backend<'_>> =
+        order.iter().map(|i| Backend { name: slots[*i].backend.as_bytes(), weight: weights[*i] }).collect();
+    let mut options = Options::new(Seed::new([7; 16]));
+    options.size = 1_021;
+    options.allow_coarse = true;
+    Arc::new(PoolTable {
+        name: "web".into(),
+        table: maglev_hash::build(&backends, &options).ok().map(Arc::new),
+        slots: order.iter().map(|i| SlotId(*i as u32)).collect(),
+        weights: order.iter().map(|i| weights[*i]).collect(),
+    })
+}
+
+pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Service {
+    Service { id: ServiceId(id), name: format!("s{id}").into(), policy, pool: Arc::clone(pool) }
+}
+
+pub(crate) fn binding(address: &str, protocol: u8, ports: RangeInclusive<u16>, service: usize) -> Binding {
+    Binding { address: ip(address), protocol, ports, service }
+}
+
+/// Both VIPs, TCP 80 and UDP 443 by 5-tuple, UDP 53 by addresses, protocol 132 (no ports read), over `slots`.
+pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
+    let pool = pool(&slots, weights);
+    let mut bindings = Vec::new();
+    for vip in [VIP4, VIP6] {
+        bindings.push(binding(vip, 6, 80..=80, 0));
+        bindings.push(binding(vip, 17, 443..=443, 0));
+        bindings.push(binding(vip, 17, 53..=53, 1));
+        bindings.push(binding(vip, 47, 0..=65535, 2));
+    }
+    Parts {
+        generation: Generation(1),
+        hash_key: HashKey::new([5; 16]),
+        services: vec![
+            service(0, HashPolicy::FiveTuple, &pool),
+            service(1, HashPolicy::Addresses, &pool),
+            service(2, HashPolicy::FiveTuple, &pool),
+        ],
+        bindings,
+        slots,
+        next_hop: NextHopMode::Resolve,
+    }
+}
+
+pub(crate) fn gre_slots(count: usize) -> Vec<Slot> {
+    (1..=count).map(|n| slot(&format!("b{n}"), &format!("198.18.1.{n}"), Encapsulation::Gre)).collect()
+}
+
+pub(crate) struct Bed {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) live: Live,
+    pub(crate) counters: Arc<ThreadCounters>,
+    pub(crate) port: RequestPort,
+    pub(crate) now: Now,
+}
+
+/// No frames, no holds: `poll` must not ask for any.
+pub(crate) struct NoOutlet;
+
+impl Outlet for NoOutlet {
+    fn originate(&mut self, _: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames> {
+        Err(OutOfFrames)
+    }
+    fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}
+}
+
+impl Bed {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self::with_flows(parts, 4096)
+    }
+
+    pub(crate) fn with_flows(parts: Parts, flows: usize) -> Self {
+        let live = Live::new(Snapshot::new(parts).unwrap());
+        let counters = Arc::new(ThreadCounters::new(64, 16));
+        let (port, server) = request_ring(8);
+        let config = PipelineConfig {
+            thread: ThreadId(0),
+            threads: 1,
+            flows,
+            timeouts: Timeouts::default(),
+            max_batch: 256,
+            replies_per_second: 100,
+        };
+        let pipeline = Pipeline::new(config, &live, Arc::clone(&counters), Some(server)).unwrap();
+        Self { pipeline, live, counters, port, now: Now::from_nanos(1_000_000_000) }
+    }
+
+    /// One packet with `head` bytes of room in front; gives the verdict and the frame as it then is.
+    pub(crate) fn send(&mut self, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        let mut buffer = vec![0xee; ROOM];
+        buffer[head..head + frame.len()].copy_from_slice(frame);
+        let mut packets = [Packet::new(&mut buffer, head, head + frame.len(), Origin::Wire)];
+        let mut verdicts = [Verdict::Tx];
+        self.pipeline.process(self.now, &mut packets, &mut verdicts);
+        (verdicts[0], packets[0].frame().to_vec())
+    }
+
+    pub(crate) fn poll(&mut self) {
+        self.pipeline.poll(self.now, &mut NoOutlet);
+    }
+
+    pub(crate) fn advance(&mut self, seconds: u64) {
+        self.now = Now::from_nanos(self.now.nanos() + seconds * 1_000_000_000);
+    }
+
+    /// The backend that a frame was sent to, by its outer destination.
+    pub(crate) fn backend_of(&mut self, frame: &[u8]) -> Option<u8> {
+        match self.send(24, frame) {
+            (Verdict::Tx, out) => Some(out[14 + 19]),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) fn tcp(source: &str, port: u16, vip: &str, vip_port: u16, flags: &str) -> Vec<u8> {
+    let link = PacketBuilder::ethernet2(ROUTER, OURS);
+    let step = match (ip(source), ip(vip)) {
+        (IpAddr::V4(s), IpAddr::V4(d)) => link.ipv4(s.octets(), d.octets(), 64),
+        (IpAddr::V6(s), IpAddr::V6(d)) => link.ipv6(s.octets(), d.octets(), 64),
+        _ => panic!("one family"),
+    };
+    let mut step = step.tcp(port, vip_port, 1000, 4096);
+    for flag in flags.chars() {
+        step = match flag {
+            'S' => step.syn(),
+            'A' => step.ack(2000),
+            'F' => step.fin(),
+            'R' => step.rst(),
+            _ => panic!("no such flag"),
+        };
+    }
+    let mut bytes = Vec::new();
+    step.write(&mut bytes, b"payload").unwrap();
+    bytes
+}
+
+pub(crate) fn udp(source: &str, port: u16, vip: &str, vip_port: u16, payload: &[u8]) -> Vec<u8> {
+    let link = PacketBuilder::ethernet2(ROUTER, OURS);
+    let step = match (ip(source), ip(vip)) {
+        (IpAddr::V4(s), IpAddr::V4(d)) => link.ipv4(s.octets(), d.octets(), 64),
+        (IpAddr::V6(s), IpAddr::V6(d)) => link.ipv6(s.octets(), d.octets(), 64),
+        _ => panic!("one family"),
+    };
+    let mut bytes = Vec::new();
+    step.udp(port, vip_port).write(&mut bytes, payload).unwrap();
+    bytes
+}
+
+/// Puts a VLAN tag behind the addresses.
+pub(crate) fn tagged(frame: &[u8], ethertype: u16, id: u16) -> Vec<u8> {
+    let mut bytes = frame[..12].to_vec();
+    bytes.extend(ethertype.to_be_bytes());
+    bytes.extend(id.to_be_bytes());
+    bytes.extend(&frame[12..]);
+    bytes
+}

@@ -1,0 +1,92 @@
+//! One test for each way to drop.
+
+use forwarder::*;
+
+use crate::bed::*;
+
+fn dropped(bed: &mut Bed, frame: &[u8], reason: DropReason) {
+    let before: Vec<u64> = DropReason::ALL.iter().map(|r| bed.counters.drops(*r)).collect();
+    assert_eq!(bed.send(24, frame).0, Verdict::Drop(reason));
+    for (known, before) in DropReason::ALL.iter().zip(before) {
+        let moved = u64::from(*known == reason);
+        assert_eq!(bed.counters.drops(*known), before + moved, "{}", known.name());
+    }
+}
+
+#[test]
+fn each_reason_has_its_packet() {
+    let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
+    let good = tcp("198.51.100.7", 9, VIP4, 80, "S");
+    dropped(&mut bed, &good[..30], DropReason::Malformed);
+    dropped(&mut bed, &[], DropReason::Malformed);
+    let mut arp = good.clone();
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    dropped(&mut bed, &arp, DropReason::NotIp);
+    dropped(&mut bed, &tcp("198.51.100.7", 9, VIP4, 81, "S"), DropReason::NoVip);
+    dropped(&mut bed, &tcp("198.51.100.7", 9, "203.0.113.99", 80, "S"), DropReason::NoVip);
+    dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 80, b""), DropReason::NoVip);
+    let mut unreachable = Vec::new();
+    etherparse::PacketBuilder::ethernet2(ROUTER, OURS)
+        .ipv4([198, 51, 100, 7], [203, 0, 113, 10], 9)
+        .icmpv4(etherparse::Icmpv4Type::TimeExceeded(
+            etherparse::icmpv4::TimeExceededCode::TtlExceededInTransit,
+        ))
+        .write(&mut unreachable, b"quoted")
+        .unwrap();
+    dropped(&mut bed, &unreachable, DropReason::Icmp);
+    let mut last = good.clone();
+    last[14 + 8] = 1;
+    dropped(&mut bed, &last, DropReason::Ttl);
+    dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 443, &[0; 1460]), DropReason::TooBig);
+}
+
+#[test]
+fn a_packet_that_just_fits_the_mtu_is_sent() {
+    let mut bed = Bed::new(parts(gre_slots(1), &[1]));
+    let largest = udp("198.51.100.7", 9, VIP4, 443, &[0; 1500 - 24 - 28]);
+    assert_eq!(bed.send(24, &largest).0, Verdict::Tx);
+    dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 443, &[0; 1500 - 24 - 27]), DropReason::TooBig);
+}
+
+#[test]
+fn fragments_go_where_ports_do_not_matter_and_nowhere_else() {
+    let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
+    let fragment = |port: u16, offset: u16, more: bool| {
+        let mut frame = udp("198.51.100.7", 9, VIP4, port, &[1; 64]);
+        let bits = (u16::from(more) << 13) | (offset / 8);
+        frame[20..22].copy_from_slice(&bits.to_be_bytes());
+        let mut header = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0;
+        header.header_checksum = header.calc_header_checksum();
+        frame[14..34].copy_from_slice(&header.to_bytes());
+        frame
+    };
+    dropped(&mut bed, &fragment(443, 0, true), DropReason::Fragment);
+    dropped(&mut bed, &fragment(443, 64, false), DropReason::Fragment);
+    let whole = bed.backend_of(&udp("198.51.100.7", 9, VIP4, 53, b"")).unwrap();
+    assert_eq!(bed.backend_of(&fragment(53, 0, true)), Some(whole));
+}
+
+#[test]
+fn without_a_serving_backend_or_a_way_to_it_there_is_a_reason() {
+    let frame = tcp("198.51.100.7", 9, VIP4, 80, "S");
+    let mut empty = Bed::new(parts(gre_slots(1), &[0]));
+    dropped(&mut empty, &frame, DropReason::NoBackend);
+    let mut down = gre_slots(1);
+    down[0].state = SlotState::Down;
+    dropped(&mut Bed::new(parts(down, &[1])), &frame, DropReason::NoBackend);
+    let mut lost = gre_slots(1);
+    lost[0].next_hop = None;
+    dropped(&mut Bed::new(parts(lost, &[1])), &frame, DropReason::NoNextHop);
+}
+
+#[test]
+fn a_buffer_without_room_behind_is_no_head_room() {
+    let mut bed = Bed::new(parts(gre_slots(1), &[1]));
+    let frame = tcp("198.51.100.7", 9, VIP4, 80, "S");
+    let mut tight = frame.clone();
+    let len = tight.len();
+    let mut packets = [Packet::new(&mut tight, 0, len, Origin::Wire)];
+    let mut verdicts = [Verdict::Tx];
+    bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+    assert_eq!(verdicts, [Verdict::Drop(DropReason::NoHeadRoom)]);
+}

@@ -1,0 +1,130 @@
+//! Which backend, and for how long.
+
+use forwarder::*;
+use std::collections::HashMap;
+
+use crate::bed::*;
+
+#[test]
+fn a_flow_stays_while_weights_change_and_its_backend_serves() {
+    let slots = gre_slots(4);
+    let mut bed = Bed::new(parts(slots.clone(), &[1, 1, 1, 1]));
+    let frames: Vec<_> = (0..500).map(|port| tcp("198.51.100.7", 1000 + port, VIP4, 80, "A")).collect();
+    let first: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame)).collect();
+    for (round, weights) in [[9, 1, 1, 1], [0, 0, 0, 1], [1, 5, 0, 9]].iter().enumerate() {
+        let mut next = parts(slots.clone(), weights);
+        next.generation = Generation(round as u64 + 2);
+        bed.live.publish(Snapshot::new(next).unwrap());
+        let now: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame)).collect();
+        assert_eq!(now, first, "round {round}");
+    }
+    assert_eq!(bed.counters.reselected.read(), 0);
+}
+
+#[test]
+fn a_down_backends_flows_move_once_and_a_draining_ones_stay() {
+    let slots = gre_slots(3);
+    let mut bed = Bed::new(parts(slots.clone(), &[1, 1, 1]));
+    let frames: Vec<_> = (0..300).map(|port| tcp("198.51.100.7", 1000 + port, VIP4, 80, "A")).collect();
+    let first: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
+    let mut changed = slots.clone();
+    changed[0].state = SlotState::Down;
+    changed[1].state = SlotState::Draining;
+    let next = bed.live.current().with_slots(changed, NextHopMode::Resolve).unwrap();
+    bed.live.publish(next);
+    let second: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
+    for (before, after) in first.iter().zip(&second) {
+        // The draining backend keeps its flows and gets none; the down one loses all.
+        assert_eq!(*after, if *before == 1 { 3 } else { *before });
+    }
+    let moved = first.iter().filter(|backend| **backend == 1).count();
+    assert_eq!(bed.counters.reselected.read(), moved as u64);
+    let third: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
+    assert_eq!(third, second);
+    assert_eq!(bed.counters.reselected.read(), moved as u64, "a moved flow is known at its new backend");
+}
+
+#[test]
+fn new_flows_avoid_what_does_not_serve_and_spread_over_the_rest() {
+    let slots = gre_slots(10);
+    let mut bed = Bed::new(parts(slots.clone(), &[1; 10]));
+    let mut changed = slots;
+    for slot in &mut changed[..9] {
+        slot.state = SlotState::Down;
+    }
+    changed[3].state = SlotState::Serving;
+    let next = bed.live.current().with_slots(changed, NextHopMode::Resolve).unwrap();
+    bed.live.publish(next);
+    let mut shares = HashMap::new();
+    for port in 0..2000 {
+        *shares.entry(bed.backend_of(&tcp("198.51.100.7", port, VIP4, 80, "S")).unwrap()).or_insert(0) += 1;
+    }
+    assert_eq!(shares.len(), 2);
+    // Binomial, 2,000 at a half: six deviations are 134.
+    assert!(shares.values().all(|share: &i32| (share - 1000).abs() < 134), "{shares:?}");
+}
+
+#[test]
+fn a_restart_moves_exactly_the_flows_whose_table_entry_changed() {
+    let slots = gre_slots(5);
+    let before = Snapshot::new(parts(slots.clone(), &[1, 1, 1, 1, 1])).unwrap();
+    let after = Snapshot::new(parts(slots.clone(), &[1, 1, 3, 1, 1])).unwrap();
+    let table =
+        |snapshot: &Snapshot| std::sync::Arc::clone(snapshot.services()[0].pool.table.as_ref().unwrap());
+    let (old, new) = (table(&before), table(&after));
+    let mut first = Bed::new(parts(slots.clone(), &[1, 1, 1, 1, 1]));
+    let mut second = Bed::new(parts(slots, &[1, 1, 3, 1, 1]));
+    let hasher = FlowHasher::new(&HashKey::new([5; 16]));
+    let mut moved = 0;
+    for port in 1..3000 {
+        let frame = tcp("198.51.100.7", port, VIP4, 80, "A");
+        let flow = Flow::new((ip("198.51.100.7"), port), (ip(VIP4), 80), 6).unwrap();
+        let hash = hasher.hash(HashPolicy::FiveTuple, &flow);
+        let entry_changed = old.lookup(hash) != new.lookup(hash);
+        let flow_moved = first.backend_of(&frame) != second.backend_of(&frame);
+        assert_eq!(flow_moved, entry_changed);
+        moved += usize::from(flow_moved);
+    }
+    assert!(moved > 0);
+}
+
+#[test]
+fn backends_get_packets_and_bytes_on_their_own_account() {
+    let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
+    let mut counts = [(0u64, 0u64); 2];
+    for port in 0..100 {
+        let frame = udp("198.51.100.7", port, VIP4, 443, &vec![0; usize::from(port)]);
+        let backend = bed.backend_of(&frame).unwrap();
+        let count = &mut counts[usize::from(backend) - 1];
+        *count = (count.0 + 1, count.1 + frame.len() as u64);
+    }
+    let all = bed.counters.service(0).unwrap();
+    assert_eq!(
+        (all.packets.read(), all.bytes.read()),
+        (counts[0].0 + counts[1].0, counts[0].1 + counts[1].1)
+    );
+    for (slot, count) in (0..).zip(counts) {
+        let pair = bed.counters.backend(slot).unwrap();
+        assert_eq!((pair.packets.read(), pair.bytes.read()), count);
+    }
+}
+
+#[test]
+fn a_full_table_forwards_by_maglev_and_counts_it() {
+    let mut bed = Bed::with_flows(parts(gre_slots(3), &[1, 1, 1]), 1024);
+    let frames: Vec<_> = (0..4000).map(|port| tcp("198.51.100.7", port, VIP4, 80, "A")).collect();
+    for frame in &frames {
+        assert!(bed.backend_of(frame).is_some());
+        bed.advance(0);
+    }
+    // A second packet a tick later ends probation; after that nobody gives way.
+    bed.advance(1);
+    let backends: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame)).collect();
+    assert!(backends.iter().all(Option::is_some));
+    bed.poll();
+    let table = &bed.counters.flow_table;
+    assert!(table.flow_evicted.read() > 0);
+    assert!(table.flows.read() <= 1024 + 256);
+    let hits_and_misses = table.flow_hits.read() + table.flow_misses.read();
+    assert_eq!(hits_and_misses, 8000);
+}

@@ -1,0 +1,52 @@
+//! Snapshots: refused when wrong, freed when replaced.
+
+use std::sync::Arc;
+
+use forwarder::*;
+use packet::Encapsulation;
+
+use crate::bed::*;
+
+#[test]
+fn parts_that_point_nowhere_are_refused() {
+    let mut no_slot = parts(gre_slots(2), &[1, 1]);
+    no_slot.slots.pop();
+    assert_eq!(Snapshot::new(no_slot).err(), Some(SnapshotError::NoSuchSlot(1)));
+    let mut no_service = parts(gre_slots(1), &[1]);
+    no_service.bindings[0].service = 9;
+    assert_eq!(Snapshot::new(no_service).err(), Some(SnapshotError::NoSuchService(9)));
+    let mut clash = parts(gre_slots(1), &[1]);
+    clash.bindings.push(binding(VIP4, 6, 80..=80, 1));
+    assert_eq!(Snapshot::new(clash).err(), Some(SnapshotError::Clash("s0".into(), "s1".into())));
+    let mut far = parts(gre_slots(1), &[1]);
+    far.services[0].id = ServiceId(u32::MAX);
+    assert_eq!(Snapshot::new(far).err(), Some(SnapshotError::TooMany));
+}
+
+#[test]
+fn the_filter_has_each_vip_with_the_growth_of_most_weight() {
+    let slots = vec![
+        slot("b1", "198.18.1.1", Encapsulation::Gre),
+        slot("b2", "2001:db8:18::2", Encapsulation::Gre),
+        slot("b3", "198.18.1.3", Encapsulation::L2),
+    ];
+    let filter = |weights: &[u32]| Snapshot::new(parts(slots.clone(), weights)).unwrap().filter().to_vec();
+    assert_eq!(filter(&[3, 2, 1]), [(ip(VIP4), 24), (ip(VIP6), 24)]);
+    assert_eq!(filter(&[1, 5, 1]), [(ip(VIP4), 44), (ip(VIP6), 44)]);
+    assert_eq!(filter(&[1, 1, 2]), [(ip(VIP4), 0), (ip(VIP6), 0)]);
+}
+
+#[test]
+fn a_replaced_snapshot_is_freed_by_the_publisher_once_its_readers_moved_on() {
+    let live = Live::new(Snapshot::new(parts(gre_slots(1), &[1])).unwrap());
+    let mut reader = live.reader();
+    let old = Arc::downgrade(reader.load());
+    let mut next = parts(gre_slots(1), &[1]);
+    next.generation = Generation(2);
+    live.publish(Snapshot::new(next).unwrap());
+    assert_eq!(live.reclaim(), 1, "the reader still has it");
+    assert_eq!(reader.load().generation(), Generation(2));
+    assert!(old.upgrade().is_some(), "moving on frees nothing on the reader's side");
+    assert_eq!(live.reclaim(), 0);
+    assert!(old.upgrade().is_none());
+}

@@ -1,0 +1,86 @@
+//! The control plane asks a running pipeline.
+
+use forwarder::*;
+
+use crate::bed::*;
+
+fn answer(bed: &mut Bed, request: Request) -> Reply {
+    bed.port.ask(request).unwrap();
+    bed.poll();
+    bed.port.answer().expect("one poll answers one request")
+}
+
+/// All flows, in steps of `room` entries.
+fn list(bed: &mut Bed, filter: FlowFilter, room: usize) -> Vec<FlowEntry> {
+    let (mut found, mut from) = (Vec::new(), Some(conntrack::Cursor::default()));
+    while let Some(cursor) = from {
+        let request = Request::List { filter, from: cursor, buffer: Vec::with_capacity(room) };
+        let Reply::Flows { buffer, next } = answer(bed, request) else { panic!("flows") };
+        assert!(buffer.capacity() <= room, "the thread made the buffer grow");
+        found.extend(buffer);
+        from = next;
+    }
+    found
+}
+
+#[test]
+fn flows_are_listed_in_steps_and_purged_by_backend() {
+    let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
+    let mut to_first = 0;
+    for port in 0..200 {
+        to_first += usize::from(bed.backend_of(&tcp("198.51.100.7", port, VIP4, 80, "A")) == Some(1));
+    }
+    bed.backend_of(&udp("198.51.100.7", 7, VIP4, 53, b"")).unwrap();
+    assert_eq!(list(&mut bed, FlowFilter::All, 64).len(), 201);
+    assert_eq!(list(&mut bed, FlowFilter::Service(ServiceId(1)), 8).len(), 1);
+    let on_first = list(&mut bed, FlowFilter::Slot(SlotId(0)), 64);
+    assert!((to_first..=to_first + 1).contains(&on_first.len()));
+    let (mut purged, mut from) = (0, Some(conntrack::Cursor::default()));
+    while let Some(cursor) = from {
+        let request = Request::Purge { filter: FlowFilter::Slot(SlotId(0)), from: cursor };
+        let Reply::Purged { count, next } = answer(&mut bed, request) else { panic!("purged") };
+        purged += count;
+        from = next;
+    }
+    assert_eq!(purged, on_first.len());
+    assert_eq!(list(&mut bed, FlowFilter::Slot(SlotId(0)), 64), []);
+    assert_eq!(list(&mut bed, FlowFilter::All, 64).len(), 201 - purged);
+}
+
+#[test]
+fn where_says_what_the_next_packet_does_and_changes_nothing() {
+    let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
+    let flow = Flow::new((ip("198.51.100.7"), 5), (ip(VIP4), 80), 6).unwrap();
+    let Reply::Where(before) = answer(&mut bed, Request::Where(flow)) else { panic!("where") };
+    assert_eq!(before.tracked, None);
+    let Decision::Chosen { selection, .. } = before.decision else { panic!("chosen") };
+    let backend = bed.backend_of(&tcp("198.51.100.7", 5, VIP4, 80, "S")).unwrap();
+    assert_eq!(u32::from(backend) - 1, selection.slot.0);
+    let Reply::Where(after) = answer(&mut bed, Request::Where(flow)) else { panic!("where") };
+    assert_eq!(after.tracked.unwrap().slot, selection.slot);
+    let stranger = Flow::new((ip("198.51.100.7"), 5), (ip(VIP4), 81), 6).unwrap();
+    let Reply::Where(nowhere) = answer(&mut bed, Request::Where(stranger)) else { panic!("where") };
+    assert_eq!((nowhere.decision, nowhere.tracked), (Decision::NoVip, None));
+    assert_eq!(nowhere.generation, Generation(1));
+}
+
+#[test]
+fn an_asker_who_never_reads_blocks_nobody() {
+    let mut bed = Bed::new(parts(gre_slots(1), &[1]));
+    let flow = Flow::new((ip("198.51.100.7"), 5), (ip(VIP4), 80), 6).unwrap();
+    let mut asked = 0;
+    for _ in 0..100 {
+        asked += u32::from(bed.port.ask(Request::Where(flow)).is_ok());
+        bed.poll();
+    }
+    assert_eq!(asked, 16, "eight answers wait, and eight questions");
+    assert!(bed.backend_of(&tcp("198.51.100.7", 5, VIP4, 80, "S")).is_some());
+    let mut answers = 0;
+    for _ in 0..20 {
+        while bed.port.answer().is_some() {
+            answers += 1;
+        }
+        bed.poll();
+    }
+    assert_eq!(answers, 16);
+}
