@@ -1,0 +1,189 @@
+//! `[cluster]`: what all machines of a cluster must agree on.
+//!
+//! In: the section and a way to read secrets. Out: [`Cluster`].
+//! Not here: machines (`machine`), table building (`maglev-hash`), flow time (`conntrack`).
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ReadSecret;
+use super::reader::{Node, Section};
+use super::secret::{HashKey, SecretName};
+
+/// What all machines of a cluster share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    name: Arc<str>,
+    hash_key: HashKey,
+    table_size: u32,
+    flow_timeouts: FlowTimeouts,
+    drain_time: Duration,
+}
+
+impl Cluster {
+    /// The cluster's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The key of the hashes that choose a backend.
+    pub fn hash_key(&self) -> HashKey {
+        self.hash_key
+    }
+
+    /// Slots of a Maglev table: a prime from 101 to 16,777,213. Default 65,537.
+    pub fn table_size(&self) -> u32 {
+        self.table_size
+    }
+
+    /// How long an idle flow is remembered.
+    pub fn flow_timeouts(&self) -> FlowTimeouts {
+        self.flow_timeouts
+    }
+
+    /// How long a draining backend keeps its flows: up to 24 h. Default 60 s.
+    pub fn drain_time(&self) -> Duration {
+        self.drain_time
+    }
+
+    /// Reads the section; `folder` is that of the file.
+    pub(super) fn read(mut section: Section<'_>, folder: &Path, secrets: ReadSecret<'_>) -> Option<Self> {
+        let name = section.required("name", "the name of the cluster").and_then(|node| node.name());
+        let hash_key = section
+            .required("hash_key_file", HASH_KEY)
+            .and_then(|reference| read_hash_key(&reference, folder, secrets));
+        let table_size = section.or("table_size", DEFAULT_TABLE_SIZE, |node| read_table_size(&node));
+        let flow_timeouts = section.optional("flow_timeouts").and_then(|node| node.section());
+        let flow_timeouts = flow_timeouts.map_or_else(FlowTimeouts::default, FlowTimeouts::read);
+        let drain_time =
+            section.or("drain_time", DEFAULT_DRAIN_TIME, |node| node.duration(Duration::ZERO..=hours(24)));
+        section.finish(&["watch"]);
+        Some(Self { name: name?, hash_key: hash_key?, table_size, flow_timeouts, drain_time })
+    }
+}
+
+/// Idle timeouts of a flow by its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowTimeouts {
+    new: Duration,
+    established: Duration,
+    closing: Duration,
+    udp: Duration,
+}
+
+impl FlowTimeouts {
+    /// A flow of which one packet was seen: 1 s to 2 min. Default 10 s.
+    pub fn new_flow(&self) -> Duration {
+        self.new
+    }
+
+    /// A TCP flow with traffic: 10 s to 24 h. Default 15 min.
+    pub fn established(&self) -> Duration {
+        self.established
+    }
+
+    /// A TCP flow after FIN or RST: 1 s to 10 min. Default 10 s.
+    pub fn closing(&self) -> Duration {
+        self.closing
+    }
+
+    /// A UDP flow, and one of any other protocol: 1 s to 24 h. Default 60 s.
+    pub fn udp(&self) -> Duration {
+        self.udp
+    }
+
+    fn read(mut section: Section<'_>) -> Self {
+        let default = Self::default();
+        let mut timeout = |key: &'static str, default: Duration, range: RangeInclusive<Duration>| {
+            section.or(key, default, |node| node.duration(range))
+        };
+        let timeouts = Self {
+            new: timeout("new", default.new, SECOND..=seconds(120)),
+            established: timeout("established", default.established, seconds(10)..=hours(24)),
+            closing: timeout("closing", default.closing, SECOND..=seconds(600)),
+            udp: timeout("udp", default.udp, SECOND..=hours(24)),
+        };
+        section.finish(&[]);
+        timeouts
+    }
+}
+
+impl Default for FlowTimeouts {
+    fn default() -> Self {
+        Self { new: seconds(10), established: seconds(900), closing: seconds(10), udp: seconds(60) }
+    }
+}
+
+fn read_hash_key(reference: &Node<'_>, folder: &Path, secrets: ReadSecret<'_>) -> Option<HashKey> {
+    let text = reference.as_str().or_else(|| reference.wrong(HASH_KEY))?;
+    let secret = SecretName::parse(text, folder).and_then(|name| secrets(&name));
+    match secret {
+        Ok(secret) => HashKey::parse(&secret).or_else(|| {
+            let found = format!("{} characters that are not a key", secret.trim().chars().count());
+            reference.report.error(&reference.place, found, HASH_KEY);
+            None
+        }),
+        Err(error) => {
+            let allowed = if error.missing { HASH_KEY } else { &error.allowed };
+            reference.report.error(&reference.place, error.found, allowed);
+            None
+        }
+    }
+}
+
+fn read_table_size(node: &Node<'_>) -> Option<u32> {
+    let size = node.number(101..=16_777_213)?;
+    if is_prime(size) {
+        return Some(size);
+    }
+    // The largest allowed size is prime, so this search ends within the range.
+    let next = (size..).find(|&size| is_prime(size)).unwrap_or(DEFAULT_TABLE_SIZE);
+    node.wrong(format!("a prime (the next is {next})"))
+}
+
+/// Trial division: at most 2,048 odd divisors in the allowed range.
+fn is_prime(number: u32) -> bool {
+    let divisors = (3..).step_by(2).take_while(|&divisor: &u32| divisor <= number / divisor);
+    number == 2 || (number > 2 && number % 2 == 1 && divisors.into_iter().all(|d| !number.is_multiple_of(d)))
+}
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+const fn hours(count: u64) -> Duration {
+    Duration::from_secs(count * 3_600)
+}
+
+const SECOND: Duration = seconds(1);
+const DEFAULT_TABLE_SIZE: u32 = 65_537;
+const DEFAULT_DRAIN_TIME: Duration = seconds(60);
+const HASH_KEY: &str = "a file with 32 hex digits, equal on all machines of the cluster \
+                        (make one with: umask 077; openssl rand -hex 16 > FILE)";
+
+#[cfg(test)]
+mod tests {
+    use super::is_prime;
+
+    #[test]
+    fn primes_agree_with_a_sieve() {
+        let mut composite = vec![false; 70_000];
+        for factor in 2..composite.len() {
+            for multiple in (2 * factor..composite.len()).step_by(factor) {
+                composite[multiple] = true;
+            }
+        }
+        for (number, &composite) in composite.iter().enumerate().skip(2) {
+            assert_eq!(is_prime(u32::try_from(number).unwrap()), !composite, "{number}");
+        }
+        assert!(!is_prime(0) && !is_prime(1));
+    }
+
+    #[test]
+    fn the_largest_allowed_size_is_prime() {
+        assert!(is_prime(16_777_213) && is_prime(655_373));
+        assert!(!is_prime(16_777_211));
+    }
+}

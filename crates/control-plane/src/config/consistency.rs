@@ -1,0 +1,261 @@
+//! What no section can see alone: names, addresses and ports against each other.
+//!
+//! In: the drafts of all sections, and the flattened pools. Out: problems, nothing else.
+//! Not here: references to pools inside pools and to encapsulations (`flatten`).
+//! Of two places that clash, the later one is reported, and its message names the line of the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::encapsulation::EncapsulationDraft;
+use super::io::Io;
+use super::machine::MachineDraft;
+use super::near_miss::hint;
+use super::pool::{BackendDraft, Pool, PoolDraft};
+use super::ports::{Ports, show};
+use super::report::{At, Place, Report};
+use super::vip::{ServiceDraft, VipDraft};
+
+/// All sections that refer to one another.
+pub(super) struct Sections<'d> {
+    pub(super) report: &'d Report<'d>,
+    pub(super) io: &'d Io,
+    pub(super) machines: &'d [MachineDraft],
+    pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
+    pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
+    pub(super) vips: &'d [VipDraft],
+}
+
+impl Sections<'_> {
+    /// Runs every check; `table_size` is that of the Maglev tables, when it is known.
+    pub(super) fn check(&self, flattened: &[Arc<Pool>], table_size: Option<u32>) {
+        self.machine_addresses();
+        self.backends();
+        self.vip_addresses();
+        self.services();
+        self.outer_families();
+        self.references();
+        self.unused();
+        if self.vips.is_empty() {
+            let place = Place { offset: 0, field: "vip".to_owned() };
+            self.report.warning(&place, "no VIP: nothing is served", "a section [vip.NAME] for each VIP");
+        }
+        self.sizes(flattened, table_size);
+    }
+
+    fn machine_addresses(&self) {
+        let mut seen: BTreeMap<IpAddr, &At<IpAddr>> = BTreeMap::new();
+        for address in in_order(self.machines.iter().flat_map(|m| &m.addresses), |address| &address.place) {
+            if let Some(first) = seen.get(&address.value) {
+                let found = format!("{}, which is also {}", address.value, self.name_place(&first.place));
+                self.report.error(&address.place, found, "each address once among the machines");
+            } else {
+                seen.insert(address.value, address);
+            }
+        }
+    }
+
+    /// A backend is its name: one name, one address.
+    fn backends(&self) {
+        let mut by_name: BTreeMap<&str, &BackendDraft> = BTreeMap::new();
+        let mut by_address: BTreeMap<IpAddr, &BackendDraft> = BTreeMap::new();
+        for backend in self.all_backends() {
+            let address = backend.address.value;
+            let first = *by_name.entry(&backend.name.value).or_insert(backend);
+            if first.address.value != address {
+                let elsewhere = self.name_place(&first.address.place);
+                let found = format!("{address} for backend \"{}\"", backend.name.value);
+                let allowed = format!("{}, as {elsewhere} has it", first.address.value);
+                self.report.error(&backend.address.place, found, allowed);
+                continue;
+            }
+            let first = *by_address.entry(address).or_insert(backend);
+            if first.name.value != backend.name.value {
+                let found = format!("{address}, which is also that of backend \"{}\"", first.name.value);
+                self.report.warning(&backend.address.place, found, "one name for one host");
+            }
+        }
+    }
+
+    fn vip_addresses(&self) {
+        let machines = self.machines.iter().flat_map(|m| &m.addresses);
+        let backends = self.all_backends().into_iter().map(|backend| &backend.address);
+        let mut taken: BTreeMap<IpAddr, (&str, &Place)> = BTreeMap::new();
+        for address in backends {
+            taken.entry(address.value).or_insert(("a backend's", &address.place));
+        }
+        for address in machines {
+            taken.insert(address.value, ("a machine's own", &address.place));
+        }
+        let mut distinct = BTreeSet::new();
+        for address in self.vips.iter().flat_map(|vip| &vip.addresses) {
+            distinct.insert(address.value);
+            if let Some((whose, place)) = taken.get(&address.value) {
+                let found = format!("{whose} address {} ({})", address.value, self.name_place(place));
+                self.report.error(&address.place, found, "an address that is a VIP alone");
+            }
+        }
+        let most = usize::try_from(self.io.max_vips()).unwrap_or(usize::MAX);
+        if let Some(vip) = self.vips.iter().find(|_| distinct.len() > most) {
+            let place = Place { offset: vip.place.offset, field: "vip".to_owned() };
+            let found = format!("{} addresses of VIPs", distinct.len());
+            self.report.error(&place, found, format!("at most io.max_vips = {most}"));
+        }
+    }
+
+    /// No two services hold one port of one address; `any` gives way to all others.
+    fn services(&self) {
+        let mut claims: BTreeMap<(IpAddr, u8, bool), Vec<Claim<'_>>> = BTreeMap::new();
+        for vip in self.vips {
+            for (address, service) in
+                vip.addresses.iter().flat_map(|address| vip.services.iter().map(move |s| (address, s)))
+            {
+                let any = service.ports == Ports::Any;
+                let claims = claims.entry((address.value, service.protocol.number(), any)).or_default();
+                match &service.ports {
+                    Ports::Any => claims.push(Claim { ports: 0..=u16::MAX, service }),
+                    Ports::Listed(ranges) => {
+                        claims.extend(ranges.iter().map(|ports| Claim { ports: ports.clone(), service }));
+                    }
+                }
+            }
+        }
+        for ((address, _, any), mut claims) in claims {
+            claims.sort_by_key(|claim| (*claim.ports.start(), claim.service.place.offset));
+            let mut widest: Option<&Claim<'_>> = None;
+            for claim in &claims {
+                match widest {
+                    Some(other) if claim.ports.start() <= other.ports.end() => {
+                        self.clash(address, any, other, claim);
+                        if claim.ports.end() > other.ports.end() {
+                            widest = Some(claim);
+                        }
+                    }
+                    _ => widest = Some(claim),
+                }
+            }
+        }
+    }
+
+    fn clash(&self, address: IpAddr, any: bool, one: &Claim<'_>, other: &Claim<'_>) {
+        let first_is_later = one.service.place.offset > other.service.place.offset;
+        let (first, second) = if first_is_later { (other, one) } else { (one, other) };
+        let ports = if any { "any".to_owned() } else { show(&second.ports) };
+        let found = format!(
+            "{address} {} port {ports}, which is already in {}",
+            second.service.protocol,
+            self.name_place(&first.service.place)
+        );
+        let allowed = "each address, protocol and port in one service";
+        self.report.error(&second.service.place, found, allowed);
+    }
+
+    /// Where an outer header is written, its family needs a source address on every machine.
+    fn outer_families(&self) {
+        for pool in self.pools.values() {
+            let name = pool.encapsulation.as_ref().map_or("gre", |name| &*name.value);
+            let known = self.encapsulations.get(name).and_then(|draft| draft.value.as_ref());
+            let Some(encapsulation) = known else { continue };
+            for backend in &pool.backends {
+                let address = backend.address.value;
+                let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+                let has = |at: &At<IpAddr>| at.value.is_ipv4() == address.is_ipv4();
+                let lacking = self.machines.iter().find(|m| !m.addresses.iter().any(has));
+                if let Some(machine) = lacking.filter(|_| encapsulation.needs_machine_address(address)) {
+                    let allowed = format!(
+                        "{family} backends where each machine has an {family} address (\"{}\" has none) \
+                         or encapsulation \"{name}\" an {family} source prefix",
+                        machine.name
+                    );
+                    self.report.absent(&backend.address.place, address.to_string(), allowed);
+                }
+            }
+        }
+    }
+
+    fn references(&self) {
+        for name in self.vips.iter().flat_map(|vip| &vip.pools) {
+            if !self.pools.contains_key(&name.value) {
+                let hint = hint(&name.value, self.pools.keys().map(|known| &**known));
+                let allowed = format!("a section [pool.NAME]{hint}");
+                self.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
+            }
+        }
+    }
+
+    fn unused(&self) {
+        let mut used: BTreeSet<&str> = BTreeSet::new();
+        let named = self.vips.iter().flat_map(|vip| &vip.pools);
+        let mut next: Vec<&str> = named.map(|name| &*name.value).collect();
+        while let Some(name) = next.pop() {
+            if used.insert(name) {
+                let inner = self.pools.get(name).into_iter().flat_map(|pool| &pool.pools);
+                next.extend(inner.map(|reference| &*reference.pool.value));
+            }
+        }
+        for (name, pool) in self.pools {
+            if !used.contains(&**name) {
+                self.report.warning(&pool.place, "a pool that no VIP uses", "a use, or no such section");
+            }
+        }
+        let names = self.pools.values().filter_map(|pool| pool.encapsulation.as_ref());
+        let mut used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
+        if self.pools.values().any(|pool| pool.encapsulation.is_none() && !pool.backends.is_empty()) {
+            used.insert("gre");
+        }
+        for (name, draft) in self.encapsulations {
+            if let Some(place) = draft.place.as_ref().filter(|_| !used.contains(&**name)) {
+                let found = "an encapsulation that no pool uses";
+                self.report.warning(place, found, "a use, or no such section");
+            }
+        }
+    }
+
+    /// Tables that are too small for their pools, and pools that serve nothing.
+    fn sizes(&self, flattened: &[Arc<Pool>], table_size: Option<u32>) {
+        let slots = table_size.and_then(|size| usize::try_from(size).ok());
+        for pool in flattened {
+            let Some(draft) = self.pools.get(pool.name()) else { continue };
+            let count = pool.members().len();
+            let found = format!("{count} backends");
+            match slots {
+                Some(slots) if count > slots => {
+                    self.report.error(&draft.place, found, format!("at most table_size = {slots}"));
+                }
+                Some(slots) if slots / 100 < count => {
+                    let most = slots / 100;
+                    let allowed = format!("at most {most} for shares within 1 %: raise cluster.table_size");
+                    self.report.warning(&draft.place, found, allowed);
+                }
+                _ => {}
+            }
+            if count > 0 && pool.members().iter().all(|member| member.weight() == 0) {
+                let found = "weight 0 for every backend: all its packets are dropped";
+                self.report.warning(&draft.place, found, "a weight above 0");
+            }
+        }
+    }
+
+    /// Backends of all pools in the order of the file.
+    fn all_backends(&self) -> Vec<&BackendDraft> {
+        in_order(self.pools.values().flat_map(|pool| &pool.backends), |backend| &backend.name.place)
+    }
+
+    fn name_place(&self, place: &Place) -> String {
+        format!("{} in line {}", place.field, self.report.line(place))
+    }
+}
+
+/// Ports of one address and protocol that a service holds.
+struct Claim<'d> {
+    ports: RangeInclusive<u16>,
+    service: &'d ServiceDraft,
+}
+
+fn in_order<'d, T>(items: impl Iterator<Item = &'d T>, place: impl Fn(&T) -> &Place) -> Vec<&'d T> {
+    let mut items: Vec<&T> = items.collect();
+    items.sort_by_key(|item| place(item).offset);
+    items
+}

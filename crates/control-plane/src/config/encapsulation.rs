@@ -1,0 +1,166 @@
+//! `[encapsulation.NAME]`: how a packet travels to a backend.
+//!
+//! In: the sections. Out: [`Encapsulation`]s by name, the four built-in ones among them.
+//! Not here: header bytes (`packet`), the choice of a source address per flow (`forwarder`).
+//! Invariant: a name that is a kind (`gre`, `ipip`, `gue`, `l2`) is always of that kind.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::address::{PREFIX, Prefix};
+use super::reader::{Node, Section};
+use super::report::Place;
+
+/// How a packet travels to a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encapsulation {
+    name: Arc<str>,
+    kind: EncapsulationKind,
+    source_prefixes: Vec<Prefix>,
+    dont_fragment: bool,
+    too_big: TooBig,
+}
+
+/// The outer header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EncapsulationKind {
+    /// GRE (RFC 2784) without options.
+    Gre,
+    /// An IP header alone, in every mix of families.
+    Ipip,
+    /// Generic UDP encapsulation, variant 0.
+    Gue {
+        /// Whether the outer UDP checksum is computed; else it is zero. Default `false`.
+        udp_checksum: bool,
+    },
+    /// No outer header: the backend's MAC address takes the place of the destination's.
+    L2,
+}
+
+/// What becomes of a packet that is too large with its outer header, when its DF bit is clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TooBig {
+    /// Dropped and counted.
+    Drop,
+}
+
+impl Encapsulation {
+    /// The name by which pools refer to it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The outer header.
+    pub fn kind(&self) -> EncapsulationKind {
+        self.kind
+    }
+
+    /// Outer sources are chosen per flow from these, at most one a family; a family without one uses
+    /// the machine's address.
+    pub fn source_prefixes(&self) -> &[Prefix] {
+        &self.source_prefixes
+    }
+
+    /// Whether an outer IPv4 header has DF set. Default `true`.
+    pub fn dont_fragment(&self) -> bool {
+        self.dont_fragment
+    }
+
+    /// Default [`TooBig::Drop`].
+    pub fn too_big(&self) -> TooBig {
+        self.too_big
+    }
+
+    /// Whether an outer header of the family of `address` needs an address of the machine.
+    pub(super) fn needs_machine_address(&self, address: IpAddr) -> bool {
+        let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == address.is_ipv4());
+        self.kind != EncapsulationKind::L2 && !given
+    }
+
+    fn built_in(name: &str, kind: EncapsulationKind) -> Self {
+        let name = name.into();
+        Self { name, kind, source_prefixes: Vec::new(), dont_fragment: true, too_big: TooBig::Drop }
+    }
+}
+
+/// A name that a pool may use; without a value when its section has an error.
+pub(super) struct EncapsulationDraft {
+    /// `None` for a built-in one.
+    pub(super) place: Option<Place>,
+    pub(super) value: Option<Arc<Encapsulation>>,
+}
+
+/// The encapsulations of the file and the built-in ones, by name.
+pub(super) fn read_all(root: &mut Section<'_>) -> BTreeMap<Arc<str>, EncapsulationDraft> {
+    let mut all = BTreeMap::new();
+    for (name, kind) in KINDS {
+        let value = Some(Arc::new(Encapsulation::built_in(name, kind)));
+        all.insert(Arc::from(name), EncapsulationDraft { place: None, value });
+    }
+    let section = root.optional("encapsulation").and_then(|node| node.section());
+    for (name, node) in section.map(Section::named).unwrap_or_default() {
+        let value = read(&name, &node).map(Arc::new);
+        all.insert(name, EncapsulationDraft { place: Some(node.place), value });
+    }
+    all
+}
+
+fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
+    let mut section = node.section()?;
+    let kind = section.required("kind", "\"gre\", \"ipip\", \"gue\", \"l2\"");
+    let kind = kind.and_then(|node| {
+        let kind = node.choice(&KINDS, &[])?;
+        let own = KINDS.iter().find(|(word, _)| **word == **name).is_none_or(|(_, own)| *own == kind);
+        if own { Some(kind) } else { node.wrong(format!("\"{name}\": its name is a kind")) }
+    });
+    let udp_checksum = section.optional("udp_checksum");
+    let outer = [section.optional("source_prefixes"), section.optional("dont_fragment")];
+    let too_big = section.or("too_big", TooBig::Drop, |node| {
+        node.choice(&[("drop", TooBig::Drop)], &["fragment-inner", "fragment-outer"])
+    });
+    section.finish(&[]);
+    let kind = match (kind?, udp_checksum) {
+        (EncapsulationKind::Gue { .. }, Some(node)) => {
+            EncapsulationKind::Gue { udp_checksum: node.boolean().unwrap_or(false) }
+        }
+        (other, Some(node)) => node.wrong("nothing here: only gue has UDP").unwrap_or(other),
+        (other, None) => other,
+    };
+    if kind == EncapsulationKind::L2 {
+        for node in outer.into_iter().flatten() {
+            node.refuse("nothing here: l2 writes no outer header");
+        }
+        return Some(Encapsulation { too_big, ..Encapsulation::built_in(name, kind) });
+    }
+    let [source_prefixes, dont_fragment] = outer;
+    let source_prefixes = source_prefixes.map(|node| read_prefixes(&node)).unwrap_or_default();
+    let dont_fragment = dont_fragment.and_then(|node| node.boolean()).unwrap_or(true);
+    Some(Encapsulation { name: Arc::clone(name), kind, source_prefixes, dont_fragment, too_big })
+}
+
+fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {
+    let mut prefixes: Vec<Prefix> = Vec::new();
+    for node in node.items(PREFIX).unwrap_or_default() {
+        let Some(text) = node.as_str().or_else(|| node.wrong(PREFIX)) else { continue };
+        match Prefix::parse(text) {
+            Err(found) => node.report.error(&node.place, found, PREFIX),
+            Ok(prefix) => {
+                let family = prefix.address().is_ipv4();
+                match prefixes.iter().find(|other| other.address().is_ipv4() == family) {
+                    Some(first) => node.refuse(format!("one prefix a family, and {first} is another")),
+                    None => prefixes.push(prefix),
+                }
+            }
+        }
+    }
+    prefixes
+}
+
+const KINDS: [(&str, EncapsulationKind); 4] = [
+    ("gre", EncapsulationKind::Gre),
+    ("ipip", EncapsulationKind::Ipip),
+    ("gue", EncapsulationKind::Gue { udp_checksum: false }),
+    ("l2", EncapsulationKind::L2),
+];

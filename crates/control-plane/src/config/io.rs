@@ -1,0 +1,199 @@
+//! `[io]`: how packets get in and out. A change here needs a restart.
+//!
+//! In: the section. Out: [`Io`]; without a section its defaults.
+//! Not here: sockets and threads (`datapath`), what a NIC can do (the binary asks it at start).
+
+use std::time::Duration;
+
+use super::reader::{Node, Section};
+
+/// How packets get in and out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Io {
+    mode: IoMode,
+    steering: Steering,
+    next_hop: NextHop,
+    flows_per_thread: usize,
+    idle: Idle,
+    queues: Option<u32>,
+    frames_per_queue: u32,
+    batch: usize,
+    no_socket: NoSocket,
+    max_vips: u32,
+}
+
+/// By which interface to the kernel frames are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IoMode {
+    /// XDP program and AF_XDP sockets.
+    AfXdp,
+}
+
+/// Who spreads packets over packet threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Steering {
+    /// The NIC's RSS: one packet thread a queue.
+    Hardware,
+}
+
+/// Where the outer destination MAC address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHop {
+    /// From the kernel's routes and neighbours.
+    Resolve,
+    /// Back to the gateway that the packet came from.
+    Reflect,
+}
+
+/// What becomes of a packet for a VIP on a queue without a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSocket {
+    /// To the kernel, untouched.
+    Pass,
+    /// Dropped and counted.
+    Drop,
+}
+
+/// What a packet thread does when nothing arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idle {
+    spin: Duration,
+    then: IdleThen,
+}
+
+/// What follows the spinning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleThen {
+    /// Wait in `poll` until a packet comes.
+    Sleep,
+    /// Go on spinning: a core is used up, and no packet waits for a wake-up.
+    Spin,
+}
+
+impl Idle {
+    /// How long a thread spins before what `then` says: up to 1 s. Default 50 us.
+    pub fn spin(&self) -> Duration {
+        self.spin
+    }
+
+    /// What follows the spinning. Default [`IdleThen::Sleep`].
+    pub fn then(&self) -> IdleThen {
+        self.then
+    }
+
+    fn read(node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let default = Io::default().idle;
+        let spin = section.or("spin", default.spin, |node| node.duration(Duration::ZERO..=MAX_SPIN));
+        let then = section.or("then", default.then, |node| {
+            node.choice(&[("sleep", IdleThen::Sleep), ("spin", IdleThen::Spin)], &[])
+        });
+        section.finish(&[]);
+        Some(Self { spin, then })
+    }
+}
+
+impl Io {
+    /// Default [`IoMode::AfXdp`].
+    pub fn mode(&self) -> IoMode {
+        self.mode
+    }
+
+    /// Default [`Steering::Hardware`].
+    pub fn steering(&self) -> Steering {
+        self.steering
+    }
+
+    /// Default [`NextHop::Resolve`].
+    pub fn next_hop(&self) -> NextHop {
+        self.next_hop
+    }
+
+    /// Flows that one packet thread can remember, 16 bytes each: 1,024 to 268,435,456. Default 1,000,000.
+    pub fn flows_per_thread(&self) -> usize {
+        self.flows_per_thread
+    }
+
+    /// What a packet thread does when nothing arrives.
+    pub fn idle(&self) -> Idle {
+        self.idle
+    }
+
+    /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them.
+    pub fn queues(&self) -> Option<u32> {
+        self.queues
+    }
+
+    /// UMEM frames of each queue: a power of two from 512 to 65,536. Default 4,096.
+    pub fn frames_per_queue(&self) -> u32 {
+        self.frames_per_queue
+    }
+
+    /// The most packets that are taken at once: 1 to 256. Default 64.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Default [`NoSocket::Pass`].
+    pub fn no_socket(&self) -> NoSocket {
+        self.no_socket
+    }
+
+    /// VIP addresses that the XDP program's filter has room for: 1 to 1,048,576. Default 4,096.
+    pub fn max_vips(&self) -> u32 {
+        self.max_vips
+    }
+
+    pub(super) fn read(mut section: Section<'_>) -> Self {
+        let default = Self::default();
+        let io = Self {
+            mode: section
+                .or("mode", default.mode, |node| node.choice(&[("af-xdp", IoMode::AfXdp)], &["af-packet"])),
+            steering: section.or("steering", default.steering, |node| {
+                node.choice(&[("hardware", Steering::Hardware)], &["software"])
+            }),
+            next_hop: section.or("next_hop", default.next_hop, |node| {
+                node.choice(&[("resolve", NextHop::Resolve), ("reflect", NextHop::Reflect)], &[])
+            }),
+            flows_per_thread: section
+                .or("flows_per_thread", default.flows_per_thread, |node| node.number(1_024..=268_435_456)),
+            idle: section.or("idle", default.idle, |node| Idle::read(&node)),
+            queues: section.optional("queues").and_then(|node| node.number(1..=256)),
+            frames_per_queue: section
+                .or("frames_per_queue", default.frames_per_queue, |node| read_frames(&node)),
+            batch: section.or("batch", default.batch, |node| node.number(1..=256)),
+            no_socket: section.or("no_socket", default.no_socket, |node| {
+                node.choice(&[("pass", NoSocket::Pass), ("drop", NoSocket::Drop)], &[])
+            }),
+            max_vips: section.or("max_vips", default.max_vips, |node| node.number(1..=1_048_576)),
+        };
+        section.finish(&["threads"]);
+        io
+    }
+}
+
+impl Default for Io {
+    fn default() -> Self {
+        Self {
+            mode: IoMode::AfXdp,
+            steering: Steering::Hardware,
+            next_hop: NextHop::Resolve,
+            flows_per_thread: 1_000_000,
+            idle: Idle { spin: Duration::from_micros(50), then: IdleThen::Sleep },
+            queues: None,
+            frames_per_queue: 4_096,
+            batch: 64,
+            no_socket: NoSocket::Pass,
+            max_vips: 4_096,
+        }
+    }
+}
+
+fn read_frames(node: &Node<'_>) -> Option<u32> {
+    let frames: u32 = node.number(512..=65_536)?;
+    if frames.is_power_of_two() { Some(frames) } else { node.wrong("a power of two from 512 to 65536") }
+}
+
+const MAX_SPIN: Duration = Duration::from_secs(1);

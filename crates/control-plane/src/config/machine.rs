@@ -1,0 +1,112 @@
+//! `[machine.NAME]`: the machines of the cluster.
+//!
+//! In: the sections. Out: [`Machine`]s in the order of their names.
+//! Not here: which of them this host is; the binary asks [`Config::machine`](super::Config::machine).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::reader::{Node, Section};
+use super::report::At;
+
+/// One machine that runs the balancer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    name: Arc<str>,
+    shard: Option<Arc<str>>,
+    addresses: Vec<IpAddr>,
+    interfaces: Vec<String>,
+}
+
+impl Machine {
+    /// The machine's name: its host name, unless the command line says another.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The machines of the same shard are peers; `None`: this one has none.
+    pub fn shard(&self) -> Option<&str> {
+        self.shard.as_deref()
+    }
+
+    /// Its own addresses, at least one; the first of a family is the outer source of that family.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// The interfaces on which traffic for VIPs arrives, at least one.
+    pub fn interfaces(&self) -> &[String] {
+        &self.interfaces
+    }
+}
+
+/// A machine and where its parts are written.
+pub(super) struct MachineDraft {
+    pub(super) name: Arc<str>,
+    pub(super) addresses: Vec<At<IpAddr>>,
+    shard: Option<Arc<str>>,
+    interfaces: Vec<String>,
+}
+
+impl MachineDraft {
+    pub(super) fn build(&self) -> Machine {
+        Machine {
+            name: Arc::clone(&self.name),
+            shard: self.shard.clone(),
+            addresses: self.addresses.iter().map(|address| address.value).collect(),
+            interfaces: self.interfaces.clone(),
+        }
+    }
+
+    pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Self> {
+        const MACHINES: &str = "a section [machine.NAME] for each machine, at least one";
+        let node = root.required("machine", MACHINES);
+        if let Some(node) = node.as_ref().filter(|node| node.is_empty_table()) {
+            node.refuse(MACHINES);
+        }
+        let section = node.and_then(|node| node.section());
+        section
+            .map(Section::named)
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|(name, node)| Self::read(name, &node))
+            .collect()
+    }
+
+    fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let shard = section.optional("shard").and_then(|node| node.name());
+        let addresses = section.required("addresses", ADDRESSES).and_then(|node| node.items(ADDRESSES));
+        let interfaces = section.required("interfaces", INTERFACES).and_then(|node| node.items(INTERFACES));
+        section.finish(&[]);
+        let addresses = addresses.unwrap_or_default();
+        let addresses = addresses.iter().filter_map(|node| Some(node.at(node.unicast()?))).collect();
+        let interfaces = read_interfaces(&interfaces.unwrap_or_default());
+        Some(Self { name, addresses, shard, interfaces })
+    }
+}
+
+fn read_interfaces(nodes: &[Node<'_>]) -> Vec<String> {
+    let mut interfaces: Vec<String> = Vec::new();
+    for node in nodes {
+        let Some(name) = node.parse(INTERFACE, |text| is_interface(text).then(|| text.to_owned())) else {
+            continue;
+        };
+        if interfaces.contains(&name) {
+            node.refuse("each interface once");
+        } else {
+            interfaces.push(name);
+        }
+    }
+    interfaces
+}
+
+/// As the kernel's `dev_valid_name` has it.
+fn is_interface(text: &str) -> bool {
+    let forbidden = |c: char| matches!(c, '/' | ':' | '\0') || c.is_ascii_whitespace() || c == '\x0b';
+    (1..=15).contains(&text.len()) && text != "." && text != ".." && !text.contains(forbidden)
+}
+
+const ADDRESSES: &str = "a list of the machine's own addresses, at least one";
+const INTERFACES: &str = "a list of interface names, at least one";
+const INTERFACE: &str = "an interface name of 1 to 15 bytes without '/', ':' or white space";

@@ -1,0 +1,139 @@
+//! What is wrong with a file, in the words that the operator reads.
+//!
+//! In: a place, what was found, what was allowed. Out: one line a problem, sorted as the file is.
+//! Not here: how problems are found and collected (`report`).
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Whether a problem stops the configuration from being used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The configuration is refused.
+    Error,
+    /// The configuration works, and probably not as meant.
+    Warning,
+}
+
+/// One finding in a configuration file.
+///
+/// Displayed as `file:line:column: field.path: found X, allowed Y`; a warning says so before the field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub(super) file: Arc<Path>,
+    pub(super) position: Option<(usize, usize)>,
+    pub(super) field: String,
+    pub(super) found: String,
+    pub(super) allowed: String,
+    pub(super) severity: Severity,
+}
+
+impl Problem {
+    /// A problem of the file as a whole: it has no line.
+    pub(super) fn of_file(file: &Path, found: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Self {
+            file: file.into(),
+            position: None,
+            field: String::new(),
+            found: found.into(),
+            allowed: allowed.into(),
+            severity: Severity::Error,
+        }
+    }
+
+    /// The file as it was named by the caller.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The line, from 1; `None` when the file as a whole is meant.
+    pub fn line(&self) -> Option<usize> {
+        self.position.map(|(line, _)| line)
+    }
+
+    /// The column in characters, from 1; `None` when the file as a whole is meant.
+    pub fn column(&self) -> Option<usize> {
+        self.position.map(|(_, column)| column)
+    }
+
+    /// The field, such as `pool.web.backends[0].weight`; empty for errors of TOML syntax.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// What stands in the file. Never a secret.
+    pub fn found(&self) -> &str {
+        &self.found
+    }
+
+    /// What may stand there.
+    pub fn allowed(&self) -> &str {
+        &self.allowed
+    }
+
+    /// Error or warning.
+    pub fn severity(&self) -> Severity {
+        self.severity
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some((line, column)) = self.position {
+            write!(f, "{line}:{column}:")?;
+        }
+        if self.severity == Severity::Warning {
+            f.write_str(" warning:")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, " {}:", self.field)?;
+        }
+        write!(f, " found {}, allowed {}", self.found, self.allowed)
+    }
+}
+
+/// Every problem of one file, sorted by line and column. Displayed one a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems(pub(super) Vec<Problem>);
+
+impl Problems {
+    /// The problems in the order of the file.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

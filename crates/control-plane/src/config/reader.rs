@@ -1,0 +1,273 @@
+//! Walks the parsed TOML and yields typed values, reporting every wrong one.
+//!
+//! In: the spanned tables of the `toml` crate. Out: `Option`s; `None` means absent, or wrong and reported.
+//! Serde's derive stops at the first error, and `config check` names all of them at once, with line and
+//! field: that is why the values are read by hand.
+//! Invariant: a key that no one asked for is reported by [`Section::finish`]; every section ends with it.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::address;
+use super::near_miss::hint;
+use super::quantity::{format_duration, parse_duration};
+use super::report::{At, Place, Report};
+
+/// One table of the file, and the keys that were asked for so far.
+pub(super) struct Section<'a> {
+    pub(super) report: &'a Report<'a>,
+    pub(super) place: Place,
+    table: &'a DeTable<'a>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Section<'a> {
+    /// The whole file.
+    pub(super) fn root(report: &'a Report<'a>, table: &'a DeTable<'a>) -> Self {
+        let place = Place { offset: 0, field: String::new() };
+        Self { report, place, table, known: Vec::new() }
+    }
+
+    /// The value of `key`, when there is one.
+    pub(super) fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
+        self.known.push(key);
+        self.table.get(key).map(|value| self.node(key, value))
+    }
+
+    /// Whether `key` is there; this does not make it a known one.
+    pub(super) fn holds(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// The value of `key`; its absence is reported.
+    pub(super) fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
+        let node = self.optional(key);
+        if node.is_none() {
+            let place = Place { offset: self.place.offset, field: join(&self.place.field, key) };
+            self.report.absent(&place, "nothing", allowed);
+        }
+        node
+    }
+
+    /// The value of `key` as `read` sees it, else `default`.
+    pub(super) fn or<T>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        read: impl FnOnce(Node<'a>) -> Option<T>,
+    ) -> T {
+        self.optional(key).and_then(read).unwrap_or(default)
+    }
+
+    /// Every entry of a table whose keys are names, in the order of the names.
+    pub(super) fn named(self) -> Vec<(Arc<str>, Node<'a>)> {
+        let mut entries = Vec::with_capacity(self.table.len());
+        for (key, value) in self.table {
+            let node = self.node(key.get_ref(), value);
+            if is_name(key.get_ref()) {
+                entries.push((Arc::from(key.get_ref().as_ref()), node));
+            } else {
+                let place = Place { offset: key.span().start, field: node.place.field };
+                self.report.error(&place, quote(key.get_ref()), NAME);
+            }
+        }
+        entries
+    }
+
+    /// Reports the keys that nobody asked for; those of `later` are of the product's whole shape, and
+    /// this version does not serve them.
+    pub(super) fn finish(mut self, later: &[&'static str]) {
+        self.known.sort_unstable();
+        for (key, _) in self.table {
+            let word = key.get_ref().as_ref();
+            let place = Place { offset: key.span().start, field: join(&self.place.field, word) };
+            if later.contains(&word) {
+                self.report.error(&place, format!("a key that is {LATER}"), "nothing here: leave it out");
+            } else if !self.known.contains(&word) {
+                let keys = self.known.join(", ");
+                let hint = hint(word, self.known.iter().copied());
+                self.report.error(&place, "an unknown key", format!("{keys}{hint}"));
+            }
+        }
+    }
+
+    fn node(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Node<'a> {
+        let place = Place { offset: value.span().start, field: join(&self.place.field, key) };
+        Node { report: self.report, place, value: value.get_ref() }
+    }
+}
+
+/// One value of the file.
+pub(super) struct Node<'a> {
+    pub(super) report: &'a Report<'a>,
+    pub(super) place: Place,
+    value: &'a DeValue<'a>,
+}
+
+impl<'a> Node<'a> {
+    /// Keeps the place of this node beside a value that was read from it.
+    pub(super) fn at<T>(&self, value: T) -> At<T> {
+        At { value, place: self.place.clone() }
+    }
+
+    /// Reports that this value is not what is allowed here.
+    pub(super) fn refuse(&self, allowed: impl Into<String>) {
+        self.report.error(&self.place, describe(self.value), allowed);
+    }
+
+    /// As [`refuse`](Self::refuse), where a value is wanted.
+    pub(super) fn wrong<T>(&self, allowed: impl Into<String>) -> Option<T> {
+        self.refuse(allowed);
+        None
+    }
+
+    /// The string, when it is one; nothing is reported.
+    pub(super) fn as_str(&self) -> Option<&'a str> {
+        match self.value {
+            DeValue::String(text) => Some(text.as_ref()),
+            _ => None,
+        }
+    }
+
+    /// The integer, when it is one that fits; nothing is reported.
+    pub(super) fn as_integer(&self) -> Option<i128> {
+        match self.value {
+            DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix()).ok(),
+            _ => None,
+        }
+    }
+
+    /// A string that `read` understands.
+    pub(super) fn parse<T>(&self, allowed: &str, read: impl FnOnce(&'a str) -> Option<T>) -> Option<T> {
+        self.as_str().and_then(read).or_else(|| self.wrong(allowed))
+    }
+
+    /// A name: of a pool, a VIP, a backend, a machine.
+    pub(super) fn name(&self) -> Option<Arc<str>> {
+        self.parse(NAME, |text| is_name(text).then(|| Arc::from(text)))
+    }
+
+    /// An integer within a range.
+    pub(super) fn number<T>(&self, allowed: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i128> + PartialOrd + Display,
+    {
+        let number = self.as_integer().and_then(|integer| T::try_from(integer).ok());
+        number
+            .filter(|number| allowed.contains(number))
+            .or_else(|| self.wrong(format!("an integer from {} to {}", allowed.start(), allowed.end())))
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&self) -> Option<bool> {
+        match self.value {
+            DeValue::Boolean(truth) => Some(*truth),
+            _ => self.wrong("true or false"),
+        }
+    }
+
+    /// A duration within a range.
+    pub(super) fn duration(&self, allowed: RangeInclusive<Duration>) -> Option<Duration> {
+        let duration = self.as_str().and_then(parse_duration);
+        duration.filter(|duration| allowed.contains(duration)).or_else(|| {
+            let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
+            self.wrong(format!("a whole number with us, ms, s, m or h, from \"{least}\" to \"{most}\""))
+        })
+    }
+
+    /// One of a few words; those of `later` are refused as not supported yet.
+    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
+        let chosen = self.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text));
+        if let Some((_, value)) = chosen {
+            return Some(*value);
+        }
+        let allowed = words.iter().map(|(word, _)| quote(word)).collect::<Vec<_>>().join(", ");
+        match self.as_str().filter(|text| later.contains(text)) {
+            Some(text) => {
+                let found = format!("{}, which is {LATER}", quote(text));
+                self.report.error(&self.place, found, allowed);
+                None
+            }
+            None => self.wrong(allowed),
+        }
+    }
+
+    /// An address that one host can have.
+    pub(super) fn unicast(&self) -> Option<IpAddr> {
+        let text = self.as_str().or_else(|| self.wrong(address::UNICAST))?;
+        address::unicast(text).map_err(|found| self.report.error(&self.place, found, address::UNICAST)).ok()
+    }
+
+    /// The elements of a list that has at least one.
+    pub(super) fn items(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
+        let DeValue::Array(array) = self.value else { return self.wrong(allowed) };
+        if array.is_empty() {
+            self.report.error(&self.place, "an empty list", allowed);
+            return None;
+        }
+        let element = |(index, value): (usize, &'a Spanned<DeValue<'a>>)| {
+            let place = Place { offset: value.span().start, field: format!("{}[{index}]", self.place.field) };
+            Node { report: self.report, place, value: value.get_ref() }
+        };
+        Some(array.iter().enumerate().map(element).collect())
+    }
+
+    /// Whether this is a table without keys.
+    pub(super) fn is_empty_table(&self) -> bool {
+        matches!(self.value, DeValue::Table(table) if table.is_empty())
+    }
+
+    /// A table.
+    pub(super) fn section(&self) -> Option<Section<'a>> {
+        let DeValue::Table(table) = self.value else { return self.wrong("a table") };
+        Some(Section { report: self.report, place: self.place.clone(), table, known: Vec::new() })
+    }
+}
+
+/// A string in quotes for a message: control characters escaped, long ones cut.
+pub(super) fn quote(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((cut, _)) => format!("{:?}... of {} bytes", &text[..cut], text.len()),
+        None => format!("{text:?}"),
+    }
+}
+
+fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => quote(text),
+        DeValue::Integer(integer) => cut(&integer.to_string()),
+        DeValue::Float(float) => cut(&float.to_string()),
+        DeValue::Boolean(truth) => truth.to_string(),
+        DeValue::Datetime(datetime) => datetime.to_string(),
+        DeValue::Array(array) => format!("a list of {}", array.len()),
+        DeValue::Table(table) if table.is_empty() => "an empty table".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+fn cut(number: &str) -> String {
+    if number.len() <= 60 { number.to_owned() } else { format!("a number of {} digits", number.len()) }
+}
+
+/// Names end up in metrics, paths and command lines: letters, digits and three signs.
+fn is_name(text: &str) -> bool {
+    let sign = |byte: u8| matches!(byte, b'.' | b'_' | b'-');
+    (1..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || sign(byte))
+        && !text.starts_with(['.', '-'])
+}
+
+fn join(field: &str, key: &str) -> String {
+    let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    let key = if plain && key.len() <= 64 { key.to_owned() } else { quote(key) };
+    if field.is_empty() { key } else { format!("{field}.{key}") }
+}
+
+const LATER: &str = "not supported by this version";
+const NAME: &str = "a name of 1 to 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'";

@@ -1,0 +1,144 @@
+//! Secrets: read from a file or a systemd credential, checked, never shown.
+//!
+//! In: a reference such as `secrets/hash.key` or `credential:NAME`. Out: a [`HashKey`].
+//! Not here: the environment. Whoever calls says how it is read, so that tests need not change it.
+//! Invariant: no message and no `Debug` output holds any part of a secret.
+//! Source: systemd.exec(5), "Credentials". With `User=` systemd grants a credential by ACL, whose mask
+//! shows as group bits in the mode; so a credential is refused for bits of others alone.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where a secret lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretName {
+    /// A file; a relative path in the configuration is taken from the configuration's folder.
+    File(PathBuf),
+    /// `credential:NAME`: the file NAME in the folder that `$CREDENTIALS_DIRECTORY` names.
+    Credential(String),
+}
+
+impl SecretName {
+    /// Reads a reference as the file writes it; `folder` is that of the configuration.
+    pub(super) fn parse(reference: &str, folder: &Path) -> Result<Self, SecretError> {
+        let Some(name) = reference.strip_prefix("credential:") else {
+            // A key pasted where its file's name belongs must not be printed by what follows.
+            if reference.len() >= 16 && reference.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err(SecretError::new("what looks like the key itself", "the name of a file"));
+            }
+            if reference.is_empty() {
+                return Err(SecretError::new("\"\"", "the name of a file"));
+            }
+            return Ok(Self::File(folder.join(reference)));
+        };
+        let sign = |byte: u8| matches!(byte, b'.' | b'_' | b'-');
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || sign(byte));
+        if name.is_empty() || name.len() > 255 || !plain || name == "." || name == ".." {
+            return Err(SecretError::new("an impossible credential name", "credential:NAME"));
+        }
+        Ok(Self::Credential(name.to_owned()))
+    }
+}
+
+/// Why a secret could not be read: what was found and what was allowed, without the secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("found {found}, allowed {allowed}")]
+pub struct SecretError {
+    pub(super) found: String,
+    pub(super) allowed: String,
+    /// There is no such file yet, so the operator is told how to make one.
+    pub(super) missing: bool,
+}
+
+impl SecretError {
+    /// Both parts are shown to the operator; neither may hold any of the secret.
+    pub fn new(found: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Self { found: found.into(), allowed: allowed.into(), missing: false }
+    }
+}
+
+/// Reads a secret from the system, `environment` giving the variables.
+///
+/// # Errors
+/// [`SecretError`]: no such file, not a regular file, over 4,096 bytes, not text, readable by others.
+pub fn read_secret(
+    name: &SecretName,
+    environment: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<String, SecretError> {
+    match name {
+        SecretName::File(path) => read_guarded(path, 0o077),
+        SecretName::Credential(name) => {
+            let folder = environment("CREDENTIALS_DIRECTORY").filter(|folder| !folder.is_empty());
+            let folder = folder.ok_or_else(|| {
+                let allowed = format!("a service with LoadCredential={name}:PATH, or the name of a file");
+                SecretError::new("a credential, and no $CREDENTIALS_DIRECTORY", allowed)
+            })?;
+            read_guarded(&Path::new(&folder).join(name), 0o007)
+        }
+    }
+}
+
+/// The key of all hashes that choose a backend: 16 bytes, equal on all machines of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HashKey([u8; 16]);
+
+impl HashKey {
+    /// The key's bytes. They must not be logged.
+    pub fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// Reads 32 hex digits; white space around them is cut off.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let digits = text.trim().as_bytes();
+        let mut key = [0_u8; 16];
+        if digits.len() != 2 * key.len() {
+            return None;
+        }
+        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+            for &digit in pair {
+                let value = char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())?;
+                *byte = (*byte << 4) | value;
+            }
+        }
+        Some(Self(key))
+    }
+}
+
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashKey(redacted)")
+    }
+}
+
+fn read_guarded(path: &Path, forbidden: u32) -> Result<String, SecretError> {
+    let shown = format!("{:?}", path.display().to_string());
+    let failed = |error: std::io::Error| {
+        let missing = error.kind() == std::io::ErrorKind::NotFound;
+        let why = if missing { "no such file".to_owned() } else { error.to_string() };
+        let error = SecretError::new(format!("{shown}: {why}"), "a file that this process can read");
+        SecretError { missing, ..error }
+    };
+    // Asked before it is opened: opening a FIFO would wait for a writer.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(SecretError::new(format!("{shown}: not a regular file"), "a regular file"));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode();
+    if mode & forbidden != 0 {
+        let found = format!("{shown} with mode {:04o}, which others can read", mode & 0o7777);
+        return Err(SecretError::new(found, format!("a file of its owner alone: chmod 600 {shown}")));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_SECRET_BYTES {
+        return Err(SecretError::new(format!("{shown}: over {MAX_SECRET_BYTES} bytes"), "a secret"));
+    }
+    String::from_utf8(bytes).map_err(|_| SecretError::new(format!("{shown}: not text"), "a secret as text"))
+}
+
+const MAX_SECRET_BYTES: u64 = 4_096;

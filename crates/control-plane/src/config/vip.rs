@@ -1,0 +1,175 @@
+//! `[vip.NAME]`: the addresses that clients use, and what serves them.
+//!
+//! In: the sections. Out: drafts with the places of their parts, and the [`Vip`] that they become.
+//! Not here: prefix groups, announcements (later versions), clashes between VIPs (`consistency`).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::pool::Pool;
+use super::ports::{Ports, Protocol};
+use super::reader::{Node, Section};
+use super::report::{At, Place};
+
+/// A virtual service: addresses, and what answers on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vip {
+    name: Arc<str>,
+    addresses: Vec<IpAddr>,
+    services: Vec<Service>,
+}
+
+impl Vip {
+    /// The name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its addresses, at least one, each once.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// Its services, at least one, in the order of the file.
+    pub fn services(&self) -> &[Service] {
+        &self.services
+    }
+}
+
+/// What one protocol and some ports of a VIP lead to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    ports: Ports,
+    protocol: Protocol,
+    pool: Arc<Pool>,
+    hash: Hash,
+}
+
+impl Service {
+    /// The ports; [`Ports::Any`] for protocols without ports.
+    pub fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    /// The protocol.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The pool that serves; services of one pool share it.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// What of a packet chooses the backend. Default [`Hash::FiveTuple`].
+    pub fn hash(&self) -> Hash {
+        self.hash
+    }
+}
+
+/// What of a packet chooses the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hash {
+    /// Both addresses, both ports and the protocol; protocols without ports count them as 0.
+    FiveTuple,
+    /// Both addresses.
+    Addresses,
+    /// The source address.
+    Source,
+}
+
+/// A VIP as written.
+pub(super) struct VipDraft {
+    pub(super) place: Place,
+    name: Arc<str>,
+    pub(super) addresses: Vec<At<IpAddr>>,
+    pub(super) services: Vec<ServiceDraft>,
+    /// The pools that its services name, those of services with errors too.
+    pub(super) pools: Vec<At<Arc<str>>>,
+}
+
+/// A service as written.
+pub(super) struct ServiceDraft {
+    pub(super) place: Place,
+    pub(super) ports: Ports,
+    pub(super) protocol: Protocol,
+    pub(super) pool: At<Arc<str>>,
+    hash: Hash,
+}
+
+impl VipDraft {
+    pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Self> {
+        let section = root.optional("vip").and_then(|node| node.section());
+        let entries = section.map(Section::named).unwrap_or_default();
+        entries.into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
+    }
+
+    /// The VIP with its pools in place of their names; `None` when one is not among `pools`.
+    pub(super) fn build(&self, pools: &[Arc<Pool>]) -> Option<Vip> {
+        let service = |draft: &ServiceDraft| {
+            let at = pools.binary_search_by(|pool| pool.name().cmp(&draft.pool.value)).ok()?;
+            let pool = Arc::clone(pools.get(at)?);
+            Some(Service { ports: draft.ports.clone(), protocol: draft.protocol, pool, hash: draft.hash })
+        };
+        let addresses = self.addresses.iter().map(|address| address.value).collect();
+        let services = self.services.iter().map(service).collect::<Option<_>>()?;
+        Some(Vip { name: Arc::clone(&self.name), addresses, services })
+    }
+
+    fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let addresses = section.optional("addresses");
+        let services = section.required("services", SERVICES).and_then(|node| node.items(SERVICES));
+        // Until groups are served, a VIP that has one instead of addresses hears of the group alone.
+        let grouped = section.holds("group");
+        section.finish(&["group", "suffixes", "announce"]);
+        if addresses.is_none() && !grouped {
+            let place = Place { offset: node.place.offset, field: format!("{}.addresses", node.place.field) };
+            node.report.absent(&place, "nothing", ADDRESSES);
+        }
+        let addresses = addresses.and_then(|node| node.items(ADDRESSES)).unwrap_or_default();
+        let mut pools = Vec::new();
+        let services = services.unwrap_or_default();
+        let services = services.iter().filter_map(|node| read_service(node, &mut pools)).collect();
+        let place = node.place.clone();
+        Some(Self { place, name, addresses: read_addresses(&addresses), services, pools })
+    }
+}
+
+fn read_addresses(nodes: &[Node<'_>]) -> Vec<At<IpAddr>> {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut addresses = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let Some(address) = node.unicast() else { continue };
+        if seen.insert(address) {
+            addresses.push(node.at(address));
+        } else {
+            node.refuse("each address once in a VIP");
+        }
+    }
+    addresses
+}
+
+fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<ServiceDraft> {
+    let mut section = node.section()?;
+    let protocol = section.required("protocol", "\"tcp\", \"udp\", another name or a number");
+    let protocol = protocol.and_then(|node| Protocol::read(&node));
+    let ports = match protocol {
+        Some(protocol) if !protocol.has_ports() => section.or("ports", Some(Ports::Any), |node| {
+            let any = node.as_str() == Some("any");
+            Some(if any { Some(Ports::Any) } else { node.wrong("\"any\": this protocol has no ports") })
+        }),
+        _ => section.required("ports", "a list of ports, or \"any\"").and_then(|node| Ports::read(&node)),
+    };
+    let pool = section.required("pool", "the name of a pool");
+    let pool = pool.and_then(|node| Some(node.at(node.name()?)));
+    pools.extend(pool.clone());
+    let words = [("5-tuple", Hash::FiveTuple), ("addresses", Hash::Addresses), ("source", Hash::Source)];
+    let hash = section.or("hash", Hash::FiveTuple, |node| node.choice(&words, &[]));
+    section.finish(&[]);
+    let place = node.place.clone();
+    Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash })
+}
+
+const ADDRESSES: &str = "a list of addresses, at least one";
+const SERVICES: &str = "a list of { ports = [80], protocol = \"tcp\", pool = \"NAME\" }";

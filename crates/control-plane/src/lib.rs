@@ -1,0 +1,13 @@
+//! The control plane: what the operator wrote becomes what the packet threads read.
+//!
+//! In: the TOML file of the cluster, and secrets from files or systemd credentials.
+//! Out: a checked [`config::Config`]; every value in it is in range and every reference in it resolved.
+//! Not here: sockets, packets, the XDP program (`datapath`), the choice of a backend (`forwarder`).
+//! Invariant: deterministic; the same text and the same secrets give the same result on every machine.
+
+#![forbid(unsafe_code)]
+
+pub mod compile;
+pub mod config;
+pub mod next_hop;
+mod slots;

@@ -1,0 +1,167 @@
+//! Next hops: to which Ethernet address, and out of which interface, a packet for an address leaves.
+//!
+//! In: the kernel's routes, neighbours and links, by rtnetlink, of the network namespace of the thread that opens
+//! [`Resolver`] or [`Watch`]. Out: [`Table`]s of [`Resolved`] next hops, and the known [`Gateway`]s for `reflect`.
+//! Not here: packets of our own (the kernel does the asking), snapshots, the choice between `resolve` and `reflect`.
+//! Invariant: nothing is said resolved but what the kernel itself would use now; `PERMANENT` entries are never touched.
+//! Source: rtnetlink(7); Linux `include/uapi/linux/{rtnetlink,neighbour}.h`, `net/core/neighbour.c`.
+
+mod facts;
+mod resolver;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+pub use resolver::Resolver;
+pub use watch::Watch;
+
+/// Where packets for one destination go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// Index of the interface that they leave by.
+    pub interface: u32,
+    /// Ethernet address of the gateway, or of the destination itself when it is on the link.
+    pub destination: [u8; 6],
+    /// Ethernet address of the interface.
+    pub source: [u8; 6],
+    /// The longest IP packet that fits, in bytes: the smaller of the link's MTU and the route's. The route's
+    /// takes in what path MTU discovery has told the kernel.
+    pub mtu_bytes: u32,
+    /// The router in between; none when the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// The source address that the kernel would choose.
+    pub preferred_source: Option<IpAddr>,
+}
+
+/// Why packets for a destination cannot leave now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unresolved {
+    /// No route covers it.
+    NoRoute,
+    /// A route says: drop silently.
+    Blackhole,
+    /// A route says: unreachable.
+    Unreachable,
+    /// A route says: prohibited.
+    Prohibited,
+    /// The kernel refused to look it up, for another reason.
+    Refused {
+        /// The kernel's error number.
+        errno: i32,
+    },
+    /// It is one of the machine's own addresses.
+    Local,
+    /// It is a broadcast or multicast address.
+    NotUnicast,
+    /// The route puts another header in front (MPLS, SRv6, a tunnel's), which only the kernel can write.
+    Encapsulated,
+    /// The interface is gone, switched off, or without carrier.
+    LinkDown {
+        /// Its index.
+        interface: u32,
+    },
+    /// The interface has no Ethernet address: loopback, TUN, point-to-point.
+    NoMac {
+        /// Its index.
+        interface: u32,
+    },
+    /// The kernel does not know the neighbour's Ethernet address yet.
+    NeighbourPending {
+        /// Index of the interface.
+        interface: u32,
+        /// The gateway, or the destination itself.
+        neighbour: IpAddr,
+    },
+    /// The neighbour did not answer the kernel.
+    NeighbourFailed {
+        /// Index of the interface.
+        interface: u32,
+        /// The gateway, or the destination itself.
+        neighbour: IpAddr,
+    },
+}
+
+impl fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoRoute => f.write_str("no route"),
+            Self::Blackhole => f.write_str("its route is a blackhole"),
+            Self::Unreachable => f.write_str("its route says unreachable"),
+            Self::Prohibited => f.write_str("its route says prohibited"),
+            Self::Refused { errno } => {
+                write!(f, "the kernel refused the route lookup: {}", io::Error::from_raw_os_error(errno))
+            }
+            Self::Local => f.write_str("it is an address of this machine"),
+            Self::NotUnicast => f.write_str("it is a broadcast or multicast address"),
+            Self::Encapsulated => f.write_str("its route adds a header that only the kernel writes"),
+            Self::LinkDown { interface } => write!(f, "interface {interface} is down or has no carrier"),
+            Self::NoMac { interface } => write!(f, "interface {interface} has no Ethernet address"),
+            Self::NeighbourPending { interface, neighbour } => {
+                write!(f, "neighbour {neighbour} on interface {interface} is not resolved yet")
+            }
+            Self::NeighbourFailed { interface, neighbour } => {
+                write!(f, "neighbour {neighbour} on interface {interface} does not answer")
+            }
+        }
+    }
+}
+
+/// A router that some route goes through, and its Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gateway {
+    /// Index of the interface that it is reached by.
+    pub interface: u32,
+    /// Its address, often link-local for IPv6.
+    pub address: IpAddr,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+}
+
+/// What a [`Watch`] is to keep fresh.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Addresses that packets are sent to: backends and peers.
+    pub destinations: Vec<IpAddr>,
+    /// Indices of the interfaces whose gateways `reflect` may answer; empty when it is not in use.
+    pub gateway_interfaces: Vec<u32>,
+}
+
+/// All that was [`Wanted`], as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// One entry for each destination.
+    pub next_hops: HashMap<IpAddr, Result<Resolved, Unresolved>>,
+    /// The gateways whose Ethernet address is known, sorted.
+    pub gateways: Vec<Gateway>,
+}
+
+/// Why the kernel could not be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NextHopError {
+    /// No netlink socket.
+    #[error("cannot open a netlink socket: {0}")]
+    Open(#[source] io::Error),
+    /// The socket has failed, and a new [`Resolver`] is needed.
+    #[error("the netlink socket is closed")]
+    Closed,
+    /// A request was lost, as when the socket's buffer ran over. Trying again is right.
+    #[error("the kernel did not answer a netlink request within {0:?}")]
+    NoAnswer(Duration),
+    /// The kernel answered with an error.
+    #[error("the kernel refused to {request}: {reason}")]
+    Refused {
+        /// What was asked.
+        request: &'static str,
+        /// The kernel's answer.
+        #[source]
+        reason: io::Error,
+    },
+}

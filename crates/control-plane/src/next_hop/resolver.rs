@@ -1,0 +1,247 @@
+//! The conversation with the kernel: one request, one answer.
+//!
+//! In: addresses. Out: [`Facts`] and routes, or next hops at once. Not here: following changes (`watch`).
+//! Invariant: no request waits longer than [`PATIENCE`]; a dump that the kernel marks as torn is asked for again.
+//! Source: rtnetlink(7); Linux `Documentation/userspace-api/netlink/intro.rst`, "Dump consistency".
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::facts::{self, Facts, NeighbourKey, Route};
+use super::{Gateway, NextHopError, Resolved, Unresolved};
+
+/// Asks the kernel, over one netlink socket.
+#[derive(Debug)]
+pub struct Resolver {
+    handle: rtnetlink::Handle,
+}
+
+impl Resolver {
+    /// Opens a netlink socket in the network namespace of the calling thread. Later calls ask that namespace,
+    /// whatever thread they run on.
+    ///
+    /// # Errors
+    /// [`NextHopError::Open`].
+    /// # Panics
+    /// Outside a tokio runtime with I/O enabled.
+    pub fn open() -> Result<Self, NextHopError> {
+        let (mut connection, handle, _) = rtnetlink::new_connection().map_err(NextHopError::Open)?;
+        connection.set_forward_done(true); // a torn dump may say so in its last message alone
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    /// Resolves `destinations`; the answer has one entry for each.
+    ///
+    /// Nothing is sent to any neighbour: one that the kernel does not know is
+    /// [`Unresolved::NeighbourPending`] until something asks for it ([`Resolver::ask`], or a [`super::Watch`]).
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked; what it answers about one destination is in the map.
+    /// # Cost
+    /// One RTM_GETROUTE for each distinct destination, one dump of links and one of neighbours.
+    pub async fn resolve(
+        &mut self,
+        destinations: &[IpAddr],
+    ) -> Result<HashMap<IpAddr, Result<Resolved, Unresolved>>, NextHopError> {
+        let routes = self.routes(destinations).await?;
+        let facts = self.facts().await?;
+        let next_hop = |(to, route): (IpAddr, Result<Route, Unresolved>)| {
+            (to, route.and_then(|route| facts.next_hop(to, &route)))
+        };
+        Ok(routes.into_iter().map(next_hop).collect())
+    }
+
+    /// The gateways of all routes over `interfaces` (their indices), in every routing table, whose Ethernet
+    /// address the kernel knows; sorted.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    /// # Cost
+    /// A dump of all routes of both families, one of links, one of neighbours.
+    pub async fn gateways(&mut self, interfaces: &[u32]) -> Result<Vec<Gateway>, NextHopError> {
+        let addresses = self.gateway_keys(interfaces).await?;
+        Ok(self.facts().await?.known_gateways(&addresses))
+    }
+
+    /// Tells the kernel that `neighbour`, on the interface with index `interface`, is in use: it resolves a
+    /// missing or failed one, and probes a stale one. Returns before the neighbour has answered. Not for
+    /// `PERMANENT` entries: this would end their permanence.
+    ///
+    /// # Errors
+    /// [`NextHopError::Refused`] without CAP_NET_ADMIN, or when the neighbour table is full.
+    /// # Source
+    /// `NTF_USE` in Linux `include/uapi/linux/neighbour.h`.
+    pub async fn ask(&mut self, interface: u32, neighbour: IpAddr) -> Result<(), NextHopError> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(neighbour);
+        message.header.ifindex = interface;
+        message.header.flags = NeighbourFlags::Use;
+        message.attributes.push(NeighbourAttribute::Destination(match neighbour {
+            IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
+            IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
+        }));
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        let answer = self.request(RouteNetlinkMessage::NewNeighbour(message), flags).await?;
+        refusal(&answer)
+            .map_or(Ok(()), |reason| Err(NextHopError::Refused { request: "resolve a neighbour", reason }))
+    }
+
+    /// Asks for the route to each of `destinations`, once for those given twice.
+    pub(super) async fn routes(
+        &mut self,
+        destinations: &[IpAddr],
+    ) -> Result<HashMap<IpAddr, Result<Route, Unresolved>>, NextHopError> {
+        let mut routes = HashMap::with_capacity(destinations.len());
+        for &to in destinations {
+            if let Entry::Vacant(unasked) = routes.entry(to) {
+                unasked.insert(self.route(to).await?);
+            }
+        }
+        Ok(routes)
+    }
+
+    async fn route(&mut self, to: IpAddr) -> Result<Result<Route, Unresolved>, NextHopError> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(to);
+        message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
+        message.attributes.push(RouteAttribute::Destination(to.into()));
+        let answer = self.request(RouteNetlinkMessage::GetRoute(message), 0).await?;
+        let route = answer.iter().find_map(|message| match &message.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Some(Route::read(route)),
+            _ => None,
+        });
+        Ok(route.unwrap_or_else(|| Err(refusal(&answer).map_or(Unresolved::NoRoute, |e| refused_route(&e)))))
+    }
+
+    /// Dumps links and neighbours.
+    pub(super) async fn facts(&mut self) -> Result<Facts, NextHopError> {
+        let mut facts = Facts::default();
+        let mut links = LinkMessage::default();
+        links.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+        for message in self.dump(RouteNetlinkMessage::GetLink(links), "list its links").await? {
+            if let RouteNetlinkMessage::NewLink(message) = message {
+                facts.links.extend([facts::link(&message)]);
+            }
+        }
+        let neighbours = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+        for message in self.dump(neighbours, "list its neighbours").await? {
+            if let RouteNetlinkMessage::NewNeighbour(message) = message {
+                facts.neighbours.extend(facts::neighbour(&message));
+            }
+        }
+        Ok(facts)
+    }
+
+    /// The gateways of all routes over `interfaces`. Asks nothing when there are none.
+    pub(super) async fn gateway_keys(
+        &mut self,
+        interfaces: &[u32],
+    ) -> Result<BTreeSet<NeighbourKey>, NextHopError> {
+        let mut keys = BTreeSet::new();
+        if interfaces.is_empty() {
+            return Ok(keys);
+        }
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RouteMessage::default();
+            message.header.address_family = family;
+            for route in self.dump(RouteNetlinkMessage::GetRoute(message), "list its routes").await? {
+                if let RouteNetlinkMessage::NewRoute(route) = route {
+                    keys.extend(
+                        facts::gateways(&route).into_iter().filter(|key| interfaces.contains(&key.0)),
+                    );
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    /// All messages of a dump; after [`DUMP_ATTEMPTS`] torn ones the last is taken, since what tears a dump
+    /// is a change, and each change is followed by another pass.
+    async fn dump(
+        &mut self,
+        message: RouteNetlinkMessage,
+        request: &'static str,
+    ) -> Result<Vec<RouteNetlinkMessage>, NextHopError> {
+        let mut answer = Vec::new();
+        for _ in 0..DUMP_ATTEMPTS {
+            answer = self.request(message.clone(), NLM_F_DUMP).await?;
+            if let Some(reason) = refusal(&answer) {
+                return Err(NextHopError::Refused { request, reason });
+            }
+            if answer.iter().all(|message| message.header.flags & NLM_F_DUMP_INTR == 0) {
+                break;
+            }
+        }
+        Ok(answer.into_iter().filter_map(inner).collect())
+    }
+
+    /// Sends one message, and collects all that comes back for it.
+    async fn request(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<NetlinkMessage<RouteNetlinkMessage>>, NextHopError> {
+        let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
+        let mut message = NetlinkMessage::from(message);
+        message.header.flags = NLM_F_REQUEST | flags;
+        let answer = self.handle.request(message).map_err(|_| NextHopError::Closed)?.collect::<Vec<_>>();
+        let answer =
+            tokio::time::timeout(PATIENCE, answer).await.map_err(|_| NextHopError::NoAnswer(PATIENCE))?;
+        // The stream of a dump ends with DONE or an error; without either the connection died half-way.
+        let is_whole =
+            answer.last().is_some_and(|last| !matches!(last.payload, NetlinkPayload::InnerMessage(_)));
+        if is_dump && !is_whole { Err(NextHopError::Closed) } else { Ok(answer) }
+    }
+}
+
+fn inner(message: NetlinkMessage<RouteNetlinkMessage>) -> Option<RouteNetlinkMessage> {
+    match message.payload {
+        NetlinkPayload::InnerMessage(message) => Some(message),
+        _ => None,
+    }
+}
+
+/// The error in an answer, if it has one.
+fn refusal(answer: &[NetlinkMessage<RouteNetlinkMessage>]) -> Option<io::Error> {
+    answer.iter().find_map(|message| match &message.payload {
+        NetlinkPayload::Error(error) => error.code.map(|code| io::Error::from_raw_os_error(code.get().abs())),
+        _ => None,
+    })
+}
+
+/// The kernel answers a lookup that ends at a refusing route with the error that a sender would see.
+pub(super) fn refused_route(error: &io::Error) -> Unresolved {
+    match error.kind() {
+        io::ErrorKind::NetworkUnreachable => Unresolved::NoRoute,
+        io::ErrorKind::HostUnreachable => Unresolved::Unreachable,
+        io::ErrorKind::PermissionDenied => Unresolved::Prohibited,
+        io::ErrorKind::InvalidInput => Unresolved::Blackhole,
+        _ => Unresolved::Refused { errno: error.raw_os_error().unwrap_or(0) },
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// The kernel answers in microseconds; only a lost message takes longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Dumps tried until one is not torn by a change.
+const DUMP_ATTEMPTS: usize = 4;

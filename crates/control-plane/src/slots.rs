@@ -1,0 +1,226 @@
+//! Numbers for memberships that outlive reloads.
+//!
+//! In: the memberships of a configuration. Out: the slots of a snapshot, each under the number that it had before.
+//! A membership that goes drains: its flows go on for the drain time; then it is free and its flows are reselected, and once
+//! the longest idle time-out has passed its number may be given to another.
+//! Invariant: no flow-table entry written for one membership is ever read as another's.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forwarder::{Slot, SlotId, SlotState};
+
+/// What a slot's number stands for. A backend under a new address is another membership.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SlotKey {
+    pub(crate) pool: Arc<str>,
+    pub(crate) backend: Arc<str>,
+    pub(crate) address: IpAddr,
+}
+
+/// The slots of the generation in force.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slots {
+    numbers: HashMap<SlotKey, SlotId>,
+    slots: Vec<Slot>,
+    /// Of the memberships that are no longer configured.
+    gone: HashMap<SlotId, Gone>,
+    /// Numbers that no flow can name any more.
+    spare: Vec<SlotId>,
+}
+
+/// How far a membership that is no longer configured has come, and since when.
+#[derive(Clone, Copy, Debug)]
+enum Gone {
+    Draining(Duration),
+    Free(Duration),
+}
+
+/// How long the ways of a membership that went take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ages {
+    /// From going to free.
+    pub(crate) drain: Duration,
+    /// From free to spare: the longest that an entry of the connection table lives.
+    pub(crate) keep: Duration,
+}
+
+/// The slots of the next generation while it is put together.
+#[derive(Debug)]
+pub(crate) struct Draft<'a> {
+    before: &'a Slots,
+    claimed: Vec<(SlotKey, Slot, SlotId)>,
+    by_key: HashMap<SlotKey, SlotId>,
+    spare: Vec<SlotId>,
+    next: usize,
+}
+
+impl Slots {
+    /// By number.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Begins the next generation.
+    pub(crate) fn draft(&self) -> Draft<'_> {
+        let (claimed, by_key) = (Vec::new(), HashMap::new());
+        Draft { before: self, claimed, by_key, spare: self.spare.clone(), next: self.slots.len() }
+    }
+
+    /// Moves the memberships that went on to where they are at `now`. Gives the numbers that turned free.
+    pub(crate) fn advance(&mut self, now: Duration, ages: Ages) -> Vec<SlotId> {
+        let mut freed = Vec::new();
+        for (id, gone) in &mut self.gone {
+            let Gone::Draining(since) = *gone else { continue };
+            if now.saturating_sub(since) >= ages.drain {
+                *gone = Gone::Free(now);
+                freed.push(*id);
+            }
+        }
+        for id in &freed {
+            if let Some(slot) = self.slots.get_mut(id.0 as usize) {
+                slot.state = SlotState::Free;
+            }
+        }
+        freed
+    }
+
+    /// A membership that is no longer configured: draining from now on, if it was not gone before.
+    fn retire(&mut self, key: &SlotKey, id: SlotId, gone: Option<Gone>, now: Duration, ages: Ages) {
+        match gone {
+            Some(Gone::Free(since)) if now.saturating_sub(since) >= ages.keep => self.spare.push(id),
+            _ => {
+                if gone.is_none()
+                    && let Some(slot) = self.slots.get_mut(id.0 as usize)
+                {
+                    slot.state = SlotState::Draining;
+                }
+                self.numbers.insert(key.clone(), id);
+                self.gone.insert(id, gone.unwrap_or(Gone::Draining(now)));
+            }
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// The number of a membership: the one it had, or a new one. `None`: no numbers are left.
+    pub(crate) fn claim(&mut self, key: SlotKey, slot: Slot) -> Option<SlotId> {
+        if let Some(id) = self.by_key.get(&key) {
+            return Some(*id);
+        }
+        let known = self.before.numbers.get(&key).copied();
+        let id = known.or_else(|| self.spare.pop()).or_else(|| {
+            self.next += 1;
+            u32::try_from(self.next - 1).ok().map(SlotId)
+        })?;
+        self.by_key.insert(key.clone(), id);
+        self.claimed.push((key, slot, id));
+        Some(id)
+    }
+
+    /// The next generation at `now`.
+    pub(crate) fn finish(self, now: Duration, ages: Ages) -> Slots {
+        let Self { before, claimed, by_key, spare, .. } = self;
+        let mut next =
+            Slots { numbers: HashMap::new(), slots: before.slots.clone(), gone: HashMap::new(), spare };
+        for (key, id) in before.numbers.iter().filter(|(key, _)| !by_key.contains_key(key)) {
+            next.retire(key, *id, before.gone.get(id).copied(), now, ages);
+        }
+        for (key, slot, id) in claimed {
+            let place = id.0 as usize;
+            while next.slots.len() <= place {
+                next.slots.push(Slot { state: SlotState::Free, ..slot.clone() });
+            }
+            next.numbers.insert(key, id);
+            next.slots[place] = slot;
+        }
+        next.advance(now, ages);
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(name: u8) -> SlotKey {
+        SlotKey { pool: "web".into(), backend: format!("b{name}").into(), address: [192, 0, 2, name].into() }
+    }
+
+    fn slot(name: u8) -> Slot {
+        Slot {
+            backend: format!("b{name}").into(),
+            address: [192, 0, 2, name].into(),
+            state: SlotState::Serving,
+            forwarding: forwarder::Forwarding::L2,
+            next_hop: None,
+            mtu: 1500,
+        }
+    }
+
+    fn reload(slots: &Slots, names: &[u8], now: u64) -> (Slots, Vec<SlotId>) {
+        let mut draft = slots.draft();
+        let ids = names.iter().map(|name| draft.claim(key(*name), slot(*name)).unwrap()).collect();
+        (draft.finish(Duration::from_secs(now), AGES), ids)
+    }
+
+    const AGES: Ages = Ages { drain: Duration::from_secs(50), keep: Duration::from_secs(100) };
+
+    #[test]
+    fn a_membership_that_goes_drains_then_is_free_then_gives_its_number_away() {
+        let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
+        let state = |slots: &Slots, id: SlotId| slots.slots()[id.0 as usize].state;
+        let (slots, _) = reload(&slots, &[2], 10);
+        assert_eq!(state(&slots, first[0]), SlotState::Draining);
+        let (mut slots, third) = reload(&slots, &[2, 3], 59);
+        assert_eq!((state(&slots, first[0]), third), (SlotState::Draining, vec![first[1], SlotId(2)]));
+        assert_eq!(slots.advance(Duration::from_secs(59), AGES), []);
+        assert_eq!(slots.advance(Duration::from_secs(500), AGES), [first[0]]);
+        assert_eq!(state(&slots, first[0]), SlotState::Free);
+        assert_eq!(slots.advance(Duration::from_secs(501), AGES), []);
+        let (slots, fourth) = reload(&slots, &[2, 3, 4], 599);
+        assert_eq!(fourth[2], SlotId(3), "its flows may still be there");
+        let (slots, _) = reload(&slots, &[2, 3, 4], 600);
+        let (slots, fifth) = reload(&slots, &[2, 3, 4, 5], 601);
+        assert_eq!((fifth[3], state(&slots, first[0])), (first[0], SlotState::Serving));
+    }
+
+    #[test]
+    fn a_membership_that_returns_has_its_number_back() {
+        let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
+        let (slots, _) = reload(&slots, &[2], 10);
+        let (slots, again) = reload(&slots, &[2, 1], 150);
+        assert_eq!(again, [first[1], first[0]]);
+        assert_eq!(slots.slots()[first[0].0 as usize].state, SlotState::Serving);
+    }
+
+    proptest! {
+        /// Whenever a number serves two memberships, at least the drain time and the longest idle time-out lie
+        /// between the reload that took it from the one and the reload that gave it to the other.
+        #[test]
+        fn a_number_changes_hands_only_after_its_flows_are_gone(
+            reloads in prop::collection::vec((prop::collection::btree_set(0u8..6, 0..5), 0u64..90), 1..40)
+        ) {
+            let mut slots = Slots::default();
+            let mut last: HashMap<SlotId, (u8, u64)> = HashMap::new();
+            let mut now = 0;
+            for (names, pause) in reloads {
+                now += pause;
+                let names: Vec<u8> = names.into_iter().collect();
+                let (next, ids) = reload(&slots, &names, now);
+                let mut seen = std::collections::HashSet::new();
+                for (name, id) in names.iter().zip(&ids) {
+                    prop_assert!(seen.insert(*id), "one number, two memberships");
+                    if let Some((owner, since)) = last.insert(*id, (*name, now)) {
+                        prop_assert!(owner == *name || now - since >= 150, "{owner} then {name} after {}", now - since);
+                    }
+                    prop_assert_eq!(next.slots()[id.0 as usize].address, slot(*name).address);
+                }
+                slots = next;
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! From text to snapshot: what changes from one generation to the next, and what must not.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control_plane::compile::{CompileError, Compiler, destinations, refresh_next_hops};
+use control_plane::config::{Config, parse};
+use control_plane::next_hop::{Resolved, Table, Unresolved};
+use forwarder::{Decision, Flow, Generation, NextHopMode, SlotState, Snapshot};
+
+const HEAD: &str = r#"
+[cluster]
+name = "test"
+hash_key_file = "hash.key"
+drain_time = "60s"
+[machine.lb1]
+addresses = ["192.0.2.1", "2001:db8::1"]
+interfaces = ["eth0"]
+[machine.lb2]
+addresses = ["192.0.2.3", "2001:db8::3"]
+interfaces = ["eth1"]
+"#;
+
+const VIPS: &str = r#"
+[vip.www]
+addresses = ["203.0.113.10", "2001:db8:f::10"]
+services = [{ ports = [80, "8000-8099"], protocol = "tcp", pool = "web" }, { protocol = "gre", pool = "web" }]
+[vip.api]
+addresses = ["203.0.113.11"]
+services = [{ ports = "any", protocol = "udp", pool = "same" }]
+"#;
+
+fn config(pools: &str) -> Config {
+    let text = format!("{HEAD}{pools}{VIPS}");
+    let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+    match parse(&text, Path::new("test.toml"), &secret) {
+        Ok((config, _)) => config,
+        Err(problems) => panic!("{problems}"),
+    }
+}
+
+/// `web` nests: b1 weighs 1, b2 2 x 3; `same` has the same backends and weights, in another order.
+fn pools(b2: &str) -> String {
+    format!(
+        r#"
+[pool.web]
+backends = [{{ name = "b1", address = "198.18.1.1" }}]
+pools = [{{ pool = "inner", weight = 2 }}]
+[pool.inner]
+encapsulation = "ipip"
+backends = [{{ name = "b2", address = "{b2}", weight = 3 }}]
+[pool.same]
+backends = [{{ name = "b2", address = "{b2}", weight = 6 }}, {{ name = "b1", address = "198.18.1.1" }}]
+"#
+    )
+}
+
+fn compile(compiler: &mut Compiler, config: &Config, now: u64) -> Snapshot {
+    compiler.compile(config, "lb1", &Table::default(), Duration::from_secs(now)).unwrap()
+}
+
+fn flow(port: u16) -> Flow {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    Flow::new((ip("198.51.100.7"), port), (ip("203.0.113.10"), 80), 6).unwrap()
+}
+
+fn choice(snapshot: &Snapshot, port: u16) -> Arc<str> {
+    match snapshot.decide(&flow(port)) {
+        Decision::Chosen { selection, .. } => {
+            Arc::clone(&snapshot.slots()[selection.slot.0 as usize].backend)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn pools_of_the_same_content_share_one_table_also_over_generations() {
+    let config = config(&pools("198.18.1.2"));
+    let mut compiler = Compiler::default();
+    let first = compile(&mut compiler, &config, 0);
+    let second = compile(&mut compiler, &config, 1);
+    let tables: Vec<_> =
+        [&first, &second].iter().flat_map(|s| s.services()).map(|s| s.pool.table.clone().unwrap()).collect();
+    assert_eq!(tables.len(), 6);
+    assert!(tables.iter().all(|table| Arc::ptr_eq(table, &tables[0])));
+    assert_eq!((first.generation(), second.generation()), (Generation(1), Generation(2)));
+}
+
+#[test]
+fn nested_weights_become_shares() {
+    let config = config(&pools("198.18.1.2"));
+    let snapshot = compile(&mut Compiler::default(), &config, 0);
+    let shares = snapshot.services()[0].pool.table.as_ref().unwrap().shares();
+    assert_eq!(shares.iter().sum::<u32>(), 65_537);
+    assert!(shares[0].abs_diff(65_537 / 7) <= 1, "{shares:?}");
+}
+
+#[test]
+fn another_machine_and_another_history_choose_alike() {
+    let config = config(&pools("198.18.1.2"));
+    let here = compile(&mut Compiler::default(), &config, 0);
+    let mut old = Compiler::default();
+    compile(&mut old, &self::config(&pools("198.18.1.9")), 0);
+    let there = old.compile(&config, "lb2", &Table::default(), Duration::from_secs(5)).unwrap();
+    for port in 0..500 {
+        assert_eq!(choice(&here, port), choice(&there, port));
+    }
+}
+
+#[test]
+fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
+    let mut compiler = Compiler::default();
+    let before = compile(&mut compiler, &config(&pools("198.18.1.2")), 0);
+    let moved = config(&pools("198.18.1.9"));
+    let after = compile(&mut compiler, &moved, 10);
+    let states = |snapshot: &Snapshot| -> HashMap<String, SlotState> {
+        snapshot.slots().iter().map(|slot| (slot.address.to_string(), slot.state)).collect()
+    };
+    assert_eq!(states(&before).get("198.18.1.9"), None);
+    assert_eq!(states(&after)["198.18.1.2"], SlotState::Draining);
+    assert_eq!(states(&after)["198.18.1.9"], SlotState::Serving);
+    // The name is the Maglev key: the same flows choose the same backend.
+    for port in 0..200 {
+        assert_eq!(choice(&before, port), choice(&after, port));
+    }
+    let at = Duration::from_secs;
+    assert!(compiler.end_draining(&moved, &after, at(69)).unwrap().is_none());
+    let ended = compiler.end_draining(&moved, &after, at(70)).unwrap().expect("a drain time has passed");
+    assert_eq!(states(&ended)["198.18.1.2"], SlotState::Free);
+    assert_eq!(states(&ended)["198.18.1.9"], SlotState::Serving);
+}
+
+#[test]
+fn services_keep_their_numbers_and_slots_keep_theirs() {
+    let mut compiler = Compiler::default();
+    let config = config(&pools("198.18.1.2"));
+    let names = |snapshot: &Snapshot| -> HashMap<String, u32> {
+        snapshot.services().iter().map(|service| (service.name.to_string(), service.id.0)).collect()
+    };
+    let first = compile(&mut compiler, &config, 0);
+    let second = compile(&mut compiler, &config, 9);
+    assert_eq!(names(&first), names(&second));
+    assert!(names(&first).contains_key("www tcp 80,8000-8099"));
+    let slots =
+        |snapshot: &Snapshot| -> Vec<IpAddr> { snapshot.slots().iter().map(|slot| slot.address).collect() };
+    assert_eq!(slots(&first), slots(&second));
+}
+
+#[test]
+fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
+    let config = config(&pools("2001:db8:18::2"));
+    let mut compiler = Compiler::default();
+    let snapshot = compile(&mut compiler, &config, 0);
+    assert!(snapshot.slots().iter().all(|slot| slot.next_hop.is_none()));
+    let way = Resolved {
+        interface: 2,
+        destination: [2, 0, 0, 0, 0, 9],
+        source: [2, 0, 0, 0, 0, 1],
+        mtu_bytes: 9000,
+        gateway: None,
+        preferred_source: None,
+    };
+    let known: IpAddr = "198.18.1.1".parse().unwrap();
+    let next_hops = destinations(&config)
+        .into_iter()
+        .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }))
+        .collect();
+    let table = Table { next_hops, gateways: Vec::new() };
+    let refreshed = refresh_next_hops(&snapshot, &config, &table).unwrap();
+    for slot in refreshed.slots() {
+        assert_eq!(
+            (slot.next_hop.is_some(), slot.mtu),
+            if slot.address == known { (true, 9000) } else { (false, 1500) }
+        );
+    }
+    assert!(matches!(refreshed.next_hop_mode(), NextHopMode::Resolve));
+    // b2 (IPIP over IPv6, 40 bytes) has six times the weight of b1 (GRE over IPv4, 24) in web; in `same` it goes by
+    // GRE over IPv6 (44).
+    let filter: HashMap<IpAddr, u8> = snapshot.filter().iter().copied().collect();
+    let growth = |text: &str| filter[&text.parse::<IpAddr>().unwrap()];
+    assert_eq!(["203.0.113.10", "2001:db8:f::10", "203.0.113.11"].map(growth), [40, 40, 44]);
+}
+
+#[test]
+fn an_unknown_machine_is_named_with_those_that_are_known() {
+    let refused =
+        Compiler::default().compile(&config(&pools("198.18.1.2")), "lb9", &Table::default(), Duration::ZERO);
+    let Err(error @ CompileError::NoMachine { .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.to_string(), "the configuration has no machine `lb9`; it has lb1, lb2");
+}

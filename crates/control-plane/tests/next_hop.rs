@@ -1,0 +1,435 @@
+//! Next hops against the kernel's own tables, in network namespaces that have no names and end with their test.
+//!
+//! Needs root, and `ip` (iproute2): `cargo test -p sluicegate-control-plane --test next_hop`.
+//! Every test has two machines: `ours`, where the code under test runs, and `theirs`, at the other end of one or two
+//! veth pairs `out0`-`in0` and `out1`-`in1`. Nothing leaves them.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::{self, File};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use control_plane::next_hop::{Gateway, NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
+use nix::sched::{CloneFlags, setns, unshare};
+use tokio::sync::{oneshot, watch};
+
+const OUT0: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+const IN0: [u8; 6] = [2, 0, 0, 0, 0, 0x20];
+const OUT1: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+const IN1: [u8; 6] = [2, 0, 0, 0, 0, 0x21];
+
+/// A network namespace, held by one open file.
+struct Namespace(File);
+
+impl Namespace {
+    fn new() -> Self {
+        let file = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            File::open("/proc/thread-self/ns/net").unwrap()
+        });
+        let namespace = Self(file.join().unwrap());
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// Runs `task` on a thread of its own inside.
+    fn run<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
+                task()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn ip(&self, arguments: &str) -> String {
+        let output =
+            self.run(|| Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2"));
+        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn sysctl(&self, key: &str, value: &str) {
+        self.run(|| fs::write(format!("/proc/sys/net/{key}"), value).unwrap());
+    }
+
+    fn index(&self, interface: &str) -> u32 {
+        self.ip(&format!("-o link show {interface}")).split(':').next().unwrap().parse().unwrap()
+    }
+
+    /// Runs `task` inside, with a resolver, to its end.
+    fn resolve<T: Send>(&self, task: impl AsyncFnOnce(Resolver) -> T + Send) -> T {
+        self.run(|| runtime().block_on(async { task(Resolver::open().unwrap()).await }))
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// `pairs` links between two machines: 192.0.2.0/24 and 2001:db8:0:1::/64 on the first, 198.18.0.0/24 on the second.
+fn machines(pairs: usize) -> (Namespace, Namespace) {
+    let (ours, theirs) = (Namespace::new(), Namespace::new());
+    for pair in 0..pairs {
+        ours.ip(&format!(
+            "link add out{pair} address 02:00:00:00:00:1{pair} type veth \
+             peer name in{pair} address 02:00:00:00:00:2{pair} netns {}",
+            theirs.path()
+        ));
+        for (namespace, end) in [(&ours, "out"), (&theirs, "in")] {
+            namespace.ip(&format!("link set {end}{pair} up"));
+        }
+    }
+    for (namespace, device, address) in [
+        (&ours, "out0", "192.0.2.1/24"),
+        (&theirs, "in0", "192.0.2.2/24"),
+        (&ours, "out0", "2001:db8:0:1::1/64 nodad"),
+        (&theirs, "in0", "2001:db8:0:1::2/64 nodad"),
+        (&ours, "out1", "198.18.0.1/24"),
+        (&theirs, "in1", "198.18.0.2/24"),
+    ] {
+        if pairs > 1 || device.ends_with('0') {
+            namespace.ip(&format!("address add {address} dev {device}"));
+        }
+    }
+    // A machine whose Ethernet address changes tells its link.
+    theirs.sysctl("ipv4/conf/in0/arp_notify", "1");
+    theirs.sysctl("ipv6/conf/in0/ndisc_notify", "1");
+    (ours, theirs)
+}
+
+fn ip(address: &str) -> IpAddr {
+    address.parse().unwrap()
+}
+
+fn resolved(interface: u32, gateway: Option<&str>, source: &str) -> Resolved {
+    Resolved {
+        interface,
+        destination: IN0,
+        source: OUT0,
+        mtu_bytes: 1_500,
+        gateway: gateway.map(ip),
+        preferred_source: Some(ip(source)),
+    }
+}
+
+/// Resolves until `destination` is no longer pending; at most 5 s.
+async fn settled(resolver: &mut Resolver, destination: IpAddr) -> Result<Resolved, Unresolved> {
+    for _ in 0..250 {
+        let now = resolver.resolve(&[destination]).await.unwrap()[&destination];
+        if !matches!(now, Err(Unresolved::NeighbourPending { .. })) {
+            return now;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{destination} is still pending")
+}
+
+/// A watch at work in a namespace, on a thread of its own.
+struct Watching {
+    tables: mpsc::Receiver<(Instant, Table)>,
+    wanted: watch::Sender<Wanted>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<Result<(), NextHopError>>>,
+}
+
+impl Watching {
+    fn start(namespace: &Namespace, destinations: &[&str], gateway_interfaces: &[u32]) -> Self {
+        let first = Wanted {
+            destinations: destinations.iter().copied().map(ip).collect(),
+            gateway_interfaces: gateway_interfaces.to_vec(),
+        };
+        let (wanted, receiver) = watch::channel(first);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (sender, tables) = mpsc::channel();
+        let file = namespace.0.try_clone().unwrap();
+        let thread = std::thread::spawn(move || {
+            setns(&file, CloneFlags::CLONE_NEWNET).unwrap();
+            runtime().block_on(async {
+                let on_change = move |table: &Table| sender.send((Instant::now(), table.clone())).unwrap();
+                let stopped = async { drop(stopped.await) };
+                let watching = Watch::open().unwrap().run(receiver, stopped, on_change);
+                tokio::spawn(watching).await.unwrap()
+            })
+        });
+        Self { tables, wanted, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Waits for a table that `accept`s, and says how long after `since` it came.
+    fn until(
+        &self,
+        since: Instant,
+        limit: Duration,
+        mut accept: impl FnMut(&Table) -> bool,
+    ) -> (Duration, Table) {
+        let mut last = None;
+        while let Ok((at, table)) = self.tables.recv_timeout(limit.saturating_sub(since.elapsed())) {
+            if accept(&table) {
+                return (at.saturating_duration_since(since), table);
+            }
+            last = Some(table);
+        }
+        panic!("not within {limit:?}; last seen: {last:?}")
+    }
+
+    /// Stops it, and says how long that took.
+    fn stop(mut self) -> Duration {
+        let since = Instant::now();
+        self.stop.take().unwrap().send(()).unwrap();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+        since.elapsed()
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_neighbour_on_the_link_and_one_behind_a_gateway_resolve_in_both_families() {
+    let (ours, _theirs) = machines(1);
+    ours.ip("route add 198.51.100.0/24 via 192.0.2.2");
+    ours.ip("route add 203.0.113.0/24 via inet6 2001:db8:0:1::2");
+    ours.ip("route add 2001:db8:a::/48 via 2001:db8:0:1::2 mtu 1300");
+    let out0 = ours.index("out0");
+    let expected = [
+        ("192.0.2.2", resolved(out0, None, "192.0.2.1")),
+        ("198.51.100.7", resolved(out0, Some("192.0.2.2"), "192.0.2.1")),
+        ("203.0.113.7", resolved(out0, Some("2001:db8:0:1::2"), "192.0.2.1")),
+        ("2001:db8:0:1::2", resolved(out0, None, "2001:db8:0:1::1")),
+        (
+            "2001:db8:a::7",
+            Resolved { mtu_bytes: 1_300, ..resolved(out0, Some("2001:db8:0:1::2"), "2001:db8:0:1::1") },
+        ),
+    ];
+    ours.resolve(async |mut resolver| {
+        let all: Vec<IpAddr> = expected.iter().map(|(to, _)| ip(to)).collect();
+        for (to, before) in resolver.resolve(&all).await.unwrap() {
+            assert!(matches!(before, Err(Unresolved::NeighbourPending { .. })), "{to}: {before:?}");
+        }
+        for neighbour in ["192.0.2.2", "2001:db8:0:1::2"] {
+            resolver.ask(out0, ip(neighbour)).await.unwrap();
+        }
+        for (to, next_hop) in expected {
+            assert_eq!(settled(&mut resolver, ip(to)).await, Ok(next_hop), "{to}");
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_reached_says_why() {
+    let (ours, theirs) = machines(1);
+    for (kind, third) in [("blackhole", 1), ("unreachable", 2), ("prohibit", 3), ("throw", 4)] {
+        ours.ip(&format!("route add {kind} 198.51.100.{third}/32"));
+        ours.ip(&format!("route add {kind} 2001:db8:b::{third}/128"));
+    }
+    ours.ip("route add 198.51.100.9/32 dev lo");
+    let (lo, interface) = (ours.index("lo"), ours.index("out0"));
+    let expected = [
+        ("198.51.100.1", Unresolved::Blackhole),
+        ("198.51.100.2", Unresolved::Unreachable),
+        ("198.51.100.3", Unresolved::Prohibited),
+        ("198.51.100.4", Unresolved::NoRoute),
+        ("198.51.100.9", Unresolved::NoMac { interface: lo }),
+        ("198.51.100.10", Unresolved::NoRoute),
+        ("2001:db8:b::1", Unresolved::Blackhole),
+        ("2001:db8:b::2", Unresolved::Unreachable),
+        ("2001:db8:b::3", Unresolved::Prohibited),
+        ("2001:db8:b::5", Unresolved::NoRoute),
+        ("192.0.2.1", Unresolved::Local),
+        ("2001:db8:0:1::1", Unresolved::Local),
+        ("192.0.2.255", Unresolved::NotUnicast),
+        ("192.0.2.99", Unresolved::NeighbourFailed { interface, neighbour: ip("192.0.2.99") }),
+        ("2001:db8:0:1::99", Unresolved::NeighbourFailed { interface, neighbour: ip("2001:db8:0:1::99") }),
+    ];
+    ours.resolve(async |mut resolver| {
+        for neighbour in ["192.0.2.99", "2001:db8:0:1::99"] {
+            resolver.ask(interface, ip(neighbour)).await.unwrap();
+        }
+        for (to, why) in expected {
+            assert_eq!(settled(&mut resolver, ip(to)).await, Err(why), "{to}");
+        }
+    });
+    ours.ip("neighbour replace 192.0.2.50 lladdr 02:00:00:00:00:50 dev out0 nud permanent");
+    let to = ip("192.0.2.50");
+    ours.resolve(async |mut resolver| {
+        let next_hop = resolver.resolve(&[to]).await.unwrap()[&to].unwrap();
+        assert_eq!(next_hop.destination, [2, 0, 0, 0, 0, 0x50]);
+    });
+    theirs.ip("link set in0 down");
+    ours.resolve(async |mut resolver| {
+        assert_eq!(resolver.resolve(&[to]).await.unwrap()[&to], Err(Unresolved::LinkDown { interface }));
+    });
+}
+
+#[test]
+fn gateways_are_those_of_the_given_interfaces_and_known() {
+    let (ours, theirs) = machines(2);
+    theirs.ip("address add 192.0.2.3/24 dev in0");
+    ours.ip("route add default nexthop via 192.0.2.2 nexthop via 198.18.0.2");
+    ours.ip("route add 2001:db8:a::/48 via 2001:db8:0:1::2");
+    ours.ip("route add 203.0.113.0/24 via 192.0.2.3 table 77");
+    ours.ip("route add 203.0.113.0/24 via 192.0.2.98");
+    let (out0, out1) = (ours.index("out0"), ours.index("out1"));
+    let gateway = |interface, address, mac| Gateway { interface, address: ip(address), mac };
+    let first = [
+        gateway(out0, "192.0.2.2", IN0),
+        gateway(out0, "192.0.2.3", IN0),
+        gateway(out0, "2001:db8:0:1::2", IN0),
+    ];
+    let second = gateway(out1, "198.18.0.2", IN1);
+    ours.resolve(async |mut resolver| {
+        assert_eq!(resolver.gateways(&[out0, out1]).await.unwrap(), []);
+        for Gateway { interface, address, .. } in first.iter().chain([&second]) {
+            resolver.ask(*interface, *address).await.unwrap();
+            settled(&mut resolver, *address).await.unwrap();
+        }
+        assert_eq!(resolver.gateways(&[out0]).await.unwrap(), first);
+        assert_eq!(resolver.gateways(&[out1]).await.unwrap(), [second]);
+        assert_eq!(resolver.gateways(&[out1, out0]).await.unwrap(), [&first[..], &[second]].concat());
+        assert_eq!(resolver.gateways(&[]).await.unwrap(), []);
+        // Each path of the default route resolves, whichever the kernel picks.
+        let to = ip("198.51.100.77");
+        let next_hop = resolver.resolve(&[to]).await.unwrap()[&to].unwrap();
+        let paths = [(out0, IN0, OUT0), (out1, IN1, OUT1)];
+        assert!(paths.contains(&(next_hop.interface, next_hop.destination, next_hop.source)), "{next_hop:?}");
+    });
+    // A watch has the kernel ask for them by itself.
+    ours.ip("neighbour flush dev out0");
+    let watching = Watching::start(&ours, &[], &[out0]);
+    watching.until(Instant::now(), 2 * SECOND, |table| table.gateways == first);
+}
+
+#[test]
+fn a_watch_follows_changes_within_a_second() {
+    let (ours, theirs) = machines(2);
+    ours.ip("route add 198.51.100.0/24 via 192.0.2.2");
+    let (out0, out1) = (ours.index("out0"), ours.index("out1"));
+    let destinations = ["192.0.2.2", "198.51.100.7", "2001:db8:0:1::2"];
+    let watching = Watching::start(&ours, &destinations, &[]);
+    let follow = |what: &str, since, accept: &dyn Fn(&Table) -> bool| {
+        let (took, table) = watching.until(since, SECOND, accept);
+        println!("{what}: {took:?}");
+        table
+    };
+    let all = |table: &Table, check: &dyn Fn(&Resolved) -> bool| {
+        table.next_hops.values().all(|next_hop| next_hop.as_ref().is_ok_and(check))
+    };
+
+    // The kernel's first question may meet an interface that is not quite up; it asks again a second later.
+    let (took, table) = watching.until(Instant::now(), 3 * SECOND, |table| all(table, &|_| true));
+    println!("first resolved: {took:?}");
+    assert_eq!(table.next_hops.len(), 3);
+    assert_eq!(table.next_hops[&ip("198.51.100.7")], Ok(resolved(out0, Some("192.0.2.2"), "192.0.2.1")));
+
+    let new = [2, 0, 0, 0, 0, 0x77];
+    theirs.ip("link set in0 address 02:00:00:00:00:77");
+    follow("a neighbour's MAC", Instant::now(), &|table| all(table, &|hop| hop.destination == new));
+
+    ours.ip("link set out0 address 02:00:00:00:00:66");
+    follow("our MAC", Instant::now(), &|table| all(table, &|hop| hop.source == [2, 0, 0, 0, 0, 0x66]));
+
+    ours.ip("link set out0 mtu 1400");
+    follow("MTU of the link", Instant::now(), &|table| all(table, &|hop| hop.mtu_bytes == 1_400));
+
+    let of_route = |table: &Table| table.next_hops[&ip("198.51.100.7")];
+    ours.ip("route replace 198.51.100.0/24 via 198.18.0.2 mtu 1350");
+    let table =
+        follow("a route", Instant::now(), &|table| of_route(table).is_ok_and(|hop| hop.interface == out1));
+    let elsewhere = Resolved {
+        interface: out1,
+        destination: IN1,
+        source: OUT1,
+        mtu_bytes: 1_350,
+        gateway: Some(ip("198.18.0.2")),
+        preferred_source: Some(ip("198.18.0.1")),
+    };
+    assert_eq!(of_route(&table), Ok(elsewhere));
+
+    ours.ip("route delete 198.51.100.0/24");
+    follow("a route gone", Instant::now(), &|table| of_route(table) == Err(Unresolved::NoRoute));
+
+    theirs.ip("link set in0 down");
+    follow("carrier lost", Instant::now(), &|table| {
+        table.next_hops[&ip("192.0.2.2")] == Err(Unresolved::LinkDown { interface: out0 })
+    });
+    theirs.ip("link set in0 up");
+    follow("carrier back", Instant::now(), &|table| table.next_hops[&ip("192.0.2.2")].is_ok());
+
+    let wanted = Wanted { destinations: vec![ip("198.18.0.2")], gateway_interfaces: Vec::new() };
+    watching.wanted.send(wanted).unwrap();
+    let table = follow("wanted", Instant::now(), &|table| table.next_hops.contains_key(&ip("198.18.0.2")));
+    assert_eq!(table.next_hops.len(), 1);
+
+    let took = watching.stop();
+    println!("stop: {took:?}");
+    assert!(took < SECOND);
+}
+
+#[test]
+fn a_stale_neighbour_stays_usable_and_is_asked_until_it_is_reachable() {
+    let (ours, _theirs) = machines(1);
+    ours.sysctl("ipv4/neigh/out0/delay_first_probe_time", "1");
+    let watching = Watching::start(&ours, &["192.0.2.2"], &[]);
+    watching.until(Instant::now(), SECOND, |table| table.next_hops[&ip("192.0.2.2")].is_ok());
+    let state = || ours.ip("neighbour show 192.0.2.2 dev out0");
+    ours.ip("neighbour change 192.0.2.2 lladdr 02:00:00:00:00:20 dev out0 nud stale");
+    let since = Instant::now();
+    while !state().contains("REACHABLE") {
+        assert!(since.elapsed() < 5 * SECOND, "{}", state());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("stale to reachable: {:?}", since.elapsed());
+    assert!(watching.tables.try_recv().is_err(), "the table never changed");
+}
+
+#[test]
+fn a_dead_neighbour_fails_once_and_is_found_when_it_comes_back() {
+    let (ours, theirs) = machines(1);
+    let watching = Watching::start(&ours, &["192.0.2.3"], &[]);
+    let (interface, neighbour) = (ours.index("out0"), ip("192.0.2.3"));
+    let failed = Err(Unresolved::NeighbourFailed { interface, neighbour });
+    watching.until(Instant::now(), 6 * SECOND, |table| table.next_hops[&neighbour] == failed);
+    // Longer than the kernel needs to ask three times and fail again.
+    let more = watching.tables.recv_timeout(5 * SECOND);
+    assert!(more.is_err(), "no flapping between pending and failed: {more:?}");
+    theirs.ip("address add 192.0.2.3/24 dev in0");
+    let (took, _) = watching.until(Instant::now(), 2 * SECOND, |table| table.next_hops[&neighbour].is_ok());
+    println!("back: {took:?}");
+}
+
+#[test]
+fn a_permanent_neighbour_stays_permanent() {
+    let (ours, _theirs) = machines(1);
+    ours.ip("neighbour add 192.0.2.9 lladdr 02:00:00:00:00:99 dev out0 nud permanent");
+    let watching = Watching::start(&ours, &["192.0.2.9", "192.0.2.98"], &[]);
+    watching.until(Instant::now(), SECOND, |table| table.next_hops[&ip("192.0.2.9")].is_ok());
+    std::thread::sleep(2 * SECOND); // 192.0.2.98 makes it look every second
+    assert!(ours.ip("neighbour show 192.0.2.9").contains("PERMANENT"));
+}
+
+#[test]
+fn a_thousand_destinations_resolve_within_a_second() {
+    let (ours, _theirs) = machines(1);
+    let destinations: Vec<IpAddr> =
+        (0..1_000).map(|n| ip(&format!("198.51.{}.{}", 100 + n / 250, n % 250 + 1))).collect();
+    ours.ip("route add 198.51.100.0/22 via 192.0.2.2");
+    let out0 = ours.index("out0");
+    ours.resolve(async |mut resolver| {
+        resolver.ask(out0, ip("192.0.2.2")).await.unwrap();
+        settled(&mut resolver, destinations[0]).await.unwrap();
+        let since = Instant::now();
+        let table = resolver.resolve(&destinations).await.unwrap();
+        println!("1,000 destinations: {:?}", since.elapsed());
+        assert!(since.elapsed() < SECOND);
+        assert_eq!(table.len(), 1_000);
+        assert!(table.values().all(|next_hop| next_hop.is_ok_and(|hop| hop.destination == IN0)));
+    });
+}

@@ -1,0 +1,263 @@
+// The backend's side: takes the outer header off what a balancer sent to this host, and hands the inner
+// packet to the kernel. Whatever it does not take off it passes untouched; it drops nothing.
+//
+// Every frame moves exactly one count.
+
+#include <linux/udp.h>
+
+#include "frame.h"
+
+#define GUE_PORT 6080
+// RFC 2784 §2.3: bits 6 to 12 are sent as zero and ignored on receipt; the low bits of RFC 1701's
+// recursion control lie there. Any other bit means a header of another shape, or another version.
+#define GRE_IGNORED 0x03f8
+#define FRAGMENT 0x3fff // more fragments, or an offset
+
+// The order is that of `decap::Count`. A kind's second entry is for an outer header of IPv6.
+enum count {
+	GRE = 0,
+	IPIP = 2,
+	GUE = 4,
+	REFUSED_SOURCE = 6,
+	MALFORMED,
+	PASSED,
+	COUNTS,
+};
+
+struct prefix4 {
+	__u32 length;
+	__be32 address;
+};
+
+struct prefix6 {
+	__u32 length;
+	struct address address;
+};
+
+// Sizes of 1 are set at load.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct address);
+	__type(value, __u8);
+} local SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix4);
+	__type(value, __u8);
+} from4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix6);
+	__type(value, __u8);
+} from6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counts SEC(".maps");
+
+struct gre {
+	__be16 flags;
+	__be16 protocol;
+};
+
+struct gue {
+	__u8 variant; // version, control bit and header length in words: all zero, or not ours
+	__u8 protocol;
+	__be16 flags;
+};
+
+// What stands in front of the inner packet.
+struct outer {
+	struct address to;
+	struct address from; // the source as it stands: one word, or four
+	int is_v6;
+	__u8 protocol; // of what follows the outer IP header
+	void *payload;
+	void *packet;  // the inner one
+	__u32 length; // of the outer packet, as it says itself
+	__u32 tunnel;  // bytes between the outer IP header and the inner packet
+	__u32 count;
+	__be16 inner; // EtherType of the inner packet
+};
+
+static __always_inline int counted(__u32 which, int verdict)
+{
+	__u64 *count = bpf_map_lookup_elem(&counts, &which);
+
+	if (count)
+		(*count)++;
+	return verdict;
+}
+
+// False: not an outer header that this program takes off.
+static __always_inline int read_outer4(struct iphdr *ip, void *end, struct outer *outer)
+{
+	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl != 5 || ip->frag_off & bpf_htons(FRAGMENT))
+		return 0;
+	from_ipv4(&outer->to, ip->daddr);
+	outer->from.words[0] = ip->saddr;
+	outer->is_v6 = 0;
+	outer->protocol = ip->protocol;
+	outer->payload = ip + 1;
+	outer->length = bpf_ntohs(ip->tot_len);
+	return 1;
+}
+
+// As `read_outer4`. Extension headers, a fragment's too, are not looked through.
+static __always_inline int read_outer6(struct ipv6hdr *ip6, void *end, struct outer *outer)
+{
+	if ((void *)(ip6 + 1) > end || ip6->version != 6 || !from_ipv6(&outer->to, &ip6->daddr))
+		return 0;
+	__builtin_memcpy(&outer->from, &ip6->saddr, sizeof(outer->from));
+	outer->is_v6 = 1;
+	outer->protocol = ip6->nexthdr;
+	outer->payload = ip6 + 1;
+	outer->length = sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
+	return 1;
+}
+
+// Apart from reading, so that a packet that is not for us costs no look-up in a trie.
+static __always_inline int is_allowed(const struct outer *outer)
+{
+	struct prefix4 from4_key = { .length = 32, .address = outer->from.words[0] };
+	struct prefix6 from6_key = { .length = 128, .address = outer->from };
+
+	return outer->is_v6 ? bpf_map_lookup_elem(&from6, &from6_key) != 0 :
+			      bpf_map_lookup_elem(&from4, &from4_key) != 0;
+}
+
+static __always_inline __be16 ethertype(__u8 protocol)
+{
+	return protocol == IPPROTO_IPIP ? bpf_htons(ETH_P_IP) :
+	       protocol == IPPROTO_IPV6 ? bpf_htons(ETH_P_IPV6) : 0;
+}
+
+// False: not a tunnel of ours. Sets `inner`, `packet`, `tunnel` and `count`.
+//
+// The inner packet's place is a constant in each branch. Behind the branches it would be a sum with a
+// register, for which the verifier wants CAP_PERFMON.
+static __always_inline int read_tunnel(void *end, struct outer *outer)
+{
+	struct gre *gre = outer->payload;
+	struct udphdr *udp = outer->payload;
+	struct gue *gue = (void *)(udp + 1);
+
+	switch (outer->protocol) {
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
+		outer->count = IPIP;
+		outer->inner = ethertype(outer->protocol);
+		outer->packet = outer->payload;
+		outer->tunnel = 0;
+		break;
+	case IPPROTO_GRE:
+		if ((void *)(gre + 1) > end || gre->flags & bpf_htons((__u16)~GRE_IGNORED))
+			return 0;
+		outer->count = GRE;
+		outer->inner = gre->protocol;
+		outer->packet = gre + 1;
+		outer->tunnel = sizeof(*gre);
+		break;
+	case IPPROTO_UDP:
+		if ((void *)(gue + 1) > end || udp->dest != bpf_htons(GUE_PORT) || gue->variant || gue->flags)
+			return 0;
+		outer->count = GUE;
+		outer->inner = ethertype(gue->protocol);
+		outer->packet = gue + 1;
+		outer->tunnel = sizeof(*udp) + sizeof(*gue);
+		break;
+	default:
+		return 0;
+	}
+	return outer->inner == bpf_htons(ETH_P_IP) || outer->inner == bpf_htons(ETH_P_IPV6);
+}
+
+// True: `packet` is of the family it is said to be, and no longer than `room`.
+static __always_inline int is_sound(void *packet, void *end, __be16 protocol, __u32 room)
+{
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = packet;
+
+		return (void *)(ip + 1) <= end && ip->version == 4 && bpf_ntohs(ip->tot_len) >= sizeof(*ip) &&
+		       bpf_ntohs(ip->tot_len) <= room;
+	}
+	struct ipv6hdr *ip6 = packet;
+
+	return (void *)(ip6 + 1) <= end && ip6->version == 6 && bpf_ntohs(ip6->payload_len) + sizeof(*ip6) <= room;
+}
+
+// Moves the start by `strip` bytes and writes Ethernet and its tags anew, now in front of `inner`.
+static __always_inline int strip_outer(struct xdp_md *ctx, __u32 strip, __u32 tags, __be16 inner)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct tag saved_tags[MAX_TAGS] = {}, *tag;
+	struct ethhdr saved, *eth = data;
+
+	tag = (void *)(eth + 1);
+	if ((void *)(tag + MAX_TAGS) > end)
+		return 0;
+	saved = *eth;
+	__builtin_memcpy(saved_tags, tag, sizeof(saved_tags));
+	if (tags == 0)
+		saved.h_proto = inner;
+	else if (tags == 1)
+		saved_tags[0].protocol = inner;
+	else
+		saved_tags[1].protocol = inner;
+	if (bpf_xdp_adjust_head(ctx, strip))
+		return 0;
+	eth = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	tag = (void *)(eth + 1);
+	if ((void *)(tag + MAX_TAGS) > end)
+		return 0; // never: an IP header was seen behind the tags
+	*eth = saved;
+	if (tags >= 1)
+		tag[0] = saved_tags[0];
+	if (tags >= 2)
+		tag[1] = saved_tags[1];
+	return 1;
+}
+
+SEC("xdp")
+int decap(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct outer outer = {};
+	struct network net;
+	int known;
+	__u32 strip;
+
+	if (!find_network(data, end, &net))
+		return counted(PASSED, XDP_PASS);
+	if (net.protocol == bpf_htons(ETH_P_IP))
+		known = read_outer4(net.header, end, &outer);
+	else
+		known = net.protocol == bpf_htons(ETH_P_IPV6) && read_outer6(net.header, end, &outer);
+	if (!known)
+		return counted(PASSED, XDP_PASS);
+	if (!read_tunnel(end, &outer) || !bpf_map_lookup_elem(&local, &outer.to))
+		return counted(PASSED, XDP_PASS);
+	if (!is_allowed(&outer))
+		return counted(REFUSED_SOURCE, XDP_PASS);
+	strip = (outer.is_v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + outer.tunnel;
+	// Whether the frame is as long as it says is for the kernel to see: here it would be a sum with a
+	// register, as in `read_tunnel`.
+	if (outer.length < strip ||
+	    !is_sound(outer.packet, end, outer.inner, outer.length - strip) ||
+	    !strip_outer(ctx, strip, net.tags, outer.inner))
+		return counted(MALFORMED, XDP_PASS);
+	return counted(outer.count + outer.is_v6, XDP_PASS);
+}
+
+char _license[] SEC("license") = "Apache-2.0 OR MIT";

@@ -1,0 +1,54 @@
+//! Compiles `bpf/*.bpf.c` for the kernel's virtual machine; `src/` embeds the objects from `OUT_DIR`.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAMS: [&str; 2] = ["steer", "decap"];
+const HELP: &str = "the XDP programs need clang and the headers of libbpf and the kernel;\n\
+    on Debian: apt-get install clang libbpf-dev linux-libc-dev";
+
+fn main() {
+    println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let out = PathBuf::from(variable("OUT_DIR"));
+    for program in PROGRAMS {
+        let source = Path::new("bpf").join(format!("{program}.bpf.c"));
+        compile(&clang, &source, &out.join(format!("{program}.bpf.o")));
+    }
+}
+
+fn compile(clang: &str, source: &Path, object: &Path) {
+    // Debian keeps asm/types.h under the name of the architecture, where `-target bpf` does not look.
+    let triple = format!("{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
+    let output = Command::new(clang)
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
+        .arg(format!("-I/usr/include/{triple}"))
+        .arg(format!("-fdebug-prefix-map={}=.", variable("CARGO_MANIFEST_DIR"))) // the same bytes from any folder
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(object)
+        .output();
+    match output {
+        Err(error) => fail(&format!("cannot run {clang}: {error}\n{HELP}")),
+        Ok(output) if !output.status.success() => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let missing = said.contains("file not found") || said.contains("target triple");
+            fail(&format!("{}: {said}{}", source.display(), if missing { HELP } else { "" }));
+        }
+        Ok(_) => {}
+    }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|error| fail(&format!("{name}: {error}")))
+}
+
+fn fail(message: &str) -> ! {
+    for line in message.lines() {
+        println!("cargo::error={line}");
+    }
+    std::process::exit(1)
+}

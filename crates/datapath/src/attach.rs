@@ -1,0 +1,186 @@
+//! What both XDP programs need: loading an object, attaching it by a BPF link, reading its counts.
+//!
+//! In: an embedded object and an interface's name. Out: maps, and an [`Attachment`].
+//! Not here: what a map holds (`steer`, `decap`).
+//! Invariant: nothing stays behind. The link's descriptor is the only thing that holds the program on its
+//! interface, so that it goes with the process, whatever ends it.
+//! Source: bpf(2), `BPF_LINK_CREATE`.
+
+use std::net::IpAddr;
+
+use aya::maps::{Map, MapData, MapError, PerCpuArray};
+use aya::programs::xdp::XdpLink;
+use aya::programs::{ProgramError, Xdp, XdpMode};
+use aya::util::KernelVersion;
+use aya::{Ebpf, EbpfError, EbpfLoader};
+
+use crate::interface::{Interface, InterfaceError};
+
+/// Where in the kernel an XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachMode {
+    /// In the driver, before the kernel makes a packet buffer.
+    Driver,
+    /// After the driver: works with each, and is slower.
+    Generic,
+}
+
+impl AttachMode {
+    /// The word for logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// Why a program is not attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The interface cannot be read.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// The kernel refuses XDP on a part of a bond or a team.
+    #[error("{interface} is a slave of {master}: XDP goes on {master}, or on an interface of its own")]
+    Slave {
+        /// The interface.
+        interface: String,
+        /// The bond or team.
+        master: String,
+    },
+    /// Another program is there.
+    #[error("{interface} already has an XDP program, id {program}")]
+    Occupied {
+        /// The interface.
+        interface: String,
+        /// The kernel's id of the program.
+        program: u32,
+    },
+    /// A program would outlive a killed process.
+    #[error("this kernel is older than 5.9 and cannot tie an XDP program to its process")]
+    KernelTooOld,
+    /// The kernel refused a map, or the object is damaged.
+    #[error("cannot load the XDP program's object")]
+    Object(#[from] EbpfError),
+    /// The kernel refused the program; its verifier's words are in the source.
+    #[error("the kernel refused the XDP program")]
+    Program(#[source] ProgramError),
+    /// The object has no map or program of this name.
+    #[error("the XDP program's object has no `{0}`")]
+    Part(&'static str),
+    /// A map was refused or could not be filled.
+    #[error("cannot use map `{map}`")]
+    Map {
+        /// The map's name.
+        map: &'static str,
+        /// What the kernel said.
+        source: MapError,
+    },
+    /// Neither mode works.
+    #[error("cannot attach to {interface}: in the driver: {driver}; generic: {generic}")]
+    Attach {
+        /// The interface.
+        interface: String,
+        /// Why not in the driver.
+        driver: Box<ProgramError>,
+        /// Why not generic.
+        generic: Box<ProgramError>,
+    },
+}
+
+/// A program on an interface; dropping it takes the program off.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    _link: XdpLink,
+    mode: AttachMode,
+}
+
+impl Attachment {
+    pub(crate) const fn mode(&self) -> AttachMode {
+        self.mode
+    }
+}
+
+/// Reads interface `name`, and refuses it where XDP cannot go or already is.
+pub(crate) fn free_interface(name: &str) -> Result<Interface, AttachError> {
+    let interface = Interface::read(name)?;
+    if let Some(master) = interface.master.as_ref().filter(|_| interface.is_slave()) {
+        return Err(AttachError::Slave { interface: interface.name, master: master.name.clone() });
+    }
+    if let Some(program) = interface.xdp_program {
+        return Err(AttachError::Occupied { interface: interface.name, program });
+    }
+    Ok(interface)
+}
+
+/// Makes the object's maps. The programs in it are not in the kernel yet.
+pub(crate) fn load(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, AttachError> {
+    // aya would fall back to netlink, and leave the program behind when the process is killed.
+    if !KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 9, 0)) {
+        return Err(AttachError::KernelTooOld);
+    }
+    lift_memory_limit();
+    Ok(loader.load(object)?)
+}
+
+/// Takes map `name` out of `ebpf`.
+pub(crate) fn map<M>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, AttachError>
+where
+    M: TryFrom<Map, Error = MapError>,
+{
+    let map = ebpf.take_map(name).ok_or(AttachError::Part(name))?;
+    M::try_from(map).map_err(|source| AttachError::Map { map: name, source })
+}
+
+/// Attaches program `name`: in the driver, else generic.
+pub(crate) fn attach(
+    mut ebpf: Ebpf,
+    name: &'static str,
+    interface: &Interface,
+) -> Result<Attachment, AttachError> {
+    let program = ebpf.program_mut(name).ok_or(AttachError::Part(name))?;
+    let program: &mut Xdp = program.try_into().map_err(AttachError::Program)?;
+    program.load().map_err(AttachError::Program)?;
+    let on = interface.name.as_str();
+    let (id, mode) = match program.attach_to_if_index(interface.index, XdpMode::Driver) {
+        Ok(id) => (id, AttachMode::Driver),
+        Err(driver) => match program.attach_to_if_index(interface.index, XdpMode::Skb) {
+            Ok(id) => {
+                tracing::warn!(interface = on, program = name, %driver, "the driver refuses XDP: it runs generic, and slower");
+                (id, AttachMode::Generic)
+            }
+            Err(generic) => {
+                let (driver, generic) = (Box::new(driver), Box::new(generic));
+                return Err(AttachError::Attach { interface: on.to_owned(), driver, generic });
+            }
+        },
+    };
+    let link = program.take_link(id).map_err(AttachError::Program)?;
+    tracing::info!(interface = on, program = name, mode = mode.name(), "XDP program attached");
+    Ok(Attachment { _link: link, mode })
+}
+
+/// A count, summed over the CPUs.
+pub(crate) fn total(counts: &PerCpuArray<MapData, u64>, index: u32) -> Result<u64, MapError> {
+    Ok(counts.get(&index, 0)?.iter().sum())
+}
+
+/// An address as the programs' maps have it: IPv4 as `::ffff:a.b.c.d`.
+pub(crate) fn key(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Before Linux 5.11 maps count as locked memory. Where the limit cannot be lifted, it may still suffice.
+fn lift_memory_limit() {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is a whole `rlimit` that the call only reads.
+    if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } != 0 {
+        tracing::debug!(error = %std::io::Error::last_os_error(), "the limit on locked memory stays");
+    }
+}

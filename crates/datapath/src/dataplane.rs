@@ -1,0 +1,315 @@
+//! The data plane of one interface: program, memory, sockets, threads; started and stopped as one.
+//!
+//! In: a [`Live`] snapshot and settings that hold until the next start. Out: counters, request ports, the filter's handle.
+//! Not here: what the snapshot says; when the filter changes (the binary wires it, so that neither plane knows the other).
+//! Invariant: when it is dropped, the interface is as it was found.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forwarder::{
+    Live, Pipeline, PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts, request_ring,
+};
+
+use crate::attach::AttachMode;
+use crate::engine::Engine;
+use crate::error::StartError;
+use crate::interface::{Interface, Privileges, Severity, privilege_findings};
+use crate::mailbox::mesh;
+use crate::steer::{NoSocket, Steer, SteerOptions};
+use crate::thread::{Idle, PacketThread, SocketCounters};
+use crate::umem::{Area, CHUNK, Frame, XDP_HEADROOM};
+use crate::wake::Waker;
+use crate::xsk::{SocketMode, XskDevice};
+
+/// Settings of a data plane. A change needs a restart.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The interface that VIP traffic comes in on and leaves by.
+    pub interface: String,
+    /// Queues with a socket, from queue 0 on. `None`: all that the interface has.
+    pub queues: Option<u32>,
+    /// UMEM frames of each thread's pool: a power of two.
+    pub frames_per_queue: u32,
+    /// Packets in a batch at most.
+    pub batch: usize,
+    /// Flows in each thread's connection table.
+    pub flows_per_thread: usize,
+    /// When flows are forgotten.
+    pub timeouts: Timeouts,
+    /// What a thread does while nothing arrives.
+    pub idle: Idle,
+    /// VIP addresses that the filter can hold.
+    pub max_vips: u32,
+    /// Slots and services that are counted singly.
+    pub max_slots: usize,
+    /// Packets for a VIP on a queue without a socket.
+    pub no_socket: NoSocket,
+    /// Answers in place (ICMP echo) a second and thread.
+    pub replies_per_second: u32,
+}
+
+/// A running data plane.
+#[derive(Debug)]
+pub struct DataPlane {
+    interface: Interface,
+    steer: Steer,
+    mode: SocketMode,
+    threads: Vec<JoinHandle<()>>,
+    counters: Vec<Arc<ThreadCounters>>,
+    sockets: Vec<Arc<SocketCounters>>,
+    requests: Vec<RequestPort>,
+    wakers: Arc<[Waker]>,
+    stop: Arc<AtomicBool>,
+}
+
+impl DataPlane {
+    /// Looks at the interface, attaches the program, binds a socket to each queue and starts the threads. No packet is
+    /// redirected before [`DataPlane::steer`] is given the first VIP.
+    ///
+    /// # Errors
+    /// [`StartError`], in words; the interface is then as it was found.
+    pub fn start(settings: &Settings, live: &Live) -> Result<Self, StartError> {
+        let interface = inspect(&settings.interface)?;
+        let queues = queues(settings, &interface)?;
+        let options = SteerOptions {
+            max_vips: settings.max_vips,
+            no_socket: settings.no_socket,
+            max_queues: queues.into(),
+        };
+        let steer = Steer::attach(&settings.interface, &options).map_err(|e| StartError::Steer(words(&e)))?;
+        let (bound, mode) = bind_all(settings, queues)?;
+        let wakers = (0..queues).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
+        let mut plane = Self {
+            interface,
+            steer,
+            mode,
+            threads: Vec::new(),
+            counters: Vec::new(),
+            sockets: Vec::new(),
+            requests: Vec::new(),
+            wakers,
+            stop: Arc::new(AtomicBool::new(false)),
+        };
+        plane.start_threads(settings, live, bound)?;
+        Ok(plane)
+    }
+
+    /// What the interface was at start.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// The mode of all sockets.
+    #[must_use]
+    pub fn socket_mode(&self) -> SocketMode {
+        self.mode
+    }
+
+    /// Where the XDP program runs.
+    #[must_use]
+    pub fn attach_mode(&self) -> AttachMode {
+        self.steer.mode()
+    }
+
+    /// The filter.
+    pub fn steer(&mut self) -> &mut Steer {
+        &mut self.steer
+    }
+
+    /// Each thread's counters.
+    #[must_use]
+    pub fn counters(&self) -> &[Arc<ThreadCounters>] {
+        &self.counters
+    }
+
+    /// Each thread's socket.
+    #[must_use]
+    pub fn sockets(&self) -> &[Arc<SocketCounters>] {
+        &self.sockets
+    }
+
+    /// The request port of a thread; call [`DataPlane::wake`] after asking.
+    pub fn requests(&mut self, thread: ThreadId) -> Option<&mut RequestPort> {
+        self.requests.get_mut(usize::from(thread.0))
+    }
+
+    /// Wakes a thread for its request.
+    pub fn wake(&self, thread: ThreadId) {
+        if let Some(waker) = self.wakers.get(usize::from(thread.0)) {
+            waker.wake();
+        }
+    }
+
+    /// Stops redirecting, lets the threads send what they have, ends them, and takes the program off.
+    pub fn stop(self) {
+        drop(self);
+    }
+
+    fn start_threads(&mut self, settings: &Settings, live: &Live, bound: Bound) -> Result<(), StartError> {
+        let count = bound.len();
+        let frames_in_all = count * settings.frames_per_queue as usize;
+        let threads = u16::try_from(count).unwrap_or(u16::MAX);
+        let origin = Instant::now();
+        for ((number, (device, frames)), mailboxes) in
+            bound.into_iter().enumerate().zip(mesh(threads, MAILBOX))
+        {
+            let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
+            let (port, server) = request_ring(REQUESTS);
+            let config = PipelineConfig {
+                thread: mailboxes.me(),
+                threads,
+                flows: settings.flows_per_thread,
+                timeouts: settings.timeouts,
+                max_batch: settings.batch,
+                replies_per_second: settings.replies_per_second,
+            };
+            let pipeline = Pipeline::new(config, live, Arc::clone(&counters), Some(server));
+            let pipeline = pipeline.map_err(|error| StartError::Flows(error.to_string()))?;
+            let socket = Arc::new(SocketCounters::default());
+            let fd = device.fd();
+            let thread = PacketThread {
+                engine: Engine::new(
+                    device,
+                    pipeline,
+                    mailboxes,
+                    frames,
+                    frames_in_all,
+                    Arc::clone(&counters),
+                ),
+                counters: Arc::clone(&counters),
+                socket: Arc::clone(&socket),
+                wakers: Arc::clone(&self.wakers),
+                number,
+                idle: settings.idle,
+                stop: Arc::clone(&self.stop),
+                origin,
+            };
+            let handle =
+                std::thread::Builder::new().name(format!("packet-{number}")).spawn(move || thread.run())?;
+            self.threads.push(handle);
+            self.counters.push(counters);
+            self.sockets.push(socket);
+            self.requests.push(port);
+            let queue = u32::try_from(number).unwrap_or(u32::MAX);
+            self.steer.set_socket(queue, &fd).map_err(|e| StartError::Steer(words(&e)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        if let Err(error) = self.steer.set_vips([]) {
+            tracing::warn!(%error, "emptying the filter");
+        }
+        // What was redirected before the filter was empty reaches the threads in this time.
+        std::thread::sleep(LAST_PACKETS);
+        self.stop.store(true, Ordering::Relaxed);
+        self.wakers.iter().for_each(Waker::ring);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a packet thread panicked");
+            }
+        }
+    }
+}
+
+/// How many queues get a socket.
+fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError> {
+    let there = interface.queues.max(1);
+    let wanted = settings.queues.unwrap_or(there);
+    if wanted > there {
+        let said = format!("{}: {wanted} queues wanted, it has {there}", interface.name);
+        return Err(StartError::Interface(said));
+    }
+    if wanted < there {
+        tracing::warn!(
+            interface = interface.name,
+            without = there - wanted,
+            "queues without a socket: packets for VIPs that arrive on them are passed or dropped, as io.no_socket says"
+        );
+    }
+    Ok(u16::try_from(wanted).unwrap_or(u16::MAX))
+}
+
+type Bound = Vec<(XskDevice, Vec<Frame>)>;
+
+/// Facts about the interface; refuses what cannot work and warns of what should not be.
+fn inspect(name: &str) -> Result<Interface, StartError> {
+    let interface = Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?;
+    let mut findings = interface.findings(u32::try_from(CHUNK - XDP_HEADROOM).unwrap_or(u32::MAX));
+    findings.extend(privilege_findings(Privileges::read()?));
+    let mut refusals = Vec::new();
+    for finding in findings {
+        let said = format!("{}; to mend it: {}", finding.what, finding.mend);
+        match finding.severity {
+            Severity::Warn => tracing::warn!(interface = name, "{said}"),
+            Severity::Refuse => refusals.push(said),
+        }
+    }
+    if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }
+}
+
+/// All queues in one mode: a queue that refuses zero-copy puts all into copy mode, and the log names it.
+fn bind_all(settings: &Settings, queues: u16) -> Result<(Bound, SocketMode), StartError> {
+    let bound = match bind_queues(settings, queues, false) {
+        Err(StartError::NoZeroCopy { interface, queue }) => {
+            tracing::warn!(interface, queue, "this queue refuses zero-copy: all queues run in copy mode");
+            bind_queues(settings, queues, true)
+        }
+        other => other,
+    }?;
+    let mode = bound.first().map_or(Ok(SocketMode::Copy), |(device, _)| device.mode())?;
+    Ok((bound, mode))
+}
+
+fn bind_queues(settings: &Settings, queues: u16, force_copy: bool) -> Result<Bound, StartError> {
+    let (area, pools) = Area::new(queues, settings.frames_per_queue)?;
+    let mut bound = Vec::with_capacity(usize::from(queues));
+    for (queue, frames) in (0u32..).zip(pools) {
+        let device = bind_patiently(&area, &settings.interface, queue, force_copy)?;
+        bound.push((device, frames));
+    }
+    Ok(bound)
+}
+
+/// A queue whose last socket has just been closed says EBUSY for some 40 ms.
+fn bind_patiently(
+    area: &Area,
+    interface: &str,
+    queue: u32,
+    force_copy: bool,
+) -> Result<XskDevice, StartError> {
+    let deadline = Instant::now() + BUSY_AT_MOST;
+    loop {
+        match XskDevice::bind(area, interface, queue, force_copy) {
+            Err(StartError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_STEP),
+            other => return other,
+        }
+    }
+}
+
+/// An error with its causes, on one line.
+fn words(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !said.contains(&more) {
+            said = format!("{said}: {more}");
+        }
+        cause = error.source();
+    }
+    said
+}
+
+/// Frames in each mailbox.
+const MAILBOX: usize = 1024;
+const REQUESTS: usize = 16;
+const LAST_PACKETS: Duration = Duration::from_millis(20);
+const BUSY_AT_MOST: Duration = Duration::from_secs(2);
+const BUSY_STEP: Duration = Duration::from_millis(10);

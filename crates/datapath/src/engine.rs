@@ -1,0 +1,365 @@
+//! One packet thread's loop body: frames in, verdicts, frames out.
+//!
+//! In: a [`Device`], the thread's mailboxes, a forwarder. Out: every frame in exactly one place.
+//! Not here: the thread, the clock, sleeping (`thread`), what a packet means (`forwarder`).
+//! Invariant: fill + transmit + free + held + strays + own mailboxes, summed over threads, is the number of frames; see
+//! [`Engine::census`]. Nothing is allocated after `new`.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use forwarder::{
+    DropReason, Forward, HoldSlot, Now, Origin, OutOfFrames, Outlet, Packet, ThreadCounters, ThreadId,
+    Verdict,
+};
+
+use crate::device::{Device, Received};
+use crate::mailbox::{Crossing, Mailboxes, Purpose};
+
+/// Where a thread's frames are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// With the receive side of the device.
+    pub receiving: usize,
+    /// With the transmit side.
+    pub sending: usize,
+    /// In the pool.
+    pub free: usize,
+    /// Held for the forwarder.
+    pub held: usize,
+    /// Another thread's, waiting for room in its mailbox.
+    pub strays: usize,
+    /// In this thread's mailboxes.
+    pub mailboxes: usize,
+}
+
+impl Census {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.receiving + self.sending + self.free + self.held + self.strays + self.mailboxes
+    }
+}
+
+/// One packet thread's state.
+#[derive(Debug)]
+pub struct Engine<D: Device, F: Forward> {
+    forward: F,
+    port: Port<D>,
+    batch: Vec<Arrival<D::Frame>>,
+    arrived: Vec<Received<D::Frame>>,
+    verdicts: Box<[Verdict]>,
+}
+
+#[derive(Debug)]
+struct Arrival<F> {
+    received: Received<F>,
+    origin: Origin,
+}
+
+/// All but the forwarder, so that the forwarder's `poll` may use it.
+#[derive(Debug)]
+struct Port<D: Device> {
+    device: D,
+    mailboxes: Mailboxes<D::Frame>,
+    free: Vec<D::Frame>,
+    strays: Vec<D::Frame>,
+    held: Box<[Option<Arrival<D::Frame>>]>,
+    counters: Arc<ThreadCounters>,
+    queued: usize,
+    notify: Notify,
+}
+
+/// Which threads got something since they were last woken.
+#[derive(Debug, Default)]
+pub struct Notify(Vec<bool>);
+
+impl Notify {
+    /// Calls `wake` for each thread that got something, and forgets them.
+    pub fn drain(&mut self, mut wake: impl FnMut(ThreadId)) {
+        for (thread, marked) in (0u16..).zip(self.0.iter_mut()) {
+            if std::mem::take(marked) {
+                wake(ThreadId(thread));
+            }
+        }
+    }
+}
+
+impl<D: Device, F: Forward> Engine<D, F> {
+    /// Takes the thread's frames; `frames_in_all` bounds how many can ever gather here.
+    ///
+    /// # Panics
+    /// When the forwarder's batch is larger than [`MAX_BATCH`].
+    #[must_use]
+    pub fn new(
+        device: D,
+        forward: F,
+        mailboxes: Mailboxes<D::Frame>,
+        frames: Vec<D::Frame>,
+        frames_in_all: usize,
+        counters: Arc<ThreadCounters>,
+    ) -> Self {
+        let max_batch = forward.max_batch();
+        assert!((1..=MAX_BATCH).contains(&max_batch), "a batch holds 1 to {MAX_BATCH} packets");
+        let mut free = Vec::with_capacity(frames_in_all);
+        free.extend(frames);
+        let held = std::iter::repeat_with(|| None).take(forward.hold_slots()).collect();
+        let notify = Notify(vec![false; mailboxes.threads()]);
+        let strays = Vec::with_capacity(frames_in_all);
+        let port = Port { device, mailboxes, free, strays, held, counters, queued: 0, notify };
+        let verdicts = vec![Verdict::Tx; max_batch].into_boxed_slice();
+        let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
+        Self { forward, port, batch, arrived, verdicts }
+    }
+
+    /// One turn: reap, refill, one batch, send. Gives how many packets there were.
+    ///
+    /// # Cost
+    /// One wake-up of the kernel where packets were sent and it asks for one; no other system call.
+    pub fn step(&mut self, now: Now) -> usize {
+        self.port.reap();
+        self.port.device.refill(&mut self.port.free);
+        self.gather();
+        let count = self.batch.len();
+        if count > 0 {
+            self.process(now);
+            self.port.counters.batches.add(1);
+        }
+        self.forward.poll(now, &mut self.port);
+        if self.port.queued > 0 {
+            self.port.device.flush();
+            self.port.queued = 0;
+        }
+        count
+    }
+
+    /// Whether frames wait in the mailboxes.
+    #[must_use]
+    pub fn has_mail(&self) -> bool {
+        self.port.mailboxes.waiting() > 0
+    }
+
+    /// The threads that got something and may be asleep.
+    pub fn notify(&mut self) -> &mut Notify {
+        &mut self.port.notify
+    }
+
+    /// The device, for what the loop around needs of it.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.port.device
+    }
+
+    /// The forwarder.
+    #[must_use]
+    pub fn forwarder(&self) -> &F {
+        &self.forward
+    }
+
+    /// Counts this thread's frames.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        let kernel = self.port.device.in_kernel();
+        Census {
+            receiving: kernel.receiving,
+            sending: kernel.sending,
+            free: self.port.free.len(),
+            held: self.port.held.iter().flatten().count(),
+            strays: self.port.strays.len(),
+            mailboxes: self.port.mailboxes.waiting(),
+        }
+    }
+
+    /// Mail first, up to half a batch, so that neither side starves the other.
+    fn gather(&mut self) {
+        let limit = self.verdicts.len();
+        let Self { port, batch, arrived, .. } = self;
+        let Port { mailboxes, free, device, counters, .. } = port;
+        mailboxes.take(limit.div_ceil(2), |from, Crossing { frame, purpose }| match purpose {
+            Purpose::Home => free.push(frame),
+            Purpose::Process { start, end } => {
+                counters.from_threads.add(1);
+                let received = Received { frame, start, end };
+                batch.push(Arrival { received, origin: Origin::Thread(from) });
+            }
+        });
+        device.receive(arrived, limit - batch.len());
+        counters.rx_packets.add(arrived.len() as u64);
+        counters.rx_bytes.add(arrived.iter().map(|r| (r.end - r.start) as u64).sum());
+        batch.extend(arrived.drain(..).map(|received| Arrival { received, origin: Origin::Wire }));
+    }
+
+    fn process(&mut self, now: Now) {
+        let Self { forward, port, batch, verdicts, .. } = self;
+        let verdicts = &mut verdicts[..batch.len()];
+        let mut bounds = [(0, 0); MAX_BATCH];
+        {
+            let mut packets = ArrayVec::<Packet<'_>, MAX_BATCH>::new();
+            for Arrival { received, origin } in batch.iter_mut() {
+                let Received { frame, start, end } = received;
+                packets.push(Packet::new(port.device.bytes(frame), *start, *end, *origin));
+            }
+            forward.process(now, &mut packets, verdicts);
+            for (packet, bounds) in packets.iter().zip(&mut bounds) {
+                *bounds = (packet.start(), packet.end());
+            }
+        }
+        for ((mut arrival, verdict), bounds) in batch.drain(..).zip(verdicts.iter()).zip(bounds) {
+            (arrival.received.start, arrival.received.end) = bounds;
+            if let Err(reason) = port.carry_out(*verdict, arrival) {
+                forward.failed(reason);
+            }
+        }
+    }
+}
+
+impl<D: Device> Port<D> {
+    /// Moves a frame where its verdict says. On an error it is free again, and not counted yet.
+    fn carry_out(&mut self, verdict: Verdict, arrival: Arrival<D::Frame>) -> Result<(), DropReason> {
+        match verdict {
+            Verdict::Tx => {
+                let bytes = arrival.received.end as u64;
+                self.send(arrival.received)?;
+                self.counters.tx_packets.add(1);
+                self.counters.tx_bytes.add(bytes);
+            }
+            Verdict::Reply => {
+                self.send(arrival.received)?;
+                self.counters.replies.add(1);
+            }
+            Verdict::Hold(slot) => self.hold(slot, arrival)?,
+            Verdict::ToThread(thread) => self.hand_over(thread, arrival.received)?,
+            Verdict::Drop(_) => self.release_frame(arrival.received.frame),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, received: Received<D::Frame>) -> Result<(), DropReason> {
+        debug_assert_eq!(received.start, 0, "what is sent starts at the front of its buffer");
+        let mut frame = received.frame;
+        for last_try in [false, true] {
+            frame = match self.device.send(frame, received.end) {
+                Ok(()) => {
+                    self.queued += 1;
+                    return Ok(());
+                }
+                Err(frame) => frame,
+            };
+            if !last_try {
+                self.device.flush();
+                self.reap();
+            }
+        }
+        self.release_frame(frame);
+        Err(DropReason::TxFull)
+    }
+
+    fn hold(&mut self, slot: HoldSlot, arrival: Arrival<D::Frame>) -> Result<(), DropReason> {
+        match self.held.get_mut(slot.0 as usize) {
+            Some(place @ None) => {
+                *place = Some(arrival);
+                self.count_held();
+                Ok(())
+            }
+            _ => {
+                self.release_frame(arrival.received.frame);
+                Err(DropReason::HoldFull)
+            }
+        }
+    }
+
+    fn count_held(&self) {
+        self.counters.held.set(self.held.iter().flatten().count() as u64);
+    }
+
+    fn hand_over(&mut self, thread: ThreadId, received: Received<D::Frame>) -> Result<(), DropReason> {
+        let Received { frame, start, end } = received;
+        match self.mailboxes.put(thread, Crossing { frame, purpose: Purpose::Process { start, end } }) {
+            Ok(()) => {
+                self.counters.to_threads.add(1);
+                self.mark(thread);
+                Ok(())
+            }
+            Err(crossing) => {
+                self.release_frame(crossing.frame);
+                Err(DropReason::MailboxFull)
+            }
+        }
+    }
+
+    fn mark(&mut self, thread: ThreadId) {
+        if let Some(marked) = self.notify.0.get_mut(usize::from(thread.0)) {
+            *marked = true;
+        }
+    }
+
+    /// To the pool that the frame belongs to.
+    fn release_frame(&mut self, frame: D::Frame) {
+        if self.device.home(&frame) == self.mailboxes.me() {
+            self.free.push(frame);
+        } else {
+            self.strays.push(frame);
+        }
+    }
+
+    /// Takes completions back, and sends home what is not ours.
+    fn reap(&mut self) {
+        let known = self.free.len();
+        self.device.reap(&mut self.free);
+        if self.mailboxes.threads() == 1 {
+            return;
+        }
+        let mut place = known;
+        while let Some(frame) = self.free.get(place) {
+            if self.device.home(frame) == self.mailboxes.me() {
+                place += 1;
+            } else {
+                let stray = self.free.swap_remove(place);
+                self.strays.push(stray);
+            }
+        }
+        self.send_home();
+    }
+
+    fn send_home(&mut self) {
+        while let Some(frame) = self.strays.pop() {
+            let home = self.device.home(&frame);
+            match self.mailboxes.put(home, Crossing { frame, purpose: Purpose::Home }) {
+                Ok(()) => self.mark(home),
+                Err(crossing) => {
+                    self.strays.push(crossing.frame);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl<D: Device> Outlet for Port<D> {
+    fn originate(&mut self, build: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames> {
+        let mut frame = self.free.pop().ok_or(OutOfFrames)?;
+        let end = build(self.device.bytes(&mut frame));
+        // Counted as come in at the same time as sent, so that the sum holds at any moment.
+        if self.send(Received { frame, start: 0, end }).is_err() {
+            return Err(OutOfFrames);
+        }
+        self.counters.originated.add(1);
+        self.counters.tx_packets.add(1);
+        self.counters.tx_bytes.add(end as u64);
+        Ok(())
+    }
+
+    fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {
+        let Some(mut arrival) = self.held.get_mut(slot.0 as usize).and_then(Option::take) else { return };
+        let Received { frame, start, end } = &mut arrival.received;
+        let mut packet = Packet::new(self.device.bytes(frame), *start, *end, arrival.origin);
+        let verdict = decide(&mut packet);
+        (*start, *end) = (packet.start(), packet.end());
+        if let Err(reason) = self.carry_out(verdict, arrival) {
+            self.counters.dropped(reason);
+        }
+        self.count_held();
+    }
+}
+
+/// The largest batch.
+pub const MAX_BATCH: usize = 256;

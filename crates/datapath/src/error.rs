@@ -1,0 +1,48 @@
+//! Why a data plane does not start.
+
+/// Said in words, with the command that mends it where there is one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The packet memory could not be made.
+    #[error("packet memory: {0}")]
+    Umem(String),
+    /// A socket could not be bound.
+    #[error("{interface} queue {queue}: cannot bind an AF_XDP socket: {why}")]
+    Bind {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// What the kernel said.
+        why: String,
+    },
+    /// Another socket has the queue.
+    #[error("{interface} queue {queue}: another AF_XDP socket has it")]
+    Busy {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// The queue refused zero-copy.
+    #[error("{interface} queue {queue}: no zero-copy")]
+    NoZeroCopy {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// Something is wrong with the interface.
+    #[error("{0}")]
+    Interface(String),
+    /// The XDP program.
+    #[error("XDP program: {0}")]
+    Steer(String),
+    /// The connection tables.
+    #[error("connection table: {0}")]
+    Flows(String),
+    /// A packet thread.
+    #[error("packet thread: {0}")]
+    Thread(#[from] std::io::Error),
+}

@@ -1,0 +1,292 @@
+//! A network interface: what it is, and what about it would spoil the balancer's work.
+//!
+//! In: an interface's name, in the calling thread's network namespace. Out: [`Interface`], plain facts, and
+//! [`Finding`]s, each with the command that mends it.
+//! Not here: changing anything. After a SIGKILL nobody could put it back.
+//! Invariant: `findings` is a function of the facts alone. `/sys` is not read: it may show another namespace.
+//! Source: Linux `include/uapi/linux/{rtnetlink,ethtool}.h`.
+
+mod ethtool;
+mod link;
+mod privilege;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+
+pub use privilege::{Privileges, privilege_findings};
+
+/// What is known of one interface at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index in this network namespace.
+    pub index: u32,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// The longest IP packet that it carries, in bytes.
+    pub mtu_bytes: u32,
+    /// An administrator has switched it on.
+    pub is_up: bool,
+    /// The other end is there.
+    pub has_carrier: bool,
+    /// The driver's name, such as `veth` or `virtio_net`; empty when it does not say.
+    pub driver: String,
+    /// Receive queues that are on.
+    pub queues: u32,
+    /// Receive queues that could be on.
+    pub max_queues: u32,
+    /// What the device does to packets before XDP sees them.
+    pub features: Features,
+    /// The interface that this one is a part of.
+    pub master: Option<Master>,
+    /// The id of the XDP program that is attached.
+    pub xdp_program: Option<u32>,
+}
+
+/// Offloads that change what XDP sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Large receive offload: segments are merged, and the merged packet exceeds the MTU.
+    pub lro: bool,
+    /// Receive offload in hardware: the same by other means.
+    pub gro_hw: bool,
+    /// The VLAN tag is taken off the frame and kept beside it, where XDP does not see it.
+    pub rx_vlan: bool,
+}
+
+/// The interface that another one is a part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// Its name; its index in digits when it has none here.
+    pub name: String,
+    /// What it makes of its part: `bond`, `team`, `bridge`, `vrf`; empty when it does not say.
+    pub kind: String,
+}
+
+/// Whether the balancer can work with what was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// It would lose packets, or not start: it must not run.
+    Refuse,
+    /// It runs, and an operator should know.
+    Warn,
+}
+
+/// One thing that is wrong, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found, and what comes of it.
+    pub what: String,
+    /// What mends it: a command where there is one.
+    pub mend: String,
+}
+
+/// Why an interface could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// No interface can have this name.
+    #[error("`{name}` is no interface name: 1 to 15 bytes, without `/` and white space")]
+    Name {
+        /// The name as given.
+        name: String,
+    },
+    /// This network namespace has no such interface.
+    #[error("there is no interface `{name}` in this network namespace")]
+    Absent {
+        /// The name as given.
+        name: String,
+    },
+    /// It has no Ethernet address.
+    #[error("`{name}` is not an Ethernet interface")]
+    NotEthernet {
+        /// The name as given.
+        name: String,
+    },
+    /// The kernel refused a question, or its answer was not understood.
+    #[error("cannot read interface `{name}`: {call}")]
+    Kernel {
+        /// The name as given.
+        name: String,
+        /// What was asked.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Interface {
+    /// Reads the facts of interface `name` in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`InterfaceError`]. A device that does not know a question about its driver, channels or offloads is
+    /// no error: the name is empty, the queues are those that it was made with, the offloads are off.
+    /// # Cost
+    /// One netlink request and five ioctls.
+    pub fn read(name: &str) -> Result<Self, InterfaceError> {
+        let name_bytes = checked_name(name)?;
+        let link = link::read(name)?;
+        let ethtool = ethtool::Ethtool::new(name_bytes).map_err(|source| InterfaceError::Kernel {
+            name: name.to_owned(),
+            call: "socket",
+            source,
+        })?;
+        let (queues, max_queues) = ethtool.channels().unwrap_or((link.queues, link.queues));
+        Ok(Self {
+            name: name.to_owned(),
+            index: link.index,
+            mac: link.mac,
+            mtu_bytes: link.mtu_bytes,
+            is_up: link.is_up,
+            has_carrier: link.has_carrier,
+            driver: ethtool.driver().unwrap_or_default(),
+            queues,
+            max_queues,
+            features: ethtool.features().unwrap_or_default(),
+            master: link.master,
+            xdp_program: link.xdp_program,
+        })
+    }
+
+    /// Whether this interface is a part of a bond or a team, to which XDP cannot be attached by itself.
+    #[must_use]
+    pub fn is_slave(&self) -> bool {
+        self.master.as_ref().is_some_and(|master| matches!(master.kind.as_str(), "bond" | "team"))
+    }
+
+    /// What is wrong with this interface, the worst first.
+    ///
+    /// `frame_room_bytes` is what one UMEM frame holds of a packet: the frame's size without what the kernel
+    /// reserves, such as 2,048 - 256.
+    #[must_use]
+    pub fn findings(&self, frame_room_bytes: u32) -> Vec<Finding> {
+        let mut findings: Vec<Finding> = [
+            self.slave(),
+            self.occupied(),
+            self.too_long(frame_room_bytes),
+            self.merged("LRO", "lro", self.features.lro),
+            self.merged("GRO-HW", "rx-gro-hw", self.features.gro_hw),
+            self.too_few_channels(),
+            self.tags_lost(),
+            self.down(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        findings.sort_by_key(|finding| finding.severity == Severity::Warn); // stable: the order above stays
+        findings
+    }
+
+    fn slave(&self) -> Option<Finding> {
+        let master = self.master.as_ref().filter(|_| self.is_slave())?;
+        let (name, Master { name: above, kind }) = (&self.name, master);
+        Some(refuse(
+            format!("{name} is a slave of the {kind} {above}: the kernel refuses XDP on it"),
+            format!("name {above} as the interface, or take {name} out: ip link set dev {name} nomaster"),
+        ))
+    }
+
+    fn occupied(&self) -> Option<Finding> {
+        let (name, program) = (&self.name, self.xdp_program?);
+        Some(refuse(
+            format!("{name} already has an XDP program, id {program}"),
+            format!("end the process that attached it, or: ip link set dev {name} xdp off"),
+        ))
+    }
+
+    fn too_long(&self, frame_room_bytes: u32) -> Option<Finding> {
+        let allowed = frame_room_bytes.saturating_sub(LINK_HEADER_BYTES + MAX_GROWTH_BYTES);
+        let (name, mtu) = (&self.name, self.mtu_bytes);
+        (mtu > allowed).then(|| {
+            refuse(
+                format!("{name} has an MTU of {mtu} bytes, a UMEM frame holds packets of up to {allowed}"),
+                format!("ip link set dev {name} mtu {allowed}"),
+            )
+        })
+    }
+
+    fn merged(&self, what: &str, switch: &str, is_on: bool) -> Option<Finding> {
+        let name = &self.name;
+        // virtio_net turns its own off while an XDP program is attached.
+        (is_on && self.driver != VIRTIO).then(|| {
+            refuse(
+                format!("{name} has {what} on: it merges packets into longer ones than the MTU"),
+                format!("ethtool -K {name} {switch} off"),
+            )
+        })
+    }
+
+    fn too_few_channels(&self) -> Option<Finding> {
+        let Self { name, queues, max_queues, driver, .. } = self;
+        (driver == VIRTIO && queues < max_queues).then(|| {
+            refuse(
+                format!("{name} has {queues} of {max_queues} channels on: {VIRTIO} loses what is steered to the others under XDP"),
+                format!("ethtool -L {name} combined {max_queues}"),
+            )
+        })
+    }
+
+    fn tags_lost(&self) -> Option<Finding> {
+        let name = &self.name;
+        (self.features.rx_vlan && !VIRTUAL_DRIVERS.contains(&self.driver.as_str())).then(|| {
+            warn(
+                format!("{name} has rxvlan on: VLAN tags are taken off before XDP sees them, and are lost"),
+                format!("ethtool -K {name} rxvlan off"),
+            )
+        })
+    }
+
+    fn down(&self) -> Option<Finding> {
+        let name = &self.name;
+        if !self.is_up {
+            return Some(warn(format!("{name} is down"), format!("ip link set dev {name} up")));
+        }
+        (!self.has_carrier).then(|| {
+            warn(format!("{name} has no carrier"), "look at the cable and at the other end".to_owned())
+        })
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (mend: {})", self.what, self.mend)
+    }
+}
+
+fn refuse(what: String, mend: String) -> Finding {
+    Finding { severity: Severity::Refuse, what, mend }
+}
+
+fn warn(what: String, mend: String) -> Finding {
+    Finding { severity: Severity::Warn, what, mend }
+}
+
+/// The name as an `ifreq` has it, zero-terminated; what the kernel's `dev_valid_name` allows.
+fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
+    let bytes = name.as_bytes();
+    let is_bad = |byte: &u8| *byte == 0 || *byte == b'/' || *byte == b':' || byte.is_ascii_whitespace();
+    if bytes.is_empty()
+        || bytes.len() >= libc::IFNAMSIZ
+        || name == "."
+        || name == ".."
+        || bytes.iter().any(is_bad)
+    {
+        return Err(InterfaceError::Name { name: name.to_owned() });
+    }
+    let mut padded = [0; libc::IFNAMSIZ];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    Ok(padded)
+}
+
+const VIRTIO: &str = "virtio_net";
+/// Drivers whose frames never had a tag taken off by hardware.
+const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
+/// Ethernet and two VLAN tags.
+const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
+/// The most head room that the steering program opens in front of a packet.
+const MAX_GROWTH_BYTES: u32 = crate::steer::MAX_GROWTH_BYTES as u32;

@@ -1,0 +1,109 @@
+//! What the process may do: the capabilities that AF_XDP, packet sockets and BPF ask for.
+//!
+//! In: `/proc/self/status`. Out: [`Privileges`] and [`Finding`]s. Not here: giving privileges up (the binary).
+//! Source: capabilities(7).
+
+use std::io;
+
+use super::{Finding, Severity};
+
+/// The effective capabilities of the calling thread's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Privileges {
+    effective: u64,
+}
+
+impl Privileges {
+    /// From a mask with capability `n` at bit `n`.
+    #[must_use]
+    pub const fn from_mask(effective: u64) -> Self {
+        Self { effective }
+    }
+
+    /// Those of this process.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted, or says nothing of them.
+    pub fn read() -> io::Result<Self> {
+        Self::parse(&std::fs::read_to_string("/proc/self/status")?)
+            .ok_or_else(|| io::Error::other("/proc/self/status has no line CapEff"))
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok().map(Self::from_mask)
+    }
+
+    /// Whether all of what `needed` names is missing; holding one of the names suffices.
+    fn lacks(self, needed: &Needed) -> bool {
+        needed.any_of.iter().all(|(bit, _)| self.effective & 1 << bit == 0)
+    }
+}
+
+/// Names each capability that is missing, and what it would be used for.
+#[must_use]
+pub fn privilege_findings(privileges: Privileges) -> Vec<Finding> {
+    NEEDED.iter().filter(|needed| privileges.lacks(needed)).map(missing).collect()
+}
+
+fn missing(needed: &Needed) -> Finding {
+    let names: Vec<&str> = needed.any_of.iter().map(|(_, name)| *name).collect();
+    let capability = names.first().copied().unwrap_or_default();
+    Finding {
+        severity: Severity::Refuse,
+        what: format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose),
+        mend: format!("run as root, or under systemd with AmbientCapabilities={capability}"),
+    }
+}
+
+struct Needed {
+    any_of: &'static [(u32, &'static str)],
+    purpose: &'static str,
+}
+
+const NEEDED: [Needed; 3] = [
+    Needed { any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
+    Needed { any_of: &[(13, "CAP_NET_RAW")], purpose: "open AF_XDP sockets" },
+    // Kernels before 5.8 know CAP_SYS_ADMIN alone.
+    Needed {
+        any_of: &[(39, "CAP_BPF"), (21, "CAP_SYS_ADMIN")],
+        purpose: "load BPF programs and make their maps",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: u64 = 1 << 12 | 1 << 13 | 1 << 21 | 1 << 39;
+
+    #[test]
+    fn each_missing_capability_is_named() {
+        for (mask, names) in [
+            (ALL, vec![]),
+            (ALL & !(1 << 39), vec![]), // CAP_SYS_ADMIN stands in
+            (ALL & !(1 << 21), vec![]), // CAP_BPF is enough
+            (ALL & !(1 << 12), vec!["CAP_NET_ADMIN"]),
+            (ALL & !(1 << 13), vec!["CAP_NET_RAW"]),
+            (1 << 12 | 1 << 13, vec!["CAP_BPF or CAP_SYS_ADMIN"]),
+            (0, vec!["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF or CAP_SYS_ADMIN"]),
+            (!ALL, vec!["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF or CAP_SYS_ADMIN"]),
+        ] {
+            let findings = privilege_findings(Privileges::from_mask(mask));
+            assert_eq!(findings.len(), names.len(), "{mask:x}: {findings:?}");
+            for (finding, name) in findings.iter().zip(names) {
+                assert!(finding.what.contains(&format!("lacks {name},")), "{mask:x}: {}", finding.what);
+                assert_eq!(finding.severity, Severity::Refuse);
+            }
+        }
+    }
+
+    #[test]
+    fn the_effective_set_is_read_from_the_status_file() {
+        let status =
+            "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000003000\nCapBnd:\t000001ffffffffff\n";
+        assert_eq!(Privileges::parse(status), Some(Privileges::from_mask(0x3000)));
+        assert_eq!(Privileges::parse("Name:\tx\n"), None);
+        assert_eq!(Privileges::parse("CapEff:\tzebra\n"), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! Facts in, findings out.
+
+use super::*;
+
+const FRAME_ROOM: u32 = 2_048 - 256;
+
+fn sound(driver: &str) -> Interface {
+    Interface {
+        name: "eth0".to_owned(),
+        index: 7,
+        mac: [2, 0, 0, 0, 0, 1],
+        mtu_bytes: 1_500,
+        is_up: true,
+        has_carrier: true,
+        driver: driver.to_owned(),
+        queues: 4,
+        max_queues: 4,
+        features: Features::default(),
+        master: None,
+        xdp_program: None,
+    }
+}
+
+fn slave_of(kind: &str) -> Option<Master> {
+    Some(Master { name: "up0".to_owned(), kind: kind.to_owned() })
+}
+
+/// What is changed about a sound interface of a driver, and what is then said and advised.
+type Row = (&'static str, fn(&mut Interface), &'static [(Severity, &'static str, &'static str)]);
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    ("ixgbe", |_| (), &[]),
+    ("ixgbe", |i| i.master = slave_of("bond"), &[(Severity::Refuse, "slave of the bond up0", "ip link set dev eth0 nomaster")]),
+    ("ixgbe", |i| i.master = slave_of("team"), &[(Severity::Refuse, "slave of the team up0", "name up0 as the interface")]),
+    ("ixgbe", |i| i.master = slave_of("bridge"), &[]),
+    ("ixgbe", |i| i.xdp_program = Some(42), &[(Severity::Refuse, "XDP program, id 42", "ip link set dev eth0 xdp off")]),
+    ("ixgbe", |i| i.mtu_bytes = 1_707, &[]),
+    ("ixgbe", |i| i.mtu_bytes = 1_708, &[(Severity::Refuse, "MTU of 1708 bytes, a UMEM frame holds packets of up to 1707", "ip link set dev eth0 mtu 1707")]),
+    ("ixgbe", |i| i.features.lro = true, &[(Severity::Refuse, "LRO on", "ethtool -K eth0 lro off")]),
+    ("ixgbe", |i| i.features.gro_hw = true, &[(Severity::Refuse, "GRO-HW on", "ethtool -K eth0 rx-gro-hw off")]),
+    ("virtio_net", |i| i.features.gro_hw = true, &[]),
+    ("virtio_net", |i| i.queues = 3, &[(Severity::Refuse, "3 of 4 channels on", "ethtool -L eth0 combined 4")]),
+    ("ixgbe", |i| i.queues = 3, &[]),
+    ("ixgbe", |i| i.features.rx_vlan = true, &[(Severity::Warn, "rxvlan on", "ethtool -K eth0 rxvlan off")]),
+    ("veth", |i| i.features.rx_vlan = true, &[]),
+    ("ixgbe", |i| i.is_up = false, &[(Severity::Warn, "is down", "ip link set dev eth0 up")]),
+    ("ixgbe", |i| i.has_carrier = false, &[(Severity::Warn, "no carrier", "cable")]),
+    ("ixgbe", |i| { i.is_up = false; i.has_carrier = false; i.features = Features { lro: true, gro_hw: true, rx_vlan: true }; }, &[
+        (Severity::Refuse, "LRO on", "lro off"),
+        (Severity::Refuse, "GRO-HW on", "rx-gro-hw off"),
+        (Severity::Warn, "rxvlan on", "rxvlan off"),
+        (Severity::Warn, "is down", "up"),
+    ]),
+];
+
+#[test]
+fn each_fault_is_named_with_its_mend_and_nothing_else_is() {
+    for (row, (driver, change, expected)) in ROWS.iter().enumerate() {
+        let mut interface = sound(driver);
+        change(&mut interface);
+        let findings = interface.findings(FRAME_ROOM);
+        assert_eq!(findings.len(), expected.len(), "row {row}: {findings:?}");
+        for (finding, (severity, what, mend)) in findings.iter().zip(*expected) {
+            assert_eq!(finding.severity, *severity, "row {row}: {finding}");
+            assert!(finding.what.contains(what), "row {row}: {finding}");
+            assert!(finding.mend.contains(mend), "row {row}: {finding}");
+            assert!(finding.what.starts_with("eth0 "), "row {row}: {finding}");
+        }
+    }
+}
+
+#[test]
+fn an_impossible_name_is_refused_before_the_kernel_is_asked() {
+    for name in ["", ".", "..", "a/b", "a b", "a\0b", "a:1", "a\n", "sixteen_bytes_xx"] {
+        assert!(matches!(Interface::read(name), Err(InterfaceError::Name { .. })), "{name:?}");
+    }
+}
+
+#[test]
+fn a_name_that_no_interface_has_is_reported_as_absent() {
+    let error = Interface::read("no-such-link").unwrap_err();
+    assert_eq!(error.to_string(), "there is no interface `no-such-link` in this network namespace");
+}
+
+#[test]
+fn the_loopback_interface_can_be_read_without_privilege() {
+    let lo = Interface::read("lo").unwrap();
+    assert_eq!((lo.name.as_str(), lo.index, lo.mac), ("lo", 1, [0; 6]));
+    assert_eq!((lo.queues, lo.max_queues, lo.master), (1, 1, None));
+}

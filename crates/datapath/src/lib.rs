@@ -1,0 +1,41 @@
+//! AF_XDP: the kernel-facing half of the data plane.
+//!
+//! In: a snapshot to follow and an interface. Out: packets on their way, counters. Rooms: `interface` (what is there),
+//! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `mailbox` and `wake` (between threads),
+//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped).
+//! Not here: what a packet means (`forwarder`), configuration.
+//! Unsafe code of the workspace stands here, since rings, packet memory and system calls are shared with the kernel.
+
+#![allow(
+    unsafe_code,
+    reason = "packet memory and rings are shared with the kernel; each block says what it rests on"
+)]
+
+mod attach;
+mod dataplane;
+pub mod decap;
+mod device;
+mod engine;
+mod error;
+pub mod interface;
+mod mailbox;
+mod memory;
+pub mod pcap;
+pub mod steer;
+mod sync;
+mod thread;
+mod umem;
+mod wake;
+mod xsk;
+
+pub use attach::{AttachError, AttachMode};
+pub use dataplane::{DataPlane, Settings};
+pub use device::{Device, InKernel, Received};
+pub use engine::{Census, Engine, MAX_BATCH, Notify};
+pub use error::StartError;
+pub use mailbox::{Crossing, Mailboxes, Purpose, mesh};
+pub use memory::{MemoryDevice, MemoryFrame};
+pub use thread::{Idle, SocketCounters};
+pub use umem::{CHUNK, Frame, XDP_HEADROOM};
+pub use wake::Waker;
+pub use xsk::{SocketMode, XskDevice};

@@ -1,0 +1,156 @@
+//! A packet thread: pinned, runs its engine until it is told to stop, and sleeps when nothing comes.
+//!
+//! In: an engine over one queue's socket. Out: its counters. The only place that reads the clock, once a turn.
+//! Invariant: a batch is what has arrived; nothing waits for a batch to fill.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use forwarder::{Now, Pipeline, ThreadCounters};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::engine::Engine;
+use crate::wake::Waker;
+use crate::xsk::XskDevice;
+
+/// What a thread does while nothing arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idle {
+    /// How long it looks at its rings without sleeping.
+    pub spin: Duration,
+    /// Whether it sleeps after that, or spins on.
+    pub sleep: bool,
+}
+
+/// What the kernel counted on a thread's socket, and the state of its rings. Read by others at any time.
+#[derive(Debug, Default)]
+pub struct SocketCounters {
+    /// Frames dropped for other reasons than those below.
+    pub rx_dropped: AtomicU64,
+    /// Frames dropped since the receive ring was full: the thread is too slow.
+    pub rx_ring_full: AtomicU64,
+    /// Times that the fill ring was found empty: frames do not come back fast enough.
+    pub rx_fill_ring_empty: AtomicU64,
+    /// Transmit descriptors that the kernel refused: a bug.
+    pub tx_invalid: AtomicU64,
+    /// Fill descriptors that the kernel refused: a bug.
+    pub rx_invalid: AtomicU64,
+    /// Times that the transmit ring was found empty: normal.
+    pub tx_ring_empty: AtomicU64,
+    /// Turns that began with the fill ring below a quarter.
+    pub fill_low: AtomicU64,
+    /// Turns of the loop; stands still when the thread hangs (and when it sleeps).
+    pub turns: AtomicU64,
+}
+
+/// What a packet thread is made of.
+pub(crate) struct PacketThread {
+    pub(crate) engine: Engine<XskDevice, Pipeline>,
+    pub(crate) counters: Arc<ThreadCounters>,
+    pub(crate) socket: Arc<SocketCounters>,
+    pub(crate) wakers: Arc<[Waker]>,
+    pub(crate) number: usize,
+    pub(crate) idle: Idle,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) origin: Instant,
+}
+
+impl PacketThread {
+    /// Until `stop`. What is in the rings then is still sent.
+    pub(crate) fn run(mut self) {
+        pin(self.number);
+        let mut idle_since: Option<Instant> = None;
+        let mut next_statistics = self.origin;
+        while !self.stop.load(Ordering::Relaxed) {
+            let begin = Instant::now();
+            let count = self.engine.step(now(begin, self.origin));
+            self.wake_others();
+            self.socket.turns.fetch_add(1, Ordering::Relaxed);
+            if begin >= next_statistics {
+                self.copy_statistics();
+                next_statistics = begin + STATISTICS_EVERY;
+            }
+            if count > 0 {
+                idle_since = None;
+                let busy = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.counters.busy_nanos.add(busy);
+                continue;
+            }
+            let since = *idle_since.get_or_insert(begin);
+            if self.idle.sleep && begin.duration_since(since) >= self.idle.spin {
+                self.sleep();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        self.engine.step(now(Instant::now(), self.origin));
+        self.copy_statistics();
+    }
+
+    fn wake_others(&mut self) {
+        let wakers = &self.wakers;
+        self.engine.notify().drain(|thread| {
+            if let Some(waker) = wakers.get(usize::from(thread.0)) {
+                waker.wake();
+            }
+        });
+    }
+
+    /// Until a packet, a frame from another thread, a request, or the time-out by which held things move on.
+    fn sleep(&mut self) {
+        let Some(waker) = self.wakers.get(self.number) else { return };
+        waker.sleeper().about_to_sleep();
+        if self.engine.has_mail() {
+            waker.sleeper().awake();
+            return;
+        }
+        let socket = self.engine.device_mut().fd();
+        // SAFETY: the socket belongs to the engine, which outlives this borrow.
+        let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+        let mut wanted = [PollFd::new(socket, PollFlags::POLLIN), PollFd::new(waker.fd(), PollFlags::POLLIN)];
+        // An interrupted or failed poll is a turn of the loop like any other.
+        let _ = poll(&mut wanted, PollTimeout::from(SLEEP_AT_MOST_MS));
+        waker.sleeper().awake();
+        waker.silence();
+    }
+
+    fn copy_statistics(&mut self) {
+        let low = self.engine.device_mut().fill_is_low();
+        let to = &self.socket;
+        to.fill_low.fetch_add(u64::from(low), Ordering::Relaxed);
+        let Ok(from) = self.engine.device_mut().statistics() else { return };
+        to.rx_dropped.store(from.rx_dropped(), Ordering::Relaxed);
+        to.rx_ring_full.store(from.rx_ring_full(), Ordering::Relaxed);
+        to.rx_fill_ring_empty.store(from.rx_fill_ring_empty_descs(), Ordering::Relaxed);
+        to.tx_invalid.store(from.tx_invalid_descs(), Ordering::Relaxed);
+        to.rx_invalid.store(from.rx_invalid_descs(), Ordering::Relaxed);
+        to.tx_ring_empty.store(from.tx_ring_empty_descs(), Ordering::Relaxed);
+    }
+}
+
+fn now(moment: Instant, origin: Instant) -> Now {
+    let nanos = moment.duration_since(origin).as_nanos();
+    Now::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Puts the thread on the `number`th of the processors that the process may use, round again when there are fewer.
+fn pin(number: usize) {
+    let me = Pid::from_raw(0);
+    let Ok(allowed) = sched_getaffinity(me) else { return };
+    let cpus: Vec<usize> = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
+    let Some(cpu) = cpus.get(number % cpus.len().max(1)) else { return };
+    let mut one = CpuSet::new();
+    let pinned = one.set(*cpu).and_then(|()| sched_setaffinity(me, &one));
+    match pinned {
+        Ok(()) => tracing::debug!(thread = number, cpu, "packet thread pinned"),
+        Err(error) => tracing::warn!(thread = number, cpu, %error, "packet thread not pinned"),
+    }
+}
+
+const STATISTICS_EVERY: Duration = Duration::from_secs(1);
+/// Also bounds how long what time alone causes waits on a thread that nobody wakes.
+const SLEEP_AT_MOST_MS: u8 = 100;

@@ -1,0 +1,98 @@
+//! A network namespace of the test's own thread with one veth pair: `near` has the program, `far` sends.
+//!
+//! The namespace has no name, and goes with the thread. Addresses are not made up by the kernel, so that no
+//! frame runs but the test's.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrLike, SockaddrStorage, bind,
+    recvmsg, sendmsg, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+
+pub(crate) const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// Enters a fresh namespace and makes the pair, with 4 queues at each end.
+pub(crate) fn enter() {
+    unshare(CloneFlags::CLONE_NEWNET).expect("root is needed");
+    ip("link set lo up");
+    ip("link add near address 02:00:00:00:00:01 numrxqueues 4 numtxqueues 4 type veth \
+        peer name far address 02:00:00:00:00:02 numrxqueues 4 numtxqueues 4");
+    for end in ["near", "far"] {
+        ip(&format!("link set {end} addrgenmode none up"));
+        run("ethtool", &format!("-K {end} tx off tso off gso off gro off"));
+    }
+}
+
+pub(crate) fn ip(arguments: &str) {
+    run("ip", arguments);
+}
+
+pub(crate) fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split_whitespace()).output().expect(program);
+    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A packet socket on one interface: sends whole frames, and sees those that XDP has passed.
+pub(crate) struct Wire(OwnedFd);
+
+impl Wire {
+    pub(crate) fn on(interface: &str) -> Self {
+        let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)
+            .expect("packet socket");
+        let index = nix::net::if_::if_nametoindex(interface).unwrap();
+        let address = libc::sockaddr_ll {
+            sll_family: u16::try_from(libc::AF_PACKET).unwrap(),
+            sll_protocol: 3_u16.to_be(), // ETH_P_ALL
+            sll_ifindex: i32::try_from(index).unwrap(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let size = u32::try_from(size_of_val(&address)).unwrap();
+        // SAFETY: `address` is a whole `sockaddr_ll`.
+        let address = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(size)) };
+        bind(fd.as_raw_fd(), &address.unwrap()).unwrap();
+        setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(0, 200_000)).unwrap();
+        Self(fd)
+    }
+
+    pub(crate) fn send(&self, frame: &[u8]) {
+        let sent = sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(frame)], &[], MsgFlags::empty(), None);
+        assert_eq!(sent, Ok(frame.len()));
+    }
+
+    /// The next frame that came in, or `None` after 200 ms. What the interface itself sent is skipped.
+    pub(crate) fn receive(&self) -> Option<Vec<u8>> {
+        loop {
+            let mut frame = vec![0; 4096];
+            let mut parts = [IoSliceMut::new(&mut frame)];
+            let got = recvmsg::<SockaddrStorage>(self.0.as_raw_fd(), &mut parts, None, MsgFlags::empty());
+            let got = got.ok()?;
+            let outgoing = got.address.and_then(|from| from.as_link_addr().map(|link| link.pkttype() == 4));
+            let length = got.bytes;
+            if outgoing != Some(true) {
+                frame.truncate(length);
+                return Some(frame);
+            }
+        }
+    }
+}
+
+/// Asks `holds` again and again for a second.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..100 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("not within a second: {what}");
+}

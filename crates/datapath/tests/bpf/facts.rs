@@ -1,0 +1,72 @@
+//! What is read of a real interface.
+
+use std::process::Command;
+
+use datapath::decap::Decap;
+use datapath::interface::{Features, Interface, Privileges, Severity, privilege_findings};
+use datapath::steer::{NoSocket, Steer, SteerOptions};
+
+use crate::bed;
+
+#[test]
+fn a_veth_end_is_read_as_it_was_made() {
+    bed::enter();
+    bed::ip("link set near mtu 1400");
+    bed::run("ethtool", "-K near rxvlan off");
+    let near = Interface::read("near").unwrap();
+    assert_eq!((near.mac, near.mtu_bytes, near.driver.as_str()), (bed::NEAR_MAC, 1_400, "veth"));
+    assert_eq!((near.is_up, near.has_carrier), (true, true));
+    assert_eq!((near.master.clone(), near.xdp_program), (None, None));
+    assert_eq!(near.features, Features::default());
+    assert_eq!((near.queues, near.max_queues), (4, 4));
+    assert_eq!(near.findings(1_792), []);
+
+    bed::run("ethtool", "-K near rxvlan on");
+    bed::run("ethtool", "-L near rx 3 tx 3");
+    bed::ip("link set far down");
+    let near = Interface::read("near").unwrap();
+    assert_eq!(near.features, Features { rx_vlan: true, ..Features::default() });
+    assert_eq!((near.queues, near.max_queues), (3, 4));
+    assert_eq!((near.is_up, near.has_carrier), (true, false));
+    assert_eq!(near.findings(1_792).len(), 1, "{:?}", near.findings(1_792));
+
+    bed::ip("link set near mtu 9000");
+    let findings = Interface::read("near").unwrap().findings(1_792);
+    assert_eq!(findings[0].severity, Severity::Refuse);
+    assert!(findings[0].what.contains("MTU of 9000"), "{}", findings[0]);
+}
+
+#[test]
+fn a_part_of_a_bridge_names_its_master() {
+    bed::enter();
+    bed::ip("link add name above type bridge");
+    bed::ip("link set near master above");
+    let near = Interface::read("near").unwrap();
+    let master = near.master.clone().unwrap();
+    assert_eq!((master.name.as_str(), master.kind.as_str()), ("above", "bridge"));
+    assert!(!near.is_slave());
+}
+
+#[test]
+fn the_capabilities_that_are_asked_for_are_enough_for_both_programs() {
+    bed::enter();
+    let child = Command::new("setpriv")
+        .args(["--bounding-set", "-all,+net_admin,+net_raw,+bpf"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "facts::attaches_both", "--ignored"])
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+}
+
+#[test]
+#[ignore = "runs in the process that the_capabilities_that_are_asked_for_are_enough_for_both_programs starts"]
+fn attaches_both() {
+    let privileges = Privileges::read().unwrap();
+    assert_eq!(privileges, Privileges::from_mask(1 << 12 | 1 << 13 | 1 << 39));
+    assert_eq!(privilege_findings(privileges), []);
+    let options = SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
+    let _steer = Steer::attach("near", &options).unwrap();
+    let any = [("0.0.0.0".parse().unwrap(), 0), ("::".parse().unwrap(), 0)];
+    let _decap = Decap::attach("far", &["192.0.2.1".parse().unwrap()], &any).unwrap();
+}

@@ -1,0 +1,77 @@
+//! Frames, written out byte by byte: nothing here is shared with the code under test.
+
+use std::net::IpAddr;
+
+use crate::bed::{FAR_MAC, NEAR_MAC};
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// An Ethernet frame to `near` with `tags` VLAN tags, the outermost of 802.1ad.
+pub(crate) fn frame(tags: usize, packet: &[u8]) -> Vec<u8> {
+    let mut frame = [NEAR_MAC, FAR_MAC].concat();
+    for tag in 0..tags {
+        let kind = if tag == 0 && tags > 1 { 0x88a8_u16 } else { 0x8100 };
+        frame.extend(kind.to_be_bytes());
+        frame.extend([0x20, 100 + u8::try_from(tag).unwrap()]);
+    }
+    let kind = if packet[0] >> 4 == 6 { 0x86dd_u16 } else { 0x0800 };
+    frame.extend(kind.to_be_bytes());
+    frame.extend(packet);
+    frame
+}
+
+/// An IP packet; its family is that of the addresses.
+pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet;
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+            let length = u16::try_from(20 + payload.len()).unwrap();
+            packet[2..4].copy_from_slice(&length.to_be_bytes());
+            let sum = packet.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
+            let sum = !u16::try_from(sum % 0xffff).unwrap(); // ones' complement arithmetic is arithmetic modulo 65,535
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            packet = vec![0x60, 0, 0, 0, 0, 0, protocol, 64];
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+            let length = u16::try_from(payload.len()).unwrap();
+            packet[4..6].copy_from_slice(&length.to_be_bytes());
+        }
+        _ => panic!("two families: {from}, {to}"),
+    }
+    packet.extend(payload);
+    packet
+}
+
+/// UDP without a checksum.
+pub(crate) fn udp(to_port: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + payload.len()).unwrap();
+    let mut datagram = vec![0x30, 0x39];
+    datagram.extend(to_port.to_be_bytes());
+    datagram.extend(length.to_be_bytes());
+    datagram.extend([0, 0]);
+    datagram.extend(payload);
+    datagram
+}
+
+/// GRE of RFC 2784 with the given flag word.
+pub(crate) fn gre(flags: u16, inner: &[u8]) -> Vec<u8> {
+    let kind = if inner[0] >> 4 == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+    [&flags.to_be_bytes(), &kind, inner].concat()
+}
+
+/// UDP and GUE variant 0.
+pub(crate) fn gue(inner: &[u8]) -> Vec<u8> {
+    udp(6080, &[&[0, ip_in_ip(inner), 0, 0], inner].concat())
+}
+
+/// The protocol number of IP in IP for this inner packet.
+pub(crate) fn ip_in_ip(inner: &[u8]) -> u8 {
+    if inner[0] >> 4 == 6 { 41 } else { 4 }
+}

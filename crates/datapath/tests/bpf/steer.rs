@@ -1,0 +1,397 @@
+//! The steering program: each verdict and its count, the map's exactness, and what is left after the end.
+
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::process::{Command, Stdio};
+
+use datapath::interface::Interface;
+use datapath::steer::{Changed, NoSocket, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes};
+use datapath::{AttachError, AttachMode};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use xsk_rs::config::{BindFlags, LibxdpFlags, SocketConfig, UmemConfig};
+use xsk_rs::{FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
+
+use crate::bed::{self, Wire};
+use crate::frames::{frame, ip, packet, udp};
+use crate::run::{DROP, PASS, Program, REDIRECT};
+
+const VIP4: &str = "203.0.113.10";
+const VIP6: &str = "2001:db8:f::10";
+const OPTIONS: SteerOptions = SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
+
+fn attach(options: &SteerOptions) -> Steer {
+    let mut steer = Steer::attach("near", options).unwrap();
+    let added = steer.set_vips([(ip(VIP4), 24), (ip(VIP6), 44)]).unwrap();
+    assert_eq!(added, Changed { added: 2, ..Changed::default() });
+    steer
+}
+
+/// An AF_XDP socket on a queue of `near`, with 32 frames to fill.
+struct Receiver {
+    umem: Umem,
+    rx: RxQueue,
+    _tx: TxQueue,
+    _fill: FillQueue,
+}
+
+impl Receiver {
+    fn on(queue: u32) -> Self {
+        let umem_config = UmemConfig::builder().build().unwrap();
+        let (umem, frames) = Umem::new(umem_config, NonZeroU32::new(32).unwrap(), false).unwrap();
+        let config = SocketConfig::builder()
+            .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
+            .bind_flags(BindFlags::XDP_COPY | BindFlags::XDP_USE_NEED_WAKEUP)
+            .build();
+        // SAFETY: this is the UMEM's only socket, so no other has its fill and completion rings.
+        let (tx, rx, rings) = unsafe { Socket::new(config, &umem, &"near".parse().unwrap(), queue) }.unwrap();
+        let (mut fill, _) = rings.unwrap();
+        // SAFETY: the frames are of this UMEM, and nobody else has them.
+        assert_eq!(unsafe { fill.produce(&frames) }, 32);
+        Self { umem, rx, _tx: tx, _fill: fill }
+    }
+
+    fn on_each_queue(steer: &mut Steer) -> Vec<Self> {
+        let receivers: Vec<Self> = (0..4).map(Self::on).collect();
+        for (queue, receiver) in (0..).zip(&receivers) {
+            steer.set_socket(queue, receiver.rx.fd()).unwrap();
+        }
+        receivers
+    }
+
+    /// The next frame within 200 ms.
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut frames = [FrameDesc::default()];
+        // SAFETY: the descriptors that come out are of this socket's UMEM.
+        let count = unsafe { self.rx.poll_and_consume(&mut frames, 200) }.unwrap();
+        // SAFETY: the kernel has handed this frame over, and it is not filled again.
+        (count > 0).then(|| unsafe { self.umem.data(&frames[0]) }.contents().to_vec())
+    }
+}
+
+/// The frame behind its head room, and how much of that there was.
+fn unmarked(bytes: &[u8]) -> (u8, &[u8]) {
+    let growth = head_room_bytes(bytes[0]);
+    (growth, &bytes[usize::from(growth)..])
+}
+
+fn to(vip: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let from = if ip(vip).is_ipv4() { "198.18.0.1" } else { "2001:db8:c::1" };
+    packet(ip(from), ip(vip), protocol, payload)
+}
+
+#[test]
+fn each_frame_gets_its_verdict_and_moves_one_count() {
+    bed::enter();
+    let mut steer = attach(&OPTIONS);
+    let receiver = Receiver::on(1);
+    steer.set_socket(1, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let (v4, v6) = (to(VIP4, 17, &udp(80, b"x")), to(VIP6, 17, &udp(80, b"x")));
+    let mut group = frame(0, &v4);
+    group[0] |= 1;
+    let mut arp = frame(0, &v4);
+    arp[13] = 6;
+    let mut wrong_version = frame(0, &v4);
+    wrong_version[14] = 0x65;
+    let mut wrong_version6 = frame(0, &v6);
+    wrong_version6[14] = 0x40;
+    let mut like_discovery = frame(0, &to(VIP4, 17, &[135; 30])); // bytes 6 and 40 of IPv4, read as IPv6
+    like_discovery[14 + 6] = 58;
+    let counts = |change: fn(&mut SteerCounts)| {
+        let mut counts = SteerCounts::default();
+        change(&mut counts);
+        counts
+    };
+    let redirected = counts(|c| c.redirected = 1);
+    let passed = counts(|c| c.passed = 1);
+    let discovery = counts(|c| c.neighbour_discovery = 1);
+    let mut rows = vec![
+        (frame(0, &v4), REDIRECT, 24, redirected),
+        (frame(1, &v4), REDIRECT, 24, redirected),
+        (frame(2, &v4), REDIRECT, 24, redirected),
+        (frame(3, &v4), PASS, 0, passed),
+        (frame(0, &v6), REDIRECT, 44, redirected),
+        (frame(1, &v6), REDIRECT, 44, redirected),
+        (frame(2, &v6), REDIRECT, 44, redirected),
+        (group, PASS, 0, counts(|c| c.multicast = 1)),
+        (arp, PASS, 0, passed),
+        (wrong_version, PASS, 0, passed),
+        (wrong_version6, PASS, 0, passed),
+        (frame(0, &to("203.0.113.11", 17, b"")), PASS, 0, passed),
+        (frame(0, &to("2001:db8:f::11", 17, b"")), PASS, 0, passed),
+        (frame(0, &to("::ffff:203.0.113.10", 17, b"")), PASS, 0, passed),
+        (frame(0, &to(VIP6, 58, &[132, 0])), REDIRECT, 44, redirected),
+        (frame(0, &to(VIP6, 58, &[138, 0])), REDIRECT, 44, redirected),
+        (frame(0, &to(VIP6, 58, &[])), REDIRECT, 44, redirected),
+        (frame(0, &to(VIP6, 6, &[135, 0])), REDIRECT, 44, redirected),
+        (frame(0, &to(VIP4, 58, &[135, 0])), REDIRECT, 24, redirected),
+        (like_discovery, REDIRECT, 24, redirected),
+        (frame(0, &to(VIP4, 1, &[8, 0])), REDIRECT, 24, redirected),
+    ];
+    rows.extend((133..=137).map(|kind| (frame(1, &to(VIP6, 58, &[kind, 0])), PASS, 0, discovery)));
+    for (row, (frame, verdict, growth, moved)) in rows.iter().enumerate() {
+        let before = steer.counts().unwrap();
+        let (got, out) = program.run(frame, 1);
+        let (opened, rest) = if got == REDIRECT { unmarked(&out) } else { (0, out.as_slice()) };
+        assert_eq!((got, opened, rest), (*verdict, *growth, frame.as_slice()), "row {row}");
+        assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
+    }
+}
+
+fn difference(after: &SteerCounts, before: &SteerCounts) -> SteerCounts {
+    SteerCounts {
+        redirected: after.redirected - before.redirected,
+        passed: after.passed - before.passed,
+        multicast: after.multicast - before.multicast,
+        neighbour_discovery: after.neighbour_discovery - before.neighbour_discovery,
+        no_socket: after.no_socket - before.no_socket,
+        no_head_room: after.no_head_room - before.no_head_room,
+        socket_gone: after.socket_gone - before.socket_gone,
+    }
+}
+
+#[test]
+fn a_frame_is_for_a_vip_exactly_when_its_ip_header_is_whole() {
+    bed::enter();
+    let mut steer = attach(&OPTIONS);
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    for (packet, header) in [(to(VIP4, 17, &udp(80, b"x")), 20), (to(VIP6, 17, &udp(80, b"x")), 40)] {
+        for tags in 0..=2 {
+            let frame = frame(tags, &packet);
+            for length in 14..=frame.len() {
+                let expected = if length >= 14 + 4 * tags + header { REDIRECT } else { PASS };
+                assert_eq!(program.run(&frame[..length], 0).0, expected, "{length} bytes, {tags} tags");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_growth_is_opened_marked_and_read_back() {
+    bed::enter();
+    let mut steer = attach(&OPTIONS);
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let frame = frame(0, &to(VIP4, 17, &udp(80, b"x")));
+    for growth in 0..=63 {
+        steer.add_vips([(ip(VIP4), growth)]).unwrap();
+        let (verdict, out) = program.run(&frame, 0);
+        assert_eq!((verdict, unmarked(&out)), (REDIRECT, (growth, frame.as_slice())));
+    }
+}
+
+#[test]
+fn without_a_socket_a_frame_stays_whole_and_is_passed_or_dropped_as_told() {
+    for (no_socket, verdict) in [(NoSocket::Pass, PASS), (NoSocket::Drop, DROP)] {
+        bed::enter();
+        let mut steer = attach(&SteerOptions { no_socket, max_queues: 2, ..OPTIONS });
+        let receiver = Receiver::on(0);
+        steer.set_socket(0, receiver.rx.fd()).unwrap();
+        let program = Program::on_near();
+        let frame = frame(0, &to(VIP4, 17, &udp(80, b"x")));
+        for queue in [1, 2, 3] {
+            assert_eq!(program.run(&frame, queue), (verdict, frame.clone()), "queue {queue}");
+        }
+        assert_eq!(program.run(&frame, 0).0, REDIRECT);
+        steer.clear_socket(0).unwrap();
+        steer.clear_socket(0).unwrap();
+        assert_eq!(program.run(&frame, 0), (verdict, frame.clone()));
+        let counts = SteerCounts { redirected: 1, no_socket: 4, ..SteerCounts::default() };
+        assert_eq!(steer.counts().unwrap(), counts);
+        assert!(matches!(steer.set_socket(2, receiver.rx.fd()), Err(SteerError::Map { map: "xsks", .. })));
+        assert!(matches!(steer.clear_socket(2), Err(SteerError::Map { map: "xsks", .. })));
+    }
+}
+
+#[test]
+fn a_frame_without_head_room_is_dropped_and_counted() {
+    bed::enter();
+    let mut steer = attach(&OPTIONS);
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let frame = frame(0, &to(VIP4, 17, &udp(80, b"x")));
+    assert_eq!(program.run_with_metadata(&frame, 0, 200).0, DROP);
+    let counts = SteerCounts { no_head_room: 1, ..SteerCounts::default() };
+    assert_eq!(steer.counts().unwrap(), counts);
+}
+
+#[test]
+fn after_any_changes_the_filter_takes_exactly_the_wanted_vips() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &OPTIONS).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let addresses: Vec<String> = (0..20)
+        .map(|n| if n % 2 == 0 { format!("203.0.113.{n}") } else { format!("2001:db8:f::{n}") })
+        .collect();
+    let sets =
+        prop::collection::vec((0..3, prop::collection::btree_map(0_usize..20, 0_u8..64, 0..=10)), 1..6);
+    let mut held = std::collections::BTreeMap::<usize, u8>::new();
+    let steps = std::cell::RefCell::new((&mut steer, &mut held));
+    let config = ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..ProptestConfig::default()
+    };
+    TestRunner::new(config)
+        .run(&sets, |sets| {
+            let mut steps = steps.borrow_mut();
+            let (steer, held) = &mut *steps;
+            for (operation, set) in sets {
+                let named = |n: usize, growth: u8| (ip(&addresses[n]), growth);
+                let mut after = held.clone();
+                let new = set.keys().filter(|n| !held.contains_key(n)).count();
+                let updated =
+                    set.iter().filter(|(n, growth)| held.get(n).is_some_and(|old| old != *growth)).count();
+                let gone = held.keys().filter(|n| !set.contains_key(n)).count();
+                match operation {
+                    0 => after = set.clone(),
+                    1 => after.extend(&set),
+                    _ => after.retain(|n, _| !set.contains_key(n)),
+                }
+                let vips = set.iter().map(|(n, growth)| named(*n, *growth));
+                let result = match operation {
+                    0 => {
+                        steer.set_vips(vips).map(|changed| (changed.added, changed.updated, changed.removed))
+                    }
+                    1 => {
+                        steer.add_vips(vips).map(|changed| (changed.added, changed.updated, changed.removed))
+                    }
+                    _ => steer.remove_vips(vips.map(|(vip, _)| vip)).map(|removed| (0, 0, removed)),
+                };
+                let held_before = held.len();
+                match result {
+                    Err(SteerError::TooManyVips { wanted, allowed: 8 }) => {
+                        prop_assert!(wanted == after.len() && wanted > 8)
+                    }
+                    Err(other) => return Err(TestCaseError::fail(other.to_string())),
+                    Ok(changes) => {
+                        prop_assert!(after.len() <= 8);
+                        prop_assert_eq!(
+                            changes,
+                            match operation {
+                                0 => (new, updated, gone),
+                                1 => (new, updated, 0),
+                                _ => (0, 0, held_before - after.len()),
+                            }
+                        );
+                        **held = after;
+                    }
+                }
+                for (n, address) in addresses.iter().enumerate() {
+                    let frame = frame(0, &to(address, 17, b""));
+                    let (verdict, out) = program.run(&frame, 0);
+                    let expected = held.get(&n).map_or((PASS, 0), |growth| (REDIRECT, *growth));
+                    prop_assert_eq!((verdict, unmarked(&out).0), expected, "{}", address);
+                }
+                let vips: Vec<(IpAddr, u8)> = steer.vips().collect();
+                prop_assert_eq!(vips.len(), held.len());
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_full_filter_is_exchanged_for_another_in_one_call() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &SteerOptions { max_vips: 1_000, ..OPTIONS }).unwrap();
+    let set = |third: u8| {
+        (0..1_000_u16).map(move |n| {
+            let [high, low] = n.to_be_bytes();
+            (IpAddr::from([198, 18 + third, high, low]), 24)
+        })
+    };
+    assert_eq!(steer.set_vips(set(0)).unwrap(), Changed { added: 1_000, updated: 0, removed: 0 });
+    assert_eq!(steer.set_vips(set(1)).unwrap(), Changed { added: 1_000, updated: 0, removed: 1_000 });
+    assert_eq!(steer.set_vips(set(1)).unwrap(), Changed::default());
+    assert_eq!(steer.set_vips([]).unwrap(), Changed { removed: 1_000, ..Changed::default() });
+}
+
+#[test]
+fn on_the_wire_a_vip_reaches_the_kernel_until_its_queue_has_a_socket() {
+    bed::enter();
+    let mut steer = attach(&OPTIONS);
+    assert_eq!(steer.mode(), AttachMode::Driver);
+    let (near, far) = (Wire::on("near"), Wire::on("far"));
+    let vip = frame(0, &to(VIP4, 17, &udp(80, b"to the VIP")));
+    let other = frame(0, &to("203.0.113.11", 17, &udp(80, b"to another")));
+    for frame in [&vip, &other] {
+        far.send(frame);
+        assert_eq!(near.receive().as_ref(), Some(frame));
+    }
+    let mut receivers = Receiver::on_each_queue(&mut steer);
+    far.send(&vip);
+    far.send(&other);
+    assert_eq!(near.receive().as_ref(), Some(&other));
+    bed::eventually("one redirected frame", || steer.counts().unwrap().redirected == 1);
+    let got: Vec<Vec<u8>> = receivers.iter_mut().filter_map(Receiver::receive).collect();
+    assert_eq!(got.len(), 1);
+    assert_eq!(unmarked(&got[0]), (24, vip.as_slice()));
+    let counts = SteerCounts { redirected: 1, passed: 2, no_socket: 1, ..SteerCounts::default() };
+    assert_eq!(steer.counts().unwrap(), counts);
+}
+
+#[test]
+fn a_driver_that_refuses_xdp_gets_the_program_generic() {
+    bed::enter();
+    bed::ip("link set far mtu 9000"); // veth: the peer's MTU is too large for XDP in the driver
+    let mut steer = attach(&OPTIONS);
+    assert_eq!(steer.mode(), AttachMode::Generic);
+    let mut receivers = Receiver::on_each_queue(&mut steer);
+    let vip = frame(0, &to(VIP4, 17, &udp(80, b"to the VIP")));
+    Wire::on("far").send(&vip);
+    let got: Vec<Vec<u8>> = receivers.iter_mut().filter_map(Receiver::receive).collect();
+    assert_eq!(got.len(), 1);
+    assert_eq!(unmarked(&got[0]), (24, vip.as_slice()));
+}
+
+#[test]
+fn a_second_program_is_refused_and_the_first_goes_when_it_is_dropped() {
+    bed::enter();
+    let steer = attach(&OPTIONS);
+    let id = Interface::read("near").unwrap().xdp_program.unwrap();
+    match Steer::attach("near", &OPTIONS) {
+        Err(SteerError::Attach(AttachError::Occupied { interface, program })) => {
+            assert_eq!((interface.as_str(), program), ("near", id));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(steer);
+    bed::eventually("no program on near", || Interface::read("near").unwrap().xdp_program.is_none());
+    drop(attach(&OPTIONS));
+}
+
+#[test]
+fn a_killed_process_leaves_no_program_behind() {
+    bed::enter();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "steer::attaches_and_waits", "--ignored", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.ends_with(ATTACHED)), "the child says nothing");
+    assert!(Interface::read("near").unwrap().xdp_program.is_some());
+    child.kill().unwrap(); // SIGKILL
+    child.wait().unwrap();
+    bed::eventually("no program on near", || Interface::read("near").unwrap().xdp_program.is_none());
+}
+
+#[test]
+#[ignore = "runs in the process that a_killed_process_leaves_no_program_behind kills"]
+fn attaches_and_waits() {
+    let _steer = attach(&OPTIONS);
+    println!("{ATTACHED}");
+    std::thread::sleep(std::time::Duration::from_secs(30));
+}
+
+const ATTACHED: &str = "attached";

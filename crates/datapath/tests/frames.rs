@@ -1,0 +1,141 @@
+//! No frame is lost: three engines with mailboxes between them, and a forwarder that answers anything.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
+use forwarder::{
+    DropReason, Forward, HoldSlot, Now, Origin, Outlet, Packet, ThreadCounters, ThreadId, Totals, Verdict,
+};
+
+const THREADS: u16 = 3;
+const FRAMES: usize = 96;
+const RING: usize = 48;
+const HOLDS: u32 = 6;
+
+/// xorshift64*: the same run each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
+    }
+}
+
+/// Any verdict, right or wrong: threads that don't exist, slots that are taken.
+struct Anything {
+    random: Random,
+    counters: Arc<ThreadCounters>,
+    held: VecDeque<HoldSlot>,
+}
+
+impl Anything {
+    fn verdict(&mut self, origin: Origin) -> Verdict {
+        match self.random.below(8) {
+            0 | 1 => Verdict::Tx,
+            2 => Verdict::Reply,
+            3 => {
+                let slot = HoldSlot(u32::try_from(self.random.below(u64::from(HOLDS) + 1)).unwrap());
+                self.held.push_back(slot);
+                Verdict::Hold(slot)
+            }
+            4 | 5 if origin == Origin::Wire => {
+                Verdict::ToThread(ThreadId(u16::try_from(self.random.below(4)).unwrap()))
+            }
+            _ => {
+                self.counters.dropped(DropReason::NoVip);
+                Verdict::Drop(DropReason::NoVip)
+            }
+        }
+    }
+}
+
+impl Forward for Anything {
+    fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
+        for (packet, verdict) in packets.iter_mut().zip(verdicts) {
+            assert_eq!(packet.frame().len(), 20, "the packet came through whole");
+            *verdict = self.verdict(packet.origin());
+            if matches!(*verdict, Verdict::Tx | Verdict::Reply) {
+                packet.move_to_front();
+            }
+        }
+    }
+
+    fn poll(&mut self, _: Now, outlet: &mut dyn Outlet) {
+        if self.random.below(4) == 0 {
+            let _ = outlet.originate(&mut |bytes| {
+                bytes[..20].fill(9);
+                20
+            });
+        }
+        if self.random.below(3) == 0
+            && let Some(slot) = self.held.pop_front()
+        {
+            outlet.release(slot, &mut |packet| {
+                packet.move_to_front();
+                self.verdict(packet.origin())
+            });
+        }
+    }
+
+    fn failed(&mut self, reason: DropReason) {
+        self.counters.dropped(reason);
+    }
+
+    fn max_batch(&self) -> usize {
+        16
+    }
+
+    fn hold_slots(&self) -> usize {
+        HOLDS as usize
+    }
+}
+
+type Thread = Engine<MemoryDevice, Anything>;
+
+fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
+    let counters: Vec<_> = (0..THREADS).map(|_| Arc::new(ThreadCounters::new(0, 0))).collect();
+    let engines = mesh::<MemoryFrame>(THREADS, 8).into_iter().map(|mailboxes| {
+        let me = mailboxes.me();
+        let counters = Arc::clone(&counters[usize::from(me.0)]);
+        let random = Random(u64::from(me.0) + 77);
+        let forward = Anything { random, counters: Arc::clone(&counters), held: VecDeque::new() };
+        let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, 128)).collect();
+        let all = FRAMES * usize::from(THREADS);
+        Engine::new(MemoryDevice::new(RING), forward, mailboxes, frames, all, counters)
+    });
+    (engines.collect(), counters)
+}
+
+#[test]
+fn a_million_packets_leave_every_frame_in_exactly_one_place() {
+    let (mut engines, counters) = threads();
+    let mut random = Random(1);
+    let (mut injected, mut turn) = (0u64, 0u64);
+    while injected < 1_000_000 {
+        let which = usize::try_from(random.below(u64::from(THREADS))).unwrap();
+        let engine = &mut engines[which];
+        for _ in 0..random.below(24) {
+            let head = usize::try_from(random.below(40)).unwrap();
+            injected += u64::from(engine.device_mut().inject(&[7; 20], head));
+        }
+        turn += 1;
+        engine.step(Now::from_nanos(turn));
+        let taken = usize::try_from(random.below(20)).unwrap();
+        engine.device_mut().transmitted(taken, |frame| assert_eq!(frame.len(), 20));
+        let total: usize = engines.iter().map(|engine| engine.census().total()).sum();
+        assert_eq!(total, FRAMES * usize::from(THREADS), "turn {turn}");
+        let balance = Totals::from(&*counters[which]);
+        assert_eq!(balance.came, balance.left + balance.held, "turn {turn}");
+    }
+    let received: u64 = counters.iter().map(|c| c.rx_packets.read()).sum();
+    let waiting: u64 = engines.iter().map(|e| e.census().receiving as u64).sum();
+    assert!(received <= injected && injected <= received + waiting);
+    for reason in [DropReason::TxFull, DropReason::MailboxFull, DropReason::HoldFull] {
+        let drops: u64 = counters.iter().map(|c| c.drops(reason)).sum();
+        assert!(drops > 0, "the run never came to {}", reason.name());
+    }
+}

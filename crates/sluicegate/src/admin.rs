@@ -1,0 +1,63 @@
+//! The admin socket: HTTP over a Unix socket, read-only in this version.
+//!
+//! In: requests. Out: `GET /counters`, as JSON. The run loop owns the data plane; a request is a message to it.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::Value;
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
+
+/// A question for the run loop: where to send the figures.
+pub(crate) type Ask = oneshot::Sender<Value>;
+
+/// The socket's file; removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Listens at `path` with permissions `mode`. A socket that a killed process left is replaced; one that answers is not.
+pub(crate) fn listen(path: &Path, mode: u32, questions: mpsc::Sender<Ask>) -> anyhow::Result<Socket> {
+    let at = || format!("admin socket {}", path.display());
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        anyhow::ensure!(
+            std::os::unix::net::UnixStream::connect(path).is_err(),
+            "{}: another process answers there; is a balancer running already?",
+            at()
+        );
+        std::fs::remove_file(path).with_context(at)?;
+    }
+    let listener = UnixListener::bind(path).with_context(at)?;
+    let socket = Socket(path.to_owned());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(at)?;
+    let router = Router::new().route("/counters", get(counters)).with_state(questions);
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the admin socket has ended");
+        }
+    });
+    Ok(socket)
+}
+
+async fn counters(State(questions): State<mpsc::Sender<Ask>>) -> Response {
+    let (ask, answer) = oneshot::channel();
+    if questions.send(ask).await.is_ok()
+        && let Ok(figures) = answer.await
+    {
+        return axum::Json(figures).into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, "the balancer is stopping").into_response()
+}

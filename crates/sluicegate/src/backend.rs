@@ -1,0 +1,105 @@
+//! `sluicegate decap`: the backend's side.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::Args;
+use datapath::decap::{Decap, DecapCounts, host_addresses};
+use serde_json::{Map, Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::logging;
+
+/// What to take off, and from whom.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The interface that tunnelled packets come in on.
+    #[arg(long, value_name = "NAME")]
+    interface: String,
+    /// Take headers off only from these sources: an address or ADDRESS/LENGTH. May be given again.
+    #[arg(long, value_name = "PREFIX", required = true, value_parser = prefix)]
+    from: Vec<(IpAddr, u8)>,
+    /// The addresses that packets are tunnelled to. Default: all of this host.
+    #[arg(long, value_name = "ADDRESS")]
+    local: Vec<IpAddr>,
+    /// Print the counts as JSON lines.
+    #[arg(long)]
+    json: bool,
+    /// Print the counts this often, not only at the end: "1s", "500ms".
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    interval: Option<Duration>,
+}
+
+fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
+    let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
+    let address: IpAddr = address.parse().map_err(|_| format!("`{address}` is no IP address"))?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let len = match len {
+        None => most,
+        Some(len) => {
+            let parsed = len.parse().ok().filter(|len| *len <= most);
+            parsed.ok_or_else(|| format!("`{len}` is no prefix length from 0 to {most}"))?
+        }
+    };
+    Ok((address, len))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = control_plane::config::parse_duration(text).filter(|duration| *duration >= SHORTEST);
+    parsed.ok_or_else(|| format!("`{text}` is no duration of at least 100 ms, such as \"1s\""))
+}
+
+/// Until SIGTERM or SIGINT; then the interface is as it was found.
+pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
+    logging::start_plain()?;
+    let local = if arguments.local.is_empty() { host_addresses()? } else { arguments.local.clone() };
+    let decap = Decap::attach(&arguments.interface, &local, &arguments.from)?;
+    tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses = local.len(), "ready");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(until_told(arguments, &decap))?;
+    say(arguments, &decap.counts()?);
+    Ok(())
+}
+
+async fn until_told(arguments: &Arguments, decap: &Decap) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let every = arguments.interval;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            () = tokio::time::sleep(every.unwrap_or(Duration::MAX)), if every.is_some() => {
+                say(arguments, &decap.counts()?);
+            }
+        }
+    }
+}
+
+fn say(arguments: &Arguments, counts: &DecapCounts) {
+    let taken_off = [
+        ("gre over ipv4", counts.gre.ipv4),
+        ("gre over ipv6", counts.gre.ipv6),
+        ("ipip over ipv4", counts.ipip.ipv4),
+        ("ipip over ipv6", counts.ipip.ipv6),
+        ("gue over ipv4", counts.gue.ipv4),
+        ("gue over ipv6", counts.gue.ipv6),
+    ];
+    let left = [
+        ("refused_source", counts.refused_source),
+        ("malformed", counts.malformed),
+        ("passed", counts.passed),
+    ];
+    if arguments.json {
+        let key = |(name, count): (&str, u64)| (name.replace(' ', "_"), json!(count));
+        let mut line: Map<String, Value> = left.into_iter().map(key).collect();
+        line.insert("taken_off".into(), taken_off.into_iter().map(key).collect::<Map<_, _>>().into());
+        println!("{}", Value::Object(line));
+    } else {
+        for (name, count) in taken_off.into_iter().chain(left) {
+            println!("{name:<16} {count}");
+        }
+    }
+}
+
+const SHORTEST: Duration = Duration::from_millis(100);

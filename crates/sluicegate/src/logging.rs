@@ -1,0 +1,34 @@
+//! Where log lines go: standard error for people or as JSON, or the journal.
+
+use anyhow::Context;
+use control_plane::config::{Log, LogFormat, LogLevel};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Starts logging as the configuration says. Where there is no journal, lines go to standard error.
+pub(crate) fn start(log: Log) -> anyhow::Result<()> {
+    let level = match log.level() {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let registry = tracing_subscriber::registry().with(level);
+    let to_stderr = || tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let started = match (log.format(), tracing_journald::layer()) {
+        (LogFormat::Journald, Ok(journal)) => registry.with(journal).try_init(),
+        (LogFormat::Json, _) => registry.with(to_stderr().json().flatten_event(true)).try_init(),
+        (LogFormat::Human | LogFormat::Journald, _) => {
+            registry.with(to_stderr().with_target(false)).try_init()
+        }
+    };
+    started.context("starting the log")
+}
+
+/// For verbs without a configuration.
+pub(crate) fn start_plain() -> anyhow::Result<()> {
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    tracing_subscriber::registry().with(LevelFilter::INFO).with(layer).try_init().context("starting the log")
+}

@@ -1,0 +1,87 @@
+//! The command line: what the operator types, and the exit code it ends with.
+//!
+//! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `config_check`,
+//! `flow_path` (`where`), `offline` (`replay`), `backend` (`decap`), `logging`.
+//! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod backend;
+mod config_check;
+mod flow_path;
+mod logging;
+mod offline;
+mod report;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A layer-4 load balancer in user space on AF_XDP.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Carry traffic until SIGTERM; SIGHUP reloads the configuration.
+    Run(Source),
+    /// Look at configuration files.
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    /// Say which backend a flow would go to, and why, from the file alone.
+    Where(flow_path::Arguments),
+    /// Run a capture through the same pipeline, offline.
+    Replay(offline::Arguments),
+    /// The backend's side: take outer headers off, where a tunnel device is not wanted.
+    Decap(backend::Arguments),
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Report every problem of a file at once, with line, field, what was found and what is allowed.
+    Check(config_check::Arguments),
+}
+
+/// Which configuration, and which machine of it.
+#[derive(Debug, Args)]
+struct Source {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/sluicegate/sluicegate.toml")]
+    config: PathBuf,
+    /// This machine's name in the file. Default: the host name.
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+}
+
+impl Source {
+    /// The machine's name: as given, or the host's up to its first dot.
+    fn machine(&self) -> anyhow::Result<String> {
+        if let Some(name) = &self.machine {
+            return Ok(name.clone());
+        }
+        let host = nix::unistd::gethostname()?;
+        let host = host.to_string_lossy();
+        Ok(host.split('.').next().unwrap_or_default().to_owned())
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
+        Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
+        Verb::Where(arguments) => flow_path::answer(&arguments),
+        Verb::Replay(arguments) => offline::replay(&arguments),
+        Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("sluicegate: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,98 @@
+//! `sluicegate replay`: a capture through the same pipeline, offline and without root.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use control_plane::compile::{Compiler, timeouts};
+use control_plane::next_hop;
+use datapath::pcap::{Replayed, replay as run_capture};
+use forwarder::{DropReason, Live, NextHop, NextHopMode, Pipeline, PipelineConfig, ThreadCounters, ThreadId};
+use packet::Mac;
+use serde_json::{Map, Value, json};
+
+use crate::{Source, config_check};
+
+/// What to replay.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The capture to read (pcap, Ethernet).
+    #[arg(value_name = "IN.pcap")]
+    input: PathBuf,
+    /// The capture to write: what would have been sent.
+    #[arg(value_name = "OUT.pcap")]
+    output: PathBuf,
+    #[command(flatten)]
+    from: Source,
+    /// The MAC address that stands for every next hop: offline nobody can be asked.
+    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02")]
+    next_hop: Mac,
+    /// The MAC address that stands for our own.
+    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:01")]
+    own: Mac,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Replays, and prints what became of the frames.
+pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let config = config_check::load(&arguments.from.config)?;
+    let machine = match &arguments.from.machine {
+        Some(name) => name.clone(),
+        None => config.machines().first().map(|machine| machine.name().to_owned()).unwrap_or_default(),
+    };
+    let nobody = next_hop::Table::default();
+    let snapshot = Compiler::default().compile(&config, &machine, &nobody, Duration::ZERO)?;
+    let mut slots = snapshot.slots().to_vec();
+    for slot in &mut slots {
+        slot.next_hop = Some(NextHop { destination: arguments.next_hop, source: arguments.own });
+    }
+    let snapshot = snapshot.with_slots(slots, NextHopMode::Resolve)?;
+    let live = Live::new(snapshot.clone());
+    let counters = Arc::new(ThreadCounters::new(snapshot.slots().len(), snapshot.services().len()));
+    let pipeline = PipelineConfig {
+        thread: ThreadId(0),
+        threads: 1,
+        flows: config.io().flows_per_thread(),
+        timeouts: timeouts(&config),
+        max_batch: config.io().batch(),
+        replies_per_second: u32::MAX,
+    };
+    let pipeline = Pipeline::new(pipeline, &live, Arc::clone(&counters), None)?;
+    let input = File::open(&arguments.input).with_context(|| arguments.input.display().to_string())?;
+    let output = File::create(&arguments.output).with_context(|| arguments.output.display().to_string())?;
+    let mut output = BufWriter::new(output);
+    let done = run_capture(BufReader::new(input), &mut output, &snapshot, pipeline)
+        .with_context(|| arguments.input.display().to_string())?;
+    output.flush().with_context(|| arguments.output.display().to_string())?;
+    say(arguments, &done, &counters);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(arguments: &Arguments, done: &Replayed, counters: &ThreadCounters) {
+    let drops: Map<String, Value> = DropReason::ALL
+        .iter()
+        .filter(|reason| counters.drops(**reason) > 0)
+        .map(|reason| (reason.name().to_owned(), counters.drops(*reason).into()))
+        .collect();
+    let figures = json!({
+        "read": done.read, "passed": done.passed, "too_long": done.too_long, "written": done.written, "drops": drops,
+    });
+    if arguments.json {
+        println!("{figures}");
+        return;
+    }
+    println!("read      {}", done.read);
+    println!("passed    {} (not for a VIP)", done.passed);
+    println!("too long  {}", done.too_long);
+    println!("written   {}", done.written);
+    for (reason, count) in &drops {
+        println!("dropped   {count} {reason}");
+    }
+}

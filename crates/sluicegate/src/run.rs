@@ -1,0 +1,324 @@
+//! `sluicegate run`: both planes, wired.
+//!
+//! In: a configuration, signals, changes of next hops, questions at the admin socket. Out: a running balancer.
+//! Not here: any decision about a packet, any rule about a configuration.
+//! Invariant: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use control_plane::compile::{Compiler, destinations, refresh_next_hops, timeouts};
+use control_plane::config::{self, Config};
+use control_plane::next_hop::{self, Resolver, Unresolved, Wanted, Watch};
+use datapath::steer::NoSocket;
+use datapath::{DataPlane, Idle, Settings};
+use forwarder::Live;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::admin::{self, Ask};
+use crate::report::report;
+use crate::{Source, config_check, logging};
+
+/// Runs until SIGTERM or SIGINT.
+pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
+    let config = config_check::load(&source.config)?;
+    logging::start(config.log())?;
+    let machine = source.machine()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut balancer = Balancer::start(source.config.clone(), machine, config).await?;
+        balancer.serve().await
+    })
+}
+
+struct Balancer {
+    file: PathBuf,
+    machine: String,
+    config: Config,
+    compiler: Compiler,
+    next_hops: next_hop::Table,
+    live: Live,
+    plane: DataPlane,
+    origin: Instant,
+    wanted: watch::Sender<Wanted>,
+    found: mpsc::Receiver<next_hop::Table>,
+    questions: mpsc::Receiver<Ask>,
+    admin: Option<admin::Socket>,
+}
+
+impl Balancer {
+    async fn start(file: PathBuf, machine: String, config: Config) -> anyhow::Result<Self> {
+        let origin = Instant::now();
+        let next_hops = first_next_hops(&config).await?;
+        let mut compiler = Compiler::default();
+        let snapshot = compiler.compile(&config, &machine, &next_hops, origin.elapsed())?;
+        let live = Live::new(snapshot);
+        let plane = DataPlane::start(&settings(&config, &machine)?, &live)?;
+        let (asks, questions) = mpsc::channel(ADMIN_QUEUE);
+        let admin = match config.admin().socket() {
+            Some(socket) => Some(admin::listen(socket.path(), socket.mode(), asks)?),
+            None => None,
+        };
+        let (wanted, found) = watch_next_hops(wanted(&config, &plane))?;
+        let mut balancer = Self {
+            file,
+            machine,
+            config,
+            compiler,
+            next_hops,
+            live,
+            plane,
+            origin,
+            wanted,
+            found,
+            questions,
+            admin,
+        };
+        balancer.open_filter()?;
+        balancer.say_ready();
+        Ok(balancer)
+    }
+
+    fn say_ready(&self) {
+        let snapshot = self.live.current();
+        let unresolved: HashSet<IpAddr> =
+            snapshot.slots().iter().filter(|slot| slot.next_hop.is_none()).map(|slot| slot.address).collect();
+        tracing::info!(
+            machine = %self.machine,
+            interface = %self.plane.interface().name,
+            queues = self.plane.counters().len(),
+            xdp = self.plane.attach_mode().name(),
+            sockets = self.plane.socket_mode().name(),
+            generation = snapshot.generation().0,
+            vips = snapshot.filter().len(),
+            backends = snapshot.slots().len(),
+            unresolved = unresolved.len(),
+            "ready"
+        );
+    }
+
+    /// Signals, next hops and questions, one at a time.
+    async fn serve(&mut self) -> anyhow::Result<()> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => self.reload(),
+                Some(table) = self.found.recv() => self.take_next_hops(table),
+                Some(ask) = self.questions.recv() => {
+                    // An asker who has gone needs no answer.
+                    let _ = ask.send(report(&mut self.plane, &self.live.current()));
+                }
+                _ = housekeeping.tick() => self.keep_house(),
+            }
+        }
+        self.say_farewell();
+        Ok(())
+    }
+
+    fn keep_house(&mut self) {
+        match self.compiler.end_draining(&self.config, &self.live.current(), self.origin.elapsed()) {
+            Ok(Some(snapshot)) => {
+                self.live.publish(snapshot);
+                tracing::info!("the drain time of removed backends has passed");
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "draining not ended"),
+        }
+        self.live.reclaim();
+    }
+
+    fn say_farewell(&mut self) {
+        let figures = report(&mut self.plane, &self.live.current());
+        self.admin = None;
+        tracing::info!(event = "final_counters", figures = %figures, "stopping");
+    }
+
+    /// The whole new configuration, or nothing of it.
+    fn reload(&mut self) {
+        let started = Instant::now();
+        let (config, warnings) = match config::load(&self.file) {
+            Ok(loaded) => loaded,
+            Err(problems) => {
+                tracing::error!(file = %self.file.display(), %problems, "reload refused, the old generation goes on");
+                return;
+            }
+        };
+        for warning in warnings.iter() {
+            tracing::warn!("{warning}");
+        }
+        let now = self.origin.elapsed();
+        match self.compiler.compile(&config, &self.machine, &self.next_hops, now) {
+            Ok(snapshot) => {
+                let generation = snapshot.generation().0;
+                if let Err(error) = self.publish(snapshot) {
+                    tracing::error!(%error, "the XDP filter could not follow the new generation");
+                }
+                self.say_what_needs_a_restart(&config);
+                self.config = config;
+                self.wanted.send_replace(wanted(&self.config, &self.plane));
+                tracing::info!(generation, took = ?started.elapsed(), "reloaded");
+            }
+            Err(error) => tracing::error!(%error, "reload refused, the old generation goes on"),
+        }
+    }
+
+    /// VIPs that go leave the filter first; those that come enter it last.
+    fn publish(&mut self, snapshot: forwarder::Snapshot) -> anyhow::Result<()> {
+        let coming: HashSet<IpAddr> = snapshot.filter().iter().map(|(address, _)| *address).collect();
+        let old = self.live.current();
+        let going =
+            old.filter().iter().map(|(address, _)| *address).filter(|address| !coming.contains(address));
+        self.plane.steer().remove_vips(going)?;
+        self.live.publish(snapshot);
+        self.open_filter()
+    }
+
+    fn open_filter(&mut self) -> anyhow::Result<()> {
+        let snapshot = self.live.current();
+        self.plane.steer().set_vips(snapshot.filter().iter().copied())?;
+        Ok(())
+    }
+
+    fn say_what_needs_a_restart(&self, config: &Config) {
+        let interfaces =
+            |config: &Config| config.machine(&self.machine).map(|machine| machine.interfaces().to_vec());
+        let changed = [
+            ("io", config.io() != self.config.io()),
+            ("log", config.log() != self.config.log()),
+            ("admin", config.admin() != self.config.admin()),
+            (
+                "cluster.flow_timeouts",
+                config.cluster().flow_timeouts() != self.config.cluster().flow_timeouts(),
+            ),
+            ("machine.interfaces", interfaces(config) != interfaces(&self.config)),
+        ];
+        for (section, _) in changed.iter().filter(|(_, changed)| *changed) {
+            tracing::warn!(section, "this change takes effect at the next start");
+        }
+    }
+
+    fn take_next_hops(&mut self, mut table: next_hop::Table) {
+        for (address, way) in &mut table.next_hops {
+            let before = self.next_hops.next_hops.get(address);
+            match way {
+                // A flushed neighbour is back in a moment: until the kernel gives up, the last one stands.
+                Err(why) if pending(why).is_some() && matches!(before, Some(Ok(_))) => {
+                    *way = before.cloned().unwrap_or(Err(Unresolved::NoRoute));
+                }
+                Err(why) if before.is_none_or(|before| before.is_ok()) => {
+                    tracing::warn!(backend = %address, %why, "no way to this backend");
+                }
+                Ok(_) if !matches!(before, Some(Ok(_))) => {
+                    tracing::info!(backend = %address, "next hop resolved")
+                }
+                _ => {}
+            }
+        }
+        self.next_hops = table;
+        match refresh_next_hops(&self.live.current(), &self.config, &self.next_hops) {
+            Ok(snapshot) => self.live.publish(snapshot),
+            Err(error) => tracing::error!(%error, "next hops not taken over"),
+        }
+    }
+}
+
+/// Next hops before the first packet: the kernel is told to ask the neighbours that it does not know, and given a moment.
+async fn first_next_hops(config: &Config) -> anyhow::Result<next_hop::Table> {
+    let mut resolver = Resolver::open()?;
+    let deadline = Instant::now() + FIRST_NEXT_HOPS;
+    let mut asked = HashSet::new();
+    loop {
+        let next_hops = resolver.resolve(&destinations(config)).await.context("looking up next hops")?;
+        let pending: HashSet<(u32, IpAddr)> =
+            next_hops.values().filter_map(|way| way.as_ref().err()).filter_map(pending).collect();
+        if pending.is_empty() || Instant::now() > deadline {
+            return Ok(next_hop::Table { next_hops, gateways: Vec::new() });
+        }
+        for (interface, neighbour) in pending {
+            if asked.insert((interface, neighbour)) {
+                resolver.ask(interface, neighbour).await.context("asking for a neighbour")?;
+            }
+        }
+        tokio::time::sleep(NEXT_HOP_STEP).await;
+    }
+}
+
+/// The neighbour that an answer is awaited from.
+fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
+    match *why {
+        Unresolved::NeighbourPending { interface, neighbour } => Some((interface, neighbour)),
+        _ => None,
+    }
+}
+
+fn wanted(config: &Config, plane: &DataPlane) -> Wanted {
+    let reflecting = config.io().next_hop() == config::NextHop::Reflect;
+    let gateway_interfaces = if reflecting { vec![plane.interface().index] } else { Vec::new() };
+    Wanted { destinations: destinations(config), gateway_interfaces }
+}
+
+/// A task that keeps next hops fresh: what it wants, and what it finds.
+fn watch_next_hops(
+    first: Wanted,
+) -> anyhow::Result<(watch::Sender<Wanted>, mpsc::Receiver<next_hop::Table>)> {
+    let (wanted, wanted_receiver) = watch::channel(first);
+    let (tables, found) = mpsc::channel(NEXT_HOP_QUEUE);
+    let watch = Watch::open()?;
+    tokio::spawn(async move {
+        // Tables come whole: one that does not fit into the queue is made good by the next.
+        let ended = watch.run(wanted_receiver, std::future::pending(), |table| {
+            let _ = tables.try_send(table.clone());
+        });
+        if let Err(error) = ended.await {
+            tracing::error!(%error, "next hops are no longer kept fresh");
+        }
+    });
+    Ok((wanted, found))
+}
+
+fn settings(config: &Config, machine: &str) -> anyhow::Result<Settings> {
+    let known = config.machine(machine).map(|machine| machine.interfaces());
+    let interface = match known.unwrap_or_default() {
+        [one] => one.clone(),
+        several => {
+            anyhow::bail!("machine {machine} has {} interfaces: this version works on one", several.len())
+        }
+    };
+    let io = config.io();
+    Ok(Settings {
+        interface,
+        queues: io.queues(),
+        frames_per_queue: io.frames_per_queue(),
+        batch: io.batch(),
+        flows_per_thread: io.flows_per_thread(),
+        timeouts: timeouts(config),
+        idle: Idle { spin: io.idle().spin(), sleep: io.idle().then() == config::IdleThen::Sleep },
+        max_vips: io.max_vips(),
+        max_slots: COUNTED_SLOTS,
+        no_socket: match io.no_socket() {
+            config::NoSocket::Pass => NoSocket::Pass,
+            config::NoSocket::Drop => NoSocket::Drop,
+        },
+        replies_per_second: REPLIES_PER_SECOND,
+    })
+}
+
+const ADMIN_QUEUE: usize = 16;
+const NEXT_HOP_QUEUE: usize = 16;
+/// IPv6 neighbours on a link that has just come up take some two seconds.
+const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
+const NEXT_HOP_STEP: Duration = Duration::from_millis(50);
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Slots and services that have counters of their own; 16 bytes each and thread, taken when first counted.
+const COUNTED_SLOTS: usize = 65_536;
+/// ICMP echo answers a second and thread.
+const REPLIES_PER_SECOND: u32 = 1_000;
