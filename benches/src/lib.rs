@@ -1,0 +1,108 @@
+//! What the pipeline's benches and their oracles share: a snapshot like that of `run`, and 64-byte frames.
+
+#![forbid(unsafe_code)]
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use forwarder::{
+    Binding, Forwarding, Generation, HashKey, HashPolicy, Live, NextHop, NextHopMode, Parts, Pipeline,
+    PipelineConfig, PoolTable, Service, ServiceId, Slot, SlotId, SlotState, Snapshot, ThreadCounters,
+    ThreadId, Timeouts,
+};
+use maglev_hash::{Backend, Options, Seed};
+use packet::{Encapsulation, Family, Mac, Outer, Template};
+
+/// The VIP of all frames.
+pub const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+/// Backends behind it.
+pub const BACKENDS: u8 = 100;
+/// What the configuration file has when it says nothing.
+pub const DEFAULT_FLOWS: usize = 1_000_000;
+/// Likewise.
+pub const DEFAULT_BATCH: usize = 64;
+/// Head room that XDP opens for GRE over IPv4.
+pub const GRE_V4: usize = 24;
+/// Bytes of each packet's memory, as in the UMEM.
+pub const FRAME_ROOM: usize = 2048 - 256;
+
+/// A snapshot of one VIP, TCP port 80, and [`BACKENDS`] backends by GRE over IPv4.
+///
+/// # Panics
+/// Never: the parts fit.
+#[must_use]
+pub fn snapshot() -> Snapshot {
+    let slots: Vec<Slot> = (0..BACKENDS).map(slot).collect();
+    let backends: Vec<Backend<'_>> =
+        slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
+    let table =
+        maglev_hash::build(&backends, &Options::new(Seed::new([7; 16]))).expect("prime, 100 slots each");
+    let pool = Arc::new(PoolTable {
+        name: "web".into(),
+        table: Some(Arc::new(table)),
+        slots: (0..u32::from(BACKENDS)).map(SlotId).collect(),
+        weights: vec![1; usize::from(BACKENDS)].into(),
+    });
+    let service =
+        Service { id: ServiceId(0), name: "www tcp 80".into(), policy: HashPolicy::FiveTuple, pool };
+    let parts = Parts {
+        generation: Generation(1),
+        hash_key: HashKey::new([5; 16]),
+        services: vec![service],
+        bindings: vec![Binding { address: VIP.into(), protocol: 6, ports: 80..=80, service: 0 }],
+        slots,
+        next_hop: NextHopMode::Resolve,
+    };
+    Snapshot::new(parts).expect("parts that fit")
+}
+
+fn slot(number: u8) -> Slot {
+    let destination = Ipv4Addr::new(198, 18, 1, number);
+    let outer = Outer::V4 { source: Ipv4Addr::new(192, 0, 2, 1), destination };
+    let template = |inner| Template::new(Encapsulation::Gre, outer, inner, true);
+    Slot {
+        backend: format!("b{number:03}").into(),
+        address: destination.into(),
+        state: SlotState::Serving,
+        forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
+        next_hop: Some(NextHop { destination: Mac([2, 0, 0, 0, 0, 2]), source: Mac([2, 0, 0, 0, 0, 1]) }),
+        mtu: 1500,
+    }
+}
+
+/// A packet thread's pipeline over [`snapshot`], with the defaults of the configuration and all counters.
+///
+/// # Panics
+/// Never: the defaults are in range.
+#[must_use]
+pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
+    let counters = Arc::new(ThreadCounters::new(65_536, 65_536));
+    let config = PipelineConfig {
+        thread: ThreadId(0),
+        threads: 1,
+        flows: DEFAULT_FLOWS,
+        timeouts: Timeouts::default(),
+        max_batch: DEFAULT_BATCH,
+        replies_per_second: 1_000,
+    };
+    let pipeline =
+        Pipeline::new(config, live, Arc::clone(&counters), None).expect("the defaults are in range");
+    (pipeline, counters)
+}
+
+/// A 64-byte frame (FCS included, so 60 here) of TCP to the VIP from flow number `flow`, with `flags`.
+#[must_use]
+pub fn frame(flow: u32, flags: u8) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9]);
+    frame[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0x00]);
+    frame[16..18].copy_from_slice(&46u16.to_be_bytes());
+    frame[22..24].copy_from_slice(&[64, 6]);
+    let [a, b, c, d] = flow.to_be_bytes();
+    frame[26..30].copy_from_slice(&[198, 18 | (a & 1), b, c]);
+    frame[30..34].copy_from_slice(&VIP.octets());
+    frame[34..36].copy_from_slice(&[0x40 | (a >> 1), d]);
+    frame[36..38].copy_from_slice(&80u16.to_be_bytes());
+    frame[46..48].copy_from_slice(&[0x50, flags]);
+    frame
+}

@@ -1,0 +1,168 @@
+//! A balancer's process on a machine of the bed.
+//!
+//! In: a bed, a configuration, the binary under test. Out: its counters and its log.
+//! Not here: what the file says (`config`).
+
+use std::env;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{Bed, Counters, LbConfig, Process};
+
+/// A running balancer. Dropping it stops it.
+#[derive(Debug)]
+pub struct Balancer {
+    /// Its process.
+    pub process: Process,
+    index: usize,
+    admin: PathBuf,
+}
+
+impl Balancer {
+    /// Starts a balancer on machine `index` (0 is `lb1`), and waits until it carries traffic.
+    ///
+    /// # Errors
+    /// There is no binary, it ends, or it is not ready in time: its log is in the message.
+    pub fn start(bed: &Bed, index: usize, config: &LbConfig) -> Result<Self> {
+        let host = &bed.balancers[index];
+        let file = config.write(bed, index)?;
+        let file = file.to_str().context("a path in UTF-8")?;
+        let args = ["run", "--config", file, "--machine", &host.name];
+        let process = Process::start(&host.ns, &host.name, bed.program()?, &args)?;
+        let mut balancer = Self { process, index, admin: LbConfig::admin_socket(bed, index) };
+        balancer.process.wait_for_line(READY_BOUND, says_ready)?;
+        Ok(balancer)
+    }
+
+    /// Replaces the file and has it read again; returns the line that tells of it.
+    ///
+    /// # Errors
+    /// It has ended, or says nothing of a generation in time.
+    pub fn reload(&mut self, bed: &Bed, config: &LbConfig) -> Result<String> {
+        config.write(bed, self.index)?;
+        let seen = self.process.line_count();
+        self.process.signal(Signal::SIGHUP)?;
+        self.process.wait_for_line_after(seen, READY_BOUND, |line| line.contains("generation"))
+    }
+
+    /// Reads its counters by its admin socket.
+    ///
+    /// # Errors
+    /// It does not answer, or not in JSON.
+    pub fn counters(&self) -> Result<Counters> {
+        Ok(Counters(self.ask("/counters")?))
+    }
+
+    /// Asks its admin socket for `path`, and reads the answer as JSON.
+    ///
+    /// # Errors
+    /// It does not answer, not with 200, or not in JSON.
+    pub fn ask(&self, path: &str) -> Result<Value> {
+        let mut stream = UnixStream::connect(&self.admin)
+            .with_context(|| format!("no admin socket:\n{}", self.process.tail()))?;
+        stream.set_read_timeout(Some(ADMIN_BOUND))?;
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).with_context(|| format!("GET {path}"))?;
+        body_of(&answer).with_context(|| format!("GET {path} answers {answer:?}"))
+    }
+
+    /// Stops it by SIGTERM; returns its last counters, when it logged them.
+    ///
+    /// # Errors
+    /// It does not end in time, or not well.
+    pub fn stop(mut self) -> Result<Option<Counters>> {
+        let status = self.process.stop(STOP_BOUND)?;
+        ensure!(status.success(), "the balancer ended with {status}:\n{}", self.process.tail());
+        let last =
+            self.process.lines().into_iter().rev().find(|line| line.text.contains("\"final_counters\""));
+        Ok(last.and_then(|line| serde_json::from_str(&line.text).ok()).map(final_counters))
+    }
+}
+
+/// The binary under test: `SLUICEGATE_BIN`, else `release/sluicegate` of the build folder that this program comes from.
+///
+/// # Errors
+/// There is none.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("SLUICEGATE_BIN") {
+        let path = PathBuf::from(path);
+        return path.canonicalize().with_context(|| format!("SLUICEGATE_BIN is {}", path.display()));
+    }
+    let here = env::current_exe()?;
+    let found = here.ancestors().map(|folder| folder.join("release/sluicegate")).find(|path| path.is_file());
+    found.context("no release/sluicegate; build it with: cargo build --release -p sluicegate")
+}
+
+/// Whether a log line tells of readiness, and not of its lack.
+pub(crate) fn says_ready(line: &str) -> bool {
+    let mut before = "";
+    line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).any(|word| {
+        let found = word == "ready" && before != "not";
+        before = word;
+        found
+    })
+}
+
+fn body_of(answer: &str) -> Result<Value> {
+    let (head, body) = answer.split_once("\r\n\r\n").context("no end of headers")?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    ensure!(status == "200", "status {status}");
+    // Chunk sizes stand outside the braces.
+    let (start, end) = (body.find('{').context("no object")?, body.rfind('}').context("no object")?);
+    Ok(serde_json::from_str(&body[start..=end])?)
+}
+
+/// The counters stand in the line itself, or in a field of it, where they may be JSON in a string.
+fn final_counters(line: Value) -> Counters {
+    let nested = [&line, line.get("fields").unwrap_or(&Value::Null)]
+        .into_iter()
+        .find_map(|level| level.get("counters"))
+        .map(|found| {
+            found.as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| found.clone())
+        });
+    Counters(nested.unwrap_or(line))
+}
+
+const READY_BOUND: Duration = Duration::from_secs(20);
+const STOP_BOUND: Duration = Duration::from_secs(20);
+const ADMIN_BOUND: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_is_a_word() {
+        assert!(says_ready(r#"{"event":"ready"}"#) && says_ready("lb1 is ready: 4 threads"));
+        assert!(!says_ready("already bound") && !says_ready("not ready: no neighbour") && !says_ready(""));
+    }
+
+    #[test]
+    fn an_answer_is_its_object_whatever_its_framing() {
+        let plain = "HTTP/1.0 200 OK\r\nA: b\r\n\r\n{\"xdp\":{\"redirected\":1}}\n";
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n18\r\n{\"xdp\":{\"redirected\":1}}\r\n0\r\n\r\n";
+        for answer in [plain, chunked] {
+            assert_eq!(Counters(body_of(answer).unwrap()).redirected(), 1);
+        }
+        assert!(body_of("HTTP/1.1 503 no\r\n\r\n{}").is_err());
+    }
+
+    #[test]
+    fn final_counters_are_found_at_each_depth() {
+        for line in [
+            r#"{"event":"final_counters","xdp":{"redirected":2}}"#,
+            r#"{"event":"final_counters","counters":{"xdp":{"redirected":2}}}"#,
+            r#"{"fields":{"event":"final_counters","counters":"{\"xdp\":{\"redirected\":2}}"}}"#,
+        ] {
+            assert_eq!(final_counters(serde_json::from_str(line).unwrap()).redirected(), 2, "{line}");
+        }
+    }
+}

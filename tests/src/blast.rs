@@ -1,0 +1,55 @@
+//! A generator of many small packets.
+//!
+//! In: ready frames. Out: how many of them the device took. One thread, 64 frames a system call.
+//! Source: sendmmsg(2), packet(7).
+
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nix::errno::Errno;
+use nix::sys::socket::{LinkAddr, MsgFlags, MultiHeaders, sendmmsg};
+
+use crate::Namespace;
+use crate::capture::{link_address, raw_socket};
+
+/// Sends `frames` over and over out of `device` for `time`. The thread's result is the number of packets sent, and the time
+/// that it took.
+///
+/// # Errors
+/// There are no frames or no such device.
+pub fn blast(
+    ns: &Namespace,
+    device: &str,
+    frames: Vec<Vec<u8>>,
+    time: Duration,
+) -> Result<JoinHandle<Result<(u64, Duration)>>> {
+    ensure!(!frames.is_empty(), "no frames to send");
+    let to = link_address(ns, device)?;
+    Ok(ns.spawn(move || send_all(&frames, to, time)))
+}
+
+fn send_all(frames: &[Vec<u8>], to: LinkAddr, time: Duration) -> Result<(u64, Duration)> {
+    let fd = raw_socket(None)?;
+    let mut headers = MultiHeaders::<LinkAddr>::preallocate(BATCH, None);
+    let slices: Vec<[IoSlice<'_>; 1]> = frames.iter().map(|frame| [IoSlice::new(frame)]).collect();
+    let to = [Some(to); BATCH];
+    let (start, mut sent) = (Instant::now(), 0);
+    loop {
+        for batch in slices.chunks(BATCH) {
+            match sendmmsg(fd.as_raw_fd(), &mut headers, batch, &to[..batch.len()], [], MsgFlags::empty()) {
+                Ok(results) => sent += results.count() as u64,
+                // The device has no room just now; that is what a blast is for.
+                Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if start.elapsed() >= time {
+                return Ok((sent, start.elapsed()));
+            }
+        }
+    }
+}
+
+const BATCH: usize = 64;

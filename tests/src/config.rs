@@ -1,0 +1,194 @@
+//! The balancers' configuration file, written for a bed.
+//!
+//! In: a [`Bed`], and what a test wants different. Out: TOML in the shape of `config/sluicegate.toml`, and its hash key beside it.
+//! One file serves all balancers of the bed: each finds itself by its name.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::{Bed, Host};
+
+/// How packets go to the backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// `gre`
+    Gre,
+    /// `ipip`
+    Ipip,
+    /// `gue`
+    Gue,
+    /// `l2`: the bed must be switched.
+    L2,
+}
+
+impl Encapsulation {
+    /// As the file writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gre => "gre",
+            Self::Ipip => "ipip",
+            Self::Gue => "gue",
+            Self::L2 => "l2",
+        }
+    }
+}
+
+/// A service of every VIP.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// As in TOML: `80`, or `"8000-8099"`.
+    pub ports: String,
+    /// `tcp` or `udp`.
+    pub protocol: &'static str,
+    /// The key `hash`, when it is not the default.
+    pub hash: Option<&'static str>,
+}
+
+/// A backend of the pool.
+#[derive(Clone, Debug)]
+pub struct PoolMember {
+    /// Its name in the cluster.
+    pub name: String,
+    /// Where encapsulated packets go: its family is the outer one.
+    pub address: IpAddr,
+    /// Its share, relative to the others.
+    pub weight: u32,
+}
+
+/// What the file says. All fields may be changed; `new` gives what the bed offers.
+#[derive(Clone, Debug)]
+pub struct LbConfig {
+    /// Encapsulation of the pool.
+    pub encapsulation: Encapsulation,
+    /// More keys of the encapsulation's table, as TOML lines.
+    pub encapsulation_keys: String,
+    /// The pool.
+    pub pool: Vec<PoolMember>,
+    /// Services of each VIP.
+    pub services: Vec<Service>,
+    /// The `[io]` table, as TOML lines.
+    pub io: String,
+    /// Further keys of `[cluster]`, as TOML lines.
+    pub cluster: String,
+    /// Further tables, as TOML.
+    pub more: String,
+}
+
+impl LbConfig {
+    /// GRE over IPv4 to all backends with weight 1, for HTTP and both UDP ports.
+    #[must_use]
+    pub fn new(bed: &Bed) -> Self {
+        let member = |host: &Host| PoolMember { name: host.name.clone(), address: host.v4.into(), weight: 1 };
+        let service = |port: u16, protocol| Service { ports: port.to_string(), protocol, hash: None };
+        Self {
+            encapsulation: Encapsulation::Gre,
+            encapsulation_keys: String::new(),
+            pool: bed.backends.iter().map(member).collect(),
+            services: vec![
+                service(Bed::HTTP_PORT, "tcp"),
+                service(Bed::ECHO_PORT, "udp"),
+                service(Bed::SINK_PORT, "udp"),
+            ],
+            io: String::new(),
+            cluster: String::new(),
+            more: String::new(),
+        }
+    }
+
+    /// The same with these weights, in the order of the pool.
+    #[must_use]
+    pub fn weights(mut self, weights: &[u32]) -> Self {
+        self.pool.iter_mut().zip(weights).for_each(|(member, &weight)| member.weight = weight);
+        self
+    }
+
+    /// The same with another encapsulation.
+    #[must_use]
+    pub fn encapsulation(mut self, encapsulation: Encapsulation) -> Self {
+        self.encapsulation = encapsulation;
+        self
+    }
+
+    /// The same with outer packets of IPv6.
+    #[must_use]
+    pub fn outer_v6(mut self, bed: &Bed) -> Self {
+        self.pool.iter_mut().zip(&bed.backends).for_each(|(member, host)| member.address = host.v6.into());
+        self
+    }
+
+    /// Writes the file for balancer `index`, and the hash key; returns the file's path.
+    ///
+    /// # Errors
+    /// The bed's folder can't be written.
+    pub fn write(&self, bed: &Bed, index: usize) -> Result<PathBuf> {
+        let key = bed.dir().join("hash.key");
+        if !key.exists() {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key)?;
+            file.write_all(HASH_KEY)?;
+        }
+        let name = &bed.balancers[index].name;
+        let path = bed.dir().join(format!("{name}.toml"));
+        fs::write(&path, self.toml(bed, index)).with_context(|| format!("can't write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Where balancer `index` has its admin socket.
+    #[must_use]
+    pub fn admin_socket(bed: &Bed, index: usize) -> PathBuf {
+        bed.dir().join(format!("{}.sock", bed.balancers[index].name))
+    }
+
+    /// The file's text for balancer `index`.
+    #[must_use]
+    pub fn toml(&self, bed: &Bed, index: usize) -> String {
+        let mut text = String::from("schema = 1\nlog = { level = \"info\", format = \"json\" }\n");
+        let mut say = |line: String| {
+            text.push_str(&line);
+            text.push('\n');
+        };
+        say(format!(
+            "[cluster]\nname = \"bed\"\nhash_key_file = {:?}\n{}",
+            bed.dir().join("hash.key"),
+            self.cluster
+        ));
+        for Host { name, v4, v6, device, .. } in &bed.balancers {
+            say(format!(
+                "[machine.{name}]\nshard = \"a\"\naddresses = [\"{v4}\", \"{v6}\"]\ninterfaces = [\"{device}\"]"
+            ));
+        }
+        say(format!("[io]\n{}", self.io));
+        let (kind, keys) = (self.encapsulation.name(), &self.encapsulation_keys);
+        say(format!("[encapsulation.tunnel]\nkind = \"{kind}\"\n{keys}"));
+        say(format!("[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]", self.members()));
+        let vips: Vec<String> = bed.spec.vips.iter().map(|vip| format!("\"{vip}\"")).collect();
+        say(format!("[vip.www]\naddresses = [{}]\nservices = [{}]", vips.join(", "), self.services()));
+        say(format!("[admin]\nsocket = {{ path = {:?} }}\n", Self::admin_socket(bed, index)));
+        text + &self.more
+    }
+
+    fn members(&self) -> String {
+        self.pool.iter().fold(String::new(), |mut text, PoolMember { name, address, weight }| {
+            let _ = write!(text, "{{ name = \"{name}\", address = \"{address}\", weight = {weight} }}, ");
+            text
+        })
+    }
+
+    fn services(&self) -> String {
+        self.services.iter().fold(String::new(), |mut text, Service { ports, protocol, hash }| {
+            let hash = hash.map(|hash| format!(", hash = \"{hash}\"")).unwrap_or_default();
+            let _ =
+                write!(text, "{{ ports = [{ports}], protocol = \"{protocol}\", pool = \"web\"{hash} }}, ");
+            text
+        })
+    }
+}
+
+/// Known to everybody: for a bed alone.
+const HASH_KEY: &[u8] = b"000102030405060708090a0b0c0d0e0f\n";

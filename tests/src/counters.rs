@@ -1,0 +1,111 @@
+//! What a balancer counts, as its admin socket and its last log line tell it.
+//!
+//! In: JSON. Out: numbers by name. A name that is not there counts 0: figures may be added to the product without the bed.
+
+use serde_json::Value;
+
+/// One reading of all counters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counters(pub Value);
+
+impl Counters {
+    /// The number at a path such as `["xdp", "redirected"]`; 0 when there is none.
+    #[must_use]
+    pub fn at(&self, path: &[&str]) -> u64 {
+        path.iter().try_fold(&self.0, |value, key| value.get(key)).and_then(Value::as_u64).unwrap_or_default()
+    }
+
+    /// The sum of `path` over all packet threads.
+    #[must_use]
+    pub fn over_threads(&self, path: &[&str]) -> u64 {
+        let threads = self.0.get("threads").and_then(Value::as_array);
+        threads.into_iter().flatten().map(|thread| Self(thread.clone()).at(path)).sum()
+    }
+
+    /// Packet threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.0.get("threads").and_then(Value::as_array).map_or(0, Vec::len)
+    }
+
+    /// Packets that XDP redirected to sockets.
+    #[must_use]
+    pub fn redirected(&self) -> u64 {
+        self.at(&["xdp", "redirected"])
+    }
+
+    /// Packets that the threads received.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.over_threads(&["rx"])
+    }
+
+    /// Packets that the threads sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.over_threads(&["tx"])
+    }
+
+    /// Packets that the kernel could not give to a socket: full receive rings, empty fill rings, frames that don't fit.
+    #[must_use]
+    pub fn lost_before_threads(&self) -> u64 {
+        ["rx_dropped", "rx_ring_full", "rx_fill_ring_empty"]
+            .iter()
+            .map(|name| self.over_threads(&["socket", name]))
+            .sum()
+    }
+
+    /// Packets dropped by the threads, by reason, summed; reasons that did not occur are left out.
+    #[must_use]
+    pub fn drops(&self) -> Vec<(String, u64)> {
+        let threads = self.0.get("threads").and_then(Value::as_array);
+        let mut sums = std::collections::BTreeMap::new();
+        for drops in threads.into_iter().flatten().filter_map(|thread| thread.get("drops")?.as_object()) {
+            for (reason, count) in drops {
+                *sums.entry(reason.clone()).or_insert(0) += count.as_u64().unwrap_or_default();
+            }
+        }
+        sums.into_iter().filter(|&(_, count)| count > 0).collect()
+    }
+
+    /// How each interface's sockets are bound, as `(interface, mode)`.
+    #[must_use]
+    pub fn modes(&self) -> Vec<(String, String)> {
+        let modes = self.0.get("mode").and_then(Value::as_object);
+        modes
+            .into_iter()
+            .flatten()
+            .map(|(name, mode)| (name.clone(), mode.as_str().unwrap_or("?").into()))
+            .collect()
+    }
+
+    /// Packets sent to a backend.
+    #[must_use]
+    pub fn to_backend(&self, name: &str) -> u64 {
+        self.at(&["backends", name, "packets"])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_summed_and_what_is_missing_is_zero() {
+        let counters = Counters(serde_json::json!({
+            "xdp": {"redirected": 7},
+            "threads": [
+                {"rx": 3, "tx": 2, "drops": {"no_vip": 1, "ttl": 0}, "socket": {"rx_dropped": 4}},
+                {"rx": 4, "drops": {"no_vip": 2}},
+            ],
+            "mode": {"lb0": "copy"},
+            "backends": {"b1": {"packets": 2}},
+        }));
+        assert_eq!((counters.redirected(), counters.received(), counters.sent()), (7, 7, 2));
+        assert_eq!(counters.lost_before_threads(), 4);
+        assert_eq!(counters.drops(), [("no_vip".into(), 3)]);
+        assert_eq!(counters.modes(), [("lb0".into(), "copy".into())]);
+        assert_eq!((counters.to_backend("b1"), counters.to_backend("b9")), (2, 0));
+        assert_eq!(Counters::default().received(), 0);
+    }
+}

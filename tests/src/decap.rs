@@ -1,0 +1,87 @@
+//! `sluicegate decap` on a backend.
+//!
+//! In: a backend, the sources allowed. Out: what it took off, which it tells each second and at its end.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::balancer::says_ready;
+use crate::{Bed, Process};
+
+/// A running `decap`. Dropping it stops it.
+#[derive(Debug)]
+pub struct Decap {
+    /// Its process.
+    pub process: Process,
+}
+
+impl Decap {
+    /// Starts it on backend `index` (0 is `b1`) for packets from these prefixes, and waits until it is attached.
+    ///
+    /// # Errors
+    /// There is no binary, it ends, or it is not ready in time: its log is in the message.
+    pub fn start(bed: &Bed, index: usize, from: &[String]) -> Result<Self> {
+        let backend = &bed.backends[index];
+        let mut args = vec!["decap", "--interface", backend.device, "--json", "--interval", "1s"];
+        args.extend(from.iter().flat_map(|prefix| ["--from", prefix]));
+        let name = format!("decap on {}", backend.name);
+        let mut process = Process::start(&backend.ns, &name, bed.program()?, &args)?;
+        process.wait_for_line(BOUND, |line| says_ready(line) || line.contains("attached"))?;
+        Ok(Self { process })
+    }
+
+    /// Starts it on all backends, for packets from all balancers.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_all(bed: &Bed) -> Result<Vec<Self>> {
+        let prefix = |ip: IpAddr| format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
+        let from: Vec<String> =
+            bed.balancers.iter().flat_map(|host| [prefix(host.v4.into()), prefix(host.v6.into())]).collect();
+        (0..bed.backends.len()).map(|index| Self::start(bed, index, &from)).collect()
+    }
+
+    /// Stops it; returns its last counts.
+    ///
+    /// # Errors
+    /// It does not end in time, or told no counts.
+    pub fn stop(mut self) -> Result<Value> {
+        let status = self.process.stop(BOUND)?;
+        ensure!(status.success(), "decap ended with {status}:\n{}", self.process.tail());
+        self.counts().context("decap told no counts")
+    }
+
+    /// The counts that it told last.
+    #[must_use]
+    pub fn counts(&self) -> Option<Value> {
+        let told =
+            |text: &str| serde_json::from_str::<Value>(text).ok().filter(|v| v.get("taken_off").is_some());
+        self.process.lines().iter().rev().find_map(|line| told(&line.text))
+    }
+
+    /// Packets taken off in all, from `{"taken_off": {"gre": n, …}}` or `{"taken_off": n}`.
+    #[must_use]
+    pub fn taken_off(counts: &Value) -> u64 {
+        match counts.get("taken_off") {
+            Some(Value::Object(kinds)) => kinds.values().filter_map(Value::as_u64).sum(),
+            Some(value) => value.as_u64().unwrap_or_default(),
+            None => 0,
+        }
+    }
+}
+
+const BOUND: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_summed() {
+        assert_eq!(Decap::taken_off(&serde_json::json!({"taken_off": {"gre": 2, "gue": 3}, "passed": 9})), 5);
+        assert_eq!(Decap::taken_off(&serde_json::json!({"taken_off": 4})), 4);
+    }
+}

@@ -1,0 +1,43 @@
+//! The network test bed: real namespaces, real TCP, a real balancer process between them.
+//!
+//! In: a [`BedSpec`], and the path of a balancer. Out: [`Host`]s in which requests, frames and processes are started, and
+//! what they saw. Not here: what a right result is (the tests and `cargo xtask demo` say so).
+//! Invariant: namespaces are anonymous, and every child dies with the thread that started it: a killed test leaves nothing.
+//! Traffic stays in namespaces made here; addresses are from documentation ranges. Needs root, `ip`, `ethtool`, `setpriv`.
+#![forbid(unsafe_code)]
+
+mod balancer;
+mod bed;
+mod blast;
+mod capture;
+mod config;
+mod counters;
+mod decap;
+mod decode;
+mod frame;
+mod http_client;
+mod http_server;
+mod link;
+mod namespace;
+mod process;
+mod temp;
+mod udp;
+mod wait;
+
+pub use balancer::{Balancer, binary};
+pub use bed::{Bed, BedSpec, Host, VIP_V4, VIP_V6};
+pub use blast::blast;
+pub use capture::{Capture, Captured, inject};
+pub use config::{Encapsulation, LbConfig, PoolMember, Service};
+pub use counters::Counters;
+pub use decap::Decap;
+pub use decode::{Frame, Ip, Kind, Outer, hex};
+pub use frame::FrameSpec;
+pub use http_client::{Client, Connection, Failure, Response};
+pub use http_server::HttpServer;
+pub use link::{DeviceCounts, Veth, device_counts, mac_of};
+pub use namespace::Namespace;
+pub use process::{Line, Process, Stream};
+pub use temp::TempDir;
+pub use udp::{UdpReply, UdpServer, udp_ask};
+pub use wait::eventually;

@@ -1,0 +1,79 @@
+//! The static binary: built, and checked to be static.
+//!
+//! Out: the file under the build folder, its size. A binary that asks for an interpreter is refused.
+//! Source: System V ABI, ELF-64 object file format; `PT_INTERP` names the dynamic linker.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo::{self, Metadata, cargo};
+use crate::setup;
+
+/// Builds the binary, checks it, and prints where it is.
+pub(crate) fn run() -> Result<()> {
+    setup::ensure(setup::BUILD)?;
+    let args = ["build", "--profile", "dist", "--target", TARGET, "--package", "sluicegate"];
+    // With a target named, the flag does not reach build scripts and procedural macros, which can't be static.
+    cargo::run(cargo(&args).env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    let path = Metadata::read()?.target_directory()?.join(TARGET).join("dist/sluicegate");
+    let bytes = fs::read(&path).with_context(|| format!("can't read {}", path.display()))?;
+    let types = segment_types(&bytes).with_context(|| format!("{} is no 64-bit ELF file", path.display()))?;
+    ensure!(!types.contains(&PT_INTERP), "{} is linked dynamically", path.display());
+    println!("{}: statically linked, {} bytes", path.display(), bytes.len());
+    Ok(())
+}
+
+/// The types of all program headers of a little-endian ELF-64 file. `None`: it is not one, or it is cut.
+fn segment_types(bytes: &[u8]) -> Option<Vec<u32>> {
+    bytes.starts_with(b"\x7fELF\x02\x01").then_some(())?;
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
+    let table = usize::try_from(u64::from_le_bytes(bytes.get(32..40)?.try_into().ok()?)).ok()?;
+    let (size, count) = (half(54)?, half(56)?);
+    let segment = |n: usize| {
+        let at = table.checked_add(n * size)?;
+        Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+    };
+    (0..count).map(segment).collect()
+}
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const PT_INTERP: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF header with two program headers behind it, of the types given.
+    fn elf(types: [u32; 2]) -> Vec<u8> {
+        let mut bytes = vec![0; 64 + 2 * 56];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        bytes[32] = 64;
+        (bytes[54], bytes[56]) = (56, 2);
+        for (n, kind) in types.into_iter().enumerate() {
+            bytes[64 + 56 * n..][..4].copy_from_slice(&kind.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn segment_types_are_read_from_the_table() {
+        assert_eq!(segment_types(&elf([6, PT_INTERP])), Some(vec![6, 3]));
+        assert_eq!(segment_types(&elf([1, 0x6474_e551])), Some(vec![1, 0x6474_e551]));
+    }
+
+    #[test]
+    fn a_cut_or_foreign_file_is_no_elf() {
+        assert_eq!(segment_types(&elf([1, 1])[..64 + 56]), None);
+        assert_eq!(segment_types(b"#!/bin/sh"), None);
+        let mut far = elf([1, 1]);
+        far[32..40].fill(0xff);
+        assert_eq!(segment_types(&far), None);
+    }
+
+    #[test]
+    fn this_test_itself_is_linked_dynamically() {
+        let types = segment_types(&fs::read(std::env::current_exe().unwrap()).unwrap()).unwrap();
+        assert!(types.contains(&PT_INTERP));
+    }
+}

@@ -1,0 +1,109 @@
+//! Tasks: `cargo xtask demo|test|ci|bench|dist|setup`.
+//!
+//! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
+//! Not here: anything that the product needs to run.
+//! It builds without clang, so that it can install clang.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cargo;
+mod demo;
+mod dist;
+mod figures;
+mod lanes;
+mod report;
+mod setup;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::lanes::Lane;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the Sluicegate workspace", disable_version_flag = true)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// The main job on real traffic, in network namespaces (root)
+    Demo(Demo),
+    /// Run the test lanes
+    Test(Test),
+    /// What CI runs: every lane
+    Ci {
+        /// Full counts instead of short ones
+        #[arg(long)]
+        long: bool,
+    },
+    /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part
+    Bench {
+        /// Benchmarks; none means all
+        names: Vec<String>,
+    },
+    /// Build the static binary, and check that it is static
+    Dist,
+    /// Install what the lanes need (apt-get when root, else the line to run)
+    Setup {
+        /// Lanes to prepare; none means all
+        #[arg(long = "lane")]
+        lanes: Vec<Lane>,
+    },
+    /// Check sizes, headers, words, addresses and dependency edges
+    Tidy,
+}
+
+#[derive(clap::Args)]
+struct Demo {
+    /// The figures as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// Leave the bed standing until Ctrl-C, and say how to play with it
+    #[arg(long)]
+    keep: bool,
+    /// Show this balancer instead of building one
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Test {
+    /// Lanes to run; none means all
+    #[arg(long = "lane")]
+    lanes: Vec<Lane>,
+    /// Full counts instead of short ones
+    #[arg(long)]
+    long: bool,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().task {
+        Task::Demo(Demo { json, keep, bin }) => demo::run(bin, json, keep),
+        Task::Test(Test { lanes, long }) => lanes::run(&lanes, long),
+        Task::Ci { long } => lanes::run(&[], long),
+        Task::Bench { names } => bench::run(&names),
+        Task::Dist => dist::run(),
+        Task::Setup { lanes } => setup_all(&lanes),
+        Task::Tidy => tidy::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn setup_all(lanes: &[Lane]) -> Result<()> {
+    let packages: Vec<&str> = lanes::chosen(lanes).iter().flat_map(|lane| lane.packages()).collect();
+    setup::ensure(&packages)?;
+    println!("nothing is missing");
+    Ok(())
+}

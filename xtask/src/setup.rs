@@ -1,0 +1,62 @@
+//! What Debian packages a task needs, and installing them.
+//!
+//! Root: `apt-get` is asked. Others get the line to run, and a failure.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+use nix::unistd::geteuid;
+
+use crate::cargo::run;
+
+/// To build: the BPF programs are C for clang, xsk-rs runs make, m4 and bindgen, and links libelf and zlib.
+pub(crate) const BUILD: &[&str] =
+    &["clang", "libclang-dev", "llvm", "m4", "make", "pkg-config", "libelf-dev", "zlib1g-dev", "libbpf-dev"];
+
+/// For the test bed.
+pub(crate) const BED: &[&str] = &["iproute2", "ethtool", "util-linux"];
+
+/// Sees to it that `packages` are installed.
+pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
+    let missing: BTreeSet<&str> = packages.iter().copied().filter(|package| !installed(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.into_iter().collect();
+    let line = format!("apt-get install -y --no-install-recommends {}", names.join(" "));
+    if !geteuid().is_root() {
+        bail!("packages are missing; run:\n  sudo apt-get update && sudo {line}");
+    }
+    eprintln!("{line}");
+    run(apt().args(["update", "--quiet"]))?;
+    run(apt().args(["install", "-y", "--quiet", "--no-install-recommends"]).args(&names))?;
+    match names.iter().find(|package| !installed(package)) {
+        Some(package) => bail!("{package} is still missing"),
+        None => Ok(()),
+    }
+}
+
+/// Fails with what to do when the task can't make namespaces.
+pub(crate) fn require_root(task: &str) -> Result<()> {
+    if geteuid().is_root() {
+        return Ok(());
+    }
+    bail!(
+        "{task} makes network namespaces and loads XDP programs, and so needs root: run it from a root shell"
+    )
+}
+
+fn apt() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+fn installed(package: &str) -> bool {
+    let query = Command::new("dpkg-query")
+        .args(["--show", "--showformat", "${db:Status-Abbrev}", package])
+        .stderr(Stdio::null())
+        .output();
+    query.is_ok_and(|output| output.stdout.starts_with(b"ii"))
+}
