@@ -1,5 +1,7 @@
 //! No frame is lost: three engines with mailboxes between them, and a forwarder that answers anything.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -217,11 +217,10 @@ impl Core {
             Err(reason) => return Verdict::Drop(reason),
         }
         let service = snapshot.services.get(work.service as usize).map(|service| service.id.0);
-        for pair in [self.counters.backend(work.slot.0), service.and_then(|id| self.counters.service(id))] {
-            if let Some(pair) = pair {
-                pair.packets.add(1);
-                pair.bytes.add(bytes);
-            }
+        let service = service.and_then(|id| self.counters.service(id));
+        for pair in [self.counters.backend(work.slot.0), service].into_iter().flatten() {
+            pair.packets.add(1);
+            pair.bytes.add(bytes);
         }
         Verdict::Tx
     }

@@ -157,9 +157,7 @@ fn mix(bytes: &[u8; 16]) -> usize {
     let all = u128::from_le_bytes(*bytes);
     #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted, one at a time")]
     let folded = (all as u64) ^ ((all >> 64) as u64).rotate_left(29);
-    #[expect(clippy::cast_possible_truncation, reason = "the caller masks it to the size of the table")]
-    let mixed = (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize;
-    mixed
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
 }
 
 fn index(n: usize) -> u32 {

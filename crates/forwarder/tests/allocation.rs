@@ -1,6 +1,8 @@
 //! Nothing is allocated or freed per packet, new flow, publish or request: an allocator that counts says so.
 //! Alone in its program, since the allocator counts for all threads.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+
 use std::alloc::System;
 
 use forwarder::*;

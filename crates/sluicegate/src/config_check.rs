@@ -12,6 +12,9 @@ use serde_json::json;
 pub(crate) struct Arguments {
     /// The file.
     file: PathBuf,
+    /// Do not read the hash key: for a machine that has the file but not the secret, such as a CI runner.
+    #[arg(long)]
+    without_secrets: bool,
     /// Print the problems as JSON.
     #[arg(long)]
     json: bool,
@@ -19,7 +22,12 @@ pub(crate) struct Arguments {
 
 /// Prints all problems. 1 when one of them is an error.
 pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let (problems, code) = match config::load(&arguments.file) {
+    let loaded = if arguments.without_secrets {
+        config::load_with(&arguments.file, &|_| Ok(STAND_IN_KEY.to_owned()))
+    } else {
+        config::load(&arguments.file)
+    };
+    let (problems, code) = match loaded {
         Ok((_, warnings)) => (warnings, ExitCode::SUCCESS),
         Err(problems) => (problems, ExitCode::FAILURE),
     };
@@ -55,3 +63,5 @@ pub(crate) fn load(file: &Path) -> anyhow::Result<Config> {
     }
     Ok(config)
 }
+
+const STAND_IN_KEY: &str = "00000000000000000000000000000000";
