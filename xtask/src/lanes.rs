@@ -93,6 +93,8 @@ fn unit(long: bool) -> Result<()> {
     }
     step(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"), long)?;
     step(&mut cargo(&["test", "--workspace"]), long)?;
+    let loom = ["test", "--release", "--package", "sluicegate-loom", "--target-dir", "target/loom"];
+    step(cargo(&loom).env("RUSTFLAGS", "--cfg loom"), long)?;
     tidy::run()
 }
 

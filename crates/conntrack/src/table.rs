@@ -140,20 +140,16 @@ impl FlowTable {
     ///
     /// Two packets of one unknown flow in a batch are two misses.
     pub fn lookup_batch(&mut self, queries: &[Query], now: Tick, hits: &mut [Option<Hit>]) {
-        let mut at = [Candidates { tag: 0, buckets: [0; 2] }; 64];
-        for (queries, hits) in queries.chunks(64).zip(hits.chunks_mut(64)) {
-            let n = queries.len().min(hits.len());
-            for i in 0..n + WINDOW {
-                if i < n {
-                    let c = self.candidates(queries[i].hash);
-                    at[i & 63] = c;
-                    prefetch(self.line(c.buckets[0]));
-                    prefetch(self.line(c.buckets[1]));
+        let mut at = [Candidates { tag: 0, buckets: [0; 2] }; PREFETCHED];
+        for (queries, hits) in queries.chunks(PREFETCHED).zip(hits.chunks_mut(PREFETCHED)) {
+            for (at, query) in at.iter_mut().zip(queries) {
+                *at = self.candidates(query.hash);
+                for bucket in at.buckets {
+                    prefetch(self.line(bucket));
                 }
-                if i >= WINDOW {
-                    let j = i - WINDOW;
-                    hits[j] = self.packet_of(at[j & 63], queries[j].signal, now);
-                }
+            }
+            for ((at, query), hit) in at.iter().zip(queries).zip(hits) {
+                *hit = self.packet_of(*at, query.signal, now);
             }
         }
     }
@@ -288,5 +284,3 @@ impl FlowTable {
 }
 
 const PREFETCHED: usize = 64; // 128 lines: a sixth of a 48 KiB L1
-
-const WINDOW: usize = 56;

@@ -256,15 +256,27 @@ fn inspect(name: &str) -> Result<Interface, StartError> {
 
 /// All queues in one mode: a queue that refuses zero-copy puts all into copy mode, and the log names it.
 fn bind_all(settings: &Settings, queues: u16) -> Result<(Bound, SocketMode), StartError> {
-    let bound = match bind_queues(settings, queues, false) {
+    let refused = |interface: &str, queue: u32| {
+        tracing::warn!(interface, queue, "this queue refuses zero-copy: all queues run in copy mode");
+    };
+    let mode = |bound: &Bound| bound.first().map_or(Ok(SocketMode::Copy), |(device, _)| device.mode());
+    match bind_queues(settings, queues, false) {
         Err(StartError::NoZeroCopy { interface, queue }) => {
-            tracing::warn!(interface, queue, "this queue refuses zero-copy: all queues run in copy mode");
-            bind_queues(settings, queues, true)
+            refused(&interface, queue);
+            let bound = bind_queues(settings, queues, true)?;
+            let mode = mode(&bound)?;
+            Ok((bound, mode))
         }
-        other => other,
-    }?;
-    let mode = bound.first().map_or(Ok(SocketMode::Copy), |(device, _)| device.mode())?;
-    Ok((bound, mode))
+        // The first queue's refusal is no error: the kernel takes copy mode by itself.
+        bound => {
+            let bound = bound?;
+            let mode = mode(&bound)?;
+            if mode == SocketMode::Copy {
+                refused(&settings.interface, 0);
+            }
+            Ok((bound, mode))
+        }
+    }
 }
 
 fn bind_queues(settings: &Settings, queues: u16, force_copy: bool) -> Result<Bound, StartError> {

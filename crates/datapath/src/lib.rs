@@ -21,6 +21,7 @@ pub mod interface;
 mod mailbox;
 mod memory;
 pub mod pcap;
+mod sleeper;
 pub mod steer;
 mod sync;
 mod thread;

@@ -107,6 +107,7 @@ impl Parsed {
 ///
 /// # Cost
 /// No allocation, no loop outside extension headers: `cargo xtask bench packet/parse`.
+#[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed, ParseError> {
     let (link, rest) = frame.split_first_chunk::<14>().ok_or(Malformed::Truncated)?;
     let (kind, rest, l3) = match u16::from_be_bytes([link[12], link[13]]) {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::oracle::signal;
-use super::{WRAP, assert_adds_up, hash, tick};
+use super::{WRAP, assert_adds_up, establish, hash, tick};
 use crate::{Config, FlowTable, Hit, Inserted, Signal, Timeouts};
 
 /// One live entry, decoded from memory.
@@ -115,6 +115,17 @@ fn checked_insert(
         }
     }
     Ok(result)
+}
+
+#[test]
+fn a_newcomer_among_established_flows_takes_the_place_of_a_flood_one_move_away() {
+    let mut table = FlowTable::new(&Config { capacity: 64, timeouts: timeouts() }).unwrap();
+    let known: Vec<u64> = (0..48).map(hash).filter(|&flow| establish(&mut table, flow, 0)).collect();
+    assert_eq!(known.len(), 48);
+    for packet in 0..1_000 {
+        let _ = checked_insert(&mut table, hash(1_000 + packet), (9, 9), Signal::Syn, 2).unwrap();
+    }
+    assert!(known.iter().all(|&flow| table.peek(flow, tick(2)).is_some()));
 }
 
 #[derive(Clone, Debug)]
