@@ -97,7 +97,7 @@ impl Compiler {
         let mut draft = self.slots.draft();
         for pool in config.vips().iter().flat_map(config::Vip::services).map(config::Service::pool) {
             if !pools.contains_key(pool.name()) {
-                let slots = members(pool, machine, next_hops, &mut draft)?;
+                let slots = members(pool, machine, &mut draft)?;
                 let table = self.table(config, pool, &mut tables)?;
                 let weights = pool.members().iter().map(Member::weight).collect();
                 let compiled = PoolTable { name: Arc::clone(pool.name()), table, slots, weights };
@@ -106,12 +106,16 @@ impl Compiler {
         }
         let (services, bindings) = services(&mut self.services, config, &pools)?;
         let slots = draft.finish(now, ages(config));
+        let mut with_ways = slots.slots().to_vec();
+        for slot in &mut with_ways {
+            (slot.next_hop, slot.mtu) = way_to(slot.address, next_hops);
+        }
         let snapshot = Snapshot::new(Parts {
             generation: Generation(self.generation + 1),
             hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
             services,
             bindings,
-            slots: slots.slots().to_vec(),
+            slots: with_ways,
             next_hop: next_hop_mode(config, next_hops),
         })?;
         self.slots = slots;
@@ -214,11 +218,13 @@ pub fn timeouts(config: &Config) -> Timeouts {
     }
 }
 
-/// The addresses that packets of this configuration are sent to.
+/// The addresses that packets of this configuration are sent to, and those of `current`'s slots that still drain.
 #[must_use]
-pub fn destinations(config: &Config) -> Vec<IpAddr> {
+pub fn destinations(config: &Config, current: Option<&Snapshot>) -> Vec<IpAddr> {
     let members = config.pools().iter().flat_map(|pool| pool.members());
     let mut addresses: Vec<IpAddr> = members.map(|member| member.backend().address()).collect();
+    let in_use = current.into_iter().flat_map(Snapshot::slots).filter(|slot| slot.state != SlotState::Free);
+    addresses.extend(in_use.map(|slot| slot.address));
     addresses.sort_unstable();
     addresses.dedup();
     addresses
@@ -266,7 +272,6 @@ fn find_machine<'a>(config: &'a Config, wanted: &str) -> Result<&'a Machine, Com
 fn members(
     pool: &Pool,
     machine: &Machine,
-    next_hops: &next_hop::Table,
     draft: &mut crate::slots::Draft<'_>,
 ) -> Result<Box<[forwarder::SlotId]>, CompileError> {
     let mut slots = Vec::with_capacity(pool.members().len());
@@ -277,14 +282,13 @@ fn members(
             backend: Arc::clone(backend.name()),
             address: backend.address(),
         };
-        let (next_hop, mtu) = way_to(backend.address(), next_hops);
         let slot = Slot {
             backend: Arc::clone(backend.name()),
             address: backend.address(),
             state: SlotState::Serving,
             forwarding: forwarding(member, machine)?,
-            next_hop,
-            mtu,
+            next_hop: None, // the compiler fills in the way, as for slots that drain
+            mtu: ETHERNET_MTU,
         };
         slots.push(draft.claim(key, slot).ok_or(CompileError::TooMany)?);
     }

@@ -128,11 +128,35 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
     for port in 0..200 {
         assert_eq!(choice(&before, port), choice(&after, port));
     }
+    let old: IpAddr = "198.18.1.2".parse().unwrap();
+    assert!(!destinations(&moved, None).contains(&old));
+    assert!(destinations(&moved, Some(&after)).contains(&old), "its flows go on, so its next hop is needed");
     let at = Duration::from_secs;
     assert!(compiler.end_draining(&moved, &after, at(69)).unwrap().is_none());
     let ended = compiler.end_draining(&moved, &after, at(70)).unwrap().expect("a drain time has passed");
     assert_eq!(states(&ended)["198.18.1.2"], SlotState::Free);
     assert_eq!(states(&ended)["198.18.1.9"], SlotState::Serving);
+    assert!(!destinations(&moved, Some(&ended)).contains(&old));
+}
+
+#[test]
+fn a_draining_slot_keeps_its_way_over_reloads() {
+    let mut compiler = Compiler::default();
+    compile(&mut compiler, &config(&pools("198.18.1.2")), 0);
+    let way = Resolved {
+        interface: 2,
+        destination: [2, 0, 0, 0, 0, 9],
+        source: [2, 0, 0, 0, 0, 1],
+        mtu_bytes: 1500,
+        gateway: None,
+        preferred_source: None,
+    };
+    let old: IpAddr = "198.18.1.2".parse().unwrap();
+    let table = Table { next_hops: HashMap::from([(old, Ok(way))]), gateways: Vec::new() };
+    let moved = config(&pools("198.18.1.9"));
+    let after = compiler.compile(&moved, "lb1", &table, Duration::from_secs(1)).unwrap();
+    let slot = after.slots().iter().find(|slot| slot.address == old).unwrap();
+    assert_eq!((slot.state, slot.next_hop.is_some()), (SlotState::Draining, true));
 }
 
 #[test]
@@ -166,7 +190,7 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
         preferred_source: None,
     };
     let known: IpAddr = "198.18.1.1".parse().unwrap();
-    let next_hops = destinations(&config)
+    let next_hops = destinations(&config, None)
         .into_iter()
         .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }))
         .collect();

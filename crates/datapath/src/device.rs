@@ -44,6 +44,9 @@ pub trait Device {
     /// Makes the kernel see what was queued.
     fn flush(&mut self);
 
+    /// Whether the kernel left some of what was queued in the ring: it has to be asked again.
+    fn is_unsent(&mut self) -> bool;
+
     /// Appends the frames that were sent to `free`.
     fn reap(&mut self, free: &mut Vec<Self::Frame>);
 

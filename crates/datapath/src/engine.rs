@@ -126,7 +126,8 @@ impl<D: Device, F: Forward> Engine<D, F> {
             self.port.counters.batches.add(1);
         }
         self.forward.poll(now, &mut self.port);
-        if self.port.queued > 0 {
+        // What the kernel left in the ring at the last turn is not forgotten, though nothing new came.
+        if self.port.queued > 0 || self.port.device.is_unsent() {
             self.port.device.flush();
             self.port.queued = 0;
         }

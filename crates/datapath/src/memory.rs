@@ -97,6 +97,10 @@ impl Device for MemoryDevice {
 
     fn flush(&mut self) {}
 
+    fn is_unsent(&mut self) -> bool {
+        false
+    }
+
     fn reap(&mut self, free: &mut Vec<MemoryFrame>) {
         free.extend(self.completion.drain(..));
     }

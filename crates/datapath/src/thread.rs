@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
+use crate::device::Device;
 use crate::engine::Engine;
 use crate::wake::Waker;
 use crate::xsk::XskDevice;
@@ -69,7 +70,9 @@ impl PacketThread {
             let begin = Instant::now();
             let count = self.engine.step(now(begin, self.origin));
             self.wake_others();
-            self.socket.turns.fetch_add(1, Ordering::Relaxed);
+            // One writer: a load and a store, no locked instruction.
+            let turns = self.socket.turns.load(Ordering::Relaxed);
+            self.socket.turns.store(turns + 1, Ordering::Relaxed);
             if begin >= next_statistics {
                 self.copy_statistics();
                 next_statistics = begin + STATISTICS_EVERY;
@@ -108,12 +111,15 @@ impl PacketThread {
             waker.sleeper().awake();
             return;
         }
-        let socket = self.engine.device_mut().fd();
+        let device = self.engine.device_mut();
+        // With packets left in the transmit ring the kernel is asked again soon, not waited for.
+        let at_most = if device.is_unsent() { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
+        let socket = device.fd();
         // SAFETY: the socket belongs to the engine, which outlives this borrow.
         let socket = unsafe { BorrowedFd::borrow_raw(socket) };
         let mut wanted = [PollFd::new(socket, PollFlags::POLLIN), PollFd::new(waker.fd(), PollFlags::POLLIN)];
         // An interrupted or failed poll is a turn of the loop like any other.
-        let _ = poll(&mut wanted, PollTimeout::from(SLEEP_AT_MOST_MS));
+        let _ = poll(&mut wanted, PollTimeout::from(at_most));
         waker.sleeper().awake();
         waker.silence();
     }
@@ -154,3 +160,4 @@ fn pin(number: usize) {
 const STATISTICS_EVERY: Duration = Duration::from_secs(1);
 /// Also bounds how long what time alone causes waits on a thread that nobody wakes.
 const SLEEP_AT_MOST_MS: u8 = 100;
+const RETRY_SEND_MS: u8 = 1;

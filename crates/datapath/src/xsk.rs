@@ -204,6 +204,10 @@ impl Device for XskDevice {
         }
     }
 
+    fn is_unsent(&mut self) -> bool {
+        self.sending > 0 && self.tx.needs_wakeup() && self.tx.nb_free_exact() < RING
+    }
+
     fn reap(&mut self, free: &mut Vec<Frame>) {
         // SAFETY: the descriptors taken are this UMEM's; each becomes the one `Frame` of its chunk.
         let count = unsafe { self.completion.consume(&mut self.scratch) };

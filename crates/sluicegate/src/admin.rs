@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use nix::sys::stat::{Mode, umask};
 use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -40,7 +41,11 @@ pub(crate) fn listen(path: &Path, mode: u32, questions: mpsc::Sender<Ask>) -> an
         );
         std::fs::remove_file(path).with_context(at)?;
     }
-    let listener = UnixListener::bind(path).with_context(at)?;
+    // Nobody may connect between bind and chmod.
+    let usual = umask(Mode::all());
+    let bound = UnixListener::bind(path);
+    umask(usual);
+    let listener = bound.with_context(at)?;
     let socket = Socket(path.to_owned());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(at)?;
     let router = Router::new().route("/counters", get(counters)).with_state(questions);

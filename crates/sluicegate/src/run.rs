@@ -63,7 +63,7 @@ impl Balancer {
             Some(socket) => Some(admin::listen(socket.path(), socket.mode(), asks)?),
             None => None,
         };
-        let (wanted, found) = watch_next_hops(wanted(&config, &plane))?;
+        let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
         let mut balancer = Self {
             file,
             machine,
@@ -128,6 +128,7 @@ impl Balancer {
         match self.compiler.end_draining(&self.config, &self.live.current(), self.origin.elapsed()) {
             Ok(Some(snapshot)) => {
                 self.live.publish(snapshot);
+                self.wanted.send_replace(wanted(&self.config, &self.plane, &self.live));
                 tracing::info!("the drain time of removed backends has passed");
             }
             Ok(None) => {}
@@ -164,7 +165,7 @@ impl Balancer {
                 }
                 self.say_what_needs_a_restart(&config);
                 self.config = config;
-                self.wanted.send_replace(wanted(&self.config, &self.plane));
+                self.wanted.send_replace(wanted(&self.config, &self.plane, &self.live));
                 tracing::info!(generation, took = ?started.elapsed(), "reloaded");
             }
             Err(error) => tracing::error!(%error, "reload refused, the old generation goes on"),
@@ -237,7 +238,8 @@ async fn first_next_hops(config: &Config) -> anyhow::Result<next_hop::Table> {
     let deadline = Instant::now() + FIRST_NEXT_HOPS;
     let mut asked = HashSet::new();
     loop {
-        let next_hops = resolver.resolve(&destinations(config)).await.context("looking up next hops")?;
+        let next_hops =
+            resolver.resolve(&destinations(config, None)).await.context("looking up next hops")?;
         let pending: HashSet<(u32, IpAddr)> =
             next_hops.values().filter_map(|way| way.as_ref().err()).filter_map(pending).collect();
         if pending.is_empty() || Instant::now() > deadline {
@@ -260,10 +262,10 @@ fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
     }
 }
 
-fn wanted(config: &Config, plane: &DataPlane) -> Wanted {
+fn wanted(config: &Config, plane: &DataPlane, live: &Live) -> Wanted {
     let reflecting = config.io().next_hop() == config::NextHop::Reflect;
     let gateway_interfaces = if reflecting { vec![plane.interface().index] } else { Vec::new() };
-    Wanted { destinations: destinations(config), gateway_interfaces }
+    Wanted { destinations: destinations(config, Some(&live.current())), gateway_interfaces }
 }
 
 /// A task that keeps next hops fresh: what it wants, and what it finds.
