@@ -111,7 +111,7 @@ fn frames_are_injected_and_captured_with_a_tag_and_without() {
     let (from, to) = (mac_of(&left, "eth0").unwrap(), mac_of(&right, "eth0").unwrap());
     let port_9 = |frame: &[u8]| Frame::parse(frame).is_some_and(|f| f.ip.ports() == Some((4000, 9)));
     let (there, here) = (
-        Capture::start(&right, "eth0", 2, port_9).unwrap(),
+        Capture::start(&right, "eth0", 3, port_9).unwrap(),
         Capture::start(&left, "eth0", 9, port_9).unwrap(),
     );
     let plain = FrameSpec::smallest_udp(
@@ -121,15 +121,18 @@ fn frames_are_injected_and_captured_with_a_tag_and_without() {
         "203.0.113.10:9".parse().unwrap(),
     );
     inject(&left, "eth0", &plain.bytes()).unwrap();
-    inject(&left, "eth0", &FrameSpec { vlans: vec![7], ..plain.clone() }.bytes()).unwrap();
-    let seen = there.wait_for(2, BOUND).unwrap();
+    let tagged = FrameSpec { vlans: vec![7], ..plain.clone() }.bytes();
+    inject(&left, "eth0", &tagged).unwrap();
+    let twice = FrameSpec { vlans: vec![100, 7], ..plain.clone() }.bytes();
+    inject(&left, "eth0", &twice).unwrap();
+    let seen = there.wait_for(3, BOUND).unwrap();
     assert_eq!(seen[0].bytes, plain.bytes());
-    assert_eq!(seen[1].bytes, plain.bytes(), "the kernel has taken the tag off");
+    assert_eq!((&seen[1].bytes, &seen[2].bytes), (&tagged, &twice));
     assert!(seen.iter().all(|frame| !frame.outgoing));
     assert!(here.wait_for(1, BOUND).unwrap()[0].outgoing);
     inject(&left, "eth0", &plain.bytes()).unwrap();
     assert_eq!(eventually(BOUND, || Some(there.beyond_limit()).filter(|&n| n > 0)), Some(1));
-    assert_eq!(there.frames().len(), 2);
+    assert_eq!(there.frames().len(), 3);
 }
 
 #[test]

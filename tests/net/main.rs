@@ -1,7 +1,18 @@
 //! Tests in namespaces: real kernels' TCP and UDP, real processes. They need root and a release build of the balancer.
 //!
-//! `cargo xtask test --lane net` runs them.
+//! `cargo xtask test --lane net` runs them; `--long` with as many connections and packets as the promises name.
 #![forbid(unsafe_code)]
 
 mod bed;
+mod drops;
+mod encapsulation;
+mod lifecycle;
+mod next_hop;
+mod offline;
+mod own_traffic;
 mod path;
+mod queues;
+mod refusals;
+mod reload;
+mod scene;
+mod vlan;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-use crate::link::carries;
+use crate::link::{carries, take_in};
 use crate::{Client, HttpServer, Namespace, TempDir, UdpServer, Veth, binary};
 
 /// The first VIP of IPv4.
@@ -39,6 +39,8 @@ pub struct BedSpec {
     pub switched: bool,
     /// The program under test; `None`: the one that [`binary`](crate::binary) finds.
     pub program: Option<PathBuf>,
+    /// A pair of NICs of this machine, joined by a wire: the first balancer's and the router's, in place of a veth pair.
+    pub wire: Option<[&'static str; 2]>,
 }
 
 impl Default for BedSpec {
@@ -52,6 +54,7 @@ impl Default for BedSpec {
             vips: vec![VIP_V4, VIP_V6],
             switched: false,
             program: None,
+            wire: None,
         }
     }
 }
@@ -67,7 +70,7 @@ pub struct Host {
     pub v4: Ipv4Addr,
     /// Its IPv6 address.
     pub v6: Ipv6Addr,
-    /// Its own device: `eth0`, on balancers `lb0`.
+    /// Its own device: `eth0`, on balancers `lb0` or a NIC of this machine.
     pub device: &'static str,
     /// The router's end of its link.
     pub port: String,
@@ -213,9 +216,16 @@ impl Bed {
     fn join_balancer(&self, n: u8) -> Result<Host> {
         let gateway4 = Ipv4Addr::new(192, 0, 2, 2 * n - 2);
         let gateway6 = v6(n.into(), 0xff);
-        let host = host(&format!("lb{n}"), "lb0", Ipv4Addr::new(192, 0, 2, 2 * n - 1), v6(n.into(), 1))?;
+        let mut host = host(&format!("lb{n}"), "lb0", Ipv4Addr::new(192, 0, 2, 2 * n - 1), v6(n.into(), 1))?;
+        let wire = self.spec.wire.filter(|_| n == 1);
+        if let Some([own, far]) = wire {
+            (host.device, host.port) = (own, far.into());
+        }
         let Host { ns, v4, v6, device, port, .. } = &host;
-        let here = self.join_core(&host, self.spec.queues)?;
+        let here = match wire {
+            Some([own, far]) => take_in((ns, own), (&self.router, far)).map(|()| None)?,
+            None => self.join_core(&host, self.spec.queues)?,
+        };
         ns.ip(&format!(
             "addr add {v4}/31 dev {device}\n\
              addr add {v6}/64 dev {device} nodad\n\

@@ -2,10 +2,10 @@
 //!
 //! In: a namespace and a device. Out: the frames seen there, bounded in number.
 //! Not here: what a frame says (`decode`), how one is made (`frame`).
-//! The kernel takes a VLAN tag off before a capture sees the frame; what was sent with a tag is seen without.
-//! Source: packet(7).
+//! The kernel takes the outer VLAN tag off a frame that arrives, and tells it beside; here it is put back where it was.
+//! Source: packet(7), PACKET_AUXDATA; Linux `include/uapi/linux/if_packet.h`.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,8 @@ use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::sockopt::{RcvBuf, ReceiveTimeout};
 use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recvfrom, sendmsg, setsockopt,
-    socket,
+    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg,
+    sendmsg, setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
 
@@ -27,7 +27,7 @@ use crate::{Namespace, eventually};
 /// A frame as seen on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// From the Ethernet header on, without a VLAN tag.
+    /// From the Ethernet header on, as on the wire.
     pub bytes: Vec<u8>,
     /// It was leaving by this device (else it arrived).
     pub outgoing: bool,
@@ -56,6 +56,7 @@ impl Capture {
         let fd = ns.run(|| raw_socket(SockProtocol::EthAll))?;
         setsockopt(&fd, ReceiveTimeout, &TimeVal::new(0, 50_000))?;
         setsockopt(&fd, RcvBuf, &(8 << 20))?;
+        setsockopt(&fd, AuxiliaryData, &true)?;
         let seen = Arc::new(Mutex::new(Seen::default()));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
@@ -149,23 +150,69 @@ fn watch(
 ) {
     let mut room = vec![0; 1 << 16];
     while !stop.load(Ordering::Relaxed) {
-        let (len, from) = match recvfrom::<LinkAddr>(fd.as_raw_fd(), &mut room) {
-            Ok((len, Some(from))) => (len, from),
-            Ok((_, None)) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => continue,
+        let (from, bytes) = match receive(fd, &mut room) {
+            Ok(Some(frame)) => frame,
+            Ok(None) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => continue,
             Err(_) => return,
         };
         // The socket hears every device of its namespace: binding to one takes an address that safe code can't make.
-        if from.ifindex() != index || !wanted(&room[..len]) {
+        if from.ifindex() != index || !wanted(&bytes) {
             continue;
         }
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.frames.len() < limit {
             let outgoing = from.pkttype() == PACKET_OUTGOING;
-            seen.frames.push(Captured { bytes: room[..len].to_vec(), outgoing });
+            seen.frames.push(Captured { bytes, outgoing });
         } else {
             seen.beyond += 1;
         }
     }
 }
 
+/// One frame and the device that it passed; its outer tag, which the kernel tells beside it, is back in its place.
+fn receive(fd: &OwnedFd, room: &mut [u8]) -> nix::Result<Option<(LinkAddr, Vec<u8>)>> {
+    let mut control = nix::cmsg_space!([u8; AUXILIARY_BYTES]);
+    let (from, len, tag) = {
+        let mut parts = [IoSliceMut::new(room)];
+        let message = recvmsg::<LinkAddr>(fd.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty())?;
+        let Some(from) = message.address else { return Ok(None) };
+        (from, message.bytes, message.cmsgs()?.find_map(tag_of))
+    };
+    let mut bytes = room[..len].to_vec();
+    if let Some([tpid, tci]) = tag
+        && len >= ADDRESSES_BYTES
+    {
+        bytes.splice(
+            ADDRESSES_BYTES..ADDRESSES_BYTES,
+            tpid.to_be_bytes().into_iter().chain(tci.to_be_bytes()),
+        );
+    }
+    Ok(Some((from, bytes)))
+}
+
+/// Type and content of the tag in a `tpacket_auxdata`: status, len, snaplen (32 bits each), mac, net, tci, tpid (16 each).
+fn tag_of(message: ControlMessageOwned) -> Option<[u16; 2]> {
+    let ControlMessageOwned::Unknown(told) = message else { return None };
+    let header = told.cmsg_header;
+    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+        return None;
+    }
+    let data = told.data_bytes;
+    let status = u32::from_ne_bytes(*data.first_chunk()?);
+    let half = |at: usize| Some(u16::from_ne_bytes(*data.get(at..)?.first_chunk()?));
+    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some([half(18)?, half(16)?])
+}
+
+#[derive(Clone, Debug)]
+struct AuxiliaryData;
+nix::setsockopt_impl!(
+    AuxiliaryData,
+    libc::SOL_PACKET,
+    libc::PACKET_AUXDATA,
+    bool,
+    nix::sys::socket::sockopt::SetBool
+);
+
+const AUXILIARY_BYTES: usize = 20;
+const ADDRESSES_BYTES: usize = 12;
 const PACKET_OUTGOING: u8 = 4; // include/uapi/linux/if_packet.h

@@ -71,6 +71,8 @@ pub struct LbConfig {
     pub encapsulation_keys: String,
     /// The pool.
     pub pool: Vec<PoolMember>,
+    /// The addresses to balance.
+    pub vips: Vec<IpAddr>,
     /// Services of each VIP.
     pub services: Vec<Service>,
     /// The `[io]` table, as TOML lines.
@@ -91,6 +93,7 @@ impl LbConfig {
             encapsulation: Encapsulation::Gre,
             encapsulation_keys: String::new(),
             pool: bed.backends.iter().map(member).collect(),
+            vips: bed.spec.vips.clone(),
             services: vec![
                 service(Bed::HTTP_PORT, "tcp"),
                 service(Bed::ECHO_PORT, "udp"),
@@ -167,7 +170,7 @@ impl LbConfig {
         let (kind, keys) = (self.encapsulation.name(), &self.encapsulation_keys);
         say(format!("[encapsulation.tunnel]\nkind = \"{kind}\"\n{keys}"));
         say(format!("[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]", self.members()));
-        let vips: Vec<String> = bed.spec.vips.iter().map(|vip| format!("\"{vip}\"")).collect();
+        let vips: Vec<String> = self.vips.iter().map(|vip| format!("\"{vip}\"")).collect();
         say(format!("[vip.www]\naddresses = [{}]\nservices = [{}]", vips.join(", "), self.services()));
         say(format!("[admin]\nsocket = {{ path = {:?} }}\n", Self::admin_socket(bed, index)));
         text + &self.more

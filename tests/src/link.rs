@@ -46,6 +46,25 @@ impl Veth {
     }
 }
 
+/// Moves the two NICs of a wire from this process's namespace into two others. Each comes back when its namespace ends,
+/// which may take a moment: one that is still away is waited for.
+///
+/// # Errors
+/// There is no such NIC, or the wire stays dead.
+pub(crate) fn take_in(left: (&Namespace, &str), right: (&Namespace, &str)) -> Result<()> {
+    for (ns, device) in [left, right] {
+        let to = ns.tid().to_string();
+        let moved = eventually(BOUND, || {
+            let status =
+                Command::new("ip").args(["link", "set", device, "netns", &to]).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success()).then_some(())
+        });
+        moved.with_context(|| format!("no NIC {device} to move into namespace {}", ns.name()))?;
+        ns.ip(&format!("link set {device} up"))?;
+    }
+    [left, right].into_iter().try_for_each(|(ns, device)| carries(ns, device))
+}
+
 /// Waits until a device that is up carries frames: the kernel puts its queues in place some time after the other end is up,
 /// and until then drops in silence what is sent.
 pub(crate) fn carries(ns: &Namespace, device: &str) -> Result<()> {

@@ -135,6 +135,16 @@ impl Namespace {
         Ok(output)
     }
 
+    /// Runs a program in the namespace to its end, and returns its standard output.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn text(&self, program: &str, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(program);
+        command.args(args);
+        Ok(String::from_utf8_lossy(&self.output(command)?.stdout).into_owned())
+    }
+
     fn on_worker<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = channel();
         let jobs = self.0.jobs.as_ref().expect("there until drop");

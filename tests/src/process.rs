@@ -37,6 +37,17 @@ pub struct Line {
     pub text: String,
 }
 
+/// A child that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit code; `None`: a signal ended it.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error.
+    pub err: String,
+}
+
 /// A running child.
 #[derive(Debug)]
 pub struct Process {
@@ -70,6 +81,28 @@ impl Process {
         collect(out, Stream::Out, &lines);
         collect(err, Stream::Err, &lines);
         Ok(Self { name: name.into(), child, status: None, lines, _ns: ns.clone() })
+    }
+
+    /// Runs `program` in `ns` to its end. `None` for the exit code: a signal ended it.
+    ///
+    /// # Errors
+    /// As [`Self::start`], or it did not end by `bound` and was killed.
+    pub fn to_end<S: AsRef<OsStr>>(
+        ns: &Namespace,
+        program: S,
+        args: &[&str],
+        bound: Duration,
+    ) -> Result<Ended> {
+        let mut process = Self::start(ns, &args.join(" "), program, args)?;
+        let Some(status) = process.wait(bound) else {
+            process.kill();
+            bail!("{} did not end in {bound:?}:\n{}", process.name, process.tail());
+        };
+        let said = |stream| {
+            let lines = process.lines().into_iter().filter(|line| line.stream == stream);
+            lines.map(|line| line.text + "\n").collect()
+        };
+        Ok(Ended { code: status.code(), out: said(Stream::Out), err: said(Stream::Err) })
     }
 
     /// Its process id.
