@@ -1,18 +1,24 @@
 //! Benchmarks by name.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 
 use crate::cargo::{self, Metadata, cargo};
-use crate::setup;
+use crate::{setup, testpmd};
 
-/// Runs `names`, or all benchmarks: `maglev` is a file of `benches/`, `maglev/build` the part of it whose name holds that.
-pub(crate) fn run(names: &[String]) -> Result<()> {
+/// Runs `names`, or all benchmarks: `maglev` is a file of `benches/`, `maglev/build` the part of it whose name holds that;
+/// `testpmd` is none of them, and takes a balancer's binary.
+pub(crate) fn run(names: &[String], binary: Option<&Path>, json: bool) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     if names.is_empty() {
         return cargo::run(&mut cargo(&["bench", "--package", "sluicegate-benches"]));
     }
     let metadata = Metadata::read()?;
-    names.iter().try_for_each(|name| run_one(&metadata, name))
+    names.iter().try_for_each(|name| match name.as_str() {
+        "testpmd" => testpmd::run(binary, json),
+        name => run_one(&metadata, name),
+    })
 }
 
 fn run_one(metadata: &Metadata, name: &str) -> Result<()> {

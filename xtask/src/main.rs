@@ -11,8 +11,10 @@ mod demo;
 mod dist;
 mod figures;
 mod lanes;
+mod offer;
 mod report;
 mod setup;
+mod testpmd;
 mod tidy;
 
 use std::path::PathBuf;
@@ -42,11 +44,8 @@ enum Task {
         #[arg(long)]
         long: bool,
     },
-    /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part
-    Bench {
-        /// Benchmarks; none means all
-        names: Vec<String>,
-    },
+    /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder
+    Bench(Bench),
     /// Build the static binary, and check that it is static
     Dist,
     /// Install what the lanes need (apt-get when root, else the line to run)
@@ -73,6 +72,18 @@ struct Demo {
 }
 
 #[derive(clap::Args)]
+struct Bench {
+    /// Benchmarks; none means all but `testpmd`
+    names: Vec<String>,
+    /// `testpmd`: the figures as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// `testpmd`: measure this balancer instead of building one
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
 struct Test {
     /// Lanes to run; none means all
     #[arg(long = "lane")]
@@ -87,7 +98,7 @@ fn main() -> ExitCode {
         Task::Demo(Demo { json, keep, bin }) => demo::run(bin, json, keep),
         Task::Test(Test { lanes, long }) => lanes::run(&lanes, long),
         Task::Ci { long } => lanes::run(&[], long),
-        Task::Bench { names } => bench::run(&names),
+        Task::Bench(Bench { names, json, bin }) => bench::run(&names, bin.as_deref(), json),
         Task::Dist => dist::run(),
         Task::Setup { lanes } => setup_all(&lanes),
         Task::Tidy => tidy::run(),

@@ -17,6 +17,9 @@ pub(crate) const BUILD: &[&str] =
 /// For the test bed.
 pub(crate) const BED: &[&str] = &["iproute2", "ethtool", "util-linux"];
 
+/// For `bench testpmd`.
+pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
+
 /// Sees to it that `packages` are installed.
 pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
     let missing: BTreeSet<&str> = packages.iter().copied().filter(|package| !installed(package)).collect();

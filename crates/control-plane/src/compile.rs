@@ -262,7 +262,11 @@ fn services(
     Ok((services, bindings))
 }
 
-fn find_machine<'a>(config: &'a Config, wanted: &str) -> Result<&'a Machine, CompileError> {
+/// The machine of this name.
+///
+/// # Errors
+/// [`CompileError::NoMachine`].
+pub fn find_machine<'a>(config: &'a Config, wanted: &str) -> Result<&'a Machine, CompileError> {
     config.machine(wanted).ok_or_else(|| CompileError::NoMachine {
         wanted: wanted.to_owned(),
         known: config.machines().iter().map(Machine::name).collect::<Vec<_>>().join(", "),

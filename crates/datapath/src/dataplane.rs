@@ -27,8 +27,6 @@ use crate::xsk::{SocketMode, XskDevice};
 /// Settings of a data plane. A change needs a restart.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The interface that VIP traffic comes in on and leaves by.
-    pub interface: String,
     /// Queues with a socket, from queue 0 on. `None`: all that the interface has.
     pub queues: Option<u32>,
     /// UMEM frames of each thread's pool: a power of two.
@@ -66,21 +64,20 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// Looks at the interface, attaches the program, binds a socket to each queue and starts the threads. No packet is
+    /// Attaches the program, binds a socket to each queue and starts the threads. No packet is
     /// redirected before [`DataPlane::steer`] is given the first VIP.
     ///
     /// # Errors
     /// [`StartError`], in words; the interface is then as it was found.
-    pub fn start(settings: &Settings, live: &Live) -> Result<Self, StartError> {
-        let interface = inspect(&settings.interface)?;
+    pub fn start(interface: Interface, settings: &Settings, live: &Live) -> Result<Self, StartError> {
         let queues = queues(settings, &interface)?;
         let options = SteerOptions {
             max_vips: settings.max_vips,
             no_socket: settings.no_socket,
             max_queues: queues.into(),
         };
-        let steer = Steer::attach(&settings.interface, &options).map_err(|e| StartError::Steer(words(&e)))?;
-        let (bound, mode) = bind_all(settings, queues)?;
+        let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
+        let (bound, mode) = bind_all(&interface.name, settings, queues)?;
         let wakers = (0..queues).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
         let mut plane = Self {
             interface,
@@ -238,8 +235,12 @@ fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError>
 
 type Bound = Vec<(XskDevice, Vec<Frame>)>;
 
-/// Facts about the interface; refuses what cannot work and warns of what should not be.
-fn inspect(name: &str) -> Result<Interface, StartError> {
+/// Facts about the interface that a data plane is to start on. Refuses what cannot work there, or without the process's
+/// capabilities, and warns of what should not be.
+///
+/// # Errors
+/// [`StartError::Interface`], with everything that is in the way at once.
+pub fn inspect(name: &str) -> Result<Interface, StartError> {
     let interface = Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?;
     let mut findings = interface.findings(u32::try_from(CHUNK - XDP_HEADROOM).unwrap_or(u32::MAX));
     findings.extend(privilege_findings(Privileges::read()?));
@@ -255,15 +256,15 @@ fn inspect(name: &str) -> Result<Interface, StartError> {
 }
 
 /// All queues in one mode: a queue that refuses zero-copy puts all into copy mode, and the log names it.
-fn bind_all(settings: &Settings, queues: u16) -> Result<(Bound, SocketMode), StartError> {
-    let refused = |interface: &str, queue: u32| {
+fn bind_all(interface: &str, settings: &Settings, queues: u16) -> Result<(Bound, SocketMode), StartError> {
+    let refused = |queue: u32| {
         tracing::warn!(interface, queue, "this queue refuses zero-copy: all queues run in copy mode");
     };
     let mode = |bound: &Bound| bound.first().map_or(Ok(SocketMode::Copy), |(device, _)| device.mode());
-    match bind_queues(settings, queues, false) {
-        Err(StartError::NoZeroCopy { interface, queue }) => {
-            refused(&interface, queue);
-            let bound = bind_queues(settings, queues, true)?;
+    match bind_queues(interface, settings, queues, false) {
+        Err(StartError::NoZeroCopy { queue, .. }) => {
+            refused(queue);
+            let bound = bind_queues(interface, settings, queues, true)?;
             let mode = mode(&bound)?;
             Ok((bound, mode))
         }
@@ -272,18 +273,23 @@ fn bind_all(settings: &Settings, queues: u16) -> Result<(Bound, SocketMode), Sta
             let bound = bound?;
             let mode = mode(&bound)?;
             if mode == SocketMode::Copy {
-                refused(&settings.interface, 0);
+                refused(0);
             }
             Ok((bound, mode))
         }
     }
 }
 
-fn bind_queues(settings: &Settings, queues: u16, force_copy: bool) -> Result<Bound, StartError> {
+fn bind_queues(
+    interface: &str,
+    settings: &Settings,
+    queues: u16,
+    force_copy: bool,
+) -> Result<Bound, StartError> {
     let (area, pools) = Area::new(queues, settings.frames_per_queue)?;
     let mut bound = Vec::with_capacity(usize::from(queues));
     for (queue, frames) in (0u32..).zip(pools) {
-        let device = bind_patiently(&area, &settings.interface, queue, force_copy)?;
+        let device = bind_patiently(&area, interface, queue, force_copy)?;
         bound.push((device, frames));
     }
     Ok(bound)

@@ -86,13 +86,14 @@ impl Notify {
 }
 
 impl<D: Device, F: Forward> Engine<D, F> {
-    /// Takes the thread's frames; `frames_in_all` bounds how many can ever gather here.
+    /// Takes the thread's frames and fills the fill ring, so that packets may come before the first turn;
+    /// `frames_in_all` bounds how many frames can ever gather here.
     ///
     /// # Panics
     /// When the forwarder's batch is larger than [`MAX_BATCH`].
     #[must_use]
     pub fn new(
-        device: D,
+        mut device: D,
         forward: F,
         mailboxes: Mailboxes<D::Frame>,
         frames: Vec<D::Frame>,
@@ -103,6 +104,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         assert!((1..=MAX_BATCH).contains(&max_batch), "a batch holds 1 to {MAX_BATCH} packets");
         let mut free = Vec::with_capacity(frames_in_all);
         free.extend(frames);
+        device.refill(&mut free);
         let held = std::iter::repeat_with(|| None).take(forward.hold_slots()).collect();
         let notify = Notify(vec![false; mailboxes.threads()]);
         let strays = Vec::with_capacity(frames_in_all);

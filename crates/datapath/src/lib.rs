@@ -30,7 +30,7 @@ mod wake;
 mod xsk;
 
 pub use attach::{AttachError, AttachMode};
-pub use dataplane::{DataPlane, Settings};
+pub use dataplane::{DataPlane, Settings, inspect};
 pub use device::{Device, InKernel, Received};
 pub use engine::{Census, Engine, MAX_BATCH, Notify};
 pub use error::StartError;

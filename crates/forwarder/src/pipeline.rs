@@ -52,7 +52,7 @@ struct Core {
     counters: Arc<ThreadCounters>,
     replies: TokenBucket,
     work: Box<[Work]>,
-    identification: u16,
+    identifications: Identifications,
 }
 
 /// What is known of a packet between two stages.
@@ -79,7 +79,8 @@ impl Pipeline {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let replies = TokenBucket::new(config.replies_per_second);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
-        let core = Core { config, flows, counters, replies, work, identification: 0 };
+        let identifications = Identifications::of(config.thread, config.threads);
+        let core = Core { config, flows, counters, replies, work, identifications };
         Ok(Self { reader: live.reader(), requests, core })
     }
 
@@ -207,8 +208,7 @@ impl Core {
             return Verdict::Drop(DropReason::NoBackend);
         };
         let bytes = packet.frame().len() as u64;
-        self.identification = self.identification.wrapping_add(1);
-        let identification = identification(&self.config, self.identification);
+        let identification = self.identifications.next();
         let mode = &snapshot.next_hop;
         let order = Order { parsed: &work.parsed, slot, mode, hash: work.hash, identification };
         match rewrite(packet, &order) {
@@ -313,11 +313,27 @@ fn signal(service: &Service, parsed: &Parsed) -> Signal {
     }
 }
 
-/// The thread's next IPv4 identification, from a range that no other thread uses (RFC 6864 §4.3).
-#[inline]
-fn identification(config: &PipelineConfig, count: u16) -> u16 {
-    let range = u16::MAX / config.threads.max(1);
-    range.wrapping_mul(config.thread.0).wrapping_add(count % range.max(1))
+/// IPv4 identifications of one thread, from a range that no other thread uses (RFC 6864 §4.3).
+#[derive(Debug)]
+struct Identifications {
+    first: u16,
+    last: u16,
+    next: u16,
+}
+
+impl Identifications {
+    fn of(thread: ThreadId, threads: u16) -> Self {
+        let range = (u16::MAX / threads.max(1)).max(1);
+        let first = range.wrapping_mul(thread.0);
+        Self { first, last: first.saturating_add(range - 1), next: first }
+    }
+
+    #[inline]
+    fn next(&mut self) -> u16 {
+        let this = self.next;
+        self.next = if this >= self.last { self.first } else { this + 1 };
+        this
+    }
 }
 
 const NO_WORK: Work = Work {
@@ -346,3 +362,21 @@ const TCP_RST: u8 = 0x04;
 const TCP_ACK: u8 = 0x10;
 /// At a thousand polls a second a table of a million flows is swept in four minutes.
 const SWEEP_BUCKETS: usize = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_never_share_an_identification_and_use_their_range_in_turn() {
+        for threads in [1, 2, 7, 64] {
+            let mut seen = std::collections::HashSet::new();
+            for thread in 0..threads {
+                let mut ids = Identifications::of(ThreadId(thread), threads);
+                let mine: Vec<u16> = (0..u16::MAX / threads).map(|_| ids.next()).collect();
+                assert_eq!(ids.next(), mine[0], "round again");
+                assert!(mine.into_iter().all(|id| seen.insert(id)), "thread {thread} of {threads}");
+            }
+        }
+    }
+}

@@ -4,19 +4,19 @@
 //! Not here: any decision about a packet, any rule about a configuration.
 //! Invariant: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use control_plane::compile::{Compiler, destinations, refresh_next_hops, timeouts};
+use control_plane::compile::{Compiler, destinations, find_machine, refresh_next_hops, timeouts};
 use control_plane::config::{self, Config};
 use control_plane::next_hop::{self, Resolver, Unresolved, Wanted, Watch};
 use datapath::steer::NoSocket;
-use datapath::{DataPlane, Idle, Settings};
+use datapath::{DataPlane, Idle, Settings, inspect};
 use forwarder::Live;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{self, Ask};
@@ -30,9 +30,30 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     let machine = source.machine()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
+        // Before the start, so that none ends the process without its farewell.
+        let signals = Signals::catch()?;
         let mut balancer = Balancer::start(source.config.clone(), machine, config).await?;
-        balancer.serve().await
+        balancer.serve(signals).await;
+        Ok(())
     })
+}
+
+type NextHops = HashMap<IpAddr, Result<next_hop::Resolved, Unresolved>>;
+
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
 }
 
 struct Balancer {
@@ -53,11 +74,13 @@ struct Balancer {
 impl Balancer {
     async fn start(file: PathBuf, machine: String, config: Config) -> anyhow::Result<Self> {
         let origin = Instant::now();
-        let next_hops = first_next_hops(&config).await?;
+        let interface = inspect(only_interface(&config, &machine)?)?;
+        let next_hops = next_hops(&destinations(&config, None), FIRST_NEXT_HOPS).await?;
+        let next_hops = next_hop::Table { next_hops, gateways: Vec::new() };
         let mut compiler = Compiler::default();
         let snapshot = compiler.compile(&config, &machine, &next_hops, origin.elapsed())?;
         let live = Live::new(snapshot);
-        let plane = DataPlane::start(&settings(&config, &machine)?, &live)?;
+        let plane = DataPlane::start(interface, &settings(&config), &live)?;
         let (asks, questions) = mpsc::channel(ADMIN_QUEUE);
         let admin = match config.admin().socket() {
             Some(socket) => Some(admin::listen(socket.path(), socket.mode(), asks)?),
@@ -102,16 +125,13 @@ impl Balancer {
     }
 
     /// Signals, next hops and questions, one at a time.
-    async fn serve(&mut self) -> anyhow::Result<()> {
-        let mut hangup = signal(SignalKind::hangup())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+    async fn serve(&mut self, mut signals: Signals) {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => self.reload(),
+                _ = signals.terminate.recv() => break,
+                _ = signals.interrupt.recv() => break,
+                _ = signals.hangup.recv() => self.reload().await,
                 Some(table) = self.found.recv() => self.take_next_hops(table),
                 Some(ask) = self.questions.recv() => {
                     // An asker who has gone needs no answer.
@@ -121,7 +141,6 @@ impl Balancer {
             }
         }
         self.say_farewell();
-        Ok(())
     }
 
     fn keep_house(&mut self) {
@@ -144,7 +163,7 @@ impl Balancer {
     }
 
     /// The whole new configuration, or nothing of it.
-    fn reload(&mut self) {
+    async fn reload(&mut self) {
         let started = Instant::now();
         let (config, warnings) = match config::load(&self.file) {
             Ok(loaded) => loaded,
@@ -156,6 +175,7 @@ impl Balancer {
         for warning in warnings.iter() {
             tracing::warn!("{warning}");
         }
+        self.find_ways_to_new_backends(&config).await;
         let now = self.origin.elapsed();
         match self.compiler.compile(&config, &self.machine, &self.next_hops, now) {
             Ok(snapshot) => {
@@ -169,6 +189,21 @@ impl Balancer {
                 tracing::info!(generation, took = ?started.elapsed(), "reloaded");
             }
             Err(error) => tracing::error!(%error, "reload refused, the old generation goes on"),
+        }
+    }
+
+    /// Before the snapshot that names them is published: else their first packets would be dropped for want of a way.
+    async fn find_ways_to_new_backends(&mut self, config: &Config) {
+        let known = &self.next_hops.next_hops;
+        let new: Vec<IpAddr> =
+            destinations(config, None).into_iter().filter(|address| !known.contains_key(address)).collect();
+        if new.is_empty() {
+            return;
+        }
+        match next_hops(&new, NEW_NEXT_HOPS).await {
+            Ok(found) => self.next_hops.next_hops.extend(found),
+            // The watch goes on asking.
+            Err(error) => tracing::warn!(error = %format!("{error:#}"), "ways to new backends not looked up"),
         }
     }
 
@@ -224,6 +259,12 @@ impl Balancer {
                 _ => {}
             }
         }
+        // A look that began before a reload does not know the backends that came by it.
+        for address in &self.wanted.borrow().destinations {
+            if let Some(way) = self.next_hops.next_hops.get(address) {
+                table.next_hops.entry(*address).or_insert_with(|| way.clone());
+            }
+        }
         self.next_hops = table;
         match refresh_next_hops(&self.live.current(), &self.config, &self.next_hops) {
             Ok(snapshot) => self.live.publish(snapshot),
@@ -233,17 +274,16 @@ impl Balancer {
 }
 
 /// Next hops before the first packet: the kernel is told to ask the neighbours that it does not know, and given a moment.
-async fn first_next_hops(config: &Config) -> anyhow::Result<next_hop::Table> {
+async fn next_hops(addresses: &[IpAddr], patience: Duration) -> anyhow::Result<NextHops> {
     let mut resolver = Resolver::open()?;
-    let deadline = Instant::now() + FIRST_NEXT_HOPS;
+    let deadline = Instant::now() + patience;
     let mut asked = HashSet::new();
     loop {
-        let next_hops =
-            resolver.resolve(&destinations(config, None)).await.context("looking up next hops")?;
+        let next_hops = resolver.resolve(addresses).await.context("looking up next hops")?;
         let pending: HashSet<(u32, IpAddr)> =
             next_hops.values().filter_map(|way| way.as_ref().err()).filter_map(pending).collect();
         if pending.is_empty() || Instant::now() > deadline {
-            return Ok(next_hop::Table { next_hops, gateways: Vec::new() });
+            return Ok(next_hops);
         }
         for (interface, neighbour) in pending {
             if asked.insert((interface, neighbour)) {
@@ -287,17 +327,18 @@ fn watch_next_hops(
     Ok((wanted, found))
 }
 
-fn settings(config: &Config, machine: &str) -> anyhow::Result<Settings> {
-    let known = config.machine(machine).map(|machine| machine.interfaces());
-    let interface = match known.unwrap_or_default() {
-        [one] => one.clone(),
+fn only_interface<'a>(config: &'a Config, machine: &str) -> anyhow::Result<&'a str> {
+    match find_machine(config, machine)?.interfaces() {
+        [one] => Ok(one),
         several => {
             anyhow::bail!("machine {machine} has {} interfaces: this version works on one", several.len())
         }
-    };
+    }
+}
+
+fn settings(config: &Config) -> Settings {
     let io = config.io();
-    Ok(Settings {
-        interface,
+    Settings {
         queues: io.queues(),
         frames_per_queue: io.frames_per_queue(),
         batch: io.batch(),
@@ -311,13 +352,15 @@ fn settings(config: &Config, machine: &str) -> anyhow::Result<Settings> {
             config::NoSocket::Drop => NoSocket::Drop,
         },
         replies_per_second: REPLIES_PER_SECOND,
-    })
+    }
 }
 
 const ADMIN_QUEUE: usize = 16;
 const NEXT_HOP_QUEUE: usize = 16;
 /// IPv6 neighbours on a link that has just come up take some two seconds.
 const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
+/// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.
+const NEW_NEXT_HOPS: Duration = Duration::from_secs(1);
 const NEXT_HOP_STEP: Duration = Duration::from_millis(50);
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Slots and services that have counters of their own; 16 bytes each and thread, taken when first counted.
