@@ -41,7 +41,7 @@ impl Snapshot {
     /// Chooses among a pool's serving backends.
     ///
     /// An entry whose backend does not serve is skipped by hashing the hash again, the same on every machine; after
-    /// [`MAX_REHASH`] tries the ranks are walked from where the last try ended.
+    /// 17 tries the ranks are walked from where the last try ended.
     ///
     /// # Source
     /// Paper §3.1, §3.4.

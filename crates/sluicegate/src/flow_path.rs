@@ -15,7 +15,7 @@ use crate::{Source, config_check};
 /// The flow.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The client: ADDRESS:PORT, or [ADDRESS]:PORT for IPv6.
+    /// The client: `192.0.2.7:40000`, or `[2001:db8::7]:40000`.
     #[arg(value_name = "SRC:PORT")]
     source: SocketAddr,
     /// The VIP.

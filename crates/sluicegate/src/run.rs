@@ -101,9 +101,19 @@ impl Balancer {
             questions,
             admin,
         };
+        balancer.await_gateways().await;
         balancer.open_filter()?;
         balancer.say_ready();
         Ok(balancer)
+    }
+
+    /// `reflect` drops what no known gateway sent: the first look comes before the first packet.
+    async fn await_gateways(&mut self) {
+        if self.config.io().next_hop() == config::NextHop::Reflect
+            && let Ok(Some(table)) = tokio::time::timeout(FIRST_NEXT_HOPS, self.found.recv()).await
+        {
+            self.take_next_hops(table);
+        }
     }
 
     fn say_ready(&self) {
