@@ -3,6 +3,7 @@
 //! A server is bound to one address, the VIP, so that its replies carry it. A reply is the backend's name, a space, the
 //! client's address as seen, a space, and the request's bytes.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -99,7 +100,13 @@ pub fn udp_ask(ns: &Namespace, server: SocketAddr, payload: &[u8], timeout: Dura
         socket.set_read_timeout(Some(timeout))?;
         socket.send_to(&payload, server)?;
         let mut room = [0; 2048];
-        let (len, from) = socket.recv_from(&mut room).with_context(|| format!("no reply from {server}"))?;
+        let received = loop {
+            match socket.recv_from(&mut room) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received,
+            }
+        };
+        let (len, from) = received.with_context(|| format!("no reply from {server}"))?;
         let mut parts = room[..len].splitn(3, |&byte| byte == b' ');
         let backend = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
         let client = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();

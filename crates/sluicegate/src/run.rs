@@ -272,7 +272,7 @@ impl Balancer {
         // A look that began before a reload does not know the backends that came by it.
         for address in &self.wanted.borrow().destinations {
             if let Some(way) = self.next_hops.next_hops.get(address) {
-                table.next_hops.entry(*address).or_insert_with(|| way.clone());
+                table.next_hops.entry(*address).or_insert(*way);
             }
         }
         self.next_hops = table;

@@ -131,7 +131,14 @@ mod tests {
 
     #[test]
     fn prefixes_have_no_host_bits() {
-        for text in ["198.51.100.0/28", "192.0.2.1/32", "198.18.0.0/15", "2000::/8", "2001:db8::/32", "2001:db8::1/128"] {
+        for text in [
+            "198.51.100.0/28",
+            "192.0.2.1/32",
+            "198.18.0.0/15",
+            "2000::/8",
+            "2001:db8::/32",
+            "2001:db8::1/128",
+        ] {
             assert_eq!(Prefix::parse(text).unwrap().to_string(), text);
         }
         for text in [

@@ -1,0 +1,97 @@
+//! Start, stop and death: the interface is left as it was found, and can be taken again at once.
+
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use testbed::{Balancer, Bed, Decap, Host, LbConfig, eventually};
+
+use crate::own_traffic::pings;
+use crate::scene::{BOUND, Scene};
+
+/// All that `ip` and `ethtool` tell of the interface, but what time alone changes.
+fn facts(host: &Host) -> (Value, String) {
+    let text = host.ns.text("ip", &["-json", "-details", "link", "show", "dev", host.device]).unwrap();
+    let link: Value = serde_json::from_str(&text).unwrap();
+    (link[0].clone(), host.ns.text("ethtool", &["-k", host.device]).unwrap())
+}
+
+fn has_xdp(host: &Host) -> bool {
+    facts(host).0.get("xdp").is_some_and(|xdp| !xdp.is_null())
+}
+
+fn left_as_found(signal: Signal) {
+    let bed = Bed::new(&testbed::BedSpec::default()).unwrap();
+    let host = bed.balancers[0].clone();
+    let before = facts(&host);
+    let decaps = Decap::start_all(&bed).unwrap();
+    let config = LbConfig::new(&bed);
+    let mut scene = Scene { balancer: Balancer::start(&bed, 0, &config).unwrap(), decaps, bed };
+    for turn in 0..2 {
+        assert!(has_xdp(&host), "turn {turn}");
+        scene.ask(turn == 0, 8);
+        pings(&scene.bed.client.ns, host.v4.into(), 2);
+        scene.balancer.process.signal(signal).unwrap();
+        let stopped = Instant::now();
+        let status = scene.balancer.process.wait(BOUND).expect("it ends");
+        let ended = stopped.elapsed();
+        assert!(status.success() || signal == Signal::SIGKILL, "{status} {}", scene.told());
+        // After a kill the kernel takes things down by itself, and in its own time.
+        let gone = eventually(BOUND, || (!has_xdp(&host)).then(|| stopped.elapsed()));
+        println!("{signal}: ended after {ended:?}, no program after {gone:?}");
+        assert!(gone.is_some() && (signal == Signal::SIGKILL || facts(&host) == before));
+        assert!(
+            eventually(BOUND, || (facts(&host) == before).then_some(())).is_some(),
+            "{before:?} {:?}",
+            facts(&host)
+        );
+        pings(&scene.bed.client.ns, host.v6.into(), 2);
+        if signal != Signal::SIGKILL {
+            assert!(!LbConfig::admin_socket(&scene.bed, 0).exists());
+        }
+        scene.balancer = Balancer::start(&scene.bed, 0, &config).unwrap();
+        println!("carries traffic again {:?} after the signal", stopped.elapsed());
+    }
+    scene.ask(true, 8);
+    scene.ask(false, 8);
+    assert_eq!(scene.settled().drops(), []);
+}
+
+#[test]
+fn after_sigterm_the_interface_is_as_it_was_found() {
+    left_as_found(Signal::SIGTERM);
+}
+
+#[test]
+fn after_sigint_the_interface_is_as_it_was_found() {
+    left_as_found(Signal::SIGINT);
+}
+
+#[test]
+fn after_sigkill_the_interface_is_as_it_was_found() {
+    left_as_found(Signal::SIGKILL);
+}
+
+#[test]
+fn the_last_log_line_tells_the_counters() {
+    let scene = Scene::with(LbConfig::new);
+    scene.ask(true, 8);
+    let counts = scene.settled();
+    let last = scene.balancer.stop().unwrap().expect("final counters");
+    assert_eq!((last.received(), last.sent()), (counts.received(), counts.sent()));
+}
+
+#[test]
+fn a_second_balancer_on_the_same_interface_is_refused_and_the_first_goes_on() {
+    let scene = Scene::with(LbConfig::new);
+    let mut config = LbConfig::new(&scene.bed);
+    config.services.truncate(1);
+    let text = config.toml(&scene.bed, 0).replace("lb1.sock", "other.sock");
+    let file = scene.bed.dir().join("other.toml");
+    std::fs::write(&file, text).unwrap();
+    let ended =
+        crate::scene::verb(&scene.bed, &["run", "--config", file.to_str().unwrap(), "--machine", "lb1"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("already has an XDP program"), "{}", ended.err);
+    scene.ask(true, 4);
+}

@@ -1,0 +1,141 @@
+//! What most tests begin with: a bed, `decap` on its backends, a balancer that carries traffic.
+//!
+//! Not here: what is expected of it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use testbed::{
+    Balancer, Bed, BedSpec, Counters, Decap, Encapsulation, Ended, FrameSpec, LbConfig, Process, Response,
+    UdpFlows, eventually, mac_of,
+};
+
+/// Ten times what any wait here takes on two busy cores.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+/// For what must not come: on these links a reply takes less than a millisecond.
+pub(crate) const SILENCE: Duration = Duration::from_millis(300);
+
+/// Dropped in this order: the balancer first, the bed last.
+pub(crate) struct Scene {
+    pub(crate) balancer: Balancer,
+    pub(crate) decaps: Vec<Decap>,
+    pub(crate) bed: Bed,
+}
+
+impl Scene {
+    /// The default bed with another configuration.
+    pub(crate) fn with(config: impl FnOnce(&Bed) -> LbConfig) -> Self {
+        Self::new(&BedSpec::default(), config)
+    }
+
+    pub(crate) fn new(spec: &BedSpec, config: impl FnOnce(&Bed) -> LbConfig) -> Self {
+        let bed = Bed::new(spec).unwrap();
+        let config = config(&bed);
+        let direct = config.encapsulation == Encapsulation::L2;
+        let decaps = if direct { vec![] } else { Decap::start_all(&bed).unwrap() };
+        let balancer = Balancer::start(&bed, 0, &config).unwrap();
+        Self { balancer, decaps, bed }
+    }
+
+    /// `count` requests over fresh connections to the first VIP of a family, all answered as direct server return has it.
+    pub(crate) fn ask(&self, ipv4: bool, count: usize) -> Vec<Response> {
+        let vip = self.bed.vip(ipv4, Bed::HTTP_PORT);
+        let replies = self.bed.http_client().get_many(vip, "/", count, 8);
+        let failed: Vec<_> = replies.iter().filter_map(|reply| reply.as_ref().err()).collect();
+        assert!(failed.is_empty(), "{vip}: {failed:?}\n{}", self.told());
+        let replies: Vec<Response> = replies.into_iter().flatten().collect();
+        assert_eq!(replies.len(), count);
+        for reply in &replies {
+            assert_eq!((reply.status, reply.peer, reply.server_seen), (200, vip, Some(vip)));
+            assert_eq!(reply.client_seen, Some(reply.local), "the backend sees the client itself");
+        }
+        replies
+    }
+
+    /// `count` UDP flows to the echo port of a family's first VIP.
+    pub(crate) fn flows(&self, ipv4: bool, count: usize) -> UdpFlows {
+        UdpFlows::open(&self.bed.client.ns, self.bed.vip(ipv4, Bed::ECHO_PORT), count, BOUND / 10).unwrap()
+    }
+
+    /// One packet on each flow, all answered: by whom.
+    pub(crate) fn round(&self, flows: &mut UdpFlows) -> Vec<String> {
+        let answers = flows.round().unwrap();
+        let lost = answers.iter().filter(|answer| answer.is_none()).count();
+        assert_eq!(lost, 0, "of {} packets\n{}", answers.len(), self.told());
+        answers.into_iter().flatten().collect()
+    }
+
+    /// The counters once they agree: what XDP redirected has been received, and sent, answered or dropped by a named
+    /// reason.
+    pub(crate) fn settled(&self) -> Counters {
+        let agreed = eventually(BOUND, || {
+            let counts = self.balancer.counters().unwrap();
+            let dropped: u64 = counts.drops().iter().map(|(_, count)| count).sum();
+            let replies = counts.over_threads(&["replies"]);
+            let agree = counts.redirected() == counts.received()
+                && counts.received() == counts.sent() + replies + dropped;
+            agree.then_some(counts)
+        });
+        let counts = agreed.unwrap_or_else(|| panic!("the counts do not agree\n{}", self.told()));
+        assert_eq!(counts.lost_before_threads(), 0, "{}", self.told());
+        counts
+    }
+
+    /// Waits until the backends have taken off as much as has been sent since `before`.
+    pub(crate) fn taken_off(&self, expected: u64) {
+        let sum =
+            || -> u64 { self.decaps.iter().filter_map(Decap::counts).map(|c| Decap::taken_off(&c)).sum() };
+        let agreed = eventually(BOUND, || (sum() == expected).then_some(()));
+        assert!(agreed.is_some(), "{} taken off, {expected} sent\n{}", sum(), self.told());
+    }
+
+    /// A frame from the router's port straight to the balancer: UDP to a family's first VIP.
+    pub(crate) fn frame(&self, ipv4: bool, port: u16) -> FrameSpec {
+        let host = &self.bed.balancers[0];
+        let (from, to) =
+            (mac_of(&self.bed.router, &host.port).unwrap(), mac_of(&host.ns, host.device).unwrap());
+        let client = if ipv4 { self.bed.client.v4.into() } else { self.bed.client.v6.into() };
+        FrameSpec::smallest_udp(from, to, SocketAddr::new(client, 4000), self.bed.vip(ipv4, port))
+    }
+
+    pub(crate) fn told(&self) -> String {
+        let counters = self.balancer.counters().map(|counters| format!("{:#}", counters.0));
+        format!("{}\n{}", self.balancer.process.tail(), counters.unwrap_or_else(|error| error.to_string()))
+    }
+}
+
+/// Runs a verb of the program under test to its end, on the first balancer's machine.
+pub(crate) fn verb(bed: &Bed, args: &[&str]) -> Ended {
+    let ns = bed.balancers.first().map_or(&bed.client.ns, |host| &host.ns);
+    Process::to_end(ns, bed.program().unwrap(), args, BOUND).unwrap()
+}
+
+/// The backend that `where` names for a flow, by a file alone.
+pub(crate) fn backend_of(
+    bed: &Bed,
+    file: &Path,
+    source: SocketAddr,
+    vip: SocketAddr,
+    protocol: &str,
+) -> String {
+    let output = std::process::Command::new(bed.program().unwrap())
+        .args(["where", &source.to_string(), &vip.to_string(), protocol, "--json", "--config"])
+        .arg(file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["verdict"], "forward", "{answer}");
+    answer["backend"]["name"].as_str().unwrap().to_owned()
+}
+
+pub(crate) fn names<'a>(answers: impl IntoIterator<Item = &'a String>) -> BTreeSet<&'a str> {
+    answers.into_iter().map(String::as_str).collect()
+}
+
+/// A larger number when the promises are to be tested in full.
+pub(crate) fn count(usual: usize, long: usize) -> usize {
+    if std::env::var_os("SLUICEGATE_LONG").is_some() { long } else { usual }
+}

@@ -1,0 +1,245 @@
+//! Zero-copy on a real driver's code path, and the kernel's own tunnels at the far end. They run in the VM of `xtask/zc-vm`.
+//!
+//! `cargo xtask test --lane zero-copy` runs them, one at a time: they share the VM's NICs. The wire drops what exceeds
+//! some 15,000 frames a second, so nothing here is a measure of speed.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use testbed::{
+    Balancer, Bed, BedSpec, Counters, Encapsulation, FrameSpec, Host, LbConfig, Namespace, Tunnels, blast,
+    device_counts, eventually, mac_of,
+};
+
+const BOUND: Duration = Duration::from_secs(20);
+const REQUESTS: usize = 40;
+const QUEUES: usize = 4;
+
+/// Encapsulations, with whether the outer header is of IPv4.
+const KINDS: [(Encapsulation, bool); 6] = [
+    (Encapsulation::Gre, true),
+    (Encapsulation::Gre, false),
+    (Encapsulation::Ipip, true),
+    (Encapsulation::Ipip, false),
+    (Encapsulation::Gue, true),
+    (Encapsulation::Gue, false),
+];
+
+/// The first can do zero-copy, the second is a plain virtio NIC.
+const WIRE: [&str; 2] = ["zc0", "peer0"];
+/// The other way round: the balancer gets the NIC that refuses zero-copy.
+const PLAIN: [&str; 2] = ["peer1", "zc1"];
+
+struct Stage {
+    balancer: Balancer,
+    tunnels: Vec<Tunnels>,
+    bed: Bed,
+}
+
+impl Stage {
+    fn new(wire: [&'static str; 2]) -> Self {
+        let bed = bed(wire);
+        let tunnels = bed.backends.iter().map(|backend| Tunnels::start(backend).unwrap()).collect();
+        let balancer = Balancer::start(&bed, 0, &config(&bed)).unwrap();
+        Self { balancer, tunnels, bed }
+    }
+
+    fn taken_off(&self, kind: Encapsulation, outer_ipv4: bool) -> u64 {
+        self.tunnels.iter().map(|tunnels| tunnels.taken_off(kind, outer_ipv4).unwrap()).sum()
+    }
+
+    /// Makes requests over both families, and demands that the pool answers each.
+    fn all_answered(&self, what: &str, vips: [IpAddr; 2]) {
+        // A NIC may drop its link for seconds when XDP comes: the fourth SYN is sent after 7 s.
+        let client = self.bed.http_client().connect_timeout(Duration::from_secs(12));
+        for vip in vips.map(|vip| SocketAddr::new(vip, Bed::HTTP_PORT)) {
+            let replies = client.get_many(vip, "/", REQUESTS, 8);
+            let answered = replies.iter().flatten().filter(|reply| {
+                (reply.status, reply.peer, reply.client_seen) == (200, vip, Some(reply.local))
+            });
+            let answered = answered.count();
+            println!("{what}: {answered} of {REQUESTS} requests to {vip} answered");
+            let failed: Vec<_> = replies.iter().filter_map(|reply| reply.as_ref().err()).collect();
+            let tail = self.balancer.process.tail();
+            assert_eq!(answered, REQUESTS, "{failed:?}\n{}\n{tail}", self.figures());
+        }
+    }
+
+    /// Waits until nothing is on its way: what was redirected has been received, and what was received is sent or dropped.
+    fn settled(&self) -> Counters {
+        let agreed = eventually(BOUND, || {
+            let counts = self.balancer.counters().ok()?;
+            // An empty fill ring is no lost packet here: without a frame the NIC's own ring overflows, before XDP.
+            let lost = counts.over_threads(&["socket", "rx_dropped"])
+                + counts.over_threads(&["socket", "rx_ring_full"]);
+            let dropped: u64 = counts.drops().iter().map(|(_, count)| count).sum();
+            (counts.redirected() == counts.received() + lost && counts.received() == counts.sent() + dropped)
+                .then_some(counts)
+        });
+        agreed.unwrap_or_else(|| panic!("the counts do not agree: {}", self.figures()))
+    }
+
+    /// What each part of the way has counted, for a message.
+    fn figures(&self) -> String {
+        let balancer = &self.bed.balancers[0];
+        let mut text = match self.balancer.counters() {
+            Ok(Counters(counts)) => format!("{} {}\n", counts["xdp"], counts["total"]),
+            Err(error) => format!("{error:#}\n"),
+        };
+        for (ns, device) in [(&balancer.ns, balancer.device), (&self.bed.router, &*balancer.port)] {
+            text += &format!("{device}: {:?}\n", device_counts(ns, device));
+        }
+        for backend in &self.bed.backends {
+            text += &output(&backend.ns, "cat", &["/proc/net/dev"]);
+        }
+        text += &output(&balancer.ns, "ethtool", &["-S", balancer.device]);
+        text += &output(&self.bed.client.ns, "cat", &["/proc/net/snmp"]);
+        text
+    }
+
+    /// The mode by the log and by the counters, which must say the same.
+    fn mode(&self) -> String {
+        let modes = self.balancer.counters().unwrap().modes();
+        let [(device, mode)] = &modes[..] else { panic!("{modes:?}") };
+        assert_eq!(device, self.bed.balancers[0].device);
+        assert!(
+            logged(&self.balancer, &format!("\"sockets\":\"{mode}\"")),
+            "{}",
+            self.balancer.process.tail()
+        );
+        mode.clone()
+    }
+}
+
+fn bed(wire: [&'static str; 2]) -> Bed {
+    let vips = KINDS.iter().flat_map(|&(kind, outer_ipv4)| vips(kind, outer_ipv4)).collect();
+    // The VM's wires carry 1,500 bytes.
+    let (client_mtu, core_mtu, wire) = (1400, 1500, Some(wire));
+    Bed::new(&BedSpec { backends: 2, client_mtu, core_mtu, vips, wire, ..BedSpec::default() }).unwrap()
+}
+
+/// Each kind of outer header has its VIPs and its pool; a flow of one can't meet what is left of another's.
+fn config(bed: &Bed) -> LbConfig {
+    let mut config = LbConfig { vips: first_vips().into(), ..LbConfig::new(bed) };
+    for (kind, outer_ipv4) in KINDS.into_iter().skip(1) {
+        let name = format!("{}-{}", kind.name(), if outer_ipv4 { "v4" } else { "v6" });
+        let members = bed.backends.iter().map(|Host { name, v4, v6, .. }| match outer_ipv4 {
+            true => format!("{{ name = \"{name}\", address = \"{v4}\" }}"),
+            false => format!("{{ name = \"{name}-v6\", address = \"{v6}\" }}"),
+        });
+        let members: Vec<_> = members.collect();
+        let [v4, v6] = vips(kind, outer_ipv4);
+        config.more += &format!(
+            "[pool.{name}]\nencapsulation = \"{}\"\nbackends = [{}]\n\
+             [vip.{name}]\naddresses = [\"{v4}\", \"{v6}\"]\n\
+             services = [{{ ports = [{}], protocol = \"tcp\", pool = \"{name}\" }}]\n",
+            kind.name(),
+            members.join(", "),
+            Bed::HTTP_PORT,
+        );
+    }
+    config
+}
+
+/// The VIPs whose packets get this outer header, of IPv4 and of IPv6.
+fn vips(kind: Encapsulation, outer_ipv4: bool) -> [IpAddr; 2] {
+    let n = KINDS.iter().position(|&known| known == (kind, outer_ipv4)).unwrap();
+    let n = u8::try_from(10 + n).unwrap();
+    [Ipv4Addr::new(203, 0, 113, n).into(), Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, n.into()).into()]
+}
+
+fn first_vips() -> [IpAddr; 2] {
+    vips(Encapsulation::Gre, true)
+}
+
+fn logged(balancer: &Balancer, words: &str) -> bool {
+    balancer.process.lines().iter().any(|line| line.text.contains(words))
+}
+
+fn output(ns: &Namespace, program: &str, args: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(args);
+    String::from_utf8(ns.output(command).unwrap().stdout).unwrap()
+}
+
+#[test]
+fn the_kernels_own_tunnels_take_off_what_zero_copy_sockets_send() {
+    let stage = Stage::new(WIRE);
+    assert_eq!(stage.mode(), "zero-copy");
+    for (kind, outer_ipv4) in KINDS {
+        let what = format!("zero-copy, {} over {}", kind.name(), if outer_ipv4 { "IPv4" } else { "IPv6" });
+        let (sent, off) = (stage.settled().sent(), stage.taken_off(kind, outer_ipv4));
+        stage.all_answered(&what, vips(kind, outer_ipv4));
+        // Taken off is read first: when the two agree, nothing is on its way.
+        let counted = || (stage.taken_off(kind, outer_ipv4) - off, stage.settled().sent() - sent);
+        let agreed = eventually(BOUND, || Some(counted()).filter(|(off, sent)| off == sent));
+        let (off, sent) = agreed.unwrap_or_else(counted);
+        println!("{what}: {sent} packets sent, {off} taken off");
+        assert!(sent > 0 && sent == off, "{}", stage.figures());
+    }
+    stage.balancer.stop().unwrap();
+}
+
+#[test]
+fn four_queues_share_one_memory_in_zero_copy_and_answer_after_a_blast() {
+    let stage = Stage::new(WIRE);
+    assert_eq!((stage.mode().as_str(), stage.settled().threads()), ("zero-copy", QUEUES));
+    let balancer = &stage.bed.balancers[0];
+    let from = mac_of(&stage.bed.router, &balancer.port).unwrap();
+    let to = mac_of(&balancer.ns, balancer.device).unwrap();
+    let source = (stage.bed.client.v4, 10_000).into();
+    let frames = FrameSpec::smallest_udp(from, to, source, stage.bed.vip(true, Bed::SINK_PORT)).flows(1000);
+    let running = blast(&stage.bed.router, &balancer.port, frames, Duration::from_secs(1)).unwrap();
+    let (offered, _) = running.join().unwrap().unwrap();
+    stage.all_answered("zero-copy, after a blast", first_vips());
+    let counts = stage.settled();
+    let threads = counts.0["threads"].as_array().unwrap();
+    let by_thread: Vec<u64> = threads.iter().map(|thread| Counters(thread.clone()).at(&["rx"])).collect();
+    let (sent, drops) = (counts.sent(), counts.drops());
+    println!("zero-copy, blast of {offered}: received {by_thread:?}, sent {sent}, dropped {drops:?}");
+    assert!(by_thread.iter().all(|&rx| rx > 0), "{by_thread:?}");
+    assert_eq!(counts.at(&["xdp", "no_socket"]), 0);
+    stage.balancer.stop().unwrap();
+}
+
+#[test]
+fn a_killed_balancer_leaves_the_nic_as_it_was_and_the_next_one_is_zero_copy_again() {
+    let mut stage = Stage::new(WIRE);
+    let host = stage.bed.balancers[0].clone();
+    let link = || output(&host.ns, "ip", &["-details", "link", "show", host.device]);
+    assert!(link().contains("prog/xdp"), "{}", link());
+    stage.balancer.process.kill();
+    let clean = eventually(BOUND, || (!link().contains("xdp")).then_some(()));
+    assert!(clean.is_some(), "{}", link());
+    stage.balancer = Balancer::start(&stage.bed, 0, &config(&stage.bed)).unwrap();
+    assert_eq!(stage.mode(), "zero-copy");
+    stage.all_answered("zero-copy, after a kill", first_vips());
+    stage.balancer.stop().unwrap();
+    assert!(!link().contains("xdp"), "{}", link());
+}
+
+#[test]
+fn a_nic_that_refuses_zero_copy_is_named_and_works_in_copy_mode() {
+    let stage = Stage::new(PLAIN);
+    assert_eq!((stage.mode().as_str(), stage.settled().threads()), ("copy", QUEUES));
+    let said = |line: &str| line.contains("refuses zero-copy") && line.contains("\"peer1\"");
+    let lines = stage.balancer.process.lines();
+    assert!(lines.iter().any(|line| said(&line.text)), "{}", stage.balancer.process.tail());
+    stage.all_answered("copy", first_vips());
+    stage.balancer.stop().unwrap();
+}
+
+#[test]
+fn channels_that_are_off_are_refused_by_name() {
+    let bed = bed(WIRE);
+    let host = &bed.balancers[0];
+    output(&host.ns, "ethtool", &["-L", host.device, "combined", "2"]);
+    let refusal = Balancer::start(&bed, 0, &config(&bed)).map(drop);
+    output(&host.ns, "ethtool", &["-L", host.device, "combined", &QUEUES.to_string()]);
+    let words = format!("{:#}", refusal.unwrap_err());
+    assert!(words.contains("zc0 has 2 of 4 channels on"), "{words}");
+    println!("channels: {}", words.lines().find(|line| line.contains("2 of 4")).unwrap_or_default());
+}
