@@ -61,7 +61,10 @@ impl Stage {
                 (reply.status, reply.peer, reply.client_seen) == (200, vip, Some(reply.local))
             });
             let answered = answered.count();
-            println!("{what}: {answered} of {REQUESTS} requests to {vip} answered");
+            let slowest = replies.iter().flatten().map(|reply| reply.time).max().unwrap_or_default();
+            println!(
+                "{what}: {answered} of {REQUESTS} requests to {vip} answered, the slowest in {slowest:.1?}"
+            );
             let failed: Vec<_> = replies.iter().filter_map(|reply| reply.as_ref().err()).collect();
             let tail = self.balancer.process.tail();
             assert_eq!(answered, REQUESTS, "{failed:?}\n{}\n{tail}", self.figures());

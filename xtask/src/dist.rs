@@ -4,6 +4,8 @@
 //! Source: System V ABI, ELF-64 object file format; `PT_INTERP` names the dynamic linker.
 
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,15 +15,28 @@ use crate::setup;
 /// Builds the binary, checks it, and prints where it is.
 pub(crate) fn run() -> Result<()> {
     setup::ensure(setup::BUILD)?;
-    let args = ["build", "--profile", "dist", "--target", TARGET, "--package", "sluicegate"];
-    // With a target named, the flag does not reach build scripts and procedural macros, which can't be static.
-    cargo::run(cargo(&args).env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    let (path, size_bytes) = build()?;
+    println!("{}: statically linked, {size_bytes} bytes", path.display());
+    Ok(())
+}
+
+/// Builds the binary and checks it; returns where it is, and its size in bytes.
+pub(crate) fn build() -> Result<(PathBuf, usize)> {
+    let args = ["build", "--profile", "dist", "--package", "sluicegate"];
+    cargo::run(&mut cargo_static(&args))?;
     let path = Metadata::read()?.target_directory()?.join(TARGET).join("dist/sluicegate");
     let bytes = fs::read(&path).with_context(|| format!("can't read {}", path.display()))?;
     let types = segment_types(&bytes).with_context(|| format!("{} is no 64-bit ELF file", path.display()))?;
     ensure!(!types.contains(&PT_INTERP), "{} is linked dynamically", path.display());
-    println!("{}: statically linked, {} bytes", path.display(), bytes.len());
-    Ok(())
+    Ok((path, bytes.len()))
+}
+
+/// A cargo command that links statically. With a target named, the flag does not reach build scripts and procedural
+/// macros, which can't be static.
+pub(crate) fn cargo_static(args: &[&str]) -> Command {
+    let mut command = cargo(args);
+    command.args(["--target", TARGET]).env("RUSTFLAGS", "-C target-feature=+crt-static");
+    command
 }
 
 /// The types of all program headers of a little-endian ELF-64 file. `None`: it is not one, or it is cut.

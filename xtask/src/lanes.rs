@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 
 use crate::cargo::{self, Metadata, cargo};
-use crate::{demo, setup, tidy};
+use crate::{demo, setup, tidy, zero_copy};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -19,16 +19,19 @@ pub(crate) enum Lane {
     Unit,
     /// Real traffic in namespaces, and the demo: root
     Net,
+    /// Zero-copy and the kernel's own tunnels, in a VM: root
+    ZeroCopy,
 }
 
 impl Lane {
-    pub(crate) const ALL: [Self; 2] = [Self::Unit, Self::Net];
+    pub(crate) const ALL: [Self; 3] = [Self::Unit, Self::Net, Self::ZeroCopy];
 
     /// Debian packages that it needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => setup::BUILD.to_vec(),
             Self::Net => [setup::BUILD, setup::BED].concat(),
+            Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),
         }
     }
 
@@ -36,6 +39,7 @@ impl Lane {
         match self {
             Self::Unit => "unit",
             Self::Net => "net",
+            Self::ZeroCopy => "zero-copy",
         }
     }
 
@@ -43,6 +47,7 @@ impl Lane {
         Duration::from_secs(match self {
             Self::Unit => 8 * 60,
             Self::Net => 6 * 60,
+            Self::ZeroCopy => 3 * 60,
         })
     }
 
@@ -51,6 +56,7 @@ impl Lane {
         match self {
             Self::Unit => unit(long),
             Self::Net => net(long),
+            Self::ZeroCopy => zero_copy::run(),
         }
     }
 }
@@ -101,7 +107,12 @@ fn unit(long: bool) -> Result<()> {
 fn net(long: bool) -> Result<()> {
     setup::require_root("the lane net")?;
     let binary = cargo::release_binary()?;
-    for (package, test) in [("sluicegate-testbed", "net"), ("sluicegate-datapath", "bpf")] {
+    let tests = [
+        ("sluicegate-testbed", "net"),
+        ("sluicegate-datapath", "bpf"),
+        ("sluicegate-control-plane", "next_hop"),
+    ];
+    for (package, test) in tests {
         let args = ["test", "--release", "--package", package, "--test", test, "--", "--test-threads=2"];
         step(cargo(&args).env("SLUICEGATE_BIN", &binary), long)?;
     }

@@ -16,6 +16,7 @@ mod report;
 mod setup;
 mod testpmd;
 mod tidy;
+mod zero_copy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -17,6 +17,10 @@ pub(crate) const BUILD: &[&str] =
 /// For the test bed.
 pub(crate) const BED: &[&str] = &["iproute2", "ethtool", "util-linux"];
 
+/// For `zc-vm`; the kernel that it boots comes from the same mirror, into a cache of its own.
+pub(crate) const VM: &[&str] =
+    &["qemu-system-x86", "busybox-static", "kmod", "cpio", "xz-utils", "iproute2", "ethtool", "util-linux"];
+
 /// For `bench testpmd`.
 pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
 
