@@ -95,3 +95,12 @@ fn a_second_balancer_on_the_same_interface_is_refused_and_the_first_goes_on() {
     assert!(ended.err.contains("already has an XDP program"), "{}", ended.err);
     scene.ask(true, 4);
 }
+
+#[test]
+fn an_interface_that_goes_ends_the_balancer_with_an_error() {
+    let bed = Bed::new(&testbed::BedSpec::default()).unwrap();
+    let mut balancer = Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
+    bed.balancers[0].ns.ip("link del lb0\n").unwrap();
+    balancer.process.wait_for_line(BOUND, |line| line.contains("interface lb0 is gone")).unwrap();
+    assert_eq!(balancer.process.wait(BOUND).unwrap().code(), Some(1));
+}

@@ -329,3 +329,23 @@ fn what_needs_a_restart_is_said_and_the_rest_is_taken_over() {
     scene.balancer.process.wait_for_line_after(seen, BOUND, told).unwrap();
     assert_eq!(names(scene.ask(true, 8).iter().map(|reply| &reply.backend)), ["b1"].into());
 }
+
+#[test]
+fn more_vips_than_the_filter_has_had_room_for_since_the_start_are_refused_whole() {
+    let mut scene = Scene::with(|bed| {
+        let mut config = LbConfig::new(bed);
+        config.io = "max_vips = 4".into();
+        config
+    });
+    let mut config = LbConfig::new(&scene.bed);
+    config.io = "max_vips = 64".into();
+    let many: Vec<String> = (1..=20).map(|n| format!("\"203.0.113.{}\"", 100 + n)).collect();
+    config.more = format!(
+        "[vip.many]\naddresses = [{}]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"web\" }}]\n",
+        many.join(", ")
+    );
+    let line = scene.balancer.reload(&scene.bed, &config).unwrap();
+    assert!(line.contains("reload refused") && line.contains("io.max_vips"), "{line}");
+    scene.ask(true, 8);
+    scene.ask(false, 8);
+}

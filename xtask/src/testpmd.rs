@@ -99,9 +99,10 @@ impl Stage {
     fn testpmd(&self) -> Result<Rates> {
         let host = &self.bed.balancers[0];
         let script = format!(
-            "mount -t bpf bpf /sys/fs/bpf && exec dpdk-testpmd --no-huge -m 512 --no-pci --no-shconf --no-telemetry \
+            "export RUNTIME_DIRECTORY={} && mount -t bpf bpf /sys/fs/bpf && exec dpdk-testpmd --no-huge -m 512 --no-pci --no-shconf --no-telemetry \
              --lcores=0@{DEVICE_CPU},1@{DEVICE_CPU} --vdev net_af_xdp0,iface={} -- --forward-mode=macswap \
              --no-lsc-interrupt --total-num-mbufs=16384 --stats-period=1",
+            self.bed.dir().display(),
             host.device
         );
         let mut process = Process::start(&host.ns, "testpmd", "unshare", &["--mount", "sh", "-c", &script])?;
@@ -193,10 +194,11 @@ impl Pair {
     fn words(&self) -> String {
         let side = |rates: Rates| {
             format!(
-                "{:.0} k/s of {:.0} k/s ({:.2} x offered)",
+                "{:.0} k/s of {:.0} k/s ({:.2} x offered, ran {:.0} %)",
                 rates.taken / 1e3,
                 rates.offered / 1e3,
-                rates.excess()
+                rates.excess(),
+                rates.ran * 100.0
             )
         };
         let disturbed = if self.undisturbed() { "" } else { ", disturbed" };

@@ -136,10 +136,10 @@ impl<D: Device, F: Forward> Engine<D, F> {
         count
     }
 
-    /// Whether frames wait in the mailboxes.
+    /// Whether frames wait in the mailboxes, or questions for the forwarder.
     #[must_use]
-    pub fn has_mail(&self) -> bool {
-        self.port.mailboxes.waiting() > 0
+    pub fn has_work(&self) -> bool {
+        self.port.mailboxes.waiting() > 0 || self.forward.is_asked()
     }
 
     /// The threads that got something and may be asleep.

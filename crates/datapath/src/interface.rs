@@ -195,7 +195,9 @@ impl Interface {
         let (name, program) = (&self.name, self.xdp_program?);
         Some(refuse(
             format!("{name} already has an XDP program, id {program}"),
-            format!("end the process that attached it, or: ip link set dev {name} xdp off"),
+            format!(
+                "end the process that attached it (bpftool link), or, if none did: ip link set dev {name} xdp off"
+            ),
         ))
     }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use forwarder::{Now, Pipeline, Snapshot, ThreadId};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
@@ -115,10 +115,34 @@ fn write_sent<W: Write>(
     failed.map_or(Ok(written), |error| Err(ReplayError::Write(error)))
 }
 
-/// The IP destination of a frame, as the XDP program reads it.
+/// The IP destination of a frame, read as `steer.bpf.c` reads it: malformed packets for a VIP are the pipeline's to drop,
+/// frames to a group and neighbour discovery are the kernel's.
 fn destination(frame: &[u8]) -> Option<IpAddr> {
-    let parsed = packet::parse(frame).ok()?;
-    Some(Ipv6Addr::from(parsed.addresses(frame).dst).to_canonical())
+    if frame.first()? & 1 == 1 {
+        return None;
+    }
+    let mut at = 12;
+    let ethertype = loop {
+        match u16::from_be_bytes(*frame.get(at..)?.first_chunk()?) {
+            0x8100 | 0x88a8 if at < 20 => at += 4,
+            other => break other,
+        }
+    };
+    let ip = frame.get(at + 2..)?;
+    match ethertype {
+        0x0800 => {
+            let header: &[u8; 20] = ip.first_chunk()?;
+            let destination: [u8; 4] = *header.last_chunk()?;
+            (header[0] >> 4 == 4).then(|| destination.into())
+        }
+        0x86dd => {
+            let header: &[u8; 40] = ip.first_chunk()?;
+            let destination: [u8; 16] = *header.last_chunk()?;
+            let discovery = header[6] == 58 && ip.get(40).is_some_and(|kind| (133..=137).contains(kind));
+            (header[0] >> 4 == 6 && !discovery).then(|| destination.into())
+        }
+        _ => None,
+    }
 }
 
 const FRAMES: usize = 8;

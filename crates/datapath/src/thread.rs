@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::device::Device;
 use crate::engine::Engine;
+use crate::umem::RING;
 use crate::wake::Waker;
 use crate::xsk::XskDevice;
 
@@ -90,7 +91,11 @@ impl PacketThread {
                 std::hint::spin_loop();
             }
         }
-        self.engine.step(now(Instant::now(), self.origin));
+        // The rings are bounded, so this ends, even if packets keep coming.
+        let mut left = RING;
+        while left > 0 && self.engine.step(now(Instant::now(), self.origin)) > 0 {
+            left -= 1;
+        }
         self.copy_statistics();
     }
 
@@ -107,13 +112,15 @@ impl PacketThread {
     fn sleep(&mut self) {
         let Some(waker) = self.wakers.get(self.number) else { return };
         waker.sleeper().about_to_sleep();
-        if self.engine.has_mail() {
+        if self.engine.has_work() {
             waker.sleeper().awake();
             return;
         }
         let device = self.engine.device_mut();
-        // With packets left in the transmit ring the kernel is asked again soon, not waited for.
-        let at_most = if device.is_unsent() { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
+        // What is being sent comes back without a bell: with packets in the transmit ring, or on the wire and so not with
+        // the receive side, the rings are looked at again soon.
+        let sending = device.in_kernel().sending > 0;
+        let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
         let socket = device.fd();
         // SAFETY: the socket belongs to the engine, which outlives this borrow.
         let socket = unsafe { BorrowedFd::borrow_raw(socket) };

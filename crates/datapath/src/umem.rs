@@ -53,11 +53,8 @@ impl Area {
         let config = builder.build().map_err(|error| StartError::Umem(error.to_string()))?;
         let count = frames.checked_mul(u32::from(threads)).and_then(NonZeroU32::new);
         let count = count.ok_or_else(|| StartError::Umem(format!("{threads} times {frames} frames")))?;
-        let (umem, descriptors) = Umem::new(config, count, false).map_err(|error| {
-            let cause =
-                std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            StartError::Umem(format!("{error}{cause}"))
-        })?;
+        let (umem, descriptors) =
+            Umem::new(config, count, false).map_err(|error| refusal(&error, count.get() as usize))?;
         let mut pools: Vec<Vec<Frame>> = Vec::with_capacity(usize::from(threads));
         for (place, descriptor) in descriptors.into_iter().enumerate() {
             if place % frames as usize == 0 {
@@ -101,6 +98,21 @@ impl Area {
         let thread = frame.0.addr() >> (CHUNK_SHIFT + self.pool_shift);
         ThreadId(u16::try_from(thread).unwrap_or(u16::MAX))
     }
+}
+
+/// Why the memory was refused. ENOBUFS is the limit of locked memory, which nobody would guess.
+fn refusal(error: &xsk_rs::umem::UmemCreateError, frames: usize) -> StartError {
+    let cause = std::error::Error::source(error);
+    let errno = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).and_then(|e| e.raw_os_error());
+    StartError::Umem(match (errno, cause) {
+        (Some(libc::ENOBUFS), _) => format!(
+            "{} KiB are above the limit of locked memory; to mend it: give the process CAP_IPC_LOCK, or \
+             LimitMEMLOCK=infinity (ulimit -l unlimited)",
+            frames * CHUNK / 1024
+        ),
+        (_, Some(cause)) => format!("{error}: {cause}"),
+        _ => error.to_string(),
+    })
 }
 
 /// Where the mapping starts: the first frame's bytes, less its address.

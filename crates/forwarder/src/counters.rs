@@ -36,7 +36,7 @@ impl Counter {
 /// Packets and bytes of one VIP or backend.
 #[derive(Debug, Default)]
 pub struct PairCounter {
-    /// Packets sent on.
+    /// Packets decided and rewritten for it; a full transmit ring can still drop one, counted as `tx_full`.
     pub packets: Counter,
     /// Bytes of those as received, Ethernet header included.
     pub bytes: Counter,

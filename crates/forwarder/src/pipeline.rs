@@ -53,6 +53,7 @@ struct Core {
     replies: TokenBucket,
     work: Box<[Work]>,
     identifications: Identifications,
+    swept: Now,
 }
 
 /// What is known of a packet between two stages.
@@ -80,7 +81,7 @@ impl Pipeline {
         let replies = TokenBucket::new(config.replies_per_second);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
-        let core = Core { config, flows, counters, replies, work, identifications };
+        let core = Core { config, flows, counters, replies, work, identifications, swept: Now::default() };
         Ok(Self { reader: live.reader(), requests, core })
     }
 
@@ -255,6 +256,17 @@ impl Core {
         }
     }
 
+    /// Frees expired entries, one round an hour however often it is called: long before the 24-bit tick comes round to
+    /// them again, and in steps that no packet notices.
+    fn sweep(&mut self, now: Now) {
+        let passed = u128::from(now.nanos().saturating_sub(self.swept.nanos()));
+        let due = self.flows.buckets() as u128 * passed / SWEEP_ROUND_NANOS;
+        if due > 0 {
+            self.flows.sweep(usize::try_from(due).unwrap_or(SWEEP_BUCKETS).min(SWEEP_BUCKETS), now.tick());
+            self.swept = now;
+        }
+    }
+
     fn publish_flow_counters(&self) {
         let (from, to) = (self.flows.counters(), &self.counters.flow_table);
         to.flows.set(self.flows.len() as u64);
@@ -278,13 +290,16 @@ impl Forward for Pipeline {
 
     fn poll(&mut self, now: Now, _outlet: &mut dyn Outlet) {
         let core = &mut self.core;
-        // Expired entries are freed long before the 24-bit tick comes round to them again.
-        core.flows.sweep(SWEEP_BUCKETS, now.tick());
+        core.sweep(now);
         core.publish_flow_counters();
         if let Some(server) = &mut self.requests {
             let (thread, flows, snapshot) = (core.config.thread, &mut core.flows, self.reader.load());
             server.serve(&mut request::Context { thread, snapshot, flows, now: now.tick() });
         }
+    }
+
+    fn is_asked(&self) -> bool {
+        self.requests.as_ref().is_some_and(RequestServer::is_asked)
     }
 
     fn failed(&mut self, reason: DropReason) {
@@ -360,8 +375,10 @@ const TCP_FIN: u8 = 0x01;
 const TCP_SYN: u8 = 0x02;
 const TCP_RST: u8 = 0x04;
 const TCP_ACK: u8 = 0x10;
-/// At a thousand polls a second a table of a million flows is swept in four minutes.
-const SWEEP_BUCKETS: usize = 1;
+/// An hour.
+const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
+/// At ten polls a second, as a sleeping thread has them, this is more than the largest table needs.
+const SWEEP_BUCKETS: usize = 4096;
 
 #[cfg(test)]
 mod tests {

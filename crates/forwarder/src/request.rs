@@ -137,6 +137,11 @@ pub(crate) struct Context<'a> {
 }
 
 impl RequestServer {
+    /// Whether a question waits that can be answered now.
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.requests.is_empty() && !self.replies.is_full()
+    }
+
     /// Answers one question at most, looking at no more than [`BUCKETS_A_STEP`] buckets.
     pub(crate) fn serve(&mut self, context: &mut Context<'_>) {
         if self.replies.is_full() {

@@ -82,6 +82,11 @@ pub trait Forward {
     /// Runs what time alone causes, in bounded steps. Called between batches.
     fn poll(&mut self, now: Now, outlet: &mut dyn Outlet);
 
+    /// Whether a question waits that `poll` would answer.
+    fn is_asked(&self) -> bool {
+        false
+    }
+
     /// The driver could not carry out a verdict: `reason` says why, and the frame is free again.
     fn failed(&mut self, reason: DropReason);
 

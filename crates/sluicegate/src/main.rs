@@ -55,7 +55,7 @@ struct Source {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/sluicegate/sluicegate.toml")]
     config: PathBuf,
-    /// This machine's name in the file. Default: the host name.
+    /// The machine's name in the file. Default: for `run` the host name, else the file's first machine.
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
 }

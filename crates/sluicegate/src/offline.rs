@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,13 +66,33 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     let pipeline = Pipeline::new(pipeline, &live, Arc::clone(&counters), None)?;
     let input = File::open(&arguments.input).with_context(|| arguments.input.display().to_string())?;
-    let output = File::create(&arguments.output).with_context(|| arguments.output.display().to_string())?;
-    let mut output = BufWriter::new(output);
-    let done = run_capture(BufReader::new(input), &mut output, &snapshot, pipeline)
-        .with_context(|| arguments.input.display().to_string())?;
-    output.flush().with_context(|| arguments.output.display().to_string())?;
+    // Beside the output and renamed when whole: bad input loses nothing, and the input may be the output.
+    let mut partial = arguments.output.clone().into_os_string();
+    partial.push(".partial");
+    let done = write_whole(partial.as_ref(), |output| {
+        run_capture(BufReader::new(input), output, &snapshot, pipeline)
+            .with_context(|| arguments.input.display().to_string())
+    })?;
+    std::fs::rename(&partial, &arguments.output).with_context(|| arguments.output.display().to_string())?;
     say(arguments, &done, &counters);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file by `write`, and takes it away again if that fails.
+fn write_whole<T>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut output = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
+    let written = write(&mut output).and_then(|done| {
+        output.flush().with_context(|| path.display().to_string())?;
+        Ok(done)
+    });
+    if written.is_err() {
+        // What the error was matters more than a file left behind.
+        let _ = std::fs::remove_file(path);
+    }
+    written
 }
 
 fn say(arguments: &Arguments, done: &Replayed, counters: &ThreadCounters) {

@@ -13,6 +13,7 @@ use anyhow::Context;
 use control_plane::compile::{Compiler, destinations, find_machine, refresh_next_hops, timeouts};
 use control_plane::config::{self, Config};
 use control_plane::next_hop::{self, Resolver, Unresolved, Wanted, Watch};
+use datapath::interface::{Interface, InterfaceError};
 use datapath::steer::NoSocket;
 use datapath::{DataPlane, Idle, Settings, inspect};
 use forwarder::Live;
@@ -33,8 +34,7 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
         // Before the start, so that none ends the process without its farewell.
         let signals = Signals::catch()?;
         let mut balancer = Balancer::start(source.config.clone(), machine, config).await?;
-        balancer.serve(signals).await;
-        Ok(())
+        balancer.serve(signals).await
     })
 }
 
@@ -69,6 +69,7 @@ struct Balancer {
     found: mpsc::Receiver<next_hop::Table>,
     questions: mpsc::Receiver<Ask>,
     admin: Option<admin::Socket>,
+    max_vips: u32,
 }
 
 impl Balancer {
@@ -87,7 +88,9 @@ impl Balancer {
             None => None,
         };
         let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
+        let max_vips = config.io().max_vips();
         let mut balancer = Self {
+            max_vips,
             file,
             machine,
             config,
@@ -104,6 +107,7 @@ impl Balancer {
         balancer.await_gateways().await;
         balancer.open_filter()?;
         balancer.say_ready();
+        balancer.say_what_will_not_fit();
         Ok(balancer)
     }
 
@@ -135,25 +139,43 @@ impl Balancer {
     }
 
     /// Signals, next hops and questions, one at a time.
-    async fn serve(&mut self, mut signals: Signals) {
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    async fn serve(&mut self, mut signals: Signals) -> anyhow::Result<()> {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
-        loop {
+        let ended = loop {
             tokio::select! {
-                _ = signals.terminate.recv() => break,
-                _ = signals.interrupt.recv() => break,
+                _ = signals.terminate.recv() => break Ok(()),
+                _ = signals.interrupt.recv() => break Ok(()),
                 _ = signals.hangup.recv() => self.reload().await,
                 Some(table) = self.found.recv() => self.take_next_hops(table),
                 Some(ask) = self.questions.recv() => {
                     // An asker who has gone needs no answer.
                     let _ = ask.send(report(&mut self.plane, &self.live.current()));
                 }
-                _ = housekeeping.tick() => self.keep_house(),
+                _ = housekeeping.tick() => if let Err(error) = self.keep_house() {
+                    break Err(error);
+                },
             }
-        }
+        };
         self.say_farewell();
+        ended
     }
 
-    fn keep_house(&mut self) {
+    /// # Errors
+    /// When the interface is gone: program and sockets went with it, and only a new start can bring them back.
+    fn keep_house(&mut self) -> anyhow::Result<()> {
+        let mine = self.plane.interface();
+        let gone = match Interface::read(&mine.name) {
+            Ok(found) => found.index != mine.index,
+            Err(error) => matches!(error, InterfaceError::Absent { .. }),
+        };
+        anyhow::ensure!(
+            !gone,
+            "interface {} is gone, and the XDP program and the sockets with it",
+            mine.name
+        );
         match self.compiler.end_draining(&self.config, &self.live.current(), self.origin.elapsed()) {
             Ok(Some(snapshot)) => {
                 self.live.publish(snapshot);
@@ -164,6 +186,7 @@ impl Balancer {
             Err(error) => tracing::error!(%error, "draining not ended"),
         }
         self.live.reclaim();
+        Ok(())
     }
 
     fn say_farewell(&mut self) {
@@ -185,20 +208,56 @@ impl Balancer {
         for warning in warnings.iter() {
             tracing::warn!("{warning}");
         }
+        if let Err(error) = self.fits_the_filter(&config) {
+            tracing::error!(%error, "reload refused, the old generation goes on");
+            return;
+        }
         self.find_ways_to_new_backends(&config).await;
         let now = self.origin.elapsed();
         match self.compiler.compile(&config, &self.machine, &self.next_hops, now) {
             Ok(snapshot) => {
                 let generation = snapshot.generation().0;
                 if let Err(error) = self.publish(snapshot) {
-                    tracing::error!(%error, "the XDP filter could not follow the new generation");
+                    // The room was looked at before: what is left is the kernel refusing a map update.
+                    tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
                 }
                 self.say_what_needs_a_restart(&config);
+                self.say_what_will_not_fit();
                 self.config = config;
                 self.wanted.send_replace(wanted(&self.config, &self.plane, &self.live));
                 tracing::info!(generation, took = ?started.elapsed(), "reloaded");
             }
             Err(error) => tracing::error!(%error, "reload refused, the old generation goes on"),
+        }
+    }
+
+    /// The filter's room is what it was at start, whatever the new file says.
+    fn fits_the_filter(&self, config: &Config) -> anyhow::Result<()> {
+        let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(config::Vip::addresses).collect();
+        anyhow::ensure!(
+            addresses.len() <= self.max_vips as usize,
+            "{} VIP addresses, and the filter has had room for {} since the start (io.max_vips): a restart makes more",
+            addresses.len(),
+            self.max_vips
+        );
+        Ok(())
+    }
+
+    /// Full-size packets of clients grow by the outer header: the way to a backend must take that.
+    fn say_what_will_not_fit(&self) {
+        let snapshot = self.live.current();
+        let tight = |slot: &&forwarder::Slot| {
+            slot.next_hop.is_some() && usize::from(slot.mtu) < CLIENT_MTU + slot.growth()
+        };
+        if let Some(slot) = snapshot.slots().iter().find(tight) {
+            tracing::warn!(
+                backend = %slot.backend,
+                mtu = slot.mtu,
+                wanted = CLIENT_MTU + slot.growth(),
+                count = snapshot.slots().iter().filter(tight).count(),
+                "full-size packets for such backends are dropped as too_big: raise the MTU towards them, or have clients \
+                 send smaller segments"
+            );
         }
     }
 
@@ -372,6 +431,8 @@ const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
 /// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.
 const NEW_NEXT_HOPS: Duration = Duration::from_secs(1);
 const NEXT_HOP_STEP: Duration = Duration::from_millis(50);
+/// What clients on Ethernet send at most.
+const CLIENT_MTU: usize = 1500;
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Slots and services that have counters of their own; 16 bytes each and thread, taken when first counted.
 const COUNTED_SLOTS: usize = 65_536;
