@@ -341,7 +341,7 @@ const DEVICE_CPU: usize = 1;
 const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
 /// Which part of the time is enough.
-const UNDISTURBED: f64 = 0.95;
+const UNDISTURBED: f64 = 0.85;
 const WARM_UP: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(2);
 const START_BOUND: Duration = Duration::from_secs(20);
