@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use datapath::decap::{Decap, DecapCounts, host_addresses};
+use datapath::interface::{Privileges, privilege_findings};
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -53,7 +54,16 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
     logging::start_plain()?;
     let local = if arguments.local.is_empty() { host_addresses()? } else { arguments.local.clone() };
-    let decap = Decap::attach(&arguments.interface, &local, &arguments.from)?;
+    let decap = Decap::attach(&arguments.interface, &local, &arguments.from).or_else(|error| {
+        // The kernel's refusal names a map; what is missing says more.
+        let missing = privilege_findings(Privileges::read()?);
+        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        Err(if missing.is_empty() {
+            error.into()
+        } else {
+            anyhow::anyhow!("{error}\n{}", missing.join("\n"))
+        })
+    })?;
     tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses = local.len(), "ready");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(until_told(arguments, &decap))?;
