@@ -126,17 +126,14 @@ fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
     Ok(result)
 }
 
-/// The claim of fewest ports that holds `port`.
+/// The claim of fewest ports that holds `port`. Two of the fewest clash; equals that a narrower one hides do not.
 fn narrowest(claims: &[&Claim], port: u32) -> Result<Option<u32>, (u32, u32)> {
-    let mut best: Option<&Claim> = None;
-    for claim in claims.iter().copied().filter(|claim| (first(claim)..=last(claim)).contains(&port)) {
-        match best {
-            Some(other) if width(other) < width(claim) => {}
-            Some(other) if width(other) == width(claim) => return Err((other.service, claim.service)),
-            _ => best = Some(claim),
-        }
-    }
-    Ok(best.map(|claim| claim.service))
+    let holds = |claim: &&Claim| (first(claim)..=last(claim)).contains(&port);
+    let Some(best) = claims.iter().copied().filter(holds).min_by_key(|claim| width(claim)) else {
+        return Ok(None);
+    };
+    let equal = claims.iter().copied().filter(holds).filter(|claim| width(claim) == width(best)).nth(1);
+    equal.map_or(Ok(Some(best.service)), |other| Err((best.service, other.service)))
 }
 
 fn first(claim: &Claim) -> u32 {
@@ -194,6 +191,15 @@ mod tests {
     fn equal_claims_clash() {
         let clash = VipTable::build(&[claim(1, 6, 80..=80, 4), claim(1, 6, 80..=80, 5)]);
         assert_eq!(clash.err(), Some((4, 5)));
+    }
+
+    #[test]
+    fn equals_that_a_narrower_claim_hides_do_not_clash_in_any_order() {
+        let claims = [claim(1, 6, 23..=39, 0), claim(1, 6, 35..=51, 1), claim(1, 6, 30..=39, 2)];
+        for [a, b, c] in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let table = VipTable::build(&[claims[a].clone(), claims[b].clone(), claims[c].clone()]).unwrap();
+            assert_eq!([29, 35, 39, 40].map(|port| table.find(&[1; 16], 6, port)), [0, 2, 2, 1].map(Some));
+        }
     }
 
     proptest! {
