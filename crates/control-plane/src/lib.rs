@@ -9,5 +9,6 @@
 
 pub mod compile;
 pub mod config;
+pub mod figures;
 pub mod next_hop;
 mod slots;

@@ -9,6 +9,7 @@
 
 mod address;
 mod admin;
+mod check;
 mod cluster;
 mod consistency;
 mod encapsulation;
@@ -38,6 +39,9 @@ use toml::de::DeTable;
 
 pub use self::address::Prefix;
 pub use self::admin::{Admin, AdminSocket};
+pub use self::check::{
+    Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
+};
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::encapsulation::{Encapsulation, EncapsulationKind, TooBig};
 pub use self::io::{Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
