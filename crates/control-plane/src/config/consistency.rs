@@ -208,7 +208,7 @@ impl Sections<'_> {
             }
         }
         for (name, pool) in self.pools {
-            if !used.contains(&**name) {
+            if !used.contains(&**name) && !is_flawed(name) {
                 self.report.warning(&pool.place, "a pool that no VIP uses", "a use, or no such section");
             }
         }
@@ -218,14 +218,18 @@ impl Sections<'_> {
             used.insert("gre");
         }
         for (name, draft) in self.encapsulations {
-            if let Some(place) = draft.place.as_ref().filter(|_| !used.contains(&**name)) {
+            if let Some(place) = draft.place.as_ref().filter(|_| !used.contains(&**name) && !is_flawed(name))
+            {
                 let found = "an encapsulation that no pool uses";
                 self.report.warning(place, found, "a use, or no such section");
             }
         }
         let names = self.pools.values().flat_map(|pool| &pool.checks);
         let used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
-        for (_, draft) in self.checks.iter().filter(|(name, _)| !used.contains(&***name)) {
+        for (name, draft) in self.checks {
+            if used.contains(&**name) || is_flawed(name) {
+                continue;
+            }
             self.report.warning(&draft.place, "a check that no pool uses", "a use, or no such section");
         }
     }
@@ -317,6 +321,11 @@ impl Sections<'_> {
     fn all_backends(&self) -> Vec<&BackendDraft> {
         in_order(self.pools.values().flat_map(|pool| &pool.backends), |backend| &backend.name.place)
     }
+}
+
+/// Whether this is an impossible name in quotes, which was reported already and can't be referred to.
+fn is_flawed(name: &str) -> bool {
+    name.starts_with('"')
 }
 
 /// Ports of one address and protocol that a service holds.
