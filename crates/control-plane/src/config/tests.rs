@@ -8,6 +8,7 @@ mod files;
 mod pools;
 mod refusals;
 mod services;
+mod size;
 
 use std::net::IpAddr;
 use std::path::Path;
