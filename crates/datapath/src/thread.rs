@@ -12,6 +12,7 @@ use forwarder::{Now, Pipeline, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::device::Device;
 use crate::engine::Engine;
@@ -65,6 +66,7 @@ impl PacketThread {
     /// Until `stop`. What is in the rings then is still sent.
     pub(crate) fn run(mut self) {
         pin(self.number);
+        give_up_capabilities();
         let mut idle_since: Option<Instant> = None;
         let mut next_statistics = self.origin;
         while !self.stop.load(Ordering::Relaxed) {
@@ -161,6 +163,15 @@ fn pin(number: usize) {
     match pinned {
         Ok(()) => tracing::debug!(thread = number, cpu, "packet thread pinned"),
         Err(error) => tracing::warn!(thread = number, cpu, %error, "packet thread not pinned"),
+    }
+}
+
+/// All that a packet thread uses is open: whoever took it over could do nothing more.
+fn give_up_capabilities() {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    if let Err(error) = set_capabilities(None, sets) {
+        tracing::warn!(%error, "a packet thread keeps its capabilities");
     }
 }
 
