@@ -7,6 +7,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -166,6 +167,7 @@ impl DataPlane {
         let frames_in_all = count * settings.frames_per_queue as usize;
         let threads = u16::try_from(count).unwrap_or(u16::MAX);
         let origin = Instant::now();
+        let (born, all_born) = channel();
         for ((number, (device, frames)), mailboxes) in
             bound.into_iter().enumerate().zip(mesh(threads, MAILBOX))
         {
@@ -201,6 +203,7 @@ impl DataPlane {
                 idle: settings.idle,
                 stop: Arc::clone(&self.stop),
                 origin,
+                born: Some(born.clone()),
             };
             let handle =
                 std::thread::Builder::new().name(format!("packet-{number}")).spawn(move || thread.run())?;
@@ -211,6 +214,9 @@ impl DataPlane {
             let queue = u32::try_from(number).unwrap_or(u32::MAX);
             self.steer.set_socket(queue, &fd).map_err(|e| StartError::Steer(words(&e)))?;
         }
+        drop(born);
+        // Nobody sends: it ends when the last thread is at work.
+        let _ = all_born.recv();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use forwarder::{Now, Pipeline, ThreadCounters};
@@ -60,6 +61,8 @@ pub(crate) struct PacketThread {
     pub(crate) idle: Idle,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) origin: Instant,
+    /// Let go once the thread is on its processor and has given up its capabilities.
+    pub(crate) born: Option<Sender<()>>,
 }
 
 impl PacketThread {
@@ -67,6 +70,7 @@ impl PacketThread {
     pub(crate) fn run(mut self) {
         pin(self.number);
         give_up_capabilities();
+        self.born = None;
         let mut idle_since: Option<Instant> = None;
         let mut next_statistics = self.origin;
         while !self.stop.load(Ordering::Relaxed) {
