@@ -16,4 +16,5 @@ mod queues;
 mod refusals;
 mod reload;
 mod scene;
+mod service;
 mod vlan;
