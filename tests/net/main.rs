@@ -8,6 +8,7 @@ mod bed;
 mod drops;
 mod encapsulation;
 mod lifecycle;
+mod liveness;
 mod next_hop;
 mod offline;
 mod own_traffic;

@@ -72,7 +72,7 @@ fn config(bed: &Bed, vips: &[IpAddr], drain_time: &str) -> LbConfig {
     }
 }
 
-fn scene_as_unit(vips: &[IpAddr], drain_time: &str) -> (Scene, Manager) {
+pub(crate) fn scene_as_unit(vips: &[IpAddr], drain_time: &str) -> (Scene, Manager) {
     let all = vec![VIP_V4, VIP_V6, MORE];
     let bed = Bed::new(&BedSpec { vips: all, ..BedSpec::default() }).unwrap();
     let decaps = Decap::start_all(&bed).unwrap();
@@ -178,41 +178,6 @@ fn a_drain_ends_with_the_drain_time_whatever_is_sent() {
     assert_eq!(scene.balancer.process.wait(BOUND).unwrap().code(), Some(0));
 }
 
-/// The kernel's id of the link that holds the balancer's program.
-fn link_of(scene: &Scene) -> String {
-    let folder = format!("/proc/{}/fdinfo", scene.balancer.process.id());
-    let infos = fs::read_dir(folder).unwrap().flatten();
-    let link = infos.filter_map(|file| fs::read_to_string(file.path()).ok()).find_map(|info| {
-        info.lines().find_map(|line| line.strip_prefix("link_id:")).map(|id| id.trim().to_owned())
-    });
-    link.expect("the program is held by a link")
-}
-
-#[test]
-fn without_its_program_it_is_unhealthy_within_a_second_and_the_watchdog_starves() {
-    let (mut scene, manager) = scene_as_unit(&[VIP_V4, VIP_V6], "0s");
-    manager.wait_for(BOUND, "WATCHDOG=1").unwrap();
-    assert_eq!(scene.balancer.ask_plainly("/healthz").unwrap(), (200, "healthy".into()));
-    let link = link_of(&scene);
-    let detached = Instant::now();
-    let output = Command::new("bpftool").args(["link", "detach", "id", &link]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let unhealthy = |line: &str| line.contains("unhealthy") && line.contains("no XDP program is on lb0");
-    scene.balancer.process.wait_for_line(10 * SECOND, unhealthy).unwrap();
-    println!("unhealthy {:?} after the program was taken off", detached.elapsed());
-    manager.wait_for(BOUND, "STATUS=no XDP program is on lb0").unwrap();
-    for path in ["/healthz", "/readyz"] {
-        let answer = scene.balancer.ask_plainly(path).unwrap();
-        assert_eq!(answer, (503, "no XDP program is on lb0".into()), "{path}");
-    }
-    // No heartbeat comes in twice the time that the manager would wait.
-    let silence = manager.next(2 * WATCHDOG);
-    assert!(silence.is_err(), "{silence:?}");
-    let told = scene.balancer.process.lines().iter().filter(|line| unhealthy(&line.text)).count();
-    assert_eq!(told, 1, "a line for each change");
-    assert_eq!(scene.balancer.process.stop(BOUND).unwrap().code(), Some(0));
-}
-
 #[test]
 fn the_unit_is_understood_and_confined_as_promised() {
     let (path, text) = unit();
@@ -240,8 +205,7 @@ fn the_unit_is_understood_and_confined_as_promised() {
 
 /// Nobody's: files may belong to numbers without a name.
 const USER: u32 = 61_234;
-const WATCHDOG: Duration = Duration::from_secs(2);
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(2);
 /// Bits 12 and 13.
 const NET_ADMIN_AND_RAW: u64 = 0x3000;
 const MORE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 11));
