@@ -61,15 +61,18 @@ impl Health {
     /// # Errors
     /// No thread, or no epoll instance.
     pub fn start(dialers: impl Fn(&Watched) -> Dialer + Send + 'static) -> io::Result<(Self, Events)> {
+        Self::start_with(Box::new(dialers), most_attempts())
+    }
+
+    fn start_with(dialing: Dialing, most: usize) -> io::Result<(Self, Events)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let exchange = Arc::new(Exchange::default());
         let (stop, stopped) = oneshot::channel();
-        let most = most_attempts();
         let shared = Arc::clone(&exchange);
         let thread = std::thread::Builder::new().name("health".into()).spawn(move || {
             runtime.block_on(async {
                 // A task of its own, which sockets wake without a write to the runtime's eventfd.
-                tokio::spawn(tokio::task::unconstrained(Runner::new(shared, Box::new(dialers), most)));
+                tokio::spawn(tokio::task::unconstrained(Runner::new(shared, dialing, most)));
                 let _ = stopped.await;
             });
         })?;

@@ -86,11 +86,6 @@ impl Verdicts {
         self.targets.get(id as usize)?.as_ref()
     }
 
-    /// It is this machine's own fault, as far as can be told.
-    pub(super) fn own_fault(&self) -> bool {
-        self.own_fault
-    }
-
     /// A Down verdict waits: a pass of any target would free it.
     pub(super) fn wants_witness(&self) -> bool {
         !self.held.is_empty()
