@@ -149,7 +149,8 @@ impl Flights {
 
     fn grow(&mut self) -> u32 {
         let slot = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-        let signal = Arc::new(Signal { slot, listed: AtomicBool::new(false), ready: Arc::clone(&self.ready) });
+        let signal =
+            Arc::new(Signal { slot, listed: AtomicBool::new(false), ready: Arc::clone(&self.ready) });
         let waker = Waker::from(Arc::clone(&signal));
         self.slots.push(Slot { owner: 0, attempt: None, signal, waker });
         slot

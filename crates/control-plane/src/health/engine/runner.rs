@@ -129,7 +129,8 @@ impl Runner {
         let many = u32::try_from(self.exchange.added()).unwrap_or(u32::MAX).max(1);
         let gap = (SECOND / many).min(FIRST_GAP);
         for (id, spec) in changes {
-            let kept = self.targets.get(id as usize).and_then(Option::as_ref).map(|target| target.spec.serial);
+            let kept =
+                self.targets.get(id as usize).and_then(Option::as_ref).map(|target| target.spec.serial);
             match spec {
                 Some(spec) if kept == Some(spec.serial) => self.regroup(id, spec, now),
                 Some(spec) => {
@@ -160,7 +161,8 @@ impl Runner {
         if id as usize >= self.targets.len() {
             self.targets.resize_with(id as usize + 1, || None);
         }
-        self.targets[id as usize] = Some(Target { spec, dialer, phase: Phase::Planned, record: Record::new() });
+        self.targets[id as usize] =
+            Some(Target { spec, dialer, phase: Phase::Planned, record: Record::new() });
         self.len += 1;
     }
 
@@ -353,8 +355,10 @@ impl Runner {
         if self.reporting.is_none() && !self.exchange.report_wanted() {
             return;
         }
-        let mut reporting =
-            self.reporting.take().unwrap_or_else(|| Reporting { next: 0, reports: Vec::with_capacity(self.len) });
+        let mut reporting = self
+            .reporting
+            .take()
+            .unwrap_or_else(|| Reporting { next: 0, reports: Vec::with_capacity(self.len) });
         let until = (reporting.next + REPORTED).min(self.targets.len());
         for id in reporting.next..until {
             let (Some(target), Some(count)) =

@@ -75,7 +75,11 @@ async fn until(
 fn askers(port: u16) -> usize {
     let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
     let peer = format!(":{port:04X}");
-    sockets.lines().skip(1).filter(|line| line.split_whitespace().nth(2).is_some_and(|to| to.ends_with(&peer))).count()
+    sockets
+        .lines()
+        .skip(1)
+        .filter(|line| line.split_whitespace().nth(2).is_some_and(|to| to.ends_with(&peer)))
+        .count()
 }
 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
@@ -132,7 +136,8 @@ async fn when_all_fail_it_is_this_machine_until_one_passes() {
     let mut sockets = sockets.into_iter();
     let (first, port) = sockets.next().unwrap();
     let _listening = first.listen(64).unwrap();
-    until(&mut events, &mut known, &mut faults, |known, faults| known.len() == 4 && faults == [true, false]).await;
+    until(&mut events, &mut known, &mut faults, |known, faults| known.len() == 4 && faults == [true, false])
+        .await;
     assert_eq!(known[&port], HealthState::Up);
     assert!(sockets.all(|(_, port)| known[&port] == HealthState::Down));
 }

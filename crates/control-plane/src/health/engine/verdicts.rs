@@ -162,7 +162,8 @@ impl Verdicts {
         let (held, failed) = (old.held, old.failed_in == self.silence);
         self.insert(id, old.rules, backend, pools);
         if let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) {
-            (target.state, target.passes, target.fails, target.held) = (old.state, old.passes, old.fails, held);
+            (target.state, target.passes, target.fails, target.held) =
+                (old.state, old.passes, old.fails, held);
         }
         if held {
             self.held.push(id);

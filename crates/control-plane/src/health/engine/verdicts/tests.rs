@@ -117,7 +117,10 @@ fn a_start_into_a_dead_network_gives_no_verdict() {
     at(&mut verdicts, 0, 0, Fail);
     at(&mut verdicts, 1, 1, Fail);
     assert_eq!(at(&mut verdicts, 2, 2, Fail), Changes { own_fault: Some(true), ..turned(&[]) });
-    assert_eq!((0..3).filter_map(|id| verdicts.count(id)).map(|count| count.state).collect::<Vec<_>>(), [Unknown; 3]);
+    assert_eq!(
+        (0..3).filter_map(|id| verdicts.count(id)).map(|count| count.state).collect::<Vec<_>>(),
+        [Unknown; 3]
+    );
 }
 
 #[test]
@@ -294,8 +297,16 @@ enum Op {
 }
 
 fn group() -> impl Strategy<Value = Group> {
-    (0..5u8, proptest::collection::btree_set(0..3u8, 1..3), 1..4u32, 1..4u32, prop_oneof![Just(1_000u64), Just(3_000)])
-        .prop_map(|(backend, pools, rise, fall, span)| (backend, pools.into_iter().collect(), rise, fall, span))
+    (
+        0..5u8,
+        proptest::collection::btree_set(0..3u8, 1..3),
+        1..4u32,
+        1..4u32,
+        prop_oneof![Just(1_000u64), Just(3_000)],
+    )
+        .prop_map(|(backend, pools, rise, fall, span)| {
+            (backend, pools.into_iter().collect(), rise, fall, span)
+        })
 }
 
 fn op() -> impl Strategy<Value = Op> {
