@@ -11,5 +11,6 @@ pub mod admin;
 pub mod compile;
 pub mod config;
 pub mod figures;
+pub mod health;
 pub mod next_hop;
 mod slots;
