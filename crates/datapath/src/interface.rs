@@ -269,7 +269,7 @@ fn warn(what: String, mend: String) -> Finding {
 }
 
 /// The name as an `ifreq` has it, zero-terminated; what the kernel's `dev_valid_name` allows.
-fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
+pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
     let bytes = name.as_bytes();
     let is_bad = |byte: &u8| *byte == 0 || *byte == b'/' || *byte == b':' || byte.is_ascii_whitespace();
     if bytes.is_empty()

@@ -1,0 +1,3 @@
+//! Health checks.
+
+pub mod tunnel;
