@@ -40,7 +40,7 @@ impl Pump {
             deprecated,
             reason = "the other constructor is unsafe; a `File` owns its descriptor, which is all it asks"
         )]
-        let tun = AsyncFd::with_interest(File::from(tun), Interest::READABLE)?;
+        let tun = AsyncFd::with_interest(File::from(tun), WATCHED)?;
         Ok(Self { tun, wrapper, buffer: vec![0; FRONT + MAX_PACKET] })
     }
 
@@ -57,7 +57,7 @@ impl Pump {
 
     /// Waits for packets, and carries at most [`BATCH`] of them.
     async fn turn(&mut self) -> io::Result<()> {
-        let mut ready = self.tun.readable().await?;
+        let mut ready = self.tun.ready(WATCHED).await?;
         let snapshot = self.wrapper.shared.live.current();
         for _ in 0..BATCH {
             let room = self.buffer.get_mut(FRONT..).unwrap_or_default();
@@ -141,6 +141,8 @@ impl Wrapper {
     }
 }
 
+/// A device that was taken away shows as an error alone.
+const WATCHED: Interest = Interest::READABLE.add(Interest::ERROR);
 /// Ethernet header.
 const LINK: usize = 14;
 /// Room in front of a packet: the longest outer headers, and a link header.

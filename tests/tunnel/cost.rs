@@ -1,0 +1,51 @@
+//! What a check through the tunnel costs beside a direct one: time of the thread that does both, kernel's share included.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::scene::{Checks, Scene};
+
+/// On-CPU time of the calling thread.
+fn busy() -> Duration {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Connects and closes `count` times; busy time and wall time of one.
+async fn connects(count: u32, checks: Option<&Checks>, server: SocketAddr) -> (Duration, Duration) {
+    let dialer = checks.map(|checks| checks.dialer("b1", server.ip()));
+    let (since, before) = (Instant::now(), busy());
+    for _ in 0..count {
+        match &dialer {
+            Some(dialer) => drop(dialer.tcp(server).await.unwrap()),
+            None => {
+                let stream = tokio::net::TcpStream::connect(server).await.unwrap();
+                stream.set_zero_linger().unwrap();
+            }
+        }
+    }
+    ((busy() - before) / count, since.elapsed() / count)
+}
+
+#[test]
+fn a_check_through_the_tunnel_costs_a_few_times_a_direct_one() {
+    let scene = Scene::gre();
+    let host = &scene.bed.balancers[0];
+    let (file, name, device) = (scene.file.clone(), host.name.clone(), host.device);
+    let (own, vip) = (SocketAddr::from((scene.bed.backends[0].v4, 80)), scene.bed.vip(true, 80));
+    scene.ns().run(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let checks = Checks::open(&file, &name, device).await.unwrap();
+            connects(100, Some(&checks), vip).await;
+            for _ in 0..3 {
+                let (direct, direct_wall) = connects(1000, None, own).await;
+                let (through, wall) = connects(1000, Some(&checks), vip).await;
+                println!("busy: direct {direct:?}, through the tunnel {through:?}; until connected and closed: {direct_wall:?}, {wall:?}");
+            }
+            assert_eq!(checks.tunnel.counts().errors, 0);
+            checks.tunnel.close().await.unwrap();
+        });
+    });
+}
