@@ -12,6 +12,13 @@ fn busy() -> Duration {
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
+/// Connections of this namespace that keep their port for a minute.
+fn in_time_wait() -> u32 {
+    let text = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words[words.iter().position(|word| *word == "tw").unwrap() + 1].parse().unwrap()
+}
+
 /// Connects and closes `count` times; busy time and wall time of one.
 async fn connects(count: u32, checks: Option<&Checks>, server: SocketAddr) -> (Duration, Duration) {
     let dialer = checks.map(|checks| checks.dialer("b1", server.ip()));
@@ -44,7 +51,23 @@ fn a_check_through_the_tunnel_costs_a_few_times_a_direct_one() {
                 let (through, wall) = connects(1000, Some(&checks), vip).await;
                 println!("busy: direct {direct:?}, through the tunnel {through:?}; until connected and closed: {direct_wall:?}, {wall:?}");
             }
-            assert_eq!(checks.tunnel.counts().errors, 0);
+            let (since, before) = (Instant::now(), busy());
+            let dialer = checks.dialer("b1", vip.ip());
+            let mut crowd = tokio::task::JoinSet::new();
+            for _ in 0..50 {
+                let dialer = dialer.clone();
+                crowd.spawn(async move {
+                    for _ in 0..100 {
+                        drop(dialer.tcp(vip).await.unwrap());
+                    }
+                });
+            }
+            crowd.join_all().await;
+            println!("50 at once: busy {:?} each, {:?} for 5,000", (busy() - before) / 5000, since.elapsed());
+            let counts = checks.tunnel.counts();
+            assert_eq!((counts.no_port, counts.errors), (0, 0), "{counts}");
+            assert!(counts.sent >= 3 * 8_100, "the first two segments and the reset: {counts}");
+            assert_eq!(in_time_wait(), 0, "a port for each check of the last minute would be gone");
             checks.tunnel.close().await.unwrap();
         });
     });

@@ -63,7 +63,15 @@ pub struct Setup {
     pub numbers: Numbers,
 }
 
-/// The way to backends through their encapsulation. Ends with [`Tunnel::close`]; when it is dropped instead, or its
+/// The way to backends through their encapsulation.
+///
+/// What the machine needs: answers carry the VIP as their source and arrive by the interface, so a strict `rp_filter` (1)
+/// lets them pass only where the machine's own route to the VIP leaves by that interface, as a default route does; 2 or 0
+/// otherwise. No VIP may stand on the machine itself: its checks would end there. A firewall must let the encapsulation
+/// out and established connections in; where it drops by state, it sees a check's first packet leave by the TUN device.
+/// `/dev/net/tun` must be there, and sockets of the families netlink, packet, IPv4 and IPv6 be allowed.
+///
+/// It ends with [`Tunnel::close`]; when it is dropped instead, or its
 /// process killed, device and routes go, and what stays (two rules, and the routes that refuse) concerns packets with the
 /// mark alone, until the next [`Tunnel::open`] replaces it.
 #[derive(Debug)]
@@ -84,7 +92,6 @@ impl Tunnel {
     pub async fn open(setup: Setup, live: Live) -> Result<Self, TunnelError> {
         let own = Own::new(&setup.own);
         let senders = Senders::open(&setup.interface).map_err(TunnelError::Socket)?;
-        let routes = Routes::install(&setup.tun_name, setup.numbers, own).await?;
         let shared = Arc::new(Shared {
             own,
             mark: setup.numbers.mark,
@@ -93,6 +100,7 @@ impl Tunnel {
             counters: Counters::default(),
         });
         let pump = Pump::new(setup.tun, senders, Arc::clone(&shared)).map_err(TunnelError::Device)?;
+        let routes = Routes::install(&setup.tun_name, setup.numbers, own).await?;
         Ok(Self { shared, routes, pump: tokio::spawn(pump.run()) })
     }
 

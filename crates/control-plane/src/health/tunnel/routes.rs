@@ -35,17 +35,28 @@ impl Routes {
         let found = links.try_next().await.ok().flatten();
         let device = found.ok_or_else(|| TunnelError::NoDevice(name.to_owned()))?.header.index;
         let routes = Self { handle, numbers, device };
-        routes.switch_on().await?;
+        match routes.set_up(own).await {
+            Ok(()) => Ok(routes),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = routes.remove().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn set_up(&self, own: Own) -> Result<(), TunnelError> {
+        self.switch_on().await?;
         for family in FAMILIES {
-            routes.remove_rules(family).await?;
+            self.remove_rules(family).await?;
         }
         if own.v4.is_some() {
-            routes.lead(AddressFamily::Inet).await?;
+            self.lead(AddressFamily::Inet).await?;
         }
         if own.v6.is_some() {
-            routes.lead(AddressFamily::Inet6).await?;
+            self.lead(AddressFamily::Inet6).await?;
         }
-        Ok(routes)
+        Ok(())
     }
 
     /// Takes all of it away.
