@@ -2,8 +2,10 @@
 //! and must write the same bytes.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 
+use control_plane::config::{CheckKind, DnsCheck, DnsRecord, TcpCheck};
+use control_plane::health::{self, Dialer};
 use testbed::{Balancer, Capture, Captured, Encapsulation, Frame, Ip, Kind, eventually, inject, mac_of};
 
 use crate::scene::{BOUND, Scene};
@@ -150,3 +152,45 @@ fn outer_sources_come_from_the_pools_prefixes() {
     assert!(sources.len() > 4, "one for each flow: {sources:?}");
     assert!(sources.iter().all(|source| source.to_string().starts_with("198.18.4.")), "{sources:?}");
 }
+
+#[test]
+fn checks_as_they_are_configured_take_the_tunnel() {
+    let scene = Scene::new(1, Encapsulation::Gre, false, "", &[]);
+    let vip = scene.bed.vip(true, DNS_PORT);
+    let socket = scene.bed.backends[0].ns.run(move || UdpSocket::bind(vip)).unwrap();
+    let server = std::thread::spawn(move || answer_dns(&socket));
+    let backend = scene.bed.backends[0].v6.into();
+    let results = scene.with_tunnel(async move |checks| {
+        let dialer = Dialer::Tunnel(checks.dialer("b1", vip.ip()));
+        let dns = DnsCheck { port: DNS_PORT, name: "www.example.com".into(), record: DnsRecord::A };
+        let mut results = Vec::new();
+        for kind in [
+            CheckKind::Dns(dns),
+            CheckKind::Tcp(TcpCheck { port: 80 }),
+            CheckKind::Tcp(TcpCheck { port: 81 }),
+        ] {
+            // The address is the backend's, as for a direct check.
+            let attempt = health::attempt(&kind, backend, &dialer);
+            results.push(tokio::time::timeout(BOUND, attempt).await.unwrap().map_err(|f| f.to_string()));
+        }
+        results
+    });
+    server.join().unwrap();
+    assert!(results[0].is_ok() && results[1].is_ok(), "{results:?}");
+    assert!(results[2].as_ref().is_err_and(|why| why.contains("refused")), "nobody listens: {results:?}");
+}
+
+/// One question, one address.
+fn answer_dns(socket: &UdpSocket) {
+    let mut room = [0; 512];
+    socket.set_read_timeout(Some(BOUND)).unwrap();
+    let (len, client) = socket.recv_from(&mut room).unwrap();
+    // Header, name, type and class; what may follow is left out.
+    let name = room[12..len].iter().position(|&byte| byte == 0).unwrap();
+    let mut reply = room[..12 + name + 5].to_vec();
+    reply[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+    reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 80]);
+    socket.send_to(&reply, client).unwrap();
+}
+
+const DNS_PORT: u16 = 5300;

@@ -1,3 +1,0 @@
-//! Health checks.
-
-pub mod tunnel;
