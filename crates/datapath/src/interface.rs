@@ -276,7 +276,7 @@ pub(crate) fn xdp_program(name: &str) -> Result<(u32, Option<u32>), InterfaceErr
 }
 
 /// The name as an `ifreq` has it, zero-terminated; what the kernel's `dev_valid_name` allows.
-fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
+pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
     let bytes = name.as_bytes();
     let is_bad = |byte: &u8| *byte == 0 || *byte == b'/' || *byte == b':' || byte.is_ascii_whitespace();
     if bytes.is_empty()

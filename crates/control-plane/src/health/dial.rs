@@ -8,11 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
+use super::tunnel;
+
 /// How connections are made.
 #[derive(Clone, Debug)]
 pub enum Dialer {
     /// Straight from this machine, by its own routes.
     Direct,
+    /// As clients' packets go, to one VIP on one backend; of a peer the port alone counts.
+    Tunnel(tunnel::Dialer),
 }
 
 impl Dialer {
@@ -30,6 +34,7 @@ impl Dialer {
                 socket.set_zero_linger()?;
                 socket.connect(peer).await
             }
+            Self::Tunnel(dialer) => dialer.tcp(peer).await,
         }
     }
 
@@ -46,6 +51,7 @@ impl Dialer {
                 socket.connect(peer).await?;
                 Ok(socket)
             }
+            Self::Tunnel(dialer) => dialer.udp(peer).await,
         }
     }
 }
