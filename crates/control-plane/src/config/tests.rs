@@ -5,9 +5,11 @@ mod any_input;
 mod checks;
 mod fallbacks;
 mod files;
+mod includes;
 mod pools;
 mod refusals;
 mod services;
+mod shards;
 mod size;
 
 use std::net::IpAddr;
