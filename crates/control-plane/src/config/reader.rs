@@ -106,6 +106,8 @@ impl<'a> Section<'a> {
     /// The value of `key`, when there is one.
     pub(super) fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
         self.known.push(key);
+        #[cfg(test)]
+        tests::note(&self.place.field, key, self.table.contains_key(key));
         self.table.get(key).map(|value| self.node(key, value))
     }
 
@@ -375,3 +377,23 @@ fn join(field: &str, key: &str) -> String {
 
 const LATER: &str = "not supported by this version";
 const NAME: &str = "a name of 1 to 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'";
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    thread_local! {
+        /// Every key that was asked for, by the section's field, and whether it ever was there.
+        static ASKED: RefCell<BTreeMap<(String, String), bool>> = RefCell::default();
+    }
+
+    pub(super) fn note(field: &str, key: &str, there: bool) {
+        ASKED.with_borrow_mut(|asked| *asked.entry((field.to_owned(), key.to_owned())).or_default() |= there);
+    }
+
+    /// What was asked for since the last call.
+    pub(in crate::config) fn take() -> BTreeMap<(String, String), bool> {
+        ASKED.take()
+    }
+}
