@@ -6,9 +6,10 @@ use super::parsed;
 
 /// `vips` VIPs over `pools` pools of `backends` backends each, all under distinct names and addresses.
 fn cluster(vips: usize, pools: usize, backends: usize) -> String {
-    let mut text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
+    let mut text =
+        "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
                     interfaces = [\"eth0\"]\n[check.web]\nhttp = { port = 80 }\n"
-        .to_owned();
+            .to_owned();
     for pool in 0..pools {
         text.push_str(&format!("[pool.p{pool}]\nchecks = [\"web\"]\nbackends = [\n"));
         for backend in 0..backends {
@@ -34,8 +35,35 @@ fn cluster(vips: usize, pools: usize, backends: usize) -> String {
 #[test]
 fn a_large_cluster_is_read() {
     let (config, warnings) = parsed(&cluster(1_000, 200, 100)).unwrap();
-    assert_eq!((config.vips().len(), config.pools().len(), warnings.to_string()), (1_000, 200, String::new()));
+    assert_eq!(
+        (config.vips().len(), config.pools().len(), warnings.to_string()),
+        (1_000, 200, String::new())
+    );
     assert!(config.pools().iter().all(|pool| pool.members().len() == 100));
+}
+
+/// One pool with this many backends, under a table with room for them.
+fn one_pool(backends: usize) -> String {
+    let head = "hash_key_file = \"k\"\n";
+    cluster(1, 1, backends).replacen(head, &format!("{head}table_size = 16777213\n"), 1)
+}
+
+#[test]
+fn a_pool_of_65_536_backends_is_read() {
+    for count in [65_535, 65_536] {
+        let (config, warnings) = parsed(&one_pool(count)).unwrap();
+        assert_eq!((config.pools()[0].members().len(), warnings.len()), (count, 0));
+    }
+    let coarse = parsed(&one_pool(65_536).replacen("16777213", "65537", 1)).unwrap().1;
+    assert!(
+        coarse.to_string().contains("65536 backends, allowed at most 655 for shares within 1 %"),
+        "{coarse}"
+    );
+    let problems = parsed(&one_pool(65_536).replacen("16777213", "65521", 1)).unwrap_err();
+    assert!(
+        problems.to_string().contains("65536 backends, allowed at most table_size = 65521"),
+        "{problems}"
+    );
 }
 
 #[test]
