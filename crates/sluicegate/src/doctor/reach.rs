@@ -95,11 +95,7 @@ fn listen(
 type Pass<'a> = &'a mut dyn FnMut(&[(IpAddr, u32)]) -> BTreeSet<IpAddr>;
 
 /// The longest packet that passes to each of `targets`, in their order, by asking `pass` which of some sizes do.
-fn search(
-    ipv4: bool,
-    targets: &[(IpAddr, u32)],
-    pass: Pass<'_>,
-) -> Vec<Reach> {
+fn search(ipv4: bool, targets: &[(IpAddr, u32)], pass: Pass<'_>) -> Vec<Reach> {
     let floor = if ipv4 { SMALL_V4 } else { SMALL_V6 };
     let small: Vec<_> = targets.iter().map(|(to, asked)| (*to, floor.min(*asked))).collect();
     let alive = pass(&small);
