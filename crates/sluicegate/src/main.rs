@@ -1,7 +1,7 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `liveness`, `notify`
-//! (the service manager), `privileges`, `shutdown`, `config_check`, `flow_path` (`where`), `offline` (`replay`), `backend`
+//! (the service manager), `privileges`, `shutdown`, `config_check`, `doctor`, `flow_path` (`where`), `offline` (`replay`), `backend`
 //! (`decap`), `logging`.
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -10,6 +10,7 @@
 mod admin;
 mod backend;
 mod config_check;
+mod doctor;
 mod flow_path;
 mod liveness;
 mod logging;
@@ -40,6 +41,8 @@ enum Verb {
     /// Look at configuration files.
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Look at the machine before it carries traffic: what is wrong, why it matters, which command mends it.
+    Doctor(doctor::Arguments),
     /// Say which backend a flow would go to, and why, from the file alone.
     Where(flow_path::Arguments),
     /// Run a capture through the same pipeline, offline.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
+        Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),

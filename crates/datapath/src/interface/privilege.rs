@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Finding, Severity};
+use super::Finding;
 
 /// The effective capabilities of the calling thread's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,15 @@ impl Privileges {
         u64::from_str_radix(mask.trim(), 16).ok().map(Self::from_mask)
     }
 
+    /// Whether capability number `bit` is held.
+    #[must_use]
+    pub const fn has(self, bit: u32) -> bool {
+        self.effective & 1 << bit != 0
+    }
+
     /// Whether all of what `needed` names is missing; holding one of the names suffices.
     fn lacks(self, needed: &Needed) -> bool {
-        needed.any_of.iter().all(|(bit, _)| self.effective & 1 << bit == 0)
+        needed.any_of.iter().all(|(bit, _)| !self.has(*bit))
     }
 }
 
@@ -49,11 +55,9 @@ pub fn privilege_findings(privileges: Privileges) -> Vec<Finding> {
 fn missing(needed: &Needed) -> Finding {
     let names: Vec<&str> = needed.any_of.iter().map(|(_, name)| *name).collect();
     let capability = names.first().copied().unwrap_or_default();
-    Finding {
-        severity: Severity::Refuse,
-        what: format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose),
-        mend: format!("run as root, or under systemd with AmbientCapabilities={capability}"),
-    }
+    let what = format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose);
+    Finding::error("capability", what, "the balancer does not start without it")
+        .hint(format!("run as root, or under systemd with AmbientCapabilities={capability}"))
 }
 
 struct Needed {
@@ -73,6 +77,7 @@ const NEEDED: [Needed; 3] = [
 
 #[cfg(test)]
 mod tests {
+    use super::super::Severity;
     use super::*;
 
     const ALL: u64 = 1 << 12 | 1 << 13 | 1 << 21 | 1 << 39;
@@ -93,7 +98,7 @@ mod tests {
             assert_eq!(findings.len(), names.len(), "{mask:x}: {findings:?}");
             for (finding, name) in findings.iter().zip(names) {
                 assert!(finding.what.contains(&format!("lacks {name},")), "{mask:x}: {}", finding.what);
-                assert_eq!(finding.severity, Severity::Refuse);
+                assert_eq!(finding.severity, Severity::Error);
             }
         }
     }

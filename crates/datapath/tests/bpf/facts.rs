@@ -32,7 +32,7 @@ fn a_veth_end_is_read_as_it_was_made() {
 
     bed::ip("link set near mtu 9000");
     let findings = Interface::read("near").unwrap().findings(1_792);
-    assert_eq!(findings[0].severity, Severity::Refuse);
+    assert_eq!(findings[0].severity, Severity::Error);
     assert!(findings[0].what.contains("MTU of 9000"), "{}", findings[0]);
 }
 
