@@ -125,6 +125,9 @@ impl Balancer {
         if let Err(error) = privileges::give_up(|| balancer.plane.steer().may_change()) {
             tracing::warn!(%error, "capabilities that only the start needs are not given up");
         }
+        if let Err(error) = std::fs::File::open(&balancer.file) {
+            tracing::warn!(%error, "without its capabilities it cannot read the configuration again: reloads will fail");
+        }
         balancer.say_ready();
         balancer.say_what_will_not_fit();
         Ok(balancer)

@@ -51,7 +51,7 @@ fn a_part_of_a_bridge_names_its_master() {
 fn the_capabilities_that_are_asked_for_are_enough_for_both_programs() {
     bed::enter();
     let child = Command::new("setpriv")
-        .args(["--bounding-set", "-all,+net_admin,+net_raw,+bpf"])
+        .args(["--bounding-set", "-all,+net_admin,+net_raw,+bpf,+perfmon"])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "facts::attaches_both", "--ignored"])
         .output()
@@ -63,7 +63,7 @@ fn the_capabilities_that_are_asked_for_are_enough_for_both_programs() {
 #[ignore = "runs in the process that the_capabilities_that_are_asked_for_are_enough_for_both_programs starts"]
 fn attaches_both() {
     let privileges = Privileges::read().unwrap();
-    assert_eq!(privileges, Privileges::from_mask(1 << 12 | 1 << 13 | 1 << 39));
+    assert_eq!(privileges, Privileges::from_mask(1 << 12 | 1 << 13 | 1 << 38 | 1 << 39));
     assert_eq!(privilege_findings(privileges), []);
     let options = SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
     let _steer = Steer::attach("near", &options).unwrap();
