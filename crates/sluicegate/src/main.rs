@@ -2,7 +2,7 @@
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `liveness`, `notify`
 //! (the service manager), `privileges`, `shutdown`, `config_check`, `flow_path` (`where`), `offline` (`replay`), `backend`
-//! (`decap`), `logging`.
+//! (`decap`), `probe`, `logging`.
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod logging;
 mod notify;
 mod offline;
 mod privileges;
+mod probe;
 mod report;
 mod run;
 mod shutdown;
@@ -46,6 +47,8 @@ enum Verb {
     Replay(offline::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
     Decap(backend::Arguments),
+    /// Ask VIPs again and again, as a client would: are they reachable, and how fast. Needs no privileges.
+    Probe(probe::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
+        Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
