@@ -2,7 +2,7 @@
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `liveness`, `notify`
 //! (the service manager), `privileges`, `shutdown`, `config_check`, `doctor`, `flow_path` (`where`), `offline` (`replay`), `backend`
-//! (`decap`), `logging`.
+//! (`decap`), `probe`, `logging`.
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod logging;
 mod notify;
 mod offline;
 mod privileges;
+mod probe;
 mod report;
 mod run;
 mod shutdown;
@@ -49,6 +50,8 @@ enum Verb {
     Replay(offline::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
     Decap(backend::Arguments),
+    /// Ask VIPs again and again, as a client would: are they reachable, and how fast. Needs no privileges.
+    Probe(probe::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
+        Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::Finding;
+use super::{Finding, Severity};
 
 /// The effective capabilities of the calling thread's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ fn missing(needed: &Needed) -> Finding {
     let what = format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose);
     let finding = match needed.severity {
         Severity::Error => Finding::error("capability", what, "the balancer does not start without it"),
-        Severity::Warning => Finding::warning("capability", what, "some kernels do not let it start without"),
+        Severity::Warn => Finding::warning("capability", what, "some kernels do not let it start without"),
     };
     finding.hint(format!("run as root, or under systemd with AmbientCapabilities={capability}"))
 }
@@ -74,7 +74,7 @@ const NEEDED: [Needed; 4] = [
     Needed { severity: Severity::Error, any_of: &[(13, "CAP_NET_RAW")], purpose: "open AF_XDP sockets" },
     // Linux 6.1 refuses it without ("attempt to corrupt spilled pointer on stack"), 6.18 does not.
     Needed {
-        severity: Severity::Warning,
+        severity: Severity::Warn,
         any_of: &[(38, "CAP_PERFMON"), (21, "CAP_SYS_ADMIN")],
         purpose: "have the XDP program accepted by older kernels",
     },
@@ -88,7 +88,6 @@ const NEEDED: [Needed; 4] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
 
     const ALL: u64 = 1 << 12 | 1 << 13 | 1 << 21 | 1 << 38 | 1 << 39;
@@ -113,7 +112,7 @@ mod tests {
             assert_eq!(findings.len(), names.len(), "{mask:x}: {findings:?}");
             for (finding, name) in findings.iter().zip(names) {
                 assert!(finding.what.contains(&format!("lacks {name},")), "{mask:x}: {}", finding.what);
-                assert_eq!(finding.severity == Severity::Warning, name == PERFMON);
+                assert_eq!(finding.severity == Severity::Warn, name == PERFMON);
             }
         }
     }

@@ -107,6 +107,7 @@ async fn a_body_of_1_gb_is_neither_read_nor_waited_for() {
     let port = serve(move |mut stream| {
         let count = Arc::clone(&count);
         async move {
+            let _ = stream.read(&mut [0; 4096]).await?;
             stream
                 .write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {GIGABYTE}\r\n\r\n").as_bytes())
                 .await?;
