@@ -10,7 +10,11 @@
 pub mod admin;
 pub mod compile;
 pub mod config;
+pub mod controller;
 pub mod figures;
 pub mod health;
 pub mod next_hop;
 mod slots;
+pub mod standing;
+
+pub use slots::SlotKey;
