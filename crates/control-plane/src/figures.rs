@@ -142,3 +142,85 @@ pub struct SocketFigures {
     /// Turns of the thread's loop.
     pub turns: u64,
 }
+
+impl ThreadFigures {
+    /// Adds another thread's; also its levels, and reason by reason.
+    pub fn add(&mut self, more: &Self) {
+        macro_rules! add {
+            ($($field:ident).+) => { self.$($field).+ += more.$($field).+ };
+            ($($($field:ident).+),+ $(,)?) => { $( add!($($field).+); )+ };
+        }
+        add!(rx, rx_bytes, tx, tx_bytes, replies, to_threads, from_threads, originated, held, batches);
+        add!(busy_nanos, head_room_mismatch, reselected, rehashed);
+        add!(flows.entries, flows.capacity, flows.hits, flows.misses, flows.inserts, flows.refreshes);
+        add!(flows.expired, flows.evicted, flows.untracked);
+        add!(socket.rx_dropped, socket.rx_ring_full, socket.rx_fill_ring_empty, socket.rx_invalid);
+        add!(socket.tx_invalid, socket.tx_ring_empty, socket.fill_low, socket.turns);
+        if self.batch_sizes.len() < more.batch_sizes.len() {
+            self.batch_sizes.resize(more.batch_sizes.len(), 0);
+        }
+        for (sum, size) in self.batch_sizes.iter_mut().zip(&more.batch_sizes) {
+            *sum += size;
+        }
+        for (reason, count) in &more.drops {
+            *self.drops.entry(reason.clone()).or_default() += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Every number at its own place, whatever fields there are: a field that `add` forgets stays as it was.
+    fn numbered(shape: &Value, next: &mut u64) -> Value {
+        match shape {
+            Value::Object(fields) => {
+                fields.iter().map(|(name, field)| (name.clone(), numbered(field, next))).collect()
+            }
+            Value::Array(items) => items.iter().map(|item| numbered(item, next)).collect(),
+            _ => {
+                *next += 1;
+                (*next).into()
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_is_added() {
+        let mut shape = serde_json::to_value(ThreadFigures::default()).unwrap();
+        shape["batch_sizes"] = json!([0, 0, 0]);
+        shape["drops"] = json!({ "no_vip": 0, "ttl": 0 });
+        let (mut start, mut more) = (0, 1_000);
+        let mut sum: ThreadFigures = serde_json::from_value(numbered(&shape, &mut start)).unwrap();
+        let other: ThreadFigures = serde_json::from_value(numbered(&shape, &mut more)).unwrap();
+        sum.add(&other);
+        fn sums(shape: &Value, next: &mut u64) -> Value {
+            match shape {
+                Value::Object(fields) => {
+                    fields.iter().map(|(name, field)| (name.clone(), sums(field, next))).collect()
+                }
+                Value::Array(items) => items.iter().map(|item| sums(item, next)).collect(),
+                _ => {
+                    *next += 1;
+                    (*next + *next + 1_000).into()
+                }
+            }
+        }
+        assert_eq!(serde_json::to_value(sum).unwrap(), sums(&shape, &mut 0));
+    }
+
+    #[test]
+    fn a_thread_with_more_batch_sizes_and_reasons_brings_them() {
+        let mut sum = ThreadFigures { batch_sizes: vec![1], ..ThreadFigures::default() };
+        let more = ThreadFigures {
+            batch_sizes: vec![2, 3],
+            drops: [("ttl".to_owned(), 4)].into(),
+            ..ThreadFigures::default()
+        };
+        sum.add(&more);
+        assert_eq!((sum.batch_sizes, sum.drops["ttl"]), (vec![3, 3], 4));
+    }
+}

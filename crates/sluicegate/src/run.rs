@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use control_plane::admin::Command;
 use control_plane::compile::{Compiler, destinations, find_machine, refresh_next_hops, timeouts};
 use control_plane::config::{self, Config};
 use control_plane::next_hop::{self, Resolver, Unresolved, Wanted, Watch};
@@ -21,7 +22,7 @@ use forwarder::Live;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{self, Ask};
+use crate::admin::{self, Doors};
 use crate::liveness::{self, Liveness};
 use crate::notify::Notifier;
 use crate::report::report;
@@ -72,8 +73,8 @@ struct Balancer {
     origin: Instant,
     wanted: watch::Sender<Wanted>,
     found: mpsc::Receiver<next_hop::Table>,
-    questions: mpsc::Receiver<Ask>,
-    admin: Option<admin::Socket>,
+    commands: mpsc::Receiver<Command>,
+    admin: Option<Doors>,
     max_vips: u32,
     manager: Rc<Notifier>,
     liveness: Liveness,
@@ -92,11 +93,8 @@ impl Balancer {
         let plane = DataPlane::start(interface, &settings(&config), &live)?;
         let manager = Rc::new(Notifier::from_environment());
         let liveness = Liveness::new(Rc::clone(&manager));
-        let (asks, questions) = mpsc::channel(ADMIN_QUEUE);
-        let admin = match config.admin().socket() {
-            Some(socket) => Some(admin::listen(socket.path(), socket.mode(), asks, liveness.subscribe())?),
-            None => None,
-        };
+        let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
+        let admin = admin::open(&config, &machine, orders, &liveness.subscribe()).await?;
         let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
         let max_vips = config.io().max_vips();
         let mut balancer = Self {
@@ -111,7 +109,7 @@ impl Balancer {
             origin,
             wanted,
             found,
-            questions,
+            commands,
             admin,
             manager,
             liveness,
@@ -185,10 +183,7 @@ impl Balancer {
                     self.manager.ready(&self.status());
                 }
                 Some(table) = self.found.recv() => self.take_next_hops(table),
-                Some(ask) = self.questions.recv() => {
-                    // An asker who has gone needs no answer.
-                    let _ = ask.send(report(&mut self.plane, &self.live.current()));
-                }
+                Some(command) = self.commands.recv() => self.obey(command),
                 _ = housekeeping.tick() => if let Err(error) = self.keep_house() {
                     break Err(error);
                 },
@@ -196,6 +191,14 @@ impl Balancer {
         };
         self.say_farewell();
         ended
+    }
+
+    /// What is not known here is refused by dropping it.
+    fn obey(&mut self, command: Command) {
+        if let Command::Figures(answer) = command {
+            // An asker who has gone needs no answer.
+            let _ = answer.send(report(&mut self.plane, &self.live.current()));
+        }
     }
 
     /// # Errors
@@ -257,7 +260,8 @@ impl Balancer {
     fn say_farewell(&mut self) {
         let figures = report(&mut self.plane, &self.live.current());
         self.admin = None;
-        tracing::info!(event = "final_counters", figures = %figures, "stopping");
+        let figures = serde_json::to_string(&figures).unwrap_or_default();
+        tracing::info!(event = "final_counters", %figures, "stopping");
     }
 
     /// The whole new configuration, or nothing of it.
