@@ -1,24 +1,31 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `liveness`, `notify`
-//! (the service manager), `privileges`, `shutdown`, `config_check`, `flow_path` (`where`), `offline` (`replay`), `backend`
-//! (`decap`), `logging`.
+//! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `report` (its figures), `liveness`, `notify`
+//! (the service manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`,
+//! `operate`, `live_config`, `top`, whose rows `table` prints; `config_check`, `flow_path` (`where`), `offline` (`replay`),
+//! `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
 
 mod admin;
 mod backend;
+mod client;
 mod config_check;
 mod flow_path;
+mod live_config;
 mod liveness;
 mod logging;
 mod notify;
 mod offline;
+mod operate;
 mod privileges;
 mod report;
 mod run;
 mod shutdown;
+mod status;
+mod table;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +47,23 @@ enum Verb {
     /// Look at configuration files.
     #[command(subcommand)]
     Config(ConfigVerb),
-    /// Say which backend a flow would go to, and why, from the file alone.
+    /// How the running balancer is; 1 when traffic would not be served, or something is wrong.
+    Status(status::Arguments),
+    /// Rates of the running balancer, live.
+    Top(top::Arguments),
+    /// Backends of the running balancer, and an operator's orders to them.
+    #[command(subcommand)]
+    Backend(operate::BackendVerb),
+    /// VIPs of the running balancer.
+    #[command(subcommand)]
+    Vip(operate::VipVerb),
+    /// Health checks of the running balancer.
+    #[command(subcommand)]
+    Health(operate::HealthVerb),
+    /// Tracked flows of the running balancer.
+    #[command(subcommand)]
+    Flow(operate::FlowVerb),
+    /// Say which backend a flow would go to, and why: from the file alone, or by the running balancer.
     Where(flow_path::Arguments),
     /// Run a capture through the same pipeline, offline.
     Replay(offline::Arguments),
@@ -52,6 +75,12 @@ enum Verb {
 enum ConfigVerb {
     /// Report every problem of a file at once, with line, field, what was found and what is allowed.
     Check(config_check::Arguments),
+    /// Print the configuration that is in force in the running balancer.
+    Get(live_config::Of),
+    /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
+    Put(live_config::Put),
+    /// Have the running balancer read its file again.
+    Reload(live_config::Of),
 }
 
 /// Which configuration, and which machine of it.
@@ -81,12 +110,21 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
+        Verb::Config(ConfigVerb::Get(of)) => live_config::get(&of),
+        Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),
+        Verb::Config(ConfigVerb::Reload(of)) => live_config::reload(&of),
+        Verb::Status(arguments) => status::status(&arguments),
+        Verb::Top(arguments) => top::top(&arguments),
+        Verb::Backend(verb) => operate::backend(&verb),
+        Verb::Vip(verb) => operate::vip(&verb),
+        Verb::Health(verb) => operate::health(&verb),
+        Verb::Flow(verb) => operate::flow(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         eprintln!("sluicegate: {error:#}");
-        ExitCode::FAILURE
+        client::exit_code(&error)
     })
 }
