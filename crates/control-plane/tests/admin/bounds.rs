@@ -169,7 +169,9 @@ async fn a_client_that_does_not_read_is_cut_off() {
     stream.write_all(&requests).await.unwrap();
     // It has begun to answer.
     stream.readable().await.unwrap();
+    let start = Instant::now();
     open.every_connection_has_ended().await;
+    assert!(start.elapsed() <= Duration::from_secs(12), "{:?}", start.elapsed());
     let answers = read_to_end(&mut stream).await.matches("HTTP/1.1 200").count();
     assert!(answers < 200, "{answers}");
 }

@@ -20,7 +20,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, status: &Status, rates: &Rates, histor
         Constraint::Length(2),
         Constraint::Length(4),
         Constraint::Fill(1),
-        Constraint::Length(2 + foot_rows(rates)),
+        Constraint::Length(3 + foot_rows(rates)),
     ])
     .areas(frame.area());
     draw_head(frame, head, status, rates);
@@ -127,7 +127,7 @@ fn short_count(count: u64) -> String {
 
 /// Above it a thread will soon drop.
 const BUSY: f64 = 0.9;
-/// Rows of threads and drops, heading included.
+/// Rows of threads and drops, without frame and heading.
 const MOST_FOOT_ROWS: usize = 12;
 
 #[cfg(test)]
