@@ -10,5 +10,6 @@
 pub mod compile;
 pub mod config;
 pub mod figures;
+pub mod metrics;
 pub mod next_hop;
 mod slots;
