@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod compile;
 pub mod config;
 pub mod figures;

@@ -1,0 +1,120 @@
+//! Questions and orders of an operator, as messages to whoever owns the balancer.
+//!
+//! In: the API server makes them. Out: each carries the sender for its one answer.
+//! Invariant: a sender that is dropped unanswered is an answer too: the operator is told that the balancer is stopping.
+
+use std::net::SocketAddr;
+
+use tokio::sync::oneshot;
+
+use super::view::{
+    BackendChange, BackendRow, ConfigView, FlowPage, HealthView, Purged, Refusal, ReloadReport, Status,
+    VipRow, WhereView,
+};
+use crate::figures::Figures;
+
+/// Where the answer goes. An asker who has gone needs none.
+pub type Answer<T> = oneshot::Sender<T>;
+
+/// One question or order.
+///
+/// Each waits for its answer for at most [`ANSWER_WITHIN_SECONDS`]; what takes longer is told as unavailable.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Command {
+    /// How is it?
+    Status(Answer<Status>),
+    /// Every VIP.
+    Vips(Answer<Vec<VipRow>>),
+    /// Every membership: a backend in a leaf pool.
+    Backends(Answer<Vec<BackendRow>>),
+    /// Every check target.
+    Health(Answer<HealthView>),
+    /// Everything that is counted.
+    Figures(Answer<Figures>),
+    /// An operator's override.
+    Backend {
+        /// The backend.
+        name: String,
+        /// The leaf pool; `None`: all its memberships.
+        pool: Option<String>,
+        /// What to do.
+        action: BackendAction,
+        /// The memberships touched; not found when there is none.
+        answer: Answer<Result<BackendChange, Refusal>>,
+    },
+    /// Read the file again.
+    Reload(Answer<Result<ReloadReport, Refusal>>),
+    /// Take this configuration in the file's place. The server has looked at `admin.put` before.
+    PutConfig {
+        /// TOML, at most [`CONFIG_BYTES`].
+        text: String,
+        /// The entity tag that the operator started from, without quotes; `None`: `If-Match: *`, whatever is there.
+        /// Another than the one in force: [`RefusalKind::Stale`](super::RefusalKind::Stale).
+        if_match: Option<String>,
+        /// As for `Reload`.
+        answer: Answer<Result<ReloadReport, Refusal>>,
+    },
+    /// The configuration in force, as text.
+    Config(Answer<ConfigView>),
+    /// Tracked flows.
+    Flows {
+        /// Which.
+        filter: FlowQuery,
+        /// At most so many, from 1 to [`FLOWS_AT_MOST`].
+        limit: usize,
+        /// Not found when there is no such VIP or backend.
+        answer: Answer<Result<FlowPage, Refusal>>,
+    },
+    /// Forget flows: their next packet is a new flow's.
+    PurgeFlows {
+        /// Which.
+        filter: FlowQuery,
+        /// As for `Flows`.
+        answer: Answer<Result<Purged, Refusal>>,
+    },
+    /// What would each packet thread do with this flow? Both ends are of one family: the server has looked.
+    Where {
+        /// The client.
+        source: SocketAddr,
+        /// The VIP.
+        destination: SocketAddr,
+        /// IP protocol number.
+        protocol: u8,
+        /// One row a thread.
+        answer: Answer<Result<WhereView, Refusal>>,
+    },
+}
+
+/// What an operator may do to a backend. The last one wins; it outlives a reload, not a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendAction {
+    /// Out of the table; its flows go on to their end.
+    Drain,
+    /// Takes back `Drain`; nothing else.
+    Undrain,
+    /// Out of the table, and its flows are reselected at their next packet.
+    Down,
+    /// Takes back every override of it, weight included: health and file decide again.
+    Up,
+    /// Another weight; `None`: the file's again.
+    Weight(Option<u32>),
+}
+
+/// Which flows are meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlowQuery {
+    /// All.
+    All,
+    /// Those of one VIP, over all its services.
+    Vip(String),
+    /// Those of one backend, over all its memberships.
+    Backend(String),
+}
+
+/// How long the server waits for an answer.
+pub const ANSWER_WITHIN_SECONDS: u64 = 30;
+/// The largest configuration taken by `PUT`.
+pub const CONFIG_BYTES: usize = 16 << 20;
+/// The longest list of flows in one answer.
+pub const FLOWS_AT_MOST: usize = 10_000;

@@ -1,0 +1,23 @@
+//! Answers of the admin API, as plain data: JSON by serde, read back by the command line.
+//!
+//! Names of fields and values are stable; `openapi.json` describes them, and a test holds both to each other.
+//! Units stand in the names; a share is from 0 to 1; a time of day is in seconds since 1970, all else is measured
+//! on a clock that never goes back.
+
+mod flows;
+mod generation;
+mod health;
+mod refusal;
+mod serving;
+mod status;
+
+pub use flows::{FlowPage, FlowRow, Purged, WhereBackend, WhereRow, WhereView};
+pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
+pub use health::{AttemptRow, CheckState, HealthView, TargetRow};
+pub use refusal::{ProblemView, Refusal, RefusalKind};
+pub use serving::{
+    BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,
+};
+pub use status::{
+    Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status, VipTotals,
+};

@@ -1,0 +1,162 @@
+//! VIPs and memberships: who serves what, with what share, and by whose word.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::health::CheckState;
+
+/// What an override says of a membership; at least one of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Override {
+    /// `draining` or `down`; null: as health says.
+    pub state: Option<BackendState>,
+    /// The weight; null: the file's.
+    pub weight: Option<u32>,
+}
+
+/// A VIP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VipRow {
+    /// Its name.
+    pub name: String,
+    /// Its addresses, prefixes or suffixes, as text.
+    pub addresses: Vec<String>,
+    /// Whether every service has enough backends.
+    pub ready: bool,
+    /// What it serves.
+    pub services: Vec<ServiceRow>,
+}
+
+/// A service of a VIP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceRow {
+    /// Its name among the counters, such as `www tcp 80,443`.
+    pub name: String,
+    /// `tcp`, `udp`, or a protocol number.
+    pub protocol: String,
+    /// Such as `80,443` or `8000-8099`.
+    pub ports: String,
+    /// The pool that the file names.
+    pub pool: String,
+    /// The pool that serves now: another one when it has fallen back.
+    pub serving_pool: String,
+    /// Backends of that pool that serve.
+    pub serving: usize,
+    /// Its backends.
+    pub total: usize,
+    /// Whether it has enough backends.
+    pub ready: bool,
+    /// Packets since the start.
+    pub packets: u64,
+    /// Bytes of those as received.
+    pub bytes: u64,
+}
+
+/// A membership: a backend in a leaf pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BackendRow {
+    /// The backend.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The leaf pool.
+    pub pool: String,
+    /// What it gets.
+    pub state: BackendState,
+    /// Why it is not serving with the file's weight; null when it is.
+    pub why: Option<Why>,
+    /// The operator's override; null: none.
+    #[serde(rename = "override")]
+    pub overridden: Option<Override>,
+    /// The weight in the file.
+    pub weight_configured: u32,
+    /// The weight in its leaf pool now.
+    pub weight_effective: u32,
+    /// Its share of the table, by the pool that a service names.
+    pub shares: BTreeMap<String, f64>,
+    /// Packets of this membership since the start.
+    pub packets: u64,
+    /// Bytes of those as received.
+    pub bytes: u64,
+    /// Its checks' verdicts.
+    pub checks: Vec<CheckRow>,
+}
+
+/// What a membership gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackendState {
+    /// New flows and old.
+    Serving,
+    /// Its old flows.
+    Draining,
+    /// Nothing.
+    Down,
+    /// Nothing: no check has ended yet.
+    Unknown,
+}
+
+/// Who decided a membership's state or weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Why {
+    /// Its checks.
+    Health,
+    /// An operator's override.
+    Operator,
+    /// It is no longer in the file.
+    Removed,
+    /// It came up and takes its share in steps.
+    SlowStart,
+    /// The file gives it no weight.
+    NoWeight,
+}
+
+/// A check's verdict on a backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckRow {
+    /// The check's name.
+    pub check: String,
+    /// `backend` or `vip`.
+    pub via: String,
+    /// The verdict.
+    pub state: CheckState,
+    /// Since the verdict last changed.
+    pub since_seconds: f64,
+    /// The last failure's words; null: none yet.
+    pub last_error: Option<String>,
+}
+
+/// What an order to a backend did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BackendChange {
+    /// The backend.
+    pub backend: String,
+    /// The generation that carries it.
+    pub generation: u64,
+    /// Each membership meant, changed or not.
+    pub memberships: Vec<MembershipChange>,
+    /// What an operator should know, such as that the file now gives another weight; one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Before and after an order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MembershipChange {
+    /// The leaf pool.
+    pub pool: String,
+    /// State before.
+    pub before: BackendState,
+    /// State now.
+    pub after: BackendState,
+    /// Weight before.
+    pub weight_before: u32,
+    /// Weight now.
+    pub weight_after: u32,
+    /// The override now in force; null: none.
+    #[serde(rename = "override")]
+    pub overridden: Option<Override>,
+}

@@ -1,0 +1,139 @@
+//! The balancer on one page.
+
+use serde::{Deserialize, Serialize};
+
+use super::serving::Override;
+
+/// How the balancer is, on one page.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Of the program.
+    pub version: String,
+    /// Its name in the file.
+    pub machine: String,
+    /// The cluster's name.
+    pub cluster: String,
+    /// Made at start; with the generation's number it names a configuration.
+    pub boot_id: String,
+    /// Number of the generation in force.
+    pub generation: u64,
+    /// SHA-256 of its text, in hex.
+    pub generation_sha256: String,
+    /// The file that was read at start.
+    pub config_file: String,
+    /// Whether the file still says what is in force.
+    pub drift: Drift,
+    /// Time of the start.
+    pub started_unix_seconds: u64,
+    /// Since the start.
+    pub uptime_seconds: f64,
+    /// Whether `/readyz` says yes.
+    pub ready: bool,
+    /// Why not, one sentence each; empty when ready.
+    pub not_ready: Vec<String>,
+    /// Whether it drains to its end.
+    pub stopping: bool,
+    /// The packet threads, their sockets and the XDP program.
+    pub forwarder: ForwarderView,
+    /// The interface.
+    pub interface: String,
+    /// The sockets' mode: `zero-copy` or `copy`.
+    pub mode: String,
+    /// How the program is attached: `driver` or `generic`.
+    pub xdp_mode: String,
+    /// Packet threads.
+    pub threads: usize,
+    /// VIPs.
+    pub vips: VipTotals,
+    /// Memberships by state.
+    pub backends: StateTotals,
+    /// Operators' overrides in force.
+    pub overrides: Vec<OverrideRow>,
+    /// The last reload, or `PUT`; none since the start: null.
+    pub last_reload: Option<LastReload>,
+    /// Why the health checks' verdicts are held for this machine's own fault; null: they are not.
+    pub own_fault: Option<String>,
+    /// What an operator should know, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// The configuration in force against the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drift {
+    /// The same.
+    #[default]
+    InSync,
+    /// The file has changed since it was read.
+    FileChanged,
+    /// What is in force came by the API; the next reload of the file wins.
+    Api,
+}
+
+/// Whether packets are carried.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwarderView {
+    /// All is well.
+    pub healthy: bool,
+    /// What is not, one sentence each.
+    pub why: Vec<String>,
+}
+
+/// How many VIPs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VipTotals {
+    /// All.
+    pub total: usize,
+    /// Those whose every service has enough backends.
+    pub ready: usize,
+}
+
+/// How many memberships.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateTotals {
+    /// In the table.
+    pub serving: usize,
+    /// Out of it, its flows go on.
+    pub draining: usize,
+    /// Gets no packet.
+    pub down: usize,
+    /// Not checked yet, and in no table.
+    pub unknown: usize,
+}
+
+/// An operator's override.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OverrideRow {
+    /// The backend.
+    pub backend: String,
+    /// The leaf pool; null: all its memberships.
+    pub pool: Option<String>,
+    /// What it says.
+    #[serde(flatten)]
+    pub says: Override,
+    /// Since it was given.
+    pub since_seconds: f64,
+}
+
+/// How the last reload ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastReload {
+    /// Time of day when it ended.
+    pub unix_seconds: u64,
+    /// How it ended.
+    pub outcome: ReloadOutcome,
+    /// From its start to the store, or to the refusal.
+    pub took_ms: f64,
+    /// One sentence; the reasons when refused.
+    pub message: String,
+}
+
+/// See [`LastReload`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReloadOutcome {
+    /// A new generation is in force.
+    Published,
+    /// The old one went on.
+    Refused,
+}
