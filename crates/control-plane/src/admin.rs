@@ -4,6 +4,7 @@
 //! Not here: what is done about a question; whoever owns the balancer receives [`Command`]s and answers them.
 
 pub mod command;
+pub mod page;
 pub mod view;
 
 pub use command::{Answer, BackendAction, Command, FlowQuery};

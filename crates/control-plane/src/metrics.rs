@@ -11,10 +11,11 @@ mod samples;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use prometheus::{Registry, TextEncoder};
 
+use crate::admin::view::{self, BackendRow, CheckState, ReloadOutcome, ServiceRow, Status, VipRow};
 use crate::figures::Figures;
 
 /// What is exported, at one moment.
@@ -42,6 +43,39 @@ pub struct MetricsInput {
     pub build: Build,
 }
 
+impl MetricsInput {
+    /// From the admin API's answers, so that both say the same.
+    #[must_use]
+    pub fn new(figures: Figures, status: &Status, vips: &[VipRow], backends: &[BackendRow]) -> Self {
+        let services = vips.iter().flat_map(|vip| &vip.services);
+        let count = |service: &ServiceRow| VipBackends {
+            serving: service.serving as u64,
+            members: service.total as u64,
+        };
+        Self {
+            figures,
+            health: backends.iter().flat_map(verdicts).collect(),
+            vips: services.map(|service| (service.name.clone(), count(service))).collect(),
+            boot_id: status.boot_id.clone(),
+            digest: status.generation_sha256.clone(),
+            last_reload: status.last_reload.as_ref().map(LastReload::from),
+            ready: status.ready,
+            forwarder_healthy: status.forwarder.healthy,
+            own_fault: status.own_fault.is_some(),
+            build: Build::default(),
+        }
+    }
+}
+
+fn verdicts(row: &BackendRow) -> impl Iterator<Item = CheckVerdict> {
+    row.checks.iter().map(|check| CheckVerdict {
+        backend: row.name.clone(),
+        pool: row.pool.clone(),
+        check: check.check.clone(),
+        verdict: check.state,
+    })
+}
+
 /// What one check says of one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckVerdict {
@@ -52,30 +86,7 @@ pub struct CheckVerdict {
     /// The check's name.
     pub check: String,
     /// What it says.
-    pub verdict: Verdict,
-}
-
-/// Up, down, or not known yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Its last results brought it up.
-    Up,
-    /// Its last results took it down.
-    Down,
-    /// It has no verdict yet.
-    Unknown,
-}
-
-impl Verdict {
-    /// As the label says it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Down => "down",
-            Self::Unknown => "unknown",
-        }
-    }
+    pub verdict: CheckState,
 }
 
 /// How many backends a VIP's service has.
@@ -94,8 +105,18 @@ pub struct LastReload {
     pub taken: bool,
     /// From reading the file to the end.
     pub took: Duration,
-    /// When it ended.
-    pub ended: SystemTime,
+    /// When it ended, in seconds since 1970.
+    pub ended_unix_seconds: u64,
+}
+
+impl From<&view::LastReload> for LastReload {
+    fn from(reload: &view::LastReload) -> Self {
+        Self {
+            taken: reload.outcome == ReloadOutcome::Published,
+            took: Duration::try_from_secs_f64(reload.took_ms / 1e3).unwrap_or_default(),
+            ended_unix_seconds: reload.unix_seconds,
+        }
+    }
 }
 
 /// What the program was built from.

@@ -25,9 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{MetricsInput, render};
-
-/// A question for the run loop: where to send what is exported.
-pub type Scrape = oneshot::Sender<MetricsInput>;
+use crate::admin::{Answer, Command};
 
 /// What the run loop says of itself. The default is a balancer that has only begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +47,25 @@ impl Default for Readiness {
 pub struct Sources {
     /// Fed by the run loop; when its sender is gone, the process is neither healthy nor ready.
     pub readiness: watch::Receiver<Readiness>,
-    /// Answered by the run loop.
-    pub scrapes: mpsc::Sender<Scrape>,
+    /// To the run loop, which also answers the admin API.
+    pub commands: mpsc::Sender<Command>,
+}
+
+impl Sources {
+    /// One question after the other: a run loop that has no time for the first is not asked the rest.
+    async fn observe(&self) -> Option<MetricsInput> {
+        let figures = self.ask(Command::Figures).await?;
+        let status = self.ask(Command::Status).await?;
+        let vips = self.ask(Command::Vips).await?;
+        let backends = self.ask(Command::Backends).await?;
+        Some(MetricsInput::new(figures, &status, &vips, &backends))
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(command(answer)).await.ok()?;
+        answered.await.ok()
+    }
 }
 
 /// The three routes, for this listener and for the admin server.
@@ -100,12 +115,7 @@ async fn answer(stream: TcpStream, router: Router, permit: OwnedSemaphorePermit)
 }
 
 async fn metrics(State(sources): State<Sources>) -> Response {
-    let (ask, answer) = oneshot::channel();
-    let asked = async {
-        sources.scrapes.send(ask).await.ok()?;
-        answer.await.ok()
-    };
-    match within(asked).await.map(|input| render(&input)) {
+    match within(sources.observe()).await.map(|input| render(&input)) {
         Some(Ok(text)) => ([(header::CONTENT_TYPE, EXPOSITION)], text).into_response(),
         Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the balancer gives no figures\n").into_response(),

@@ -5,15 +5,13 @@
 //! Invariant: a metric has at most its bound of series; what lies beyond is summed under `other`.
 
 use std::collections::BTreeMap;
-use std::time::UNIX_EPOCH;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily};
 
 use super::catalogue::{self as the, Kind, Metric};
-use super::{
-    MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_VIPS, MetricsInput, OTHER, Verdict, VipBackends,
-};
+use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_VIPS, MetricsInput, OTHER, VipBackends};
+use crate::admin::view::CheckState;
 use crate::figures::{ThreadFigures, TrafficFigures};
 
 /// Samples of one moment, as a collector.
@@ -82,17 +80,23 @@ impl Samples {
     }
 
     fn health(&mut self, input: &MetricsInput) {
-        // What is down comes first, so that the bound never hides it.
-        let mut known: Vec<_> =
-            input.health.iter().filter(|check| check.verdict != Verdict::Unknown).collect();
-        known.sort_by_key(|check| check.verdict == Verdict::Up);
-        for check in known.into_iter().take(MAX_SERIES_HEALTH) {
+        // A check by way of several VIPs has a verdict for each: the worst stands.
+        let mut worst: BTreeMap<[&str; 3], CheckState> = BTreeMap::new();
+        for check in &input.health {
             let labels = [check.backend.as_str(), &check.pool, &check.check];
-            self.push(&the::HEALTH_UP, &labels, (check.verdict == Verdict::Up).into());
+            let verdict = worst.entry(labels).or_insert(check.verdict);
+            *verdict = worse(*verdict, check.verdict);
         }
-        for verdict in [Verdict::Up, Verdict::Down, Verdict::Unknown] {
-            let count = input.health.iter().filter(|check| check.verdict == verdict).count();
-            self.push(&the::HEALTH_CHECKS, &[verdict.name()], count as u64);
+        let mut known: Vec<_> =
+            worst.iter().filter(|(_, verdict)| **verdict != CheckState::Unknown).collect();
+        // What is down comes first, so that the bound never hides it.
+        known.sort_by_key(|(_, verdict)| **verdict == CheckState::Up);
+        for (labels, verdict) in known.into_iter().take(MAX_SERIES_HEALTH) {
+            self.push(&the::HEALTH_UP, labels, (*verdict == CheckState::Up).into());
+        }
+        for (verdict, name) in VERDICTS {
+            let count = worst.values().filter(|found| **found == verdict).count();
+            self.push(&the::HEALTH_CHECKS, &[name], count as u64);
         }
         self.push(&the::OWN_FAULT, &[], input.own_fault.into());
         self.push(&the::READY, &[], input.ready.into());
@@ -181,10 +185,9 @@ impl Samples {
         let digest = input.digest.get(..SHORT_DIGEST).unwrap_or(&input.digest);
         self.push(&the::CONFIG, &[&input.boot_id, digest], 1);
         if let Some(reload) = &input.last_reload {
-            let since = reload.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
             self.push(&the::RELOAD_OK, &[], reload.taken.into());
             self.put(&the::RELOAD_SECONDS, &[], reload.took.as_secs_f64());
-            self.put(&the::RELOAD_TIME, &[], since.as_secs_f64());
+            self.push(&the::RELOAD_TIME, &[], reload.ended_unix_seconds);
         }
         self.push(&the::BUILD, &[input.build.version, input.build.commit], 1);
     }
@@ -235,6 +238,11 @@ fn bounded<T>(rows: &BTreeMap<String, T>, bound: usize) -> impl Iterator<Item = 
     rows.iter().enumerate().map(move |(n, (name, row))| (if n < bound { name.as_str() } else { OTHER }, row))
 }
 
+fn worse(one: CheckState, other: CheckState) -> CheckState {
+    let order = [CheckState::Down, CheckState::Unknown];
+    order.into_iter().find(|&verdict| one == verdict || other == verdict).unwrap_or(CheckState::Up)
+}
+
 fn add(sum: &mut TrafficFigures, more: &TrafficFigures) {
     sum.packets += more.packets;
     sum.bytes += more.bytes;
@@ -248,3 +256,5 @@ fn service_labels(name: &str) -> [&str; 3] {
 }
 
 const SHORT_DIGEST: usize = 12;
+const VERDICTS: [(CheckState, &str); 3] =
+    [(CheckState::Up, "up"), (CheckState::Down, "down"), (CheckState::Unknown, "unknown")];

@@ -1,5 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::catalogue::{self, Kind};
 use super::*;
@@ -85,9 +85,9 @@ pub(super) fn full_input() -> MetricsInput {
             services: BTreeMap::from([("www tcp 80,443".into(), traffic(50))]),
         },
         health: vec![
-            verdict("b1", Verdict::Up),
-            verdict("b2", Verdict::Down),
-            verdict("b3", Verdict::Unknown),
+            verdict("b1", CheckState::Up),
+            verdict("b2", CheckState::Down),
+            verdict("b3", CheckState::Unknown),
         ],
         vips: BTreeMap::from([("www tcp 80,443".into(), VipBackends { serving: 1, members: 3 })]),
         boot_id: "0f".into(),
@@ -95,7 +95,7 @@ pub(super) fn full_input() -> MetricsInput {
         last_reload: Some(LastReload {
             taken: true,
             took: Duration::from_millis(250),
-            ended: UNIX_EPOCH + Duration::from_secs(1_000),
+            ended_unix_seconds: 1_000,
         }),
         ready: true,
         forwarder_healthy: true,
@@ -278,6 +278,53 @@ fn bounds_hide_neither_a_check_that_is_down_nor_a_vip_without_backends() {
     let empty = r#"sluicegate_vip_backends_serving{ports="80",protocol="tcp",vip="z"}"#;
     assert_eq!(value(&text, empty), Some(0.0));
     assert_eq!(text.matches("\nsluicegate_vip_backends_serving{").count(), MAX_SERIES_VIPS);
+}
+
+#[test]
+fn of_a_check_by_way_of_several_vips_the_worst_verdict_stands() {
+    use CheckState::{Down, Unknown, Up};
+    for (verdicts, expected) in [
+        ([Up, Up, Up], Some(1.0)),
+        ([Up, Down, Up], Some(0.0)),
+        ([Unknown, Up, Down], Some(0.0)),
+        ([Up, Unknown, Up], None),
+    ] {
+        let mut input = full_input();
+        let one = input.health[0].clone();
+        input.health = verdicts.map(|verdict| CheckVerdict { verdict, ..one.clone() }).to_vec();
+        let text = normal(&render(&input).unwrap());
+        let series = r#"sluicegate_health_up{backend="b1",check="http",pool="web"}"#;
+        assert_eq!(
+            (value(&text, series), text.matches(series).count() <= 1),
+            (expected, true),
+            "{verdicts:?}"
+        );
+    }
+}
+
+#[test]
+fn the_admin_apis_answers_become_the_input() {
+    let status: Status = serde_json::from_str(include_str!("../admin/page/sample/status.json")).unwrap();
+    let vips: Vec<VipRow> = serde_json::from_str(include_str!("../admin/page/sample/vips.json")).unwrap();
+    let rows: Vec<BackendRow> =
+        serde_json::from_str(include_str!("../admin/page/sample/backends.json")).unwrap();
+    let figures = Figures { generation: 3, ..Figures::default() };
+    let input = MetricsInput::new(figures, &status, &vips, &rows);
+    assert_eq!(input.vips["www tcp 80,443"], VipBackends { serving: 2, members: 4 });
+    let checks: Vec<_> = input
+        .health
+        .iter()
+        .map(|c| (c.backend.as_str(), c.pool.as_str(), c.check.as_str(), c.verdict))
+        .collect();
+    assert!(checks.contains(&("b2", "web", "http", CheckState::Down)), "{checks:?}");
+    assert_eq!(
+        (input.figures.generation, input.boot_id, input.digest),
+        (3, status.boot_id, status.generation_sha256)
+    );
+    let reload =
+        LastReload { taken: false, took: Duration::from_millis(12), ended_unix_seconds: 1_700_000_000 };
+    assert_eq!(input.last_reload, Some(reload));
+    assert_eq!((input.ready, input.forwarder_healthy, input.own_fault), (true, true, false));
 }
 
 #[test]

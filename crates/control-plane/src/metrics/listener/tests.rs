@@ -1,21 +1,23 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::admin::view::Status;
+use crate::figures::Figures;
 
 struct Scene {
     address: SocketAddr,
     readiness: watch::Sender<Readiness>,
-    scrapes: mpsc::Receiver<Scrape>,
+    commands: mpsc::Receiver<Command>,
 }
 
 impl Scene {
     async fn new() -> Self {
         let (readiness, watched) = watch::channel(Readiness { forwarder_fault: None, not_ready: vec![] });
-        let (asks, scrapes) = mpsc::channel(1);
+        let (asks, commands) = mpsc::channel(1);
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, router(Sources { readiness: watched, scrapes: asks })));
-        Self { address, readiness, scrapes }
+        tokio::spawn(serve(listener, router(Sources { readiness: watched, commands: asks })));
+        Self { address, readiness, commands }
     }
 
     async fn ask(&self, request: &str) -> String {
@@ -54,14 +56,27 @@ async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         read(stream).await
     });
-    let ask = scene.scrapes.recv().await.unwrap();
-    let mut input = MetricsInput::default();
-    input.figures.generation = 7;
-    ask.send(input).unwrap();
+    // The run loop answers what it is asked, in whatever order, and nothing else is asked.
+    while let Some(command) = tokio::select! {
+        command = scene.commands.recv() => command,
+        () = async { while !client.is_finished() { tokio::task::yield_now().await } } => None,
+    } {
+        match command {
+            Command::Figures(answer) => {
+                answer.send(Figures { generation: 7, ..Figures::default() }).unwrap();
+            }
+            Command::Status(answer) => answer.send(Status { ready: true, ..Status::default() }).unwrap(),
+            Command::Vips(answer) => answer.send(vec![]).unwrap(),
+            Command::Backends(answer) => answer.send(vec![]).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
     let answer = client.await.unwrap();
     begins(&answer, 200);
     assert!(answer.contains("\r\ncontent-type: text/plain; version=0.0.4"), "{answer}");
-    assert!(answer.contains("\nsluicegate_generation 7\n"), "{answer}");
+    for line in ["sluicegate_generation 7", "sluicegate_ready 1"] {
+        assert!(answer.contains(&format!("\n{line}\n")), "{answer}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,8 +111,8 @@ async fn health_and_readiness_say_why_not() {
 
 #[tokio::test]
 async fn when_the_run_loop_has_gone_nothing_is_well() {
-    let Scene { address, readiness, scrapes } = Scene::new().await;
-    drop((readiness, scrapes));
+    let Scene { address, readiness, commands } = Scene::new().await;
+    drop((readiness, commands));
     for path in ["/healthz", "/readyz", "/metrics"] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
@@ -170,13 +185,13 @@ async fn no_more_than_the_bound_is_accepted_at_once() {
         waiting.push(stream);
     }
     // One asks, the channel holds one, the others stand behind: all connections are taken.
-    let first = scene.scrapes.recv().await.unwrap();
+    let first = scene.commands.recv().await.unwrap();
     let mut late = scene.connect().await;
     late.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(300), late.read(&mut [0])).await;
     assert!(early.is_err(), "answered beside {MAX_CONNECTIONS} others");
     drop(first);
-    while let Ok(ask) = scene.scrapes.try_recv() {
+    while let Ok(ask) = scene.commands.try_recv() {
         drop(ask);
     }
     begins(&read(late).await, 200);
