@@ -1,34 +1,75 @@
 //! `[admin]`: where an operator's tools reach the running balancer.
 //!
-//! In: the section. Out: [`Admin`]. Not here: listening (the binary's), TCP with mutual TLS and `metrics` (a later version).
+//! In: the section, and the certificates and the key that it names. Out: [`Admin`]. Not here: listening, routes.
+//! The file is the whole cluster's: which of the addresses are a machine's own,
+//! [`Config::listens`](super::Config::listens) says.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::pem::{Outside, PrivateKey};
 use super::reader::{Node, Section};
+use super::report::{At, Place};
 
 /// The admin interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admin {
     socket: Option<AdminSocket>,
+    tcp: Option<AdminTcp>,
+    put: bool,
+    metrics: Vec<SocketAddr>,
 }
 
 /// A Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSocket {
     path: PathBuf,
+    group: Option<Arc<str>>,
     mode: u32,
 }
 
+/// TCP with mutual TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminTcp {
+    listen: Vec<SocketAddr>,
+    certificates: Arc<str>,
+    key: PrivateKey,
+    client_ca: Arc<str>,
+}
+
 impl Admin {
-    /// Its Unix socket; without one the balancer can't be asked.
+    /// Its Unix socket; without one and without TCP the balancer can't be asked.
     pub fn socket(&self) -> Option<&AdminSocket> {
         self.socket.as_ref()
     }
 
-    pub(super) fn read(mut section: Section<'_>) -> Self {
+    /// The same interface on TCP with mutual TLS. Default: none.
+    pub fn tcp(&self) -> Option<&AdminTcp> {
+        self.tcp.as_ref()
+    }
+
+    /// Whether the whole configuration may be put through the interface. Default `false`.
+    pub fn put(&self) -> bool {
+        self.put
+    }
+
+    /// Where metrics and liveness alone are served, to anyone. Default: nowhere.
+    pub fn metrics(&self) -> &[SocketAddr] {
+        &self.metrics
+    }
+
+    pub(super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> Self {
+        let mut taken = BTreeMap::new();
         let socket = section.optional("socket").and_then(|node| node.section()).and_then(AdminSocket::read);
-        section.finish(&["metrics", "tcp"]);
-        Self { socket }
+        let tcp = section.optional("tcp").and_then(|node| node.section());
+        let tcp = tcp.and_then(|section| AdminTcp::read(section, outside, &mut taken));
+        let put = section.or("put", false, |node| node.boolean());
+        let metrics = section.optional("metrics").and_then(|node| node.list(LISTEN)).unwrap_or_default();
+        let metrics = read_listen(&metrics, &mut taken);
+        section.finish(&[]);
+        Self { socket, tcp, put, metrics }
     }
 }
 
@@ -38,6 +79,11 @@ impl AdminSocket {
         &self.path
     }
 
+    /// The name of the group that owns its file; `None`: the process's own.
+    pub fn group(&self) -> Option<&Arc<str>> {
+        self.group.as_ref()
+    }
+
     /// Its file's permissions, at most 0666. Default 0600.
     pub fn mode(&self) -> u32 {
         self.mode
@@ -45,10 +91,70 @@ impl AdminSocket {
 
     fn read(mut section: Section<'_>) -> Option<Self> {
         let path = section.required("path", SOCKET_PATH).and_then(|node| read_path(&node));
+        let group = section.optional("group");
+        let group = group.and_then(|node| node.parse(GROUP, |text| is_group(text).then(|| Arc::from(text))));
         let mode = section.or("mode", OWNER_ONLY, |node| node.parse(SOCKET_MODE, read_mode));
-        section.finish(&["group"]);
-        Some(Self { path: path?, mode })
+        section.finish(&[]);
+        Some(Self { path: path?, group, mode })
     }
+}
+
+impl AdminTcp {
+    /// Addresses and ports, at least one, of all machines together.
+    pub fn listen(&self) -> &[SocketAddr] {
+        &self.listen
+    }
+
+    /// The server's certificate and those between it and its CA, in PEM.
+    pub fn certificates(&self) -> &Arc<str> {
+        &self.certificates
+    }
+
+    /// The key of the first certificate.
+    pub fn key(&self) -> &PrivateKey {
+        &self.key
+    }
+
+    /// The CA's certificates in PEM: a client without a certificate of theirs is refused.
+    pub fn client_ca(&self) -> &Arc<str> {
+        &self.client_ca
+    }
+
+    fn read(
+        mut section: Section<'_>,
+        outside: &Outside<'_>,
+        taken: &mut BTreeMap<SocketAddr, Place>,
+    ) -> Option<Self> {
+        let listen = section.required("listen", LISTEN).and_then(|node| node.items(LISTEN));
+        let certificates =
+            section.required("certificate_file", "a file with the server's certificate in PEM");
+        let key = section.required("key_file", "a file with the certificate's private key in PEM");
+        let client_ca = section.required("client_ca_file", "a file with the CA of the clients in PEM");
+        section.finish(&[]);
+        let listen = read_listen(&listen.unwrap_or_default(), taken);
+        let certificates = certificates.and_then(|node| outside.certificates(&node));
+        let key = key.and_then(|node| outside.private_key(&node));
+        let client_ca = client_ca.and_then(|node| outside.certificates(&node));
+        Some(Self { listen, certificates: certificates?, key: key?, client_ca: client_ca? })
+    }
+}
+
+/// Addresses to listen on, none of them in `taken`.
+fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> Vec<SocketAddr> {
+    let mut addresses = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let good = |address: &SocketAddr| address.port() > 0 && !address.ip().is_multicast();
+        let address = node.parse(ADDRESS, |text| text.parse::<SocketAddr>().ok().filter(good));
+        let Some(At { value, place }) = address.map(|address| node.at(address)) else { continue };
+        if let Some(first) = taken.get(&value) {
+            let found = format!("{value}, which is also {}", node.report.name(first, &place));
+            node.report.error(&place, found, "each address and port once");
+        } else {
+            taken.insert(value, place);
+            addresses.push(value);
+        }
+    }
+    addresses
 }
 
 fn read_path(node: &Node<'_>) -> Option<PathBuf> {
@@ -61,8 +167,17 @@ fn read_mode(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 8).ok().filter(|_| octal)
 }
 
+fn is_group(text: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let number = text.bytes().all(|byte| byte.is_ascii_digit());
+    (1..=32).contains(&text.len()) && !number && !text.starts_with('-') && text.bytes().all(good)
+}
+
 const SOCKET_PATH: &str = "an absolute path of at most 107 bytes";
 const SOCKET_MODE: &str = "four octal digits without execute bits, such as \"0660\"";
+const GROUP: &str = "the name of a group, not its number";
+const LISTEN: &str = "a list of addresses with ports, such as [\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"]";
+const ADDRESS: &str = "an address with a port, such as \"192.0.2.1:9851\" or \"[2001:db8::1]:9851\"";
 const OWNER_ONLY: u32 = 0o600;
 /// What `sockaddr_un` holds, less the zero at its end.
 const SUN_PATH: usize = 107;

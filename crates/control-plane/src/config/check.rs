@@ -1,12 +1,25 @@
-//! `[check.NAME]`: how a backend shows that it serves.
+//! `[check.NAME]`: how it is found out whether a backend works.
 //!
-//! In: the section. Out: [`Check`]. Not here: carrying checks out (`health`).
+//! In: the sections. Out: [`Check`]s by name, for pools to refer to.
+//! Not here: checking (the control plane's health room), which pools use which check (`flatten`).
+//! Invariant: `timeout` is below `fast_interval`, which is at most `interval`.
 
-use std::ops::RangeInclusive;
+mod kind;
+mod tls;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A health check as configured.
+pub use self::kind::{CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck};
+pub use self::tls::Tls;
+
+use super::pem::Outside;
+use super::quantity::format_duration;
+use super::reader::{Node, Root};
+use super::report::Place;
+
+/// One way to find out whether a backend works.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Check {
     pub(crate) name: Arc<str>,
@@ -20,156 +33,115 @@ pub struct Check {
     pub(crate) jitter_percent: u8,
 }
 
+/// Which way a probe takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Via {
+    /// To the backend's own address.
+    Backend,
+    /// To each VIP of the pool, inside the pool's encapsulation.
+    Vip,
+}
+
 impl Check {
-    /// The name, unique in the cluster.
+    /// The name by which pools refer to it.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// What is asked, and what the answer must be.
+    /// What is asked, and which answer is good.
     pub fn kind(&self) -> &CheckKind {
         &self.kind
     }
 
-    /// Straight to the backend's own address, or as clients' packets go.
+    /// Default [`Via::Backend`].
     pub fn via(&self) -> Via {
         self.via
     }
 
-    /// From one start to the next while the verdict is settled.
+    /// Between the starts of two probes of one target: 100 ms to 1 h. Default 2 s.
     pub fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// From one start to the next while in doubt: after a result that differs from the verdict.
-    pub fn fast_interval(&self) -> Duration {
-        self.fast_interval
-    }
-
-    /// When an attempt counts as failed; below both intervals.
+    /// A probe without an answer by then has failed: 10 ms to below `interval`. Default 500 ms, or half of
+    /// `interval` when that is less.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Passes in a row that make a backend up; the first result of all decides alone.
+    /// As `interval`, while in doubt: after a result that differs from the verdict. 100 ms to `interval`, and above
+    /// `timeout`. Default a quarter of `interval`, but at least 100 ms and 5/4 of `timeout`, and at most `interval`.
+    pub fn fast_interval(&self) -> Duration {
+        self.fast_interval
+    }
+
+    /// Passes in a row that make a target up: 1 to 1,000. Default 2. The first result of all decides alone.
     pub fn rise(&self) -> u32 {
         self.rise
     }
 
-    /// Failures in a row that make it down.
+    /// Failures in a row that make a target down: 1 to 1,000. Default 3.
     pub fn fall(&self) -> u32 {
         self.fall
     }
 
-    /// Each pause is shortened or stretched at random by up to so much of it.
+    /// By how much of it an interval is shortened or stretched at random, at most: 0 to 50. Default 10.
     pub fn jitter_percent(&self) -> u8 {
         self.jitter_percent
     }
 }
 
-/// Which way a check takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Via {
-    /// To the backend's own address.
-    Backend,
-    /// Inside the pool's encapsulation to each VIP of the pool.
-    Vip,
+/// A name that a pool may use; without a value when its section has an error.
+pub(super) struct CheckDraft {
+    pub(super) place: Place,
+    pub(super) value: Option<Arc<Check>>,
 }
 
-/// What is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum CheckKind {
-    /// A connection is accepted.
-    Tcp(TcpCheck),
-    /// An answer over HTTP/1.1, in TLS when `tls` is there.
-    Http(HttpCheck),
-    /// `grpc.health.v1.Health/Check` says SERVING.
-    Grpc(GrpcCheck),
-    /// A DNS answer over UDP.
-    Dns(DnsCheck),
-    /// `version` is answered over TCP.
-    Memcached(MemcachedCheck),
+/// The checks of the file by name.
+pub(super) fn read_all(root: &mut Root<'_>, outside: &Outside<'_>) -> BTreeMap<Arc<str>, CheckDraft> {
+    let draft = |(name, node): (Arc<str>, Node<'_>)| {
+        let value = read(&name, &node, outside).map(Arc::new);
+        (name, CheckDraft { place: node.place, value })
+    };
+    root.named("check").into_iter().map(draft).collect()
 }
 
-/// See [`CheckKind::Tcp`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TcpCheck {
-    /// Port.
-    pub port: u16,
+fn read(name: &Arc<str>, node: &Node<'_>, outside: &Outside<'_>) -> Option<Check> {
+    let mut section = node.section()?;
+    let kind = kind::read(&mut section, outside);
+    let via = section
+        .or("via", Via::Backend, |node| node.choice(&[("backend", Via::Backend), ("vip", Via::Vip)], &[]));
+    let interval = section.or("interval", DEFAULT_INTERVAL, |node| node.duration(LEAST_INTERVAL..=HOUR));
+    let default = DEFAULT_TIMEOUT.min(interval / 2);
+    let timeout = section.or("timeout", default, |node| read_timeout(&node, interval));
+    let default = (interval / 4).max(LEAST_INTERVAL).max(timeout * 5 / 4).min(interval);
+    let fast_interval = section.or("fast_interval", default, |node| read_fast(&node, interval, timeout));
+    let rise = section.or("rise", 2, |node| node.number(1..=1_000));
+    let fall = section.or("fall", 3, |node| node.number(1..=1_000));
+    let jitter_percent = section.or("jitter_percent", 10, |node| node.number(0..=50));
+    section.finish(&[]);
+    let name = Arc::clone(name);
+    Some(Check { name, kind: kind?, via, interval, timeout, fast_interval, rise, fall, jitter_percent })
 }
 
-/// See [`CheckKind::Http`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct HttpCheck {
-    /// Port.
-    pub port: u16,
-    /// `https`.
-    pub tls: Option<Tls>,
-    /// Default GET.
-    pub method: Arc<str>,
-    /// Default `/`.
-    pub path: Arc<str>,
-    /// The Host header; default: the address.
-    pub host: Option<Arc<str>>,
-    /// More headers.
-    pub headers: Vec<(Arc<str>, Arc<str>)>,
-    /// The statuses that pass; default 200 to 299. A redirect is not followed.
-    pub status: Vec<RangeInclusive<u16>>,
-    /// What the body's first 64 KiB must contain.
-    pub body_contains: Option<Arc<str>>,
+fn read_timeout(node: &Node<'_>, interval: Duration) -> Option<Duration> {
+    let timeout = node.duration(LEAST_TIMEOUT..=HOUR)?;
+    if timeout < interval {
+        return Some(timeout);
+    }
+    node.wrong(format!("less than interval = \"{}\"", format_duration(interval)))
 }
 
-/// How a check speaks TLS.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tls {
-    /// The name asked for and verified; default: the address.
-    pub server_name: Option<Arc<str>>,
-    /// Certificates that may have signed the backend's, PEM.
-    pub ca: Option<Arc<str>>,
-    /// `false`: any certificate passes.
-    pub verify: bool,
+fn read_fast(node: &Node<'_>, interval: Duration, timeout: Duration) -> Option<Duration> {
+    let fast = node.duration(LEAST_INTERVAL..=interval)?;
+    if fast > timeout {
+        return Some(fast);
+    }
+    node.wrong(format!("more than timeout = \"{}\"", format_duration(timeout)))
 }
 
-/// See [`CheckKind::Grpc`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct GrpcCheck {
-    /// Port.
-    pub port: u16,
-    /// The service asked about; empty: the server as a whole.
-    pub service: Arc<str>,
-    /// HTTP/2 in TLS.
-    pub tls: Option<Tls>,
-}
-
-/// See [`CheckKind::Dns`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct DnsCheck {
-    /// Port; default 53.
-    pub port: u16,
-    /// The name asked for.
-    pub name: Arc<str>,
-    /// Its record; the answer must hold at least one.
-    pub record: DnsRecord,
-}
-
-/// A record that may be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DnsRecord {
-    /// IPv4 address.
-    A,
-    /// IPv6 address.
-    Aaaa,
-    /// Text.
-    Txt,
-    /// Start of authority.
-    Soa,
-    /// Name server.
-    Ns,
-}
-
-/// See [`CheckKind::Memcached`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct MemcachedCheck {
-    /// Port; default 11211.
-    pub port: u16,
-}
+const HOUR: Duration = Duration::from_secs(3_600);
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+const LEAST_TIMEOUT: Duration = Duration::from_millis(10);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);

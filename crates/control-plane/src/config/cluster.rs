@@ -4,13 +4,12 @@
 //! Not here: machines (`machine`), table building (`maglev-hash`), flow time (`conntrack`).
 
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ReadSecret;
+use super::pem::Outside;
 use super::reader::{Node, Section};
-use super::secret::{HashKey, SecretName};
+use super::secret::HashKey;
 
 /// What all machines of a cluster share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +19,7 @@ pub struct Cluster {
     table_size: u32,
     flow_timeouts: FlowTimeouts,
     drain_time: Duration,
+    watch: bool,
 }
 
 impl Cluster {
@@ -48,19 +48,24 @@ impl Cluster {
         self.drain_time
     }
 
-    /// Reads the section; `folder` is that of the file.
-    pub(super) fn read(mut section: Section<'_>, folder: &Path, secrets: ReadSecret<'_>) -> Option<Self> {
+    /// Whether a change of a file is a reload. Default `false`.
+    pub fn watch(&self) -> bool {
+        self.watch
+    }
+
+    pub(super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> Option<Self> {
         let name = section.required("name", "the name of the cluster").and_then(|node| node.name());
         let hash_key = section
             .required("hash_key_file", HASH_KEY)
-            .and_then(|reference| read_hash_key(&reference, folder, secrets));
+            .and_then(|node| outside.secret(&node, HASH_KEY, HashKey::STAND_IN, HashKey::parse));
         let table_size = section.or("table_size", DEFAULT_TABLE_SIZE, |node| read_table_size(&node));
         let flow_timeouts = section.optional("flow_timeouts").and_then(|node| node.section());
         let flow_timeouts = flow_timeouts.map_or_else(FlowTimeouts::default, FlowTimeouts::read);
         let drain_time =
             section.or("drain_time", DEFAULT_DRAIN_TIME, |node| node.duration(Duration::ZERO..=hours(24)));
-        section.finish(&["watch"]);
-        Some(Self { name: name?, hash_key: hash_key?, table_size, flow_timeouts, drain_time })
+        let watch = section.or("watch", false, |node| node.boolean());
+        section.finish(&[]);
+        Some(Self { name: name?, hash_key: hash_key?, table_size, flow_timeouts, drain_time, watch })
     }
 }
 
@@ -113,23 +118,6 @@ impl FlowTimeouts {
 impl Default for FlowTimeouts {
     fn default() -> Self {
         Self { new: seconds(10), established: seconds(900), closing: seconds(10), udp: seconds(60) }
-    }
-}
-
-fn read_hash_key(reference: &Node<'_>, folder: &Path, secrets: ReadSecret<'_>) -> Option<HashKey> {
-    let text = reference.as_str().or_else(|| reference.wrong(HASH_KEY))?;
-    let secret = SecretName::parse(text, folder).and_then(|name| secrets(&name));
-    match secret {
-        Ok(secret) => HashKey::parse(&secret).or_else(|| {
-            let found = format!("{} characters that are not a key", secret.trim().chars().count());
-            reference.report.error(&reference.place, found, HASH_KEY);
-            None
-        }),
-        Err(error) => {
-            let allowed = if error.missing { HASH_KEY } else { &error.allowed };
-            reference.report.error(&reference.place, error.found, allowed);
-            None
-        }
     }
 }
 

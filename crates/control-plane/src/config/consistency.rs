@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::check::CheckDraft;
 use super::encapsulation::EncapsulationDraft;
 use super::io::Io;
 use super::machine::MachineDraft;
@@ -20,12 +21,13 @@ use super::vip::{ServiceDraft, VipDraft};
 
 /// All sections that refer to one another.
 pub(super) struct Sections<'d> {
-    pub(super) report: &'d Report<'d>,
+    pub(super) report: &'d Report,
     pub(super) io: &'d Io,
     pub(super) machines: &'d [MachineDraft],
     pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
     pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
     pub(super) vips: &'d [VipDraft],
+    pub(super) checks: &'d BTreeMap<Arc<str>, CheckDraft>,
 }
 
 impl Sections<'_> {
@@ -37,6 +39,7 @@ impl Sections<'_> {
         self.services();
         self.outer_families();
         self.references();
+        self.fallbacks(flattened);
         self.unused();
         if self.vips.is_empty() {
             let place = Place { offset: 0, field: "vip".to_owned() };
@@ -49,7 +52,11 @@ impl Sections<'_> {
         let mut seen: BTreeMap<IpAddr, &At<IpAddr>> = BTreeMap::new();
         for address in in_order(self.machines.iter().flat_map(|m| &m.addresses), |address| &address.place) {
             if let Some(first) = seen.get(&address.value) {
-                let found = format!("{}, which is also {}", address.value, self.name_place(&first.place));
+                let found = format!(
+                    "{}, which is also {}",
+                    address.value,
+                    self.report.name(&first.place, &address.place)
+                );
                 self.report.error(&address.place, found, "each address once among the machines");
             } else {
                 seen.insert(address.value, address);
@@ -65,7 +72,7 @@ impl Sections<'_> {
             let address = backend.address.value;
             let first = *by_name.entry(&backend.name.value).or_insert(backend);
             if first.address.value != address {
-                let elsewhere = self.name_place(&first.address.place);
+                let elsewhere = self.report.name(&first.address.place, &backend.address.place);
                 let found = format!("{address} for backend \"{}\"", backend.name.value);
                 let allowed = format!("{}, as {elsewhere} has it", first.address.value);
                 self.report.error(&backend.address.place, found, allowed);
@@ -93,7 +100,11 @@ impl Sections<'_> {
         for address in self.vips.iter().flat_map(|vip| &vip.addresses) {
             distinct.insert(address.value);
             if let Some((whose, place)) = taken.get(&address.value) {
-                let found = format!("{whose} address {} ({})", address.value, self.name_place(place));
+                let found = format!(
+                    "{whose} address {} ({})",
+                    address.value,
+                    self.report.name(place, &address.place)
+                );
                 self.report.error(&address.place, found, "an address that is a VIP alone");
             }
         }
@@ -146,7 +157,7 @@ impl Sections<'_> {
         let found = format!(
             "{address} {} port {ports}, which is already in {}",
             second.service.protocol,
-            self.name_place(&first.service.place)
+            self.report.name(&first.service.place, &second.service.place)
         );
         let allowed = "each address, protocol and port in one service";
         self.report.error(&second.service.place, found, allowed);
@@ -191,8 +202,9 @@ impl Sections<'_> {
         let mut next: Vec<&str> = named.map(|name| &*name.value).collect();
         while let Some(name) = next.pop() {
             if used.insert(name) {
-                let inner = self.pools.get(name).into_iter().flat_map(|pool| &pool.pools);
-                next.extend(inner.map(|reference| &*reference.pool.value));
+                let Some(pool) = self.pools.get(name) else { continue };
+                next.extend(pool.pools.iter().map(|reference| &*reference.pool.value));
+                next.extend(pool.fallback.iter().map(|fallback| &*fallback.value.pool));
             }
         }
         for (name, pool) in self.pools {
@@ -211,6 +223,69 @@ impl Sections<'_> {
                 self.report.warning(place, found, "a use, or no such section");
             }
         }
+        let names = self.pools.values().flat_map(|pool| &pool.checks);
+        let used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
+        for (_, draft) in self.checks.iter().filter(|(name, _)| !used.contains(&***name)) {
+            self.report.warning(&draft.place, "a check that no pool uses", "a use, or no such section");
+        }
+    }
+
+    /// Fallbacks lead to pools, and never round in a ring.
+    fn fallbacks(&self, flattened: &[Arc<Pool>]) {
+        for (name, pool) in self.pools {
+            let Some(fallback) = &pool.fallback else { continue };
+            let target = &fallback.value.pool;
+            if !self.pools.contains_key(target) {
+                let hint = hint(target, self.pools.keys().map(|known| &**known));
+                let allowed = format!("a section [pool.NAME]{hint}");
+                self.report.absent(&fallback.place, format!("\"{target}\""), allowed);
+            }
+            let own = flattened.binary_search_by(|pool| pool.name().cmp(name)).ok();
+            let count = own.map_or(0, |at| flattened[at].members().len());
+            if count > 0 && usize::try_from(fallback.value.below).is_ok_and(|below| below > count) {
+                let found = format!("below = {} in a pool of {count} backends", fallback.value.below);
+                self.report.warning(
+                    &fallback.place,
+                    found,
+                    "at most as many as it has, or the pool never serves",
+                );
+            }
+        }
+        self.fallback_rings();
+    }
+
+    /// Each ring is reported once, where its first pool by name says so.
+    fn fallback_rings(&self) {
+        let mut done: BTreeSet<&str> = BTreeSet::new();
+        for start in self.pools.keys() {
+            let mut path: Vec<&str> = Vec::new();
+            let mut on_path: BTreeSet<&str> = BTreeSet::new();
+            let mut next = Some(&**start);
+            while let Some(name) = next.filter(|name| !done.contains(name) && on_path.insert(name)) {
+                path.push(name);
+                let fallback = self.pools.get(name).and_then(|pool| pool.fallback.as_ref());
+                next = fallback.map(|fallback| &*fallback.value.pool);
+            }
+            if let Some(first) = next.filter(|name| on_path.contains(name)) {
+                let ring: Vec<&str> = path.iter().copied().skip_while(|name| *name != first).collect();
+                self.ring(&ring);
+            }
+            done.extend(path);
+        }
+    }
+
+    fn ring(&self, ring: &[&str]) {
+        let Some(least) = ring.iter().min() else { return };
+        let Some(fallback) = self.pools.get(*least).and_then(|pool| pool.fallback.as_ref()) else { return };
+        let turned = ring.iter().cycle().skip_while(|name| *name != least).take(ring.len() + 1);
+        let found = match ring.len() {
+            1 => format!("pool \"{least}\" as a fallback of itself"),
+            2..=32 => {
+                format!("the cycle of fallbacks {}", turned.copied().collect::<Vec<_>>().join(" -> "))
+            }
+            length => format!("a cycle of {length} fallbacks through {least}"),
+        };
+        self.report.error(&fallback.place, found, "fallbacks that come to an end");
     }
 
     /// Tables that are too small for their pools, and pools that serve nothing.
@@ -241,10 +316,6 @@ impl Sections<'_> {
     /// Backends of all pools in the order of the file.
     fn all_backends(&self) -> Vec<&BackendDraft> {
         in_order(self.pools.values().flat_map(|pool| &pool.backends), |backend| &backend.name.place)
-    }
-
-    fn name_place(&self, place: &Place) -> String {
-        format!("{} in line {}", place.field, self.report.line(place))
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::address::{PREFIX, Prefix};
-use super::reader::{Node, Section};
+use super::reader::{Node, Root};
 use super::report::Place;
 
 /// How a packet travels to a backend.
@@ -93,14 +93,13 @@ pub(super) struct EncapsulationDraft {
 }
 
 /// The encapsulations of the file and the built-in ones, by name.
-pub(super) fn read_all(root: &mut Section<'_>) -> BTreeMap<Arc<str>, EncapsulationDraft> {
+pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, EncapsulationDraft> {
     let mut all = BTreeMap::new();
     for (name, kind) in KINDS {
         let value = Some(Arc::new(Encapsulation::built_in(name, kind)));
         all.insert(Arc::from(name), EncapsulationDraft { place: None, value });
     }
-    let section = root.optional("encapsulation").and_then(|node| node.section());
-    for (name, node) in section.map(Section::named).unwrap_or_default() {
+    for (name, node) in root.named("encapsulation") {
         let value = read(&name, &node).map(Arc::new);
         all.insert(name, EncapsulationDraft { place: Some(node.place), value });
     }
@@ -121,23 +120,24 @@ fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
         node.choice(&[("drop", TooBig::Drop)], &["fragment-inner", "fragment-outer"])
     });
     section.finish(&[]);
-    let kind = match (kind?, udp_checksum) {
-        (EncapsulationKind::Gue { .. }, Some(node)) => {
-            EncapsulationKind::Gue { udp_checksum: node.boolean().unwrap_or(false) }
+    let udp_checksum = udp_checksum.map(|node| (node.boolean(), node));
+    let kind = match (kind, udp_checksum) {
+        (Some(EncapsulationKind::Gue { .. }), Some((truth, _))) => {
+            Some(EncapsulationKind::Gue { udp_checksum: truth.unwrap_or(false) })
         }
-        (other, Some(node)) => node.wrong("nothing here: only gue has UDP").unwrap_or(other),
-        (other, None) => other,
+        (Some(other), Some((_, node))) => node.wrong("nothing here: only gue has UDP").or(Some(other)),
+        (kind, _) => kind,
     };
-    if kind == EncapsulationKind::L2 {
+    if kind == Some(EncapsulationKind::L2) {
         for node in outer.into_iter().flatten() {
             node.refuse("nothing here: l2 writes no outer header");
         }
-        return Some(Encapsulation { too_big, ..Encapsulation::built_in(name, kind) });
+        return Some(Encapsulation { too_big, ..Encapsulation::built_in(name, EncapsulationKind::L2) });
     }
     let [source_prefixes, dont_fragment] = outer;
     let source_prefixes = source_prefixes.map(|node| read_prefixes(&node)).unwrap_or_default();
     let dont_fragment = dont_fragment.and_then(|node| node.boolean()).unwrap_or(true);
-    Some(Encapsulation { name: Arc::clone(name), kind, source_prefixes, dont_fragment, too_big })
+    Some(Encapsulation { name: Arc::clone(name), kind: kind?, source_prefixes, dont_fragment, too_big })
 }
 
 fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {

@@ -2,13 +2,15 @@
 //!
 //! In: the drafts. Out: [`Pool`]s in the order of their names. Weights multiply along a path and add over
 //! paths; they are never normalised. A member keeps the encapsulation of the pool that lists it.
-//! Not here: the Maglev table (`maglev-hash`).
+//! Checks are handed down to the pools inside, on top of their own.
+//! Not here: the Maglev table (`maglev-hash`), when a fallback takes over.
 //! Invariant: each pool is flattened once, after all pools inside it, without recursion, so neither a long
 //! chain nor a lattice of pools costs more than its edges times its members.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::check::{Check, CheckDraft};
 use super::encapsulation::{Encapsulation, EncapsulationDraft};
 use super::near_miss::hint;
 use super::pool::{Backend, Member, Pool, PoolDraft, PoolReference};
@@ -16,10 +18,14 @@ use super::report::Report;
 
 /// The pools of a file and what they refer to.
 pub(super) struct Flattener<'d> {
-    pub(super) report: &'d Report<'d>,
+    pub(super) report: &'d Report,
     pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
     pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
+    pub(super) checks: &'d BTreeMap<Arc<str>, CheckDraft>,
 }
+
+/// The checks that hold for a pool, in the order of their names.
+type Checks = BTreeMap<Arc<str>, Arc<Check>>;
 
 /// Members by the name of the backend, with weights that fit `u32`.
 type Members = BTreeMap<Arc<str>, Member>;
@@ -29,8 +35,12 @@ impl<'d> Flattener<'d> {
     pub(super) fn flatten(&self) -> Vec<Arc<Pool>> {
         let mut done: BTreeMap<&str, Members> = BTreeMap::new();
         let mut total = 0_usize;
-        for (name, inner) in self.order() {
-            let members = self.members_of(name, &inner, &done);
+        let order = self.order();
+        let mut checks = self.hand_down(&order);
+        for (name, inner) in &order {
+            let name = *name;
+            let checks: Arc<[_]> = checks.remove(name).unwrap_or_default().into_values().collect();
+            let members = self.members_of(name, inner, &done, &checks);
             total = total.saturating_add(members.len());
             if total > MAX_MEMBERS {
                 let found = format!("over {MAX_MEMBERS} backends in all flattened pools together");
@@ -40,9 +50,55 @@ impl<'d> Flattener<'d> {
             done.insert(name, members);
         }
         let pool = |(name, members): (&str, Members)| {
-            Arc::new(Pool { name: name.into(), members: members.into_values().collect() })
+            let draft = &self.pools[name];
+            Arc::new(Pool {
+                name: name.into(),
+                members: members.into_values().collect(),
+                fallback: draft.fallback.as_ref().map(|fallback| fallback.value.clone()),
+                slow_start: draft.slow_start.as_ref().map(|span| span.value),
+            })
         };
         done.into_iter().map(pool).collect()
+    }
+
+    /// The checks of every pool: its own, and those of the pools around it, which come after it in `order`.
+    fn hand_down(&self, order: &[(&'d str, Vec<&'d PoolReference>)]) -> BTreeMap<&'d str, Checks> {
+        let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
+        for (name, _) in order {
+            all.insert(name, self.own_checks(&self.pools[*name]));
+        }
+        for (name, inner) in order.iter().rev() {
+            let Some(checks) = all.get(name).filter(|checks| !checks.is_empty()) else { continue };
+            if checks.len() > MAX_CHECKS {
+                let found = format!("{} checks, with those of the pools around it", checks.len());
+                self.report.error(&self.pools[*name].place, found, format!("at most {MAX_CHECKS}"));
+                return BTreeMap::new();
+            }
+            let checks = checks.clone();
+            for reference in inner {
+                if let Some(theirs) = all.get_mut(&*reference.pool.value) {
+                    theirs.extend(checks.clone());
+                }
+            }
+        }
+        all
+    }
+
+    fn own_checks(&self, draft: &PoolDraft) -> Checks {
+        let mut checks = Checks::new();
+        for name in &draft.checks {
+            match self.checks.get(&name.value) {
+                Some(known) => {
+                    checks.extend(known.value.clone().map(|check| (Arc::clone(check.name()), check)))
+                }
+                None => {
+                    let hint = hint(&name.value, self.checks.keys().map(|known| &**known));
+                    let found = format!("\"{}\"", name.value);
+                    self.report.absent(&name.place, found, format!("a section [check.NAME]{hint}"));
+                }
+            }
+        }
+        checks
     }
 
     /// Every pool after the pools inside it, with those of its references that lead somewhere and close
@@ -81,9 +137,15 @@ impl<'d> Flattener<'d> {
         ordered
     }
 
-    fn members_of(&self, name: &str, inner: &[&PoolReference], done: &BTreeMap<&str, Members>) -> Members {
+    fn members_of(
+        &self,
+        name: &str,
+        inner: &[&PoolReference],
+        done: &BTreeMap<&str, Members>,
+        checks: &Arc<[Arc<Check>]>,
+    ) -> Members {
         let draft = &self.pools[name];
-        let mut members = self.own_members(name, draft);
+        let mut members = self.own_members(name, draft, checks);
         for reference in inner {
             let Some(theirs) = done.get(&*reference.pool.value) else { continue };
             for member in theirs.values() {
@@ -99,8 +161,9 @@ impl<'d> Flattener<'d> {
                     self.report.error(&reference.pool.place, found, format!("at most {}", u32::MAX));
                     u32::MAX
                 });
-                let leaf = known.map_or(&member.leaf, |other| (&other.leaf).min(&member.leaf));
-                let member = Member { weight, leaf: Arc::clone(leaf), ..member.clone() };
+                // With the leaf come its checks: a membership has one state, wherever it stands.
+                let first = known.filter(|other| other.leaf <= member.leaf).unwrap_or(member);
+                let member = Member { weight, ..first.clone() };
                 members.insert(Arc::clone(&member.backend.name), member);
             }
         }
@@ -108,7 +171,7 @@ impl<'d> Flattener<'d> {
     }
 
     /// The backends that the pool itself lists; one listed twice is reported.
-    fn own_members(&self, name: &str, draft: &PoolDraft) -> Members {
+    fn own_members(&self, name: &str, draft: &PoolDraft, checks: &Arc<[Arc<Check>]>) -> Members {
         let mut members = Members::new();
         let leaf: Arc<str> = name.into();
         let Some(encapsulation) = self.encapsulation(draft) else { return members };
@@ -120,6 +183,7 @@ impl<'d> Flattener<'d> {
                 leaf: Arc::clone(&leaf),
                 encapsulation: Arc::clone(&encapsulation),
                 weight: backend.weight,
+                checks: Arc::clone(checks),
             };
             if members.insert(key, member).is_some() {
                 let found = format!("backend \"{}\" a second time", backend.name.value);
@@ -185,4 +249,6 @@ impl<'d> Step<'d> {
     }
 }
 
+/// More conditions on one backend than anyone can keep in mind; it bounds what is handed down.
+const MAX_CHECKS: usize = 64;
 const MAX_MEMBERS: usize = 1 << 22;

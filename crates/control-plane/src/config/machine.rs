@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::reader::{Node, Section};
-use super::report::At;
+use super::reader::{Node, Root};
+use super::report::{At, Place};
 
 /// One machine that runs the balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,19 +58,16 @@ impl MachineDraft {
         }
     }
 
-    pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Self> {
+    pub(super) fn read_all(root: &mut Root<'_>) -> Vec<Self> {
         const MACHINES: &str = "a section [machine.NAME] for each machine, at least one";
-        let node = root.required("machine", MACHINES);
-        if let Some(node) = node.as_ref().filter(|node| node.is_empty_table()) {
+        let nodes = root.each("machine");
+        if nodes.is_empty() {
+            root.report.absent(&Place { offset: 0, field: "machine".to_owned() }, "nothing", MACHINES);
+        }
+        for node in nodes.iter().filter(|node| node.is_empty_table()) {
             node.refuse(MACHINES);
         }
-        let section = node.and_then(|node| node.section());
-        section
-            .map(Section::named)
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|(name, node)| Self::read(name, &node))
-            .collect()
+        root.named("machine").into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
     }
 
     fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {

@@ -3,7 +3,7 @@
 //! In: TOML text, and a way to read secrets. Out: a [`Config`] of checked values with resolved references
 //! and flattened pools, or every problem of the file at once, each with line, field, what was found and
 //! what was allowed.
-//! Not here: the snapshot that a configuration becomes; health, BGP (later versions).
+//! Not here: the snapshot that a configuration becomes, checking backends; BGP (a later version).
 //! Values are read by hand and not by serde's derive, which stops at the first error.
 //! Invariant: keys of the product's whole shape that this version does not serve are refused by name.
 
@@ -18,6 +18,7 @@ mod io;
 mod log;
 mod machine;
 mod near_miss;
+mod pem;
 mod pool;
 mod ports;
 mod problem;
@@ -32,13 +33,14 @@ mod tests;
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use toml::de::DeTable;
 
 pub use self::address::Prefix;
-pub use self::admin::{Admin, AdminSocket};
+pub use self::admin::{Admin, AdminSocket, AdminTcp};
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
 };
@@ -47,7 +49,8 @@ pub use self::encapsulation::{Encapsulation, EncapsulationKind, TooBig};
 pub use self::io::{Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
-pub use self::pool::{Backend, Member, Pool};
+pub use self::pem::PrivateKey;
+pub use self::pool::{Backend, Fallback, Member, Pool};
 pub use self::ports::{Ports, Protocol};
 pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::parse_duration;
@@ -57,8 +60,9 @@ pub use self::vip::{Hash, Service, Vip};
 use self::consistency::Sections;
 use self::flatten::Flattener;
 use self::machine::MachineDraft;
+use self::pem::Outside;
 use self::pool::PoolDraft;
-use self::reader::Section;
+use self::reader::{Root, Section};
 use self::report::Report;
 use self::vip::VipDraft;
 
@@ -113,6 +117,19 @@ impl Config {
         &self.pools
     }
 
+    /// The pool of that name, flattened.
+    pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
+        let at = self.pools.binary_search_by(|pool| (**pool.name()).cmp(name)).ok()?;
+        self.pools.get(at)
+    }
+
+    /// Whether a machine listens on this address of `[admin]`: not when it is another machine's own.
+    pub fn listens(&self, machine: &Machine, address: SocketAddr) -> bool {
+        let elsewhere =
+            |other: &Machine| other.name() != machine.name() && other.addresses().contains(&address.ip());
+        !self.machines.iter().any(elsewhere)
+    }
+
     /// The VIPs in the order of their names; none is allowed, with a warning.
     pub fn vips(&self) -> &[Vip] {
         &self.vips
@@ -127,51 +144,74 @@ pub fn load(path: &Path) -> Result<(Config, Problems), Problems> {
     load_with(path, &|name| read_secret(name, &|variable| std::env::var_os(variable)))
 }
 
-/// As [`load`], with secrets from elsewhere: a machine that only checks a file has none.
+/// As [`load`], with secrets from elsewhere.
 ///
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    let text = read_text(path).map_err(|problem| Problems(vec![problem]))?;
-    parse(&text, path, secrets)
+    assemble(
+        read_text(path).map_err(|problem| Problems(vec![problem]))?,
+        path,
+        Outside { secrets: Some(secrets) },
+    )
+}
+
+/// As [`load`], on a machine that has neither secrets nor certificates, such as a CI runner: their files are not read,
+/// and stand-ins take their places. Such a configuration is for checking alone.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems> {
+    assemble(read_text(path).map_err(|problem| Problems(vec![problem]))?, path, Outside { secrets: None })
 }
 
 /// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With
 /// the configuration come its warnings.
 ///
 /// # Errors
-/// All [`Problems`], sorted by line, warnings among them.
+/// All [`Problems`], sorted by file and line, warnings among them.
 /// # Cost
 /// Linear in the text, but for flattened pools: those cost their members, at most 4,194,304 in all.
 pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    let report = Report::new(file, text);
-    let (table, errors) = DeTable::parse_recoverable(text);
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) })
+}
+
+fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, Problems), Problems> {
+    let report = Report::new();
+    let unread = || Problems(vec![Problem::of_file(file, "an incomplete configuration", "a complete one")]);
+    let first = report.add(file, text).ok_or_else(unread)?;
+    let (table, errors) = DeTable::parse_recoverable(&first.text);
     for error in errors {
-        report.syntax(error.span().map_or(text.len(), |span| span.start), error.message());
+        report.syntax(error.span().map_or(first.text.len(), |span| span.start), error.message());
     }
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let config = read(Section::root(&report, table.get_ref()), folder, secrets);
+    let root = Root::new(&report, vec![Section::of_file(&report, first.base, table.get_ref())]);
+    let config = read(root, &outside);
+    drop(table);
     let problems = report.finish()?;
     // Without an error everything was read; should that fail to hold, no half configuration gets out.
-    let unread = || Problems(vec![Problem::of_file(file, "an incomplete configuration", "a complete one")]);
     config.map(|config| (config, problems)).ok_or_else(unread)
 }
 
 /// Reads all sections before any is judged missing, so that every problem is reported.
-fn read(mut root: Section<'_>, folder: &Path, secrets: ReadSecret<'_>) -> Option<Config> {
+fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
     let report = root.report;
-    root.or("schema", 1, |node| node.number(1..=1));
-    let log = root.optional("log").and_then(|node| node.section()).map(Log::read);
+    for node in root.each("schema") {
+        node.number(1..=1);
+    }
+    let log = root.once("log").and_then(|node| node.section()).map(Log::read);
     let cluster = root.required("cluster", "a section [cluster]").and_then(|node| node.section());
-    let cluster = cluster.and_then(|section| Cluster::read(section, folder, secrets));
+    let cluster = cluster.and_then(|section| Cluster::read(section, outside));
     let machines = MachineDraft::read_all(&mut root);
-    let io = root.optional("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
+    let io = root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
     let encapsulations = encapsulation::read_all(&mut root);
+    let checks = check::read_all(&mut root, outside);
     let pools = PoolDraft::read_all(&mut root);
     let vips = VipDraft::read_all(&mut root);
-    let admin = root.optional("admin").and_then(|node| node.section()).map(Admin::read).unwrap_or_default();
-    root.finish(&["include", "check", "prefix_group", "bgp"]);
-    let flattened = Flattener { report, pools: &pools, encapsulations: &encapsulations }.flatten();
+    let admin = root.once("admin").and_then(|node| node.section());
+    let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
+    root.finish(&["include", "prefix_group", "bgp"]);
+    let flattened =
+        Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
     let sections = Sections {
         report,
         io: &io,
@@ -179,6 +219,7 @@ fn read(mut root: Section<'_>, folder: &Path, secrets: ReadSecret<'_>) -> Option
         encapsulations: &encapsulations,
         pools: &pools,
         vips: &vips,
+        checks: &checks,
     };
     sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
     Some(Config {

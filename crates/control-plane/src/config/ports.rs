@@ -86,19 +86,30 @@ impl Ports {
         if node.as_str() == Some("any") {
             return Some(Self::Any);
         }
-        let nodes = node.items(PORTS)?;
-        let ranges: Vec<Option<RangeInclusive<u16>>> = nodes.iter().map(read_range).collect();
-        let mut ranges: Vec<RangeInclusive<u16>> = ranges.into_iter().collect::<Option<_>>()?;
-        ranges.sort_by_key(|range| *range.start());
-        for pair in ranges.windows(2) {
-            if pair[1].start() <= pair[0].end() {
-                let found = format!("{} and {}", show(&pair[0]), show(&pair[1]));
-                node.report.error(&node.place, found, "each port once");
-                return None;
-            }
-        }
-        Some(Self::Listed(ranges))
+        read_ranges(node, 1..=u16::MAX, PORTS, PORT).map(Self::Listed)
     }
+}
+
+/// Numbers and ranges such as `[80, "8000-8099"]` within `within`, ascending and without overlap; the two texts say
+/// what is allowed as a list and as one of its elements.
+pub(super) fn read_ranges(
+    node: &Node<'_>,
+    within: RangeInclusive<u16>,
+    allowed: &str,
+    allowed_one: &str,
+) -> Option<Vec<RangeInclusive<u16>>> {
+    let nodes = node.items(allowed)?;
+    let ranges: Vec<Option<_>> = nodes.iter().map(|node| read_range(node, &within, allowed_one)).collect();
+    let mut ranges: Vec<RangeInclusive<u16>> = ranges.into_iter().collect::<Option<_>>()?;
+    ranges.sort_by_key(|range| *range.start());
+    for pair in ranges.windows(2) {
+        if pair[1].start() <= pair[0].end() {
+            let found = format!("{} and {}", show(&pair[0]), show(&pair[1]));
+            node.report.error(&node.place, found, "each number once");
+            return None;
+        }
+    }
+    Some(ranges)
 }
 
 /// A range as the file writes it.
@@ -107,25 +118,26 @@ pub(super) fn show(range: &RangeInclusive<u16>) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-fn read_range(node: &Node<'_>) -> Option<RangeInclusive<u16>> {
+fn read_range(node: &Node<'_>, within: &RangeInclusive<u16>, allowed: &str) -> Option<RangeInclusive<u16>> {
     let Some(text) = node.as_str() else {
-        let port = node.as_integer().and_then(|port| u16::try_from(port).ok());
-        let port = port.filter(|port| *port > 0).or_else(|| node.wrong(PORT))?;
-        return Some(port..=port);
+        let number = node.as_integer().and_then(|number| u16::try_from(number).ok());
+        let number = number.filter(|number| within.contains(number)).or_else(|| node.wrong(allowed))?;
+        return Some(number..=number);
     };
-    let Some((first, last)) = text.split_once('-').and_then(|(a, b)| Some((port(a)?, port(b)?))) else {
-        return node.wrong(PORT);
+    let number = |text| number(text).filter(|number| within.contains(number));
+    let Some((first, last)) = text.split_once('-').and_then(|(a, b)| Some((number(a)?, number(b)?))) else {
+        return node.wrong(allowed);
     };
     if first > last {
-        node.report.error(&node.place, quote(text), "the lower port first");
+        node.report.error(&node.place, quote(text), "the lower number first");
         return None;
     }
     Some(first..=last)
 }
 
-fn port(text: &str) -> Option<u16> {
+fn number(text: &str) -> Option<u16> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|port| digits && *port > 0)
+    text.parse().ok().filter(|_| digits)
 }
 
 const NAMES: &[(&str, u8)] = &[

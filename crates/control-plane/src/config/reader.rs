@@ -8,6 +8,7 @@
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,19 +20,86 @@ use super::near_miss::hint;
 use super::quantity::{format_duration, parse_duration};
 use super::report::{At, Place, Report};
 
-/// One table of the file, and the keys that were asked for so far.
+/// All files together: sections of one kind merge, and a section for all may stand once.
+pub(super) struct Root<'a> {
+    pub(super) report: &'a Report,
+    files: Vec<Section<'a>>,
+}
+
+impl<'a> Root<'a> {
+    pub(super) fn new(report: &'a Report, files: Vec<Section<'a>>) -> Self {
+        Self { report, files }
+    }
+
+    /// A key that each file may have.
+    pub(super) fn each(&mut self, key: &'static str) -> Vec<Node<'a>> {
+        self.files.iter_mut().filter_map(|file| file.optional(key)).collect()
+    }
+
+    /// A section that stands once in all files.
+    pub(super) fn once(&mut self, key: &'static str) -> Option<Node<'a>> {
+        let mut nodes = self.each(key).into_iter();
+        let first = nodes.next()?;
+        for other in nodes {
+            let found =
+                format!("{key} a second time, after {}", self.report.name(&first.place, &other.place));
+            self.report.error(&other.place, found, "it once in all files");
+        }
+        Some(first)
+    }
+
+    /// As [`once`](Self::once); its absence is reported.
+    pub(super) fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
+        let node = self.once(key);
+        if node.is_none() {
+            self.report.absent(&Place { offset: 0, field: key.to_owned() }, "nothing", allowed);
+        }
+        node
+    }
+
+    /// The entries of the sections `[KEY.NAME]` of all files, in the order of the names. One under a name that is no
+    /// name, or a second time, is reported, and read all the same for what is wrong inside.
+    pub(super) fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
+        let sections: Vec<_> = self.each(key).into_iter().filter_map(|node| node.section()).collect();
+        let mut entries: Vec<(Arc<str>, Node<'a>)> = sections.into_iter().flat_map(Section::named).collect();
+        entries.sort_by(|(a, one), (b, other)| (a, one.place.offset).cmp(&(b, other.place.offset)));
+        let mut first = 0;
+        for index in 1..entries.len() {
+            if entries[index].0 != entries[first].0 {
+                first = index;
+                continue;
+            }
+            let (name, node) = &entries[index];
+            let elsewhere = self.report.name(&entries[first].1.place, &node.place);
+            let found = format!("a second {key} \"{name}\", after {elsewhere}");
+            self.report.error(&node.place, found, "each name once in all files");
+        }
+        entries
+    }
+
+    /// Ends every file.
+    pub(super) fn finish(self, later: &[&'static str]) {
+        for file in self.files {
+            file.finish(later);
+        }
+    }
+}
+
+/// One table of a file, and the keys that were asked for so far.
 pub(super) struct Section<'a> {
-    pub(super) report: &'a Report<'a>,
+    pub(super) report: &'a Report,
     pub(super) place: Place,
+    /// The offset of the file that it stands in.
+    base: usize,
     table: &'a DeTable<'a>,
     known: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
-    /// The whole file.
-    pub(super) fn root(report: &'a Report<'a>, table: &'a DeTable<'a>) -> Self {
-        let place = Place { offset: 0, field: String::new() };
-        Self { report, place, table, known: Vec::new() }
+    /// The whole of a file that begins at `base`.
+    pub(super) fn of_file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Self {
+        let place = Place { offset: base, field: String::new() };
+        Self { report, place, base, table, known: Vec::new() }
     }
 
     /// The value of `key`, when there is one.
@@ -65,19 +133,31 @@ impl<'a> Section<'a> {
         self.optional(key).and_then(read).unwrap_or(default)
     }
 
-    /// Every entry of a table whose keys are names, in the order of the names.
-    pub(super) fn named(self) -> Vec<(Arc<str>, Node<'a>)> {
+    /// Every entry of a table whose keys are names. One that is none is reported and comes in quotes, which no name has.
+    fn named(self) -> Vec<(Arc<str>, Node<'a>)> {
         let mut entries = Vec::with_capacity(self.table.len());
         for (key, value) in self.table {
             let node = self.node(key.get_ref(), value);
             if is_name(key.get_ref()) {
                 entries.push((Arc::from(key.get_ref().as_ref()), node));
             } else {
-                let place = Place { offset: key.span().start, field: node.place.field };
-                self.report.error(&place, quote(key.get_ref()), NAME);
+                let place = Place { offset: self.base + key.span().start, field: node.place.field.clone() };
+                let shown = quote(key.get_ref());
+                self.report.error(&place, shown.as_str(), NAME);
+                entries.push((Arc::from(shown), node));
             }
         }
         entries
+    }
+
+    /// Every entry of a table with any keys.
+    pub(super) fn entries(self) -> Vec<(&'a str, Node<'a>)> {
+        let entry = |(key, value)| {
+            let key: &'a Spanned<_> = key;
+            let key: &'a std::borrow::Cow<'a, str> = key.get_ref();
+            (key.as_ref(), self.node(key, value))
+        };
+        self.table.iter().map(entry).collect()
     }
 
     /// Reports the keys that nobody asked for; those of `later` are of the product's whole shape, and
@@ -86,7 +166,7 @@ impl<'a> Section<'a> {
         self.known.sort_unstable();
         for (key, _) in self.table {
             let word = key.get_ref().as_ref();
-            let place = Place { offset: key.span().start, field: join(&self.place.field, word) };
+            let place = Place { offset: self.base + key.span().start, field: join(&self.place.field, word) };
             if later.contains(&word) {
                 self.report.error(&place, format!("a key that is {LATER}"), "nothing here: leave it out");
             } else if !self.known.contains(&word) {
@@ -98,15 +178,16 @@ impl<'a> Section<'a> {
     }
 
     fn node(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Node<'a> {
-        let place = Place { offset: value.span().start, field: join(&self.place.field, key) };
-        Node { report: self.report, place, value: value.get_ref() }
+        let place = Place { offset: self.base + value.span().start, field: join(&self.place.field, key) };
+        Node { report: self.report, place, base: self.base, value: value.get_ref() }
     }
 }
 
 /// One value of the file.
 pub(super) struct Node<'a> {
-    pub(super) report: &'a Report<'a>,
+    pub(super) report: &'a Report,
     pub(super) place: Place,
+    base: usize,
     value: &'a DeValue<'a>,
 }
 
@@ -206,16 +287,28 @@ impl<'a> Node<'a> {
 
     /// The elements of a list that has at least one.
     pub(super) fn items(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
-        let DeValue::Array(array) = self.value else { return self.wrong(allowed) };
-        if array.is_empty() {
+        let items = self.list(allowed)?;
+        if items.is_empty() {
             self.report.error(&self.place, "an empty list", allowed);
             return None;
         }
+        Some(items)
+    }
+
+    /// The elements of a list.
+    pub(super) fn list(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
+        let DeValue::Array(array) = self.value else { return self.wrong(allowed) };
         let element = |(index, value): (usize, &'a Spanned<DeValue<'a>>)| {
-            let place = Place { offset: value.span().start, field: format!("{}[{index}]", self.place.field) };
-            Node { report: self.report, place, value: value.get_ref() }
+            let offset = self.base + value.span().start;
+            let place = Place { offset, field: format!("{}[{index}]", self.place.field) };
+            Node { report: self.report, place, base: self.base, value: value.get_ref() }
         };
         Some(array.iter().enumerate().map(element).collect())
+    }
+
+    /// The folder of the file that it stands in.
+    pub(super) fn folder(&self) -> PathBuf {
+        self.report.folder(&self.place)
     }
 
     /// Whether this is a table without keys.
@@ -226,7 +319,8 @@ impl<'a> Node<'a> {
     /// A table.
     pub(super) fn section(&self) -> Option<Section<'a>> {
         let DeValue::Table(table) = self.value else { return self.wrong("a table") };
-        Some(Section { report: self.report, place: self.place.clone(), table, known: Vec::new() })
+        let (report, base, place) = (self.report, self.base, self.place.clone());
+        Some(Section { report, place, base, table, known: Vec::new() })
     }
 }
 

@@ -1,19 +1,21 @@
-//! Collects problems while the file is read, and turns byte offsets into lines.
+//! Holds the texts of all files, collects problems while they are read, and turns byte offsets into files and lines.
 //!
 //! In: places (offset, field) from the reader and the checks. Out: [`Problems`], sorted.
+//! An offset counts through all files in the order in which they were added, so that a place is one number.
 //! Invariant: one error collected means that no [`Config`](super::Config) leaves [`parse`](super::parse);
 //! therefore a reader may go on with a default after it has reported one.
 //! After a syntax error the parser has skipped text, so what seems to be missing may only be unread:
 //! problems of absence, warnings, and problems on that same line are then left out.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::problem::{Problem, Problems, Severity};
+use super::reader::quote;
 
-/// Where a value stands: its byte offset and the path of keys that leads to it.
+/// Where a value stands: its byte offset in all files and the path of keys that leads to it.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) offset: usize,
@@ -35,19 +37,51 @@ enum Ground {
     Absence,
 }
 
-/// The collector for one file.
-pub(super) struct Report<'a> {
-    file: Arc<Path>,
-    text: &'a str,
+/// One file that was read.
+pub(super) struct Text {
+    pub(super) path: Arc<Path>,
+    pub(super) text: String,
+    /// The offset of its first byte.
+    pub(super) base: usize,
     line_starts: Vec<usize>,
-    collected: RefCell<Vec<(Ground, Problem)>>,
 }
 
-impl<'a> Report<'a> {
-    pub(super) fn new(file: &Path, text: &'a str) -> Self {
+/// The collector for one configuration.
+pub(super) struct Report {
+    /// Filled from the front and never moved, because what is parsed from them borrows them.
+    texts: Box<[OnceCell<Text>]>,
+    collected: RefCell<Vec<(Ground, usize, Problem)>>,
+}
+
+impl Report {
+    pub(super) fn new() -> Self {
+        let texts = std::iter::repeat_with(OnceCell::new).take(MAX_FILES).collect();
+        Self { texts, collected: RefCell::default() }
+    }
+
+    /// Keeps one more file; `None` when there are [`MAX_FILES`] already.
+    pub(super) fn add(&self, path: &Path, text: String) -> Option<&Text> {
+        let free = self.texts.iter().find(|cell| cell.get().is_none())?;
+        // One more than its length, so that the end of a file is not the start of the next.
+        let base = self.texts().last().map_or(0, |last| last.base + last.text.len() + 1);
         let starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(starts).collect();
-        Self { file: file.into(), text, line_starts, collected: RefCell::default() }
+        Some(free.get_or_init(|| Text { path: path.into(), text, base, line_starts }))
+    }
+
+    /// The files so far, in the order in which they were added.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &Text> {
+        self.texts.iter().map_while(OnceCell::get)
+    }
+
+    /// The folder of the file in which a place stands.
+    pub(super) fn folder(&self, place: &Place) -> PathBuf {
+        let file = self.file(place.offset).map(|(_, text)| &*text.path);
+        file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned()
+    }
+
+    fn file(&self, offset: usize) -> Option<(usize, &Text)> {
+        self.texts().enumerate().take_while(|(_, text)| text.base <= offset).last()
     }
 
     /// TOML itself is broken at `offset`.
@@ -72,44 +106,68 @@ impl<'a> Report<'a> {
         self.push(Ground::Absence, Severity::Warning, place, found.into(), allowed.into());
     }
 
-    /// The line of a place, from 1, for messages that name a second place.
-    pub(super) fn line(&self, place: &Place) -> usize {
-        self.position(place.offset).0
+    /// A second place for the message of a problem at `from`: its field and line, and its file when it is another.
+    pub(super) fn name(&self, place: &Place, from: &Place) -> String {
+        let (line, _) = self.position(place.offset);
+        let file = |place: &Place| self.file(place.offset);
+        match (file(place), file(from)) {
+            (Some((one, text)), Some((other, _))) if one != other => {
+                format!("{} in {}:{line}", place.field, text.path.display())
+            }
+            _ => format!("{} in line {line}", place.field),
+        }
+    }
+
+    /// A problem of a file that can't be read, at the place that asked for it.
+    pub(super) fn unreadable(&self, place: &Place, problem: &Problem) {
+        let found = format!("{}: {}", quote(&problem.file.display().to_string()), problem.found);
+        self.push(Ground::Value, Severity::Error, place, found, problem.allowed.clone());
     }
 
     /// All that was collected: `Err` with errors and warnings when there is an error, else the warnings.
     pub(super) fn finish(self) -> Result<Problems, Problems> {
         let collected = self.collected.into_inner();
-        let broken: BTreeSet<_> =
-            collected.iter().filter(|(ground, _)| *ground == Ground::Syntax).map(|(_, p)| p.line()).collect();
-        let mut problems: Vec<Problem> = collected
+        let broken: BTreeSet<_> = collected
+            .iter()
+            .filter(|(ground, ..)| *ground == Ground::Syntax)
+            .map(|(_, file, problem)| (*file, problem.line()))
+            .collect();
+        let mut problems: Vec<(usize, Problem)> = collected
             .into_iter()
-            .filter(|(ground, problem)| match ground {
+            .filter(|(ground, file, problem)| match ground {
                 Ground::Syntax => true,
-                Ground::Value => !broken.contains(&problem.line()),
+                Ground::Value => !broken.contains(&(*file, problem.line())),
                 Ground::Absence => broken.is_empty(),
             })
-            .map(|(_, problem)| problem)
+            .map(|(_, file, problem)| (file, problem))
             .collect();
-        problems.sort_by(|a, b| (a.position, &a.field, &a.found).cmp(&(b.position, &b.field, &b.found)));
+        problems.sort_by(|(one, a), (other, b)| {
+            (one, a.position, &a.field, &a.found).cmp(&(other, b.position, &b.field, &b.found))
+        });
+        let mut problems: Vec<Problem> = problems.into_iter().map(|(_, problem)| problem).collect();
         problems.dedup();
         let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
         if refused { Err(Problems(problems)) } else { Ok(Problems(problems)) }
     }
 
     fn push(&self, ground: Ground, severity: Severity, place: &Place, found: String, allowed: String) {
+        let Some((index, text)) = self.file(place.offset) else { return };
         let position = Some(self.position(place.offset));
         let field = place.field.clone();
-        let problem = Problem { file: Arc::clone(&self.file), position, field, found, allowed, severity };
-        self.collected.borrow_mut().push((ground, problem));
+        let problem = Problem { file: Arc::clone(&text.path), position, field, found, allowed, severity };
+        self.collected.borrow_mut().push((ground, index, problem));
     }
 
     /// Line and column of a byte offset, both from 1, the column in characters.
     fn position(&self, offset: usize) -> (usize, usize) {
-        let offset = self.text.floor_char_boundary(offset);
-        let line = self.line_starts.partition_point(|&start| start <= offset);
-        let start = self.line_starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
-        let column = self.text.get(start..offset).map_or(0, |before| before.chars().count());
+        let Some((_, Text { text, base, line_starts, .. })) = self.file(offset) else { return (1, 1) };
+        let offset = text.floor_char_boundary(offset - base);
+        let line = line_starts.partition_point(|&start| start <= offset);
+        let start = line_starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let column = text.get(start..offset).map_or(0, |before| before.chars().count());
         (line, column + 1)
     }
 }
+
+/// More files than a cluster has VIPs worth a file of their own.
+pub(super) const MAX_FILES: usize = 1_024;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::pool::Pool;
 use super::ports::{Ports, Protocol};
-use super::reader::{Node, Section};
+use super::reader::{Node, Root};
 use super::report::{At, Place};
 
 /// A virtual service: addresses, and what answers on them.
@@ -98,10 +98,8 @@ pub(super) struct ServiceDraft {
 }
 
 impl VipDraft {
-    pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Self> {
-        let section = root.optional("vip").and_then(|node| node.section());
-        let entries = section.map(Section::named).unwrap_or_default();
-        entries.into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
+    pub(super) fn read_all(root: &mut Root<'_>) -> Vec<Self> {
+        root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
     }
 
     /// The VIP with its pools in place of their names; `None` when one is not among `pools`.

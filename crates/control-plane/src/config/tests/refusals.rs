@@ -58,13 +58,10 @@ fn keys_of_later_versions_are_refused_by_name() {
     const OUT: &str = "leave it out";
     check(&[
         ("", "include = [\"x\"]\n", &[(1, "include", NO, OUT)]),
-        ("name = \"c\"", "name = \"c\"\nwatch = false", &[(3, "cluster.watch", NO, OUT)]),
         ("batch = 64", "threads = 4", &[(8, "io.threads", NO, OUT)]),
         ("batch = 64", "mode = \"af-packet\"", &[(8, "io.mode", NO, "\"af-xdp\"")]),
         ("batch = 64", "steering = \"software\"", &[(8, "io.steering", NO, "\"hardware\"")]),
-        ("[io]", "[check.web]\ntcp = { port = 80 }\n[io]", &[(7, "check", NO, OUT)]),
         ("[io]", "[bgp]\nasn = 1\n[io]", &[(7, "bgp", NO, OUT)]),
-        ("[io]", "[admin]\nmetrics = []\n[io]", &[(8, "admin.metrics", NO, OUT)]),
         (
             "[io]",
             "[admin]\nsocket = { path = \"run/admin.sock\" }\n[io]",
@@ -96,11 +93,7 @@ fn keys_of_later_versions_are_refused_by_name() {
             "kind = \"gue\"\ntoo_big = \"fragment-outer\"",
             &[(11, "encapsulation.t.too_big", NO, "\"drop\"")],
         ),
-        (
-            "encapsulation = \"t\"",
-            "encapsulation = \"t\"\nchecks = []\nfallback = {}\nkv = {}",
-            &[(13, "pool.p.checks", NO, OUT), (14, "pool.p.fallback", NO, OUT), (15, "pool.p.kv", NO, OUT)],
-        ),
+        ("encapsulation = \"t\"", "encapsulation = \"t\"\nkv = {}", &[(13, "pool.p.kv", NO, OUT)]),
         (
             "addresses = [\"203.0.113.1\"]",
             "group = \"g\"\nsuffixes = []\nannounce = {}",
@@ -220,12 +213,12 @@ fn an_empty_file_lacks_its_sections() {
 #[test]
 fn all_problems_of_a_file_are_told_in_its_order() {
     let text = BASE
-        .replace("name = \"c\"", "name = 3\nwatch = true")
+        .replace("name = \"c\"", "name = 3\nwatch = 1")
         .replace("batch = 64", "batch = 0\nbatches = 1")
         .replace("198.18.0.1", "b1.example")
         .replace("[80]", "[0]");
     let lines: Vec<_> = all(&text).iter().map(|problem| (problem.line(), problem.column())).collect();
-    let expected = [(2, 8), (3, 1), (9, 9), (10, 1), (15, 38), (18, 24)];
+    let expected = [(2, 8), (3, 9), (9, 9), (10, 1), (15, 38), (18, 24)];
     assert_eq!(lines, expected.map(|(line, column)| (Some(line), Some(column))));
 }
 
