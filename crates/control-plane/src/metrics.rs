@@ -8,6 +8,8 @@ pub mod catalogue;
 pub mod listener;
 mod samples;
 #[cfg(test)]
+mod shipped;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
