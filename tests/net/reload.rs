@@ -251,7 +251,8 @@ fn a_vip_comes_and_goes_by_reload_and_the_others_lose_nothing() {
 
 #[test]
 fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
-    let mut scene = Scene::with(LbConfig::new);
+    let drain = |bed: &Bed| LbConfig { cluster: "drain_time = \"60s\"".into(), ..LbConfig::new(bed) };
+    let mut scene = Scene::with(drain);
     let vip = scene.bed.vip(true, Bed::HTTP_PORT);
     let client = scene.bed.http_client();
     let mut open: Vec<_> = (0..30).map(|_| client.connect(vip).unwrap()).collect();
@@ -259,7 +260,7 @@ fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
     // 30 flows miss one of three backends with probability (2/3)^30 = 5e-6.
     assert!(before.iter().any(|backend| backend == "b3"));
     let traffic = Traffic::start(scene.flows(false, 30));
-    let mut config = LbConfig::new(&scene.bed);
+    let mut config = drain(&scene.bed);
     config.pool.truncate(2);
     scene.balancer.reload(&scene.bed, &config).unwrap();
     let after: Vec<String> = open.iter_mut().map(|c| c.get("/").unwrap().backend).collect();
@@ -268,7 +269,7 @@ fn a_backend_that_goes_keeps_its_connections_and_gets_no_new_ones() {
     assert_eq!(names(fresh.iter().map(|reply| &reply.backend)), ["b1", "b2"].into());
     assert!(names(&traffic.kept(&scene)).contains("b3"));
     // It comes back under its old name: its connections never noticed, and new ones find it.
-    scene.balancer.reload(&scene.bed, &LbConfig::new(&scene.bed)).unwrap();
+    scene.balancer.reload(&scene.bed, &drain(&scene.bed)).unwrap();
     let again: Vec<String> = open.iter_mut().map(|c| c.get("/").unwrap().backend).collect();
     assert_eq!(before, again);
     assert_eq!(names(scene.ask(true, 60).iter().map(|reply| &reply.backend)).len(), 3);

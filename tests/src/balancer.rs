@@ -30,11 +30,21 @@ impl Balancer {
     /// # Errors
     /// There is no binary, it ends, or it is not ready in time: its log is in the message.
     pub fn start(bed: &Bed, index: usize, config: &LbConfig) -> Result<Self> {
+        let program = bed.program()?.to_str().context("a path in UTF-8")?.to_owned();
+        Self::start_by(&[&program], bed, index, config)
+    }
+
+    /// The same by another command: the binary under test at its end, and before it what starts that in its own way.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_by(command: &[&str], bed: &Bed, index: usize, config: &LbConfig) -> Result<Self> {
         let host = &bed.balancers[index];
         let file = config.write(bed, index)?;
         let file = file.to_str().context("a path in UTF-8")?;
-        let args = ["run", "--config", file, "--machine", &host.name];
-        let process = Process::start(&host.ns, &host.name, bed.program()?, &args)?;
+        let (program, before) = command.split_first().context("a command")?;
+        let args = [before, &["run", "--config", file, "--machine", &host.name]].concat();
+        let process = Process::start(&host.ns, &host.name, program, &args)?;
         let mut balancer = Self { process, index, admin: LbConfig::admin_socket(bed, index) };
         balancer.process.wait_for_line(READY_BOUND, says_ready)?;
         Ok(balancer)
@@ -64,6 +74,21 @@ impl Balancer {
     /// # Errors
     /// It does not answer, not with 200, or not in JSON.
     pub fn ask(&self, path: &str) -> Result<Value> {
+        let answer = self.exchange(path)?;
+        body_of(&answer).with_context(|| format!("GET {path} answers {answer:?}"))
+    }
+
+    /// Asks its admin socket for `path`: the answer's status, and what follows its headers.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn ask_plainly(&self, path: &str) -> Result<(u16, String)> {
+        let answer = self.exchange(path)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no end of headers")?;
+        Ok((head.split(' ').nth(1).context("no status")?.parse()?, body.trim().into()))
+    }
+
+    fn exchange(&self, path: &str) -> Result<String> {
         let mut stream = UnixStream::connect(&self.admin)
             .with_context(|| format!("no admin socket:\n{}", self.process.tail()))?;
         stream.set_read_timeout(Some(ADMIN_BOUND))?;
@@ -71,7 +96,7 @@ impl Balancer {
             .write_all(format!("GET {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).with_context(|| format!("GET {path}"))?;
-        body_of(&answer).with_context(|| format!("GET {path} answers {answer:?}"))
+        Ok(answer)
     }
 
     /// Stops it by SIGTERM; returns its last counters, when it logged them.

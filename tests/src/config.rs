@@ -77,7 +77,7 @@ pub struct LbConfig {
     pub services: Vec<Service>,
     /// The `[io]` table, as TOML lines.
     pub io: String,
-    /// Further keys of `[cluster]`, as TOML lines.
+    /// Further keys of `[cluster]`, as TOML lines. At first no drain time, so that a balancer stops at once.
     pub cluster: String,
     /// Further tables, as TOML.
     pub more: String,
@@ -100,7 +100,7 @@ impl LbConfig {
                 service(Bed::SINK_PORT, "udp"),
             ],
             io: String::new(),
-            cluster: String::new(),
+            cluster: "drain_time = \"0s\"".into(),
             more: String::new(),
         }
     }

@@ -220,6 +220,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if self.try_status().is_none() && self.signal(Signal::SIGTERM).is_ok() {
+            // Where the first begins a drain, the second ends it. One of another kind, or the kernel might join them.
+            drop(self.signal(Signal::SIGINT));
             eventually(GRACE, || self.try_status());
         }
         self.kill();

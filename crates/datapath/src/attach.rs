@@ -96,11 +96,17 @@ pub enum AttachError {
 pub(crate) struct Attachment {
     _link: XdpLink,
     mode: AttachMode,
+    program: u32,
 }
 
 impl Attachment {
     pub(crate) const fn mode(&self) -> AttachMode {
         self.mode
+    }
+
+    /// The kernel's id of the program.
+    pub(crate) const fn program(&self) -> u32 {
+        self.program
     }
 }
 
@@ -158,9 +164,10 @@ pub(crate) fn attach(
             }
         },
     };
+    let number = program.info().map_err(AttachError::Program)?.id();
     let link = program.take_link(id).map_err(AttachError::Program)?;
     tracing::info!(interface = on, program = name, mode = mode.name(), "XDP program attached");
-    Ok(Attachment { _link: link, mode })
+    Ok(Attachment { _link: link, mode, program: number })
 }
 
 /// A count, summed over the CPUs.

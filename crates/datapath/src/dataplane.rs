@@ -4,8 +4,10 @@
 //! Not here: what the snapshot says; when the filter changes (the binary wires it, so that neither plane knows the other).
 //! Invariant: when it is dropped, the interface is as it was found.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use forwarder::{
 use crate::attach::AttachMode;
 use crate::engine::Engine;
 use crate::error::StartError;
+use crate::health::{Health, Monitor};
 use crate::interface::{Interface, Privileges, Severity, privilege_findings};
 use crate::mailbox::mesh;
 use crate::steer::{NoSocket, Steer, SteerOptions};
@@ -61,6 +64,7 @@ pub struct DataPlane {
     requests: Vec<RequestPort>,
     wakers: Arc<[Waker]>,
     stop: Arc<AtomicBool>,
+    monitor: Monitor,
 }
 
 impl DataPlane {
@@ -79,7 +83,9 @@ impl DataPlane {
         let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
         let (bound, mode) = bind_all(&interface.name, settings, queues)?;
         let wakers = (0..queues).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
+        let monitor = Monitor::new(steer.program(), u32::from(queues) < interface.queues);
         let mut plane = Self {
+            monitor,
             interface,
             steer,
             mode,
@@ -141,6 +147,16 @@ impl DataPlane {
         }
     }
 
+    /// Whether packets are carried. What goes wrong is seen within a second when this is asked four times a second. A lost
+    /// socket stays lost, a program that came back does not.
+    ///
+    /// # Cost
+    /// One netlink request, one look at a map, and a getsockopt for each queue; nothing on the packet threads.
+    pub fn health(&mut self) -> Health {
+        let no_socket = self.steer.no_socket().unwrap_or_default();
+        self.monitor.look(&self.interface, &self.threads, &self.sockets, no_socket)
+    }
+
     /// Stops redirecting, lets the threads send what they have, ends them, and takes the program off.
     pub fn stop(self) {
         drop(self);
@@ -151,6 +167,7 @@ impl DataPlane {
         let frames_in_all = count * settings.frames_per_queue as usize;
         let threads = u16::try_from(count).unwrap_or(u16::MAX);
         let origin = Instant::now();
+        let (born, all_born) = channel();
         for ((number, (device, frames)), mailboxes) in
             bound.into_iter().enumerate().zip(mesh(threads, MAILBOX))
         {
@@ -168,6 +185,8 @@ impl DataPlane {
             let pipeline = pipeline.map_err(|error| StartError::Flows(error.to_string()))?;
             let socket = Arc::new(SocketCounters::default());
             let fd = device.fd();
+            // SAFETY: the device is open, and the borrow ends with this statement.
+            self.monitor.add(unsafe { BorrowedFd::borrow_raw(fd) })?;
             let thread = PacketThread {
                 engine: Engine::new(
                     device,
@@ -184,6 +203,7 @@ impl DataPlane {
                 idle: settings.idle,
                 stop: Arc::clone(&self.stop),
                 origin,
+                born: Some(born.clone()),
             };
             let handle =
                 std::thread::Builder::new().name(format!("packet-{number}")).spawn(move || thread.run())?;
@@ -194,6 +214,9 @@ impl DataPlane {
             let queue = u32::try_from(number).unwrap_or(u32::MAX);
             self.steer.set_socket(queue, &fd).map_err(|e| StartError::Steer(words(&e)))?;
         }
+        drop(born);
+        // Nobody sends: it ends when the last thread is at work.
+        let _ = all_born.recv();
         Ok(())
     }
 }

@@ -268,6 +268,13 @@ fn warn(what: String, mend: String) -> Finding {
     Finding { severity: Severity::Warn, what, mend }
 }
 
+/// The index of interface `name`, and the id of the XDP program on it: one netlink request.
+pub(crate) fn xdp_program(name: &str) -> Result<(u32, Option<u32>), InterfaceError> {
+    checked_name(name)?;
+    let link = link::read(name)?;
+    Ok((link.index, link.xdp_program))
+}
+
 /// The name as an `ifreq` has it, zero-terminated; what the kernel's `dev_valid_name` allows.
 fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
     let bytes = name.as_bytes();

@@ -2,7 +2,8 @@
 //!
 //! In: a snapshot to follow and an interface. Out: packets on their way, counters. Rooms: `interface` (what is there),
 //! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `mailbox` and `wake` (between threads),
-//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped).
+//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped),
+//! `health` (whether it works).
 //! Not here: what a packet means (`forwarder`), configuration.
 //! Unsafe code of the workspace stands here, since rings, packet memory and system calls are shared with the kernel.
 
@@ -17,6 +18,7 @@ pub mod decap;
 mod device;
 mod engine;
 mod error;
+mod health;
 pub mod interface;
 mod mailbox;
 mod memory;
@@ -34,6 +36,7 @@ pub use dataplane::{DataPlane, Settings, inspect};
 pub use device::{Device, InKernel, Received};
 pub use engine::{Census, Engine, MAX_BATCH, Notify};
 pub use error::StartError;
+pub use health::{Health, Problem, Progress};
 pub use mailbox::{Crossing, Mailboxes, Purpose, mesh};
 pub use memory::{MemoryDevice, MemoryFrame};
 pub use thread::{Idle, SocketCounters};

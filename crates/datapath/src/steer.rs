@@ -147,6 +147,28 @@ impl Steer {
         self.attachment.mode()
     }
 
+    /// The kernel's id of the program.
+    pub(crate) const fn program(&self) -> u32 {
+        self.attachment.program()
+    }
+
+    /// Packets for VIPs that came on a queue without a socket. One system call.
+    pub(crate) fn no_socket(&self) -> Result<u64, SteerError> {
+        attach::total(&self.counts, Count::NoSocket as u32).map_err(in_map("counts"))
+    }
+
+    /// Whether the calling thread may change the filter, with the capabilities that it has now: asks for a change that
+    /// changes nothing.
+    #[must_use]
+    pub fn may_change(&mut self) -> bool {
+        // No VIP is the unspecified address, so that there is nothing to remove.
+        match self.addresses.remove(&[0; 16]) {
+            Ok(()) | Err(MapError::KeyNotFound | MapError::ElementNotFound) => true,
+            Err(MapError::SyscallError(error)) => error.io_error.kind() == std::io::ErrorKind::NotFound,
+            Err(_) => false,
+        }
+    }
+
     /// Gives what comes on `queue` to `socket`, an AF_XDP socket bound to that queue. The map holds no
     /// descriptor: a socket that is closed leaves it by itself.
     ///

@@ -6,12 +6,14 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use forwarder::{Now, Pipeline, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::device::Device;
 use crate::engine::Engine;
@@ -59,12 +61,16 @@ pub(crate) struct PacketThread {
     pub(crate) idle: Idle,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) origin: Instant,
+    /// Let go once the thread is on its processor and has given up its capabilities.
+    pub(crate) born: Option<Sender<()>>,
 }
 
 impl PacketThread {
     /// Until `stop`. What is in the rings then is still sent.
     pub(crate) fn run(mut self) {
         pin(self.number);
+        give_up_capabilities();
+        self.born = None;
         let mut idle_since: Option<Instant> = None;
         let mut next_statistics = self.origin;
         while !self.stop.load(Ordering::Relaxed) {
@@ -161,6 +167,15 @@ fn pin(number: usize) {
     match pinned {
         Ok(()) => tracing::debug!(thread = number, cpu, "packet thread pinned"),
         Err(error) => tracing::warn!(thread = number, cpu, %error, "packet thread not pinned"),
+    }
+}
+
+/// All that a packet thread uses is open: whoever took it over could do nothing more.
+fn give_up_capabilities() {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    if let Err(error) = set_capabilities(None, sets) {
+        tracing::warn!(%error, "a packet thread keeps its capabilities");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The admin socket: HTTP over a Unix socket, read-only in this version.
 //!
-//! In: requests. Out: `GET /counters`, as JSON. The run loop owns the data plane; a request is a message to it.
+//! In: requests. Out: `GET /counters`, as JSON; `GET /healthz` and `GET /readyz`, 200 or 503 with the reason. The run loop
+//! owns the data plane; a question for it is a message. Health is watched: its answer does not wait for the loop.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,9 @@ use axum::routing::get;
 use nix::sys::stat::{Mode, umask};
 use serde_json::Value;
 use tokio::net::UnixListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::liveness::State as Liveness;
 
 /// A question for the run loop: where to send the figures.
 pub(crate) type Ask = oneshot::Sender<Value>;
@@ -31,7 +34,12 @@ impl Drop for Socket {
 }
 
 /// Listens at `path` with permissions `mode`. A socket that a killed process left is replaced; one that answers is not.
-pub(crate) fn listen(path: &Path, mode: u32, questions: mpsc::Sender<Ask>) -> anyhow::Result<Socket> {
+pub(crate) fn listen(
+    path: &Path,
+    mode: u32,
+    questions: mpsc::Sender<Ask>,
+    liveness: watch::Receiver<Liveness>,
+) -> anyhow::Result<Socket> {
     let at = || format!("admin socket {}", path.display());
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         anyhow::ensure!(
@@ -48,7 +56,9 @@ pub(crate) fn listen(path: &Path, mode: u32, questions: mpsc::Sender<Ask>) -> an
     let listener = bound.with_context(at)?;
     let socket = Socket(path.to_owned());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(at)?;
-    let router = Router::new().route("/counters", get(counters)).with_state(questions);
+    let watched =
+        Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(liveness);
+    let router = Router::new().route("/counters", get(counters)).with_state(questions).merge(watched);
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "the admin socket has ended");
@@ -65,4 +75,21 @@ async fn counters(State(questions): State<mpsc::Sender<Ask>>) -> Response {
         return axum::Json(figures).into_response();
     }
     (StatusCode::SERVICE_UNAVAILABLE, "the balancer is stopping").into_response()
+}
+
+/// Whether the forwarder works. A drain is no illness.
+async fn healthz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
+    let liveness = liveness.borrow();
+    (status(liveness.health.is_healthy()), format!("{}\n", liveness.health))
+}
+
+/// Whether traffic should be sent here.
+async fn readyz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
+    let liveness = liveness.borrow();
+    let words = if liveness.draining { "draining".to_owned() } else { liveness.health.to_string() };
+    (status(liveness.is_ready()), format!("{words}\n"))
+}
+
+fn status(is_well: bool) -> StatusCode {
+    if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }

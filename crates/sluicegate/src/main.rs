@@ -1,7 +1,8 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `config_check`,
-//! `flow_path` (`where`), `offline` (`replay`), `backend` (`decap`), `logging`.
+//! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `liveness`, `notify`
+//! (the service manager), `privileges`, `shutdown`, `config_check`, `flow_path` (`where`), `offline` (`replay`), `backend`
+//! (`decap`), `logging`.
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -10,10 +11,14 @@ mod admin;
 mod backend;
 mod config_check;
 mod flow_path;
+mod liveness;
 mod logging;
+mod notify;
 mod offline;
+mod privileges;
 mod report;
 mod run;
+mod shutdown;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,7 +35,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Carry traffic until SIGTERM; SIGHUP reloads the configuration.
+    /// Carry traffic until SIGTERM or SIGINT, drain, leave; a second one ends at once. SIGHUP reloads the configuration.
     Run(Source),
     /// Look at configuration files.
     #[command(subcommand)]

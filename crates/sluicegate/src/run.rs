@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -21,13 +22,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{self, Ask};
+use crate::liveness::{self, Liveness};
+use crate::notify::Notifier;
 use crate::report::report;
-use crate::{Source, config_check, logging};
+use crate::shutdown::Drain;
+use crate::{Source, config_check, logging, privileges};
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     let config = config_check::load(&source.config)?;
     logging::start(config.log())?;
+    privileges::seal();
     let machine = source.machine()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -70,6 +75,9 @@ struct Balancer {
     questions: mpsc::Receiver<Ask>,
     admin: Option<admin::Socket>,
     max_vips: u32,
+    manager: Rc<Notifier>,
+    liveness: Liveness,
+    drain: Option<Drain>,
 }
 
 impl Balancer {
@@ -82,9 +90,11 @@ impl Balancer {
         let snapshot = compiler.compile(&config, &machine, &next_hops, origin.elapsed())?;
         let live = Live::new(snapshot);
         let plane = DataPlane::start(interface, &settings(&config), &live)?;
+        let manager = Rc::new(Notifier::from_environment());
+        let liveness = Liveness::new(Rc::clone(&manager));
         let (asks, questions) = mpsc::channel(ADMIN_QUEUE);
         let admin = match config.admin().socket() {
-            Some(socket) => Some(admin::listen(socket.path(), socket.mode(), asks)?),
+            Some(socket) => Some(admin::listen(socket.path(), socket.mode(), asks, liveness.subscribe())?),
             None => None,
         };
         let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
@@ -103,9 +113,15 @@ impl Balancer {
             found,
             questions,
             admin,
+            manager,
+            liveness,
+            drain: None,
         };
         balancer.await_gateways().await;
         balancer.open_filter()?;
+        if let Err(error) = privileges::give_up(|| balancer.plane.steer().may_change()) {
+            tracing::warn!(%error, "capabilities that only the start needs are not given up");
+        }
         balancer.say_ready();
         balancer.say_what_will_not_fit();
         Ok(balancer)
@@ -136,6 +152,18 @@ impl Balancer {
             unresolved = unresolved.len(),
             "ready"
         );
+        self.manager.ready(&self.status());
+    }
+
+    fn status(&self) -> String {
+        let snapshot = self.live.current();
+        format!(
+            "generation {}: {} VIP addresses, {} backends on {}",
+            snapshot.generation().0,
+            snapshot.filter().len(),
+            snapshot.slots().len(),
+            self.plane.interface().name
+        )
     }
 
     /// Signals, next hops and questions, one at a time.
@@ -144,11 +172,18 @@ impl Balancer {
     /// When the interface is gone.
     async fn serve(&mut self, mut signals: Signals) -> anyhow::Result<()> {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+        let mut looks = tokio::time::interval(liveness::EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let ended = loop {
             tokio::select! {
-                _ = signals.terminate.recv() => break Ok(()),
-                _ = signals.interrupt.recv() => break Ok(()),
-                _ = signals.hangup.recv() => self.reload().await,
+                _ = signals.terminate.recv() => if self.ends_at_once() { break Ok(()) },
+                _ = signals.interrupt.recv() => if self.ends_at_once() { break Ok(()) },
+                _ = looks.tick() => if self.look() { break Ok(()) },
+                _ = signals.hangup.recv(), if self.drain.is_none() => {
+                    self.manager.reloading();
+                    self.reload().await;
+                    self.manager.ready(&self.status());
+                }
                 Some(table) = self.found.recv() => self.take_next_hops(table),
                 Some(ask) = self.questions.recv() => {
                     // An asker who has gone needs no answer.
@@ -187,6 +222,36 @@ impl Balancer {
         }
         self.live.reclaim();
         Ok(())
+    }
+
+    /// The first signal begins the drain, the second ends it.
+    fn ends_at_once(&mut self) -> bool {
+        let at_most = self.config.cluster().drain_time();
+        if self.drain.is_some() {
+            tracing::info!("a second signal: the drain ends");
+            return true;
+        }
+        // Before anything else is done: whoever asks or follows sends nothing new.
+        self.liveness.drain();
+        self.manager.stopping(at_most + AFTER_DRAIN, "draining");
+        tracing::info!(?at_most, "not ready any more, draining; a second signal ends at once");
+        self.drain = Some(Drain::begin(Instant::now(), at_most, self.forwarded()));
+        at_most.is_zero()
+    }
+
+    /// Looks at the data plane. Whether a drain is over.
+    fn look(&mut self) -> bool {
+        let (now, forwarded) = (Instant::now(), self.forwarded());
+        self.liveness.take(self.plane.health(), now);
+        let over = self.drain.as_mut().and_then(|drain| drain.look(now, forwarded));
+        if let Some(why) = over {
+            tracing::info!(%why, "drained");
+        }
+        over.is_some()
+    }
+
+    fn forwarded(&self) -> u64 {
+        self.plane.counters().iter().map(|thread| thread.tx_packets.read()).sum()
     }
 
     fn say_farewell(&mut self) {
@@ -433,6 +498,8 @@ const NEW_NEXT_HOPS: Duration = Duration::from_secs(1);
 const NEXT_HOP_STEP: Duration = Duration::from_millis(50);
 /// What clients on Ethernet send at most.
 const CLIENT_MTU: usize = 1500;
+/// What detaching takes at most, for the service manager.
+const AFTER_DRAIN: Duration = Duration::from_secs(15);
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Slots and services that have counters of their own; 16 bytes each and thread, taken when first counted.
 const COUNTED_SLOTS: usize = 65_536;

@@ -37,6 +37,7 @@ impl Sections<'_> {
         self.backends();
         self.vip_addresses();
         self.services();
+        super::shards::check(self);
         self.outer_families();
         self.references();
         self.fallbacks(flattened);
@@ -96,9 +97,7 @@ impl Sections<'_> {
         for address in machines {
             taken.insert(address.value, ("a machine's own", &address.place));
         }
-        let mut distinct = BTreeSet::new();
         for address in self.vips.iter().flat_map(|vip| &vip.addresses) {
-            distinct.insert(address.value);
             if let Some((whose, place)) = taken.get(&address.value) {
                 let found = format!(
                     "{whose} address {} ({})",
@@ -107,12 +106,6 @@ impl Sections<'_> {
                 );
                 self.report.error(&address.place, found, "an address that is a VIP alone");
             }
-        }
-        let most = usize::try_from(self.io.max_vips()).unwrap_or(usize::MAX);
-        if let Some(vip) = self.vips.iter().find(|_| distinct.len() > most) {
-            let place = Place { offset: vip.place.offset, field: "vip".to_owned() };
-            let found = format!("{} addresses of VIPs", distinct.len());
-            self.report.error(&place, found, format!("at most io.max_vips = {most}"));
         }
     }
 
@@ -173,7 +166,8 @@ impl Sections<'_> {
                 let address = backend.address.value;
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
                 let has = |at: &At<IpAddr>| at.value.is_ipv4() == address.is_ipv4();
-                let lacking = self.machines.iter().find(|m| !m.addresses.iter().any(has));
+                let uses = |m: &&MachineDraft| pool.shard.is_none() || m.shard == pool.shard;
+                let lacking = self.machines.iter().filter(uses).find(|m| !m.addresses.iter().any(has));
                 if let Some(machine) = lacking.filter(|_| encapsulation.needs_machine_address(address)) {
                     let allowed = format!(
                         "{family} backends where each machine has an {family} address (\"{}\" has none) \
@@ -208,7 +202,7 @@ impl Sections<'_> {
             }
         }
         for (name, pool) in self.pools {
-            if !used.contains(&**name) {
+            if !used.contains(&**name) && !is_flawed(name) {
                 self.report.warning(&pool.place, "a pool that no VIP uses", "a use, or no such section");
             }
         }
@@ -218,14 +212,18 @@ impl Sections<'_> {
             used.insert("gre");
         }
         for (name, draft) in self.encapsulations {
-            if let Some(place) = draft.place.as_ref().filter(|_| !used.contains(&**name)) {
+            if let Some(place) = draft.place.as_ref().filter(|_| !used.contains(&**name) && !is_flawed(name))
+            {
                 let found = "an encapsulation that no pool uses";
                 self.report.warning(place, found, "a use, or no such section");
             }
         }
         let names = self.pools.values().flat_map(|pool| &pool.checks);
         let used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
-        for (_, draft) in self.checks.iter().filter(|(name, _)| !used.contains(&***name)) {
+        for (name, draft) in self.checks {
+            if used.contains(&**name) || is_flawed(name) {
+                continue;
+            }
             self.report.warning(&draft.place, "a check that no pool uses", "a use, or no such section");
         }
     }
@@ -317,6 +315,11 @@ impl Sections<'_> {
     fn all_backends(&self) -> Vec<&BackendDraft> {
         in_order(self.pools.values().flat_map(|pool| &pool.backends), |backend| &backend.name.place)
     }
+}
+
+/// Whether this is an impossible name in quotes, which was reported already and can't be referred to.
+fn is_flawed(name: &str) -> bool {
+    name.starts_with('"')
 }
 
 /// Ports of one address and protocol that a service holds.

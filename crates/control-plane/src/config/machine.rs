@@ -24,7 +24,8 @@ impl Machine {
         &self.name
     }
 
-    /// The machines of the same shard are peers; `None`: this one has none.
+    /// The machines of the same shard are peers; `None`: this one has none. A machine serves the VIPs of its shard and
+    /// those without a shard.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
     }
@@ -44,7 +45,7 @@ impl Machine {
 pub(super) struct MachineDraft {
     pub(super) name: Arc<str>,
     pub(super) addresses: Vec<At<IpAddr>>,
-    shard: Option<Arc<str>>,
+    pub(super) shard: Option<Arc<str>>,
     interfaces: Vec<String>,
 }
 

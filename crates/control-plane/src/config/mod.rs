@@ -1,6 +1,6 @@
 //! The configuration file: strict, and checked as a whole before anything of it is used.
 //!
-//! In: TOML text, and a way to read secrets. Out: a [`Config`] of checked values with resolved references
+//! In: TOML text, the files that it includes, and a way to read secrets. Out: a [`Config`] of checked values with resolved references
 //! and flattened pools, or every problem of the file at once, each with line, field, what was found and
 //! what was allowed.
 //! Not here: the snapshot that a configuration becomes, checking backends; BGP (a later version).
@@ -14,6 +14,7 @@ mod cluster;
 mod consistency;
 mod encapsulation;
 mod flatten;
+mod include;
 mod io;
 mod log;
 mod machine;
@@ -26,18 +27,16 @@ mod quantity;
 mod reader;
 mod report;
 mod secret;
+mod shards;
+mod source;
 mod vip;
 
 #[cfg(test)]
 mod tests;
 
-use std::fs::{self, File};
-use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-
-use toml::de::DeTable;
 
 pub use self::address::Prefix;
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
@@ -55,6 +54,7 @@ pub use self::ports::{Ports, Protocol};
 pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::parse_duration;
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
+pub use self::source::Source;
 pub use self::vip::{Hash, Service, Vip};
 
 use self::consistency::Sections;
@@ -69,8 +69,10 @@ use self::vip::VipDraft;
 /// How [`parse`] reads a secret; [`load`] uses [`read_secret`] with the process's environment.
 pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>;
 
-/// One file, checked: every value in its range, every reference resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One configuration, checked: every value in its range, every reference resolved.
+///
+/// Two are equal when they say the same, whichever files they came from.
+#[derive(Clone, Debug)]
 pub struct Config {
     cluster: Cluster,
     machines: Vec<Machine>,
@@ -79,7 +81,26 @@ pub struct Config {
     admin: Admin,
     pools: Vec<Arc<Pool>>,
     vips: Vec<Vip>,
+    sources: Vec<Source>,
 }
+
+impl PartialEq for Config {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { cluster, machines, io, log, admin, pools, vips, sources: _ } = self;
+        (cluster, machines, io, log, admin, pools, vips)
+            == (
+                &other.cluster,
+                &other.machines,
+                &other.io,
+                &other.log,
+                &other.admin,
+                &other.pools,
+                &other.vips,
+            )
+    }
+}
+
+impl Eq for Config {}
 
 impl Config {
     /// What all machines agree on.
@@ -134,6 +155,22 @@ impl Config {
     pub fn vips(&self) -> &[Vip] {
         &self.vips
     }
+
+    /// The VIPs that a machine serves: those of its shard and those without one.
+    pub fn vips_of(&self, machine: &Machine) -> impl Iterator<Item = &Vip> {
+        let shard = machine.shard().map(str::to_owned);
+        self.vips.iter().filter(move |vip| vip.shard().is_none_or(|own| shard.as_deref() == Some(own)))
+    }
+
+    /// The files that it was read from, the first file first.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// SHA-256 of the content of its files: of one file its own; of several that of their digests in order.
+    pub fn digest(&self) -> [u8; 32] {
+        source::digest(&self.sources)
+    }
 }
 
 /// Reads and checks the file at `path`; with the configuration come its warnings.
@@ -149,11 +186,7 @@ pub fn load(path: &Path) -> Result<(Config, Problems), Problems> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    assemble(
-        read_text(path).map_err(|problem| Problems(vec![problem]))?,
-        path,
-        Outside { secrets: Some(secrets) },
-    )
+    assemble(first_text(path)?, path, Outside { secrets: Some(secrets) })
 }
 
 /// As [`load`], on a machine that has neither secrets nor certificates, such as a CI runner: their files are not read,
@@ -162,7 +195,7 @@ pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Proble
 /// # Errors
 /// As [`load`].
 pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems> {
-    assemble(read_text(path).map_err(|problem| Problems(vec![problem]))?, path, Outside { secrets: None })
+    assemble(first_text(path)?, path, Outside { secrets: None })
 }
 
 /// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With
@@ -176,25 +209,28 @@ pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config
     assemble(text.to_owned(), file, Outside { secrets: Some(secrets) })
 }
 
+fn first_text(path: &Path) -> Result<String, Problems> {
+    include::read_text(path, include::MAX_BYTES).map_err(|problem| Problems(vec![problem]))
+}
+
 fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, Problems), Problems> {
     let report = Report::new();
-    let unread = || Problems(vec![Problem::of_file(file, "an incomplete configuration", "a complete one")]);
-    let first = report.add(file, text).ok_or_else(unread)?;
-    let (table, errors) = DeTable::parse_recoverable(&first.text);
-    for error in errors {
-        report.syntax(error.span().map_or(first.text.len(), |span| span.start), error.message());
-    }
-    let root = Root::new(&report, vec![Section::of_file(&report, first.base, table.get_ref())]);
-    let config = read(root, &outside);
-    drop(table);
+    let config = {
+        let parts = include::gather(&report, file, text);
+        let sections = parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
+        read(Root::new(&report, sections.collect()), &outside)
+    };
+    let sources = Source::all(&report);
     let problems = report.finish()?;
     // Without an error everything was read; should that fail to hold, no half configuration gets out.
-    config.map(|config| (config, problems)).ok_or_else(unread)
+    let unread = || Problems(vec![Problem::of_file(file, "an incomplete configuration", "a complete one")]);
+    config.map(|config| (Config { sources, ..config }, problems)).ok_or_else(unread)
 }
 
 /// Reads all sections before any is judged missing, so that every problem is reported.
 fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
     let report = root.report;
+    root.each("include");
     for node in root.each("schema") {
         node.number(1..=1);
     }
@@ -209,7 +245,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
     let vips = VipDraft::read_all(&mut root);
     let admin = root.once("admin").and_then(|node| node.section());
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
-    root.finish(&["include", "prefix_group", "bgp"]);
+    root.finish(&["prefix_group", "bgp"]);
     let flattened =
         Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
     let sections = Sections {
@@ -230,29 +266,6 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
         admin,
         vips: vips.iter().map(|vip| vip.build(&flattened)).collect::<Option<_>>()?,
         pools: flattened,
+        sources: Vec::new(),
     })
 }
-
-fn read_text(path: &Path) -> Result<String, Problem> {
-    const READABLE: &str = "a readable TOML file";
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => Problem::of_file(path, "no such file", READABLE),
-        _ => Problem::of_file(path, error.to_string(), READABLE),
-    };
-    if fs::metadata(path).map_err(failed)?.is_dir() {
-        return Err(Problem::of_file(path, "a folder", READABLE));
-    }
-    let mut bytes = Vec::new();
-    // A device or a pipe may have no end: one byte past the limit is enough to know.
-    File::open(path).map_err(failed)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(Problem::of_file(path, "over 16 MiB", "at most 16 MiB"));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let line = error.as_bytes().iter().take(valid).filter(|&&byte| byte == b'\n').count() + 1;
-        Problem::of_file(path, format!("a byte that is not UTF-8 in line {line}"), "UTF-8")
-    })
-}
-
-const MAX_FILE_BYTES: u64 = 16 << 20;

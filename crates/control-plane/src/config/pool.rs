@@ -74,6 +74,7 @@ impl Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub(super) name: Arc<str>,
+    pub(super) shard: Option<Arc<str>>,
     pub(super) members: Vec<Member>,
     pub(super) fallback: Option<Fallback>,
     pub(super) slow_start: Option<Duration>,
@@ -111,6 +112,11 @@ impl Pool {
         &self.name
     }
 
+    /// The shard whose VIPs may use it; `None`: any VIP may.
+    pub fn shard(&self) -> Option<&str> {
+        self.shard.as_deref()
+    }
+
     /// Its backends, each once, in the order of their names; at least one.
     pub fn members(&self) -> &[Member] {
         &self.members
@@ -130,6 +136,7 @@ impl Pool {
 /// A pool as written.
 pub(super) struct PoolDraft {
     pub(super) place: Place,
+    pub(super) shard: Option<Arc<str>>,
     /// `None`: the built-in `gre`.
     pub(super) encapsulation: Option<At<Arc<str>>>,
     pub(super) backends: Vec<BackendDraft>,
@@ -156,6 +163,7 @@ impl PoolDraft {
     fn empty(place: Place) -> Self {
         Self {
             place,
+            shard: None,
             encapsulation: None,
             backends: Vec::new(),
             pools: Vec::new(),
@@ -173,6 +181,7 @@ impl PoolDraft {
     fn read(node: &Node<'_>) -> Self {
         let mut draft = Self::empty(node.place.clone());
         let Some(mut section) = node.section() else { return draft };
+        draft.shard = section.optional("shard").and_then(|node| node.name());
         let encapsulation = section.optional("encapsulation");
         let backends = section.optional("backends");
         let pools = section.optional("pools");

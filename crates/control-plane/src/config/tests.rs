@@ -1,10 +1,14 @@
 //! The whole road from text to [`Config`]: what each file below tells of the rooms, and the harness they share.
 
+mod admin;
 mod any_input;
+mod checks;
+mod fallbacks;
 mod files;
 mod pools;
 mod refusals;
 mod services;
+mod size;
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -15,6 +15,7 @@ use super::report::{At, Place};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vip {
     name: Arc<str>,
+    shard: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
     services: Vec<Service>,
 }
@@ -23,6 +24,11 @@ impl Vip {
     /// The name.
     pub fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// The shard whose machines serve it; `None`: every machine does.
+    pub fn shard(&self) -> Option<&str> {
+        self.shard.as_deref()
     }
 
     /// Its addresses, at least one, each once.
@@ -81,7 +87,8 @@ pub enum Hash {
 /// A VIP as written.
 pub(super) struct VipDraft {
     pub(super) place: Place,
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
+    pub(super) shard: Option<Arc<str>>,
     pub(super) addresses: Vec<At<IpAddr>>,
     pub(super) services: Vec<ServiceDraft>,
     /// The pools that its services name, those of services with errors too.
@@ -111,11 +118,12 @@ impl VipDraft {
         };
         let addresses = self.addresses.iter().map(|address| address.value).collect();
         let services = self.services.iter().map(service).collect::<Option<_>>()?;
-        Some(Vip { name: Arc::clone(&self.name), addresses, services })
+        Some(Vip { name: Arc::clone(&self.name), shard: self.shard.clone(), addresses, services })
     }
 
     fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
+        let shard = section.optional("shard").and_then(|node| node.name());
         let addresses = section.optional("addresses");
         let services = section.required("services", SERVICES).and_then(|node| node.items(SERVICES));
         // Until groups are served, a VIP that has one instead of addresses hears of the group alone.
@@ -130,7 +138,7 @@ impl VipDraft {
         let services = services.unwrap_or_default();
         let services = services.iter().filter_map(|node| read_service(node, &mut pools)).collect();
         let place = node.place.clone();
-        Some(Self { place, name, addresses: read_addresses(&addresses), services, pools })
+        Some(Self { place, name, shard, addresses: read_addresses(&addresses), services, pools })
     }
 }
 

@@ -236,7 +236,7 @@ fn read_name(text: &str) -> Option<Arc<str>> {
     let name = if text == "." { text } else { text.strip_suffix('.').unwrap_or(text) };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(plain);
-    (name == "." || name.len() <= 253 && name.split('.').all(label)).then(|| Arc::from(name))
+    (text == "." || name.len() <= 253 && name.split('.').all(label)).then(|| Arc::from(name))
 }
 
 fn is_token(text: &str) -> bool {

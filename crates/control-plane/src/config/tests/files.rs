@@ -10,10 +10,10 @@ use super::{EXAMPLE, KEY};
 use crate::config::{SecretName, load, parse, read_secret};
 
 /// A folder of its own for one test; gone with it.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::SeqCst);
         let path = std::env::temp_dir().join(format!("sluicegate-config-{}-{number}", std::process::id()));
@@ -21,7 +21,7 @@ impl Folder {
         Self(path)
     }
 
-    fn write(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
+    pub(super) fn write(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();

@@ -57,7 +57,6 @@ fn keys_of_later_versions_are_refused_by_name() {
     const NO: &str = "not supported by this version";
     const OUT: &str = "leave it out";
     check(&[
-        ("", "include = [\"x\"]\n", &[(1, "include", NO, OUT)]),
         ("batch = 64", "threads = 4", &[(8, "io.threads", NO, OUT)]),
         ("batch = 64", "mode = \"af-packet\"", &[(8, "io.mode", NO, "\"af-xdp\"")]),
         ("batch = 64", "steering = \"software\"", &[(8, "io.steering", NO, "\"hardware\"")]),

@@ -1,0 +1,202 @@
+//! `include = ["vips/*.toml"]`: one configuration in several files.
+//!
+//! In: the first file. Out: the tables of all files, and their texts in the report, in their order: a file, then what it
+//! includes, each pattern's matches by name. That order is the same on every machine.
+//! A file that several include is read once. Not here: how sections merge (`reader`).
+//! Limits: 1,024 files, 16 deep, 16 MiB together.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::problem::Problem;
+use super::reader::{Node, Section, quote};
+use super::report::{At, MAX_FILES, Place, Report};
+
+/// One file: where it begins, and what it says.
+pub(super) struct Part<'a> {
+    pub(super) base: usize,
+    pub(super) table: Spanned<DeTable<'a>>,
+}
+
+/// The first file and all that it includes.
+pub(super) fn gather<'a>(report: &'a Report, path: &Path, text: String) -> Vec<Part<'a>> {
+    let left = MAX_BYTES.saturating_sub(text.len() as u64);
+    let mut gatherer = Gatherer { report, parts: Vec::new(), seen: BTreeMap::new(), path: Vec::new(), left };
+    gatherer.file(path, text, None);
+    gatherer.parts
+}
+
+struct Gatherer<'a> {
+    report: &'a Report,
+    parts: Vec<Part<'a>>,
+    /// By its real name whether a file was read; `false`: it is on the path.
+    seen: BTreeMap<PathBuf, bool>,
+    /// The files from the first to the one that is being read.
+    path: Vec<PathBuf>,
+    /// How many bytes all further files may have.
+    left: u64,
+}
+
+impl<'a> Gatherer<'a> {
+    /// Keeps a file and follows its includes; `place` is where it was asked for.
+    fn file(&mut self, path: &Path, text: String, place: Option<&Place>) {
+        let Some(kept) = self.report.add(path, text) else {
+            let place = place.cloned().unwrap_or(Place { offset: 0, field: String::new() });
+            self.report.error(
+                &place,
+                format!("over {MAX_FILES} files"),
+                format!("at most {MAX_FILES} files"),
+            );
+            return;
+        };
+        let (table, errors) = DeTable::parse_recoverable(&kept.text);
+        for error in errors {
+            let at = error.span().map_or(kept.text.len(), |span| span.start);
+            self.report.syntax(kept.base + at, error.message());
+        }
+        let real = real(path);
+        self.seen.insert(real.clone(), false);
+        self.path.push(path.to_owned());
+        let wanted = self.wanted(kept.base, &table);
+        self.parts.push(Part { base: kept.base, table });
+        for file in wanted {
+            self.include(&file);
+        }
+        self.path.pop();
+        self.seen.insert(real, true);
+    }
+
+    /// The files that a file names, patterns resolved.
+    fn wanted(&self, base: usize, table: &Spanned<DeTable<'a>>) -> Vec<At<PathBuf>> {
+        let mut section = Section::of_file(self.report, base, table.get_ref());
+        let nodes = section.optional("include").and_then(|node| node.list(INCLUDE)).unwrap_or_default();
+        nodes.iter().flat_map(files).collect()
+    }
+
+    fn include(&mut self, file: &At<PathBuf>) {
+        let At { value: path, place } = file;
+        match self.seen.get(&real(path)) {
+            Some(true) => return,
+            Some(false) => return self.ring(path, place),
+            None => {}
+        }
+        if self.path.len() >= MAX_DEPTH {
+            let found = format!("{} inside {MAX_DEPTH} files", quote(&path.display().to_string()));
+            self.report.error(place, found, format!("files at most {MAX_DEPTH} deep"));
+            return;
+        }
+        // A pipe would wait for a writer.
+        let text = if fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
+            Err(Problem::of_file(path, "not a regular file", READABLE))
+        } else {
+            read_text(path, self.left)
+        };
+        match text {
+            Ok(text) => {
+                self.left -= text.len() as u64;
+                self.file(path, text, Some(place));
+            }
+            Err(problem) => self.report.unreadable(place, &problem),
+        }
+    }
+
+    fn ring(&self, path: &Path, place: &Place) {
+        let target = real(path);
+        let ring = self.path.iter().skip_while(|step| real(step) != target).map(PathBuf::as_path);
+        let names: Vec<String> = ring.chain([path]).map(|step| step.display().to_string()).collect();
+        self.report.error(
+            place,
+            format!("the loop {}", quote_all(&names)),
+            "files that do not include themselves",
+        );
+    }
+}
+
+/// The files that one element of `include` means.
+fn files(node: &Node<'_>) -> Vec<At<PathBuf>> {
+    let good = |text: &&str| !text.is_empty() && text.len() <= 1_024 && !text.contains('\0');
+    let relative = |text: &str| !Path::new(text).is_absolute() && !text.contains("**");
+    let name = node.parse(NAME, |text| Some(text).filter(good).filter(|text| relative(text)));
+    let Some(name) = name else { return Vec::new() };
+    let folder = node.folder();
+    if !name.contains(['*', '?', '[']) {
+        return vec![node.at(folder.join(name))];
+    }
+    let pattern = if folder.as_os_str().is_empty() {
+        name.to_owned()
+    } else {
+        format!("{}/{name}", glob::Pattern::escape(&folder.display().to_string()))
+    };
+    let options = glob::MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+    };
+    let paths = match glob::glob_with(&pattern, options) {
+        Ok(paths) => paths,
+        Err(error) => {
+            node.report.error(&node.place, format!("{} ({})", quote(name), error.msg), NAME);
+            return Vec::new();
+        }
+    };
+    let mut files = Vec::new();
+    for path in paths.take(MAX_FILES + 1) {
+        match path {
+            Ok(path) => files.push(node.at(path)),
+            Err(error) => {
+                let found = format!("{}: {}", quote(&error.path().display().to_string()), error.error());
+                node.report.error(&node.place, found, "a folder that can be read");
+            }
+        }
+    }
+    if files.is_empty() {
+        let found = format!("{}, which matches no file", quote(name));
+        node.report.warning(&node.place, found, "a pattern that matches, or nothing here");
+    }
+    files
+}
+
+/// What tells a file from others, under whichever name it comes.
+fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn quote_all(names: &[String]) -> String {
+    let escaped: Vec<String> = names.iter().map(|name| name.escape_debug().to_string()).collect();
+    escaped.join(" -> ")
+}
+
+/// Reads a file of at most `most` bytes, which is at most 16 MiB.
+pub(super) fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Problem::of_file(path, "no such file", READABLE),
+        _ => Problem::of_file(path, error.to_string(), READABLE),
+    };
+    if fs::metadata(path).map_err(failed)?.is_dir() {
+        return Err(Problem::of_file(path, "a folder", READABLE));
+    }
+    let mut bytes = Vec::new();
+    // A device or a pipe may have no end: one byte past the limit is enough to know.
+    File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > most {
+        let all = if most < MAX_BYTES { " in all files together" } else { "" };
+        return Err(Problem::of_file(path, format!("over 16 MiB{all}"), "at most 16 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes().iter().take(valid).filter(|&&byte| byte == b'\n').count() + 1;
+        Problem::of_file(path, format!("a byte that is not UTF-8 in line {line}"), "UTF-8")
+    })
+}
+
+/// How much all files together may hold.
+pub(super) const MAX_BYTES: u64 = 16 << 20;
+const MAX_DEPTH: usize = 16;
+const READABLE: &str = "a readable TOML file";
+const INCLUDE: &str = "a list of files or patterns such as [\"vips/*.toml\"]";
+const NAME: &str = "a file or a pattern with *, ? or [a-z], relative to this file's folder, without **";

@@ -1,0 +1,54 @@
+//! A configuration of the size of a large cluster.
+
+use std::time::Instant;
+
+use super::parsed;
+
+/// `vips` VIPs over `pools` pools of `backends` backends each, all under distinct names and addresses.
+fn cluster(vips: usize, pools: usize, backends: usize) -> String {
+    let mut text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
+                    interfaces = [\"eth0\"]\n[check.web]\nhttp = { port = 80 }\n"
+        .to_owned();
+    for pool in 0..pools {
+        text.push_str(&format!("[pool.p{pool}]\nchecks = [\"web\"]\nbackends = [\n"));
+        for backend in 0..backends {
+            let number = pool * backends + backend;
+            let address = format!("198.{}.{}.{}", 18 + number / 65_536, number / 256 % 256, number % 256);
+            text.push_str(&format!("  {{ name = \"b{number}\", address = \"{address}\", weight = 2 }},\n"));
+        }
+        text.push_str("]\n");
+    }
+    for vip in 0..vips {
+        let (high, low) = (vip / 200, vip % 200);
+        text.push_str(&format!(
+            "[vip.v{vip}]\naddresses = [\"203.0.113.{low}\", \"2001:db8:f::{vip:x}\"]\nservices = [\n  \
+             {{ ports = [{port}, {tls}], protocol = \"tcp\", pool = \"p{pool}\" }},\n]\n",
+            port = 1_000 + high,
+            tls = 2_000 + high,
+            pool = vip % pools,
+        ));
+    }
+    text
+}
+
+#[test]
+fn a_large_cluster_is_read() {
+    let (config, warnings) = parsed(&cluster(1_000, 200, 100)).unwrap();
+    assert_eq!((config.vips().len(), config.pools().len(), warnings.to_string()), (1_000, 200, String::new()));
+    assert!(config.pools().iter().all(|pool| pool.members().len() == 100));
+}
+
+#[test]
+#[ignore = "prints a figure: 1,000 VIPs over 200 pools of 100 backends are to take well under 150 ms in release"]
+fn how_long_a_large_cluster_takes() {
+    let text = cluster(1_000, 200, 100);
+    let mut spans: Vec<_> = (0..21)
+        .map(|_| {
+            let start = Instant::now();
+            assert!(parsed(&text).is_ok());
+            start.elapsed()
+        })
+        .collect();
+    spans.sort_unstable();
+    println!("{} bytes: median {:?}, worst {:?}", text.len(), spans[10], spans[20]);
+}

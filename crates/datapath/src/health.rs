@@ -1,0 +1,285 @@
+//! Whether the forwarder does its work.
+//!
+//! In: each thread's count of turns, its socket, the program's counts, the interface. Out: [`Health`], in words and as
+//! an enum. Not here: what follows from it (the binary tells readiness, announcers and the service manager).
+//! Invariant: nothing is asked of a packet thread: it counts its turns as ever, and all looking is done from outside.
+//! Seen within a second when looked at four times a second: a thread that sleeps makes ten turns a second, so one that
+//! made none for half a second hangs, or is starved of its processor; it is at fault only if packets wait for it.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
+
+use crate::interface::{self, Interface, InterfaceError};
+use crate::thread::SocketCounters;
+
+/// Whether packets for VIPs are carried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// All threads, sockets and the program are at work.
+    #[default]
+    Healthy,
+    /// What is wrong, at least one thing.
+    Unhealthy(Vec<Problem>),
+}
+
+/// One thing that keeps packets from being carried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// Packets wait in its ring, and the thread makes no turn.
+    ThreadStuck {
+        /// The thread's number, which is its queue's.
+        thread: usize,
+    },
+    /// The thread has ended, though nobody stopped it.
+    ThreadEnded {
+        /// The thread's number, which is its queue's.
+        thread: usize,
+    },
+    /// The kernel took the socket from its queue. It does not come back: a restart binds new ones.
+    SocketLost {
+        /// The queue.
+        queue: usize,
+    },
+    /// Packets for VIPs arrived where no socket is, though each queue had one at the start: a socket was taken out of the
+    /// program's map, or the interface got more queues. A restart binds all.
+    QueueWithoutSocket,
+    /// No XDP program is on the interface.
+    ProgramMissing {
+        /// The interface.
+        interface: String,
+    },
+    /// Another XDP program is on the interface.
+    ProgramReplaced {
+        /// The interface.
+        interface: String,
+        /// The kernel's id of that program.
+        program: u32,
+    },
+    /// The interface is gone, or another one has its name.
+    InterfaceGone {
+        /// The interface.
+        interface: String,
+    },
+}
+
+impl Health {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        *self == Self::Healthy
+    }
+
+    fn of(problems: Vec<Problem>) -> Self {
+        if problems.is_empty() { Self::Healthy } else { Self::Unhealthy(problems) }
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Healthy => f.write_str("healthy"),
+            Self::Unhealthy(problems) => {
+                let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                f.write_str(&words.join("; "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThreadStuck { thread } => {
+                write!(f, "packet thread {thread} makes no progress though packets wait")
+            }
+            Self::ThreadEnded { thread } => write!(f, "packet thread {thread} has ended"),
+            Self::SocketLost { queue } => write!(f, "queue {queue} has lost its socket"),
+            Self::QueueWithoutSocket => f.write_str("packets for VIPs arrive on a queue without a socket"),
+            Self::ProgramMissing { interface } => write!(f, "no XDP program is on {interface}"),
+            Self::ProgramReplaced { interface, program } => {
+                write!(f, "another XDP program, id {program}, is on {interface}")
+            }
+            Self::InterfaceGone { interface } => write!(f, "interface {interface} is gone"),
+        }
+    }
+}
+
+/// What is known of one thread's turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    turns: u64,
+    since: Instant,
+}
+
+impl Progress {
+    /// Nothing is known before `now`.
+    #[must_use]
+    pub const fn new(now: Instant) -> Self {
+        Self { turns: 0, since: now }
+    }
+
+    /// Whether the thread hangs: no turn for half a second, and packets wait. `waiting` is asked in the first case
+    /// only.
+    pub fn is_stuck(&mut self, now: Instant, turns: u64, waiting: impl FnOnce() -> bool) -> bool {
+        if turns != self.turns {
+            *self = Self { turns, since: now };
+            return false;
+        }
+        now.duration_since(self.since) >= STUCK_AFTER && waiting()
+    }
+}
+
+/// Looks at one data plane.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    queues: Vec<Queue>,
+    /// The kernel's id of our program.
+    program: u32,
+    /// Packets on a queue without a socket are no surprise: the settings leave queues without one.
+    some_without_socket: bool,
+    without_socket: bool,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// A second descriptor of the thread's socket, so that it can be looked at whatever became of the thread.
+    socket: OwnedFd,
+    progress: Progress,
+    lost: bool,
+}
+
+impl Monitor {
+    pub(crate) fn new(program: u32, some_without_socket: bool) -> Self {
+        Self { queues: Vec::new(), program, some_without_socket, without_socket: false }
+    }
+
+    /// The next queue's socket.
+    pub(crate) fn add(&mut self, socket: BorrowedFd<'_>) -> std::io::Result<()> {
+        let socket = socket.try_clone_to_owned()?;
+        self.queues.push(Queue { socket, progress: Progress::new(Instant::now()), lost: false });
+        Ok(())
+    }
+
+    pub(crate) fn look(
+        &mut self,
+        interface: &Interface,
+        threads: &[JoinHandle<()>],
+        counters: &[Arc<SocketCounters>],
+        no_socket: u64,
+    ) -> Health {
+        let now = Instant::now();
+        let mut problems = Vec::new();
+        for (number, ((queue, thread), counters)) in
+            self.queues.iter_mut().zip(threads).zip(counters).enumerate()
+        {
+            problems.extend(queue.look(now, number, thread, counters));
+        }
+        // What was lost does not come back by itself, and the first packet may be the last that tells of it.
+        self.without_socket |= !self.some_without_socket && no_socket > 0;
+        problems.extend(self.without_socket.then_some(Problem::QueueWithoutSocket));
+        problems.extend(program_problem(interface, self.program));
+        Health::of(problems)
+    }
+}
+
+impl Queue {
+    fn look(
+        &mut self,
+        now: Instant,
+        number: usize,
+        thread: &JoinHandle<()>,
+        counters: &SocketCounters,
+    ) -> Option<Problem> {
+        // Reading the socket's error clears it.
+        self.lost |= getsockopt(&self.socket, sockopt::SocketError).is_ok_and(|error| error != 0);
+        if thread.is_finished() {
+            return Some(Problem::ThreadEnded { thread: number });
+        }
+        if self.lost {
+            return Some(Problem::SocketLost { queue: number });
+        }
+        let turns = counters.turns.load(Ordering::Relaxed);
+        let stuck = self.progress.is_stuck(now, turns, || has_packets(self.socket.as_fd()));
+        stuck.then_some(Problem::ThreadStuck { thread: number })
+    }
+}
+
+/// Whether packets wait in a socket's receive ring.
+fn has_packets(socket: BorrowedFd<'_>) -> bool {
+    let mut wanted = [PollFd::new(socket, PollFlags::POLLIN)];
+    poll(&mut wanted, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        && wanted[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+}
+
+fn program_problem(ours: &Interface, program: u32) -> Option<Problem> {
+    let interface = || ours.name.clone();
+    match interface::xdp_program(&ours.name) {
+        Ok((index, Some(found))) if (index, found) == (ours.index, program) => None,
+        Ok((index, _)) if index != ours.index => Some(Problem::InterfaceGone { interface: interface() }),
+        Ok((_, Some(found))) => Some(Problem::ProgramReplaced { interface: interface(), program: found }),
+        Ok((_, None)) => Some(Problem::ProgramMissing { interface: interface() }),
+        Err(InterfaceError::Absent { .. }) => Some(Problem::InterfaceGone { interface: interface() }),
+        // The kernel had no time to answer, or no memory: no sign that the program is gone.
+        Err(_) => None,
+    }
+}
+
+/// A thread that sleeps turns every 100 ms.
+const STUCK_AFTER: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The turns, whether packets wait, and whether that is stuck.
+    type Look = (u64, bool, bool);
+
+    const LOOK: Duration = Duration::from_millis(250);
+
+    #[test]
+    fn only_a_thread_that_stands_still_while_packets_wait_is_stuck() {
+        let start = Instant::now();
+        let at = |looks: u32| start + LOOK * looks;
+        let table: [(&str, &[Look]); 5] = [
+            ("busy", &[(1, true, false), (2, true, false), (3, true, false), (4, true, false)]),
+            ("asleep", &[(1, false, false), (1, false, false), (1, false, false), (1, false, false)]),
+            ("stuck", &[(1, true, false), (1, true, false), (1, true, true), (1, true, true)]),
+            ("stuck, and one packet later", &[(1, false, false), (1, false, false), (1, true, true)]),
+            ("free again", &[(1, true, false), (1, true, false), (1, true, true), (2, true, false)]),
+        ];
+        for (name, looks) in table {
+            let mut progress = Progress::new(start);
+            for (n, &(turns, waiting, stuck)) in (0..).zip(looks) {
+                assert_eq!(progress.is_stuck(at(n), turns, || waiting), stuck, "{name}, look {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_never_turned_is_stuck_too() {
+        let start = Instant::now();
+        let mut progress = Progress::new(start);
+        assert!(!progress.is_stuck(start + LOOK, 0, || true));
+        assert!(progress.is_stuck(start + 2 * LOOK, 0, || true));
+    }
+
+    #[test]
+    fn health_says_everything_that_is_wrong() {
+        assert_eq!((Health::of(vec![]), Health::of(vec![]).to_string()), (Health::Healthy, "healthy".into()));
+        let health = Health::of(vec![
+            Problem::ThreadStuck { thread: 1 },
+            Problem::ProgramMissing { interface: "eth0".into() },
+        ]);
+        assert!(!health.is_healthy());
+        let words = "packet thread 1 makes no progress though packets wait; no XDP program is on eth0";
+        assert_eq!(health.to_string(), words);
+    }
+}

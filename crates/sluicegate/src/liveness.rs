@@ -1,0 +1,146 @@
+//! Whether the balancer carries traffic, and whether it should be sent any: for `/healthz`, `/readyz`, announcers, the
+//! service manager and the log.
+//!
+//! In: what the data plane says of itself, looked at every [`EVERY`]; the start of a drain. Out: a watched [`State`], one
+//! log line for each change, and heartbeats while the forwarder is healthy.
+//! Invariant: a heartbeat says that the control loop turns (it sends it) and that the packet threads do (it looked).
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use datapath::Health;
+use tokio::sync::watch;
+
+use crate::notify::Notifier;
+
+/// What others may go by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Of the forwarder.
+    pub(crate) health: Health,
+    /// The end has begun: no new traffic.
+    pub(crate) draining: bool,
+}
+
+impl State {
+    /// Whether traffic should be sent here.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.health.is_healthy() && !self.draining
+    }
+}
+
+/// Keeps the [`State`].
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    state: watch::Sender<State>,
+    manager: Rc<Notifier>,
+    heart: Option<Heart>,
+}
+
+impl Liveness {
+    /// Healthy until it is looked at.
+    pub(crate) fn new(manager: Rc<Notifier>) -> Self {
+        let heart = manager.watchdog_time().map(Heart::new);
+        Self { state: watch::Sender::new(State::default()), manager, heart }
+    }
+
+    /// Follows the state.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Takes over what the data plane says now.
+    pub(crate) fn take(&mut self, health: Health, now: Instant) {
+        if health.is_healthy() && self.heart.as_mut().is_some_and(|heart| heart.beats(now)) {
+            self.manager.heartbeat();
+        }
+        if self.state.borrow().health == health {
+            return;
+        }
+        match &health {
+            Health::Healthy => tracing::info!("the forwarder is healthy again"),
+            unhealthy => tracing::error!(why = %unhealthy, "the forwarder is unhealthy"),
+        }
+        self.manager.status(&health.to_string());
+        self.state.send_modify(|state| state.health = health);
+    }
+
+    /// Not ready from now on.
+    pub(crate) fn drain(&mut self) {
+        self.state.send_modify(|state| state.draining = true);
+    }
+}
+
+/// When heartbeats are due.
+#[derive(Debug)]
+struct Heart {
+    every: Duration,
+    last: Option<Instant>,
+}
+
+impl Heart {
+    /// Twice in the time that the manager waits, and not later for the grain of the looks.
+    fn new(watchdog_time: Duration) -> Self {
+        Self { every: (watchdog_time / 2).saturating_sub(EVERY), last: None }
+    }
+
+    fn beats(&mut self, now: Instant) -> bool {
+        let due = self.last.is_none_or(|last| now.duration_since(last) >= self.every);
+        if due {
+            self.last = Some(now);
+        }
+        due
+    }
+}
+
+/// How often the data plane is looked at.
+pub(crate) const EVERY: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use datapath::Problem;
+
+    use super::*;
+
+    fn ill() -> Health {
+        Health::Unhealthy(vec![Problem::ThreadStuck { thread: 0 }])
+    }
+
+    #[test]
+    fn ready_is_healthy_and_not_draining() {
+        let mut liveness = Liveness::new(Rc::default());
+        let state = liveness.subscribe();
+        assert!(state.borrow().is_ready());
+        liveness.take(ill(), Instant::now());
+        assert!(!state.borrow().is_ready() && state.borrow().health == ill());
+        liveness.take(Health::Healthy, Instant::now());
+        assert!(state.borrow().is_ready());
+        liveness.drain();
+        assert!(!state.borrow().is_ready() && state.borrow().health.is_healthy());
+    }
+
+    #[test]
+    fn followers_hear_of_changes_alone() {
+        let mut liveness = Liveness::new(Rc::default());
+        let mut state = liveness.subscribe();
+        for (health, news) in
+            [(Health::Healthy, false), (ill(), true), (ill(), false), (Health::Healthy, true)]
+        {
+            liveness.take(health, Instant::now());
+            assert_eq!(state.has_changed().unwrap(), news);
+            state.mark_unchanged();
+        }
+    }
+
+    #[test]
+    fn no_two_heartbeats_are_further_apart_than_half_the_managers_time() {
+        for millis in [1, 400, 500, 2_000, 3_100, 10_000, 30_000] {
+            let (watchdog, start) = (Duration::from_millis(millis), Instant::now());
+            let mut heart = Heart::new(watchdog);
+            let beats: Vec<Duration> =
+                (0..400).map(|n| EVERY * n).filter(|since| heart.beats(start + *since)).collect();
+            let apart = beats.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+            assert!(beats[0].is_zero() && apart <= (watchdog / 2).max(EVERY), "{millis} ms: {apart:?}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What the process may do, and giving up what it does not need.
+//!
+//! At the start of `run`, before any other thread: nothing that is executed can gain privileges. After set-up: all
+//! capabilities but those that the control loop needs while it runs. Packet threads give up all when they start
+//! (`datapath`). A capability belongs to a thread: threads that the loop starts later have the loop's.
+//! Source: capabilities(7), prctl(2) PR_SET_NO_NEW_PRIVS, Linux `kernel/bpf/syscall.c`.
+
+use std::fs;
+
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
+
+/// Nothing that this process executes gains privileges, from its file or as root.
+pub(crate) fn seal() {
+    if let Err(error) = set_no_new_privs(true) {
+        tracing::warn!(%error, "no_new_privs is not set");
+    }
+    // Without CAP_SETPCAP this is refused, and then whoever started us has drawn the bounds.
+    for capability in CapabilitySet::all() {
+        if remove_capability_from_bounding_set(capability).is_err() {
+            return;
+        }
+    }
+}
+
+/// Gives up, for the calling thread, what set-up alone needed. `can_change_filter` is asked whether the filter's maps can
+/// be changed without a capability: since Linux 5.19 a descriptor is enough.
+pub(crate) fn give_up(can_change_filter: impl FnOnce() -> bool) -> std::io::Result<()> {
+    let had = capabilities(None)?.permitted;
+    let lasting =
+        had & LASTING.iter().fold(CapabilitySet::empty(), |all, (capability, _, _)| all | *capability);
+    let sets =
+        |effective, permitted| CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets(lasting, had))?;
+    let kept = if can_change_filter() { lasting } else { lasting | had & for_maps(had) };
+    set_capabilities(None, sets(kept, kept))?;
+    tracing::info!(
+        kept = %words(kept),
+        given_up = (had - kept).iter().count(),
+        "capabilities that only the start needs are given up"
+    );
+    for (thread, more) in threads_with_more(kept)? {
+        tracing::warn!(
+            thread,
+            capabilities = format!("{more:#x}"),
+            "a thread that started earlier keeps more"
+        );
+    }
+    Ok(())
+}
+
+/// Kernels before 5.8 know CAP_SYS_ADMIN alone.
+fn for_maps(had: CapabilitySet) -> CapabilitySet {
+    if had.contains(CapabilitySet::BPF) { CapabilitySet::BPF } else { CapabilitySet::SYS_ADMIN }
+}
+
+fn words(kept: CapabilitySet) -> String {
+    let lasting = LASTING.iter().filter(|(capability, _, _)| kept.contains(*capability));
+    let mut words: Vec<String> = lasting.map(|(_, name, why)| format!("{name}: {why}")).collect();
+    if kept.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN) {
+        words.push("CAP_BPF or CAP_SYS_ADMIN: this kernel asks for it when VIPs change in the filter".into());
+    }
+    if words.is_empty() { "none".into() } else { words.join("; ") }
+}
+
+/// Threads of this process that may do more than `kept`: their names and their capabilities.
+fn threads_with_more(kept: CapabilitySet) -> std::io::Result<Vec<(String, u64)>> {
+    let mut found = Vec::new();
+    for thread in fs::read_dir("/proc/self/task")? {
+        // One that has just ended is no matter.
+        let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
+        let Some(permitted) = field(&status, "CapPrm:").and_then(|mask| u64::from_str_radix(mask, 16).ok())
+        else {
+            continue;
+        };
+        if permitted & !kept.bits() != 0 {
+            found.push((field(&status, "Name:").unwrap_or_default().to_owned(), permitted));
+        }
+    }
+    Ok(found)
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// What the control loop needs while it runs, and for what.
+const LASTING: [(CapabilitySet, &str, &str); 2] = [
+    (
+        CapabilitySet::NET_ADMIN,
+        "CAP_NET_ADMIN",
+        "tells the kernel to ask for neighbours, marks checks that go through a tunnel",
+    ),
+    (
+        CapabilitySet::NET_RAW,
+        "CAP_NET_RAW",
+        "raw sockets of checks through a tunnel, which a reload may bring",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_what_is_kept() {
+        let both = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        assert!(words(both).contains("CAP_NET_ADMIN: tells") && words(both).contains("CAP_NET_RAW: raw"));
+        assert!(!words(both).contains("CAP_BPF") && words(both | CapabilitySet::BPF).contains("CAP_BPF"));
+        assert_eq!(words(CapabilitySet::empty()), "none");
+    }
+
+    #[test]
+    fn a_thread_keeps_what_lasts_and_what_the_filter_proves_to_need() {
+        // Capabilities are a thread's own: this one is thrown away. Without root there is nothing to give up.
+        let left = |can_change: bool| {
+            std::thread::spawn(move || {
+                let had = capabilities(None).unwrap().permitted;
+                give_up(move || {
+                    assert!(!capabilities(None).unwrap().effective.contains(CapabilitySet::BPF));
+                    can_change
+                })
+                .unwrap();
+                let sets = capabilities(None).unwrap();
+                assert_eq!(sets.effective, sets.permitted);
+                (had, sets.permitted)
+            })
+            .join()
+            .unwrap()
+        };
+        let lasting = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        let (had, kept) = left(true);
+        assert_eq!(kept, had & lasting);
+        let (had, kept) = left(false);
+        assert_eq!(kept, had & (lasting | for_maps(had)));
+    }
+}

@@ -1,0 +1,85 @@
+//! The end that an operator asked for: from the first SIGTERM or SIGINT to the last packet.
+//!
+//! In: the drain time, how many packets were forwarded, the time. Out: whether it is over, and why.
+//! Nobody is told here; `liveness` says at once that the balancer is not ready, so that announcers withdraw and whoever
+//! asks `/readyz` sends traffic elsewhere. Meanwhile packets are forwarded as ever, since routers and clients take time.
+//! It is over when the drain time has passed, or earlier when no packet was forwarded for [`QUIET`]: then nobody sends
+//! any more. A second signal ends at once.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// A drain that is going on.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    began: Instant,
+    at_most: Duration,
+    forwarded: u64,
+    last_moved: Instant,
+}
+
+/// Why a drain is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The drain time has passed.
+    Passed,
+    /// No packet was forwarded for [`QUIET`].
+    Quiet,
+}
+
+impl Drain {
+    /// A drain of at most `at_most`; `forwarded` counts all packets up to now.
+    pub(crate) fn begin(now: Instant, at_most: Duration, forwarded: u64) -> Self {
+        Self { began: now, at_most, forwarded, last_moved: now }
+    }
+
+    /// Whether it is over.
+    pub(crate) fn look(&mut self, now: Instant, forwarded: u64) -> Option<Over> {
+        if forwarded != self.forwarded {
+            (self.forwarded, self.last_moved) = (forwarded, now);
+        }
+        if now.duration_since(self.began) >= self.at_most {
+            return Some(Over::Passed);
+        }
+        (now.duration_since(self.last_moved) >= QUIET).then_some(Over::Quiet)
+    }
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => f.write_str("the drain time has passed"),
+            Self::Quiet => write!(f, "no packet was forwarded for {QUIET:?}"),
+        }
+    }
+}
+
+/// Whoever was told has gone elsewhere by then, and nobody else sends.
+const QUIET: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_lasts_while_packets_come_and_no_longer_than_the_drain_time() {
+        // Seconds since the signal and packets forwarded by then; when it is over, and why.
+        let steady: Vec<(u64, u64)> = (0..40).map(|s| (s, s * 10)).collect();
+        let to_8: Vec<(u64, u64)> = (0..40).map(|s| (s, s.min(8))).collect();
+        let none: Vec<(u64, u64)> = (0..40).map(|s| (s, 0)).collect();
+        for (at_most, looks, wanted) in [
+            (30, &steady, (30, Over::Passed)),
+            (30, &to_8, (13, Over::Quiet)),
+            (30, &none, (5, Over::Quiet)),
+            (3, &none, (3, Over::Passed)),
+            (0, &steady, (0, Over::Passed)),
+        ] {
+            let start = Instant::now();
+            let mut drain = Drain::begin(start, Duration::from_secs(at_most), 0);
+            let mut over = looks.iter().filter_map(|&(second, packets)| {
+                Some((second, drain.look(start + Duration::from_secs(second), packets)?))
+            });
+            assert_eq!(over.next(), Some(wanted), "at most {at_most} s");
+        }
+    }
+}

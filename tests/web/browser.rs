@@ -1,0 +1,150 @@
+//! A headless Chromium in a namespace of its own, steered by WebDriver and, where that has no word, by DevTools.
+//!
+//! In: addresses and scripts. Out: what the page says, what it looks like, what it logged and what it asked the network for.
+//! The namespace has a loopback alone: whatever the page would fetch from elsewhere, it can't.
+//! Source: W3C WebDriver; chromedriver's `goog/cdp/execute` and `se/log`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::{Namespace, Process, TempDir, eventually};
+
+/// Ten times what a page takes to show something on two busy cores.
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
+
+pub(crate) struct Browser {
+    session: String,
+    ns: Namespace,
+    _driver: Process,
+    _profile: TempDir,
+}
+
+impl Browser {
+    pub(crate) fn start(ns: &Namespace) -> Self {
+        let profile = TempDir::new().unwrap();
+        let port = format!("--port={}", DRIVER.port());
+        let mut driver = Process::start(ns, "chromedriver", "chromedriver", &[&port]).unwrap();
+        driver.wait_for_line(BOUND, |line| line.contains("started successfully")).unwrap();
+        let mut browser = Self { session: String::new(), ns: ns.clone(), _driver: driver, _profile: profile };
+        let mut arguments: Vec<String> = ARGUMENTS.iter().map(|&argument| argument.to_owned()).collect();
+        arguments.push(format!("--user-data-dir={}", browser._profile.path().display()));
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "goog:chromeOptions": { "args": arguments },
+            "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
+        } } });
+        let made = browser.call("POST", "/session", &wanted);
+        browser.session = format!("/session/{}", made["sessionId"].as_str().unwrap());
+        browser
+    }
+
+    pub(crate) fn open(&self, address: &str) {
+        self.command("/url", &json!({ "url": address }));
+    }
+
+    /// What a function's body returns in the page.
+    pub(crate) fn script(&self, body: &str) -> Value {
+        self.command("/execute/sync", &json!({ "script": body, "args": [] }))
+    }
+
+    /// Waits until `body` returns something true.
+    pub(crate) fn wait_for(&self, body: &str) -> Value {
+        let found = eventually(BOUND, || {
+            let value = self.script(body);
+            let nothing = [Value::Null, json!(false), json!(""), json!(0)].contains(&value);
+            (!nothing).then_some(value)
+        });
+        found.unwrap_or_else(|| {
+            let shown = self.script("return document.body.innerText");
+            panic!("never true: {body}\n{}\n{:?}", shown.as_str().unwrap_or_default(), self.console())
+        })
+    }
+
+    /// A screen of this width, light or dark.
+    pub(crate) fn look(&self, width: u32, scheme: &str) {
+        let screen = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600 });
+        self.devtools("Emulation.setDeviceMetricsOverride", &screen);
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.devtools("Emulation.setEmulatedMedia", &media);
+    }
+
+    /// The whole page as PNG, in base64.
+    pub(crate) fn picture(&self) -> String {
+        let picture = self.devtools("Page.captureScreenshot", &json!({ "captureBeyondViewport": true }));
+        picture["data"].as_str().unwrap().to_owned()
+    }
+
+    /// What the console has said since the last call.
+    pub(crate) fn console(&self) -> Vec<String> {
+        let said = self.command("/se/log", &json!({ "type": "browser" }));
+        said.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()
+    }
+
+    /// Every address that was asked for since the last call.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        let log = self.command("/se/log", &json!({ "type": "performance" }));
+        let events = log.as_array().unwrap().iter().map(|entry| {
+            let message: Value = serde_json::from_str(entry["message"].as_str().unwrap()).unwrap();
+            message["message"].clone()
+        });
+        let sent = events.filter(|event| event["method"] == "Network.requestWillBeSent");
+        sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn devtools(&self, command: &str, params: &Value) -> Value {
+        self.command("/goog/cdp/execute", &json!({ "cmd": command, "params": params }))
+    }
+
+    fn command(&self, path: &str, body: &Value) -> Value {
+        self.call("POST", &format!("{}{path}", self.session), body)
+    }
+
+    fn call(&self, method: &'static str, path: &str, body: &Value) -> Value {
+        let (path, body) = (path.to_owned(), body.to_string());
+        let answer = self.ns.run(move || exchange(method, &path, &body)).unwrap();
+        let mut answer: Value = serde_json::from_str(&answer).unwrap();
+        let value = answer["value"].take();
+        assert!(value.get("error").is_none(), "{value}");
+        value
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // The browser ends by the closed pipe too, but not before it has written its profile.
+        let (session, ns) = (self.session.clone(), self.ns.clone());
+        drop(ns.spawn(move || exchange("DELETE", &session, "")).join());
+    }
+}
+
+/// One request over a fresh connection; the body of the answer.
+fn exchange(method: &str, path: &str, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(DRIVER)?;
+    stream.set_read_timeout(Some(2 * BOUND))?;
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {DRIVER}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer);
+    Ok(answer.split_once("\r\n\r\n").unwrap_or_default().1.to_owned())
+}
+
+const DRIVER: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 9515));
+/// By the pipe the browser ends with its driver, whatever ended that.
+const ARGUMENTS: [&str; 10] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
+];
