@@ -4,7 +4,7 @@
 //! The namespace has a loopback alone: whatever the page would fetch from elsewhere, it can't.
 //! Source: W3C WebDriver; chromedriver's `goog/cdp/execute` and `se/log`.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ impl Browser {
     /// What the console has said since the last call.
     pub(crate) fn console(&self) -> Vec<String> {
         let said = self.command("/se/log", &json!({ "type": "browser" }));
-        said.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()
+        let messages = said.as_array().unwrap().iter().filter_map(|entry| entry["message"].as_str());
+        messages.filter(|message| !message.starts_with(OWN_PAGES)).map(str::to_owned).collect()
     }
 
     /// Every address that was asked for since the last call.
@@ -88,7 +89,10 @@ impl Browser {
             let message: Value = serde_json::from_str(entry["message"].as_str().unwrap()).unwrap();
             message["message"].clone()
         });
-        let sent = events.filter(|event| event["method"] == "Network.requestWillBeSent");
+        let sent = events.filter(|event| {
+            let from = event["params"]["documentURL"].as_str().unwrap_or_default();
+            event["method"] == "Network.requestWillBeSent" && !from.starts_with(OWN_PAGES)
+        });
         sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
     }
 
@@ -118,23 +122,33 @@ impl Drop for Browser {
     }
 }
 
-/// One request over a fresh connection; the body of the answer.
+/// One request over a fresh connection; the body of the answer. The driver leaves the connection open, whatever it is asked.
 fn exchange(method: &str, path: &str, body: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(DRIVER)?;
+    let stream = TcpStream::connect(DRIVER)?;
     stream.set_read_timeout(Some(2 * BOUND))?;
+    let mut stream = BufReader::new(stream);
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {DRIVER}\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
+        "{method} {path} HTTP/1.1\r\nHost: {DRIVER}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    Ok(answer.split_once("\r\n\r\n").unwrap_or_default().1.to_owned())
+    stream.get_mut().write_all(request.as_bytes())?;
+    let (mut line, mut length) = (String::new(), 0);
+    while stream.read_line(&mut line)? > 0 && line != "\r\n" {
+        if let Some((_, value)) =
+            line.split_once(':').filter(|(key, _)| key.eq_ignore_ascii_case("content-length"))
+        {
+            length = value.trim().parse().map_err(|_| ErrorKind::InvalidData)?;
+        }
+        line.clear();
+    }
+    let mut answer = vec![0; length];
+    stream.read_exact(&mut answer)?;
+    String::from_utf8(answer).map_err(|_| ErrorKind::InvalidData.into())
 }
 
 const DRIVER: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 9515));
+/// Its start page, which it shows before ours.
+const OWN_PAGES: &str = "chrome://";
 /// By the pipe the browser ends with its driver, whatever ended that.
 const ARGUMENTS: [&str; 10] = [
     "--headless",
