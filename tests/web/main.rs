@@ -6,7 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod browser;
+mod http;
 mod page;
 mod prometheus;
+mod running;
 mod sample_server;
 mod shown;

@@ -6,9 +6,10 @@ use super::parsed;
 
 /// `vips` VIPs over `pools` pools of `backends` backends each, all under distinct names and addresses.
 fn cluster(vips: usize, pools: usize, backends: usize) -> String {
-    let mut text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
+    let mut text =
+        "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
                     interfaces = [\"eth0\"]\n[check.web]\nhttp = { port = 80 }\n"
-        .to_owned();
+            .to_owned();
     for pool in 0..pools {
         text.push_str(&format!("[pool.p{pool}]\nchecks = [\"web\"]\nbackends = [\n"));
         for backend in 0..backends {
@@ -34,7 +35,10 @@ fn cluster(vips: usize, pools: usize, backends: usize) -> String {
 #[test]
 fn a_large_cluster_is_read() {
     let (config, warnings) = parsed(&cluster(1_000, 200, 100)).unwrap();
-    assert_eq!((config.vips().len(), config.pools().len(), warnings.to_string()), (1_000, 200, String::new()));
+    assert_eq!(
+        (config.vips().len(), config.pools().len(), warnings.to_string()),
+        (1_000, 200, String::new())
+    );
     assert!(config.pools().iter().all(|pool| pool.members().len() == 100));
 }
 
