@@ -199,6 +199,10 @@ fn the_unit_is_understood_and_confined_as_promised() {
         .unwrap();
     let (success, said) = analyze(&["verify", "--man=no", copy.to_str().unwrap()]);
     assert!(success && !said.contains("sluicegate"), "{said}");
+    let users = path.with_extension("sysusers").canonicalize().unwrap();
+    let output = Command::new("systemd-sysusers").arg("--dry-run").arg(users).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && !said.contains("Failed"), "{said}");
     let longest = setting(&text, "TimeoutStopSec")[0].strip_suffix('s').unwrap().parse::<u64>().unwrap();
     assert!(longest > 60, "longer than the default drain time");
 }

@@ -3,6 +3,7 @@
 //! In: datagrams of sd_notify(3). Out: each as text, in order.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -33,11 +34,19 @@ impl Manager {
     /// # Errors
     /// None came by `bound`.
     pub fn next(&self, bound: Duration) -> Result<String> {
-        // Zero would mean for ever.
-        self.socket.set_read_timeout(Some(bound.max(Duration::from_millis(1))))?;
+        let end = Instant::now() + bound;
         let mut buffer = [0; 4096];
-        let length = self.socket.recv(&mut buffer).with_context(|| format!("no message in {bound:?}"))?;
-        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // Zero would mean for ever.
+            self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            match self.socket.recv(&mut buffer) {
+                // The children of other tests end, and each end is a signal.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).with_context(|| format!("no message in {bound:?}")),
+                Ok(length) => return Ok(String::from_utf8_lossy(&buffer[..length]).into_owned()),
+            }
+        }
     }
 
     /// Passes over messages up to one that has the line `line`.

@@ -115,6 +115,7 @@ fn net(long: bool) -> Result<()> {
     let binary = cargo::release_binary()?;
     let tests = [
         ("sluicegate-testbed", "net"),
+        ("sluicegate-testbed", "tunnel"),
         ("sluicegate-datapath", "bpf"),
         ("sluicegate-control-plane", "next_hop"),
     ];

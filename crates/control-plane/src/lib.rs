@@ -11,6 +11,7 @@ pub mod admin;
 pub mod compile;
 pub mod config;
 pub mod figures;
+pub mod health;
 pub mod metrics;
 pub mod next_hop;
 mod slots;

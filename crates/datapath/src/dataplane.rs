@@ -269,10 +269,9 @@ pub fn inspect(name: &str) -> Result<Interface, StartError> {
     findings.extend(privilege_findings(Privileges::read()?));
     let mut refusals = Vec::new();
     for finding in findings {
-        let said = format!("{}; to mend it: {}", finding.what, finding.mend);
         match finding.severity {
-            Severity::Warn => tracing::warn!(interface = name, "{said}"),
-            Severity::Refuse => refusals.push(said),
+            Severity::Warn => tracing::warn!(interface = name, "{finding}"),
+            Severity::Error => refusals.push(finding.to_string()),
         }
     }
     if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }

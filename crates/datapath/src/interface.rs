@@ -7,14 +7,22 @@
 //! Source: Linux `include/uapi/linux/{rtnetlink,ethtool}.h`.
 
 mod ethtool;
+mod finding;
+mod hardware;
+mod host;
 mod link;
+mod netdev;
+mod ping;
 mod privilege;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::io;
 
+pub use finding::{Finding, Severity};
+pub use hardware::{Channels, Hardware, XdpSupport};
+pub use host::{clock_is_synchronised, knows_af_xdp};
+pub use ping::Pinger;
 pub use privilege::{Privileges, privilege_findings};
 
 /// What is known of one interface at one moment.
@@ -53,6 +61,8 @@ pub struct Features {
     pub lro: bool,
     /// Receive offload in hardware: the same by other means.
     pub gro_hw: bool,
+    /// Segments are chained, in software, after the driver's XDP.
+    pub gro_list: bool,
     /// The VLAN tag is taken off the frame and kept beside it, where XDP does not see it.
     pub rx_vlan: bool,
 }
@@ -64,26 +74,6 @@ pub struct Master {
     pub name: String,
     /// What it makes of its part: `bond`, `team`, `bridge`, `vrf`; empty when it does not say.
     pub kind: String,
-}
-
-/// Whether the balancer can work with what was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// It would lose packets, or not start: it must not run.
-    Refuse,
-    /// It runs, and an operator should know.
-    Warn,
-}
-
-/// One thing that is wrong, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What was found, and what comes of it.
-    pub what: String,
-    /// What mends it: a command where there is one.
-    pub mend: String,
 }
 
 /// Why an interface could not be read.
@@ -171,6 +161,7 @@ impl Interface {
             self.too_long(frame_room_bytes),
             self.merged("LRO", "lro", self.features.lro),
             self.merged("GRO-HW", "rx-gro-hw", self.features.gro_hw),
+            self.merged_in_generic_mode(),
             self.too_few_channels(),
             self.tags_lost(),
             self.down(),
@@ -185,30 +176,38 @@ impl Interface {
     fn slave(&self) -> Option<Finding> {
         let master = self.master.as_ref().filter(|_| self.is_slave())?;
         let (name, Master { name: above, kind }) = (&self.name, master);
-        Some(refuse(
-            format!("{name} is a slave of the {kind} {above}: the kernel refuses XDP on it"),
-            format!("name {above} as the interface, or take {name} out: ip link set dev {name} nomaster"),
-        ))
+        let what = format!("{name} is a slave of the {kind} {above}");
+        let finding = Finding::error("slave", what, "the kernel refuses XDP on it");
+        Some(
+            finding
+                .command(format!("ip link set dev {name} nomaster"))
+                .hint(format!("name {above} as the interface")),
+        )
     }
 
     fn occupied(&self) -> Option<Finding> {
         let (name, program) = (&self.name, self.xdp_program?);
-        Some(refuse(
-            format!("{name} already has an XDP program, id {program}"),
-            format!(
-                "end the process that attached it (bpftool link), or, if none did: ip link set dev {name} xdp off"
-            ),
-        ))
+        let what = format!("{name} already has an XDP program, id {program}");
+        let finding = Finding::error("xdp-occupied", what, "an interface takes one, and it is not ours");
+        Some(
+            finding
+                .command(format!("ip link set dev {name} xdp off"))
+                .hint("where a process holds it, end that process (bpftool link)"),
+        )
     }
 
     fn too_long(&self, frame_room_bytes: u32) -> Option<Finding> {
         let allowed = frame_room_bytes.saturating_sub(LINK_HEADER_BYTES + MAX_GROWTH_BYTES);
         let (name, mtu) = (&self.name, self.mtu_bytes);
         (mtu > allowed).then(|| {
-            refuse(
-                format!("{name} has an MTU of {mtu} bytes, a UMEM frame holds packets of up to {allowed}"),
-                format!("ip link set dev {name} mtu {allowed}"),
+            let what =
+                format!("{name} has an MTU of {mtu} bytes, a UMEM frame holds packets of up to {allowed}");
+            Finding::error(
+                "mtu-frame",
+                what,
+                "longer packets would not fit, and most drivers then refuse XDP",
             )
+            .command(format!("ip link set dev {name} mtu {allowed}"))
         })
     }
 
@@ -216,56 +215,58 @@ impl Interface {
         let name = &self.name;
         // virtio_net turns its own off while an XDP program is attached.
         (is_on && self.driver != VIRTIO).then(|| {
-            refuse(
-                format!("{name} has {what} on: it merges packets into longer ones than the MTU"),
-                format!("ethtool -K {name} {switch} off"),
+            let what = format!("{name} has {what} on");
+            Finding::error(
+                "coalescing",
+                what,
+                "it merges packets into longer ones than the MTU, which are lost",
             )
+            .command(format!("ethtool -K {name} {switch} off"))
+        })
+    }
+
+    fn merged_in_generic_mode(&self) -> Option<Finding> {
+        let name = &self.name;
+        self.features.gro_list.then(|| {
+            let why =
+                "it chains packets before XDP's generic mode sees them, and holds them up in the driver's";
+            Finding::warning("coalescing", format!("{name} has rx-gro-list on"), why)
+                .command(format!("ethtool -K {name} rx-gro-list off"))
         })
     }
 
     fn too_few_channels(&self) -> Option<Finding> {
         let Self { name, queues, max_queues, driver, .. } = self;
         (driver == VIRTIO && queues < max_queues).then(|| {
-            refuse(
-                format!("{name} has {queues} of {max_queues} channels on: {VIRTIO} loses what is steered to the others under XDP"),
-                format!("ethtool -L {name} combined {max_queues}"),
-            )
+            let what = format!("{name} has {queues} of {max_queues} channels on");
+            let why = format!("{VIRTIO} loses what is steered to the others under XDP");
+            Finding::error("channels-off", what, why)
+                .command(format!("ethtool -L {name} combined {max_queues}"))
         })
     }
 
     fn tags_lost(&self) -> Option<Finding> {
         let name = &self.name;
         (self.features.rx_vlan && !VIRTUAL_DRIVERS.contains(&self.driver.as_str())).then(|| {
-            warn(
-                format!("{name} has rxvlan on: VLAN tags are taken off before XDP sees them, and are lost"),
-                format!("ethtool -K {name} rxvlan off"),
-            )
+            let why = "VLAN tags are taken off before XDP sees them, and are lost";
+            Finding::warning("rxvlan", format!("{name} has rxvlan on"), why)
+                .command(format!("ethtool -K {name} rxvlan off"))
         })
     }
 
     fn down(&self) -> Option<Finding> {
         let name = &self.name;
         if !self.is_up {
-            return Some(warn(format!("{name} is down"), format!("ip link set dev {name} up")));
+            return Some(
+                Finding::warning("link-down", format!("{name} is down"), "no packet comes in or goes out")
+                    .command(format!("ip link set dev {name} up")),
+            );
         }
         (!self.has_carrier).then(|| {
-            warn(format!("{name} has no carrier"), "look at the cable and at the other end".to_owned())
+            Finding::warning("link-down", format!("{name} has no carrier"), "no packet comes in or goes out")
+                .hint("look at the cable and at the other end")
         })
     }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (mend: {})", self.what, self.mend)
-    }
-}
-
-fn refuse(what: String, mend: String) -> Finding {
-    Finding { severity: Severity::Refuse, what, mend }
-}
-
-fn warn(what: String, mend: String) -> Finding {
-    Finding { severity: Severity::Warn, what, mend }
 }
 
 /// The index of interface `name`, and the id of the XDP program on it: one netlink request.
@@ -276,7 +277,7 @@ pub(crate) fn xdp_program(name: &str) -> Result<(u32, Option<u32>), InterfaceErr
 }
 
 /// The name as an `ifreq` has it, zero-terminated; what the kernel's `dev_valid_name` allows.
-fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
+pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], InterfaceError> {
     let bytes = name.as_bytes();
     let is_bad = |byte: &u8| *byte == 0 || *byte == b'/' || *byte == b':' || byte.is_ascii_whitespace();
     if bytes.is_empty()

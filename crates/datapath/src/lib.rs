@@ -27,6 +27,7 @@ mod sleeper;
 pub mod steer;
 mod sync;
 mod thread;
+pub mod tun;
 mod umem;
 mod wake;
 mod xsk;

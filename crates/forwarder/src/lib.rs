@@ -14,6 +14,7 @@ mod counters;
 mod drop_reason;
 mod flow;
 mod live;
+mod originate;
 mod packet_buf;
 mod pipeline;
 mod request;

@@ -64,16 +64,17 @@ pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
             anyhow::anyhow!("{error}\n{}", missing.join("\n"))
         })
     })?;
-    tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses = local.len(), "ready");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(until_told(arguments, &decap))?;
+    runtime.block_on(until_told(arguments, &decap, local.len()))?;
     say(arguments, &decap.counts()?);
     Ok(())
 }
 
-async fn until_told(arguments: &Arguments, decap: &Decap) -> anyhow::Result<()> {
+async fn until_told(arguments: &Arguments, decap: &Decap, addresses: usize) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // Not before the signals are caught: whoever waits for this line may send one.
+    tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses, "ready");
     let every = arguments.interval;
     loop {
         tokio::select! {

@@ -1,48 +1,152 @@
 //! `sluicegate config check`.
+//!
+//! In: a file. Out: its problems, and what each of the checked machines would serve, compiled as `run` compiles it.
+//! Not here: next hops, health, anything of this machine but its name.
 
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
-use control_plane::config::{self, Config, Problem, Problems, Severity};
-use serde_json::json;
+use control_plane::compile::Compiler;
+use control_plane::config::{self, Config, Machine, Problem, Problems, Severity};
+use control_plane::next_hop::Table;
+use serde_json::{Value, json};
 
 /// What to check.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The file.
     file: PathBuf,
-    /// Do not read the hash key: for a machine that has the file but not the secret, such as a CI runner.
+    /// Compile for this machine. Default: the one with this host's name, else all of them.
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+    /// Compile for every machine of every shard.
+    #[arg(long, conflicts_with = "machine")]
+    all_shards: bool,
+    /// Do not read keys and certificates: for a machine that has the file but not those, such as a CI runner.
     #[arg(long)]
     without_secrets: bool,
-    /// Print the problems as JSON.
+    /// Print everything as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints all problems. 1 when one of them is an error.
+/// What one machine would serve, or why it could not.
+struct Outcome {
+    machine: String,
+    shard: Option<String>,
+    vips: usize,
+    pools: usize,
+    backends: usize,
+    error: Option<String>,
+}
+
+/// Prints all problems. 1 when one of them is an error, or a machine could not run with the file.
 pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let loaded = if arguments.without_secrets {
-        config::load_with(&arguments.file, &|_| Ok(STAND_IN_KEY.to_owned()))
+        config::load_without_secrets(&arguments.file)
     } else {
         config::load(&arguments.file)
     };
-    let (problems, code) = match loaded {
-        Ok((_, warnings)) => (warnings, ExitCode::SUCCESS),
-        Err(problems) => (problems, ExitCode::FAILURE),
+    let (config, problems) = match loaded {
+        Ok((config, warnings)) => (Some(config), warnings),
+        Err(problems) => (None, problems),
+    };
+    let outcomes = match &config {
+        Some(config) => compile(config, &machines(config, arguments)?),
+        None => Vec::new(),
     };
     if arguments.json {
-        let rows: Vec<_> = problems.iter().map(row).collect();
-        println!("{}", json!({ "file": arguments.file, "problems": rows }));
-    } else if problems.is_empty() {
-        println!("{}: no problem found", arguments.file.display());
+        println!("{}", report(arguments, config.as_ref(), &problems, &outcomes));
     } else {
-        println!("{problems}");
+        print!("{}", words(&arguments.file, &problems, &outcomes));
     }
-    Ok(code)
+    let well = config.is_some() && outcomes.iter().all(|outcome| outcome.error.is_none());
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn row(problem: &Problem) -> serde_json::Value {
+/// The machines to compile for.
+fn machines<'c>(config: &'c Config, arguments: &Arguments) -> anyhow::Result<Vec<&'c Machine>> {
+    if let Some(name) = &arguments.machine {
+        return Ok(vec![control_plane::compile::find_machine(config, name)?]);
+    }
+    let host = nix::unistd::gethostname().ok();
+    let host = host.as_ref().map(|host| host.to_string_lossy());
+    let own = host.and_then(|host| config.machine(host.split('.').next().unwrap_or_default()));
+    Ok(match own.filter(|_| !arguments.all_shards) {
+        Some(machine) => vec![machine],
+        None => config.machines().iter().collect(),
+    })
+}
+
+/// One compiler for all machines: what they have in common is built once.
+fn compile(config: &Config, machines: &[&Machine]) -> Vec<Outcome> {
+    let mut compiler = Compiler::default();
+    let outcome = |machine: &&Machine| {
+        let compiled = compiler.compile(config, machine.name(), &Table::default(), Duration::ZERO);
+        let services = || config.vips_of(machine).flat_map(config::Vip::services);
+        let pools: BTreeSet<&str> = services().map(|service| &**service.pool().name()).collect();
+        let members = services().flat_map(|service| service.pool().members());
+        let backends: BTreeSet<&str> = members.map(|member| &**member.backend().name()).collect();
+        Outcome {
+            machine: machine.name().to_owned(),
+            shard: machine.shard().map(str::to_owned),
+            vips: config.vips_of(machine).count(),
+            pools: pools.len(),
+            backends: backends.len(),
+            error: compiled.err().map(|error| error.to_string()),
+        }
+    };
+    machines.iter().map(outcome).collect()
+}
+
+fn words(file: &Path, problems: &Problems, outcomes: &[Outcome]) -> String {
+    let mut text = match problems.is_empty() {
+        true => format!("{}: no problem found\n", file.display()),
+        false => format!("{problems}\n"),
+    };
+    for Outcome { machine, shard, vips, pools, backends, error } in outcomes {
+        let shard = shard.as_ref().map(|shard| format!(" (shard {shard})")).unwrap_or_default();
+        let said = match error {
+            Some(error) => format!("error: {error}"),
+            None => format!("VIPs {vips}, pools {pools}, backends {backends}"),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{machine}{shard}: {said}");
+    }
+    text
+}
+
+fn report(
+    arguments: &Arguments,
+    config: Option<&Config>,
+    problems: &Problems,
+    outcomes: &[Outcome],
+) -> Value {
+    let machine = |outcome: &Outcome| {
+        json!({
+            "name": outcome.machine,
+            "shard": outcome.shard,
+            "vips": outcome.vips,
+            "pools": outcome.pools,
+            "backends": outcome.backends,
+            "error": outcome.error,
+        })
+    };
+    let sources = config.map(Config::sources).unwrap_or_default();
+    json!({
+        "file": arguments.file,
+        "files": sources.iter().map(config::Source::path).collect::<Vec<_>>(),
+        "sha256": config.map(|config| config.digest().iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+        "problems": problems.iter().map(row).collect::<Vec<_>>(),
+        "machines": outcomes.iter().map(machine).collect::<Vec<_>>(),
+    })
+}
+
+fn row(problem: &Problem) -> Value {
     json!({
         "severity": match problem.severity() { Severity::Error => "error", Severity::Warning => "warning" },
         "file": problem.file(),
@@ -64,4 +168,78 @@ pub(crate) fn load(file: &Path) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-const STAND_IN_KEY: &str = "00000000000000000000000000000000";
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use control_plane::config::{Config, parse};
+
+    use super::{Arguments, compile, machines, report, words};
+
+    const FILE: &str = r#"
+[cluster]
+name = "c"
+hash_key_file = "k"
+table_size = 1009
+[machine.lb1]
+shard = "a"
+addresses = ["192.0.2.1"]
+interfaces = ["eth0"]
+[machine.lb2]
+shard = "b"
+addresses = ["192.0.2.2"]
+interfaces = ["eth0"]
+[pool.p]
+backends = [{ name = "b1", address = "198.18.0.1" }, { name = "b2", address = "198.18.0.2" }]
+[pool.q]
+shard = "b"
+pools = [{ pool = "p" }]
+[vip.v]
+addresses = ["203.0.113.1"]
+services = [{ ports = [80], protocol = "tcp", pool = "p" }]
+[vip.w]
+shard = "b"
+addresses = ["203.0.113.2"]
+services = [{ ports = [80, 443], protocol = "tcp", pool = "q" }]
+"#;
+
+    fn config() -> Config {
+        match parse(FILE, Path::new("a.toml"), &|_| Ok("00112233445566778899aabbccddeeff".to_owned())) {
+            Ok((config, _)) => config,
+            Err(problems) => panic!("{problems}"),
+        }
+    }
+
+    fn arguments(machine: Option<&str>) -> Arguments {
+        let file = "a.toml".into();
+        let machine = machine.map(str::to_owned);
+        Arguments { file, all_shards: machine.is_none(), machine, without_secrets: false, json: true }
+    }
+
+    #[test]
+    fn every_machine_is_compiled_and_told_in_a_line() {
+        let config = config();
+        let all = machines(&config, &arguments(None)).unwrap();
+        let problems = Default::default();
+        assert_eq!(
+            words(Path::new("a.toml"), &problems, &compile(&config, &all)),
+            "a.toml: no problem found\n\
+             lb1 (shard a): VIPs 1, pools 1, backends 2\n\
+             lb2 (shard b): VIPs 2, pools 2, backends 2\n"
+        );
+        let one = machines(&config, &arguments(Some("lb2"))).unwrap();
+        assert_eq!(one.iter().map(|machine| machine.name()).collect::<Vec<_>>(), ["lb2"]);
+        let unknown = machines(&config, &arguments(Some("lb3"))).unwrap_err().to_string();
+        assert!(unknown.contains("lb3") && unknown.contains("lb1, lb2"), "{unknown}");
+    }
+
+    #[test]
+    fn json_has_the_digest_and_the_machines() {
+        let config = config();
+        let outcomes = compile(&config, &machines(&config, &arguments(None)).unwrap());
+        let json = report(&arguments(None), Some(&config), &Default::default(), &outcomes);
+        assert_eq!(json["sha256"].as_str().map(str::len), Some(64));
+        assert_eq!((&json["files"][0], &json["machines"][1]["vips"]), (&"a.toml".into(), &2.into()));
+        assert!(json["machines"][0]["error"].is_null());
+    }
+}

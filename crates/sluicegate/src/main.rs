@@ -1,8 +1,8 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `liveness`, `notify`
-//! (the service manager), `privileges`, `shutdown`, `config_check`, `flow_path` (`where`), `offline` (`replay`), `backend`
-//! (`decap`), `logging`.
+//! (the service manager), `privileges`, `shutdown`, `config_check`, `doctor`, `flow_path` (`where`), `offline` (`replay`), `backend`
+//! (`decap`), `probe`, `logging`.
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -10,12 +10,14 @@
 mod admin;
 mod backend;
 mod config_check;
+mod doctor;
 mod flow_path;
 mod liveness;
 mod logging;
 mod notify;
 mod offline;
 mod privileges;
+mod probe;
 mod report;
 mod run;
 mod shutdown;
@@ -40,12 +42,16 @@ enum Verb {
     /// Look at configuration files.
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Look at the machine before it carries traffic: what is wrong, why it matters, which command mends it.
+    Doctor(doctor::Arguments),
     /// Say which backend a flow would go to, and why, from the file alone.
     Where(flow_path::Arguments),
     /// Run a capture through the same pipeline, offline.
     Replay(offline::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
     Decap(backend::Arguments),
+    /// Ask VIPs again and again, as a client would: are they reachable, and how fast. Needs no privileges.
+    Probe(probe::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -81,8 +87,10 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
+        Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
+        Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -26,7 +26,7 @@ use crate::liveness::{self, Liveness};
 use crate::notify::Notifier;
 use crate::report::report;
 use crate::shutdown::Drain;
-use crate::{Source, config_check, logging, privileges};
+use crate::{Source, config_check, doctor, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
@@ -85,6 +85,9 @@ impl Balancer {
         let origin = Instant::now();
         let interface = inspect(only_interface(&config, &machine)?)?;
         let next_hops = next_hops(&destinations(&config, None), FIRST_NEXT_HOPS).await?;
+        if let Err(error) = doctor::warn_at_start(&config, &machine, &next_hops).await {
+            tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
+        }
         let next_hops = next_hop::Table { next_hops, gateways: Vec::new() };
         let mut compiler = Compiler::default();
         let snapshot = compiler.compile(&config, &machine, &next_hops, origin.elapsed())?;
@@ -121,6 +124,9 @@ impl Balancer {
         balancer.open_filter()?;
         if let Err(error) = privileges::give_up(|| balancer.plane.steer().may_change()) {
             tracing::warn!(%error, "capabilities that only the start needs are not given up");
+        }
+        if let Err(error) = std::fs::File::open(&balancer.file) {
+            tracing::warn!(%error, "without its capabilities it cannot read the configuration again: reloads will fail");
         }
         balancer.say_ready();
         balancer.say_what_will_not_fit();
@@ -408,7 +414,7 @@ impl Balancer {
 }
 
 /// Next hops before the first packet: the kernel is told to ask the neighbours that it does not know, and given a moment.
-async fn next_hops(addresses: &[IpAddr], patience: Duration) -> anyhow::Result<NextHops> {
+pub(crate) async fn next_hops(addresses: &[IpAddr], patience: Duration) -> anyhow::Result<NextHops> {
     let mut resolver = Resolver::open()?;
     let deadline = Instant::now() + patience;
     let mut asked = HashSet::new();

@@ -62,15 +62,16 @@ impl<'a> Root<'a> {
     pub(super) fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
         let sections: Vec<_> = self.each(key).into_iter().filter_map(|node| node.section()).collect();
         let mut entries: Vec<(Arc<str>, Node<'a>)> = sections.into_iter().flat_map(Section::named).collect();
-        entries.sort_by(|(a, one), (b, other)| (a, one.place.offset).cmp(&(b, other.place.offset)));
-        let mut first = 0;
-        for index in 1..entries.len() {
-            if entries[index].0 != entries[first].0 {
-                first = index;
+        // Of equals the first comes last, so that it is the one that a map keeps.
+        entries.sort_by(|(a, one), (b, other)| a.cmp(b).then(other.place.offset.cmp(&one.place.offset)));
+        let mut first: Option<&(Arc<str>, Node<'a>)> = None;
+        for entry in entries.iter().rev() {
+            let (name, node) = entry;
+            let Some((_, before)) = first.filter(|(before, _)| before == name) else {
+                first = Some(entry);
                 continue;
-            }
-            let (name, node) = &entries[index];
-            let elsewhere = self.report.name(&entries[first].1.place, &node.place);
+            };
+            let elsewhere = self.report.name(&before.place, &node.place);
             let found = format!("a second {key} \"{name}\", after {elsewhere}");
             self.report.error(&node.place, found, "each name once in all files");
         }
@@ -105,6 +106,8 @@ impl<'a> Section<'a> {
     /// The value of `key`, when there is one.
     pub(super) fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
         self.known.push(key);
+        #[cfg(test)]
+        tests::note(&self.place.field, key, self.table.contains_key(key));
         self.table.get(key).map(|value| self.node(key, value))
     }
 
@@ -357,11 +360,40 @@ fn is_name(text: &str) -> bool {
         && !text.starts_with(['.', '-'])
 }
 
+/// Called for every value of the file: one allocation, no formatting.
 fn join(field: &str, key: &str) -> String {
     let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
-    let key = if plain && key.len() <= 64 { key.to_owned() } else { quote(key) };
-    if field.is_empty() { key } else { format!("{field}.{key}") }
+    if !plain || key.len() > 64 {
+        return if field.is_empty() { quote(key) } else { format!("{field}.{}", quote(key)) };
+    }
+    let mut joined = String::with_capacity(field.len() + 1 + key.len());
+    joined.push_str(field);
+    if !field.is_empty() {
+        joined.push('.');
+    }
+    joined.push_str(key);
+    joined
 }
 
 const LATER: &str = "not supported by this version";
 const NAME: &str = "a name of 1 to 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'";
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    thread_local! {
+        /// Every key that was asked for, by the section's field, and whether it ever was there.
+        static ASKED: RefCell<BTreeMap<(String, String), bool>> = RefCell::default();
+    }
+
+    pub(super) fn note(field: &str, key: &str, there: bool) {
+        ASKED.with_borrow_mut(|asked| *asked.entry((field.to_owned(), key.to_owned())).or_default() |= there);
+    }
+
+    /// What was asked for since the last call.
+    pub(in crate::config) fn take() -> BTreeMap<(String, String), bool> {
+        ASKED.take()
+    }
+}

@@ -5,9 +5,11 @@ mod any_input;
 mod checks;
 mod fallbacks;
 mod files;
+mod includes;
 mod pools;
 mod refusals;
 mod services;
+mod shards;
 mod size;
 
 use std::net::IpAddr;
@@ -87,7 +89,10 @@ fn the_example_is_valid_and_without_warnings() {
     assert_eq!(lb2.addresses(), ["192.0.2.3", "2001:db8:0:2::1"].map(|a| a.parse::<IpAddr>().unwrap()));
     assert_eq!((lb2.shard(), lb2.interfaces()), (Some("a"), &["eth0".to_owned()][..]));
     assert!(config.machine("lb3").is_none());
-    let web = &config.pools()[1];
+    let web = config.pool("web").unwrap();
+    let checks: Vec<&str> = web.members()[0].checks().iter().map(|check| &**check.name()).collect();
+    assert_eq!(checks, ["web", "web-tcp"]);
+    assert_eq!(web.fallback().map(|fallback| &**fallback.pool()), Some("web-spare"));
     let members: Vec<_> = web
         .members()
         .iter()
@@ -106,12 +111,53 @@ fn the_example_is_valid_and_without_warnings() {
 }
 
 #[test]
+fn the_example_has_every_key() {
+    let folder = files::Folder::new();
+    let whole: String = EXAMPLE
+        .lines()
+        .map(|line| {
+            let key = line
+                .strip_prefix('#')
+                .filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '['));
+            format!("{}\n", key.unwrap_or(line))
+        })
+        .collect();
+    let path = folder.write("a.toml", whole, 0o644);
+    folder.write("secrets/hash.key", KEY, 0o600);
+    folder.write("secrets/admin.key", admin::PRIVATE, 0o600);
+    folder.write("ca.pem", admin::CERTIFICATE, 0o644);
+    folder.write("admin.pem", admin::CERTIFICATE, 0o644);
+    std::fs::create_dir(folder.0.join("vips")).unwrap();
+    folder.write("vips/none.toml", "", 0o644);
+    reader::tests::take();
+    let (config, warnings) = load(&path).unwrap_or_else(|problems| panic!("{problems}"));
+    // The checks behind a # are of no pool, because without the # they are not there.
+    assert!(warnings.iter().all(|warning| warning.found() == "a check that no pool uses"), "{warnings}");
+    assert!(config.admin().tcp().is_some() && config.sources().len() == 2);
+    let mut keys = std::collections::BTreeMap::<String, bool>::new();
+    for ((field, key), there) in reader::tests::take() {
+        let mut parts: Vec<&str> =
+            field.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect();
+        if matches!(parts[0], "check" | "encapsulation" | "machine" | "pool" | "vip") && parts.len() > 1 {
+            parts[1] = "NAME";
+        }
+        *keys.entry(format!("{}.{key}", parts.join(".").replace(".https", ".http"))).or_default() |= there;
+    }
+    let absent: Vec<&String> = keys.iter().filter(|(_, there)| !**there).map(|(key, _)| key).collect();
+    assert_eq!(absent, [""; 0]);
+    assert!(keys.len() > 90, "{}: {keys:?}", keys.len());
+}
+
+#[test]
 fn the_example_states_the_defaults() {
     let (example, _) = parsed(EXAMPLE).unwrap();
     let bare = EXAMPLE.replace("queues = 4 ", "# ");
     let drop =
         ["schema", "level", "format", "table_size", "drain_time", "new", "established", "closing", "udp"];
-    let drop = drop.iter().chain(&["mode", "steering", "next_hop", "flows_per_thread", "frames_per_queue"]);
+    let drop = drop.iter().chain(&["via", "interval", "timeout", "fast_interval", "rise", "fall"]);
+    let drop: Vec<_> = drop.chain(&["jitter_percent", "method", "status", "watch", "put"]).collect();
+    let drop =
+        drop.into_iter().chain(&["mode", "steering", "next_hop", "flows_per_thread", "frames_per_queue"]);
     let drop: Vec<_> =
         drop.chain(&["batch", "no_socket", "max_vips", "spin", "then", "udp_checksum"]).collect();
     let drop: Vec<_> = drop.into_iter().chain(&["dont_fragment", "too_big"]).collect();
@@ -122,6 +168,7 @@ fn the_example_states_the_defaults() {
     assert_eq!(bare.cluster(), example.cluster());
     assert_eq!(bare.pools(), example.pools());
     assert_eq!(bare.log(), example.log());
+    assert_eq!(bare.admin(), example.admin());
     assert_eq!(example.io().queues(), Some(4));
     assert_eq!(bare.io(), &Io::default());
     let (without_queues, _) = parsed(&EXAMPLE.replace("queues = 4 ", "# ")).unwrap();

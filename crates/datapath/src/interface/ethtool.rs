@@ -40,23 +40,51 @@ impl Ethtool {
         Some((rx + combined, max_rx + max_combined)).filter(|(on, _)| *on > 0)
     }
 
+    /// Combined channels that are on; 0 where receive and transmit channels are counted apart.
+    pub(super) fn combined(&self) -> Option<u32> {
+        let mut channels = command(GCHANNELS, CHANNELS_WORDS);
+        self.ask(&mut channels)?;
+        channels.last().copied()
+    }
+
+    /// Where the device sits: a PCI address such as `0000:01:00.0`; empty for devices without one.
+    pub(super) fn bus(&self) -> Option<String> {
+        let mut info = command(GDRVINFO, DRVINFO_WORDS);
+        self.ask(&mut info)?;
+        Some(until_zero(&bytes_of(&info[25..33]))) // after driver, version and firmware version
+    }
+
+    /// The receive queue of each entry of the RSS table; `None`: the device has no such table.
+    pub(super) fn rss_table(&self) -> Option<Vec<u32>> {
+        let mut head = command(GRXFHINDIR, 2); // the number, the size
+        self.ask(&mut head)?;
+        let size = head[1] as usize;
+        let mut table = command(GRXFHINDIR, 2 + size);
+        table[1] = head[1];
+        self.ask(&mut table)?;
+        Some(table.split_off(2)).filter(|table| !table.is_empty())
+    }
+
     /// The offloads that [`Features`] names, by the names that ethtool prints.
     pub(super) fn features(&self) -> Option<Features> {
+        let [lro, gro_hw, gro_list, rx_vlan] =
+            self.are_on(["rx-lro", "rx-gro-hw", "rx-gro-list", "rx-vlan-hw-parse"])?;
+        Some(Features { lro, gro_hw, gro_list, rx_vlan })
+    }
+
+    /// Which of the features of these names are on; one that the kernel does not know is off.
+    pub(super) fn are_on<const N: usize>(&self, wanted: [&str; N]) -> Option<[bool; N]> {
         let names = self.feature_names()?;
         let blocks = names.len().div_ceil(32);
         let mut features = command(GFEATURES, 2 + blocks * FEATURE_BLOCK_WORDS);
         features[1] = u32::try_from(blocks).ok()?;
         self.ask(&mut features)?;
-        let is_on = |name: &str| {
-            let bit = names.iter().position(|known| known == name)?;
-            let active = features.get(2 + bit / 32 * FEATURE_BLOCK_WORDS + 2)?; // available, requested, active
-            Some(active & 1 << (bit % 32) != 0)
-        };
-        Some(Features {
-            lro: is_on("rx-lro").unwrap_or(false),
-            gro_hw: is_on("rx-gro-hw").unwrap_or(false),
-            rx_vlan: is_on("rx-vlan-hw-parse").unwrap_or(false),
-        })
+        Some(wanted.map(|name| {
+            let bit = names.iter().position(|known| known == name);
+            // available, requested, active, never changed
+            let active = bit.and_then(|bit| features.get(2 + bit / 32 * FEATURE_BLOCK_WORDS + 2));
+            bit.zip(active).is_some_and(|(bit, active)| active & 1 << (bit % 32) != 0)
+        }))
     }
 
     fn feature_names(&self) -> Option<Vec<String>> {
@@ -108,6 +136,7 @@ fn until_zero(bytes: &[u8]) -> String {
 const GDRVINFO: u32 = 0x03;
 const GSTRINGS: u32 = 0x1b;
 const GSSET_INFO: u32 = 0x37;
+const GRXFHINDIR: u32 = 0x38;
 const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
 /// `struct ethtool_drvinfo`: 196 bytes.

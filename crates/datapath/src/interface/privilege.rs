@@ -34,9 +34,15 @@ impl Privileges {
         u64::from_str_radix(mask.trim(), 16).ok().map(Self::from_mask)
     }
 
+    /// Whether capability number `bit` is held.
+    #[must_use]
+    pub const fn has(self, bit: u32) -> bool {
+        self.effective & 1 << bit != 0
+    }
+
     /// Whether all of what `needed` names is missing; holding one of the names suffices.
     fn lacks(self, needed: &Needed) -> bool {
-        needed.any_of.iter().all(|(bit, _)| self.effective & 1 << bit == 0)
+        needed.any_of.iter().all(|(bit, _)| !self.has(*bit))
     }
 }
 
@@ -49,23 +55,32 @@ pub fn privilege_findings(privileges: Privileges) -> Vec<Finding> {
 fn missing(needed: &Needed) -> Finding {
     let names: Vec<&str> = needed.any_of.iter().map(|(_, name)| *name).collect();
     let capability = names.first().copied().unwrap_or_default();
-    Finding {
-        severity: Severity::Refuse,
-        what: format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose),
-        mend: format!("run as root, or under systemd with AmbientCapabilities={capability}"),
-    }
+    let what = format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose);
+    let finding = match needed.severity {
+        Severity::Error => Finding::error("capability", what, "the balancer does not start without it"),
+        Severity::Warn => Finding::warning("capability", what, "some kernels do not let it start without"),
+    };
+    finding.hint(format!("run as root, or under systemd with AmbientCapabilities={capability}"))
 }
 
 struct Needed {
+    severity: Severity,
     any_of: &'static [(u32, &'static str)],
     purpose: &'static str,
 }
 
-const NEEDED: [Needed; 3] = [
-    Needed { any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
-    Needed { any_of: &[(13, "CAP_NET_RAW")], purpose: "open AF_XDP sockets" },
+const NEEDED: [Needed; 4] = [
+    Needed { severity: Severity::Error, any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
+    Needed { severity: Severity::Error, any_of: &[(13, "CAP_NET_RAW")], purpose: "open AF_XDP sockets" },
+    // Linux 6.1 refuses it without ("attempt to corrupt spilled pointer on stack"), 6.18 does not.
+    Needed {
+        severity: Severity::Warn,
+        any_of: &[(38, "CAP_PERFMON"), (21, "CAP_SYS_ADMIN")],
+        purpose: "have the XDP program accepted by older kernels",
+    },
     // Kernels before 5.8 know CAP_SYS_ADMIN alone.
     Needed {
+        severity: Severity::Error,
         any_of: &[(39, "CAP_BPF"), (21, "CAP_SYS_ADMIN")],
         purpose: "load BPF programs and make their maps",
     },
@@ -75,7 +90,9 @@ const NEEDED: [Needed; 3] = [
 mod tests {
     use super::*;
 
-    const ALL: u64 = 1 << 12 | 1 << 13 | 1 << 21 | 1 << 39;
+    const ALL: u64 = 1 << 12 | 1 << 13 | 1 << 21 | 1 << 38 | 1 << 39;
+
+    const PERFMON: &str = "CAP_PERFMON or CAP_SYS_ADMIN";
 
     #[test]
     fn each_missing_capability_is_named() {
@@ -83,17 +100,19 @@ mod tests {
             (ALL, vec![]),
             (ALL & !(1 << 39), vec![]), // CAP_SYS_ADMIN stands in
             (ALL & !(1 << 21), vec![]), // CAP_BPF is enough
+            (ALL & !(1 << 38), vec![]),
             (ALL & !(1 << 12), vec!["CAP_NET_ADMIN"]),
             (ALL & !(1 << 13), vec!["CAP_NET_RAW"]),
-            (1 << 12 | 1 << 13, vec!["CAP_BPF or CAP_SYS_ADMIN"]),
-            (0, vec!["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF or CAP_SYS_ADMIN"]),
-            (!ALL, vec!["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF or CAP_SYS_ADMIN"]),
+            (1 << 12 | 1 << 13 | 1 << 39, vec![PERFMON]),
+            (1 << 12 | 1 << 13, vec![PERFMON, "CAP_BPF or CAP_SYS_ADMIN"]),
+            (0, vec!["CAP_NET_ADMIN", "CAP_NET_RAW", PERFMON, "CAP_BPF or CAP_SYS_ADMIN"]),
+            (!ALL, vec!["CAP_NET_ADMIN", "CAP_NET_RAW", PERFMON, "CAP_BPF or CAP_SYS_ADMIN"]),
         ] {
             let findings = privilege_findings(Privileges::from_mask(mask));
             assert_eq!(findings.len(), names.len(), "{mask:x}: {findings:?}");
             for (finding, name) in findings.iter().zip(names) {
                 assert!(finding.what.contains(&format!("lacks {name},")), "{mask:x}: {}", finding.what);
-                assert_eq!(finding.severity, Severity::Refuse);
+                assert_eq!(finding.severity == Severity::Warn, name == PERFMON);
             }
         }
     }

@@ -32,7 +32,7 @@ fn a_veth_end_is_read_as_it_was_made() {
 
     bed::ip("link set near mtu 9000");
     let findings = Interface::read("near").unwrap().findings(1_792);
-    assert_eq!(findings[0].severity, Severity::Refuse);
+    assert_eq!(findings[0].severity, Severity::Error);
     assert!(findings[0].what.contains("MTU of 9000"), "{}", findings[0]);
 }
 
@@ -51,7 +51,7 @@ fn a_part_of_a_bridge_names_its_master() {
 fn the_capabilities_that_are_asked_for_are_enough_for_both_programs() {
     bed::enter();
     let child = Command::new("setpriv")
-        .args(["--bounding-set", "-all,+net_admin,+net_raw,+bpf"])
+        .args(["--bounding-set", "-all,+net_admin,+net_raw,+bpf,+perfmon"])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "facts::attaches_both", "--ignored"])
         .output()
@@ -63,7 +63,7 @@ fn the_capabilities_that_are_asked_for_are_enough_for_both_programs() {
 #[ignore = "runs in the process that the_capabilities_that_are_asked_for_are_enough_for_both_programs starts"]
 fn attaches_both() {
     let privileges = Privileges::read().unwrap();
-    assert_eq!(privileges, Privileges::from_mask(1 << 12 | 1 << 13 | 1 << 39));
+    assert_eq!(privileges, Privileges::from_mask(1 << 12 | 1 << 13 | 1 << 38 | 1 << 39));
     assert_eq!(privilege_findings(privileges), []);
     let options = SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
     let _steer = Steer::attach("near", &options).unwrap();

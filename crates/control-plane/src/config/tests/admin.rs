@@ -7,8 +7,10 @@ use super::files::Folder;
 use super::{BASE, KEY, Row, check, parsed};
 use crate::config::{Config, Problems, load, load_without_secrets, parse};
 
-const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nYSBjZXJ0aWZpY2F0ZQ==\n-----END CERTIFICATE-----\n";
-const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nYSBwcml2YXRlIGtleQ==\n-----END PRIVATE KEY-----\n";
+pub(super) const CERTIFICATE: &str =
+    "-----BEGIN CERTIFICATE-----\nYSBjZXJ0aWZpY2F0ZQ==\n-----END CERTIFICATE-----\n";
+pub(super) const PRIVATE: &str =
+    "-----BEGIN PRIVATE KEY-----\nYSBwcml2YXRlIGtleQ==\n-----END PRIVATE KEY-----\n";
 const TCP: &str = "[admin]\ntcp = { listen = [\"192.0.2.1:9851\", \"[2001:db8::1]:9851\"], certificate_file = \"c.pem\", \
                    key_file = \"k.pem\", client_ca_file = \"ca.pem\" }\n";
 

@@ -59,6 +59,13 @@ const PIECES: &[&str] = &[
     "\"any\"",
     "machine",
     "vip.www.x.y.z = 1\n",
+    "include = [\"*\", \"a.toml\", \"..\"]\n",
+    "[check.\"x y\"]\n",
+    "http = { status = [\"200-\"], headers = { a = \"\\u0000\" } }\n",
+    "fallback = { pool = \"web\" }\n",
+    "tcp = { key_file = \"k\", certificate_file = \"/dev/null\" }\n",
+    "shard = \"b\"\n",
+    "\"1ms\"",
 ];
 
 proptest! {

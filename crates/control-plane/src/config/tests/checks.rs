@@ -21,8 +21,11 @@ fn the_check(body: &str) -> Check {
     Check::clone(check)
 }
 
+/// A check's body, and of each expected problem: field, parts of what was found and allowed.
+type Refused<'a> = (&'a str, &'a [(&'a str, &'a str, &'a str)]);
+
 /// Expects these problems of a check with each body; the check is used by the base's pool, its lines follow line 12.
-fn refused(rows: &[(&str, &[(&str, &str, &str)])]) {
+fn refused(rows: &[Refused<'_>]) {
     for (body, expected) in rows {
         let text = BASE.replace("encapsulation = \"t\"", "encapsulation = \"t\"\nchecks = [\"c\"]");
         let text = format!("{text}[check.c]\n{body}\n");
@@ -65,7 +68,7 @@ fn every_kind_has_its_defaults() {
     let tls = http.tls.as_ref().unwrap();
     assert_eq!((http.port, &tls.server_name, &tls.ca, tls.verify), (443, &None, &None, false));
     let check = the_check("grpc = { port = 1 }");
-    assert!(matches!(check.kind(), CheckKind::Grpc(grpc) if &*grpc.service == "" && grpc.tls.is_none()));
+    assert!(matches!(check.kind(), CheckKind::Grpc(grpc) if grpc.service.is_empty() && grpc.tls.is_none()));
     let check = the_check("dns = { name = \"www.example.\" }");
     let CheckKind::Dns(dns) = check.kind() else { panic!("{check:?}") };
     assert_eq!((dns.port, &*dns.name, dns.record), (53, "www.example", DnsRecord::A));

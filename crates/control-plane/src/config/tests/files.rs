@@ -130,3 +130,15 @@ fn a_file_that_cannot_be_a_configuration_is_refused_in_words() {
     let read = load(&folder.write("a", most, 0o644)).unwrap_err();
     assert!(read.iter().any(|problem| problem.field() == "cluster"), "{read}");
 }
+
+#[test]
+fn a_file_of_100_mb_is_refused_before_it_is_read() {
+    let folder = Folder::new();
+    let path = folder.write("a.toml", "", 0o644);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100_000_000).unwrap();
+    let problems = load(&path).unwrap_err();
+    assert_eq!(
+        problems.to_string(),
+        format!("{}: found over 16 MiB, allowed at most 16 MiB", path.display())
+    );
+}

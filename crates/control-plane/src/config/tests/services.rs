@@ -281,3 +281,46 @@ fn sections_that_nothing_uses_are_warned_of() {
     );
     assert!(warnings.to_string().lines().all(|line| line.contains(": warning: ")));
 }
+
+#[test]
+fn a_vip_twice_is_refused() {
+    let vip = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
+    let twice = all(&format!("{BASE}{vip}"));
+    assert!(twice[0].found().contains("duplicate key"), "{twice:?}");
+    let clash = all(&format!("{BASE}{}", vip.replace("vip.v", "vip.w")));
+    assert_eq!(clash.len(), 1);
+    assert!(
+        clash[0]
+            .found()
+            .contains("203.0.113.1 tcp port 80, which is already in vip.v.services[0] in line 16")
+    );
+}
+
+#[test]
+fn a_bad_name_or_kind_does_not_hide_what_is_wrong_inside() {
+    check(&[
+        (
+            "[vip.v]\naddresses = [\"203.0.113.1\"]",
+            "[vip.\"v v\"]\naddresses = [\"::\"]",
+            &[
+                (14, "vip.\"v v\"", "\"v v\"", "a name of 1 to 64"),
+                (15, "vip.\"v v\".addresses[0]", "the unspecified address", ""),
+            ],
+        ),
+        (
+            "kind = \"gue\"",
+            "kind = \"vxlan\"\nudp_checksum = 1\nsource_prefixes = [\"x\"]\ndont_fragment = 2",
+            &[
+                (10, "encapsulation.t.kind", "\"vxlan\"", ""),
+                (11, "encapsulation.t.udp_checksum", "1", "true or false"),
+                (12, "encapsulation.t.source_prefixes[0]", "\"x\" without a length", ""),
+                (13, "encapsulation.t.dont_fragment", "2", "true or false"),
+            ],
+        ),
+        (
+            "[machine.lb1]\naddresses = [\"192.0.2.1\"]",
+            "[machine.\".lb1\"]\naddresses = [\"192.0.2.1\", 4]",
+            &[(4, "machine.\".lb1\"", "\".lb1\"", "a name"), (5, "machine.\".lb1\".addresses[1]", "4", "")],
+        ),
+    ]);
+}

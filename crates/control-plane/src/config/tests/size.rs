@@ -42,6 +42,30 @@ fn a_large_cluster_is_read() {
     assert!(config.pools().iter().all(|pool| pool.members().len() == 100));
 }
 
+/// One pool with this many backends, under a table with room for them.
+fn one_pool(backends: usize) -> String {
+    let head = "hash_key_file = \"k\"\n";
+    cluster(1, 1, backends).replacen(head, &format!("{head}table_size = 16777213\n"), 1)
+}
+
+#[test]
+fn a_pool_of_65_536_backends_is_read() {
+    for count in [65_535, 65_536] {
+        let (config, warnings) = parsed(&one_pool(count)).unwrap();
+        assert_eq!((config.pools()[0].members().len(), warnings.len()), (count, 0));
+    }
+    let coarse = parsed(&one_pool(65_536).replacen("16777213", "65537", 1)).unwrap().1;
+    assert!(
+        coarse.to_string().contains("65536 backends, allowed at most 655 for shares within 1 %"),
+        "{coarse}"
+    );
+    let problems = parsed(&one_pool(65_536).replacen("16777213", "65521", 1)).unwrap_err();
+    assert!(
+        problems.to_string().contains("65536 backends, allowed at most table_size = 65521"),
+        "{problems}"
+    );
+}
+
 #[test]
 #[ignore = "prints a figure: 1,000 VIPs over 200 pools of 100 backends are to take well under 150 ms in release"]
 fn how_long_a_large_cluster_takes() {

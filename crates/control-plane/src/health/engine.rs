@@ -1,0 +1,119 @@
+//! The health scheduler: who is asked when, and what is made of the answers.
+//!
+//! In: the set of targets, as each generation of the configuration has it. Out: verdicts, as they turn, and reports.
+//! It runs on a thread of its own, so that neither a reload nor a table build delays it.
+//! Rooms: `target`, `verdicts` (results to verdicts; the rule of own fault), `runner` (the loop), `flights` (attempts under
+//! way), `wheel`, `pace` (when), `record` (the past), `registry`, `exchange` (the way in and out).
+//! Not here: what one attempt does (`attempt`), what becomes of a verdict (the caller).
+//! Invariant: memory, descriptors and attempts under way are bounded by the number of targets and by RLIMIT_NOFILE.
+
+mod exchange;
+mod flights;
+mod pace;
+mod record;
+mod registry;
+mod runner;
+mod target;
+mod verdicts;
+mod wheel;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use nix::sys::resource::{Resource, getrlimit};
+use tokio::sync::oneshot;
+
+pub use self::exchange::Events;
+pub use self::target::{HealthState, TargetKey, TargetReport, ThroughKey, Watched};
+
+use self::exchange::Exchange;
+use self::flights::lock;
+use self::registry::Registry;
+use self::runner::Runner;
+use super::Dialer;
+
+/// What the health thread has to tell.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Verdicts that turned, all of one moment together.
+    Changed(Vec<(TargetKey, HealthState)>),
+    /// This machine itself is at fault, as far as can be told: the last states stay. `false`: no longer.
+    OwnFault(bool),
+}
+
+/// The running scheduler. Dropping it ends its thread and every attempt.
+#[derive(Debug)]
+pub struct Health {
+    exchange: Arc<Exchange>,
+    registry: Mutex<Registry>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How a target is reached.
+type Dialing = Box<dyn Fn(&Watched) -> Dialer + Send>;
+
+impl Health {
+    /// Starts the thread, with nothing to watch. `dialers` says how a target is reached; it is asked on that thread when the
+    /// target is added and when its slot, backend or pools change, and must not wait for anything.
+    ///
+    /// # Errors
+    /// No thread, or no epoll instance.
+    pub fn start(dialers: impl Fn(&Watched) -> Dialer + Send + 'static) -> io::Result<(Self, Events)> {
+        Self::start_with(Box::new(dialers), most_attempts())
+    }
+
+    fn start_with(dialing: Dialing, most: usize) -> io::Result<(Self, Events)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let exchange = Arc::new(Exchange::default());
+        let (stop, stopped) = oneshot::channel();
+        let shared = Arc::clone(&exchange);
+        let thread = std::thread::Builder::new().name("health".into()).spawn(move || {
+            runtime.block_on(async {
+                // A task of its own, which sockets wake without a write to the runtime's eventfd.
+                tokio::spawn(tokio::task::unconstrained(Runner::new(shared, dialing, most)));
+                let _ = stopped.await;
+            });
+        })?;
+        let events = Events(Arc::clone(&exchange));
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok((Self { exchange, registry: Mutex::default(), stop, thread }, events))
+    }
+
+    /// Makes `wanted` the set of targets. Those that were watched before keep verdict, history and schedule; those that are
+    /// gone stop at once, in the middle of an attempt too. Returns before it has taken effect.
+    ///
+    /// # Cost
+    /// About a microsecond a target on the caller's thread.
+    pub fn watch(&self, wanted: Vec<Watched>) {
+        // Held until the change is handed over: two callers' sets must not be handed over in another order than found.
+        let mut registry = lock(&self.registry);
+        let (difference, added) = registry.replace(wanted);
+        self.exchange.change(difference, added);
+    }
+
+    /// What is known of all targets, in no order. Waits for the health thread: some milliseconds with 20,000 targets.
+    pub fn report(&self) -> Vec<TargetReport> {
+        self.exchange.ask_report().recv().unwrap_or_default()
+    }
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It fails when the thread panicked, which has been said already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Most attempts under way at once: half the descriptors that the process may have, since each takes one.
+fn most_attempts() -> usize {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    usize::try_from(soft / 2).unwrap_or(usize::MAX).clamp(16, 16_384)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Where the health thread and all others meet.
+//!
+//! In: changes of the set and requests for a report, from the handle. Out: events and reports.
+//! Not here: what a change means (`runner`), which numbers targets have (`registry`).
+//! Invariant: bounded by the number of targets, however slow a reader is: of a target, the latest change and the latest
+//! state wait, no more.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::Event;
+use super::flights::{Ready, lock};
+use super::target::{HealthState, TargetKey, TargetReport, Watched};
+
+/// A target as it is watched.
+#[derive(Debug)]
+pub(super) struct Spec {
+    pub(super) watched: Watched,
+    /// Another for each target that ever was: a number may stand for one target and later for another.
+    pub(super) serial: u64,
+}
+
+/// Both mailboxes.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    inbox: Mutex<Inbox>,
+    outbox: Mutex<Outbox>,
+    news: Notify,
+    ready: Arc<Ready>,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    changes: BTreeMap<u32, Option<Arc<Spec>>>,
+    /// How many of the last set are to be added.
+    added: usize,
+    reports: Vec<SyncSender<Vec<TargetReport>>>,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Outbox {
+    turned: BTreeMap<u32, (TargetKey, HealthState)>,
+    own_fault: bool,
+    /// What the reader was told last.
+    told_fault: bool,
+    closed: bool,
+}
+
+impl Exchange {
+    /// Of the attempts; the loop is woken through it.
+    pub(super) fn ready(&self) -> &Arc<Ready> {
+        &self.ready
+    }
+
+    /// Hands over what changed.
+    pub(super) fn change(&self, changes: Vec<(u32, Option<Arc<Spec>>)>, added: usize) {
+        let mut inbox = lock(&self.inbox);
+        if inbox.closed {
+            return;
+        }
+        inbox.changes.extend(changes);
+        inbox.added = added;
+        drop(inbox);
+        self.ready.wake();
+    }
+
+    /// At most `most` changes, and whether there are more.
+    pub(super) fn take_changes(&self, most: usize) -> (Vec<(u32, Option<Arc<Spec>>)>, bool) {
+        let mut inbox = lock(&self.inbox);
+        let taken = std::iter::from_fn(|| inbox.changes.pop_first()).take(most).collect();
+        (taken, !inbox.changes.is_empty())
+    }
+
+    /// How many targets the last change adds.
+    pub(super) fn added(&self) -> usize {
+        lock(&self.inbox).added
+    }
+
+    /// Asks for a report.
+    pub(super) fn ask_report(&self) -> Receiver<Vec<TargetReport>> {
+        let (sender, receiver) = sync_channel(1);
+        let mut inbox = lock(&self.inbox);
+        if !inbox.closed {
+            inbox.reports.push(sender);
+        }
+        drop(inbox);
+        self.ready.wake();
+        receiver
+    }
+
+    /// Somebody waits for a report.
+    pub(super) fn report_wanted(&self) -> bool {
+        !lock(&self.inbox).reports.is_empty()
+    }
+
+    /// Gives a report to all who wait for one.
+    pub(super) fn give_report(&self, reports: Vec<TargetReport>) {
+        let waiting = std::mem::take(&mut lock(&self.inbox).reports);
+        for sender in waiting.iter().skip(1) {
+            // Whoever asked may have given up.
+            let _ = sender.try_send(reports.clone());
+        }
+        if let Some(sender) = waiting.first() {
+            let _ = sender.try_send(reports);
+        }
+    }
+
+    /// Tells the reader what turned.
+    pub(super) fn tell(
+        &self,
+        turned: impl Iterator<Item = (u32, TargetKey, HealthState)>,
+        own_fault: Option<bool>,
+    ) {
+        let mut outbox = lock(&self.outbox);
+        outbox.turned.extend(turned.map(|(id, key, state)| (id, (key, state))));
+        outbox.own_fault = own_fault.unwrap_or(outbox.own_fault);
+        drop(outbox);
+        self.news.notify_one();
+    }
+
+    /// Nothing more is to be told of this target.
+    pub(super) fn forget(&self, id: u32) {
+        lock(&self.outbox).turned.remove(&id);
+    }
+
+    /// The thread has ended.
+    pub(super) fn close(&self) {
+        let mut inbox = lock(&self.inbox);
+        *inbox = Inbox { closed: true, ..Inbox::default() };
+        drop(inbox);
+        lock(&self.outbox).closed = true;
+        self.news.notify_one();
+    }
+
+    /// The next event; `None`: there is none now, and `Err`: there never will be one.
+    fn event(&self) -> Result<Option<Event>, Closed> {
+        let mut outbox = lock(&self.outbox);
+        if outbox.own_fault != outbox.told_fault {
+            outbox.told_fault = outbox.own_fault;
+            return Ok(Some(Event::OwnFault(outbox.own_fault)));
+        }
+        if !outbox.turned.is_empty() {
+            let turned = std::mem::take(&mut outbox.turned);
+            return Ok(Some(Event::Changed(turned.into_values().collect())));
+        }
+        if outbox.closed { Err(Closed) } else { Ok(None) }
+    }
+}
+
+struct Closed;
+
+/// What the health thread tells, to one reader.
+#[derive(Debug)]
+pub struct Events(pub(super) Arc<Exchange>);
+
+impl Events {
+    /// The next event, as soon as there is one. A slow reader is told of each target's latest state alone. `None` when the
+    /// [`super::Health`] is gone. May be dropped while it waits: nothing is lost.
+    pub async fn recv(&mut self) -> Option<Event> {
+        loop {
+            match self.0.event() {
+                Ok(Some(event)) => return Some(event),
+                Ok(None) => self.0.news.notified().await,
+                Err(Closed) => return None,
+            }
+        }
+    }
+
+    /// An event that is there already.
+    pub fn try_recv(&mut self) -> Option<Event> {
+        self.0.event().ok().flatten()
+    }
+}

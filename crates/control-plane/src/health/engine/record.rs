@@ -1,0 +1,98 @@
+//! What is remembered of one target's attempts, for display.
+//!
+//! In: results. Out: the report of a target.
+//! Not here: verdicts, which rest on nothing of this.
+//! Invariant: of fixed size, but for the text of one failure.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::target::{TargetReport, Watched};
+use super::verdicts::Count;
+use crate::health::Failure;
+
+/// A target's past.
+#[derive(Debug)]
+pub(super) struct Record {
+    since: Instant,
+    since_wall: SystemTime,
+    attempts: u64,
+    failures: u64,
+    /// The last 16 results, the latest in the lowest bit; 1 is a pass.
+    history: u16,
+    latency: Duration,
+    failure: Option<Failure>,
+}
+
+impl Record {
+    pub(super) fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            since_wall: SystemTime::now(),
+            attempts: 0,
+            failures: 0,
+            history: 0,
+            latency: Duration::ZERO,
+            failure: None,
+        }
+    }
+
+    /// Attempts that ended.
+    pub(super) fn attempts(&self) -> u64 {
+        self.attempts
+    }
+
+    /// Takes note of a result.
+    pub(super) fn note(&mut self, result: Result<(), Failure>, latency: Duration) {
+        self.attempts += 1;
+        self.latency = latency;
+        self.history = self.history << 1 | u16::from(result.is_ok());
+        if let Err(failure) = result {
+            self.failures += 1;
+            self.failure = Some(failure);
+        }
+    }
+
+    /// The verdict turned just now.
+    pub(super) fn turn(&mut self) {
+        (self.since, self.since_wall) = (Instant::now(), SystemTime::now());
+    }
+
+    /// What is known of the target.
+    pub(super) fn report(&self, watched: &Watched, count: &Count) -> TargetReport {
+        let known = u16::BITS.min(u32::try_from(self.attempts).unwrap_or(u32::MAX));
+        TargetReport {
+            key: watched.key.clone(),
+            backend: watched.backend.clone(),
+            pools: watched.pools.clone(),
+            state: count.state,
+            since: self.since,
+            since_wall: self.since_wall,
+            last: (known > 0).then_some(self.history & 1 == 1),
+            last_error: self.failure.as_ref().map(ToString::to_string),
+            last_reason: self.failure.as_ref().map(Failure::reason),
+            last_latency: (known > 0).then_some(self.latency),
+            history: (0..known).rev().map(|age| self.history >> age & 1 == 1).collect(),
+            passes: count.passes,
+            fails: count.fails,
+            held: count.held,
+            attempts: self.attempts,
+            failures: self.failures,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_is_of_the_last_sixteen_results_oldest_first() {
+        let mut record = Record::new();
+        for n in 0..20 {
+            record.note(if n % 3 == 0 { Err(Failure::Refused) } else { Ok(()) }, Duration::ZERO);
+        }
+        assert_eq!((record.attempts, record.failures), (20, 7));
+        let history: Vec<bool> = (0..16).rev().map(|age| record.history >> age & 1 == 1).collect();
+        assert_eq!(history, (4..20).map(|n| n % 3 != 0).collect::<Vec<_>>());
+    }
+}

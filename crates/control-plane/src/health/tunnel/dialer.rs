@@ -1,0 +1,126 @@
+//! Sockets whose packets come out at one backend.
+//!
+//! A socket is marked, bound to the machine's own address so that the answer finds back, and its port claimed before
+//! anything is sent. TCP segments are kept as short as the way to the backend needs; a closed connection is reset, since
+//! a bound port that waits in TIME_WAIT for a minute would soon be missing.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forwarder::{Slot, SlotId, SlotState};
+use packet::protocol;
+use socket2::{Domain, SockRef, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+
+use super::Shared;
+use super::ports::PortKey;
+
+/// A way to one VIP on one backend. Cheap to clone; what it opened lives on without it.
+#[derive(Clone, Debug)]
+pub struct Dialer {
+    shared: Arc<Shared>,
+    slot: SlotId,
+    vip: IpAddr,
+}
+
+impl Dialer {
+    pub(super) fn new(shared: Arc<Shared>, slot: SlotId, vip: IpAddr) -> Self {
+        Self { shared, slot, vip }
+    }
+
+    /// Connects to the VIP on the backend, at `peer`'s port; `peer`'s address does not matter.
+    ///
+    /// The connection is reset when it is dropped.
+    ///
+    /// # Errors
+    /// The connection's; not found: the slot is in use no more; address not available: the machine has no address of the
+    /// VIP's family; host unreachable: the TUN device is off.
+    pub async fn tcp(&self, peer: SocketAddr) -> io::Result<TcpStream> {
+        let (own, mss) = (self.own()?, self.mss()?);
+        let socket = if own.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        let options = SockRef::from(&socket);
+        options.set_mark(self.shared.mark)?;
+        options.set_linger(Some(Duration::ZERO))?;
+        options.set_tcp_mss(mss)?;
+        socket.bind((own, 0).into())?;
+        self.claim(socket.local_addr()?, protocol::TCP);
+        socket.connect((self.vip, peer.port()).into()).await
+    }
+
+    /// A UDP socket connected to the VIP on the backend, at `peer`'s port; `peer`'s address does not matter.
+    ///
+    /// # Errors
+    /// As [`Dialer::tcp`].
+    pub async fn udp(&self, peer: SocketAddr) -> io::Result<UdpSocket> {
+        let own = self.own()?;
+        self.mss()?; // the slot is in use
+        let socket = Socket::new(Domain::for_address((own, 0).into()), Type::DGRAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.set_mark(self.shared.mark)?;
+        socket.bind(&SocketAddr::new(own, 0).into())?;
+        let socket = UdpSocket::from_std(socket.into())?;
+        self.claim(socket.local_addr()?, protocol::UDP);
+        socket.connect((self.vip, peer.port())).await?;
+        Ok(socket)
+    }
+
+    fn own(&self) -> io::Result<IpAddr> {
+        self.shared.own.beside(self.vip).ok_or_else(|| {
+            let what = format!("this machine has no address of the family of {}", self.vip);
+            io::Error::new(io::ErrorKind::AddrNotAvailable, what)
+        })
+    }
+
+    fn claim(&self, local: SocketAddr, protocol: u8) {
+        let key = PortKey { is_ipv4: local.is_ipv4(), protocol, port: local.port() };
+        self.shared.ports.claim(key, self.slot, self.vip, Instant::now());
+    }
+
+    /// The longest TCP segment that fits the way to the backend, in bytes.
+    fn mss(&self) -> io::Result<u32> {
+        let snapshot = self.shared.live.current();
+        let slot = snapshot.slots().get(self.slot.0 as usize);
+        let slot = slot.filter(|slot| slot.state != SlotState::Free);
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "the backend has left its pool");
+        Ok(mss(slot.ok_or_else(gone)?, self.vip.is_ipv4()))
+    }
+}
+
+fn mss(slot: &Slot, is_ipv4: bool) -> u32 {
+    let headers = if is_ipv4 { 40 } else { 60 };
+    let room = usize::from(slot.mtu).saturating_sub(slot.growth() + headers);
+    u32::try_from(room).unwrap_or(MAX_MSS).clamp(MIN_MSS, MAX_MSS)
+}
+
+/// What TCP_MAXSEG allows.
+const MIN_MSS: u32 = 88;
+const MAX_MSS: u32 = 32_767;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forwarder::Forwarding;
+    use packet::{Encapsulation, Family, Outer, Template};
+
+    #[test]
+    fn segments_fit_with_all_headers_around_them() {
+        let outer = Outer::V4 { source: [192, 0, 2, 1].into(), destination: [198, 18, 1, 1].into() };
+        let template = |inner| Template::new(Encapsulation::Gre, outer, inner, true);
+        let gre = Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) };
+        let slot = |forwarding, mtu| Slot {
+            backend: "b".into(),
+            address: [198, 18, 1, 1].into(),
+            state: SlotState::Down,
+            forwarding,
+            next_hop: None,
+            mtu,
+        };
+        assert_eq!(mss(&slot(gre.clone(), 1500), true), 1500 - 24 - 40);
+        assert_eq!(mss(&slot(gre.clone(), 1500), false), 1500 - 24 - 60);
+        assert_eq!(mss(&slot(Forwarding::L2, 1500), true), 1460);
+        assert_eq!(mss(&slot(gre.clone(), 65_535), true), MAX_MSS);
+        assert_eq!(mss(&slot(gre, 60), false), MIN_MSS);
+    }
+}

@@ -1,0 +1,153 @@
+//! Which slot the packets of a source port are for.
+//!
+//! A claim is made between a socket's `bind` and its `connect`, so it is there before the first packet. It has no end of
+//! its own: a socket's last segments leave after it is closed, and the kernel gives a bound port to nobody else before.
+//! It lapses when nothing has been sent for [`LAPSE`], and gives way to the port's next owner.
+//! Invariant: at most one claim for each family, protocol and port.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forwarder::SlotId;
+
+/// A source port of the machine's own address in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PortKey {
+    pub(super) is_ipv4: bool,
+    pub(super) protocol: u8,
+    pub(super) port: u16,
+}
+
+/// All claims.
+#[derive(Debug, Default)]
+pub(super) struct Ports(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    claims: HashMap<PortKey, Claim>,
+    /// Lapsed claims are looked for when there are so many.
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Claim {
+    slot: SlotId,
+    vip: IpAddr,
+    used: Instant,
+}
+
+impl Ports {
+    /// Says that what leaves from `key` for `vip` is for `slot`.
+    ///
+    /// # Cost
+    /// Constant, over many claims.
+    pub(super) fn claim(&self, key: PortKey, slot: SlotId, vip: IpAddr, now: Instant) {
+        let mut table = self.lock();
+        if table.claims.len() >= table.sweep_at {
+            table.claims.retain(|_, claim| !claim.has_lapsed(now));
+            table.sweep_at = (2 * table.claims.len()).max(LEAST_SWEEP);
+        }
+        table.claims.insert(key, Claim { slot, vip, used: now });
+    }
+
+    /// Whom a packet from `key` to `destination` is for.
+    pub(super) fn find(&self, key: PortKey, destination: IpAddr, now: Instant) -> Option<SlotId> {
+        let mut table = self.lock();
+        let claim = table.claims.get_mut(&key)?;
+        if claim.vip != destination || claim.has_lapsed(now) {
+            return None;
+        }
+        claim.used = now;
+        Some(claim.slot)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    fn has_lapsed(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.used) > LAPSE
+    }
+}
+
+/// Longer than TCP's longest pause between two attempts to send a segment.
+const LAPSE: Duration = Duration::from_secs(150);
+const LEAST_SWEEP: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(port: u16) -> PortKey {
+        PortKey { is_ipv4: true, protocol: 6, port }
+    }
+
+    const VIP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 10));
+
+    #[test]
+    fn a_claim_is_for_its_family_protocol_port_and_vip_alone() {
+        let (ports, now) = (Ports::default(), Instant::now());
+        ports.claim(key(7), SlotId(3), VIP, now);
+        assert_eq!(ports.find(key(7), VIP, now), Some(SlotId(3)));
+        let others = [
+            PortKey { is_ipv4: false, ..key(7) },
+            PortKey { protocol: 17, ..key(7) },
+            PortKey { port: 8, ..key(7) },
+        ];
+        assert!(others.iter().all(|other| ports.find(*other, VIP, now).is_none()));
+        assert_eq!(ports.find(key(7), "203.0.113.11".parse().unwrap(), now), None);
+    }
+
+    #[test]
+    fn a_claim_lasts_while_it_is_used_and_lapses_after() {
+        let (ports, start) = (Ports::default(), Instant::now());
+        ports.claim(key(7), SlotId(3), VIP, start);
+        for n in 1..5 {
+            assert!(ports.find(key(7), VIP, start + n * LAPSE).is_some());
+        }
+        assert_eq!(ports.find(key(7), VIP, start + 5 * LAPSE + Duration::from_secs(1)), None);
+    }
+
+    #[test]
+    fn lapsed_claims_make_room() {
+        let (ports, start) = (Ports::default(), Instant::now());
+        for round in 0..50 {
+            let now = start + round * 2 * LAPSE;
+            for port in 0..1000 {
+                ports.claim(key(u16::try_from(round).unwrap() * 1000 + port), SlotId(1), VIP, now);
+            }
+            assert!(ports.lock().claims.len() <= 2 * LEAST_SWEEP);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_newest_claim_of_a_port_stands(
+            steps in prop::collection::vec((0u16..4, any::<bool>(), 0u32..3, 0u64..100, any::<bool>()), 1..80)
+        ) {
+            let (ports, mut now) = (Ports::default(), Instant::now());
+            let mut oracle: Vec<(u16, bool, u32, Instant)> = Vec::new();
+            for (port, is_ipv4, slot, seconds, claims) in steps {
+                now += Duration::from_secs(seconds);
+                let key = PortKey { is_ipv4, ..key(port) };
+                if claims {
+                    ports.claim(key, SlotId(slot), VIP, now);
+                    oracle.push((port, is_ipv4, slot, now));
+                } else {
+                    let newest = oracle.iter_mut().rev().find(|entry| (entry.0, entry.1) == (port, is_ipv4));
+                    let expected = newest.filter(|entry| now - entry.3 <= LAPSE).map(|entry| {
+                        entry.3 = now;
+                        SlotId(entry.2)
+                    });
+                    prop_assert_eq!(ports.find(key, VIP, now), expected);
+                }
+            }
+        }
+    }
+}

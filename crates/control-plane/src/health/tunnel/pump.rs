@@ -1,0 +1,153 @@
+//! From the TUN device to the backends.
+//!
+//! In: IP packets that the kernel routed into the device. Out: wrapped ones, by raw sockets.
+//! Invariant: whatever bytes come, one counter moves for each packet and nothing panics.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use forwarder::{DropReason, Origin, Packet, SlotId, Snapshot};
+use packet::{Family, parse};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::ports::PortKey;
+use super::senders::Senders;
+use super::{Counters, Shared};
+
+/// The task behind a tunnel.
+pub(super) struct Pump {
+    tun: AsyncFd<File>,
+    wrapper: Wrapper,
+    buffer: Vec<u8>,
+}
+
+/// What becomes of one packet.
+struct Wrapper {
+    senders: Senders,
+    shared: Arc<Shared>,
+}
+
+impl Pump {
+    pub(super) fn new(tun: OwnedFd, senders: Senders, shared: Arc<Shared>) -> io::Result<Self> {
+        let wrapper = Wrapper { senders, shared };
+        #[expect(
+            deprecated,
+            reason = "the other constructor is unsafe; a `File` owns its descriptor, which is all it asks"
+        )]
+        let tun = AsyncFd::with_interest(File::from(tun), WATCHED)?;
+        Ok(Self { tun, wrapper, buffer: vec![0; FRONT + MAX_PACKET] })
+    }
+
+    /// Carries packets until the device is gone.
+    pub(super) async fn run(mut self) {
+        let error = loop {
+            match self.turn().await {
+                Ok(()) => {}
+                Err(error) => break error,
+            }
+        };
+        tracing::error!(%error, "checks through the tunnel have ended: its TUN device is gone");
+    }
+
+    /// Waits for packets, and carries at most [`BATCH`] of them.
+    async fn turn(&mut self) -> io::Result<()> {
+        let mut ready = self.tun.ready(WATCHED).await?;
+        let snapshot = self.wrapper.shared.live.current();
+        for _ in 0..BATCH {
+            let room = self.buffer.get_mut(FRONT..).unwrap_or_default();
+            match ready.get_inner().read(room) {
+                Ok(len) => {
+                    let outcome = self.wrapper.carry(&snapshot, &mut self.buffer, len);
+                    self.wrapper.counter(outcome).fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    break;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a packet went nowhere.
+#[derive(Debug, PartialEq, Eq)]
+enum Failed {
+    Unclaimed,
+    Dropped(DropReason),
+    Unsent,
+}
+
+impl Wrapper {
+    /// Sends the packet in `buffer[FRONT..FRONT + len]`.
+    fn carry(&self, snapshot: &Snapshot, buffer: &mut [u8], len: usize) -> Result<(), Failed> {
+        let (slot, mut packet) = self.claimed(buffer, len).ok_or(Failed::Unclaimed)?;
+        // The kernel writes the identification where DF is clear.
+        snapshot.originate(slot, &mut packet, 0).map_err(Failed::Dropped)?;
+        let slot = snapshot.slots().get(slot.0 as usize).ok_or(Failed::Unsent)?;
+        let frame = packet.frame();
+        let sent = if slot.growth() == 0 {
+            self.senders.send_frame(frame)
+        } else {
+            self.senders.send_packet(frame.get(LINK..).unwrap_or_default(), slot.address)
+        };
+        sent.map_err(|error| {
+            tracing::debug!(%error, backend = %slot.backend, "a check's packet could not be sent");
+            Failed::Unsent
+        })
+    }
+
+    /// The packet as a frame, and whom it is for; `None`: no check of ours sent it.
+    fn claimed<'a>(&self, buffer: &'a mut [u8], len: usize) -> Option<(SlotId, Packet<'a>)> {
+        let family = match buffer.get(FRONT)? >> 4 {
+            4 => Family::V4,
+            6 => Family::V6,
+            _ => return None,
+        };
+        let start = FRONT - LINK;
+        let link = buffer.get_mut(start..)?.first_chunk_mut::<LINK>()?;
+        let [high, low] = family.ethertype().to_be_bytes();
+        *link = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low];
+        let packet = Packet::new(buffer, start, FRONT + len, Origin::Wire);
+        let parsed = parse(packet.frame()).ok()?;
+        let key = PortKey { is_ipv4: family == Family::V4, protocol: parsed.protocol, port: parsed.src_port };
+        let canonical = |bytes: [u8; 16]| IpAddr::from(bytes).to_canonical();
+        let addresses = parsed.addresses(packet.frame());
+        let destination = canonical(addresses.dst);
+        if self.shared.own.beside(destination) != Some(canonical(addresses.src)) {
+            return None;
+        }
+        let slot = self.shared.ports.find(key, destination, Instant::now())?;
+        Some((slot, packet))
+    }
+
+    fn counter(&self, outcome: Result<(), Failed>) -> &AtomicU64 {
+        let Counters { sent, no_port, no_next_hop, too_big, errors } = &self.shared.counters;
+        match outcome {
+            Ok(()) => sent,
+            Err(Failed::Unclaimed) => no_port,
+            Err(Failed::Dropped(DropReason::NoNextHop)) => no_next_hop,
+            Err(Failed::Dropped(DropReason::TooBig)) => too_big,
+            Err(Failed::Dropped(_) | Failed::Unsent) => errors,
+        }
+    }
+}
+
+/// A device that was taken away shows as an error alone.
+const WATCHED: Interest = Interest::READABLE.add(Interest::ERROR);
+/// Ethernet header.
+const LINK: usize = 14;
+/// Room in front of a packet: the longest outer headers, and a link header.
+const FRONT: usize = 64 + LINK;
+/// The longest IP packet.
+const MAX_PACKET: usize = 65_535;
+/// Packets carried before other tasks have their turn.
+const BATCH: usize = 64;

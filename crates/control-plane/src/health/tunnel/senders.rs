@@ -1,0 +1,66 @@
+//! The raw sockets that wrapped packets leave by.
+//!
+//! In: whole IP packets, outer header included, and whole Ethernet frames. Out: the wire.
+//! IP packets go where the kernel routes their destination, with the source that they carry. They are never fragmented.
+//! Invariant: no send blocks, and nothing is ever received: the protocol of the one kind of socket only sends, and the
+//! other is bound to no protocol.
+//! Source: raw(7), ipv6(7), packet(7).
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{LinkAddr, bind};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// One socket for each kind of outer header.
+#[derive(Debug)]
+pub(super) struct Senders {
+    v4: Socket,
+    v6: Option<Socket>, // the kernel may have no IPv6
+    link: Socket,
+}
+
+impl Senders {
+    /// Opens them; frames leave by `interface`.
+    pub(super) fn open(interface: &str) -> io::Result<Self> {
+        let raw = |domain| -> io::Result<Socket> {
+            let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let link = Socket::new(Domain::PACKET, Type::RAW, None)?;
+        link.set_nonblocking(true)?;
+        bind(link.as_raw_fd(), &link_address(interface)?)?;
+        Ok(Self { v4: raw(Domain::IPV4)?, v6: raw(Domain::IPV6).ok(), link })
+    }
+
+    /// Sends an IP packet to `destination`, which its header names too.
+    pub(super) fn send_packet(&self, packet: &[u8], destination: IpAddr) -> io::Result<()> {
+        let socket = match destination {
+            IpAddr::V4(_) => &self.v4,
+            IpAddr::V6(_) => self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?,
+        };
+        let to = SockAddr::from(std::net::SocketAddr::new(destination, 0));
+        socket.send_to(packet, &to).map(drop)
+    }
+
+    /// Sends an Ethernet frame.
+    pub(super) fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
+        self.link.send(frame).map(drop)
+    }
+}
+
+/// The address by which packet sockets name an interface.
+fn link_address(interface: &str) -> io::Result<LinkAddr> {
+    let mut all = getifaddrs()?;
+    let found = all.find_map(|entry| {
+        (entry.interface_name == interface).then_some(entry.address?.as_link_addr().copied()).flatten()
+    });
+    found.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("there is no interface `{interface}`"))
+    })
+}
+
+const IPPROTO_RAW: i32 = 255;

@@ -1,0 +1,261 @@
+//! `sluicegate doctor`: what is wrong with the machine before it carries traffic, and the command that mends it.
+//!
+//! In: a configuration and its machine. Out: findings, in words or as JSON; exit code 1 when one is an error.
+//! Rooms: `facts` (what is known), `gather` and `reach` (how it is learned), `machine`, `interfaces`, `ways` (judgements).
+//! Not here: changing anything. Invariant: a judgement is a function of the facts alone.
+
+mod facts;
+mod gather;
+mod interfaces;
+mod machine;
+mod reach;
+#[cfg(test)]
+mod tests;
+mod ways;
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use control_plane::compile::{destinations, find_machine};
+use control_plane::config::{self, Config, Machine, Problem, Problems};
+use control_plane::next_hop::{Resolver, Unresolved};
+use datapath::interface::{Finding, Severity, privilege_findings};
+use datapath::{CHUNK, XDP_HEADROOM};
+use serde_json::{Value, json};
+
+use self::facts::{Facts, Reach};
+use self::gather::NextHops;
+use self::reach::Heard;
+use crate::Source;
+
+/// What to look at.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    source: Source,
+    /// Print findings and facts as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints all findings. 1 when one of them is an error.
+pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let name = arguments.source.machine()?;
+    let (mut findings, facts) = match config::load(&arguments.source.config) {
+        Ok((config, warnings)) => {
+            let mut findings = of_problems(&warnings);
+            let facts = match find_machine(&config, &name) {
+                Ok(machine) => Some(look(&config, machine)?),
+                Err(error) => {
+                    let why = "nothing is known of its interfaces and addresses";
+                    findings.push(
+                        Finding::error("machine", error.to_string(), why)
+                            .hint("give its name by --machine NAME"),
+                    );
+                    None
+                }
+            };
+            findings.extend(facts.iter().flat_map(judge));
+            (findings, facts)
+        }
+        Err(problems) => (of_problems(&problems), None),
+    };
+    findings.sort_by_key(|finding| finding.severity);
+    if arguments.json {
+        println!("{:#}", report(arguments, &name, &findings, facts.as_ref()));
+    } else {
+        print(&name, &findings, facts.as_ref());
+    }
+    let is_well = findings.iter().all(|finding| finding.severity == Severity::Warn);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Logs what `doctor` would find, less the pings, and less what every start says or refuses by itself.
+/// `next_hops` are those of all backends.
+pub(crate) async fn warn_at_start(
+    config: &Config,
+    machine: &str,
+    next_hops: &NextHops,
+) -> anyhow::Result<()> {
+    let machine = find_machine(config, machine)?;
+    let routes = Resolver::open()?.resolve(&vip_addresses(config)).await?;
+    let facts = gather::facts(config, machine, next_hops, &routes, &Heard::default());
+    for finding in judge_beyond_start(&facts) {
+        tracing::warn!(finding = finding.id, "{finding}");
+    }
+    Ok(())
+}
+
+/// All facts, the pings among them.
+fn look(config: &Config, machine: &Machine) -> anyhow::Result<Facts> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let backends = destinations(config, None);
+    let (first, routes) = runtime.block_on(async {
+        let mut resolver = Resolver::open()?;
+        anyhow::Ok((resolver.resolve(&backends).await?, resolver.resolve(&vip_addresses(config)).await?))
+    })?;
+    // A ping makes the kernel look for the neighbours that it does not know.
+    let heard = reach::ask(&gather::targets(config, &first), machine.addresses());
+    let next_hops = runtime.block_on(next_hops(&backends)).context("looking up next hops")?;
+    Ok(gather::facts(config, machine, &next_hops, &routes, &heard))
+}
+
+/// Next hops once the kernel has made up its mind of each neighbour. Without CAP_NET_ADMIN it is not told to ask.
+async fn next_hops(backends: &[IpAddr]) -> anyhow::Result<NextHops> {
+    match crate::run::next_hops(backends, NEIGHBOURS).await {
+        Ok(found) => Ok(found),
+        Err(_) => Ok(Resolver::open()?.resolve(backends).await?),
+    }
+}
+
+fn vip_addresses(config: &Config) -> Vec<IpAddr> {
+    config.vips().iter().flat_map(|vip| vip.addresses()).copied().collect()
+}
+
+/// All findings of the facts.
+fn judge(facts: &Facts) -> Vec<Finding> {
+    let mut found: Vec<Finding> = facts.host.privileges.map(privilege_findings).unwrap_or_default();
+    let room = u32::try_from(CHUNK - XDP_HEADROOM).unwrap_or(u32::MAX);
+    for (interface, _) in facts.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
+        let of_it = interface.findings(room).into_iter();
+        // A running balancer's own program is none of another's.
+        found.extend(of_it.filter(|finding| !(facts.is_running && finding.id == "xdp-occupied")));
+    }
+    found.extend(judge_beyond_start(facts));
+    found
+}
+
+/// Those that no start says by itself.
+fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
+    [machine::findings(facts), interfaces::findings(facts), ways::findings(facts)].concat()
+}
+
+fn of_problems(problems: &Problems) -> Vec<Finding> {
+    let finding = |problem: &Problem| {
+        let allowed = format!("allowed is {}", problem.allowed());
+        let said = problem.to_string();
+        let what = said.split_once(", allowed ").map_or(said.as_str(), |(what, _)| what).to_owned();
+        match problem.severity() {
+            config::Severity::Error => {
+                Finding::error("config", what, "the balancer does not start with this file").hint(allowed)
+            }
+            config::Severity::Warning => {
+                Finding::warning("config", what, "it works, and probably not as meant").hint(allowed)
+            }
+        }
+    };
+    problems.iter().map(finding).collect()
+}
+
+fn print(machine: &str, findings: &[Finding], facts: Option<&Facts>) {
+    if let Some(facts) = facts {
+        println!(
+            "machine {machine}: kernel {}, processors {}",
+            facts.host.kernel,
+            machine::ranges(&facts.host.cpus)
+        );
+        for (interface, hardware) in facts.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
+            let said = |known: Option<bool>| match known {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "not known",
+            };
+            println!(
+                "{}: driver {}, {} of {} queues, MTU {}, native XDP {}, zero-copy {}",
+                interface.name,
+                interface.driver,
+                interface.queues,
+                interface.max_queues,
+                interface.mtu_bytes,
+                said(hardware.xdp.native),
+                said(hardware.xdp.zero_copy),
+            );
+        }
+    }
+    for finding in findings {
+        println!("\n{} [{}] {}", level(finding.severity), finding.id, finding.what);
+        println!("  why:  {}", finding.why);
+        if let Some(command) = &finding.command {
+            println!("  mend: {command}");
+        }
+        if let Some(hint) = &finding.hint {
+            println!("  {} {hint}", if finding.command.is_some() { "or:  " } else { "mend:" });
+        }
+    }
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    println!("\n{errors} errors, {} warnings", findings.len() - errors);
+}
+
+/// Schema 1. Keys may be added to it, and none changes its meaning or goes.
+fn report(arguments: &Arguments, machine: &str, findings: &[Finding], facts: Option<&Facts>) -> Value {
+    let rows: Vec<Value> = findings.iter().map(row).collect();
+    json!({
+        "schema": 1,
+        "config": arguments.source.config,
+        "machine": machine,
+        "findings": rows,
+        "facts": facts.map(facts_report),
+    })
+}
+
+fn row(finding: &Finding) -> Value {
+    json!({
+        "id": finding.id,
+        "level": level(finding.severity),
+        "what": finding.what,
+        "why": finding.why,
+        "command": finding.command,
+        "hint": finding.hint,
+    })
+}
+
+fn level(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warn => "warning",
+    }
+}
+
+fn facts_report(facts: &Facts) -> Value {
+    let interfaces = facts.interfaces.iter().filter_map(|nic| {
+        let (interface, hardware) = nic.found.as_ref().ok()?;
+        Some(json!({
+            "name": interface.name,
+            "driver": interface.driver,
+            "mtu_bytes": interface.mtu_bytes,
+            "queues": interface.queues,
+            "max_queues": interface.max_queues,
+            "sockets": facts.sockets_on(interface),
+            "rss_queues": hardware.rss_queues,
+            "native_xdp": hardware.xdp.native,
+            "zero_copy": hardware.xdp.zero_copy,
+        }))
+    });
+    let ways = facts.ways.iter().map(|way| {
+        json!({
+            "backend": *way.backend,
+            "address": way.address,
+            "encapsulation": way.kind,
+            "needed_bytes": way.needed(),
+            "route_bytes": way.next_hop.map(|hop| hop.mtu_bytes).ok(),
+            "unresolved": way.next_hop.err().as_ref().map(Unresolved::to_string),
+            "longest_answered_bytes": match way.reach {
+                Some(Reach::Longest(longest)) => Some(longest),
+                _ => None,
+            },
+        })
+    });
+    json!({
+        "kernel": facts.host.kernel,
+        "cpus": facts.host.cpus,
+        "is_running": facts.is_running,
+        "interfaces": interfaces.collect::<Vec<_>>(),
+        "backends": ways.collect::<Vec<_>>(),
+    })
+}
+
+/// An IPv4 neighbour that does not answer is given up after three seconds.
+const NEIGHBOURS: Duration = Duration::from_secs(4);

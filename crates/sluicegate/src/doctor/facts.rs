@@ -1,0 +1,165 @@
+//! What is known of the machine at one moment: everything that a judgement may rest on.
+//!
+//! In: filled by `gather` and `reach`. Out: plain values. Not here: files, sockets, opinions.
+//! Invariant: a fact that could not be learned is `None` or empty, and no judgement is made of it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use control_plane::next_hop::{Resolved, Unresolved};
+use datapath::interface::{Hardware, Interface, Privileges};
+
+/// Numbers of processors.
+pub(crate) type Cpus = BTreeSet<u32>;
+
+/// All facts.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) host: Host,
+    pub(crate) interfaces: Vec<Nic>,
+    pub(crate) vips: Vec<VipFact>,
+    pub(crate) ways: Vec<Way>,
+    /// The machine's own addresses of the configuration that no interface here has.
+    pub(crate) absent_addresses: Vec<IpAddr>,
+    /// Families whose backends could not be asked, and why not.
+    pub(crate) unasked: Vec<String>,
+    /// Sockets wanted on each interface; `None`: one a queue.
+    pub(crate) sockets: Option<u32>,
+    pub(crate) frames_per_queue: u32,
+    pub(crate) flows_per_thread: usize,
+    /// Packet threads spin and never sleep.
+    pub(crate) spins: bool,
+    pub(crate) admin: Option<AdminFolder>,
+    /// A balancer answers at the admin socket: an XDP program on the interface is its own.
+    pub(crate) is_running: bool,
+}
+
+/// The machine itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    /// As `uname -r` says it.
+    pub(crate) kernel: String,
+    pub(crate) knows_af_xdp: Option<bool>,
+    /// `net.core.bpf_jit_enable`.
+    pub(crate) bpf_jit: Option<u32>,
+    pub(crate) privileges: Option<Privileges>,
+    /// Bytes; `None`: no limit, or not known.
+    pub(crate) memlock: Option<u64>,
+    pub(crate) clock_is_synchronised: Option<bool>,
+    /// The chosen word of `/sys/kernel/mm/transparent_hugepage/enabled`.
+    pub(crate) huge_pages: Option<String>,
+    /// The processors that this process may use.
+    pub(crate) cpus: Cpus,
+    /// Those that the kernel gives to nobody who does not ask.
+    pub(crate) isolated: Cpus,
+    pub(crate) irqbalance: bool,
+}
+
+/// An interface that VIP traffic arrives on.
+#[derive(Clone, Debug)]
+pub(crate) struct Nic {
+    pub(crate) name: String,
+    /// `Err`: it could not be read, in words.
+    pub(crate) found: Result<(Interface, Hardware), String>,
+    /// The stricter of `all` and the interface's own, as the kernel takes it: 0 off, 1 strict, 2 loose.
+    pub(crate) rp_filter: Option<u8>,
+    /// The kernel forwards IPv4 that arrives here.
+    pub(crate) forwards_v4: bool,
+    /// The kernel forwards IPv6.
+    pub(crate) forwards_v6: bool,
+    /// The processors on its node; empty where it has none.
+    pub(crate) node_cpus: Cpus,
+    /// It has interrupts of its own.
+    pub(crate) has_interrupts: bool,
+}
+
+/// An address of a VIP.
+#[derive(Clone, Debug)]
+pub(crate) struct VipFact {
+    pub(crate) name: Arc<str>,
+    pub(crate) address: IpAddr,
+    /// The interface that the kernel would send it to.
+    pub(crate) route: Result<u32, Unresolved>,
+    /// The address of this machine that covers it.
+    pub(crate) local: Option<OwnAddress>,
+}
+
+/// An address of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnAddress {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix_length: u8,
+    pub(crate) interface: String,
+}
+
+/// The way to a backend under one encapsulation.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) backend: Arc<str>,
+    pub(crate) address: IpAddr,
+    /// `gre`, `ipip`, `gue` or `l2`.
+    pub(crate) kind: &'static str,
+    /// Bytes that the outer headers add.
+    pub(crate) growth: u32,
+    pub(crate) next_hop: Result<Resolved, Unresolved>,
+    /// The interface that it leaves by, and its MTU in bytes.
+    pub(crate) link: Option<(String, u32)>,
+    /// `None`: not asked.
+    pub(crate) reach: Option<Reach>,
+}
+
+/// What pings with DF set say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Not even a small one was answered.
+    Silent,
+    /// The longest IP packet that was answered, in bytes, up to what was asked for.
+    Longest(u32),
+}
+
+/// Where the admin socket is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminFolder {
+    pub(crate) path: PathBuf,
+    pub(crate) state: FolderState,
+}
+
+/// What became of looking at a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FolderState {
+    Missing,
+    NoFolder,
+    NotWritable,
+    /// Others may put a socket of their own there.
+    OpenToOthers,
+    Sound,
+}
+
+impl Facts {
+    /// The first interface that could be read.
+    pub(crate) fn nic(&self) -> Option<&Interface> {
+        self.interfaces.iter().find_map(|nic| nic.found.as_ref().ok()).map(|(interface, _)| interface)
+    }
+
+    /// Sockets, and so packet threads, on an interface.
+    pub(crate) fn sockets_on(&self, interface: &Interface) -> u32 {
+        self.sockets.unwrap_or(interface.queues)
+    }
+
+    /// The processors that packet threads of `count` queues will be on: as the threads choose them.
+    pub(crate) fn thread_cpus(&self, count: u32) -> Cpus {
+        self.host.cpus.iter().copied().take(count as usize).collect()
+    }
+}
+
+impl Way {
+    /// The longest outer packet that clients on Ethernet can cause, in bytes.
+    pub(crate) fn needed(&self) -> u32 {
+        CLIENT_MTU + self.growth
+    }
+}
+
+/// What clients on Ethernet send at most.
+pub(crate) const CLIENT_MTU: u32 = 1_500;

@@ -1,0 +1,334 @@
+//! Where the facts come from: `/proc`, `/sys`, ioctls, netlink.
+//!
+//! In: a configuration, its machine, and what was asked of the network. Out: [`Facts`].
+//! Not here: opinions; pings (`reach`). Invariant: nothing is changed. Of `/sys` only what no network namespace divides.
+//! Source: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use control_plane::config::{Config, EncapsulationKind, IdleThen, Machine};
+use control_plane::next_hop::{Resolved, Unresolved};
+use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::{InterfaceFlags, if_indextoname};
+use nix::unistd::{AccessFlags, Pid, access};
+
+use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, Reach, VipFact, Way};
+use super::reach::Heard;
+
+/// What the kernel's resolver said of each address.
+pub(crate) type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
+
+/// All facts. `next_hops` are those of backends, `routes` those of VIPs.
+pub(crate) fn facts(
+    config: &Config,
+    machine: &Machine,
+    next_hops: &NextHops,
+    routes: &NextHops,
+    heard: &Heard,
+) -> Facts {
+    let io = config.io();
+    let own = own_addresses();
+    let is_own = |address: &IpAddr| own.iter().any(|(own, _)| own.address == *address);
+    let admin = config.admin().socket();
+    Facts {
+        host: host(),
+        interfaces: machine.interfaces().iter().map(|name| nic(name)).collect(),
+        vips: vips(config, routes, &own),
+        ways: ways(config, next_hops, &heard.reach),
+        absent_addresses: machine.addresses().iter().copied().filter(|address| !is_own(address)).collect(),
+        unasked: heard.unasked.clone(),
+        sockets: io.queues(),
+        frames_per_queue: io.frames_per_queue(),
+        flows_per_thread: io.flows_per_thread(),
+        spins: io.idle().then() == IdleThen::Spin,
+        admin: admin.and_then(|socket| socket.path().parent()).map(folder),
+        is_running: admin.is_some_and(|socket| UnixStream::connect(socket.path()).is_ok()),
+    }
+}
+
+/// The longest packet to ask each backend's address for: what is needed, as far as this machine's link carries it.
+pub(crate) fn targets(config: &Config, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
+    let mut targets = BTreeMap::new();
+    for way in ways(config, next_hops, &HashMap::new()) {
+        if way.link.is_some() {
+            let asked = targets.entry(way.address).or_insert(0);
+            *asked = way.asked().max(*asked);
+        }
+    }
+    targets
+}
+
+fn host() -> Host {
+    let text = |path: &str| fs::read_to_string(path).ok();
+    let cpus = |path: &str| text(path).as_deref().map(cpu_list).unwrap_or_default();
+    Host {
+        kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        knows_af_xdp: knows_af_xdp(),
+        bpf_jit: number("/proc/sys/net/core/bpf_jit_enable"),
+        privileges: Privileges::read().ok(),
+        memlock: text("/proc/self/limits").as_deref().and_then(locked_memory),
+        clock_is_synchronised: clock_is_synchronised(),
+        huge_pages: text("/sys/kernel/mm/transparent_hugepage/enabled").as_deref().and_then(chosen),
+        cpus: allowed_cpus(),
+        isolated: cpus("/sys/devices/system/cpu/isolated"),
+        irqbalance: runs("irqbalance"),
+    }
+}
+
+fn nic(name: &str) -> Nic {
+    let found = Interface::read(name).map_err(|error| error.to_string()).map(|interface| {
+        let hardware = Hardware::read(&interface);
+        (interface, hardware)
+    });
+    let bus = found.as_ref().map_or("", |(_, hardware)| hardware.bus.as_str());
+    let device = (!bus.is_empty()).then(|| Path::new("/sys/bus/pci/devices").join(bus));
+    let near = device.as_ref().and_then(|device| fs::read_to_string(device.join("local_cpulist")).ok());
+    let interrupts = device.and_then(|device| fs::read_dir(device.join("msi_irqs")).ok());
+    let conf = |family: &str, of: &str, key: &str| number(&format!("/proc/sys/net/{family}/conf/{of}/{key}"));
+    let rp_filter = conf("ipv4", "all", "rp_filter").max(conf("ipv4", name, "rp_filter"));
+    Nic {
+        name: name.to_owned(),
+        rp_filter: rp_filter.and_then(|mode| u8::try_from(mode).ok()),
+        forwards_v4: conf("ipv4", name, "forwarding") == Some(1),
+        forwards_v6: conf("ipv6", "all", "forwarding") == Some(1),
+        node_cpus: near.as_deref().map(cpu_list).unwrap_or_default(),
+        has_interrupts: interrupts.is_some_and(|mut all| all.next().is_some()),
+        found,
+    }
+}
+
+fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<VipFact> {
+    let fact = |name: &Arc<str>, address: &IpAddr| VipFact {
+        name: Arc::clone(name),
+        address: *address,
+        route: VipFact::route_of(
+            routes.get(address).map_or(Err(Unresolved::NoRoute), |way| way.map(|hop| hop.interface)),
+        ),
+        local: own
+            .iter()
+            .find(|(own, on_loopback)| covers(own, *on_loopback, *address))
+            .map(|(own, _)| own.clone()),
+    };
+    let all = config.vips().iter();
+    all.flat_map(|vip| vip.addresses().iter().map(|address| fact(vip.name(), address))).collect()
+}
+
+/// On loopback a whole IPv4 prefix is local.
+fn covers(own: &OwnAddress, on_loopback: bool, vip: IpAddr) -> bool {
+    match (own.address, vip) {
+        (IpAddr::V4(own_v4), IpAddr::V4(vip)) if on_loopback => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(own.prefix_length)).unwrap_or(0);
+            own_v4.to_bits() & mask == vip.to_bits() & mask
+        }
+        (address, vip) => address == vip,
+    }
+}
+
+fn ways(config: &Config, next_hops: &NextHops, reach: &HashMap<IpAddr, Reach>) -> Vec<Way> {
+    let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
+    let mut ways: BTreeMap<(Arc<str>, IpAddr, &'static str), Way> = BTreeMap::new();
+    for member in config.pools().iter().flat_map(|pool| pool.members()) {
+        let (backend, address) = (member.backend().name(), member.backend().address());
+        let (kind, growth) = outer(member.encapsulation().kind(), address);
+        let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
+        let link =
+            leaves_by(&next_hop).and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone());
+        let reach = reach.get(&address).copied();
+        let way = Way { backend: Arc::clone(backend), address, kind, growth, next_hop, link, reach };
+        ways.insert((Arc::clone(backend), address, kind), way);
+    }
+    ways.into_values().collect()
+}
+
+fn outer(kind: EncapsulationKind, to: IpAddr) -> (&'static str, u32) {
+    let (name, kind) = match kind {
+        EncapsulationKind::Gre => ("gre", packet::Encapsulation::Gre),
+        EncapsulationKind::Ipip => ("ipip", packet::Encapsulation::Ipip),
+        EncapsulationKind::Gue { udp_checksum } => ("gue", packet::Encapsulation::Gue { udp_checksum }),
+        EncapsulationKind::L2 => ("l2", packet::Encapsulation::L2),
+    };
+    let family = if to.is_ipv4() { packet::Family::V4 } else { packet::Family::V6 };
+    (name, packet::growth(&kind, family).into())
+}
+
+fn leaves_by(next_hop: &Result<Resolved, Unresolved>) -> Option<u32> {
+    VipFact::route_of(next_hop.map(|hop| hop.interface)).ok()
+}
+
+/// The name and the MTU of an Ethernet interface.
+fn link(index: u32) -> Option<(String, u32)> {
+    let name = if_indextoname(index).ok()?.into_string().ok()?;
+    let found = Interface::read(&name).ok()?;
+    Some((name, found.mtu_bytes))
+}
+
+/// Each address of this machine, and whether it is on loopback.
+fn own_addresses() -> Vec<(OwnAddress, bool)> {
+    getifaddrs().map(|all| all.filter_map(|found| own_address(&found)).collect()).unwrap_or_default()
+}
+
+fn own_address(found: &InterfaceAddress) -> Option<(OwnAddress, bool)> {
+    let ip = |address: Option<&nix::sys::socket::SockaddrStorage>| {
+        let address = address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    };
+    let address = ip(found.address.as_ref())?;
+    let ones = match ip(found.netmask.as_ref())? {
+        IpAddr::V4(mask) => mask.to_bits().count_ones(),
+        IpAddr::V6(mask) => mask.to_bits().count_ones(),
+    };
+    // The kernel names an IPv4 address by its label, which begins with the interface.
+    let interface = found.interface_name.split(':').next().unwrap_or_default().to_owned();
+    let prefix_length = u8::try_from(ones).ok()?;
+    let on_loopback = found.flags.contains(InterfaceFlags::IFF_LOOPBACK) && address != Ipv4Addr::LOCALHOST;
+    Some((OwnAddress { address, prefix_length, interface }, on_loopback))
+}
+
+fn folder(path: &Path) -> AdminFolder {
+    let state = match fs::metadata(path) {
+        Err(_) => FolderState::Missing,
+        Ok(found) if !found.is_dir() => FolderState::NoFolder,
+        Ok(_) if access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_err() => FolderState::NotWritable,
+        Ok(found) if found.permissions().mode() & (STICKY | OTHERS_WRITE) == OTHERS_WRITE => {
+            FolderState::OpenToOthers
+        }
+        Ok(_) => FolderState::Sound,
+    };
+    AdminFolder { path: path.to_owned(), state }
+}
+
+fn allowed_cpus() -> Cpus {
+    let Ok(set) = nix::sched::sched_getaffinity(Pid::from_raw(0)) else { return Cpus::new() };
+    let count = u32::try_from(nix::sched::CpuSet::count()).unwrap_or(0);
+    (0..count).filter(|cpu| set.is_set(*cpu as usize).unwrap_or(false)).collect()
+}
+
+/// Whether a process of this name runs.
+fn runs(name: &str) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    processes.flatten().any(|process| {
+        fs::read_to_string(process.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    })
+}
+
+fn number(path: &str) -> Option<u32> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// `0-3,8`; what is no number counts for nothing.
+fn cpu_list(text: &str) -> Cpus {
+    let run = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(run).flatten().collect()
+}
+
+/// The soft limit in bytes; `None`: unlimited, or not said.
+fn locked_memory(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The word in brackets.
+fn chosen(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    rest.split_once(']').map(|(word, _)| word.to_owned())
+}
+
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_read_as_the_kernel_writes_them() {
+        for (text, cpus) in [
+            ("0-3,8\n", &[0, 1, 2, 3, 8][..]),
+            ("5\n", &[5]),
+            ("\n", &[]),
+            ("0-1,4-5,7", &[0, 1, 4, 5, 7]),
+            ("zebra,3", &[3]),
+            ("3-1", &[]),
+        ] {
+            assert_eq!(cpu_list(text), cpus.iter().copied().collect(), "{text:?}");
+            let written = super::super::machine::ranges(&cpu_list(text));
+            assert_eq!(cpu_list(&written), cpu_list(text), "and written as they are read");
+        }
+        assert_eq!(super::super::machine::ranges(&cpu_list("0,1,2,8,10,11")), "0-2,8,10-11");
+    }
+
+    #[test]
+    fn the_soft_limit_is_the_first_column() {
+        let line = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max locked memory         8388608              9999999              bytes     \n";
+        assert_eq!(locked_memory(line), Some(8_388_608));
+        let none = "Max locked memory         unlimited            unlimited            bytes\n";
+        assert_eq!(locked_memory(none), None);
+        assert_eq!(locked_memory("Max processes 5 5\n"), None);
+    }
+
+    #[test]
+    fn the_chosen_word_stands_in_brackets() {
+        assert_eq!(chosen("always [madvise] never\n").as_deref(), Some("madvise"));
+        assert_eq!(chosen("always madvise"), None);
+    }
+
+    #[test]
+    fn a_prefix_on_loopback_makes_all_of_it_local_and_elsewhere_only_its_address() {
+        let own = |address: &str, prefix_length| OwnAddress {
+            address: address.parse().unwrap(),
+            prefix_length,
+            interface: "lo".to_owned(),
+        };
+        for (address, length, on_loopback, vip, expected) in [
+            ("203.0.113.10", 32, true, "203.0.113.10", true),
+            ("203.0.113.10", 32, true, "203.0.113.11", false),
+            ("203.0.113.1", 24, true, "203.0.113.10", true),
+            ("203.0.113.1", 24, false, "203.0.113.10", false),
+            ("203.0.113.10", 24, false, "203.0.113.10", true),
+            ("203.0.113.1", 0, true, "198.51.100.1", true),
+            ("2001:db8:f::1", 64, true, "2001:db8:f::10", false),
+            ("2001:db8:f::10", 64, true, "2001:db8:f::10", true),
+            ("203.0.113.10", 32, true, "2001:db8:f::10", false),
+        ] {
+            let found = covers(&own(address, length), on_loopback, vip.parse().unwrap());
+            assert_eq!(found, expected, "{address}/{length} {on_loopback} {vip}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_judged_by_what_it_is() {
+        let base = std::env::temp_dir().join(format!("sluicegate-folder-{}", std::process::id()));
+        fs::create_dir_all(&base).unwrap();
+        let state = |path: &Path| folder(path).state;
+        fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(state(&base), FolderState::Sound);
+        fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(state(&base), FolderState::OpenToOthers);
+        fs::set_permissions(&base, fs::Permissions::from_mode(0o1777)).unwrap();
+        assert_eq!(state(&base), FolderState::Sound, "sticky");
+        assert_eq!(state(&base.join("none")), FolderState::Missing);
+        fs::write(base.join("file"), "").unwrap();
+        assert_eq!(state(&base.join("file")), FolderState::NoFolder);
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        let host = host();
+        assert!(!host.kernel.is_empty() && !host.cpus.is_empty());
+        let own = fs::read_to_string("/proc/self/comm").unwrap();
+        assert!(runs(own.trim_end()) && !runs("no process has this name"));
+    }
+}

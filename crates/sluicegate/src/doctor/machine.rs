@@ -1,0 +1,249 @@
+//! Judgements of the machine: kernel, privileges, memory, processors, clock, the admin socket's folder.
+//!
+//! In: [`Facts`]. Out: [`Finding`]s. Invariant: functions of the facts alone.
+
+use datapath::interface::{Finding, Interface};
+
+use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};
+
+/// All of them.
+pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
+    let host = &facts.host;
+    let mut found: Vec<Finding> = [
+        kernel_age(host),
+        without_af_xdp(host),
+        without_jit(host),
+        locked_memory(facts),
+        huge_pages(facts),
+        clock(host),
+        facts.admin.as_ref().and_then(admin_folder),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    for nic in &facts.interfaces {
+        if let Ok((interface, hardware)) = &nic.found {
+            let channels = hardware.channels.arguments(u32::try_from(host.cpus.len()).unwrap_or(u32::MAX));
+            found.extend(shared_processors(facts, interface, &channels));
+            found.extend(far_processors(facts, nic, interface));
+            found.extend(disturbed_processors(facts, interface));
+            found.extend(irqbalance(host, nic, interface));
+        }
+    }
+    found
+}
+
+fn kernel_age(host: &Host) -> Option<Finding> {
+    let found = version(&host.kernel)?;
+    (found < OLDEST_KERNEL).then(|| {
+        let (major, minor) = OLDEST_KERNEL;
+        let what = format!("the kernel is {}, and {major}.{minor} is the oldest that will do", host.kernel);
+        let why = "an older one cannot tie an XDP program to its process, and it would outlive a crash";
+        Finding::error("kernel-old", what, why).hint("install a newer kernel")
+    })
+}
+
+/// Major and minor number.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+fn without_af_xdp(host: &Host) -> Option<Finding> {
+    (host.knows_af_xdp == Some(false)).then(|| {
+        let what = "the kernel knows no AF_XDP sockets";
+        Finding::error("no-af-xdp", what, "packets reach the balancer by no other way")
+            .hint("install a kernel with CONFIG_XDP_SOCKETS=y")
+    })
+}
+
+fn without_jit(host: &Host) -> Option<Finding> {
+    (host.bpf_jit == Some(0)).then(|| {
+        let why = "the XDP program is interpreted for each packet, several times slower than compiled";
+        Finding::warning("bpf-jit", "the kernel's BPF compiler is off", why)
+            .command("sysctl -w net.core.bpf_jit_enable=1")
+    })
+}
+
+/// The kernel charges packet memory to the limit, unless the process holds CAP_IPC_LOCK.
+fn locked_memory(facts: &Facts) -> Option<Finding> {
+    let limit = facts.host.memlock?;
+    let privileges = facts.host.privileges?;
+    let queues: u32 = facts
+        .interfaces
+        .iter()
+        .filter_map(|nic| nic.found.as_ref().ok())
+        .map(|(interface, _)| facts.sockets_on(interface))
+        .sum();
+    let needed = u64::from(queues) * u64::from(facts.frames_per_queue) * datapath::CHUNK as u64;
+    (!privileges.has(CAP_IPC_LOCK) && needed > limit).then(|| {
+        let what = format!(
+            "packet memory takes {} KiB, and the limit of locked memory is {} KiB",
+            needed / 1_024,
+            limit / 1_024
+        );
+        Finding::error("memlock", what, "the kernel refuses the memory without CAP_IPC_LOCK")
+            .command("ulimit -l unlimited")
+            .hint("LimitMEMLOCK=infinity or AmbientCapabilities=CAP_IPC_LOCK in the systemd unit")
+    })
+}
+
+fn huge_pages(facts: &Facts) -> Option<Finding> {
+    let word = facts.host.huge_pages.as_deref().filter(|word| *word != "always")?;
+    let table_bytes = facts.flows_per_thread * FLOW_BYTES;
+    (table_bytes >= HUGE_PAGE_BYTES).then(|| {
+        let what = format!("transparent huge pages are on `{word}`");
+        let mebibytes = table_bytes / (1 << 20);
+        let why = format!(
+            "each packet thread's connection table of {mebibytes} MiB lies in small pages, and a look-up may miss the TLB"
+        );
+        Finding::warning("huge-pages", what, why)
+            .command("echo always > /sys/kernel/mm/transparent_hugepage/enabled")
+    })
+}
+
+fn clock(host: &Host) -> Option<Finding> {
+    (host.clock_is_synchronised == Some(false)).then(|| {
+        let why = "logs, captures and certificates' dates do not agree with those of other machines";
+        Finding::warning("clock", "nothing keeps the clock synchronised", why)
+            .command("timedatectl set-ntp true")
+            .hint("install chrony, where no time service is there")
+    })
+}
+
+fn admin_folder(folder: &AdminFolder) -> Option<Finding> {
+    let path = folder.path.display();
+    let why = "the admin socket cannot be made, and the balancer does not start";
+    let make = format!("install -d -m 0755 {}", quoted(&folder.path.to_string_lossy()));
+    let by_unit = "RuntimeDirectory= in the systemd unit makes it at each start";
+    match folder.state {
+        FolderState::Sound => None,
+        FolderState::Missing if folder.path.starts_with("/run") => {
+            let what = format!("{path}, the folder of the admin socket, is not there");
+            let why = "it must be there at the start";
+            Some(Finding::warning("admin-folder", what, why).command(make).hint(by_unit))
+        }
+        FolderState::Missing => {
+            let what = format!("{path}, the folder of the admin socket, is not there");
+            Some(Finding::error("admin-folder", what, why).command(make))
+        }
+        FolderState::NoFolder => {
+            let what = format!("{path}, the folder of the admin socket, is no folder");
+            Some(Finding::error("admin-folder", what, why).hint("name another one in admin.socket.path"))
+        }
+        FolderState::NotWritable => {
+            let what = format!("{path}, the folder of the admin socket, may not be written by this user");
+            Some(
+                Finding::error("admin-folder", what, why)
+                    .hint("give it to the user that the balancer runs as"),
+            )
+        }
+        FolderState::OpenToOthers => {
+            let what = format!("{path}, the folder of the admin socket, may be written by everybody");
+            let why = "anybody on this machine can put a socket of their own in its place";
+            let command = format!("chmod o-w {}", quoted(&folder.path.to_string_lossy()));
+            Some(Finding::warning("admin-folder", what, why).command(command))
+        }
+    }
+}
+
+fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Option<Finding> {
+    let (threads, cpus) = (facts.sockets_on(interface), facts.host.cpus.len());
+    (cpus > 0 && threads as usize > cpus).then(|| {
+        let name = &interface.name;
+        let what = format!("{name} gets {threads} packet threads, and there are {cpus} processors for them");
+        let finding =
+            Finding::warning("threads-shared", what, "threads that share one delay each other's packets");
+        let finding = finding.command(format!("ethtool -L {name} {channels}"));
+        match facts.sockets {
+            Some(_) => finding.hint(format!("io.queues = {cpus} as well, which counts sockets")),
+            None => finding,
+        }
+    })
+}
+
+fn far_processors(facts: &Facts, nic: &Nic, interface: &Interface) -> Option<Finding> {
+    let threads = facts.thread_cpus(facts.sockets_on(interface));
+    let is_near = nic.node_cpus.is_empty() || threads.is_subset(&nic.node_cpus);
+    (!is_near).then(|| {
+        let far: Cpus = threads.difference(&nic.node_cpus).copied().collect();
+        let what = format!(
+            "packet threads would run on processors {}, which are not on the memory node of {}",
+            ranges(&far),
+            interface.name
+        );
+        let why = "each packet crosses between the nodes";
+        on_processors(Finding::warning("threads-far", what, why), &nic.node_cpus)
+    })
+}
+
+/// Threads that never sleep, or a machine that has processors set aside for them.
+fn disturbed_processors(facts: &Facts, interface: &Interface) -> Option<Finding> {
+    let threads = facts.thread_cpus(facts.sockets_on(interface));
+    let isolated = &facts.host.isolated;
+    let is_wanted = facts.spins || !isolated.is_empty();
+    (is_wanted && !threads.is_subset(isolated)).then(|| {
+        let disturbed: Cpus = threads.difference(isolated).copied().collect();
+        let what =
+            format!("packet threads would run on processors {}, which are not isolated", ranges(&disturbed));
+        let finding = Finding::warning(
+            "threads-disturbed",
+            what,
+            "other work on the same processor makes packets wait",
+        );
+        if isolated.is_empty() {
+            return finding.hint(format!(
+                "boot with isolcpus={} on the kernel's command line, or let threads sleep (io.idle.then)",
+                ranges(&threads)
+            ));
+        }
+        on_processors(finding, isolated)
+    })
+}
+
+fn on_processors(finding: Finding, cpus: &Cpus) -> Finding {
+    let list = ranges(cpus);
+    finding
+        .command(format!("systemctl set-property sluicegate.service AllowedCPUs={list}"))
+        .hint(format!("start it by taskset -c {list}; judged are the processors that this process may use"))
+}
+
+fn irqbalance(host: &Host, nic: &Nic, interface: &Interface) -> Option<Finding> {
+    (host.irqbalance && nic.has_interrupts).then(|| {
+        let what = format!("irqbalance moves the interrupts of {} about", interface.name);
+        Finding::warning("irqbalance", what, "a queue's interrupt leaves the processor of its packet thread")
+            .command("systemctl disable --now irqbalance")
+    })
+}
+
+/// `0-3,8`, as the kernel writes and reads lists of processors.
+pub(crate) fn ranges(cpus: &Cpus) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &cpu in cpus {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => runs.push((cpu, cpu)),
+        }
+    }
+    let run = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(",")
+}
+
+/// For a shell: as it stands where that is plain, else in quotes.
+pub(crate) fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_' | ':');
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// XDP programs by BPF links.
+const OLDEST_KERNEL: (u32, u32) = (5, 9);
+const CAP_IPC_LOCK: u32 = 14;
+/// A flow in the connection table.
+const FLOW_BYTES: usize = 16;
+const HUGE_PAGE_BYTES: usize = 2 << 20;

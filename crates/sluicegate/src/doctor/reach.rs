@@ -1,0 +1,193 @@
+//! Which packets reach the backends: pings with DF set, all backends at once, halving the sizes that fail.
+//!
+//! In: addresses, and the longest packet that each needs. Out: [`Reach`]. Not here: what follows from it.
+//! Invariant: a bounded number of rounds, each of a bounded time, whatever answers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use datapath::interface::Pinger;
+
+use super::facts::Reach;
+
+/// What was heard, and the families that could not be asked, in words.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) reach: HashMap<IpAddr, Reach>,
+    pub(crate) unasked: Vec<String>,
+}
+
+/// Pings each address, with up to as many bytes as it needs; from those of `sources` that are this machine's.
+///
+/// # Cost
+/// Milliseconds when all answer; some ten seconds when a backend is silent or loses long packets.
+pub(crate) fn ask(targets: &BTreeMap<IpAddr, u32>, sources: &[IpAddr]) -> Heard {
+    let mut heard = Heard::default();
+    for ipv4 in [true, false] {
+        let family: Vec<(IpAddr, u32)> =
+            targets.iter().filter(|(to, _)| to.is_ipv4() == ipv4).map(|(to, asked)| (*to, *asked)).collect();
+        if family.is_empty() {
+            continue;
+        }
+        match open(ipv4, sources) {
+            Ok(pinger) => {
+                let mut sequence = 0;
+                let found = search(ipv4, &family, &mut |sizes| round(&pinger, &mut sequence, sizes));
+                heard.reach.extend(family.iter().map(|(to, _)| *to).zip(found));
+            }
+            Err(error) => {
+                heard.unasked.push(format!("no ICMP socket for IPv{}: {error}", if ipv4 { 4 } else { 6 }));
+            }
+        }
+    }
+    heard
+}
+
+fn open(ipv4: bool, sources: &[IpAddr]) -> io::Result<Pinger> {
+    let source = sources.iter().copied().find(|source| source.is_ipv4() == ipv4);
+    // An address that is not here yet is a finding of its own.
+    Pinger::open(ipv4, source).or_else(|_| Pinger::open(ipv4, None))
+}
+
+/// One request each, of these sizes: what was answered. Twice, since a packet may be lost.
+fn round(pinger: &Pinger, sequence: &mut u16, sizes: &[(IpAddr, u32)]) -> BTreeSet<IpAddr> {
+    let mut answered = BTreeSet::new();
+    for _ in 0..ATTEMPTS {
+        let mut sent = HashMap::new();
+        let missing = sizes.iter().filter(|(to, _)| !answered.contains(to)).collect::<Vec<_>>();
+        for burst in missing.chunks(BURST) {
+            for (to, size) in burst {
+                *sequence = sequence.wrapping_add(1);
+                if pinger.send(*to, *sequence, *size as usize).is_ok() {
+                    sent.insert((*to, *sequence), ());
+                }
+            }
+            listen(pinger, BETWEEN_BURSTS, &mut sent, &mut answered);
+        }
+        listen(pinger, PATIENCE, &mut sent, &mut answered);
+        if answered.len() == sizes.len() {
+            break;
+        }
+    }
+    answered
+}
+
+/// Until all of `sent` is answered, or `patience` has passed.
+fn listen(
+    pinger: &Pinger,
+    patience: Duration,
+    sent: &mut HashMap<(IpAddr, u16), ()>,
+    answered: &mut BTreeSet<IpAddr>,
+) {
+    let end = Instant::now() + patience;
+    while !sent.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        let Ok(Some(reply)) = pinger.receive(left) else { return };
+        if sent.remove(&reply).is_some() {
+            answered.insert(reply.0);
+        }
+    }
+}
+
+/// Which of some addresses answered a packet of the given size.
+type Pass<'a> = &'a mut dyn FnMut(&[(IpAddr, u32)]) -> BTreeSet<IpAddr>;
+
+/// The longest packet that passes to each of `targets`, in their order, by asking `pass` which of some sizes do.
+fn search(ipv4: bool, targets: &[(IpAddr, u32)], pass: Pass<'_>) -> Vec<Reach> {
+    let floor = if ipv4 { SMALL_V4 } else { SMALL_V6 };
+    let small: Vec<_> = targets.iter().map(|(to, asked)| (*to, floor.min(*asked))).collect();
+    let alive = pass(&small);
+    let full: Vec<_> = targets.iter().copied().filter(|(to, _)| alive.contains(to)).collect();
+    let passed = if full.is_empty() { BTreeSet::new() } else { pass(&full) };
+    // For each that lost a full one: the longest that passed, and the shortest that did not.
+    let lost = full.iter().filter(|(to, _)| !passed.contains(to));
+    let mut bounds: BTreeMap<IpAddr, (u32, u32)> =
+        lost.map(|(to, asked)| (*to, (floor.min(*asked), *asked))).collect();
+    loop {
+        let halves: Vec<_> = bounds
+            .iter()
+            .filter(|(_, (low, high))| high - low > 1)
+            .map(|(to, (low, high))| (*to, low.midpoint(*high)))
+            .collect();
+        if halves.is_empty() {
+            break;
+        }
+        let passed = pass(&halves);
+        for (to, half) in halves {
+            if let Some((low, high)) = bounds.get_mut(&to) {
+                *(if passed.contains(&to) { low } else { high }) = half;
+            }
+        }
+    }
+    let reach = |(to, asked): &(IpAddr, u32)| match bounds.get(to) {
+        Some((low, _)) => Reach::Longest(*low),
+        None if passed.contains(to) => Reach::Longest(*asked),
+        None => Reach::Silent,
+    };
+    targets.iter().map(reach).collect()
+}
+
+/// What each host must take: RFC 1122 §3.3.2 (576), RFC 8200 §5 (1,280).
+const SMALL_V4: u32 = 576;
+const SMALL_V6: u32 = 1_280;
+const ATTEMPTS: usize = 2;
+/// The kernel asks for a neighbour once a second.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Requests in flight at once: their answers fit a socket's buffer.
+const BURST: usize = 64;
+const BETWEEN_BURSTS: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hosts by their last byte, and the longest packet that the way to each takes; 0: it is down.
+    fn found(ipv4: bool, hosts: &[(u32, u32)]) -> (Vec<Reach>, usize) {
+        let address = |n: usize| -> IpAddr {
+            if ipv4 { format!("198.18.1.{n}") } else { format!("2001:db8:18::{n}") }.parse().unwrap()
+        };
+        let targets: Vec<_> = hosts.iter().enumerate().map(|(n, (asked, _))| (address(n), *asked)).collect();
+        let limits: HashMap<_, _> =
+            hosts.iter().enumerate().map(|(n, (_, limit))| (address(n), *limit)).collect();
+        let mut rounds = 0;
+        let reach = search(ipv4, &targets, &mut |sizes| {
+            rounds += 1;
+            sizes.iter().filter(|(to, size)| *size <= limits[to]).map(|(to, _)| *to).collect()
+        });
+        (reach, rounds)
+    }
+
+    #[test]
+    fn the_longest_packet_that_passes_is_found_to_the_byte() {
+        let (reach, rounds) = found(
+            true,
+            &[(1_524, 9_000), (1_524, 1_524), (1_524, 1_523), (1_524, 1_500), (1_524, 576), (1_524, 0)],
+        );
+        let longest = Reach::Longest;
+        assert_eq!(
+            reach,
+            [longest(1_524), longest(1_524), longest(1_523), longest(1_500), longest(576), Reach::Silent]
+        );
+        assert!(rounds <= 12, "{rounds}");
+        assert_eq!(found(false, &[(1_544, 1_280)]).0, [longest(1_280)]);
+        assert_eq!(found(true, &[(400, 9_000)]).0, [longest(400)], "a link below the floor");
+    }
+
+    #[test]
+    fn when_all_is_well_two_rounds_are_enough() {
+        assert_eq!(found(true, &[(1_524, 1_600), (1_500, 1_600)]).1, 2);
+        assert_eq!(found(true, &[(1_524, 0)]).1, 1, "a silent host is not asked again");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn each_host_gets_its_own_answer(hosts in proptest::collection::vec((1_280u32..2_000, 500u32..2_100), 1..20)) {
+            for (reach, (asked, limit)) in found(true, &hosts).0.into_iter().zip(&hosts) {
+                let expected = if *limit < 576 { Reach::Silent } else { Reach::Longest(*limit.min(asked)) };
+                proptest::prop_assert_eq!(reach, expected);
+            }
+        }
+    }
+}

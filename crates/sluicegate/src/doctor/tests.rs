@@ -1,0 +1,314 @@
+//! Facts in, findings out: each judgement fires, and a hair's breadth before does not.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use control_plane::next_hop::{Resolved, Unresolved};
+use datapath::interface::{
+    Channels, Features, Finding, Hardware, Interface, Privileges, Severity, XdpSupport,
+};
+
+use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, Reach, VipFact, Way};
+use super::judge;
+
+const VIP_V4: &str = "203.0.113.10";
+const VIP_V6: &str = "2001:db8:f::10";
+const INDEX: u32 = 7;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn resolved() -> Resolved {
+    Resolved {
+        interface: INDEX,
+        destination: [2, 0, 0, 0, 0, 9],
+        source: [2, 0, 0, 0, 0, 1],
+        mtu_bytes: 1_600,
+        gateway: Some(ip("192.0.2.254")),
+        preferred_source: Some(ip("192.0.2.1")),
+    }
+}
+
+fn way(n: u8) -> Way {
+    Way {
+        backend: format!("b{n}").into(),
+        address: ip(&format!("198.18.1.{n}")),
+        kind: "gre",
+        growth: 24,
+        next_hop: Ok(resolved()),
+        link: Some(("eth0".to_owned(), 1_600)),
+        reach: Some(Reach::Longest(1_524)),
+    }
+}
+
+fn vip(address: &str) -> VipFact {
+    VipFact { name: "www".into(), address: ip(address), route: Ok(INDEX), local: None }
+}
+
+fn nic() -> Nic {
+    let interface = Interface {
+        name: "eth0".to_owned(),
+        index: INDEX,
+        mac: [2, 0, 0, 0, 0, 1],
+        mtu_bytes: 1_600,
+        is_up: true,
+        has_carrier: true,
+        driver: "ixgbe".to_owned(),
+        queues: 4,
+        max_queues: 8,
+        features: Features::default(),
+        master: None,
+        xdp_program: None,
+    };
+    let hardware = Hardware {
+        xdp: XdpSupport { native: Some(true), redirect: Some(true), zero_copy: Some(true) },
+        rss_queues: Some(vec![0, 1, 2, 3]),
+        channels: Channels::Combined,
+        gro: true,
+        bus: "0000:01:00.0".to_owned(),
+    };
+    Nic {
+        name: "eth0".to_owned(),
+        found: Ok((interface, hardware)),
+        rp_filter: Some(0),
+        forwards_v4: false,
+        forwards_v6: false,
+        node_cpus: Cpus::from_iter(0..8),
+        has_interrupts: true,
+    }
+}
+
+/// A machine without a fault.
+fn sound() -> Facts {
+    Facts {
+        host: Host {
+            kernel: "6.12.0-amd64".to_owned(),
+            knows_af_xdp: Some(true),
+            bpf_jit: Some(1),
+            privileges: Some(Privileges::from_mask(u64::MAX)),
+            memlock: Some(8 << 20),
+            clock_is_synchronised: Some(true),
+            huge_pages: Some("always".to_owned()),
+            cpus: Cpus::from_iter(0..8),
+            isolated: Cpus::new(),
+            irqbalance: false,
+        },
+        interfaces: vec![nic()],
+        vips: vec![vip(VIP_V4), vip(VIP_V6)],
+        ways: vec![way(1), way(2)],
+        absent_addresses: vec![],
+        unasked: vec![],
+        sockets: None,
+        frames_per_queue: 4_096,
+        flows_per_thread: 1_000_000,
+        spins: false,
+        admin: Some(AdminFolder { path: PathBuf::from("/srv/lb"), state: FolderState::Sound }),
+        is_running: false,
+    }
+}
+
+fn interface(facts: &mut Facts) -> &mut Interface {
+    &mut facts.interfaces[0].found.as_mut().unwrap().0
+}
+
+fn hardware(facts: &mut Facts) -> &mut Hardware {
+    &mut facts.interfaces[0].found.as_mut().unwrap().1
+}
+
+fn with_admin(facts: &mut Facts, path: &str, state: FolderState) {
+    facts.admin = Some(AdminFolder { path: PathBuf::from(path), state });
+}
+
+fn own(address: &str, prefix_length: u8, interface: &str) -> Option<OwnAddress> {
+    Some(OwnAddress { address: ip(address), prefix_length, interface: interface.to_owned() })
+}
+
+const ERROR: Severity = Severity::Error;
+const WARN: Severity = Severity::Warn;
+
+/// What is changed about a sound machine, and what is then found: name, level, part of what is said, the whole command;
+/// an empty command: none.
+type Row = (fn(&mut Facts), &'static [(&'static str, Severity, &'static str, &'static str)]);
+
+fn check(rows: &[Row]) {
+    for (row, (change, expected)) in rows.iter().enumerate() {
+        let mut facts = sound();
+        change(&mut facts);
+        let found = judge(&facts);
+        let said: Vec<_> = found.iter().map(|finding| (finding.id, finding.severity)).collect();
+        let wanted: Vec<_> = expected.iter().map(|(id, severity, ..)| (*id, *severity)).collect();
+        assert_eq!(said, wanted, "row {row}: {found:#?}");
+        for (finding, (_, _, what, command)) in found.iter().zip(*expected) {
+            assert!(finding.what.contains(what), "row {row}: {finding}");
+            assert_eq!(finding.command.as_deref().unwrap_or_default(), *command, "row {row}: {finding}");
+            assert!(!finding.why.is_empty() && !finding.mend().is_empty(), "row {row}: {finding}");
+        }
+    }
+}
+
+#[test]
+fn a_sound_machine_has_no_findings() {
+    assert_eq!(judge(&sound()), []);
+}
+
+#[test]
+fn faults_of_the_machine() {
+    #[rustfmt::skip]
+    check(&[
+        (|f| f.host.kernel = "5.9.0".into(), &[]),
+        (|f| f.host.kernel = "5.8.18-arch".into(), &[("kernel-old", ERROR, "kernel is 5.8.18-arch", "")]),
+        (|f| f.host.kernel = "4.19.0".into(), &[("kernel-old", ERROR, "5.9 is the oldest", "")]),
+        (|f| f.host.kernel = "6.1".into(), &[]),
+        (|f| f.host.kernel = String::new(), &[]),
+        (|f| f.host.knows_af_xdp = Some(false), &[("no-af-xdp", ERROR, "no AF_XDP", "")]),
+        (|f| f.host.knows_af_xdp = None, &[]),
+        (|f| f.host.bpf_jit = Some(0), &[("bpf-jit", WARN, "compiler is off", "sysctl -w net.core.bpf_jit_enable=1")]),
+        (|f| f.host.bpf_jit = Some(2), &[]),
+        (|f| f.host.bpf_jit = None, &[]),
+        (|f| f.host.privileges = Some(Privileges::from_mask(!(1 << 13))), &[("capability", ERROR, "lacks CAP_NET_RAW", "")]),
+        // 4 queues of 4,096 frames of 2 KiB: 32 MiB.
+        (|f| f.host.privileges = Some(Privileges::from_mask(!(1 << 14))), &[("memlock", ERROR, "takes 32768 KiB, and the limit of locked memory is 8192 KiB", "ulimit -l unlimited")]),
+        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); }, &[]),
+        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = None; }, &[]),
+        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some((32 << 20) - 1); }, &[("memlock", ERROR, "32768 KiB", "ulimit -l unlimited")]),
+        (|f| f.host.huge_pages = Some("madvise".into()), &[("huge-pages", WARN, "on `madvise`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
+        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_071; }, &[]),
+        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_072; }, &[("huge-pages", WARN, "on `never`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
+        (|f| f.host.huge_pages = None, &[]),
+        (|f| f.host.clock_is_synchronised = Some(false), &[("clock", WARN, "clock", "timedatectl set-ntp true")]),
+        (|f| f.host.clock_is_synchronised = None, &[]),
+        (|f| with_admin(f, "/srv/a b", FolderState::Missing), &[("admin-folder", ERROR, "/srv/a b, the folder", "install -d -m 0755 '/srv/a b'")]),
+        (|f| with_admin(f, "/run/sluicegate", FolderState::Missing), &[("admin-folder", WARN, "is not there", "install -d -m 0755 /run/sluicegate")]),
+        (|f| with_admin(f, "/srv/lb", FolderState::NoFolder), &[("admin-folder", ERROR, "is no folder", "")]),
+        (|f| with_admin(f, "/srv/lb", FolderState::NotWritable), &[("admin-folder", ERROR, "may not be written by this user", "")]),
+        (|f| with_admin(f, "/srv/lb", FolderState::OpenToOthers), &[("admin-folder", WARN, "by everybody", "chmod o-w /srv/lb")]),
+        (|f| f.admin = None, &[]),
+    ]);
+}
+
+#[test]
+fn faults_of_the_placement_of_threads() {
+    #[rustfmt::skip]
+    check(&[
+        (|f| f.host.cpus = Cpus::from_iter(0..4), &[]),
+        (|f| f.host.cpus = Cpus::from_iter(0..3), &[("threads-shared", WARN, "eth0 gets 4 packet threads, and there are 3 processors", "ethtool -L eth0 combined 3")]),
+        (|f| { f.host.cpus = Cpus::from_iter(0..3); f.sockets = Some(4); }, &[("threads-shared", WARN, "4 packet threads", "ethtool -L eth0 combined 3")]),
+        (|f| f.host.cpus = Cpus::new(), &[]),
+        // Threads take the first four.
+        (|f| f.interfaces[0].node_cpus = Cpus::from_iter(0..4), &[]),
+        (|f| f.interfaces[0].node_cpus = Cpus::from_iter(2..8), &[("threads-far", WARN, "processors 0-1, which are not on the memory node of eth0", "systemctl set-property sluicegate.service AllowedCPUs=2-7")]),
+        (|f| f.interfaces[0].node_cpus = Cpus::new(), &[]),
+        (|f| f.spins = true, &[("threads-disturbed", WARN, "processors 0-3, which are not isolated", "")]),
+        (|f| { f.spins = true; f.host.isolated = Cpus::from_iter(0..4); }, &[]),
+        (|f| f.host.isolated = Cpus::from_iter(1..5), &[("threads-disturbed", WARN, "processors 0, which", "systemctl set-property sluicegate.service AllowedCPUs=1-4")]),
+        (|f| f.host.irqbalance = true, &[("irqbalance", WARN, "interrupts of eth0", "systemctl disable --now irqbalance")]),
+        (|f| { f.host.irqbalance = true; f.interfaces[0].has_interrupts = false; }, &[]),
+    ]);
+}
+
+#[test]
+fn faults_of_the_interface_its_xdp_and_its_queues() {
+    #[rustfmt::skip]
+    check(&[
+        (|f| f.interfaces[0].found = Err("there is none".into()), &[("interface", ERROR, "interface eth0 cannot be used: there is none", "")]),
+        (|f| interface(f).features.lro = true, &[("coalescing", ERROR, "LRO on", "ethtool -K eth0 lro off")]),
+        (|f| interface(f).features.gro_list = true, &[("coalescing", WARN, "rx-gro-list on", "ethtool -K eth0 rx-gro-list off")]),
+        (|f| interface(f).features.rx_vlan = true, &[("rxvlan", WARN, "rxvlan on", "ethtool -K eth0 rxvlan off")]),
+        (|f| interface(f).xdp_program = Some(9), &[("xdp-occupied", ERROR, "XDP program, id 9", "ip link set dev eth0 xdp off")]),
+        (|f| { interface(f).xdp_program = Some(9); f.is_running = true; }, &[]),
+        (|f| { hardware(f).xdp.native = Some(false); hardware(f).gro = false; }, &[("xdp-generic", WARN, "driver of eth0, ixgbe, has no XDP", "")]),
+        (|f| hardware(f).xdp.native = Some(false), &[("xdp-generic", WARN, "no XDP", ""), ("coalescing", ERROR, "GRO on", "ethtool -K eth0 gro off")]),
+        (|f| hardware(f).xdp.redirect = Some(false), &[("xdp-no-redirect", ERROR, "hands no packets on", "")]),
+        (|f| hardware(f).xdp.zero_copy = Some(false), &[("no-zero-copy", WARN, "no zero-copy", "")]),
+        (|f| { hardware(f).xdp.zero_copy = Some(false); interface(f).driver = "veth".into(); }, &[]),
+        (|f| hardware(f).xdp = XdpSupport::default(), &[]),
+        (|f| f.sockets = Some(4), &[]),
+        (|f| f.sockets = Some(3), &[("queue-without-socket", ERROR, "to queues 3, which get no socket", "ethtool -X eth0 equal 3")]),
+        (|f| { f.sockets = Some(2); hardware(f).rss_queues = Some(vec![0, 1]); }, &[]),
+        (|f| { f.sockets = Some(1); hardware(f).rss_queues = None; }, &[("queue-without-socket", ERROR, "queues 1-3", "ethtool -L eth0 combined 1")]),
+        (|f| { f.sockets = Some(1); hardware(f).rss_queues = None; hardware(f).channels = Channels::Separate; }, &[("queue-without-socket", ERROR, "queues 1-3", "ethtool -L eth0 rx 1 tx 1")]),
+        (|f| hardware(f).rss_queues = None, &[]),
+    ]);
+}
+
+#[test]
+fn faults_of_reverse_path_filter_and_forwarding() {
+    const LOOSE: &str = "sysctl -w net.ipv4.conf.eth0.rp_filter=2";
+    const OFF: &str = "sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0";
+    #[rustfmt::skip]
+    check(&[
+        (|f| f.interfaces[0].rp_filter = Some(1), &[("rp-filter", WARN, "strict on eth0", LOOSE)]),
+        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Ok(8); }, &[("rp-filter", ERROR, "VIP 203.0.113.10 is not routed out of it", LOOSE)]),
+        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[0].route = Err(Unresolved::NoRoute); }, &[("rp-filter", ERROR, "not routed", OFF)]),
+        (|f| { f.interfaces[0].rp_filter = Some(1); f.vips[1].route = Ok(8); f.vips.remove(0); }, &[]),
+        (|f| f.interfaces[0].rp_filter = Some(2), &[]),
+        (|f| { f.interfaces[0].rp_filter = Some(2); f.vips[0].route = Ok(8); }, &[]),
+        (|f| { f.interfaces[0].rp_filter = Some(2); f.vips[0].route = Err(Unresolved::Blackhole); }, &[("rp-filter", ERROR, "loose on eth0, and VIP 203.0.113.10 has no route", OFF)]),
+        (|f| f.vips[0].route = Err(Unresolved::NoRoute), &[]),
+        (|f| f.interfaces[0].rp_filter = None, &[]),
+        (|f| f.interfaces[0].forwards_v4 = true, &[("forwarding-loop", ERROR, "forwards IPv4 that arrives on eth0", "sysctl -w net.ipv4.conf.eth0.forwarding=0")]),
+        (|f| { f.interfaces[0].forwards_v4 = true; interface(f).name = "eth0.9".into(); }, &[("forwarding-loop", ERROR, "IPv4", "sysctl -w net/ipv4/conf/eth0.9/forwarding=0")]),
+        (|f| { f.interfaces[0].forwards_v4 = true; f.vips[0].route = Ok(8); }, &[("forwarding-loop", WARN, "IPv4", "sysctl -w net.ipv4.conf.eth0.forwarding=0")]),
+        (|f| { f.interfaces[0].forwards_v4 = true; f.vips[0].route = Err(Unresolved::Blackhole); }, &[]),
+        (|f| { f.interfaces[0].forwards_v4 = true; f.vips.remove(0); }, &[]),
+        (|f| f.interfaces[0].forwards_v6 = true, &[("forwarding-loop", ERROR, "forwards IPv6", "sysctl -w net.ipv6.conf.all.forwarding=0")]),
+        (|f| { f.interfaces[0].forwards_v6 = true; f.vips.remove(1); }, &[]),
+    ]);
+}
+
+#[test]
+fn faults_of_vips_and_own_addresses() {
+    #[rustfmt::skip]
+    check(&[
+        (|f| f.vips[0].local = own(VIP_V4, 32, "lo"), &[("local-vip", ERROR, "VIP www 203.0.113.10 is an address of this machine", "ip address del 203.0.113.10/32 dev lo")]),
+        (|f| f.vips[0].local = own("203.0.113.1", 24, "lo"), &[("local-vip", ERROR, "by 203.0.113.1/24 on lo", "ip address del 203.0.113.1/24 dev lo")]),
+        (|f| f.vips[1].local = own(VIP_V6, 128, "eth0"), &[("local-vip", ERROR, VIP_V6, "ip address del 2001:db8:f::10/128 dev eth0")]),
+        (|f| f.vips[0].route = Err(Unresolved::Local), &[("local-vip", ERROR, "local to this machine by a route", "")]),
+        (|f| { f.vips[0].route = Err(Unresolved::Local); f.vips[0].local = own(VIP_V4, 32, "lo"); }, &[("local-vip", ERROR, "by 203.0.113.10/32", "ip address del 203.0.113.10/32 dev lo")]),
+        (|f| f.absent_addresses = vec![ip("192.0.2.1")], &[("own-address", WARN, "192.0.2.1 is on no interface", "ip address add 192.0.2.1/32 dev eth0")]),
+        (|f| f.absent_addresses = vec![ip("2001:db8::1")], &[("own-address", WARN, "2001:db8::1", "ip address add 2001:db8::1/128 dev eth0")]),
+        (|f| f.unasked = vec!["no ICMP socket".into()], &[("not-pinged", WARN, "no ICMP socket", "sysctl -w net.ipv4.ping_group_range=\"0 2147483647\"")]),
+    ]);
+}
+
+#[test]
+fn faults_of_the_ways_to_backends() {
+    const NEIGHBOUR: Unresolved = Unresolved::NeighbourFailed {
+        interface: INDEX,
+        neighbour: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 254)),
+    };
+    #[rustfmt::skip]
+    check(&[
+        (|f| f.ways[0].next_hop = Err(Unresolved::NoRoute), &[("no-next-hop", ERROR, "no way to backend b1 (198.18.1.1): no route", "")]),
+        (|f| f.ways.iter_mut().for_each(|way| way.next_hop = Err(NEIGHBOUR)), &[("no-next-hop", ERROR, "backend b1 (198.18.1.1) and 1 more: neighbour 192.0.2.254", "")]),
+        (|f| f.ways[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
+        (|f| f.ways[0].next_hop = Ok(Resolved { interface: 8, ..resolved() }), &[("other-interface", ERROR, "backend b1 (198.18.1.1) is routed out of eth0", "")]),
+        (|f| { f.ways[0].kind = "l2"; f.ways[0].growth = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
+        (|f| { f.ways[0].kind = "l2"; f.ways[0].growth = 0; f.ways[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
+        // 1,500 and 24.
+        (|f| { f.ways[0].link = Some(("eth0".into(), 1_524)); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_524, ..resolved() }); }, &[]),
+        (|f| { f.ways[0].link = Some(("eth0".into(), 1_523)); f.ways[0].reach = Some(Reach::Longest(1_523)); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "packets of 1523 bytes, and backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
+        (|f| f.ways.iter_mut().for_each(|way| { way.link = Some(("eth0".into(), 1_500)); way.reach = None; way.growth = 20 + u32::from(&*way.backend == "b2") * 12; way.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more needs 1532", "ip link set dev eth0 mtu 1532")]),
+        (|f| f.ways[0].reach = Some(Reach::Longest(1_500)), &[("mtu-path", ERROR, "more than 1500 bytes do not reach backend b1 (198.18.1.1), of 1524", "")]),
+        (|f| f.ways[0].reach = Some(Reach::Longest(1_523)), &[("mtu-path", ERROR, "more than 1523", "")]),
+        // The kernel knows it too: said once.
+        (|f| { f.ways[0].reach = Some(Reach::Longest(1_500)); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-path", ERROR, "more than 1500", "")]),
+        (|f| f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }), &[("mtu-route", WARN, "takes packets of 1523 bytes", "ip route flush cache")]),
+        (|f| { f.ways[0].reach = None; f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "takes packets of 1500 bytes", "ip route flush cache")]),
+        (|f| { f.ways[0].address = ip("2001:db8:18::1"); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "2001:db8:18::1", "ip -6 route flush cache")]),
+        (|f| f.ways[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "backend b1 (198.18.1.1) does not answer", "")]),
+        (|f| { f.ways[0].reach = Some(Reach::Silent); f.ways[0].next_hop = Err(Unresolved::NoRoute); }, &[("no-next-hop", ERROR, "no way", "")]),
+        (|f| f.ways.iter_mut().for_each(|way| way.reach = None), &[]),
+    ]);
+}
+
+#[test]
+fn a_finding_has_one_shape_in_json() {
+    let finding = Finding::warning("a-fault", "this", "that").command("mend it");
+    let expected = serde_json::json!({
+        "id": "a-fault", "level": "warning", "what": "this", "why": "that", "command": "mend it", "hint": null,
+    });
+    assert_eq!(super::row(&finding), expected);
+    assert_eq!(super::row(&Finding::error("x", "y", "z"))["level"], "error");
+}

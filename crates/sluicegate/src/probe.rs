@@ -1,0 +1,249 @@
+//! `sluicegate probe`: are the VIPs reachable, and how fast, as a client sees it. Runs anywhere, without privileges.
+//!
+//! In: targets by address on the command line, or the VIPs of a configuration (`target`). Out: a live table, lines or JSON
+//! (`view`), Prometheus metrics (`metrics`), and an exit code.
+//! Not here: what an attempt asks (`control_plane::health`), what follows from a failure: it watches and changes nothing.
+//! Latency is from the first packet of the connection to the answer that passes, TLS handshake and name in between
+//! included; of failed attempts none is counted.
+//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
+
+mod metrics;
+mod target;
+mod view;
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use control_plane::config::{load_without_secrets, parse_duration};
+use control_plane::health::{Dialer, Failure, attempt};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
+
+use self::metrics::Metrics;
+use self::target::{Target, Trust, Url};
+use self::view::{Form, View};
+
+/// What to probe, and how.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// Targets: tcp://ADDRESS:PORT, http://ADDRESS/PATH, https://…, grpc://ADDRESS:PORT/SERVICE, grpcs://…,
+    /// dns://ADDRESS/NAME?type=AAAA, memcached://ADDRESS. IPv6 addresses in brackets.
+    #[arg(value_name = "URL", required_unless_present = "config")]
+    targets: Vec<Url>,
+    /// Take the VIPs of this configuration: TCP services by a connection to each port (of a range its first), and by the
+    /// checks with via = "vip" of their backends. Secrets are not read.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// From one attempt at a target to the next.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    interval: Duration,
+    /// An attempt without an answer by then has failed; at most the interval.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = duration)]
+    timeout: Duration,
+    /// End after so many attempts at each target; 1 as the exit code when the last one failed at any of them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Off a terminal: print the table each time so much has passed, besides a line for each change.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    summary_interval: Option<Duration>,
+    /// Print JSON, an object a line: each change, and each target's figures at each summary and at the end.
+    #[arg(long)]
+    json: bool,
+    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Certificates that may have signed those of https and grpcs targets, PEM.
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    ca: Option<PathBuf>,
+    /// Let any certificate pass.
+    #[arg(long)]
+    insecure: bool,
+    /// The Host header of http and https targets of the command line, and the name that their certificate must have.
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+}
+
+/// Probes until `--count` is reached or a signal comes.
+pub(crate) fn probe(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let targets = match targets(arguments)? {
+        Ok(targets) => targets,
+        Err(wrong) => {
+            eprintln!("sluicegate: {wrong}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let done = runtime.block_on(watch(arguments, &targets));
+    // Attempts in flight end here, not at their time-out.
+    runtime.shutdown_background();
+    match done {
+        // Who reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Ok(all_up) => Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The outer error is one of files, the inner one of usage.
+fn targets(arguments: &Arguments) -> anyhow::Result<Result<Vec<Target>, String>> {
+    if arguments.timeout > arguments.interval {
+        return Ok(Err("--timeout is longer than --interval: attempts at a target would overlap".into()));
+    }
+    let ca = match &arguments.ca {
+        None => None,
+        Some(file) => {
+            Some(std::fs::read_to_string(file).with_context(|| format!("--ca {}", file.display()))?)
+        }
+    };
+    let trust = Trust::new(ca, arguments.insecure);
+    let mut targets = Vec::new();
+    if let Some(file) = &arguments.config {
+        let loaded = load_without_secrets(file);
+        let (config, _) =
+            loaded.map_err(|problems| anyhow::anyhow!("the configuration has problems:\n{problems}"))?;
+        match target::of_config(&config, &trust) {
+            Ok((found, left_out)) => {
+                left_out.iter().for_each(|what| eprintln!("not probed: {what}"));
+                targets = found;
+            }
+            Err(wrong) => return Ok(Err(wrong)),
+        }
+    }
+    for url in &arguments.targets {
+        match url.target(&trust, arguments.host.as_deref()) {
+            Ok(target) if targets.contains(&target) => {}
+            Ok(target) => targets.push(target),
+            Err(wrong) => return Ok(Err(wrong)),
+        }
+    }
+    Ok(match targets.len() {
+        0 => Err("nothing to probe".into()),
+        1..=MOST_TARGETS => Ok(targets),
+        many => Err(format!(
+            "{many} targets, at most {MOST_TARGETS}: each needs a descriptor and 30 series of metrics"
+        )),
+    })
+}
+
+/// One attempt that has ended.
+#[derive(Debug)]
+struct Outcome {
+    target: usize,
+    verdict: Result<Duration, Failure>,
+}
+
+/// Returns whether all targets were up at the end.
+async fn watch(arguments: &Arguments, targets: &[Target]) -> std::io::Result<bool> {
+    let metrics = Metrics::new(targets);
+    if let Some(address) = arguments.metrics {
+        let bound = metrics.serve(address).await;
+        let address = bound
+            .map_err(|error| std::io::Error::new(error.kind(), format!("--metrics {address}: {error}")))?;
+        eprintln!("metrics at http://{address}/metrics");
+    }
+    let form = match (arguments.json, std::io::stdout().is_terminal()) {
+        (true, _) => Form::Json,
+        (false, true) => Form::Terminal,
+        (false, false) => Form::Lines,
+    };
+    let mut view = View::new(form, targets, std::io::stdout());
+    let (sender, mut outcomes) = mpsc::channel(targets.len());
+    for (number, target) in targets.iter().enumerate() {
+        // Spread over the first interval, so that not all of them ask at once.
+        let wait = spread(arguments.interval, number, targets.len());
+        tokio::spawn(attempts(number, target.clone(), wait, Pace::of(arguments), sender.clone()));
+    }
+    drop(sender);
+    let usual = (form == Form::Terminal).then_some(REDRAW);
+    let mut summary = arguments
+        .summary_interval
+        .or(usual)
+        .map(|every| interval_at(tokio::time::Instant::now() + every, every));
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    loop {
+        let summary_is_due = async {
+            match &mut summary {
+                Some(summary) => drop(summary.tick().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            outcome = outcomes.recv() => match outcome {
+                Some(outcome) => {
+                    metrics.count(&outcome);
+                    view.take(outcome)?;
+                }
+                None => break,
+            },
+            () = summary_is_due => view.summary()?,
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    view.summary()?;
+    Ok(view.all_up())
+}
+
+#[derive(Clone, Copy)]
+struct Pace {
+    interval: Duration,
+    timeout: Duration,
+    count: Option<u64>,
+}
+
+impl Pace {
+    fn of(arguments: &Arguments) -> Self {
+        Self { interval: arguments.interval, timeout: arguments.timeout, count: arguments.count }
+    }
+}
+
+fn spread(interval: Duration, number: usize, of: usize) -> Duration {
+    let part = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    interval / part(of).max(1) * part(number)
+}
+
+/// Asks one target again and again; ends when nobody wants to know.
+async fn attempts(
+    number: usize,
+    target: Target,
+    wait: Duration,
+    pace: Pace,
+    outcomes: mpsc::Sender<Outcome>,
+) {
+    sleep(wait).await;
+    let mut ticks = tokio::time::interval(pace.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut left = pace.count;
+    while left != Some(0) {
+        ticks.tick().await;
+        let started = Instant::now();
+        let asked = attempt(&target.kind, target.address, &Dialer::Direct);
+        let verdict = timeout(pace.timeout, asked).await.unwrap_or(Err(Failure::NoAnswer));
+        let verdict = verdict.map(|()| started.elapsed());
+        if outcomes.send(Outcome { target: number, verdict }).await.is_err() {
+            return;
+        }
+        left = left.map(|left| left - 1);
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let least = Duration::from_millis(1);
+    parse_duration(text)
+        .filter(|duration| (least..=Duration::from_secs(3_600)).contains(duration))
+        .ok_or_else(|| "a duration from 1ms to 1h, such as \"500ms\"".into())
+}
+
+const USAGE: u8 = 2;
+/// Below the usual limit of 1,024 descriptors.
+const MOST_TARGETS: usize = 1_000;
+const REDRAW: Duration = Duration::from_secs(1);
+const AFTER_HELP: &str = "Latency is from the start of the connection to the answer that passes, a TLS handshake included. \
+                          Exit codes: 0 all targets were up at the end, 1 one was not, 2 wrong usage.";

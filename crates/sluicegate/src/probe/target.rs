@@ -1,0 +1,309 @@
+//! What is probed: an address, a kind of check, and the name that both go by.
+//!
+//! In: a URL, or the VIPs of a configuration. Out: [`Target`]s, each once.
+//! Not here: names of hosts: a VIP is an address, and what a resolver says is not what is being looked at.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use control_plane::config::{
+    CheckKind, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, Ports, Protocol, Service,
+    TcpCheck, Tls, Via,
+};
+
+/// One thing that is asked again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    /// As a URL.
+    pub(super) name: Arc<str>,
+    /// The VIP's name in the configuration; empty for targets of the command line.
+    pub(super) vip: Arc<str>,
+    pub(super) address: IpAddr,
+    pub(super) kind: CheckKind,
+}
+
+impl Target {
+    fn new(vip: &str, address: IpAddr, kind: CheckKind) -> Self {
+        let name = name(address, &kind).into();
+        Self { name, vip: vip.into(), address, kind }
+    }
+
+    /// The word of its kind, for a metric's label.
+    pub(super) fn protocol(&self) -> &'static str {
+        scheme(&self.kind)
+    }
+}
+
+/// Whom TLS believes.
+#[derive(Debug)]
+pub(super) struct Trust(Option<Tls>);
+
+impl Trust {
+    pub(super) fn new(ca: Option<String>, insecure: bool) -> Self {
+        let known = ca.is_some() || insecure;
+        Self(known.then(|| Tls { server_name: None, ca: ca.map(Into::into), verify: !insecure }))
+    }
+
+    fn tls(&self, name: &str) -> Result<Tls, String> {
+        self.0.clone().ok_or_else(|| {
+            format!("{name}: whose certificate is to be believed? Give --ca FILE, or --insecure for any")
+        })
+    }
+}
+
+/// A target of the command line, as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Url {
+    scheme: Scheme,
+    address: IpAddr,
+    port: u16,
+    /// What follows the port, its `/` included; empty when there is none.
+    rest: Arc<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Tcp,
+    Http,
+    Https,
+    Grpc,
+    Grpcs,
+    Dns,
+    Memcached,
+}
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once("://").ok_or(SCHEMES)?;
+        let scheme = SCHEMES_BY_NAME.iter().find(|(name, _)| *name == scheme).ok_or(SCHEMES)?.1;
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, rest) = rest.split_at(end);
+        let (address, port) = read_authority(authority)?;
+        let usual = match scheme {
+            Scheme::Http => Some(80),
+            Scheme::Https => Some(443),
+            Scheme::Dns => Some(53),
+            Scheme::Memcached => Some(11_211),
+            Scheme::Tcp | Scheme::Grpc | Scheme::Grpcs => None,
+        };
+        let port = port.or(usual).ok_or("a port is missing: ADDRESS:PORT")?;
+        let url = Self { scheme, address, port, rest: rest.into() };
+        // What a scheme's rest may be does not depend on trust.
+        url.kind(&Trust::new(None, true), None).map(|_| url)
+    }
+}
+
+impl Url {
+    pub(super) fn target(&self, trust: &Trust, host: Option<&str>) -> Result<Target, String> {
+        Ok(Target::new("", self.address, self.kind(trust, host)?))
+    }
+
+    fn kind(&self, trust: &Trust, host: Option<&str>) -> Result<CheckKind, String> {
+        let port = self.port;
+        let tls = match self.scheme {
+            Scheme::Https | Scheme::Grpcs => Some(trust.tls("an https or grpcs target")?),
+            _ => None,
+        };
+        let plain =
+            |kind| if self.rest.trim_matches('/').is_empty() { Ok(kind) } else { Err(NO_PATH.into()) };
+        match self.scheme {
+            Scheme::Tcp => plain(CheckKind::Tcp(TcpCheck { port })),
+            Scheme::Memcached => plain(CheckKind::Memcached(MemcachedCheck { port })),
+            Scheme::Dns => self.dns(),
+            Scheme::Grpc | Scheme::Grpcs => {
+                let service = self.rest.strip_prefix('/').unwrap_or(&self.rest).into();
+                Ok(CheckKind::Grpc(GrpcCheck { port, service, tls }))
+            }
+            Scheme::Http | Scheme::Https => {
+                let graphic = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
+                if !self.rest.bytes().all(graphic) || self.rest.len() > 1_024 {
+                    return Err("a path has at most 1024 ASCII characters, without space and '#'".into());
+                }
+                let slash = if self.rest.starts_with('/') { "" } else { "/" };
+                Ok(CheckKind::Http(HttpCheck {
+                    port,
+                    tls,
+                    method: "GET".into(),
+                    path: format!("{slash}{}", self.rest).into(),
+                    host: host.map(Into::into),
+                    headers: Vec::new(),
+                    status: vec![200..=299],
+                    body_contains: None,
+                }))
+            }
+        }
+    }
+
+    fn dns(&self) -> Result<CheckKind, String> {
+        let wanted = "a name is asked for: dns://ADDRESS/NAME, with ?type=A, AAAA, TXT, SOA or NS";
+        let rest = self.rest.strip_prefix('/').ok_or(wanted)?;
+        let (name, record) = match rest.split_once("?type=") {
+            None => (rest, DnsRecord::A),
+            Some((name, word)) => (name, RECORDS.iter().find(|(known, _)| *known == word).ok_or(wanted)?.1),
+        };
+        let name = if name == "." { name } else { name.strip_suffix('.').unwrap_or(name) };
+        let label = |label: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            (1..=63).contains(&label.len()) && label.bytes().all(plain)
+        };
+        if name != "." && (name.len() > 253 || !name.split('.').all(label)) {
+            return Err(wanted.into());
+        }
+        Ok(CheckKind::Dns(DnsCheck { port: self.port, name: name.into(), record }))
+    }
+}
+
+/// `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]`, `[2001:db8::1]:80`.
+fn read_authority(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    let wrong =
+        || format!("{text:?} is no address: 192.0.2.1, 192.0.2.1:80, [2001:db8::1] or [2001:db8::1]:80");
+    let (address, port): (IpAddr, &str) = if let Some(rest) = text.strip_prefix('[') {
+        let (address, port) = rest.split_once(']').ok_or_else(wrong)?;
+        (address.parse::<Ipv6Addr>().map_err(|_| wrong())?.into(), port)
+    } else {
+        let end = text.find(':').unwrap_or(text.len());
+        let (address, port) = text.split_at(end);
+        (address.parse::<Ipv4Addr>().map_err(|_| wrong())?.into(), port)
+    };
+    if port.is_empty() {
+        return Ok((address, None));
+    }
+    let port = port.strip_prefix(':').and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+    Ok((address, Some(port.ok_or_else(wrong)?)))
+}
+
+/// Every VIP by its services; and, in words, what of them is not probed.
+pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, Vec<String>), String> {
+    let (mut targets, mut left_out) = (Vec::new(), Vec::new());
+    for vip in config.vips() {
+        for service in vip.services() {
+            let kinds = kinds_of(service, trust)?;
+            if kinds.is_empty() {
+                let what = service.protocol();
+                let why = "no TCP port is listed, and no check with via = \"vip\" fits";
+                left_out.push(format!(
+                    "VIP {}, its {what} service to pool {}: {why}",
+                    vip.name(),
+                    service.pool().name()
+                ));
+            }
+            for (kind, &address) in
+                kinds.iter().flat_map(|kind| vip.addresses().iter().map(move |address| (kind, address)))
+            {
+                let target = Target::new(vip.name(), address, kind.clone());
+                if !targets.contains(&target) {
+                    targets.push(target);
+                }
+            }
+        }
+    }
+    Ok((targets, left_out))
+}
+
+/// The checks that clients' packets would take the way of, and a connection to each TCP port that none of them tells of.
+fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> {
+    let mut kinds: Vec<CheckKind> = Vec::new();
+    for check in service.pool().members().iter().flat_map(|member| member.checks()) {
+        let protocol = if matches!(check.kind(), CheckKind::Dns(_)) { Protocol::Udp } else { Protocol::Tcp };
+        let serves = match service.ports() {
+            Ports::Any => true,
+            Ports::Listed(ranges) => ranges.iter().any(|range| range.contains(&port(check.kind()))),
+        };
+        if check.via() == Via::Vip && protocol == service.protocol() && serves {
+            let kind = trusting(check.kind(), trust, check.name())?;
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+    }
+    if let (Protocol::Tcp, Ports::Listed(ranges)) = (service.protocol(), service.ports()) {
+        for range in ranges {
+            if !kinds.iter().any(|kind| range.contains(&port(kind))) {
+                kinds.push(CheckKind::Tcp(TcpCheck { port: *range.start() }));
+            }
+        }
+    }
+    Ok(kinds)
+}
+
+/// The check with its CA replaced by that of the command line: the files that a configuration names were not read.
+fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, String> {
+    let mut kind = kind.clone();
+    let tls = match &mut kind {
+        CheckKind::Http(check) => check.tls.as_mut(),
+        CheckKind::Grpc(check) => check.tls.as_mut(),
+        _ => None,
+    };
+    if let Some(tls) = tls.filter(|tls| tls.verify) {
+        *tls = Tls { server_name: tls.server_name.clone(), ..trust.tls(&format!("check \"{name}\""))? };
+    }
+    Ok(kind)
+}
+
+fn port(kind: &CheckKind) -> u16 {
+    match kind {
+        CheckKind::Tcp(check) => check.port,
+        CheckKind::Http(check) => check.port,
+        CheckKind::Grpc(check) => check.port,
+        CheckKind::Dns(check) => check.port,
+        CheckKind::Memcached(check) => check.port,
+    }
+}
+
+fn scheme(kind: &CheckKind) -> &'static str {
+    match kind {
+        CheckKind::Tcp(_) => "tcp",
+        CheckKind::Http(check) if check.tls.is_some() => "https",
+        CheckKind::Http(_) => "http",
+        CheckKind::Grpc(check) if check.tls.is_some() => "grpcs",
+        CheckKind::Grpc(_) => "grpc",
+        CheckKind::Dns(_) => "dns",
+        CheckKind::Memcached(_) => "memcached",
+    }
+}
+
+/// As the command line would have it.
+fn name(address: IpAddr, kind: &CheckKind) -> String {
+    let host = match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    let rest = match kind {
+        CheckKind::Tcp(_) | CheckKind::Memcached(_) => String::new(),
+        CheckKind::Http(check) => check.path.to_string(),
+        CheckKind::Grpc(check) if check.service.is_empty() => String::new(),
+        CheckKind::Grpc(check) => format!("/{}", check.service),
+        CheckKind::Dns(check) => {
+            let word =
+                RECORDS.iter().find(|(_, record)| *record == check.record).map_or("A", |(word, _)| word);
+            format!("/{}?type={word}", check.name)
+        }
+    };
+    format!("{}://{host}:{}{rest}", scheme(kind), port(kind))
+}
+
+const SCHEMES_BY_NAME: [(&str, Scheme); 7] = [
+    ("tcp", Scheme::Tcp),
+    ("http", Scheme::Http),
+    ("https", Scheme::Https),
+    ("grpc", Scheme::Grpc),
+    ("grpcs", Scheme::Grpcs),
+    ("dns", Scheme::Dns),
+    ("memcached", Scheme::Memcached),
+];
+const RECORDS: [(&str, DnsRecord); 5] = [
+    ("A", DnsRecord::A),
+    ("AAAA", DnsRecord::Aaaa),
+    ("TXT", DnsRecord::Txt),
+    ("SOA", DnsRecord::Soa),
+    ("NS", DnsRecord::Ns),
+];
+const SCHEMES: &str =
+    "a target starts with tcp://, http://, https://, grpc://, grpcs://, dns:// or memcached://";
+const NO_PATH: &str = "nothing may follow the port here";
+
+#[cfg(test)]
+mod tests;

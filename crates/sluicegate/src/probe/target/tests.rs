@@ -1,0 +1,151 @@
+//! Tests of `target`.
+
+use std::path::Path;
+
+use control_plane::config::parse;
+
+use super::*;
+
+fn named(url: &str) -> Result<String, String> {
+    let target = url.parse::<Url>()?.target(&Trust::new(None, true), None)?;
+    Ok(target.name.to_string())
+}
+
+#[test]
+fn a_url_is_read_and_written_in_full() {
+    let table = [
+        ("tcp://203.0.113.10:80", "tcp://203.0.113.10:80"),
+        ("tcp://[2001:db8:f::10]:80/", "tcp://[2001:db8:f::10]:80"),
+        ("http://203.0.113.10", "http://203.0.113.10:80/"),
+        ("http://203.0.113.10?deep=1", "http://203.0.113.10:80/?deep=1"),
+        ("https://203.0.113.10:8443/healthz?a=b", "https://203.0.113.10:8443/healthz?a=b"),
+        ("grpc://203.0.113.10:9000", "grpc://203.0.113.10:9000"),
+        ("grpcs://203.0.113.10:9000/web.v1.Web", "grpcs://203.0.113.10:9000/web.v1.Web"),
+        ("dns://[2001:db8:f::10]/example.org", "dns://[2001:db8:f::10]:53/example.org?type=A"),
+        ("dns://203.0.113.10:5353/example.org.?type=SOA", "dns://203.0.113.10:5353/example.org?type=SOA"),
+        ("memcached://203.0.113.10", "memcached://203.0.113.10:11211"),
+    ];
+    for (url, expected) in table {
+        assert_eq!(named(url).as_deref(), Ok(expected));
+        assert_eq!(named(expected).as_deref(), Ok(expected), "written, it reads as itself");
+    }
+}
+
+#[test]
+fn what_is_no_url_is_refused_in_words() {
+    let table = [
+        ("203.0.113.10:80", "starts with tcp://"),
+        ("ftp://203.0.113.10", "starts with tcp://"),
+        ("tcp://203.0.113.10", "a port is missing"),
+        ("tcp://www.example.org:80", "is no address"),
+        ("tcp://2001:db8::1:80", "is no address"),
+        ("tcp://[192.0.2.1]:80", "is no address"),
+        ("tcp://[2001:db8::1:80", "is no address"),
+        ("tcp://203.0.113.10:0", "is no address"),
+        ("tcp://203.0.113.10:65536", "is no address"),
+        ("tcp://203.0.113.10:80/path", "nothing may follow"),
+        ("http://203.0.113.10/a b", "without space"),
+        ("http://user@203.0.113.10/", "is no address"),
+        ("dns://203.0.113.10", "a name is asked for"),
+        ("dns://203.0.113.10/a..b", "a name is asked for"),
+        ("dns://203.0.113.10/a?type=MX", "a name is asked for"),
+    ];
+    for (url, expected) in table {
+        let wrong = named(url).expect_err(url);
+        assert!(wrong.contains(expected), "{url}: {wrong}");
+    }
+}
+
+#[test]
+fn tls_without_a_ca_must_be_asked_for() {
+    let url: Url = "https://203.0.113.10/".parse().unwrap();
+    assert!(url.target(&Trust::new(None, false), None).unwrap_err().contains("--ca FILE, or --insecure"));
+    let tls = |trust: Trust| match url.target(&trust, Some("www.example.org")).unwrap().kind {
+        CheckKind::Http(check) => (check.tls.unwrap(), check.host.unwrap().to_string()),
+        other => panic!("{other:?}"),
+    };
+    let (strict, host) = tls(Trust::new(Some("PEM".into()), false));
+    assert_eq!((strict.verify, strict.ca.as_deref(), &*host), (true, Some("PEM"), "www.example.org"));
+    assert!(!tls(Trust::new(None, true)).0.verify);
+}
+
+fn config(checks: &str, services: &str) -> Config {
+    let text = format!(
+        r#"
+        [cluster]
+        name = "fra1"
+        hash_key_file = "hash.key"
+        [machine.lb1]
+        addresses = ["192.0.2.1", "2001:db8:0:1::1"]
+        interfaces = ["eth0"]
+        {checks}
+        [pool.web]
+        checks = [{names}]
+        backends = [{{ name = "b1", address = "198.18.1.1" }}, {{ name = "b2", address = "198.18.1.2" }}]
+        [vip.www]
+        addresses = ["203.0.113.10", "2001:db8:f::10"]
+        services = [{services}]
+        "#,
+        names = checks
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("[check.")?.strip_suffix(']'))
+            .map(|name| format!("{name:?}"))
+            .collect::<Vec<_>>()
+            .join(", "),
+    );
+    let key = |_: &_| Ok("00".repeat(16));
+    parse(&text, Path::new("test.toml"), &key).unwrap_or_else(|problems| panic!("{problems}")).0
+}
+
+fn names(config: &Config, trust: &Trust) -> Vec<String> {
+    let (targets, _) = of_config(config, trust).unwrap();
+    assert!(targets.iter().all(|target| &*target.vip == "www"));
+    targets.iter().map(|target| target.name.to_string()).collect()
+}
+
+#[test]
+fn every_tcp_port_of_every_vip_is_probed_and_of_a_range_the_first() {
+    let config = config(
+        "",
+        r#"{ ports = [80, "8000-8099"], protocol = "tcp", pool = "web" }, { ports = [53], protocol = "udp", pool = "web" }"#,
+    );
+    let expected = [
+        "tcp://203.0.113.10:80",
+        "tcp://[2001:db8:f::10]:80",
+        "tcp://203.0.113.10:8000",
+        "tcp://[2001:db8:f::10]:8000",
+    ];
+    let trust = Trust::new(None, false);
+    assert_eq!(names(&config, &trust), expected);
+    let (_, left_out) = of_config(&config, &trust).unwrap();
+    assert_eq!(left_out.len(), 1);
+    assert!(left_out[0].starts_with("VIP www, its udp service to pool web"), "{left_out:?}");
+}
+
+#[test]
+fn checks_through_the_tunnel_take_the_place_of_a_bare_connection() {
+    let checks = r#"
+        [check.web]
+        http = { port = 80, path = "/healthz" }
+        via = "vip"
+        [check.name]
+        dns = { name = "example.org" }
+        via = "vip"
+        [check.deep]
+        http = { port = 443 }
+        via = "vip"
+        [check.straight]
+        http = { port = 443, path = "/straight" }
+    "#;
+    let services = r#"{ ports = [80, 443], protocol = "tcp", pool = "web" }, { ports = [53], protocol = "udp", pool = "web" }"#;
+    let config = config(checks, services);
+    let expected = [
+        "http://203.0.113.10:443/",
+        "http://[2001:db8:f::10]:443/",
+        "http://203.0.113.10:80/healthz",
+        "http://[2001:db8:f::10]:80/healthz",
+        "dns://203.0.113.10:53/example.org?type=A",
+        "dns://[2001:db8:f::10]:53/example.org?type=A",
+    ];
+    assert_eq!(names(&config, &Trust::new(None, false)), expected);
+}

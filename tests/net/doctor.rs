@@ -1,0 +1,235 @@
+//! `sluicegate doctor` on machines that are broken for real, and mended by the command that it gives.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use testbed::{Balancer, Bed, BedSpec, Ended, LbConfig, Process};
+
+use crate::scene::{BOUND, verb};
+
+/// A machine that has not started yet, its configuration, and what `doctor` says of it.
+struct Patient {
+    bed: Bed,
+    file: PathBuf,
+}
+
+impl Patient {
+    fn with(spec: &BedSpec, config: impl FnOnce(&Bed) -> LbConfig) -> Self {
+        let bed = Bed::new(spec).unwrap();
+        let file = config(&bed).write(&bed, 0).unwrap();
+        Self { bed, file }
+    }
+
+    fn new() -> Self {
+        Self::with(&BedSpec { backends: 2, ..BedSpec::default() }, LbConfig::new)
+    }
+
+    fn ended(&self) -> Ended {
+        verb(&self.bed, &["doctor", "--json", "--machine", "lb1", "--config", self.file.to_str().unwrap()])
+    }
+
+    fn findings(&self) -> Vec<Value> {
+        findings(&self.ended())
+    }
+
+    fn finding(&self, id: &str) -> Option<Value> {
+        self.findings().into_iter().find(|finding| finding["id"] == id)
+    }
+
+    /// Found now, at this level, with these words.
+    fn found(&self, id: &str, level: &str, words: &str) -> Value {
+        let ended = self.ended();
+        let finding = findings(&ended).into_iter().find(|finding| finding["id"] == id);
+        let finding = finding.unwrap_or_else(|| panic!("no {id} in {}", ended.out));
+        assert_eq!(finding["level"], level, "{finding:#}");
+        assert!(finding["what"].as_str().unwrap().contains(words), "{finding:#}");
+        assert!(level != "error" || ended.code == Some(1), "an error ends with 1: {ended:?}");
+        finding
+    }
+
+    fn shell(&self, command: &str) {
+        let ended = Process::to_end(&self.bed.balancers[0].ns, "sh", &["-ec", command], BOUND).unwrap();
+        assert_eq!(ended.code, Some(0), "{command}: {ended:?}");
+    }
+
+    /// Not there, there after `fault`, and gone after the finding's own command.
+    fn heals(&self, fault: &str, id: &str, level: &str, words: &str) {
+        assert_eq!(self.finding(id), None, "before: {fault}");
+        self.shell(fault);
+        let finding = self.found(id, level, words);
+        let command = finding["command"].as_str().unwrap();
+        println!("{fault}\n  {id}: {}\n  mended by: {command}", finding["what"]);
+        self.shell(command);
+        assert_eq!(self.finding(id), None, "after: {command}");
+    }
+}
+
+fn findings(ended: &Ended) -> Vec<Value> {
+    let said: Value = serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
+    assert_eq!(said["schema"], 1);
+    said["findings"].as_array().unwrap().clone()
+}
+
+#[test]
+fn each_fault_of_the_machine_is_found_and_mended_by_the_command_that_is_given() {
+    let patient = Patient::new();
+    let well = patient.ended();
+    let errors: Vec<_> = findings(&well).into_iter().filter(|finding| finding["level"] == "error").collect();
+    assert_eq!((well.code, errors), (Some(0), vec![]), "{}", well.out);
+    for (fault, id, level, words) in [
+        ("sysctl -w net.ipv4.conf.lb0.rp_filter=1", "rp-filter", "warning", "strict on lb0"),
+        ("sysctl -w net.ipv4.conf.all.rp_filter=1", "rp-filter", "warning", "strict on lb0"),
+        ("ip address add 203.0.113.10/32 dev lo", "local-vip", "error", "203.0.113.10/32 on lo"),
+        ("ip address add 203.0.113.1/24 dev lo", "local-vip", "error", "203.0.113.1/24 on lo"),
+        ("ip address add 2001:db8:f::10/128 dev lo nodad", "local-vip", "error", "2001:db8:f::10/128 on lo"),
+        ("sysctl -w net.ipv4.ip_forward=1", "forwarding-loop", "error", "forwards IPv4 that arrives on lb0"),
+        ("sysctl -w net.ipv6.conf.all.forwarding=1", "forwarding-loop", "error", "forwards IPv6"),
+        ("ip link set lb0 mtu 1500", "mtu-link", "warning", "carries packets of 1500 bytes"),
+        ("ip link set lb0 mtu 1523", "mtu-link", "warning", "needs 1524"),
+        ("ethtool -K lb0 rx-gro-list on", "coalescing", "warning", "rx-gro-list on"),
+        (
+            "ip address del 192.0.2.1/31 dev lb0; ip address add 192.0.2.5/31 dev lb0",
+            "own-address",
+            "warning",
+            "192.0.2.1",
+        ),
+    ] {
+        patient.heals(fault, id, level, words);
+    }
+}
+
+#[test]
+fn a_reverse_path_filter_that_drops_answers_from_the_vip_is_an_error() {
+    let patient = Patient::new();
+    patient.shell("ip route add blackhole 203.0.113.10/32");
+    patient.heals("sysctl -w net.ipv4.conf.lb0.rp_filter=1", "rp-filter", "error", "not routed out of it");
+    patient.heals("sysctl -w net.ipv4.conf.lb0.rp_filter=2", "rp-filter", "error", "loose on lb0");
+}
+
+#[test]
+fn a_queue_without_a_socket_is_found_and_switched_off() {
+    let spec = BedSpec { queues: 2, backends: 1, ..BedSpec::default() };
+    let patient = Patient::with(&spec, |bed| {
+        let mut config = LbConfig::new(bed);
+        config.io = "queues = 1".to_owned();
+        config
+    });
+    let finding = patient.found("queue-without-socket", "error", "queues 1, which get no socket");
+    patient.shell(finding["command"].as_str().unwrap());
+    assert_eq!(patient.finding("queue-without-socket"), None);
+}
+
+#[test]
+fn a_way_that_loses_full_size_packets_is_measured_to_the_byte() {
+    let patient = Patient::new();
+    let router = &patient.bed.router;
+    assert_eq!(patient.finding("mtu-path"), None);
+    router.ip("link set to-b1 mtu 1511").unwrap();
+    patient.found("mtu-path", "error", "more than 1511 bytes do not reach backend b1 (198.18.1.1), of 1524");
+    router.ip("link set to-b1 mtu 1600").unwrap();
+    assert_eq!(patient.finding("mtu-path"), None);
+    // The kernel goes on believing what the router has said.
+    let believed = patient.found("mtu-route", "warning", "takes packets of 1511 bytes");
+    patient.shell(believed["command"].as_str().unwrap());
+    assert_eq!(patient.finding("mtu-route"), None);
+}
+
+#[test]
+fn backends_without_a_way_and_silent_ones_are_told_apart() {
+    let patient = Patient::new();
+    patient.shell("ip route add unreachable 198.18.1.1/32");
+    patient.found("no-next-hop", "error", "no way to backend b1 (198.18.1.1)");
+    patient.shell("ip route del unreachable 198.18.1.1/32");
+    assert_eq!(patient.finding("no-next-hop"), None);
+    patient.bed.backends[1].ns.ip("link set eth0 down").unwrap();
+    patient.found("no-answer", "warning", "backend b2 (198.18.1.2) does not answer");
+    assert_eq!(patient.finding("no-next-hop"), None, "its router answers");
+}
+
+#[test]
+fn without_privileges_it_says_what_is_missing_and_pings_where_it_may() {
+    let patient = Patient::new();
+    patient.shell("sysctl -w 'net.ipv4.ping_group_range=1 0'");
+    let program = patient.bed.program().unwrap();
+    let file = patient.file.to_str().unwrap();
+    let look = || {
+        let args = [
+            "--memlock=65536:",
+            "--",
+            "setpriv",
+            "--bounding-set",
+            "-net_raw,-net_admin,-ipc_lock",
+            "--",
+            program.to_str().unwrap(),
+            "doctor",
+            "--json",
+            "--machine",
+            "lb1",
+            "--config",
+            file,
+        ];
+        let ended = Process::to_end(&patient.bed.balancers[0].ns, "prlimit", &args, BOUND).unwrap();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        findings(&ended)
+    };
+    let found = look();
+    let of = |id: &str| found.iter().filter(|finding| finding["id"] == id).collect::<Vec<_>>();
+    assert_eq!(of("capability").len(), 2, "{found:#?}");
+    assert!(
+        of("memlock")[0]["what"]
+            .as_str()
+            .unwrap()
+            .contains("8192 KiB, and the limit of locked memory is 64 KiB")
+    );
+    patient.shell(of("not-pinged")[0]["command"].as_str().unwrap());
+    assert!(look().iter().all(|finding| finding["id"] != "not-pinged" && finding["id"] != "no-answer"));
+}
+
+#[test]
+fn problems_of_the_file_and_of_names_are_findings_too() {
+    let patient = Patient::new();
+    let key = patient.bed.dir().join("hash.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    patient.found("config", "error", "cluster.hash_key_file");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(patient.finding("config"), None);
+    let text = fs::read_to_string(&patient.file).unwrap();
+    let with = |from: &str, to: &str| fs::write(&patient.file, text.replace(from, to)).unwrap();
+    with("\"lb0\"", "\"nope0\"");
+    patient.found("interface", "error", "nope0");
+    with("lb1.sock", "none/lb1.sock");
+    let folder = patient.found("admin-folder", "error", "none, the folder of the admin socket, is not there");
+    patient.shell(folder["command"].as_str().unwrap());
+    assert_eq!(patient.finding("admin-folder"), None);
+    let usage = |args: &[&str]| verb(&patient.bed, args).code;
+    assert_eq!(usage(&["doctor", "--bogus"]), Some(2));
+    let file = patient.file.to_str().unwrap();
+    assert_eq!(usage(&["doctor", "--machine", "lb9", "--config", file]), Some(1));
+    assert_eq!(usage(&["doctor", "--config", "/nonexistent/a.toml"]), Some(1));
+}
+
+#[test]
+fn run_logs_the_findings_and_a_running_balancer_is_no_fault() {
+    let patient = Patient::new();
+    patient.shell("sysctl -w net.ipv4.conf.lb0.rp_filter=1");
+    let balancer = Balancer::start(&patient.bed, 0, &LbConfig::new(&patient.bed)).unwrap();
+    let said = balancer.process.lines();
+    let line = said.iter().find(|line| line.text.contains("rp_filter is strict on lb0"));
+    let line = &line.unwrap_or_else(|| panic!("{}", balancer.process.tail())).text;
+    assert!(line.contains("WARN") && line.contains("sysctl -w net.ipv4.conf.lb0.rp_filter=2"), "{line}");
+    let ended = patient.ended();
+    assert_eq!(ended.code, Some(0), "{}", ended.out);
+    assert_eq!(patient.finding("xdp-occupied"), None);
+    balancer.stop().unwrap();
+    words_for_people(&patient.bed, &patient.file);
+}
+
+fn words_for_people(bed: &Bed, file: &Path) {
+    let ended = verb(bed, &["doctor", "--machine", "lb1", "--config", file.to_str().unwrap()]);
+    println!("{}", ended.out);
+    assert!(ended.out.contains("warning [rp-filter] rp_filter is strict on lb0"), "{}", ended.out);
+    assert!(ended.out.contains("  mend: sysctl -w net.ipv4.conf.lb0.rp_filter=2"), "{}", ended.out);
+    assert!(ended.out.contains("lb0: driver veth, "), "{}", ended.out);
+}

@@ -1,0 +1,177 @@
+//! What must be found, and what must not get through.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use forwarder::SlotState;
+use nix::sys::socket::{setsockopt, sockopt::Mark};
+use testbed::{Balancer, Bed, Encapsulation, eventually};
+
+use crate::scene::{BOUND, DEVICE, Scene, direct};
+
+/// Both families' checks through the tunnel, and those of the backend's own addresses.
+fn looks(scene: &Scene) -> ([bool; 4], [bool; 2]) {
+    let vips = [scene.bed.vip(true, 80), scene.bed.vip(false, 80)];
+    let host = &scene.bed.backends[0];
+    let own: [SocketAddr; 2] = [(host.v4, 80).into(), (host.v6, 80).into()];
+    scene.with_tunnel(async move |checks| {
+        let through = [
+            checks.http("b1", vips[0]).await.is_ok(),
+            checks.udp("b1", vips[0].ip()).await.is_ok(),
+            checks.http("b1", vips[1]).await.is_ok(),
+            checks.udp("b1", vips[1].ip()).await.is_ok(),
+        ];
+        (through, [direct(own[0]).await.is_ok(), direct(own[1]).await.is_ok()])
+    })
+}
+
+const ALL: ([bool; 4], [bool; 2]) = ([true; 4], [true; 2]);
+
+#[test]
+fn a_backend_without_its_vip_is_found_while_its_own_address_answers() {
+    let scene = Scene::gre();
+    let backend = &scene.bed.backends[0].ns;
+    assert_eq!(looks(&scene), ALL);
+    backend.ip("addr del 203.0.113.10/32 dev lo").unwrap();
+    assert_eq!(looks(&scene), ([false, false, true, true], [true; 2]));
+    backend.ip("addr add 203.0.113.10/32 dev lo\naddr del 2001:db8:f::10/128 dev lo").unwrap();
+    assert_eq!(looks(&scene), ([true, true, false, false], [true; 2]));
+    backend.ip("addr add 2001:db8:f::10/128 dev lo nodad").unwrap();
+    assert_eq!(looks(&scene), ALL);
+}
+
+#[test]
+fn a_backend_whose_tunnel_is_broken_is_found_while_its_own_address_answers() {
+    let mut scene = Scene::new(1, Encapsulation::Gue, false, "", &[]);
+    assert_eq!(looks(&scene), ALL);
+    scene.decaps.pop().unwrap().stop().unwrap();
+    assert_eq!(looks(&scene), ([false; 4], [true; 2]));
+}
+
+#[test]
+fn each_backend_is_met_by_its_own_checks() {
+    let scene = Scene::new(3, Encapsulation::Ipip, true, "", &[]);
+    let vip = scene.bed.vip(true, 80);
+    scene.bed.backends[1].ns.ip("addr del 203.0.113.10/32 dev lo").unwrap();
+    scene.with_tunnel(async move |checks| {
+        for _ in 0..10 {
+            for (name, well) in [("b1", true), ("b2", false), ("b3", true)] {
+                let answer = checks.udp(name, vip.ip()).await;
+                assert_eq!(
+                    answer.as_ref().is_ok_and(|text| text.starts_with(name)),
+                    well,
+                    "{name} {answer:?}"
+                );
+                if !well {
+                    break;
+                }
+            }
+            assert!(checks.http("b3", vip).await.unwrap().contains("b3"));
+        }
+    });
+}
+
+#[test]
+fn a_device_that_is_off_or_gone_fails_every_check_and_none_takes_another_way() {
+    let scene = Scene::gre();
+    // Another balancer serves the VIP: the machine's usual way to it would answer.
+    let _balancer = Balancer::start(&scene.bed, 0, &scene.config).unwrap();
+    let (ns, vips) = (scene.ns().clone(), [scene.bed.vip(true, 80), scene.bed.vip(false, 80)]);
+    for command in [format!("link set {DEVICE} down"), format!("link del {DEVICE}")] {
+        let ns = ns.clone();
+        scene.with_tunnel(async move |checks| {
+            for vip in vips {
+                checks.http("b1", vip).await.unwrap();
+            }
+            ns.ip(&command).unwrap();
+            for vip in vips {
+                let failed = checks.http("b1", vip).await.unwrap_err();
+                assert!(failed.contains("unreachable") || failed.contains("No route"), "{failed}");
+                checks.udp("b1", vip.ip()).await.unwrap_err();
+            }
+            let before = checks.tunnel.counts();
+            assert_eq!(before.errors, 0, "{before}");
+            if command.contains("del") {
+                let gone = eventually(BOUND, || (!checks.tunnel.is_running()).then_some(()));
+                assert!(gone.is_some(), "the tunnel knows");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_backend_that_is_down_or_draining_is_checked_and_one_that_left_is_not() {
+    let scene = Scene::gre();
+    let vip = scene.bed.vip(true, 80);
+    scene.with_tunnel(async move |checks| {
+        for state in [SlotState::Down, SlotState::Draining, SlotState::Serving] {
+            checks.change(|slot| slot.state = state);
+            checks.http("b1", vip).await.unwrap();
+        }
+        checks.change(|slot| slot.state = SlotState::Free);
+        let failed = checks.http("b1", vip).await.unwrap_err();
+        assert_eq!(failed, "the backend has left its pool");
+    });
+}
+
+#[test]
+fn packets_that_no_check_sent_go_nowhere_and_are_counted() {
+    let scene = Scene::gre();
+    let vip = scene.bed.vip(true, Bed::ECHO_PORT);
+    let (own, hits) = (scene.bed.balancers[0].v4, scene.bed.udp_answered());
+    let counts = scene.with_tunnel(async move |checks| {
+        let stranger = UdpSocket::bind((own, 0)).unwrap();
+        setsockopt(&stranger, Mark, &83).unwrap();
+        // A port that a check has claimed, but for another address.
+        let claimed = checks.dialer("b1", vip.ip()).udp(vip).await.unwrap();
+        stranger.send_to(b"query", vip).unwrap();
+        claimed.send_to(b"query", SocketAddr::from(([203, 0, 113, 99], 53))).await.unwrap();
+        eventually(BOUND, || Some(checks.tunnel.counts()).filter(|counts| counts.no_port == 2)).unwrap()
+    });
+    assert_eq!((counts.no_port, counts.sent, counts.errors), (2, 0, 0), "{counts}");
+    assert_eq!(scene.bed.udp_answered(), hits);
+}
+
+#[test]
+fn a_backend_without_a_way_and_a_packet_that_does_not_fit_are_counted_by_name() {
+    let scene = Scene::gre();
+    let vip = scene.bed.vip(true, Bed::ECHO_PORT);
+    let counts = scene.with_tunnel(async move |checks| {
+        let socket = checks.dialer("b1", vip.ip()).udp(vip).await.unwrap();
+        checks.change(|slot| slot.mtu = 1000);
+        socket.send(&[7; 1000 - 24 - 28]).await.unwrap();
+        socket.recv(&mut [0; 2000]).await.unwrap();
+        socket.send(&[7; 1000 - 24 - 28 + 1]).await.unwrap();
+        checks.change(|slot| slot.next_hop = None);
+        socket.send(b"query").await.unwrap();
+        eventually(BOUND, || Some(checks.tunnel.counts()).filter(|counts| counts.no_next_hop > 0)).unwrap()
+    });
+    assert_eq!((counts.sent, counts.too_big, counts.no_next_hop, counts.errors), (1, 1, 1, 0), "{counts}");
+}
+
+#[test]
+fn a_long_request_is_cut_into_segments_that_fit() {
+    let scene = Scene::gre();
+    let vip = scene.bed.vip(false, 80);
+    scene.with_tunnel(async move |checks| {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        checks.change(|slot| slot.mtu = 1300);
+        let mut stream = checks.dialer("b1", vip.ip()).tcp(vip).await.unwrap();
+        stream
+            .write_all(b"POST / HTTP/1.1\r\nHost: bed\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n")
+            .await
+            .unwrap();
+        stream.write_all(&[7; 100_000]).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("received 100000\n"), "{answer}");
+        let counts = checks.tunnel.counts();
+        assert_eq!((counts.too_big, counts.errors), (0, 0), "{counts}");
+    });
+}
+
+#[test]
+fn answers_pass_a_strict_rp_filter_since_the_way_back_to_the_vip_is_the_same() {
+    let scene = Scene::gre();
+    scene.ns().sysctl(&[("ipv4/conf/all/rp_filter", "1"), ("ipv4/conf/lb0/rp_filter", "1")]).unwrap();
+    assert_eq!(looks(&scene), ALL);
+}

@@ -1,0 +1,185 @@
+//! A bed, and a tunnel opened in the first balancer's namespace as the control plane opens it.
+//!
+//! Not here: what is expected.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use control_plane::compile::{Compiler, destinations};
+use control_plane::config;
+use control_plane::health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
+use control_plane::next_hop::{self, Resolver, Unresolved};
+use forwarder::{Live, Slot, SlotId, Snapshot};
+use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Ten times what any wait here takes on two busy cores.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+/// For what must not come: on these links an answer takes less than a millisecond.
+pub(crate) const SILENCE: Duration = Duration::from_millis(500);
+pub(crate) const DEVICE: &str = "sluice-check";
+
+/// Dropped in this order.
+pub(crate) struct Scene {
+    pub(crate) decaps: Vec<Decap>,
+    pub(crate) file: PathBuf,
+    pub(crate) config: LbConfig,
+    pub(crate) bed: Bed,
+}
+
+impl Scene {
+    /// `backends` of them, reached over one encapsulation and outer family.
+    pub(crate) fn new(backends: u8, kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Self {
+        let switched = kind == Encapsulation::L2;
+        let bed = Bed::new(&BedSpec { backends, switched, ..BedSpec::default() }).unwrap();
+        let mut config = LbConfig::new(&bed).encapsulation(kind);
+        if !outer_v4 {
+            config = config.outer_v6(&bed);
+        }
+        config.encapsulation_keys = keys.into();
+        let file = config.write(&bed, 0).unwrap();
+        let decaps = match (switched, from) {
+            (true, _) => vec![],
+            (false, []) => Decap::start_all(&bed).unwrap(),
+            (false, from) => {
+                let from: Vec<String> = from.iter().map(|&prefix| prefix.into()).collect();
+                (0..bed.backends.len()).map(|n| Decap::start(&bed, n, &from).unwrap()).collect()
+            }
+        };
+        Self { decaps, file, config, bed }
+    }
+
+    pub(crate) fn gre() -> Self {
+        Self::new(1, Encapsulation::Gre, true, "", &[])
+    }
+
+    pub(crate) fn ns(&self) -> &Namespace {
+        &self.bed.balancers[0].ns
+    }
+
+    /// Runs `task` with an open tunnel in the balancer's namespace, and closes the tunnel.
+    pub(crate) fn with_tunnel<T: Send + 'static>(
+        &self,
+        task: impl AsyncFnOnce(&Checks) -> T + Send + 'static,
+    ) -> T {
+        let (file, host) = (self.file.clone(), &self.bed.balancers[0]);
+        let (name, device) = (host.name.clone(), host.device);
+        self.ns().run(move || {
+            runtime().block_on(async {
+                let checks = Checks::open(&file, &name, device).await.unwrap();
+                let result = task(&checks).await;
+                checks.tunnel.close().await.unwrap();
+                result
+            })
+        })
+    }
+}
+
+/// Two workers, so that what blocks in a test does not stop the tunnel.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// An open tunnel, and the snapshot that it follows.
+pub(crate) struct Checks {
+    pub(crate) tunnel: Tunnel,
+    pub(crate) live: Live,
+}
+
+impl Checks {
+    /// In the namespace of the calling thread.
+    pub(crate) async fn open(file: &Path, machine: &str, interface: &str) -> Result<Self, TunnelError> {
+        let (config, _) = config::load(file).unwrap();
+        let next_hops = next_hops(&destinations(&config, None)).await;
+        let snapshot = Compiler::default().compile(&config, machine, &next_hops, Duration::ZERO).unwrap();
+        let live = Live::new(snapshot);
+        let setup = Setup {
+            tun: datapath::tun::open(DEVICE).map_err(TunnelError::Device)?,
+            tun_name: DEVICE.into(),
+            interface: interface.into(),
+            own: config.machine(machine).unwrap().addresses().to_vec(),
+            numbers: Numbers::default(),
+        };
+        Ok(Self { tunnel: Tunnel::open(setup, live.clone()).await?, live })
+    }
+
+    /// The way to a VIP on a backend by its name.
+    pub(crate) fn dialer(&self, backend: &str, vip: IpAddr) -> Dialer {
+        let snapshot = self.live.current();
+        let slot = snapshot.slots().iter().position(|slot| &*slot.backend == backend).unwrap();
+        self.tunnel.dialer(SlotId(u32::try_from(slot).unwrap()), vip)
+    }
+
+    /// Changes every slot.
+    pub(crate) fn change(&self, change: impl FnMut(&mut Slot)) {
+        let current: Arc<Snapshot> = self.live.current();
+        let mut slots = current.slots().to_vec();
+        slots.iter_mut().for_each(change);
+        self.live.publish(current.with_slots(slots, current.next_hop_mode().clone()).unwrap());
+    }
+
+    /// HTTP to a VIP on a backend: the answer's text.
+    pub(crate) async fn http(&self, backend: &str, vip: SocketAddr) -> Result<String, String> {
+        let dialer = self.dialer(backend, vip.ip());
+        within(async {
+            let mut stream = dialer.tcp(vip).await?;
+            let seen = stream.peer_addr()?;
+            assert_eq!(seen, vip, "what the check talks to");
+            ask_http(&mut stream).await
+        })
+        .await
+    }
+
+    /// UDP to a VIP's echo port on a backend: the answer's text.
+    pub(crate) async fn udp(&self, backend: &str, vip: IpAddr) -> Result<String, String> {
+        let dialer = self.dialer(backend, vip);
+        within(async {
+            let socket = dialer.udp((vip, Bed::ECHO_PORT).into()).await?;
+            socket.send(b"query").await?;
+            let mut room = [0; 500];
+            let len = socket.recv(&mut room).await?;
+            Ok(String::from_utf8_lossy(&room[..len]).into_owned())
+        })
+        .await
+    }
+}
+
+/// HTTP to a backend's own address.
+pub(crate) async fn direct(server: SocketAddr) -> Result<String, String> {
+    within(async { ask_http(&mut tokio::net::TcpStream::connect(server).await?).await }).await
+}
+
+async fn ask_http(stream: &mut tokio::net::TcpStream) -> std::io::Result<String> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+async fn within(attempt: impl Future<Output = std::io::Result<String>>) -> Result<String, String> {
+    match tokio::time::timeout(SILENCE, attempt).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("no answer in time".into()),
+    }
+}
+
+async fn next_hops(addresses: &[IpAddr]) -> next_hop::Table {
+    let mut resolver = Resolver::open().unwrap();
+    let since = std::time::Instant::now();
+    loop {
+        let next_hops = resolver.resolve(addresses).await.unwrap();
+        let mut pending = false;
+        for way in next_hops.values() {
+            if let Err(Unresolved::NeighbourPending { interface, neighbour }) = *way {
+                pending = true;
+                resolver.ask(interface, neighbour).await.unwrap();
+            }
+        }
+        if !pending || since.elapsed() > BOUND {
+            return next_hop::Table { next_hops, gateways: Vec::new() };
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
