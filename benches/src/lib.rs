@@ -43,13 +43,19 @@ pub fn snapshot() -> Snapshot {
         slots: (0..u32::from(BACKENDS)).map(SlotId).collect(),
         weights: vec![1; usize::from(BACKENDS)].into(),
     });
-    let service =
-        Service { id: ServiceId(0), name: "www tcp 80".into(), policy: HashPolicy::FiveTuple, pool };
+    let service = Service {
+        id: ServiceId(0),
+        name: "www tcp 80".into(),
+        policy: HashPolicy::FiveTuple,
+        pool,
+        barred: Arc::default(),
+    };
     let parts = Parts {
         generation: Generation(1),
         hash_key: HashKey::new([5; 16]),
         services: vec![service],
         bindings: vec![Binding { address: VIP.into(), protocol: 6, ports: 80..=80, service: 0 }],
+        states: vec![SlotState::Serving; slots.len()],
         slots,
         next_hop: NextHopMode::Resolve,
     };
@@ -63,7 +69,6 @@ fn slot(number: u8) -> Slot {
     Slot {
         backend: format!("b{number:03}").into(),
         address: destination.into(),
-        state: SlotState::Serving,
         forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
         next_hop: Some(NextHop { destination: Mac([2, 0, 0, 0, 0, 2]), source: Mac([2, 0, 0, 0, 0, 1]) }),
         mtu: 1500,

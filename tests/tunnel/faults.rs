@@ -104,10 +104,10 @@ fn a_backend_that_is_down_or_draining_is_checked_and_one_that_left_is_not() {
     let vip = scene.bed.vip(true, 80);
     scene.with_tunnel(async move |checks| {
         for state in [SlotState::Down, SlotState::Draining, SlotState::Serving] {
-            checks.change(|slot| slot.state = state);
+            checks.put(state);
             checks.http("b1", vip).await.unwrap();
         }
-        checks.change(|slot| slot.state = SlotState::Free);
+        checks.put(SlotState::Free);
         let failed = checks.http("b1", vip).await.unwrap_err();
         assert_eq!(failed, "the backend has left its pool");
     });

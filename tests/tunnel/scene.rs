@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use control_plane::compile::{Compiler, destinations};
+use control_plane::compile::{compile_file, destinations, refresh_next_hops};
 use control_plane::config;
 use control_plane::health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
 use control_plane::next_hop::{self, Resolver, Unresolved};
-use forwarder::{Live, Slot, SlotId, Snapshot};
+use forwarder::{Live, Slot, SlotId, SlotState, Snapshot};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -93,7 +93,8 @@ impl Checks {
     pub(crate) async fn open(file: &Path, machine: &str, interface: &str) -> Result<Self, TunnelError> {
         let (config, _) = config::load(file).unwrap();
         let next_hops = next_hops(&destinations(&config, None)).await;
-        let snapshot = Compiler::default().compile(&config, machine, &next_hops, Duration::ZERO).unwrap();
+        let compiled = compile_file(&config, machine).unwrap();
+        let snapshot = refresh_next_hops(&compiled.snapshot, &config, &next_hops).unwrap();
         let live = Live::new(snapshot);
         let setup = Setup {
             tun: datapath::tun::open(DEVICE).map_err(TunnelError::Device)?,
@@ -118,6 +119,12 @@ impl Checks {
         let mut slots = current.slots().to_vec();
         slots.iter_mut().for_each(change);
         self.live.publish(current.with_slots(slots, current.next_hop_mode().clone()).unwrap());
+    }
+
+    /// Puts all slots into one state.
+    pub(crate) fn put(&self, state: SlotState) {
+        let current: Arc<Snapshot> = self.live.current();
+        self.live.publish(current.with_states(vec![state; current.slots().len()]).unwrap());
     }
 
     /// HTTP to a VIP on a backend: the answer's text.

@@ -1,42 +1,75 @@
 //! From a checked configuration to the snapshot that packet threads follow.
 //!
-//! In: a [`Config`], the machine's name, what is known of next hops, the time. Out: a [`Snapshot`].
+//! In: a [`Config`], the machine's name, what is known of next hops, what stands beside the file, the time. Out: a
+//! [`Snapshot`], and the [`Index`] by which a verdict finds its slots.
 //! Here too: the numbers that outlive a reload (slots and services), and tables kept while their content is the same.
 //! Not here: reading files, health, publishing.
 //! Invariant: the tables depend on names, weights, size and key alone; a slot's number keeps its meaning until every flow
 //! that could name it has timed out.
 
-use std::collections::{BTreeMap, HashMap};
+mod destinations;
+mod index;
+mod strays;
+mod tables;
+mod way;
+
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, NextHop, NextHopMode, Parts, PoolTable, Service,
-    ServiceId, Slot, SlotState, Snapshot, Timeouts,
+    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, Service, ServiceId, Slot, SlotId, SlotState,
+    Snapshot, Timeouts,
 };
-use maglev_hash::{BuildError, Options, Seed, Table};
-use packet::{Family, Mac, Outer, SourcePrefix, Template};
+use maglev_hash::BuildError;
+use packet::{Family, Outer, SourcePrefix, Template};
 
-use crate::config::{self, Config, EncapsulationKind, Machine, Member, Pool, Ports};
+pub use self::destinations::destinations;
+pub use self::index::{Index, Membership};
+pub use self::way::refresh_next_hops;
+
+use self::strays::Strays;
+use self::tables::{TableKey, Tables};
+use crate::config::{self, Config, EncapsulationKind, Machine, Member, Ports};
 use crate::next_hop;
-use crate::slots::{Ages, SlotKey, Slots};
+use crate::slots::{Ages, Slots};
+use crate::standing::Standing;
 
 /// Compiles one configuration after another for one machine.
 #[derive(Debug, Default)]
 pub struct Compiler {
-    generation: u64,
     slots: Slots,
     services: HashMap<String, ServiceId>,
-    tables: HashMap<TableKey, Arc<Table>>,
+    tables: Tables,
+    strays: Strays,
 }
 
-/// What a table depends on, besides the key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct TableKey {
-    size: u32,
-    backends: Vec<(Arc<str>, u32)>,
+/// A compiled configuration.
+#[derive(Debug)]
+pub struct Compiled {
+    /// What packet threads follow.
+    pub snapshot: Snapshot,
+    /// Who is who in it.
+    pub index: Index,
+}
+
+/// What a compilation starts from, besides the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances<'a> {
+    /// The number of what comes out: another for another configuration, the same for other tables of the same one.
+    pub generation: Generation,
+    /// The machine's name in the file.
+    pub machine: &'a str,
+    /// Ways to the backends.
+    pub next_hops: &'a next_hop::Table,
+    /// What is in force beside the file.
+    pub standing: &'a Standing,
+    /// The states in force, by slot: a membership that goes drains only if it could be given packets.
+    pub states: &'a [SlotState],
+    /// A monotonic time, by which freed slots are kept apart.
+    pub now: Duration,
 }
 
 /// What did not fit together, in words; a configuration that was checked for this machine gives none of these.
@@ -77,127 +110,107 @@ pub enum CompileError {
     Snapshot(#[from] forwarder::SnapshotError),
 }
 
+/// Compiles a configuration as the file has it: see [`Compiler::compile_file`].
+///
+/// # Errors
+/// [`CompileError`].
+pub fn compile_file(config: &Config, machine: &str) -> Result<Compiled, CompileError> {
+    Compiler::default().compile_file(config, machine)
+}
+
 impl Compiler {
-    /// Compiles `config` for `machine`. `now` is a monotonic time, by which freed slots are kept apart.
+    /// Compiles a configuration as the file has it, every backend serving, ways unknown: for `config check`, `where`, `replay`.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile`].
+    pub fn compile_file(&mut self, config: &Config, machine: &str) -> Result<Compiled, CompileError> {
+        let circumstances = Circumstances {
+            generation: Generation(1),
+            machine,
+            next_hops: &next_hop::Table::default(),
+            standing: &Standing::default(),
+            states: &[],
+            now: Duration::ZERO,
+        };
+        self.compile(config, circumstances)
+    }
+
+    /// Compiles `config`.
     ///
     /// # Errors
     /// [`CompileError`]; the compiler is then as it was, but for numbers given out.
     /// # Cost
-    /// Linear in pools and services, and one table for each set of (name, weight) that the last generation did not have.
-    pub fn compile(
-        &mut self,
-        config: &Config,
-        machine: &str,
-        next_hops: &next_hop::Table,
-        now: Duration,
-    ) -> Result<Snapshot, CompileError> {
-        let machine = find_machine(config, machine)?;
-        let mut tables = HashMap::new();
-        let mut pools: BTreeMap<Arc<str>, Arc<PoolTable>> = BTreeMap::new();
+    /// Linear in memberships and services, and one table for each set of (name, weight) that the last generation did not have,
+    /// built on all processors.
+    pub fn compile(&mut self, config: &Config, from: Circumstances<'_>) -> Result<Compiled, CompileError> {
+        let machine = find_machine(config, from.machine)?;
+        let reach = index::reach(config, machine);
         let mut draft = self.slots.draft();
-        for pool in config.vips().iter().flat_map(config::Vip::services).map(config::Service::pool) {
-            if !pools.contains_key(pool.name()) {
-                let slots = members(pool, machine, &mut draft)?;
-                let table = self.table(config, pool, &mut tables)?;
-                let weights = pool.members().iter().map(Member::weight).collect();
-                let compiled = PoolTable { name: Arc::clone(pool.name()), table, slots, weights };
-                pools.insert(Arc::clone(pool.name()), Arc::new(compiled));
-            }
+        let mut index = Index::default();
+        for pool in reach.values() {
+            index.enter(config, pool, |key, member| {
+                draft.claim(key, slot(member, machine)?).ok_or(CompileError::TooMany)
+            })?;
         }
-        let (services, bindings) = services(&mut self.services, config, &pools)?;
-        let slots = draft.finish(now, ages(config));
+        let keys = reach.values().map(|pool| TableKey::of(config, pool, &index, from.standing)).collect();
+        let tables = self.tables.build(keys, config.cluster())?;
+        for (pool, (table, weights)) in reach.values().zip(tables.of_pools()) {
+            index.complete(pool, table, weights);
+        }
+        let slots = draft.finish(from.now, ages(config), |id| state_of(from.states, id));
+        let (mut services, bindings) = services(&mut self.services, config, machine, &index)?;
+        let strays = self.strays.after(&services, &index, from.now, ages(config));
+        let states = slots.states(|key| from.standing.state(key));
+        index.configure(&services);
+        index.lead(&mut services, from.standing, &states);
+        strays.bar(&mut services);
         let mut with_ways = slots.slots().to_vec();
-        for slot in &mut with_ways {
-            (slot.next_hop, slot.mtu) = way_to(slot.address, next_hops);
-        }
+        way::fill_in(&mut with_ways, from.next_hops);
         let snapshot = Snapshot::new(Parts {
-            generation: Generation(self.generation + 1),
+            generation: from.generation,
             hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
             services,
             bindings,
+            states,
             slots: with_ways,
-            next_hop: next_hop_mode(config, next_hops),
+            next_hop: way::mode(config, from.next_hops),
         })?;
-        self.slots = slots;
-        self.tables = tables;
-        self.generation += 1;
-        Ok(snapshot)
+        (self.slots, self.tables, self.strays) = (slots, tables, strays);
+        Ok(Compiled { snapshot, index })
     }
 
-    /// Ends the draining of memberships that went a drain time ago: their flows are reselected. `None`: nothing to end.
+    /// The states of all slots under what stands now.
+    #[must_use]
+    pub fn states(&self, standing: &Standing) -> Vec<SlotState> {
+        self.slots.states(|key| standing.state(key))
+    }
+
+    /// Ends what a drain time ago began to drain: memberships that went, and flows that a service left behind on slots that
+    /// serve others. `None`: nothing to end.
     ///
     /// # Errors
-    /// Never in fact: the slots are the snapshot's own.
+    /// Never in fact: slots and services are the snapshot's own.
     pub fn end_draining(
         &mut self,
         config: &Config,
+        standing: &Standing,
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
         let freed = self.slots.advance(now, ages(config));
-        if freed.is_empty() {
+        let barred = self.strays.advance(now, ages(config));
+        if freed.is_empty() && !barred {
             return Ok(None);
         }
-        let mut slots = current.slots().to_vec();
-        for id in freed {
-            if let Some(slot) = slots.get_mut(id.0 as usize) {
-                slot.state = SlotState::Free;
-            }
-        }
-        Ok(Some(current.with_slots(slots, current.next_hop_mode().clone())?))
-    }
-
-    /// The pool's table; `None` when all its weights are 0.
-    fn table(
-        &self,
-        config: &Config,
-        pool: &Pool,
-        tables: &mut HashMap<TableKey, Arc<Table>>,
-    ) -> Result<Option<Arc<Table>>, CompileError> {
-        let backends: Vec<_> = pool
-            .members()
-            .iter()
-            .map(|member| (Arc::clone(member.backend().name()), member.weight()))
-            .collect();
-        let key = TableKey { size: config.cluster().table_size(), backends };
-        if let Some(known) = tables.get(&key).or_else(|| self.tables.get(&key)) {
-            let table = Arc::clone(known);
-            tables.insert(key, Arc::clone(&table));
-            return Ok(Some(table));
-        }
-        let mut options = Options::new(Seed::new(*config.cluster().hash_key().bytes()));
-        options.size = key.size;
-        options.allow_coarse = true; // the configuration has warned
-        let named = |(name, weight): &(Arc<str>, u32)| (name.as_bytes().to_vec(), *weight);
-        let owned: Vec<(Vec<u8>, u32)> = key.backends.iter().map(named).collect();
-        let backends: Vec<maglev_hash::Backend<'_>> =
-            owned.iter().map(|(name, weight)| maglev_hash::Backend { name, weight: *weight }).collect();
-        match maglev_hash::build(&backends, &options) {
-            Ok(table) => {
-                let table = Arc::new(table);
-                tables.insert(key, Arc::clone(&table));
-                Ok(Some(table))
-            }
-            Err(BuildError::NoBackends) => Ok(None),
-            Err(cause) => Err(CompileError::Table { pool: pool.name().to_string(), cause }),
-        }
+        let mut services = current.services().to_vec();
+        self.strays.bar(&mut services);
+        let snapshot = current.with_services(services)?.with_states(self.states(standing))?;
+        Ok(Some(snapshot))
     }
 }
 
-/// The same snapshot with what is now known of next hops.
-///
-/// # Errors
-/// Never in fact: the slots are the snapshot's own.
-pub fn refresh_next_hops(
-    snapshot: &Snapshot,
-    config: &Config,
-    next_hops: &next_hop::Table,
-) -> Result<Snapshot, CompileError> {
-    let mut slots = snapshot.slots().to_vec();
-    for slot in &mut slots {
-        (slot.next_hop, slot.mtu) = way_to(slot.address, next_hops);
-    }
-    Ok(snapshot.with_slots(slots, next_hop_mode(config, next_hops))?)
+fn state_of(states: &[SlotState], id: SlotId) -> SlotState {
+    states.get(id.0 as usize).copied().unwrap_or_default()
 }
 
 fn ages(config: &Config) -> Ages {
@@ -218,28 +231,17 @@ pub fn timeouts(config: &Config) -> Timeouts {
     }
 }
 
-/// The addresses that packets of this configuration are sent to, and those of `current`'s slots that still drain.
-#[must_use]
-pub fn destinations(config: &Config, current: Option<&Snapshot>) -> Vec<IpAddr> {
-    let members = config.pools().iter().flat_map(|pool| pool.members());
-    let mut addresses: Vec<IpAddr> = members.map(|member| member.backend().address()).collect();
-    let in_use = current.into_iter().flat_map(Snapshot::slots).filter(|slot| slot.state != SlotState::Free);
-    addresses.extend(in_use.map(|slot| slot.address));
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
-}
-
-/// All services, each under the number that it had before, and their addresses and ports.
+/// All services of a machine, each under the number that it had before, and their addresses and ports.
 fn services(
     numbers: &mut HashMap<String, ServiceId>,
     config: &Config,
-    pools: &BTreeMap<Arc<str>, Arc<PoolTable>>,
+    machine: &Machine,
+    index: &Index,
 ) -> Result<(Vec<Service>, Vec<Binding>), CompileError> {
     let (mut services, mut bindings) = (Vec::new(), Vec::new());
-    for vip in config.vips() {
+    for vip in config.vips_of(machine) {
         for service in vip.services() {
-            let Some(pool) = pools.get(service.pool().name()) else { continue };
+            let Some(pool) = index.pool(service.pool().name()) else { continue };
             let name = service_name(vip, service);
             let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
             let id = *numbers.entry(name.clone()).or_insert(next);
@@ -256,6 +258,7 @@ fn services(
                 name: name.into(),
                 policy: policy(service.hash()),
                 pool: Arc::clone(pool),
+                barred: Arc::default(),
             });
         }
     }
@@ -273,30 +276,14 @@ pub fn find_machine<'a>(config: &'a Config, wanted: &str) -> Result<&'a Machine,
     })
 }
 
-fn members(
-    pool: &Pool,
-    machine: &Machine,
-    draft: &mut crate::slots::Draft<'_>,
-) -> Result<Box<[forwarder::SlotId]>, CompileError> {
-    let mut slots = Vec::with_capacity(pool.members().len());
-    for member in pool.members() {
-        let (backend, leaf) = (member.backend(), member.leaf());
-        let key = SlotKey {
-            pool: Arc::clone(leaf),
-            backend: Arc::clone(backend.name()),
-            address: backend.address(),
-        };
-        let slot = Slot {
-            backend: Arc::clone(backend.name()),
-            address: backend.address(),
-            state: SlotState::Serving,
-            forwarding: forwarding(member, machine)?,
-            next_hop: None, // the compiler fills in the way, as for slots that drain
-            mtu: ETHERNET_MTU,
-        };
-        slots.push(draft.claim(key, slot).ok_or(CompileError::TooMany)?);
-    }
-    Ok(slots.into())
+fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
+    Ok(Slot {
+        backend: Arc::clone(member.backend().name()),
+        address: member.backend().address(),
+        forwarding: forwarding(member, machine)?,
+        next_hop: None, // the compiler fills in the way, as for slots that drain
+        mtu: way::ETHERNET_MTU,
+    })
 }
 
 fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileError> {
@@ -330,26 +317,6 @@ fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileE
     Ok(Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) })
 }
 
-/// The next hop and the MTU of the way; without a way the MTU is Ethernet's, and packets are dropped for want of a way.
-fn way_to(address: IpAddr, next_hops: &next_hop::Table) -> (Option<NextHop>, u16) {
-    match next_hops.next_hops.get(&address) {
-        Some(Ok(found)) => {
-            let hop = NextHop { destination: Mac(found.destination), source: Mac(found.source) };
-            (Some(hop), u16::try_from(found.mtu_bytes).unwrap_or(u16::MAX))
-        }
-        _ => (None, ETHERNET_MTU),
-    }
-}
-
-fn next_hop_mode(config: &Config, next_hops: &next_hop::Table) -> NextHopMode {
-    match config.io().next_hop() {
-        config::NextHop::Resolve => NextHopMode::Resolve,
-        config::NextHop::Reflect => NextHopMode::Reflect {
-            gateways: next_hops.gateways.iter().map(|gateway| Mac(gateway.mac)).collect(),
-        },
-    }
-}
-
 fn policy(hash: config::Hash) -> HashPolicy {
     match hash {
         config::Hash::FiveTuple => HashPolicy::FiveTuple,
@@ -366,7 +333,7 @@ fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
 }
 
 /// Names a service in logs and metrics, and keeps its number over reloads: `www tcp 80,443`.
-fn service_name(vip: &config::Vip, service: &config::Service) -> String {
+pub(crate) fn service_name(vip: &config::Vip, service: &config::Service) -> String {
     let protocol = match service.protocol() {
         config::Protocol::Tcp => "tcp".to_owned(),
         config::Protocol::Udp => "udp".to_owned(),
@@ -384,5 +351,3 @@ fn service_name(vip: &config::Vip, service: &config::Service) -> String {
     };
     format!("{} {protocol} {ports}", vip.name())
 }
-
-const ETHERNET_MTU: u16 = 1500;

@@ -4,6 +4,7 @@
 //! Names of JSON fields are stable.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
@@ -141,4 +142,113 @@ pub struct SocketFigures {
     pub fill_low: u64,
     /// Turns of the thread's loop.
     pub turns: u64,
+}
+
+impl AddAssign for TrafficFigures {
+    fn add_assign(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.new_flows += other.new_flows;
+    }
+}
+
+impl AddAssign<&ThreadFigures> for ThreadFigures {
+    fn add_assign(&mut self, other: &Self) {
+        self.rx += other.rx;
+        self.rx_bytes += other.rx_bytes;
+        self.tx += other.tx;
+        self.tx_bytes += other.tx_bytes;
+        self.replies += other.replies;
+        self.to_threads += other.to_threads;
+        self.from_threads += other.from_threads;
+        self.originated += other.originated;
+        self.held += other.held;
+        self.batches += other.batches;
+        self.batch_sizes.resize(self.batch_sizes.len().max(other.batch_sizes.len()), 0);
+        for (sum, more) in self.batch_sizes.iter_mut().zip(&other.batch_sizes) {
+            *sum += more;
+        }
+        self.busy_nanos += other.busy_nanos;
+        self.head_room_mismatch += other.head_room_mismatch;
+        self.reselected += other.reselected;
+        self.rehashed += other.rehashed;
+        for (reason, more) in &other.drops {
+            *self.drops.entry(reason.clone()).or_default() += more;
+        }
+        self.flows += &other.flows;
+        self.socket += &other.socket;
+    }
+}
+
+impl AddAssign<&FlowFigures> for FlowFigures {
+    fn add_assign(&mut self, other: &Self) {
+        self.entries += other.entries;
+        self.capacity += other.capacity;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.inserts += other.inserts;
+        self.refreshes += other.refreshes;
+        self.expired += other.expired;
+        self.evicted += other.evicted;
+        self.untracked += other.untracked;
+    }
+}
+
+impl AddAssign<&SocketFigures> for SocketFigures {
+    fn add_assign(&mut self, other: &Self) {
+        self.rx_dropped += other.rx_dropped;
+        self.rx_ring_full += other.rx_ring_full;
+        self.rx_fill_ring_empty += other.rx_fill_ring_empty;
+        self.rx_invalid += other.rx_invalid;
+        self.tx_invalid += other.tx_invalid;
+        self.tx_ring_empty += other.tx_ring_empty;
+        self.fill_low += other.fill_low;
+        self.turns += other.turns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// Every number of the JSON form is doubled by adding a thread to itself: no field is forgotten.
+    #[test]
+    fn sums_leave_no_field_out() {
+        let one = ThreadFigures {
+            batch_sizes: vec![1, 2],
+            drops: [("no_vip".to_owned(), 7)].into(),
+            ..ThreadFigures::default()
+        };
+        let mut value = serde_json::to_value(&one).unwrap();
+        let mut next = 1;
+        fill(&mut value, &mut next);
+        let one: ThreadFigures = serde_json::from_value(value.clone()).unwrap();
+        let mut sum = one.clone();
+        sum += &one;
+        double(&mut value);
+        assert_eq!(serde_json::to_value(&sum).unwrap(), value);
+        assert!(next > 30, "{next} numbers");
+    }
+
+    fn fill(value: &mut Value, next: &mut u64) {
+        match value {
+            Value::Number(_) => {
+                *value = json!(*next);
+                *next += 1;
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| fill(item, next)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| fill(field, next)),
+            _ => {}
+        }
+    }
+
+    fn double(value: &mut Value) {
+        match value {
+            Value::Number(number) => *value = json!(number.as_u64().unwrap() * 2),
+            Value::Array(items) => items.iter_mut().for_each(double),
+            Value::Object(fields) => fields.values_mut().for_each(double),
+            _ => {}
+        }
+    }
 }

@@ -10,8 +10,12 @@
 pub mod admin;
 pub mod compile;
 pub mod config;
+pub mod controller;
 pub mod figures;
 pub mod health;
 pub mod metrics;
 pub mod next_hop;
 mod slots;
+pub mod standing;
+
+pub use slots::SlotKey;

@@ -2,7 +2,8 @@
 //!
 //! In: the memberships of a configuration. Out: the slots of a snapshot, each under the number that it had before.
 //! A membership that goes drains: its flows go on for the drain time; then it is free and its flows are reselected, and once
-//! the longest idle time-out has passed its number may be given to another.
+//! the longest idle time-out has passed its number may be given to another. One that was down when it went is free at once.
+//! Not here: whether a configured membership serves (`standing`).
 //! Invariant: no flow-table entry written for one membership is ever read as another's.
 
 use std::collections::HashMap;
@@ -12,12 +13,29 @@ use std::time::Duration;
 
 use forwarder::{Slot, SlotId, SlotState};
 
+use crate::config::Member;
+
 /// What a slot's number stands for. A backend under a new address is another membership.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SlotKey {
-    pub(crate) pool: Arc<str>,
-    pub(crate) backend: Arc<str>,
-    pub(crate) address: IpAddr,
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotKey {
+    /// The leaf pool.
+    pub pool: Arc<str>,
+    /// The backend's name.
+    pub backend: Arc<str>,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+impl SlotKey {
+    /// That of a pool's member.
+    #[must_use]
+    pub fn of(member: &Member) -> Self {
+        Self {
+            pool: Arc::clone(member.leaf()),
+            backend: Arc::clone(member.backend().name()),
+            address: member.backend().address(),
+        }
+    }
 }
 
 /// The slots of the generation in force.
@@ -63,6 +81,22 @@ impl Slots {
         &self.slots
     }
 
+    /// What each slot may be given: `configured` says it of memberships that are configured.
+    pub(crate) fn states(&self, configured: impl Fn(&SlotKey) -> SlotState) -> Vec<SlotState> {
+        let mut states = vec![SlotState::Free; self.slots.len()];
+        for (key, id) in &self.numbers {
+            let state = match self.gone.get(id) {
+                Some(Gone::Draining(_)) => SlotState::Draining,
+                Some(Gone::Free(_)) => SlotState::Free,
+                None => configured(key),
+            };
+            if let Some(place) = states.get_mut(id.0 as usize) {
+                *place = state;
+            }
+        }
+        states
+    }
+
     /// Begins the next generation.
     pub(crate) fn draft(&self) -> Draft<'_> {
         let (claimed, by_key) = (Vec::new(), HashMap::new());
@@ -79,26 +113,16 @@ impl Slots {
                 freed.push(*id);
             }
         }
-        for id in &freed {
-            if let Some(slot) = self.slots.get_mut(id.0 as usize) {
-                slot.state = SlotState::Free;
-            }
-        }
         freed
     }
 
-    /// A membership that is no longer configured: draining from now on, if it was not gone before.
-    fn retire(&mut self, key: &SlotKey, id: SlotId, gone: Option<Gone>, now: Duration, ages: Ages) {
+    /// A membership that is no longer configured.
+    fn retire(&mut self, key: &SlotKey, id: SlotId, gone: Gone, now: Duration, ages: Ages) {
         match gone {
-            Some(Gone::Free(since)) if now.saturating_sub(since) >= ages.keep => self.spare.push(id),
+            Gone::Free(since) if now.saturating_sub(since) >= ages.keep => self.spare.push(id),
             _ => {
-                if gone.is_none()
-                    && let Some(slot) = self.slots.get_mut(id.0 as usize)
-                {
-                    slot.state = SlotState::Draining;
-                }
                 self.numbers.insert(key.clone(), id);
-                self.gone.insert(id, gone.unwrap_or(Gone::Draining(now)));
+                self.gone.insert(id, gone);
             }
         }
     }
@@ -120,18 +144,22 @@ impl Draft<'_> {
         Some(id)
     }
 
-    /// The next generation at `now`.
-    pub(crate) fn finish(self, now: Duration, ages: Ages) -> Slots {
+    /// The next generation at `now`; `was` says what a membership that goes was given until now.
+    pub(crate) fn finish(self, now: Duration, ages: Ages, was: impl Fn(SlotId) -> SlotState) -> Slots {
         let Self { before, claimed, by_key, spare, .. } = self;
         let mut next =
             Slots { numbers: HashMap::new(), slots: before.slots.clone(), gone: HashMap::new(), spare };
         for (key, id) in before.numbers.iter().filter(|(key, _)| !by_key.contains_key(key)) {
-            next.retire(key, *id, before.gone.get(id).copied(), now, ages);
+            let gone = before.gone.get(id).copied().unwrap_or_else(|| match was(*id) {
+                SlotState::Serving | SlotState::Draining => Gone::Draining(now),
+                SlotState::Down | SlotState::Free => Gone::Free(now),
+            });
+            next.retire(key, *id, gone, now, ages);
         }
         for (key, slot, id) in claimed {
             let place = id.0 as usize;
             while next.slots.len() <= place {
-                next.slots.push(Slot { state: SlotState::Free, ..slot.clone() });
+                next.slots.push(slot.clone());
             }
             next.numbers.insert(key, id);
             next.slots[place] = slot;
@@ -154,7 +182,6 @@ mod tests {
         Slot {
             backend: format!("b{name}").into(),
             address: [192, 0, 2, name].into(),
-            state: SlotState::Serving,
             forwarding: forwarder::Forwarding::L2,
             next_hop: None,
             mtu: 1500,
@@ -164,7 +191,7 @@ mod tests {
     fn reload(slots: &Slots, names: &[u8], now: u64) -> (Slots, Vec<SlotId>) {
         let mut draft = slots.draft();
         let ids = names.iter().map(|name| draft.claim(key(*name), slot(*name)).unwrap()).collect();
-        (draft.finish(Duration::from_secs(now), AGES), ids)
+        (draft.finish(Duration::from_secs(now), AGES, |_| SlotState::Serving), ids)
     }
 
     const AGES: Ages = Ages { drain: Duration::from_secs(50), keep: Duration::from_secs(100) };
@@ -172,7 +199,7 @@ mod tests {
     #[test]
     fn a_membership_that_goes_drains_then_is_free_then_gives_its_number_away() {
         let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
-        let state = |slots: &Slots, id: SlotId| slots.slots()[id.0 as usize].state;
+        let state = |slots: &Slots, id: SlotId| slots.states(|_| SlotState::Serving)[id.0 as usize];
         let (slots, _) = reload(&slots, &[2], 10);
         assert_eq!(state(&slots, first[0]), SlotState::Draining);
         let (mut slots, third) = reload(&slots, &[2, 3], 59);
@@ -194,7 +221,20 @@ mod tests {
         let (slots, _) = reload(&slots, &[2], 10);
         let (slots, again) = reload(&slots, &[2, 1], 150);
         assert_eq!(again, [first[1], first[0]]);
-        assert_eq!(slots.slots()[first[0].0 as usize].state, SlotState::Serving);
+        assert_eq!(slots.states(|_| SlotState::Serving)[first[0].0 as usize], SlotState::Serving);
+    }
+
+    #[test]
+    fn a_membership_that_was_down_does_not_drain() {
+        let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
+        let mut draft = slots.draft();
+        draft.claim(key(2), slot(2)).unwrap();
+        let next = draft.finish(Duration::from_secs(10), AGES, |_| SlotState::Down);
+        let states = next.states(|_| SlotState::Serving);
+        assert_eq!(
+            first.iter().map(|id| states[id.0 as usize]).collect::<Vec<_>>(),
+            [SlotState::Free, SlotState::Serving]
+        );
     }
 
     proptest! {

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control_plane::compile::{CompileError, Compiler, destinations, refresh_next_hops};
+use control_plane::compile::{Circumstances, CompileError, Compiler, destinations, refresh_next_hops};
 use control_plane::config::{Config, parse};
 use control_plane::next_hop::{Resolved, Table, Unresolved};
+use control_plane::standing::Standing;
 use forwarder::{Decision, Flow, Generation, NextHopMode, SlotState, Snapshot};
 
 const HEAD: &str = r#"
@@ -61,7 +62,21 @@ backends = [{{ name = "b2", address = "{b2}", weight = 6 }}, {{ name = "b1", add
 }
 
 fn compile(compiler: &mut Compiler, config: &Config, now: u64) -> Snapshot {
-    compiler.compile(config, "lb1", &Table::default(), Duration::from_secs(now)).unwrap()
+    compile_for(compiler, config, "lb1", &Table::default(), now).unwrap()
+}
+
+/// As the file has it: everything that is configured serves.
+fn compile_for(
+    compiler: &mut Compiler,
+    config: &Config,
+    machine: &str,
+    next_hops: &Table,
+    now: u64,
+) -> Result<Snapshot, CompileError> {
+    let (standing, states) = (Standing::default(), vec![SlotState::Serving; 16]);
+    let (generation, now) = (Generation(now + 1), Duration::from_secs(now));
+    let from = Circumstances { generation, machine, next_hops, standing: &standing, states: &states, now };
+    compiler.compile(config, from).map(|compiled| compiled.snapshot)
 }
 
 fn flow(port: u16) -> Flow {
@@ -106,7 +121,7 @@ fn another_machine_and_another_history_choose_alike() {
     let here = compile(&mut Compiler::default(), &config, 0);
     let mut old = Compiler::default();
     compile(&mut old, &self::config(&pools("198.18.1.9")), 0);
-    let there = old.compile(&config, "lb2", &Table::default(), Duration::from_secs(5)).unwrap();
+    let there = compile_for(&mut old, &config, "lb2", &Table::default(), 5).unwrap();
     for port in 0..500 {
         assert_eq!(choice(&here, port), choice(&there, port));
     }
@@ -119,7 +134,12 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
     let moved = config(&pools("198.18.1.9"));
     let after = compile(&mut compiler, &moved, 10);
     let states = |snapshot: &Snapshot| -> HashMap<String, SlotState> {
-        snapshot.slots().iter().map(|slot| (slot.address.to_string(), slot.state)).collect()
+        snapshot
+            .slots()
+            .iter()
+            .zip(snapshot.states())
+            .map(|(slot, state)| (slot.address.to_string(), *state))
+            .collect()
     };
     assert_eq!(states(&before).get("198.18.1.9"), None);
     assert_eq!(states(&after)["198.18.1.2"], SlotState::Draining);
@@ -132,8 +152,9 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
     assert!(!destinations(&moved, None).contains(&old));
     assert!(destinations(&moved, Some(&after)).contains(&old), "its flows go on, so its next hop is needed");
     let at = Duration::from_secs;
-    assert!(compiler.end_draining(&moved, &after, at(69)).unwrap().is_none());
-    let ended = compiler.end_draining(&moved, &after, at(70)).unwrap().expect("a drain time has passed");
+    let mut end = |at| compiler.end_draining(&moved, &Standing::default(), &after, at).unwrap();
+    assert!(end(at(69)).is_none());
+    let ended = end(at(70)).expect("a drain time has passed");
     assert_eq!(states(&ended)["198.18.1.2"], SlotState::Free);
     assert_eq!(states(&ended)["198.18.1.9"], SlotState::Serving);
     assert!(!destinations(&moved, Some(&ended)).contains(&old));
@@ -154,9 +175,59 @@ fn a_draining_slot_keeps_its_way_over_reloads() {
     let old: IpAddr = "198.18.1.2".parse().unwrap();
     let table = Table { next_hops: HashMap::from([(old, Ok(way))]), gateways: Vec::new() };
     let moved = config(&pools("198.18.1.9"));
-    let after = compiler.compile(&moved, "lb1", &table, Duration::from_secs(1)).unwrap();
-    let slot = after.slots().iter().find(|slot| slot.address == old).unwrap();
-    assert_eq!((slot.state, slot.next_hop.is_some()), (SlotState::Draining, true));
+    let after = compile_for(&mut compiler, &moved, "lb1", &table, 1).unwrap();
+    let (slot, state) =
+        after.slots().iter().zip(after.states()).find(|(slot, _)| slot.address == old).unwrap();
+    assert_eq!((*state, slot.next_hop.is_some()), (SlotState::Draining, true));
+}
+
+/// www goes from `web` to `same`, whose backends are also those of `web`'s leaf pools, under other slots; api still uses
+/// `web`, so www's flows on it are given a drain time and then barred.
+#[test]
+fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_drain_time() {
+    let with = |first: &str, second: &str| {
+        let vip = |name: &str, host: u8, pool: &str| {
+            format!(
+                "[vip.{name}]\naddresses = [\"203.0.113.{host}\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"{pool}\" }}]\n"
+            )
+        };
+        let text =
+            format!("{HEAD}{}{}{}", pools("198.18.1.2"), vip("www", 10, first), vip("api", 11, second));
+        parse(&text, Path::new("test.toml"), &|_: &_| Ok("00112233445566778899aabbccddeeff".to_owned()))
+            .unwrap()
+            .0
+    };
+    let (before, after) = (with("web", "web"), with("same", "web"));
+    let mut compiler = Compiler::default();
+    let first = compile(&mut compiler, &before, 0);
+    let www = |snapshot: &Snapshot| {
+        let service = snapshot.services().iter().find(|service| service.name.starts_with("www")).unwrap();
+        (service.pool.slots.to_vec(), service.barred.to_vec())
+    };
+    let mut left = www(&first).0;
+    left.sort_unstable();
+    let second = compile(&mut compiler, &after, 100);
+    assert_ne!(www(&second).0, www(&first).0);
+    assert_eq!(www(&second).1, []);
+    let mut end =
+        |now| compiler.end_draining(&after, &Standing::default(), &second, Duration::from_secs(now)).unwrap();
+    assert!(end(159).is_none());
+    let barred = end(160).expect("the drain time has passed");
+    assert_eq!(www(&barred).1, left);
+    assert!(
+        barred.services().iter().all(|service| service.name.starts_with("www") || service.barred.is_empty())
+    );
+    assert!(end(161).is_none());
+    // A rebuild in between keeps them barred; a return frees them at once.
+    assert_eq!(www(&compile(&mut compiler, &after, 170)).1, left);
+    assert_eq!(www(&compile(&mut compiler, &before, 171)).1.len(), 0, "those of `same` drain from now on");
+    let back = compile(&mut compiler, &after, 172);
+    assert_eq!(www(&back).1, []);
+    let keep = 60 + 900 + 1 + 10;
+    let mut end =
+        |now| compiler.end_draining(&after, &Standing::default(), &back, Duration::from_secs(now)).unwrap();
+    assert_eq!(www(&end(172 + 61).unwrap()).1, left);
+    assert_eq!(www(&end(172 + keep).unwrap()).1, [], "no flow can name them any more");
 }
 
 #[test]
@@ -213,7 +284,7 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
 #[test]
 fn an_unknown_machine_is_named_with_those_that_are_known() {
     let refused =
-        Compiler::default().compile(&config(&pools("198.18.1.2")), "lb9", &Table::default(), Duration::ZERO);
+        compile_for(&mut Compiler::default(), &config(&pools("198.18.1.2")), "lb9", &Table::default(), 0);
     let Err(error @ CompileError::NoMachine { .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(error.to_string(), "the configuration has no machine `lb9`; it has lb1, lb2");
 }

@@ -125,7 +125,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let count = self.batch.len();
         if count > 0 {
             self.process(now);
-            self.port.counters.batches.add(1);
+            self.port.counters.batch(count);
         }
         self.forward.poll(now, &mut self.port);
         // What the kernel left in the ring at the last turn is not forgotten, though nothing new came.

@@ -40,6 +40,8 @@ pub struct PairCounter {
     pub packets: Counter,
     /// Bytes of those as received, Ethernet header included.
     pub bytes: Counter,
+    /// Flows for which it was chosen: new ones, reselected ones, and each packet of an untracked one.
+    pub flows: Counter,
 }
 
 /// What the connection table said last; copied between batches.
@@ -47,6 +49,8 @@ pub struct PairCounter {
 pub struct Gauges {
     /// Entries in use, expired ones that nobody looked at included.
     pub flows: Counter,
+    /// Entries that there is room for.
+    pub capacity: Counter,
     /// A flow was found.
     pub flow_hits: Counter,
     /// A flow was not found.
@@ -87,6 +91,8 @@ pub struct ThreadCounters {
     pub held: Counter,
     /// Batches that were not empty.
     pub batches: Counter,
+    /// Those by size: place n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1, the last all above.
+    pub batch_sizes: [Counter; BATCH_SIZES],
     /// Frames whose opened head room was not what their backend needs: moved once.
     pub head_room_mismatch: Counter,
     /// The flow's backend was gone or down, so another was chosen.
@@ -119,6 +125,7 @@ impl ThreadCounters {
             originated: Counter::default(),
             held: Counter::default(),
             batches: Counter::default(),
+            batch_sizes: std::array::from_fn(|_| Counter::default()),
             head_room_mismatch: Counter::default(),
             reselected: Counter::default(),
             rehashed: Counter::default(),
@@ -127,6 +134,16 @@ impl ThreadCounters {
             drops: DropReason::ALL.iter().map(|_| Counter::default()).collect(),
             backends: make(backends),
             services: make(services),
+        }
+    }
+
+    /// Counts a batch of `size` packets, at least one.
+    #[inline]
+    pub fn batch(&self, size: usize) {
+        self.batches.add(1);
+        let place = size.checked_ilog2().unwrap_or(0) as usize;
+        if let Some(counter) = self.batch_sizes.get(place.min(BATCH_SIZES - 1)) {
+            counter.add(1);
         }
     }
 
@@ -158,6 +175,9 @@ impl ThreadCounters {
         self.services.get(id as usize)
     }
 }
+
+/// Sizes from 1 to 2⁹ and above.
+const BATCH_SIZES: usize = 10;
 
 /// One thread's counters that must balance, read at one time. Sums add up over threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -41,4 +41,4 @@ pub use snapshot::{
 };
 pub use verdict::{Forward, HoldSlot, Now, OutOfFrames, Outlet, ThreadId, Verdict};
 
-pub use conntrack::{ConfigError, Timeouts};
+pub use conntrack::{ConfigError, Cursor, State as FlowState, Timeouts};

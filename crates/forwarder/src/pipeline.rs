@@ -15,8 +15,8 @@ use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
 use crate::token_bucket::TokenBucket;
 use crate::{
-    DropReason, Flow, Forward, HashPolicy, Live, Now, Outlet, Packet, Reader, RequestServer, ThreadCounters,
-    ThreadId, Timeouts, Verdict, request,
+    DropReason, Flow, Forward, HashPolicy, Live, Now, Outlet, Packet, PairCounter, Reader, RequestServer,
+    ThreadCounters, ThreadId, Timeouts, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -177,28 +177,41 @@ impl Core {
         let signal = signal(service, &work.parsed);
         let hit = self.flows.lookup(work.key, signal, tick);
         if let Some(hit) = hit {
-            let state = snapshot.slots.get(hit.slot as usize).map(|slot| slot.state);
-            if matches!(state, Some(SlotState::Serving | SlotState::Draining)) {
-                work.slot = SlotId(hit.slot);
+            let slot = SlotId(hit.slot);
+            // Most services bar nothing: one length to look at.
+            let barred = !service.barred.is_empty() && service.barred.binary_search(&slot).is_ok();
+            if matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) && !barred {
+                work.slot = slot;
                 return Ok(());
             }
         }
         let Some(selection) = snapshot.select(&service.pool, work.hash) else {
             return Err(DropReason::NoBackend);
         };
-        work.slot = selection.slot;
+        let (key, slot) = (work.key, selection.slot);
+        work.slot = slot;
+        for pair in self.pairs(slot, Some(service.id.0)) {
+            pair.flows.add(1);
+        }
         if selection.rehashed > 0 {
             self.counters.rehashed.add(1);
         }
         if hit.is_some() {
             self.counters.reselected.add(1);
-            self.flows.reassign(work.key, selection.slot.0, tick);
+            self.flows.reassign(key, slot.0, tick);
         } else {
             // A full table forwards by Maglev alone; the table counts it.
             let (Inserted::Tracked | Inserted::Untracked) =
-                self.flows.insert(work.key, selection.slot.0, service.id.0, signal, tick);
+                self.flows.insert(key, slot.0, service.id.0, signal, tick);
         }
         Ok(())
+    }
+
+    /// The counters of a slot and of a service, as far as these have any.
+    #[inline]
+    fn pairs(&self, slot: SlotId, service: Option<u32>) -> impl Iterator<Item = &PairCounter> {
+        let service = service.and_then(|id| self.counters.service(id));
+        [self.counters.backend(slot.0), service].into_iter().flatten()
     }
 
     /// Stage 3: the bytes.
@@ -218,8 +231,7 @@ impl Core {
             Err(reason) => return Verdict::Drop(reason),
         }
         let service = snapshot.services.get(work.service as usize).map(|service| service.id.0);
-        let service = service.and_then(|id| self.counters.service(id));
-        for pair in [self.counters.backend(work.slot.0), service].into_iter().flatten() {
+        for pair in self.pairs(work.slot, service) {
             pair.packets.add(1);
             pair.bytes.add(bytes);
         }
@@ -270,6 +282,7 @@ impl Core {
     fn publish_flow_counters(&self) {
         let (from, to) = (self.flows.counters(), &self.counters.flow_table);
         to.flows.set(self.flows.len() as u64);
+        to.capacity.set(self.config.flows as u64);
         to.flow_hits.set(from.hit);
         to.flow_misses.set(from.miss);
         to.flow_inserts.set(from.insert);

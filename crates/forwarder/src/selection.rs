@@ -70,7 +70,7 @@ impl Snapshot {
 
     #[inline]
     fn serves(&self, slot: SlotId) -> bool {
-        self.slots.get(slot.0 as usize).is_some_and(|slot| slot.state == SlotState::Serving)
+        self.state(slot) == SlotState::Serving
     }
 
     /// Where `flow` would go if no connection table knew it.

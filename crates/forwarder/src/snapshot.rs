@@ -4,7 +4,7 @@
 //! health or of a next hop copies little.
 //! Invariant: every number inside (service, slot, rank) was checked by [`Snapshot::new`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -73,8 +73,6 @@ pub struct Slot {
     pub backend: Arc<str>,
     /// The address that packets are sent to.
     pub address: IpAddr,
-    /// What it may be given.
-    pub state: SlotState,
     /// How its packets are wrapped.
     pub forwarding: Forwarding,
     /// Where they go; `None` while unresolved.
@@ -130,6 +128,8 @@ pub struct Service {
     pub policy: HashPolicy,
     /// Its backends.
     pub pool: Arc<PoolTable>,
+    /// Slots that it has left behind, sorted: they serve others, but flows of this service on them are reselected.
+    pub barred: Arc<[SlotId]>,
 }
 
 /// Gives an address's ports to a service.
@@ -171,6 +171,8 @@ pub struct Parts {
     pub bindings: Vec<Binding>,
     /// Slots, indexed by [`SlotId`].
     pub slots: Vec<Slot>,
+    /// What each slot may be given.
+    pub states: Vec<SlotState>,
     /// Who frames are sent to.
     pub next_hop: NextHopMode,
 }
@@ -183,6 +185,8 @@ pub struct Snapshot {
     pub(crate) vips: Arc<VipTable>,
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
+    // Apart from the slots, so that a verdict on one of 100,000 copies as many bytes and no more.
+    pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
     filter: Arc<[(IpAddr, u8)]>,
 }
@@ -214,6 +218,7 @@ impl Snapshot {
             vips: Arc::new(vips),
             services: parts.services.into(),
             slots: parts.slots.into(),
+            states: parts.states.into(),
             next_hop: parts.next_hop,
             filter,
         })
@@ -237,6 +242,19 @@ impl Snapshot {
         &self.slots
     }
 
+    /// What a slot may be given; of a number that no slot has, [`SlotState::Free`].
+    #[must_use]
+    #[inline]
+    pub fn state(&self, slot: SlotId) -> SlotState {
+        self.states.get(slot.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// The states of all slots, by [`SlotId`].
+    #[must_use]
+    pub fn states(&self) -> &[SlotState] {
+        &self.states
+    }
+
     /// The addresses that XDP hands over, each with the growth in bytes that most of its pools' weight needs.
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
@@ -249,16 +267,41 @@ impl Snapshot {
         &self.next_hop
     }
 
-    /// The same generation with other slots: their states, their next hops. Tables stay, and a slot that no longer
-    /// serves is skipped by rehashing.
+    /// The same generation with other states. Tables stay, and a slot that no longer serves is skipped by rehashing.
     ///
     /// # Errors
-    /// [`SnapshotError::NoSuchSlot`] when slots went missing.
+    /// [`SnapshotError::NoSuchSlot`] when there is not one state for each slot.
+    /// # Cost
+    /// A byte for each slot, whatever the number of pools.
+    pub fn with_states(&self, states: Vec<SlotState>) -> Result<Self, SnapshotError> {
+        if states.len() != self.slots.len() {
+            return Err(SnapshotError::NoSuchSlot(states.len()));
+        }
+        Ok(Self { states: states.into(), ..self.clone() })
+    }
+
+    /// The same generation with other ways to the same slots.
+    ///
+    /// # Errors
+    /// [`SnapshotError::NoSuchSlot`] when their number is another.
     pub fn with_slots(&self, slots: Vec<Slot>, next_hop: NextHopMode) -> Result<Self, SnapshotError> {
-        if slots.len() < self.slots.len() {
+        if slots.len() != self.slots.len() {
             return Err(SnapshotError::NoSuchSlot(slots.len()));
         }
         Ok(Self { slots: slots.into(), next_hop, ..self.clone() })
+    }
+
+    /// The same generation, its services led to other pools. Addresses, ports and the XDP filter stay.
+    ///
+    /// # Errors
+    /// [`SnapshotError::NoSuchService`] when their number is another, and as [`Snapshot::new`] for their pools.
+    pub fn with_services(&self, services: Vec<Service>) -> Result<Self, SnapshotError> {
+        if services.len() != self.services.len() {
+            return Err(SnapshotError::NoSuchService(services.len()));
+        }
+        let known = self.services.iter().map(|service| Arc::as_ptr(&service.pool)).collect();
+        check_pools(&services, self.slots.len(), known)?;
+        Ok(Self { services: services.into(), ..self.clone() })
     }
 }
 
@@ -311,16 +354,10 @@ fn check(parts: &Parts) -> Result<(), SnapshotError> {
     if parts.slots.len() > MAX_NUMBER || parts.services.iter().any(|s| s.id.0 as usize >= MAX_NUMBER) {
         return Err(SnapshotError::TooMany);
     }
-    for service in &parts.services {
-        let pool = &service.pool;
-        let highest = pool.table.iter().flat_map(|t| t.iter()).max();
-        if pool.weights.len() != pool.slots.len() || highest.is_some_and(|r| r as usize >= pool.slots.len()) {
-            return Err(SnapshotError::PoolShape(pool.name.to_string()));
-        }
-        if let Some(slot) = pool.slots.iter().find(|slot| slot.0 as usize >= parts.slots.len()) {
-            return Err(SnapshotError::NoSuchSlot(slot.0 as usize));
-        }
+    if parts.states.len() != parts.slots.len() {
+        return Err(SnapshotError::NoSuchSlot(parts.states.len()));
     }
+    check_pools(&parts.services, parts.slots.len(), HashSet::new())?;
     if let Some(binding) = parts.bindings.iter().find(|binding| binding.service >= parts.services.len()) {
         return Err(SnapshotError::NoSuchService(binding.service));
     }
@@ -329,6 +366,27 @@ fn check(parts: &Parts) -> Result<(), SnapshotError> {
             && (v4.len() != v6.len() || v4.len() > MAX_GROWTH)
         {
             return Err(SnapshotError::Growth(slot.backend.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Each pool once, however many services share it; those that were `seen` before, never.
+fn check_pools(
+    services: &[Service],
+    slots: usize,
+    mut seen: HashSet<*const PoolTable>,
+) -> Result<(), SnapshotError> {
+    for pool in services.iter().map(|service| &service.pool) {
+        if !seen.insert(Arc::as_ptr(pool)) {
+            continue;
+        }
+        let highest = pool.table.iter().flat_map(|t| t.iter()).max();
+        if pool.weights.len() != pool.slots.len() || highest.is_some_and(|r| r as usize >= pool.slots.len()) {
+            return Err(SnapshotError::PoolShape(pool.name.to_string()));
+        }
+        if let Some(slot) = pool.slots.iter().find(|slot| slot.0 as usize >= slots) {
+            return Err(SnapshotError::NoSuchSlot(slot.0 as usize));
         }
     }
     Ok(())

@@ -30,9 +30,8 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
             _ => vec![0; usize::from(n % 60)],
         })
         .collect();
-    let mut changed = slots;
-    changed[0].state = SlotState::Down;
-    let next = bed.live.current().with_slots(changed, NextHopMode::Resolve).unwrap();
+    let changed = vec![SlotState::Down, SlotState::Serving, SlotState::Serving];
+    let next = bed.live.current().with_states(changed).unwrap();
     // Published outside the region; the pipeline moves on from the old one inside it.
     bed.live.publish(next);
     let flow = Flow::new((ip("198.51.100.7"), 5), (ip(VIP4), 80), 6).unwrap();

@@ -12,15 +12,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use control_plane::admin::command::Command;
 use nix::sys::stat::{Mode, umask};
-use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::liveness::State as Liveness;
-
-/// A question for the run loop: where to send the figures.
-pub(crate) type Ask = oneshot::Sender<Value>;
 
 /// The socket's file; removed when it is dropped.
 #[derive(Debug)]
@@ -37,7 +34,7 @@ impl Drop for Socket {
 pub(crate) fn listen(
     path: &Path,
     mode: u32,
-    questions: mpsc::Sender<Ask>,
+    questions: mpsc::Sender<Command>,
     liveness: watch::Receiver<Liveness>,
 ) -> anyhow::Result<Socket> {
     let at = || format!("admin socket {}", path.display());
@@ -67,9 +64,9 @@ pub(crate) fn listen(
     Ok(socket)
 }
 
-async fn counters(State(questions): State<mpsc::Sender<Ask>>) -> Response {
+async fn counters(State(questions): State<mpsc::Sender<Command>>) -> Response {
     let (ask, answer) = oneshot::channel();
-    if questions.send(ask).await.is_ok()
+    if questions.send(Command::Figures(ask)).await.is_ok()
         && let Ok(figures) = answer.await
     {
         return axum::Json(figures).into_response();
@@ -86,7 +83,8 @@ async fn healthz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCo
 /// Whether traffic should be sent here.
 async fn readyz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
     let liveness = liveness.borrow();
-    let words = if liveness.draining { "draining".to_owned() } else { liveness.health.to_string() };
+    let why_not = liveness.why_not();
+    let words = if why_not.is_empty() { "ready".to_owned() } else { why_not.join("; ") };
     (status(liveness.is_ready()), format!("{words}\n"))
 }
 

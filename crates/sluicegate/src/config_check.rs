@@ -7,12 +7,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use control_plane::compile::Compiler;
 use control_plane::config::{self, Config, Machine, Problem, Problems, Severity};
-use control_plane::next_hop::Table;
 use serde_json::{Value, json};
 
 /// What to check.
@@ -86,7 +84,7 @@ fn machines<'c>(config: &'c Config, arguments: &Arguments) -> anyhow::Result<Vec
 fn compile(config: &Config, machines: &[&Machine]) -> Vec<Outcome> {
     let mut compiler = Compiler::default();
     let outcome = |machine: &&Machine| {
-        let compiled = compiler.compile(config, machine.name(), &Table::default(), Duration::ZERO);
+        let compiled = compiler.compile_file(config, machine.name());
         let services = || config.vips_of(machine).flat_map(config::Vip::services);
         let pools: BTreeSet<&str> = services().map(|service| &**service.pool().name()).collect();
         let members = services().flat_map(|service| service.pool().members());

@@ -2,11 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
-use control_plane::compile::Compiler;
-use control_plane::next_hop;
+use control_plane::compile::compile_file;
 use forwarder::{Decision, Flow, HashPolicy, Service, Snapshot};
 use serde_json::{Value, json};
 
@@ -49,8 +47,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         // The choice is the same on every machine of the cluster.
         None => config.machines().first().map(|machine| machine.name().to_owned()).unwrap_or_default(),
     };
-    let snapshot =
-        Compiler::default().compile(&config, &machine, &next_hop::Table::default(), Duration::ZERO)?;
+    let snapshot = compile_file(&config, &machine)?.snapshot;
     let ends = |socket: SocketAddr| -> (IpAddr, u16) { (socket.ip(), socket.port()) };
     let flow = Flow::new(ends(arguments.source), ends(arguments.destination), arguments.protocol)
         .ok_or_else(|| {

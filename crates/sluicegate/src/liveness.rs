@@ -20,12 +20,29 @@ pub(crate) struct State {
     pub(crate) health: Health,
     /// The end has begun: no new traffic.
     pub(crate) draining: bool,
+    /// Every check has had its first result, or the time for it is over.
+    pub(crate) set_up: bool,
 }
 
 impl State {
     /// Whether traffic should be sent here.
     pub(crate) fn is_ready(&self) -> bool {
-        self.health.is_healthy() && !self.draining
+        self.health.is_healthy() && !self.draining && self.set_up
+    }
+
+    /// Why not, one sentence each.
+    pub(crate) fn why_not(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        if !self.health.is_healthy() {
+            why.push(self.health.to_string());
+        }
+        if self.draining {
+            why.push("draining".to_owned());
+        }
+        if !self.set_up {
+            why.push("waiting for the first results of health checks".to_owned());
+        }
+        why
     }
 }
 
@@ -63,6 +80,16 @@ impl Liveness {
         }
         self.manager.status(&health.to_string());
         self.state.send_modify(|state| state.health = health);
+    }
+
+    /// The state now.
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// Ready from now on, if healthy.
+    pub(crate) fn is_set_up(&mut self) {
+        self.state.send_modify(|state| state.set_up = true);
     }
 
     /// Not ready from now on.
@@ -110,6 +137,8 @@ mod tests {
     fn ready_is_healthy_and_not_draining() {
         let mut liveness = Liveness::new(Rc::default());
         let state = liveness.subscribe();
+        assert!(!state.borrow().is_ready());
+        liveness.is_set_up();
         assert!(state.borrow().is_ready());
         liveness.take(ill(), Instant::now());
         assert!(!state.borrow().is_ready() && state.borrow().health == ill());

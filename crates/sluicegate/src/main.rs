@@ -1,8 +1,8 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `report` (its figures), `liveness`, `notify`
-//! (the service manager), `privileges`, `shutdown`, `config_check`, `doctor`, `flow_path` (`where`), `offline` (`replay`), `backend`
-//! (`decap`), `probe`, `logging`.
+//! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `figures`, `liveness`, `notify` (the service
+//! manager), `privileges`, `shutdown`, `config_check`, `doctor`, `flow_path` (`where`), `offline` (`replay`), `probe`,
+//! `backend` (`decap`), `logging`.
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ mod admin;
 mod backend;
 mod config_check;
 mod doctor;
+mod figures;
 mod flow_path;
 mod liveness;
 mod logging;
@@ -18,7 +19,6 @@ mod notify;
 mod offline;
 mod privileges;
 mod probe;
-mod report;
 mod run;
 mod shutdown;
 

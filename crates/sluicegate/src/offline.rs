@@ -5,12 +5,10 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use control_plane::compile::{Compiler, timeouts};
-use control_plane::next_hop;
+use control_plane::compile::{compile_file, timeouts};
 use datapath::pcap::{Replayed, replay as run_capture};
 use forwarder::{DropReason, Live, NextHop, NextHopMode, Pipeline, PipelineConfig, ThreadCounters, ThreadId};
 use packet::Mac;
@@ -47,8 +45,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(name) => name.clone(),
         None => config.machines().first().map(|machine| machine.name().to_owned()).unwrap_or_default(),
     };
-    let nobody = next_hop::Table::default();
-    let snapshot = Compiler::default().compile(&config, &machine, &nobody, Duration::ZERO)?;
+    let snapshot = compile_file(&config, &machine)?.snapshot;
     let mut slots = snapshot.slots().to_vec();
     for slot in &mut slots {
         slot.next_hop = Some(NextHop { destination: arguments.next_hop, source: arguments.own });

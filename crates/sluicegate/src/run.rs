@@ -1,32 +1,53 @@
 //! `sluicegate run`: both planes, wired.
 //!
-//! In: a configuration, signals, changes of next hops, questions at the admin socket. Out: a running balancer.
-//! Not here: any decision about a packet, any rule about a configuration.
-//! Invariant: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads.
+//! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
+//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`.
+//! Not here: any decision about a packet, any rule about a configuration or about health.
+//! Invariants: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads. Nothing
+//! that takes more than a few milliseconds runs on the control loop.
+
+mod answers;
+mod files;
+mod flows;
+mod next_hops;
+mod reload;
+mod settings;
+mod tunnel;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Context;
-use control_plane::compile::{Compiler, destinations, find_machine, refresh_next_hops, timeouts};
-use control_plane::config::{self, Config};
-use control_plane::next_hop::{self, Resolver, Unresolved, Wanted, Watch};
+use control_plane::admin::command::Command;
+use control_plane::admin::view::{ConfigSource, Refusal, RefusalKind, ReloadReport};
+use control_plane::compile::{CompileError, Index, destinations, refresh_next_hops};
+use control_plane::config::{self, Config, Source as ConfigFile};
+use control_plane::controller::{Controller, Done, Side, changes};
+use control_plane::health::engine::{Event, Events, Health};
+use control_plane::next_hop::{self, Wanted};
+use control_plane::standing::OverrideKey;
 use datapath::interface::{Interface, InterfaceError};
-use datapath::steer::NoSocket;
-use datapath::{DataPlane, Idle, Settings, inspect};
-use forwarder::Live;
+use datapath::{DataPlane, inspect};
+use forwarder::{Live, Snapshot};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{self, Ask};
+use self::files::FileWatch;
+use self::flows::Walks;
+pub(crate) use self::next_hops::next_hops;
+
+use self::next_hops::{merge, wanted, watch_next_hops};
+use self::reload::{Loaded, Origin, Reloads};
+use self::settings::{only_interface, settings};
+use self::tunnel::Way;
+use crate::figures::figures;
 use crate::liveness::{self, Liveness};
 use crate::notify::Notifier;
-use crate::report::report;
 use crate::shutdown::Drain;
-use crate::{Source, config_check, doctor, logging, privileges};
+use crate::{Source, admin, config_check, doctor, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
@@ -39,11 +60,11 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
         // Before the start, so that none ends the process without its farewell.
         let signals = Signals::catch()?;
         let mut balancer = Balancer::start(source.config.clone(), machine, config).await?;
-        balancer.serve(signals).await
+        let ended = balancer.serve(signals).await;
+        balancer.close().await;
+        ended
     })
 }
-
-type NextHops = HashMap<IpAddr, Result<next_hop::Resolved, Unresolved>>;
 
 struct Signals {
     hangup: Signal,
@@ -61,85 +82,138 @@ impl Signals {
     }
 }
 
+/// What other threads have finished for the control loop.
+#[derive(Debug)]
+enum Finished {
+    Loaded(Box<Result<Loaded, Refusal>>),
+    Compiled(Box<Done>, bool),
+}
+
 struct Balancer {
     file: PathBuf,
-    machine: String,
-    config: Config,
-    compiler: Compiler,
-    next_hops: next_hop::Table,
+    controller: Controller,
+    next_hops: Arc<next_hop::Table>,
     live: Live,
     plane: DataPlane,
+    health: Health,
+    events: Events,
+    way: Way,
+    reloads: Reloads,
+    walks: Walks,
+    finished: (mpsc::UnboundedSender<Finished>, mpsc::UnboundedReceiver<Finished>),
     origin: Instant,
+    started: SystemTime,
+    boot_id: String,
+    source: ConfigSource,
+    /// The files of the last configuration that came from the file.
+    file_sources: Vec<ConfigFile>,
+    files: Option<FileWatch>,
+    /// When each operator's order was given.
+    ordered: HashMap<OverrideKey, Instant>,
+    own_fault: Option<Instant>,
+    warnings: Vec<String>,
     wanted: watch::Sender<Wanted>,
     found: mpsc::Receiver<next_hop::Table>,
-    questions: mpsc::Receiver<Ask>,
+    commands: mpsc::Receiver<Command>,
     admin: Option<admin::Socket>,
     max_vips: u32,
     manager: Rc<Notifier>,
     liveness: Liveness,
     drain: Option<Drain>,
+    ready_by: Option<Instant>,
 }
 
 impl Balancer {
     async fn start(file: PathBuf, machine: String, config: Config) -> anyhow::Result<Self> {
-        let origin = Instant::now();
+        let (origin, config) = (Instant::now(), Arc::new(config));
         let interface = inspect(only_interface(&config, &machine)?)?;
         let next_hops = next_hops(&destinations(&config, None), FIRST_NEXT_HOPS).await?;
         if let Err(error) = doctor::warn_at_start(&config, &machine, &next_hops).await {
             tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
         }
-        let next_hops = next_hop::Table { next_hops, gateways: Vec::new() };
-        let mut compiler = Compiler::default();
-        let snapshot = compiler.compile(&config, &machine, &next_hops, origin.elapsed())?;
+        let next_hops = Arc::new(next_hop::Table { next_hops, gateways: Vec::new() });
+        let (controller, snapshot) =
+            Controller::start(Arc::clone(&config), &machine, Arc::clone(&next_hops), origin.elapsed())?;
         let live = Live::new(snapshot);
         let plane = DataPlane::start(interface, &settings(&config), &live)?;
         let manager = Rc::new(Notifier::from_environment());
         let liveness = Liveness::new(Rc::clone(&manager));
-        let (asks, questions) = mpsc::channel(ADMIN_QUEUE);
+        let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
         let admin = match config.admin().socket() {
-            Some(socket) => Some(admin::listen(socket.path(), socket.mode(), asks, liveness.subscribe())?),
+            Some(socket) => Some(admin::listen(socket.path(), socket.mode(), orders, liveness.subscribe())?),
             None => None,
         };
         let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
-        let max_vips = config.io().max_vips();
+        let mut plane = plane;
+        if let Err(error) = privileges::give_up(|| plane.steer().may_change()) {
+            tracing::warn!(%error, "capabilities that only the start needs are not given up");
+        }
+        // From here on threads have no more capabilities than this one.
+        let way = Way::default();
+        way.open(&config, &machine, &plane.interface().name, &live).await?;
+        let (health, events) = Health::start(way.dialers())?;
         let mut balancer = Self {
-            max_vips,
+            max_vips: config.io().max_vips(),
+            files: FileWatch::start(&config)?,
+            file_sources: config.sources().to_vec(),
             file,
-            machine,
-            config,
-            compiler,
+            controller,
             next_hops,
             live,
             plane,
+            health,
+            events,
+            way,
+            reloads: Reloads::default(),
+            walks: Walks::default(),
+            finished: mpsc::unbounded_channel(),
             origin,
+            started: SystemTime::now(),
+            boot_id: boot_id(),
+            source: ConfigSource::File,
+            ordered: HashMap::new(),
+            own_fault: None,
+            warnings: Vec::new(),
             wanted,
             found,
-            questions,
+            commands,
             admin,
             manager,
             liveness,
             drain: None,
+            ready_by: Some(Instant::now() + longest_first_check(&config)),
         };
         balancer.await_gateways().await;
         balancer.open_filter()?;
-        if let Err(error) = privileges::give_up(|| balancer.plane.steer().may_change()) {
-            tracing::warn!(%error, "capabilities that only the start needs are not given up");
-        }
-        if let Err(error) = std::fs::File::open(&balancer.file) {
-            tracing::warn!(%error, "without its capabilities it cannot read the configuration again: reloads will fail");
-        }
-        balancer.say_ready();
+        balancer.watch();
         balancer.say_what_will_not_fit();
+        balancer.ready_when_checked();
         Ok(balancer)
     }
 
     /// `reflect` drops what no known gateway sent: the first look comes before the first packet.
     async fn await_gateways(&mut self) {
-        if self.config.io().next_hop() == config::NextHop::Reflect
+        if self.controller.config().io().next_hop() == config::NextHop::Reflect
             && let Ok(Some(table)) = tokio::time::timeout(FIRST_NEXT_HOPS, self.found.recv()).await
         {
             self.take_next_hops(table);
         }
+    }
+
+    /// Ready once every check has had its first result and the tables have followed, or the time for that is over.
+    fn ready_when_checked(&mut self) {
+        let Some(by) = self.ready_by else { return };
+        let unknown = self.controller.unknown();
+        let settled = unknown == 0 && !self.controller.wants_job() && !self.controller.is_at_work();
+        if !settled && Instant::now() < by {
+            return;
+        }
+        if unknown > 0 {
+            tracing::warn!(unknown, "backends whose checks have not answered once stay out");
+        }
+        self.ready_by = None;
+        self.liveness.is_set_up();
+        self.say_ready();
     }
 
     fn say_ready(&self) {
@@ -147,7 +221,7 @@ impl Balancer {
         let unresolved: HashSet<IpAddr> =
             snapshot.slots().iter().filter(|slot| slot.next_hop.is_none()).map(|slot| slot.address).collect();
         tracing::info!(
-            machine = %self.machine,
+            machine = %self.controller.machine(),
             interface = %self.plane.interface().name,
             queues = self.plane.counters().len(),
             xdp = self.plane.attach_mode().name(),
@@ -172,7 +246,7 @@ impl Balancer {
         )
     }
 
-    /// Signals, next hops and questions, one at a time.
+    /// Signals, verdicts, next hops and orders, one at a time.
     ///
     /// # Errors
     /// When the interface is gone.
@@ -180,20 +254,22 @@ impl Balancer {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         let mut looks = tokio::time::interval(liveness::EVERY);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut steps = tokio::time::interval(WALK_EVERY);
+        steps.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let ended = loop {
             tokio::select! {
+                biased; // verdicts first: a dead backend gets no packet ten milliseconds later
+                Some(event) = self.events.recv() => self.take_event(event),
                 _ = signals.terminate.recv() => if self.ends_at_once() { break Ok(()) },
                 _ = signals.interrupt.recv() => if self.ends_at_once() { break Ok(()) },
                 _ = looks.tick() => if self.look() { break Ok(()) },
-                _ = signals.hangup.recv(), if self.drain.is_none() => {
-                    self.manager.reloading();
-                    self.reload().await;
-                    self.manager.ready(&self.status());
-                }
+                _ = signals.hangup.recv(), if self.drain.is_none() => self.ask_for_reload("SIGHUP"),
+                Some(done) = self.finished.1.recv() => self.take_finished(done),
                 Some(table) = self.found.recv() => self.take_next_hops(table),
-                Some(ask) = self.questions.recv() => {
-                    // An asker who has gone needs no answer.
-                    let _ = ask.send(report(&mut self.plane, &self.live.current()));
+                Some(command) = self.commands.recv() => self.obey(command),
+                _ = steps.tick(), if !self.walks.is_idle() => {
+                    let index = Arc::clone(self.controller.index());
+                    self.walks.step(&mut self.plane, &self.live.current(), &index);
                 }
                 _ = housekeeping.tick() => if let Err(error) = self.keep_house() {
                     break Err(error);
@@ -202,6 +278,157 @@ impl Balancer {
         };
         self.say_farewell();
         ended
+    }
+
+    fn watch(&self) {
+        self.health.watch(self.way.reachable(self.controller.watched()));
+    }
+
+    fn take_event(&mut self, event: Event) {
+        match event {
+            Event::Changed(changed) => {
+                let now = self.origin.elapsed();
+                match self.controller.verdicts(&changed, &self.live.current(), now) {
+                    Ok(Some(snapshot)) => self.publish_states(snapshot),
+                    Ok(None) => {}
+                    Err(error) => tracing::error!(%error, "verdicts not taken over"),
+                }
+                for (target, state) in &changed {
+                    tracing::info!(address = %target.address, check = %target.check.name(), ?state, "health");
+                }
+            }
+            Event::OwnFault(true) => {
+                self.own_fault = Some(Instant::now());
+                tracing::error!(
+                    "no check of any backend passes: taken for this machine's own fault, the last states stay"
+                );
+            }
+            Event::OwnFault(false) => {
+                self.own_fault = None;
+                tracing::info!("checks pass again: verdicts go on");
+            }
+        }
+        self.advance();
+    }
+
+    /// Other states under the same tables: nothing of the filter changes.
+    fn publish_states(&mut self, snapshot: Snapshot) {
+        self.live.publish(snapshot);
+    }
+
+    /// Begins what can begin: the next reload, a new configuration's tables, or those that must follow states.
+    fn advance(&mut self) {
+        if let Some(text) = self.reloads.begin() {
+            self.manager.reloading();
+            let known = self.next_hops.next_hops.keys().copied().collect();
+            let (file, done, max_vips) = (self.file.clone(), self.finished.0.clone(), self.max_vips);
+            let (way, machine) = (self.way.clone(), self.controller.machine().to_owned());
+            let (interface, live) = (self.plane.interface().name.clone(), self.live.clone());
+            tokio::spawn(async move {
+                let mut loaded = reload::load(file, text, known, max_vips).await;
+                if let Ok(new) = &loaded
+                    && let Err(error) = way.open(&new.config, &machine, &interface, &live).await
+                {
+                    loaded = Err(Refusal::new(RefusalKind::Conflict, error.to_string()));
+                }
+                let _ = done.send(Finished::Loaded(Box::new(loaded))); // nobody listens: the balancer has ended
+            });
+        }
+        let config = self.reloads.loaded().map(|loaded| Arc::clone(&loaded.config));
+        if config.is_none() && !self.controller.wants_job() {
+            self.ready_when_checked();
+            return;
+        }
+        let (states, new) = (self.live.current().states().to_vec(), config.is_some());
+        let next_hops = Arc::clone(&self.next_hops);
+        if let Some(job) = self.controller.job(config, next_hops, states, self.origin.elapsed()) {
+            let done = self.finished.0.clone();
+            tokio::task::spawn_blocking(move || {
+                let _ = done.send(Finished::Compiled(Box::new(job.run()), new));
+            });
+        }
+    }
+
+    fn ask_for_reload(&mut self, why: &'static str) {
+        self.reloads.ask(Origin::Here(why));
+        self.advance();
+    }
+
+    fn take_finished(&mut self, finished: Finished) {
+        match finished {
+            Finished::Loaded(loaded) => match *loaded {
+                Ok(mut loaded) => {
+                    Arc::make_mut(&mut self.next_hops).next_hops.extend(loaded.next_hops.drain());
+                    if let Some(reload) = self.reloads.current() {
+                        reload.loaded = Some(loaded);
+                    }
+                }
+                Err(refusal) => self.end_reload(Err(refusal)),
+            },
+            Finished::Compiled(done, new) => self.take_compiled(*done, new),
+        }
+        self.advance();
+    }
+
+    fn take_compiled(&mut self, done: Done, new: bool) {
+        let (before, old) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
+        let next = self.controller.finish(done, self.origin.elapsed());
+        let next = next.and_then(|next| refresh_next_hops(&next, self.controller.config(), &self.next_hops));
+        match next {
+            Ok(snapshot) if new => self.take_configuration(snapshot, &before, &old),
+            Ok(snapshot) => self.publish_states(snapshot),
+            Err(error) if new => self.end_reload(Err(cannot(&error))),
+            Err(error) => tracing::error!(%error, "tables not rebuilt"),
+        }
+    }
+
+    fn take_configuration(&mut self, snapshot: Snapshot, before: &Config, old: &Index) {
+        let generation = snapshot.generation().0;
+        if let Err(error) = self.publish(snapshot) {
+            // The room was looked at before: what is left is the kernel refusing a map update.
+            tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
+        }
+        let config = Arc::clone(self.controller.config());
+        let sides = |config, index| Side { config, index };
+        let told =
+            changes(sides(before, old), sides(&config, self.controller.index()), self.controller.machine());
+        for section in &told.needs_restart {
+            tracing::warn!(%section, "this change takes effect at the next start");
+        }
+        self.watch();
+        self.say_what_will_not_fit();
+        self.wanted.send_replace(wanted(&config, &self.plane, &self.live));
+        let Some(reload) = self.reloads.current() else { return };
+        let warnings =
+            reload.loaded.as_ref().map(|loaded| loaded.warnings.iter().map(ToString::to_string).collect());
+        let (source, started) = (reload.source, reload.started);
+        self.warnings = warnings.unwrap_or_default();
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+        if self.source == ConfigSource::Api && source == ConfigSource::File {
+            tracing::warn!("the file has replaced a configuration that came by the API");
+        }
+        self.source = source;
+        if source == ConfigSource::File {
+            self.file_sources = config.sources().to_vec();
+        }
+        match FileWatch::start(&config) {
+            Ok(files) => self.files = files,
+            Err(error) => tracing::warn!(%error, "changes of the file are not watched"),
+        }
+        self.end_reload(Ok(ReloadReport {
+            generation,
+            took_ms: started.elapsed().as_secs_f64() * 1e3,
+            changed: told.sentences,
+            needs_restart: told.needs_restart,
+            warnings: self.warnings.clone(),
+        }));
+    }
+
+    fn end_reload(&mut self, outcome: Result<ReloadReport, Refusal>) {
+        self.reloads.end(outcome);
+        self.manager.ready(&self.status());
     }
 
     /// # Errors
@@ -217,22 +444,24 @@ impl Balancer {
             "interface {} is gone, and the XDP program and the sockets with it",
             mine.name
         );
-        match self.compiler.end_draining(&self.config, &self.live.current(), self.origin.elapsed()) {
+        match self.controller.tick(&self.live.current(), self.origin.elapsed()) {
             Ok(Some(snapshot)) => {
-                self.live.publish(snapshot);
-                self.wanted.send_replace(wanted(&self.config, &self.plane, &self.live));
-                tracing::info!("the drain time of removed backends has passed");
+                self.publish_states(snapshot);
+                let config = Arc::clone(self.controller.config());
+                self.wanted.send_replace(wanted(&config, &self.plane, &self.live));
+                tracing::info!("a drain time or a fallback's hold has passed");
             }
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "draining not ended"),
         }
         self.live.reclaim();
+        self.advance();
         Ok(())
     }
 
     /// The first signal begins the drain, the second ends it.
     fn ends_at_once(&mut self) -> bool {
-        let at_most = self.config.cluster().drain_time();
+        let at_most = self.controller.config().cluster().drain_time();
         if self.drain.is_some() {
             tracing::info!("a second signal: the drain ends");
             return true;
@@ -249,6 +478,10 @@ impl Balancer {
     fn look(&mut self) -> bool {
         let (now, forwarded) = (Instant::now(), self.forwarded());
         self.liveness.take(self.plane.health(), now);
+        self.ready_when_checked();
+        if self.drain.is_none() && self.files.as_mut().is_some_and(|files| files.look(now)) {
+            self.ask_for_reload("the file has changed");
+        }
         let over = self.drain.as_mut().and_then(|drain| drain.look(now, forwarded));
         if let Some(why) = over {
             tracing::info!(%why, "drained");
@@ -260,58 +493,19 @@ impl Balancer {
         self.plane.counters().iter().map(|thread| thread.tx_packets.read()).sum()
     }
 
+    /// Detaches, and takes away what checks needed.
+    async fn close(self) {
+        let Self { way, health, plane, .. } = self;
+        drop(health);
+        plane.stop();
+        way.close().await;
+    }
+
     fn say_farewell(&mut self) {
-        let figures = report(&mut self.plane, &self.live.current());
+        let figures = figures(&mut self.plane, &self.live.current());
         self.admin = None;
-        tracing::info!(event = "final_counters", figures = %figures, "stopping");
-    }
-
-    /// The whole new configuration, or nothing of it.
-    async fn reload(&mut self) {
-        let started = Instant::now();
-        let (config, warnings) = match config::load(&self.file) {
-            Ok(loaded) => loaded,
-            Err(problems) => {
-                tracing::error!(file = %self.file.display(), %problems, "reload refused, the old generation goes on");
-                return;
-            }
-        };
-        for warning in warnings.iter() {
-            tracing::warn!("{warning}");
-        }
-        if let Err(error) = self.fits_the_filter(&config) {
-            tracing::error!(%error, "reload refused, the old generation goes on");
-            return;
-        }
-        self.find_ways_to_new_backends(&config).await;
-        let now = self.origin.elapsed();
-        match self.compiler.compile(&config, &self.machine, &self.next_hops, now) {
-            Ok(snapshot) => {
-                let generation = snapshot.generation().0;
-                if let Err(error) = self.publish(snapshot) {
-                    // The room was looked at before: what is left is the kernel refusing a map update.
-                    tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
-                }
-                self.say_what_needs_a_restart(&config);
-                self.say_what_will_not_fit();
-                self.config = config;
-                self.wanted.send_replace(wanted(&self.config, &self.plane, &self.live));
-                tracing::info!(generation, took = ?started.elapsed(), "reloaded");
-            }
-            Err(error) => tracing::error!(%error, "reload refused, the old generation goes on"),
-        }
-    }
-
-    /// The filter's room is what it was at start, whatever the new file says.
-    fn fits_the_filter(&self, config: &Config) -> anyhow::Result<()> {
-        let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(config::Vip::addresses).collect();
-        anyhow::ensure!(
-            addresses.len() <= self.max_vips as usize,
-            "{} VIP addresses, and the filter has had room for {} since the start (io.max_vips): a restart makes more",
-            addresses.len(),
-            self.max_vips
-        );
-        Ok(())
+        let figures = serde_json::to_string(&figures).unwrap_or_default();
+        tracing::info!(event = "final_counters", %figures, "stopping");
     }
 
     /// Full-size packets of clients grow by the outer header: the way to a backend must take that.
@@ -332,23 +526,8 @@ impl Balancer {
         }
     }
 
-    /// Before the snapshot that names them is published: else their first packets would be dropped for want of a way.
-    async fn find_ways_to_new_backends(&mut self, config: &Config) {
-        let known = &self.next_hops.next_hops;
-        let new: Vec<IpAddr> =
-            destinations(config, None).into_iter().filter(|address| !known.contains_key(address)).collect();
-        if new.is_empty() {
-            return;
-        }
-        match next_hops(&new, NEW_NEXT_HOPS).await {
-            Ok(found) => self.next_hops.next_hops.extend(found),
-            // The watch goes on asking.
-            Err(error) => tracing::warn!(error = %format!("{error:#}"), "ways to new backends not looked up"),
-        }
-    }
-
     /// VIPs that go leave the filter first; those that come enter it last.
-    fn publish(&mut self, snapshot: forwarder::Snapshot) -> anyhow::Result<()> {
+    fn publish(&mut self, snapshot: Snapshot) -> anyhow::Result<()> {
         let coming: HashSet<IpAddr> = snapshot.filter().iter().map(|(address, _)| *address).collect();
         let old = self.live.current();
         let going =
@@ -364,150 +543,41 @@ impl Balancer {
         Ok(())
     }
 
-    fn say_what_needs_a_restart(&self, config: &Config) {
-        let interfaces =
-            |config: &Config| config.machine(&self.machine).map(|machine| machine.interfaces().to_vec());
-        let changed = [
-            ("io", config.io() != self.config.io()),
-            ("log", config.log() != self.config.log()),
-            ("admin", config.admin() != self.config.admin()),
-            (
-                "cluster.flow_timeouts",
-                config.cluster().flow_timeouts() != self.config.cluster().flow_timeouts(),
-            ),
-            ("machine.interfaces", interfaces(config) != interfaces(&self.config)),
-        ];
-        for (section, _) in changed.iter().filter(|(_, changed)| *changed) {
-            tracing::warn!(section, "this change takes effect at the next start");
-        }
-    }
-
-    fn take_next_hops(&mut self, mut table: next_hop::Table) {
-        for (address, way) in &mut table.next_hops {
-            let before = self.next_hops.next_hops.get(address);
-            match way {
-                // A flushed neighbour is back in a moment: until the kernel gives up, the last one stands.
-                Err(why) if pending(why).is_some() && matches!(before, Some(Ok(_))) => {
-                    *way = before.cloned().unwrap_or(Err(Unresolved::NoRoute));
-                }
-                Err(why) if before.is_none_or(|before| before.is_ok()) => {
-                    tracing::warn!(backend = %address, %why, "no way to this backend");
-                }
-                Ok(_) if !matches!(before, Some(Ok(_))) => {
-                    tracing::info!(backend = %address, "next hop resolved")
-                }
-                _ => {}
-            }
-        }
-        // A look that began before a reload does not know the backends that came by it.
-        for address in &self.wanted.borrow().destinations {
-            if let Some(way) = self.next_hops.next_hops.get(address) {
-                table.next_hops.entry(*address).or_insert(*way);
-            }
-        }
-        self.next_hops = table;
-        match refresh_next_hops(&self.live.current(), &self.config, &self.next_hops) {
+    fn take_next_hops(&mut self, table: next_hop::Table) {
+        let table = merge(&self.next_hops, table, &self.wanted.borrow());
+        self.next_hops = Arc::new(table);
+        match refresh_next_hops(&self.live.current(), self.controller.config(), &self.next_hops) {
             Ok(snapshot) => self.live.publish(snapshot),
             Err(error) => tracing::error!(%error, "next hops not taken over"),
         }
     }
 }
 
-/// Next hops before the first packet: the kernel is told to ask the neighbours that it does not know, and given a moment.
-pub(crate) async fn next_hops(addresses: &[IpAddr], patience: Duration) -> anyhow::Result<NextHops> {
-    let mut resolver = Resolver::open()?;
-    let deadline = Instant::now() + patience;
-    let mut asked = HashSet::new();
-    loop {
-        let next_hops = resolver.resolve(addresses).await.context("looking up next hops")?;
-        let pending: HashSet<(u32, IpAddr)> =
-            next_hops.values().filter_map(|way| way.as_ref().err()).filter_map(pending).collect();
-        if pending.is_empty() || Instant::now() > deadline {
-            return Ok(next_hops);
-        }
-        for (interface, neighbour) in pending {
-            if asked.insert((interface, neighbour)) {
-                resolver.ask(interface, neighbour).await.context("asking for a neighbour")?;
-            }
-        }
-        tokio::time::sleep(NEXT_HOP_STEP).await;
-    }
+fn cannot(error: &CompileError) -> Refusal {
+    Refusal::new(RefusalKind::Conflict, error.to_string())
 }
 
-/// The neighbour that an answer is awaited from.
-fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
-    match *why {
-        Unresolved::NeighbourPending { interface, neighbour } => Some((interface, neighbour)),
-        _ => None,
-    }
+/// A number that no other start has.
+fn boot_id() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("{:x}{:x}", since, std::process::id())
 }
 
-fn wanted(config: &Config, plane: &DataPlane, live: &Live) -> Wanted {
-    let reflecting = config.io().next_hop() == config::NextHop::Reflect;
-    let gateway_interfaces = if reflecting { vec![plane.interface().index] } else { Vec::new() };
-    Wanted { destinations: destinations(config, Some(&live.current())), gateway_interfaces }
+/// How long the first results may take: the slowest check's attempts.
+fn longest_first_check(config: &Config) -> Duration {
+    let checks = config.pools().iter().flat_map(|pool| pool.members()).flat_map(|member| member.checks());
+    let longest = checks.map(|check| check.timeout()).max();
+    longest.map_or(Duration::ZERO, |timeout| timeout + FIRST_SPREAD)
 }
 
-/// A task that keeps next hops fresh: what it wants, and what it finds.
-fn watch_next_hops(
-    first: Wanted,
-) -> anyhow::Result<(watch::Sender<Wanted>, mpsc::Receiver<next_hop::Table>)> {
-    let (wanted, wanted_receiver) = watch::channel(first);
-    let (tables, found) = mpsc::channel(NEXT_HOP_QUEUE);
-    let watch = Watch::open()?;
-    tokio::spawn(async move {
-        // Tables come whole: one that does not fit into the queue is made good by the next.
-        let ended = watch.run(wanted_receiver, std::future::pending(), |table| {
-            let _ = tables.try_send(table.clone());
-        });
-        if let Err(error) = ended.await {
-            tracing::error!(%error, "next hops are no longer kept fresh");
-        }
-    });
-    Ok((wanted, found))
-}
-
-fn only_interface<'a>(config: &'a Config, machine: &str) -> anyhow::Result<&'a str> {
-    match find_machine(config, machine)?.interfaces() {
-        [one] => Ok(one),
-        several => {
-            anyhow::bail!("machine {machine} has {} interfaces: this version works on one", several.len())
-        }
-    }
-}
-
-fn settings(config: &Config) -> Settings {
-    let io = config.io();
-    Settings {
-        queues: io.queues(),
-        frames_per_queue: io.frames_per_queue(),
-        batch: io.batch(),
-        flows_per_thread: io.flows_per_thread(),
-        timeouts: timeouts(config),
-        idle: Idle { spin: io.idle().spin(), sleep: io.idle().then() == config::IdleThen::Sleep },
-        max_vips: io.max_vips(),
-        max_slots: COUNTED_SLOTS,
-        no_socket: match io.no_socket() {
-            config::NoSocket::Pass => NoSocket::Pass,
-            config::NoSocket::Drop => NoSocket::Drop,
-        },
-        replies_per_second: REPLIES_PER_SECOND,
-    }
-}
-
-const ADMIN_QUEUE: usize = 16;
-const NEXT_HOP_QUEUE: usize = 16;
+const ADMIN_QUEUE: usize = 64;
 /// IPv6 neighbours on a link that has just come up take some two seconds.
 const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
-/// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.
-const NEW_NEXT_HOPS: Duration = Duration::from_secs(1);
-const NEXT_HOP_STEP: Duration = Duration::from_millis(50);
+/// Over how long first checks are spread, and some more.
+const FIRST_SPREAD: Duration = Duration::from_secs(2);
 /// What clients on Ethernet send at most.
 const CLIENT_MTU: usize = 1500;
 /// What detaching takes at most, for the service manager.
 const AFTER_DRAIN: Duration = Duration::from_secs(15);
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// Slots and services that have counters of their own; 16 bytes each and thread, taken when first counted.
-const COUNTED_SLOTS: usize = 65_536;
-/// ICMP echo answers a second and thread.
-const REPLIES_PER_SECOND: u32 = 1_000;
+const WALK_EVERY: Duration = Duration::from_millis(1);

@@ -13,7 +13,7 @@ mod status;
 
 pub use flows::{FlowPage, FlowRow, Purged, WhereBackend, WhereRow, WhereView};
 pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
-pub use health::{AttemptRow, CheckState, HealthView, TargetRow};
+pub use health::{CheckState, HealthView, TargetRow};
 pub use refusal::{ProblemView, Refusal, RefusalKind};
 pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,

@@ -15,6 +15,7 @@ use super::report::Report;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     path: Arc<Path>,
+    text: Arc<str>,
     digest: [u8; 32],
 }
 
@@ -22,6 +23,11 @@ impl Source {
     /// Its path: as it was given, or as the including file's folder and the pattern make it.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its content, as it was read.
+    pub fn text(&self) -> &Arc<str> {
+        &self.text
     }
 
     /// SHA-256 of its content.
@@ -32,10 +38,16 @@ impl Source {
     pub(super) fn all(report: &Report) -> Vec<Self> {
         let source = |text: &super::report::Text| Self {
             path: Arc::clone(&text.path),
-            digest: Sha256::digest(text.text.as_bytes()).into(),
+            text: text.text.as_str().into(),
+            digest: digest_of(&text.text),
         };
         report.texts().map(source).collect()
     }
+}
+
+/// SHA-256 of a file's content.
+pub fn digest_of(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
 }
 
 /// Of one file its own SHA-256, as `sha256sum` prints it; of several the SHA-256 of their digests, 32 bytes each, in

@@ -6,7 +6,6 @@
 //! Invariant: at most [`MAX_CONNECTIONS`] connections, and none lives longer than [`CONNECTION_LIFE`].
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -132,26 +131,19 @@ async fn healthz(State(sources): State<Sources>) -> Response {
         Err(_) => Some(GONE.to_owned()),
     };
     match fault {
-        None => "ok\n".into_response(),
-        Some(fault) => refuse(&format!("forwarder unhealthy: {fault}\n")),
+        None => WELL.into_response(),
+        Some(fault) => refuse(&format!("{fault}\n")),
     }
 }
 
 async fn readyz(State(sources): State<Sources>) -> Response {
-    let mut reasons = String::new();
-    match sources.readiness.has_changed() {
-        Ok(_) => {
-            let readiness = sources.readiness.borrow();
-            for reason in &readiness.not_ready {
-                let _ = writeln!(reasons, "not ready: {reason}");
-            }
-            if let Some(fault) = &readiness.forwarder_fault {
-                let _ = writeln!(reasons, "not ready: forwarder unhealthy: {fault}");
-            }
-        }
-        Err(_) => reasons = format!("not ready: {GONE}\n"),
-    }
-    if reasons.is_empty() { "ok\n".into_response() } else { refuse(&reasons) }
+    let mut reasons = match sources.readiness.has_changed() {
+        Ok(_) => sources.readiness.borrow().not_ready.clone(),
+        Err(_) => vec![GONE.to_owned()],
+    };
+    let fault = sources.readiness.borrow().forwarder_fault.clone();
+    reasons.extend(fault.filter(|fault| !reasons.contains(fault)));
+    if reasons.is_empty() { WELL.into_response() } else { refuse(&format!("{}\n", reasons.join("\n"))) }
 }
 
 fn refuse(reasons: &str) -> Response {
@@ -169,6 +161,7 @@ const MAX_HEADER_BYTES: usize = 8_192;
 const SCRAPE_TIME: Duration = Duration::from_secs(5);
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+const WELL: &str = "healthy\n";
 const GONE: &str = "the run loop has ended";
 
 #[cfg(test)]

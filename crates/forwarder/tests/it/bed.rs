@@ -36,7 +36,6 @@ pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
     Slot {
         backend: name.into(),
         address: ip(address),
-        state: SlotState::Serving,
         forwarding,
         next_hop: Some(NextHop { destination: Mac(HOP), source: Mac(OURS) }),
         mtu: 1500,
@@ -61,7 +60,13 @@ pub(crate) fn pool(slots: &[Slot], weights: &[u32]) -> Arc<PoolTable> {
 }
 
 pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Service {
-    Service { id: ServiceId(id), name: format!("s{id}").into(), policy, pool: Arc::clone(pool) }
+    Service {
+        id: ServiceId(id),
+        name: format!("s{id}").into(),
+        policy,
+        pool: Arc::clone(pool),
+        barred: Arc::default(),
+    }
 }
 
 pub(crate) fn binding(address: &str, protocol: u8, ports: RangeInclusive<u16>, service: usize) -> Binding {
@@ -87,6 +92,7 @@ pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
             service(2, HashPolicy::FiveTuple, &pool),
         ],
         bindings,
+        states: vec![SlotState::Serving; slots.len()],
         slots,
         next_hop: NextHopMode::Resolve,
     }

@@ -71,9 +71,9 @@ fn without_a_serving_backend_or_a_way_to_it_there_is_a_reason() {
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "S");
     let mut empty = Bed::new(parts(gre_slots(1), &[0]));
     dropped(&mut empty, &frame, DropReason::NoBackend);
-    let mut down = gre_slots(1);
-    down[0].state = SlotState::Down;
-    dropped(&mut Bed::new(parts(down, &[1])), &frame, DropReason::NoBackend);
+    let mut down = parts(gre_slots(1), &[1]);
+    down.states[0] = SlotState::Down;
+    dropped(&mut Bed::new(down), &frame, DropReason::NoBackend);
     let mut lost = gre_slots(1);
     lost[0].next_hop = None;
     dropped(&mut Bed::new(parts(lost, &[1])), &frame, DropReason::NoNextHop);

@@ -27,10 +27,8 @@ fn a_down_backends_flows_move_once_and_a_draining_ones_stay() {
     let mut bed = Bed::new(parts(slots.clone(), &[1, 1, 1]));
     let frames: Vec<_> = (0..300).map(|port| tcp("198.51.100.7", 1000 + port, VIP4, 80, "A")).collect();
     let first: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
-    let mut changed = slots.clone();
-    changed[0].state = SlotState::Down;
-    changed[1].state = SlotState::Draining;
-    let next = bed.live.current().with_slots(changed, NextHopMode::Resolve).unwrap();
+    let changed = vec![SlotState::Down, SlotState::Draining, SlotState::Serving];
+    let next = bed.live.current().with_states(changed).unwrap();
     bed.live.publish(next);
     let second: Vec<_> = frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect();
     for (before, after) in first.iter().zip(&second) {
@@ -45,15 +43,39 @@ fn a_down_backends_flows_move_once_and_a_draining_ones_stay() {
 }
 
 #[test]
+fn a_service_that_left_a_slot_behind_reselects_its_flows_there_and_others_stay() {
+    let slots = gre_slots(3);
+    let mut bed = Bed::new(parts(slots, &[1, 1, 1]));
+    let ours: Vec<_> = (0..300).map(|port| tcp("198.51.100.7", 1000 + port, VIP4, 80, "A")).collect();
+    let theirs: Vec<_> = (0..250).map(|host| udp(&format!("198.51.100.{host}"), 9, VIP4, 53, b"")).collect();
+    let backends = |bed: &mut Bed, frames: &[Vec<u8>]| -> Vec<u8> {
+        frames.iter().map(|frame| bed.backend_of(frame).unwrap()).collect()
+    };
+    let (first, other) = (backends(&mut bed, &ours), backends(&mut bed, &theirs));
+    let current = bed.live.current();
+    let mut services = current.services().to_vec();
+    let smaller = pool(current.slots(), &[0, 1, 1]);
+    services[0].pool = smaller;
+    bed.live.publish(current.with_services(services.clone()).unwrap());
+    assert_eq!(backends(&mut bed, &ours), first, "while nothing is barred, flows stay");
+    services[0].barred = [SlotId(0)].into();
+    bed.live.publish(current.with_services(services).unwrap());
+    for (before, after) in first.iter().zip(backends(&mut bed, &ours)) {
+        assert!(if *before == 1 { after != 1 } else { after == *before }, "{before} {after}");
+    }
+    assert_eq!(backends(&mut bed, &theirs), other);
+    let moved = first.iter().filter(|backend| **backend == 1).count();
+    assert_eq!(bed.counters.reselected.read(), moved as u64);
+}
+
+#[test]
 fn new_flows_avoid_what_does_not_serve_and_spread_over_the_rest() {
     let slots = gre_slots(10);
     let mut bed = Bed::new(parts(slots.clone(), &[1; 10]));
-    let mut changed = slots;
-    for slot in &mut changed[..9] {
-        slot.state = SlotState::Down;
-    }
-    changed[3].state = SlotState::Serving;
-    let next = bed.live.current().with_slots(changed, NextHopMode::Resolve).unwrap();
+    let mut changed = vec![SlotState::Down; 10];
+    changed[3] = SlotState::Serving;
+    changed[9] = SlotState::Serving;
+    let next = bed.live.current().with_states(changed).unwrap();
     bed.live.publish(next);
     let mut shares = HashMap::new();
     for port in 0..2000 {

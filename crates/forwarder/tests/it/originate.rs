@@ -61,10 +61,11 @@ proptest! {
 #[test]
 fn a_slot_that_is_down_is_served_and_one_without_a_way_is_not() {
     let mut slots = slots();
-    slots[0].state = SlotState::Down;
     slots[1].next_hop = None;
     slots[2].mtu = 60;
-    let snapshot = Snapshot::new(parts(slots, &[1; 6])).unwrap();
+    let mut parts = parts(slots, &[1; 6]);
+    parts.states[0] = SlotState::Down;
+    let snapshot = Snapshot::new(parts).unwrap();
     let frame = frame(true, 9, true, 80);
     assert!(originate(&snapshot, 0, 60, &frame).is_ok());
     assert_eq!(originate(&snapshot, 1, 60, &frame), Err(DropReason::NoNextHop));

@@ -11,7 +11,11 @@ use crate::bed::*;
 fn parts_that_point_nowhere_are_refused() {
     let mut no_slot = parts(gre_slots(2), &[1, 1]);
     no_slot.slots.pop();
+    no_slot.states.pop();
     assert_eq!(Snapshot::new(no_slot).err(), Some(SnapshotError::NoSuchSlot(1)));
+    let mut no_state = parts(gre_slots(2), &[1, 1]);
+    no_state.states.pop();
+    assert_eq!(Snapshot::new(no_state).err(), Some(SnapshotError::NoSuchSlot(1)));
     let mut no_service = parts(gre_slots(1), &[1]);
     no_service.bindings[0].service = 9;
     assert_eq!(Snapshot::new(no_service).err(), Some(SnapshotError::NoSuchService(9)));
@@ -21,6 +25,24 @@ fn parts_that_point_nowhere_are_refused() {
     let mut far = parts(gre_slots(1), &[1]);
     far.services[0].id = ServiceId(u32::MAX);
     assert_eq!(Snapshot::new(far).err(), Some(SnapshotError::TooMany));
+}
+
+#[test]
+fn a_snapshot_takes_only_states_and_services_that_fit_it() {
+    let snapshot = Snapshot::new(parts(gre_slots(2), &[1, 1])).unwrap();
+    let down = snapshot.with_states(vec![SlotState::Down, SlotState::Serving]).unwrap();
+    assert_eq!(
+        [0, 1, 2].map(|n| down.state(SlotId(n))),
+        [SlotState::Down, SlotState::Serving, SlotState::Free]
+    );
+    assert!(snapshot.with_states(vec![SlotState::Down]).is_err());
+    let over = |slots: &[Slot], weights: &[u32]| -> Vec<Service> {
+        let pool = pool(slots, weights);
+        snapshot.services().iter().map(|s| Service { pool: Arc::clone(&pool), ..s.clone() }).collect()
+    };
+    assert!(snapshot.with_services(over(&gre_slots(3), &[1, 1, 1])).is_err());
+    assert!(snapshot.with_services(over(snapshot.slots(), &[1])[..1].to_vec()).is_err());
+    assert!(snapshot.with_services(over(snapshot.slots(), &[1])).is_ok());
 }
 
 #[test]

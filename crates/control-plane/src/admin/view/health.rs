@@ -50,15 +50,6 @@ pub struct TargetRow {
     pub last_error: Option<String>,
     /// How long the last pass took; null: none yet.
     pub latency_us: Option<u64>,
-    /// The last attempts, oldest first.
-    pub history: Vec<AttemptRow>,
-}
-
-/// One attempt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AttemptRow {
-    /// Since it ended.
-    pub ago_seconds: f64,
-    /// What went wrong; null: it passed.
-    pub error: Option<String>,
+    /// Whether the last attempts passed, oldest first.
+    pub history: Vec<bool>,
 }

@@ -62,6 +62,20 @@ pub struct ProblemView {
     pub allowed: String,
 }
 
+impl std::fmt::Display for ProblemView {
+    /// As the problem itself is shown: `file:line:column: field: found X, allowed Y`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:", self.file)?;
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, "{line}:{column}:")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, " {}:", self.field)?;
+        }
+        write!(f, " found {}, allowed {}", self.found, self.allowed)
+    }
+}
+
 impl From<&Problem> for ProblemView {
     fn from(problem: &Problem) -> Self {
         let severity = match problem.severity() {

@@ -82,7 +82,7 @@ impl Dialer {
     fn mss(&self) -> io::Result<u32> {
         let snapshot = self.shared.live.current();
         let slot = snapshot.slots().get(self.slot.0 as usize);
-        let slot = slot.filter(|slot| slot.state != SlotState::Free);
+        let slot = slot.filter(|_| snapshot.state(self.slot) != SlotState::Free);
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the backend has left its pool");
         Ok(mss(slot.ok_or_else(gone)?, self.vip.is_ipv4()))
     }
@@ -112,7 +112,6 @@ mod tests {
         let slot = |forwarding, mtu| Slot {
             backend: "b".into(),
             address: [198, 18, 1, 1].into(),
-            state: SlotState::Down,
             forwarding,
             next_hop: None,
             mtu,

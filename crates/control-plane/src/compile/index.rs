@@ -1,0 +1,215 @@
+//! Who is who in a compiled configuration: memberships, the pools that hold them, and which pool serves for which.
+//!
+//! In: the pools that a machine's VIPs reach. Out: the way from a membership to its slot and back.
+//! Not here: states and weights (`standing`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use forwarder::{PoolTable, Service, SlotId, SlotState};
+use maglev_hash::Table;
+
+use crate::config::{Check, Config, Fallback, Machine, Member, Pool, Vip};
+use crate::slots::SlotKey;
+use crate::standing::Standing;
+
+/// A backend in a leaf pool.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// Leaf pool, backend, address.
+    pub key: SlotKey,
+    /// Its number.
+    pub slot: SlotId,
+    /// Its weight in the leaf pool, by the file.
+    pub own_weight: u32,
+    /// The name of the encapsulation.
+    pub encapsulation: Arc<str>,
+    /// Its checks, those handed down included.
+    pub checks: Vec<Arc<Check>>,
+    /// The pools that hold it, the leaf included when a VIP uses that itself.
+    pub pools: Vec<Arc<str>>,
+}
+
+/// See the room's header.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    memberships: Vec<Membership>,
+    by_key: HashMap<SlotKey, usize>,
+    by_slot: HashMap<SlotId, usize>,
+    pools: BTreeMap<Arc<str>, Entry>,
+    /// The pool that the file gives each service, in the order of the snapshot's services.
+    configured: Vec<Arc<str>>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    table: Arc<PoolTable>,
+    fallback: Option<Fallback>,
+}
+
+/// The pools that the machine's VIPs use, and those that may serve in their place.
+pub(super) fn reach<'a>(config: &'a Config, machine: &Machine) -> BTreeMap<&'a str, &'a Arc<Pool>> {
+    let mut reach = BTreeMap::new();
+    let services = config.vips_of(machine).flat_map(Vip::services);
+    let mut next: Vec<&str> = services.map(|service| &**service.pool().name()).collect();
+    while let Some(name) = next.pop() {
+        let Some(pool) = config.pool(name) else { continue };
+        if reach.insert(&**pool.name(), pool).is_none() {
+            next.extend(pool.fallback().map(|fallback| &**fallback.pool()));
+        }
+    }
+    reach
+}
+
+impl Index {
+    /// All memberships, each once.
+    #[must_use]
+    pub fn memberships(&self) -> &[Membership] {
+        &self.memberships
+    }
+
+    /// The membership of that key.
+    #[must_use]
+    pub fn membership(&self, key: &SlotKey) -> Option<&Membership> {
+        self.by_key.get(key).and_then(|at| self.memberships.get(*at))
+    }
+
+    /// The membership that has a slot; `None` of one that is no longer configured.
+    #[must_use]
+    pub fn of_slot(&self, slot: SlotId) -> Option<&Membership> {
+        self.by_slot.get(&slot).and_then(|at| self.memberships.get(*at))
+    }
+
+    /// A pool in reach.
+    #[must_use]
+    pub fn pool(&self, name: &str) -> Option<&Arc<PoolTable>> {
+        self.pools.get(name).map(|entry| &entry.table)
+    }
+
+    /// All pools in reach, in the order of their names.
+    pub fn pools(&self) -> impl Iterator<Item = &Arc<PoolTable>> {
+        self.pools.values().map(|entry| &entry.table)
+    }
+
+    /// The fallback of a pool in reach.
+    #[must_use]
+    pub fn fallback(&self, pool: &str) -> Option<&Fallback> {
+        self.pools.get(pool).and_then(|entry| entry.fallback.as_ref())
+    }
+
+    /// Pools that have a fallback.
+    pub fn with_fallback(&self) -> impl Iterator<Item = (&Arc<PoolTable>, &Fallback)> {
+        self.pools.values().filter_map(|entry| Some((&entry.table, entry.fallback.as_ref()?)))
+    }
+
+    /// Backends of a pool that new flows may be given.
+    #[must_use]
+    pub fn serving(pool: &PoolTable, states: &[SlotState]) -> usize {
+        let serves = |slot: &&SlotId| states.get(slot.0 as usize) == Some(&SlotState::Serving);
+        pool.slots.iter().filter(serves).count()
+    }
+
+    /// The pool that serves where `name` is configured: itself, or its fallback if that is called for and has a backend.
+    #[must_use]
+    pub fn serving_pool(
+        &self,
+        name: &str,
+        standing: &Standing,
+        states: &[SlotState],
+    ) -> Option<&Arc<PoolTable>> {
+        let mut entry = self.pools.get(name)?;
+        // The configuration has no cycle of fallbacks; the bound holds if it had one.
+        for _ in 0..self.pools.len() {
+            if !standing.fallbacks.contains(&entry.table.name) {
+                break;
+            }
+            let next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(fallback.pool()));
+            let Some(next) = next.filter(|next| Self::serving(&next.table, states) > 0) else { break };
+            entry = next;
+        }
+        Some(&entry.table)
+    }
+
+    /// All slots that a service may choose under this configuration, whoever serves now.
+    pub(super) fn slots_within(&self, name: &str) -> impl Iterator<Item = SlotId> {
+        let mut next = self.pools.get(name);
+        let mut left = self.pools.len();
+        let chain = std::iter::from_fn(move || {
+            let entry = next.filter(|_| left > 0)?;
+            left -= 1;
+            next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(fallback.pool()));
+            Some(entry)
+        });
+        chain.flat_map(|entry| entry.table.slots.iter().copied())
+    }
+
+    /// The pool that the file gives a service; by its place among the snapshot's services.
+    #[must_use]
+    pub fn configured_pool(&self, service: usize) -> Option<&Arc<str>> {
+        self.configured.get(service)
+    }
+
+    /// Remembers which pool the file gives each service.
+    pub(super) fn configure(&mut self, services: &[Service]) {
+        self.configured = services.iter().map(|service| Arc::clone(&service.pool.name)).collect();
+    }
+
+    /// Leads each service to the pool that serves now.
+    pub fn lead(&self, services: &mut [Service], standing: &Standing, states: &[SlotState]) {
+        for (service, configured) in services.iter_mut().zip(&self.configured) {
+            if let Some(pool) = self.serving_pool(configured, standing, states) {
+                service.pool = Arc::clone(pool);
+            }
+        }
+    }
+
+    pub(super) fn member(&self, member: &Member) -> Option<&Membership> {
+        self.membership(&SlotKey::of(member))
+    }
+
+    /// Enters a pool's memberships; `claim` gives a new one its slot.
+    pub(super) fn enter<E>(
+        &mut self,
+        config: &Config,
+        pool: &Pool,
+        mut claim: impl FnMut(SlotKey, &Member) -> Result<SlotId, E>,
+    ) -> Result<(), E> {
+        for member in pool.members() {
+            let key = SlotKey::of(member);
+            if let Some(at) = self.by_key.get(&key) {
+                if let Some(known) = self.memberships.get_mut(*at) {
+                    known.pools.push(Arc::clone(pool.name()));
+                }
+                continue;
+            }
+            let slot = claim(key.clone(), member)?;
+            let own = config.pool(member.leaf()).and_then(|leaf| find(leaf, member.backend().name()));
+            self.by_key.insert(key.clone(), self.memberships.len());
+            self.by_slot.insert(slot, self.memberships.len());
+            self.memberships.push(Membership {
+                key,
+                slot,
+                own_weight: own.map_or(1, Member::weight),
+                encapsulation: member.encapsulation().name().into(),
+                checks: member.checks().to_vec(),
+                pools: vec![Arc::clone(pool.name())],
+            });
+        }
+        Ok(())
+    }
+
+    /// Adds the pool itself, once its memberships have slots and its table stands.
+    pub(super) fn complete(&mut self, pool: &Pool, table: Option<Arc<Table>>, weights: Vec<u32>) {
+        let slots =
+            pool.members().iter().filter_map(|member| self.member(member)).map(|found| found.slot).collect();
+        let name = Arc::clone(pool.name());
+        let compiled = PoolTable { name: Arc::clone(&name), table, slots, weights: weights.into() };
+        self.pools.insert(name, Entry { table: Arc::new(compiled), fallback: pool.fallback().cloned() });
+    }
+}
+
+/// Members are in the order of their names.
+fn find<'a>(pool: &'a Pool, backend: &str) -> Option<&'a Member> {
+    let at = pool.members().binary_search_by(|member| (**member.backend().name()).cmp(backend)).ok()?;
+    pool.members().get(at)
+}

@@ -1,0 +1,73 @@
+//! Slots that a service has left behind while they serve others.
+//!
+//! A reload may lead a service to other backends. Those that nobody uses any more drain and go (`slots`); those that other
+//! services still use stay, and the flows that this service has on them are given a drain time like any others, then barred.
+//! Invariant: a service's flows on a slot outside its pool end a drain time after the reload that led it away.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use forwarder::{Service, ServiceId, SlotId};
+
+use super::Index;
+use crate::slots::Ages;
+
+/// By service: what it may choose, and what it has left behind since when.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Strays {
+    within: HashMap<ServiceId, BTreeSet<SlotId>>,
+    left: HashMap<ServiceId, BTreeMap<SlotId, Stray>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stray {
+    since: Duration,
+    barred: bool,
+}
+
+impl Strays {
+    /// As of the next generation, whose services are still led where the configuration has them.
+    pub(super) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
+        let mut next = Self::default();
+        for Service { id, pool, .. } in services {
+            let within: BTreeSet<SlotId> = index.slots_within(&pool.name).collect();
+            let mut left = self.left.get(id).cloned().unwrap_or_default();
+            for slot in self.within.get(id).into_iter().flatten().filter(|slot| !within.contains(slot)) {
+                left.entry(*slot).or_insert(Stray { since: now, barred: false });
+            }
+            left.retain(|slot, _| !within.contains(slot));
+            if !left.is_empty() {
+                next.left.insert(*id, left);
+            }
+            next.within.insert(*id, within);
+        }
+        next.advance(now, ages);
+        next
+    }
+
+    /// Bars what was left a drain time ago, and forgets what no flow can name any more. Gives whether anything changed.
+    pub(super) fn advance(&mut self, now: Duration, ages: Ages) -> bool {
+        let mut changed = false;
+        for left in self.left.values_mut() {
+            left.retain(|_, stray| {
+                let age = now.saturating_sub(stray.since);
+                let barred = age >= ages.drain;
+                changed |= barred != stray.barred;
+                stray.barred = barred;
+                let kept = age < ages.drain + ages.keep;
+                changed |= !kept;
+                kept
+            });
+        }
+        self.left.retain(|_, left| !left.is_empty());
+        changed
+    }
+
+    /// Tells each service what is barred to it.
+    pub(super) fn bar(&self, services: &mut [Service]) {
+        for service in services {
+            let left = self.left.get(&service.id).into_iter().flatten();
+            service.barred = left.filter(|(_, stray)| stray.barred).map(|(slot, _)| *slot).collect();
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Maglev tables, shared by content and kept from one generation to the next.
+//!
+//! In: names and weights of each pool. Out: a table each; those that no kept one serves for are built on all processors.
+//! Not here: how a table is built (`maglev-hash`).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use maglev_hash::{BuildError, Options, Seed, Table};
+
+use super::{CompileError, Index};
+use crate::config::{Cluster, Config, Pool};
+use crate::standing::Standing;
+
+/// What a pool's table depends on, besides the cluster's size and key.
+#[derive(Clone, Debug)]
+pub(super) struct TableKey {
+    pool: Arc<str>,
+    content: Content,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Content {
+    size: u32,
+    key: [u8; 16],
+    backends: Vec<(Arc<str>, u32)>,
+}
+
+/// The tables of one generation.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    by_content: HashMap<Content, Option<Arc<Table>>>,
+    pools: Vec<Content>,
+}
+
+impl TableKey {
+    /// The pool's members with the weights that they have now.
+    pub(super) fn of(config: &Config, pool: &Pool, index: &Index, standing: &Standing) -> Self {
+        let members: Vec<_> = pool.members().iter().filter_map(|member| index.member(member)).collect();
+        let weights = members.iter().zip(pool.members());
+        let weights: Vec<_> = weights
+            .map(|(membership, member)| {
+                (&membership.key, standing.weight(&membership.key, member.weight(), membership.own_weight))
+            })
+            .collect();
+        let names = pool.members().iter().map(|member| Arc::clone(member.backend().name()));
+        let backends = names.zip(standing.ramped(weights.iter().copied())).collect();
+        let cluster = config.cluster();
+        let content = Content { size: cluster.table_size(), key: *cluster.hash_key().bytes(), backends };
+        Self { pool: Arc::clone(pool.name()), content }
+    }
+}
+
+impl Tables {
+    /// The tables for `keys`: those of `self` where they serve, new ones for the rest.
+    pub(super) fn build(&self, keys: Vec<TableKey>, cluster: &Cluster) -> Result<Self, CompileError> {
+        let mut next = Self::default();
+        let mut missing: HashMap<&Content, &TableKey> = HashMap::new();
+        for key in &keys {
+            match self.by_content.get(&key.content) {
+                Some(table) => {
+                    next.by_content.insert(key.content.clone(), table.clone());
+                }
+                None => {
+                    missing.insert(&key.content, key);
+                }
+            }
+        }
+        let missing: Vec<&TableKey> = missing.into_values().collect();
+        for (key, table) in missing.iter().zip(build_all(&missing, cluster)) {
+            let table = table.map_err(|cause| CompileError::Table { pool: key.pool.to_string(), cause })?;
+            next.by_content.insert(key.content.clone(), table);
+        }
+        next.pools = keys.into_iter().map(|key| key.content).collect();
+        Ok(next)
+    }
+
+    /// Table and weights of each pool, in the order of the keys. `None`: all weights are 0.
+    pub(super) fn of_pools(&self) -> impl Iterator<Item = (Option<Arc<Table>>, Vec<u32>)> {
+        self.pools.iter().map(|content| {
+            let table = self.by_content.get(content).cloned().flatten();
+            (table, content.backends.iter().map(|(_, weight)| *weight).collect())
+        })
+    }
+}
+
+type Built = Result<Option<Arc<Table>>, BuildError>;
+
+/// One after the other is taken by whichever thread is free.
+fn build_all(keys: &[&TableKey], cluster: &Cluster) -> Vec<Built> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(keys.len());
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(keys.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                // Relaxed: the number alone is shared; what was built is handed over under the lock.
+                while let Some((number, key)) = numbered(keys, next.fetch_add(1, Ordering::Relaxed)) {
+                    let built = build(&key.content, cluster);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((number, built));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, built)| built).collect()
+}
+
+fn numbered<'a>(keys: &[&'a TableKey], number: usize) -> Option<(usize, &'a TableKey)> {
+    keys.get(number).map(|key| (number, *key))
+}
+
+fn build(content: &Content, cluster: &Cluster) -> Built {
+    let mut options = Options::new(Seed::new(*cluster.hash_key().bytes()));
+    options.size = content.size;
+    options.allow_coarse = true; // the configuration has warned
+    let backends: Vec<maglev_hash::Backend<'_>> = content
+        .backends
+        .iter()
+        .map(|(name, weight)| maglev_hash::Backend { name: name.as_bytes(), weight: *weight })
+        .collect();
+    match maglev_hash::build(&backends, &options) {
+        Ok(table) => Ok(Some(Arc::new(table))),
+        Err(BuildError::NoBackends) => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}

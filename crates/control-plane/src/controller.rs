@@ -1,0 +1,416 @@
+//! The controller: what is configured, what is healthy and what operators say, made one.
+//!
+//! In: configurations, verdicts of checks, operators' orders, the time. Out: snapshots to publish, at once where a state
+//! changed; and [`Job`]s for another thread, where tables have to be built.
+//! Not here: sockets, files, the XDP filter, publishing.
+//! Invariant: a verdict costs a byte a slot, whatever the number of pools; tables follow.
+
+mod changes;
+mod fallback;
+mod plan;
+mod rows;
+mod slow_start;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forwarder::{Generation, SlotId, SlotState, Snapshot};
+
+pub use self::changes::{Changes, Side, changes};
+pub use self::rows::shown;
+
+use self::fallback::{Fallbacks, Rule};
+use self::plan::Plan;
+use self::slow_start::SlowStart;
+use crate::compile::{Circumstances, CompileError, Compiled, Compiler, Index, Membership, find_machine};
+use crate::config::Config;
+use crate::health::engine::{HealthState, TargetKey, Watched};
+use crate::next_hop;
+use crate::slots::SlotKey;
+use crate::standing::{Mode, Override, OverrideKey, Standing, Verdict};
+
+/// See the room's header.
+#[derive(Debug)]
+pub struct Controller {
+    machine: String,
+    config: Arc<Config>,
+    generation: Generation,
+    index: Arc<Index>,
+    plan: Plan,
+    standing: Standing,
+    results: HashMap<TargetKey, HealthState>,
+    fallbacks: Fallbacks,
+    slow_start: SlowStart,
+    /// `None`: a job has it.
+    compiler: Option<Compiler>,
+    /// The tables don't follow the states yet.
+    stale: bool,
+    /// All had a first verdict once: from now on a newcomer starts slowly.
+    settled: bool,
+}
+
+/// Work for a thread that may take its time.
+#[derive(Debug)]
+pub struct Job {
+    machine: String,
+    config: Arc<Config>,
+    generation: Generation,
+    compiler: Compiler,
+    standing: Standing,
+    results: HashMap<TargetKey, HealthState>,
+    known: Arc<Index>,
+    next_hops: Arc<next_hop::Table>,
+    states: Vec<SlotState>,
+    now: Duration,
+}
+
+/// A job's outcome, for [`Controller::finish`].
+#[derive(Debug)]
+pub struct Done {
+    config: Arc<Config>,
+    generation: Generation,
+    compiler: Compiler,
+    result: Result<(Compiled, Plan), CompileError>,
+}
+
+impl Job {
+    /// Builds tables and the snapshot.
+    ///
+    /// # Cost
+    /// As [`Compiler::compile`].
+    #[must_use]
+    pub fn run(mut self) -> Done {
+        let result = self.compile();
+        Done { config: self.config, generation: self.generation, compiler: self.compiler, result }
+    }
+
+    fn compile(&mut self) -> Result<(Compiled, Plan), CompileError> {
+        let plan = Plan::new(&self.config, find_machine(&self.config, &self.machine)?);
+        judge(&plan, &self.results, &self.known, &mut self.standing);
+        let circumstances = Circumstances {
+            generation: self.generation,
+            machine: &self.machine,
+            next_hops: &self.next_hops,
+            standing: &self.standing,
+            states: &self.states,
+            now: self.now,
+        };
+        Ok((self.compiler.compile(&self.config, circumstances)?, plan))
+    }
+}
+
+impl Controller {
+    /// Compiles the first configuration. Memberships with checks are unknown until those have had a result.
+    ///
+    /// # Errors
+    /// [`CompileError`].
+    pub fn start(
+        config: Arc<Config>,
+        machine: &str,
+        next_hops: Arc<next_hop::Table>,
+        now: Duration,
+    ) -> Result<(Self, Snapshot), CompileError> {
+        let mut controller = Self {
+            machine: machine.to_owned(),
+            config: Arc::clone(&config),
+            generation: Generation(0),
+            index: Arc::default(),
+            plan: Plan::default(),
+            standing: Standing::default(),
+            results: HashMap::new(),
+            fallbacks: Fallbacks::default(),
+            slow_start: SlowStart::default(),
+            compiler: Some(Compiler::default()),
+            stale: false,
+            settled: false,
+        };
+        let job = controller.job(Some(config), next_hops, Vec::new(), now);
+        // The compiler is at home: there is a job.
+        let Some(job) = job else { return Err(CompileError::TooMany) };
+        let snapshot = controller.finish(job.run(), now)?;
+        Ok((controller, snapshot))
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The machine's name.
+    #[must_use]
+    pub fn machine(&self) -> &str {
+        &self.machine
+    }
+
+    /// Who is who in it.
+    #[must_use]
+    pub fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+
+    /// What stands beside the file.
+    #[must_use]
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// What a membership's targets are.
+    #[must_use]
+    pub fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
+        self.plan.targets_of(key)
+    }
+
+    /// Everything that must be checked.
+    #[must_use]
+    pub fn watched(&self) -> Vec<Watched> {
+        self.plan.watched(&self.index)
+    }
+
+    /// Memberships of which not all checks have had a first result.
+    #[must_use]
+    pub fn unknown(&self) -> usize {
+        self.plan.checked().filter(|key| self.standing.verdict(key) == Verdict::Unknown).count()
+    }
+
+    /// Whether tables wait to be built, and a job may do it.
+    #[must_use]
+    pub fn wants_job(&self) -> bool {
+        self.stale && self.compiler.is_some()
+    }
+
+    /// Whether a job is under way.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        self.compiler.is_none()
+    }
+
+    /// Work for another thread: a new configuration, or (`None`) the tables of the one in force. `None`: one is under way.
+    ///
+    /// `states` are those of the snapshot in force.
+    pub fn job(
+        &mut self,
+        config: Option<Arc<Config>>,
+        next_hops: Arc<next_hop::Table>,
+        states: Vec<SlotState>,
+        now: Duration,
+    ) -> Option<Job> {
+        let compiler = self.compiler.take()?;
+        self.stale = false;
+        let generation = Generation(self.generation.0 + u64::from(config.is_some()));
+        Some(Job {
+            machine: self.machine.clone(),
+            config: config.unwrap_or_else(|| Arc::clone(&self.config)),
+            generation,
+            compiler,
+            standing: self.standing.clone(),
+            results: self.results.clone(),
+            known: Arc::clone(&self.index),
+            next_hops,
+            states,
+            now,
+        })
+    }
+
+    /// Takes a job's outcome over: what to publish, with the states that hold by now.
+    ///
+    /// # Errors
+    /// [`CompileError`]: everything is as it was.
+    pub fn finish(&mut self, done: Done, now: Duration) -> Result<Snapshot, CompileError> {
+        self.compiler = Some(done.compiler);
+        let (compiled, plan) = done.result?;
+        judge(&plan, &self.results, &self.index, &mut self.standing);
+        (self.config, self.generation) = (done.config, done.generation);
+        (self.index, self.plan) = (Arc::new(compiled.index), plan);
+        self.results.retain(|target, _| !self.plan.memberships_of(target).is_empty());
+        self.fallbacks.retain(|pool| self.index.fallback(pool).is_some());
+        self.keep_overrides_of_memberships();
+        let states =
+            self.compiler.as_ref().map(|compiler| compiler.states(&self.standing)).unwrap_or_default();
+        // What changed since the job set out is not in its tables.
+        self.stale |= states != compiled.snapshot.states();
+        self.settled |= self.unknown() == 0;
+        self.state_again(&compiled.snapshot, states, now)
+    }
+
+    /// Takes verdicts in. `None`: no membership is touched.
+    ///
+    /// # Errors
+    /// Never in fact: states and services are those of the snapshot.
+    pub fn verdicts(
+        &mut self,
+        changed: &[(TargetKey, HealthState)],
+        current: &Snapshot,
+        now: Duration,
+    ) -> Result<Option<Snapshot>, CompileError> {
+        let mut touched = Vec::new();
+        for (target, state) in changed {
+            let keys = self.plan.memberships_of(target);
+            if keys.is_empty() {
+                continue; // gone by a reload while the result was on its way
+            }
+            self.results.insert(target.clone(), *state);
+            for key in keys {
+                let before = self.standing.verdict(key);
+                let after = self.plan.verdict(key, &self.results, before);
+                if after != before {
+                    touched.push((key.clone(), before, after));
+                }
+            }
+        }
+        for (key, before, after) in &touched {
+            self.standing.verdicts.insert(key.clone(), *after);
+            if *after == Verdict::Up && (*before == Verdict::Down || self.settled) {
+                self.start_slowly(key, now);
+            }
+        }
+        self.settled = self.settled || self.unknown() == 0;
+        self.restate(touched.iter().map(|(key, ..)| key), current, now)
+    }
+
+    /// An operator's order; `None` takes an override back. Gives what to publish.
+    ///
+    /// # Errors
+    /// Never in fact: states and services are those of the snapshot.
+    pub fn order(
+        &mut self,
+        whom: OverrideKey,
+        says: Option<Override>,
+        current: &Snapshot,
+        now: Duration,
+    ) -> Result<Option<Snapshot>, CompileError> {
+        let before: Vec<SlotKey> = self.memberships_of(&whom).map(|found| found.key.clone()).collect();
+        match says {
+            Some(says) => self.standing.overrides.insert(whom, says),
+            None => self.standing.overrides.remove(&whom),
+        };
+        self.stale = true;
+        self.restate(before.iter(), current, now)
+    }
+
+    /// Memberships that an override is for.
+    pub fn memberships_of(&self, whom: &OverrideKey) -> impl Iterator<Item = &Membership> {
+        let meant = |found: &&Membership| {
+            found.key.backend == whom.0 && whom.1.as_ref().is_none_or(|pool| *pool == found.key.pool)
+        };
+        self.index.memberships().iter().filter(meant)
+    }
+
+    /// What the time alone brings: the end of draining, of a fallback's hold, the next quarter of a slow start.
+    ///
+    /// # Errors
+    /// Never in fact: states and services are those of the snapshot.
+    pub fn tick(&mut self, current: &Snapshot, now: Duration) -> Result<Option<Snapshot>, CompileError> {
+        let quarters = self.slow_start.quarters(now);
+        self.stale |= quarters != self.standing.quarters;
+        self.standing.quarters = quarters;
+        let Some(compiler) = self.compiler.as_mut() else { return Ok(None) };
+        let ended = compiler.end_draining(&self.config, &self.standing, current, now)?;
+        if !self.fallbacks.is_waiting() {
+            return Ok(ended);
+        }
+        let base = ended.as_ref().unwrap_or(current);
+        let before = self.standing.fallbacks.clone();
+        let next = self.state_again(base, base.states().to_vec(), now)?;
+        Ok(if ended.is_some() || before != self.standing.fallbacks { Some(next) } else { None })
+    }
+
+    /// The states of these memberships anew.
+    fn restate<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a SlotKey>,
+        current: &Snapshot,
+        now: Duration,
+    ) -> Result<Option<Snapshot>, CompileError> {
+        let mut states = current.states().to_vec();
+        let mut changed = false;
+        for membership in keys.filter_map(|key| self.index.membership(key)) {
+            let Some(place) = states.get_mut(membership.slot.0 as usize) else { continue };
+            let state = self.standing.state(&membership.key);
+            changed |= *place != state;
+            *place = state;
+        }
+        if !changed {
+            return Ok(None);
+        }
+        self.stale = true;
+        self.state_again(current, states, now).map(Some)
+    }
+
+    /// `base` under `states`, each service led to the pool that then serves.
+    fn state_again(
+        &mut self,
+        base: &Snapshot,
+        states: Vec<SlotState>,
+        now: Duration,
+    ) -> Result<Snapshot, CompileError> {
+        for (pool, fallback) in self.index.with_fallback() {
+            // Before their first results backends are neither up nor down.
+            if pool.slots.iter().any(|slot| self.is_unknown(*slot)) && !self.fallbacks.is_called(&pool.name) {
+                continue;
+            }
+            let rule = Rule { below: fallback.below(), hold: fallback.hold() };
+            self.fallbacks.observe(&pool.name, rule, Index::serving(pool, &states), now);
+        }
+        self.standing.fallbacks = self.fallbacks.called();
+        self.slow_start.retain(|key| self.standing.state(key) == SlotState::Serving);
+        let mut services = base.services().to_vec();
+        self.index.lead(&mut services, &self.standing, &states);
+        let same = services.iter().zip(base.services()).all(|(a, b)| Arc::ptr_eq(&a.pool, &b.pool));
+        let next = base.with_states(states)?;
+        Ok(if same { next } else { next.with_services(services)? })
+    }
+
+    fn is_unknown(&self, slot: SlotId) -> bool {
+        let key = self.index.of_slot(slot).map(|membership| &membership.key);
+        key.is_some_and(|key| self.standing.verdict(key) == Verdict::Unknown)
+    }
+
+    fn start_slowly(&mut self, key: &SlotKey, now: Duration) {
+        let Some(membership) = self.index.membership(key) else { return };
+        let times = membership.pools.iter().chain([&key.pool]);
+        let over = times.filter_map(|pool| self.config.pool(pool)?.slow_start()).max();
+        if let Some(over) = over {
+            self.slow_start.begin(key.clone(), now, over);
+            self.standing.quarters = self.slow_start.quarters(now);
+        }
+    }
+
+    /// An override of a backend that has gone would lie in wait for another of its name.
+    fn keep_overrides_of_memberships(&mut self) {
+        let mut overrides = std::mem::take(&mut self.standing.overrides);
+        overrides.retain(|whom, _| self.memberships_of(whom).next().is_some());
+        self.standing.overrides = overrides;
+    }
+}
+
+/// Verdicts of all memberships in `plan`. One that was there before (`known`) without a check counted as up.
+fn judge(plan: &Plan, results: &HashMap<TargetKey, HealthState>, known: &Index, standing: &mut Standing) {
+    let verdict = |key: &SlotKey| {
+        let before = match (standing.verdicts.get(key), known.membership(key)) {
+            (Some(before), _) => *before,
+            (None, Some(_)) => Verdict::Up,
+            (None, None) => Verdict::Unknown,
+        };
+        (key.clone(), plan.verdict(key, results, before))
+    };
+    standing.verdicts = plan.checked().map(verdict).collect();
+}
+
+impl Mode {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Drain => "draining",
+            Self::Down => "down",
+        }
+    }
+}

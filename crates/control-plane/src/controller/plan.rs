@@ -1,0 +1,132 @@
+//! What has to be checked for each membership, before anything is compiled.
+//!
+//! In: a configuration and a machine. Out: the targets of each membership, each target once however many want it.
+//! Not here: carrying checks out (`health`), what their results mean for a membership (`controller`).
+//! Source: paper §2.2 (deduplication).
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::compile::Index;
+use crate::config::{Config, Machine, Member, Via};
+use crate::health::engine::{HealthState, TargetKey, ThroughKey, Watched};
+use crate::slots::SlotKey;
+use crate::standing::Verdict;
+
+/// The targets of all memberships that a machine's VIPs reach.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    by_membership: HashMap<SlotKey, Vec<TargetKey>>,
+    by_target: HashMap<TargetKey, Vec<SlotKey>>,
+}
+
+impl Plan {
+    pub(super) fn new(config: &Config, machine: &Machine) -> Self {
+        let mut plan = Self::default();
+        for (leaf_member, vips) in memberships(config, machine) {
+            let (key, member) = leaf_member;
+            let targets = targets(member, &vips, machine);
+            for target in &targets {
+                plan.by_target.entry(target.clone()).or_default().push(key.clone());
+            }
+            if !targets.is_empty() {
+                plan.by_membership.insert(key, targets);
+            }
+        }
+        plan
+    }
+
+    /// Memberships that a target's results count for.
+    pub(super) fn memberships_of(&self, target: &TargetKey) -> &[SlotKey] {
+        self.by_target.get(target).map_or(&[], Vec::as_slice)
+    }
+
+    /// The targets of a membership.
+    pub(super) fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
+        self.by_membership.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Memberships that have a check.
+    pub(super) fn checked(&self) -> impl Iterator<Item = &SlotKey> {
+        self.by_membership.keys()
+    }
+
+    /// What the results say of a membership. While one of several is missing, what was said before stands, unless one fails.
+    pub(super) fn verdict(
+        &self,
+        key: &SlotKey,
+        results: &HashMap<TargetKey, HealthState>,
+        before: Verdict,
+    ) -> Verdict {
+        let of = |target| results.get(target).copied().unwrap_or(HealthState::Unknown);
+        let states: Vec<HealthState> = self.targets_of(key).iter().map(of).collect();
+        if states.contains(&HealthState::Down) {
+            Verdict::Down
+        } else if states.contains(&HealthState::Unknown) {
+            before
+        } else {
+            Verdict::Up
+        }
+    }
+
+    /// What is to be checked, with the slot by whose header a check through the tunnel travels.
+    pub(super) fn watched(&self, index: &Index) -> Vec<Watched> {
+        let watched = |(target, keys): (&TargetKey, &Vec<SlotKey>)| {
+            let first = keys.first()?;
+            let pools: BTreeSet<Arc<str>> = keys.iter().map(|key| Arc::clone(&key.pool)).collect();
+            Some(Watched {
+                key: target.clone(),
+                slot: target.through.as_ref().and_then(|_| index.membership(first)).map(|found| found.slot),
+                backend: Arc::clone(&first.backend),
+                pools: pools.into_iter().collect(),
+            })
+        };
+        self.by_target.iter().filter_map(watched).collect()
+    }
+}
+
+/// Each membership in reach with the addresses of the VIPs that lead to it.
+fn memberships<'a>(config: &'a Config, machine: &Machine) -> Vec<((SlotKey, &'a Member), BTreeSet<IpAddr>)> {
+    let mut pools: HashMap<&str, BTreeSet<IpAddr>> = HashMap::new();
+    for vip in config.vips_of(machine) {
+        for service in vip.services() {
+            let mut next = Some(&**service.pool().name());
+            let mut seen = BTreeSet::new();
+            while let Some(name) = next.filter(|name| seen.insert(*name)) {
+                pools.entry(name).or_default().extend(vip.addresses());
+                let fallback = config.pool(name).and_then(|pool| pool.fallback());
+                next = fallback.map(|fallback| &**fallback.pool());
+            }
+        }
+    }
+    let mut found: HashMap<SlotKey, (&Member, BTreeSet<IpAddr>)> = HashMap::new();
+    for (name, vips) in pools {
+        for member in config.pool(name).into_iter().flat_map(|pool| pool.members()) {
+            let entry = found.entry(SlotKey::of(member)).or_insert_with(|| (member, BTreeSet::new()));
+            entry.1.extend(&vips);
+        }
+    }
+    found.into_iter().map(|(key, (member, vips))| ((key, member), vips)).collect()
+}
+
+fn targets(member: &Member, vips: &BTreeSet<IpAddr>, machine: &Machine) -> Vec<TargetKey> {
+    let address = member.backend().address();
+    let mut targets = Vec::new();
+    for check in member.checks() {
+        let target = |through| TargetKey { address, check: Arc::clone(check), through };
+        match check.via() {
+            Via::Backend => targets.push(target(None)),
+            Via::Vip => {
+                let own =
+                    |vip: &&IpAddr| machine.addresses().iter().any(|own| own.is_ipv4() == vip.is_ipv4());
+                let through = |vip: &IpAddr| ThroughKey {
+                    vip: *vip,
+                    encapsulation: member.encapsulation().name().into(),
+                };
+                targets.extend(vips.iter().filter(own).map(|vip| target(Some(through(vip)))));
+            }
+        }
+    }
+    targets
+}

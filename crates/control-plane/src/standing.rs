@@ -1,0 +1,171 @@
+//! What is in force beside the file: verdicts of health, operator's overrides, slow start, fallbacks.
+//!
+//! In: what the controller learns. Out: the state and the weight of each membership.
+//! Not here: how verdicts come about (`health`), tables (`compile`).
+//! Invariant: the default says of everything that it serves as the file has it; so a file is compiled for `config check`,
+//! `where` and `replay`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use forwarder::SlotState;
+
+use crate::slots::SlotKey;
+
+/// What the health checks of a membership say together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not all have had a first result.
+    #[default]
+    Unknown,
+    /// All pass.
+    Up,
+    /// One has failed.
+    Down,
+}
+
+/// What an operator has said of a backend; lost at a restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Override {
+    /// Its state.
+    pub mode: Option<Mode>,
+    /// Its weight in the pool that lists it, in place of the file's.
+    pub weight: Option<u32>,
+}
+
+/// A state that an operator may give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Old flows only.
+    Drain,
+    /// Nothing.
+    Down,
+}
+
+/// Whom an override is for: a backend in one leaf pool, or in all (`None`). The narrower one wins.
+pub type OverrideKey = (Arc<str>, Option<Arc<str>>);
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// Of memberships with checks. One that is not here has none, and is up.
+    pub verdicts: HashMap<SlotKey, Verdict>,
+    /// By operators.
+    pub overrides: BTreeMap<OverrideKey, Override>,
+    /// Memberships that came up lately: quarters of their weight, 1 to 3.
+    pub quarters: HashMap<SlotKey, u8>,
+    /// Pools in whose place their fallback serves.
+    pub fallbacks: BTreeSet<Arc<str>>,
+}
+
+impl Standing {
+    /// What the checks say.
+    #[must_use]
+    pub fn verdict(&self, key: &SlotKey) -> Verdict {
+        self.verdicts.get(key).copied().unwrap_or(Verdict::Up)
+    }
+
+    /// What the operator says; each of its two parts from the narrowest that has it.
+    #[must_use]
+    pub fn override_of(&self, key: &SlotKey) -> Override {
+        let find = |pool| self.overrides.get(&(Arc::clone(&key.backend), pool)).copied().unwrap_or_default();
+        if self.overrides.is_empty() {
+            return Override::default();
+        }
+        let (narrow, wide) = (find(Some(Arc::clone(&key.pool))), find(None));
+        Override { mode: narrow.mode.or(wide.mode), weight: narrow.weight.or(wide.weight) }
+    }
+
+    /// What the membership may be given. Down goes before draining: a dead backend's flows are lost on it.
+    #[must_use]
+    pub fn state(&self, key: &SlotKey) -> SlotState {
+        match (self.override_of(key).mode, self.verdict(key)) {
+            (Some(Mode::Down), _) | (_, Verdict::Down | Verdict::Unknown) => SlotState::Down,
+            (Some(Mode::Drain), Verdict::Up) => SlotState::Draining,
+            (None, Verdict::Up) => SlotState::Serving,
+        }
+    }
+
+    /// Its weight in a pool where the file gives it `weight`, and `own` in the pool that lists it; 0 unless it serves.
+    /// Not yet reduced by slow start.
+    #[must_use]
+    pub fn weight(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {
+        if self.state(key) != SlotState::Serving {
+            return 0;
+        }
+        match self.override_of(key).weight {
+            None => weight,
+            // The path's factor is weight / own; where the file says 0 it is not known, and counts as 1.
+            Some(wanted) if own == 0 => wanted,
+            Some(wanted) => {
+                let scaled = u64::from(weight) * u64::from(wanted) / u64::from(own);
+                u32::try_from(scaled).unwrap_or(u32::MAX)
+            }
+        }
+    }
+
+    /// A pool's weights as they enter its table: quarters of those that came up lately, the others whole.
+    pub fn ramped<'a>(&self, members: impl Iterator<Item = (&'a SlotKey, u32)> + Clone) -> Vec<u32> {
+        let ramping =
+            !self.quarters.is_empty() && members.clone().any(|(key, _)| self.quarters.contains_key(key));
+        if !ramping {
+            return members.map(|(_, weight)| weight).collect();
+        }
+        let four = |weight: u32| weight.saturating_mul(4);
+        let part = |(key, weight): (&SlotKey, u32)| match self.quarters.get(key) {
+            Some(quarters) => weight.saturating_mul(u32::from(*quarters)),
+            None => four(weight),
+        };
+        members.map(part).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(pool: &str, backend: &str) -> SlotKey {
+        SlotKey { pool: pool.into(), backend: backend.into(), address: [192, 0, 2, 1].into() }
+    }
+
+    #[test]
+    fn an_override_for_one_pool_goes_before_one_for_all_and_down_before_all() {
+        let (a, b) = (key("a", "b1"), key("b", "b1"));
+        let mut standing = Standing::default();
+        assert_eq!((standing.state(&a), standing.weight(&a, 6, 3)), (SlotState::Serving, 6));
+        let drain = Override { mode: Some(Mode::Drain), weight: Some(5) };
+        standing.overrides.insert(("b1".into(), None), drain);
+        let down = Override { mode: Some(Mode::Down), weight: None };
+        standing.overrides.insert(("b1".into(), Some("b".into())), down);
+        assert_eq!([&a, &b].map(|key| standing.state(key)), [SlotState::Draining, SlotState::Down]);
+        assert_eq!(
+            standing.override_of(&b).weight,
+            Some(5),
+            "what the narrow one does not say, the wide one does"
+        );
+        standing.verdicts.insert(a.clone(), Verdict::Down);
+        assert_eq!(standing.state(&a), SlotState::Down);
+        standing.overrides.clear();
+        standing.verdicts.insert(a.clone(), Verdict::Unknown);
+        assert_eq!((standing.state(&a), standing.weight(&a, 6, 3)), (SlotState::Down, 0));
+    }
+
+    #[test]
+    fn an_operators_weight_keeps_the_factor_of_the_path() {
+        let (a, mut standing) = (key("a", "b1"), Standing::default());
+        standing.overrides.insert(("b1".into(), None), Override { mode: None, weight: Some(5) });
+        assert_eq!(standing.weight(&a, 6, 3), 10);
+        assert_eq!(standing.weight(&a, 0, 0), 5);
+        assert_eq!(standing.weight(&a, u32::MAX, 1), u32::MAX);
+    }
+
+    #[test]
+    fn weights_grow_by_quarters_while_one_starts_slowly() {
+        let (a, b) = (key("a", "b1"), key("a", "b2"));
+        let mut standing = Standing::default();
+        let members = [(&a, 3), (&b, 5)];
+        assert_eq!(standing.ramped(members.into_iter()), [3, 5]);
+        standing.quarters.insert(a.clone(), 1);
+        assert_eq!(standing.ramped(members.into_iter()), [3, 20]);
+    }
+}

@@ -1,0 +1,367 @@
+//! Verdicts, orders, fallbacks, slow start and reloads, from text to the snapshot that packet threads would follow.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use control_plane::config::{Config, parse};
+use control_plane::controller::{Controller, Side, changes};
+use control_plane::health::engine::{HealthState, TargetKey};
+use control_plane::next_hop::Table;
+use control_plane::standing::{Mode, Override};
+use forwarder::{Decision, Flow, SlotState, Snapshot};
+use maglev_hash::disruption;
+
+const HEAD: &str = r#"
+[cluster]
+name = "test"
+hash_key_file = "hash.key"
+[machine.lb1]
+addresses = ["192.0.2.1", "2001:db8::1"]
+interfaces = ["eth0"]
+[check.tcp]
+tcp = { port = 80 }
+[check.vip]
+tcp = { port = 80 }
+via = "vip"
+"#;
+
+fn config(rest: &str) -> Arc<Config> {
+    let text = format!("{HEAD}{rest}");
+    let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+    match parse(&text, Path::new("test.toml"), &secret) {
+        Ok((config, _)) => Arc::new(config),
+        Err(problems) => panic!("{problems}"),
+    }
+}
+
+fn pool(name: &str, net: u8, backends: u8, more: &str) -> String {
+    let backends: Vec<String> = (1..=backends)
+        .map(|n| format!("{{ name = \"{name}-{n}\", address = \"198.18.{net}.{n}\" }}"))
+        .collect();
+    format!("[pool.{name}]\n{more}\nbackends = [{}]\n", backends.join(", "))
+}
+
+fn vip(name: &str, host: u8, pool: &str) -> String {
+    format!(
+        "[vip.{name}]\naddresses = [\"203.0.113.{host}\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"{pool}\" }}]\n"
+    )
+}
+
+struct Bed {
+    controller: Controller,
+    live: Snapshot,
+}
+
+impl Bed {
+    fn new(config: Arc<Config>) -> Self {
+        let (controller, live) = Controller::start(config, "lb1", Arc::default(), Duration::ZERO).unwrap();
+        Self { controller, live }
+    }
+
+    /// All targets whose backend's name starts so.
+    fn targets(&self, backend: &str) -> Vec<TargetKey> {
+        let watched = self.controller.watched();
+        watched.into_iter().filter(|w| w.backend.starts_with(backend)).map(|w| w.key).collect()
+    }
+
+    fn say(&mut self, backend: &str, state: HealthState, now: u64) {
+        let changed: Vec<_> = self.targets(backend).into_iter().map(|key| (key, state)).collect();
+        assert!(!changed.is_empty(), "{backend}");
+        let now = Duration::from_secs(now);
+        if let Some(next) = self.controller.verdicts(&changed, &self.live, now).unwrap() {
+            self.live = next;
+        }
+    }
+
+    fn order(&mut self, backend: &str, pool: Option<&str>, says: Option<Override>) {
+        let whom = (Arc::from(backend), pool.map(Arc::from));
+        if let Some(next) = self.controller.order(whom, says, &self.live, Duration::ZERO).unwrap() {
+            self.live = next;
+        }
+    }
+
+    fn tick(&mut self, now: u64) {
+        if let Some(next) = self.controller.tick(&self.live, Duration::from_secs(now)).unwrap() {
+            self.live = next;
+        }
+    }
+
+    /// Runs the tables' job, if one is wanted; gives whether it was.
+    fn settle(&mut self, now: u64) -> bool {
+        let wanted = self.controller.wants_job();
+        if wanted {
+            self.job(None, now);
+        }
+        wanted
+    }
+
+    fn job(&mut self, config: Option<Arc<Config>>, now: u64) {
+        let now = Duration::from_secs(now);
+        let job = self.controller.job(config, Arc::new(Table::default()), self.live.states().to_vec(), now);
+        self.live = self.controller.finish(job.unwrap().run(), now).unwrap();
+    }
+
+    fn state(&self, backend: &str) -> SlotState {
+        let found =
+            self.controller.index().memberships().iter().find(|m| &*m.key.backend == backend).unwrap();
+        self.live.state(found.slot)
+    }
+
+    /// New flows to a VIP, by backend.
+    fn spread(&self, host: u8) -> BTreeMap<String, usize> {
+        let mut spread = BTreeMap::new();
+        for port in 0..2_000 {
+            let flow =
+                Flow::new(([198, 51, 100, 7].into(), port), ([203, 0, 113, host].into(), 80), 6).unwrap();
+            if let Decision::Chosen { selection, .. } = self.live.decide(&flow) {
+                let backend = self.live.slots()[selection.slot.0 as usize].backend.to_string();
+                *spread.entry(backend).or_insert(0) += 1;
+            }
+        }
+        spread
+    }
+
+    fn served(&self, host: u8) -> Vec<String> {
+        self.spread(host).into_keys().collect()
+    }
+}
+
+#[test]
+fn a_backend_is_in_no_table_before_its_first_result_and_leaves_at_once_when_it_fails() {
+    let text = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    assert_eq!((bed.controller.unknown(), bed.served(10).len()), (3, 0));
+    bed.say("web", HealthState::Up, 1);
+    assert_eq!(bed.controller.unknown(), 0);
+    assert!(bed.settle(1), "tables follow");
+    assert_eq!(bed.served(10), ["web-1", "web-2", "web-3"]);
+    bed.say("web-2", HealthState::Down, 2);
+    assert_eq!((bed.state("web-2"), bed.served(10)), (SlotState::Down, vec!["web-1".into(), "web-3".into()]));
+    let before = bed.live.services()[0].pool.table.clone().unwrap();
+    assert!(bed.settle(2) && !bed.settle(2));
+    let after = bed.live.services()[0].pool.table.clone().unwrap();
+    assert_eq!(disruption(&before, &after).unwrap().backend_gone, before.shares()[1]);
+    bed.say("web-2", HealthState::Up, 3);
+    assert_eq!(bed.served(10), ["web-1", "web-3"], "it serves once the table has it");
+    assert!(bed.settle(3));
+    assert_eq!(bed.served(10).len(), 3);
+}
+
+#[test]
+fn a_verdict_that_comes_while_tables_are_built_is_not_lost() {
+    let text = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    bed.say("web", HealthState::Up, 1);
+    let states = bed.live.states().to_vec();
+    let job = bed.controller.job(None, Arc::default(), states, Duration::from_secs(1)).unwrap();
+    let done = job.run();
+    bed.say("web-1", HealthState::Down, 2);
+    assert_eq!(bed.state("web-1"), SlotState::Down);
+    assert!(!bed.controller.wants_job(), "one is under way");
+    bed.live = bed.controller.finish(done, Duration::from_secs(3)).unwrap();
+    assert_eq!(bed.state("web-1"), SlotState::Down);
+    assert_eq!(bed.served(10), ["web-2", "web-3"]);
+    assert!(bed.settle(3), "its tables still had it");
+}
+
+#[test]
+fn one_target_serves_all_pools_that_want_it_and_each_tunnel_and_vip_is_its_own() {
+    let text = format!(
+        "{}[pool.a]\nchecks = [\"tcp\"]\npools = [{{ pool = \"leaf\" }}]\n[pool.b]\nchecks = [\"tcp\", \"vip\"]\npools = [{{ pool = \"leaf\" }}]\n{}{}",
+        pool("leaf", 1, 2, ""),
+        vip("one", 10, "a"),
+        vip("two", 11, "b")
+    );
+    let bed = Bed::new(config(&text));
+    let watched = bed.controller.watched();
+    let direct = watched.iter().filter(|w| w.key.through.is_none()).count();
+    let vips: HashSet<_> =
+        watched.iter().filter_map(|w| Some((w.key.through.as_ref()?.vip, w.key.address))).collect();
+    // The leaf's checks are those of all pools that hold it, so both VIPs are checked through the tunnel.
+    assert_eq!((direct, vips.len(), watched.len()), (2, 4, 6));
+    assert!(watched.iter().all(|w| w.slot.is_some() == w.key.through.is_some()));
+}
+
+#[test]
+fn a_backend_is_up_when_all_its_checks_pass_and_down_when_one_fails() {
+    let text = pool("web", 1, 1, "checks = [\"tcp\", \"vip\"]") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    let targets = bed.targets("web-1");
+    let one = |bed: &mut Bed, at: usize, state| {
+        let next =
+            bed.controller.verdicts(&[(targets[at].clone(), state)], &bed.live, Duration::ZERO).unwrap();
+        if let Some(next) = next {
+            bed.live = next;
+        }
+        bed.state("web-1")
+    };
+    assert_eq!(one(&mut bed, 0, HealthState::Up), SlotState::Down, "the other one is unknown");
+    assert_eq!(one(&mut bed, 1, HealthState::Up), SlotState::Serving);
+    assert_eq!(one(&mut bed, 0, HealthState::Down), SlotState::Down);
+    assert_eq!(one(&mut bed, 0, HealthState::Up), SlotState::Serving);
+}
+
+#[test]
+fn a_fallback_serves_instead_at_once_and_gives_back_after_the_hold() {
+    let text =
+        pool("web", 1, 3, "checks = [\"tcp\"]\nfallback = { pool = \"spare\", below = 2, hold = \"30s\" }")
+            + &pool("spare", 2, 1, "checks = [\"tcp\"]")
+            + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    bed.say("spare", HealthState::Up, 1);
+    bed.settle(1);
+    assert_eq!(bed.served(10), [""; 0], "web is not known to be bad yet");
+    bed.say("web", HealthState::Up, 2);
+    bed.settle(2);
+    assert_eq!(bed.served(10).len(), 3, "at start nothing is held back");
+    bed.say("web-1", HealthState::Down, 3);
+    assert_eq!(bed.served(10), ["web-2", "web-3"]);
+    bed.say("web-2", HealthState::Down, 4);
+    assert_eq!(bed.served(10), ["spare-1"], "at once, before any table is built");
+    bed.settle(4);
+    assert_eq!(bed.served(10), ["spare-1"]);
+    bed.say("web-2", HealthState::Up, 10);
+    bed.settle(10);
+    bed.tick(39);
+    assert_eq!(bed.served(10), ["spare-1"]);
+    bed.tick(40);
+    assert_eq!(bed.served(10), ["web-2", "web-3"]);
+    bed.say("web", HealthState::Down, 50);
+    bed.say("spare", HealthState::Down, 51);
+    assert_eq!(bed.served(10), [""; 0]);
+    bed.say("web-3", HealthState::Up, 52);
+    bed.settle(52);
+    assert_eq!(bed.served(10), ["web-3"], "one backend is better than a fallback with none");
+}
+
+#[test]
+fn a_backend_that_came_up_takes_its_share_in_quarters_that_move_little() {
+    let text = pool("web", 1, 4, "checks = [\"tcp\"]\nslow_start = \"40s\"") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    bed.say("web", HealthState::Up, 0);
+    bed.settle(0);
+    let whole = bed.live.services()[0].pool.table.clone().unwrap();
+    assert_eq!(bed.served(10).len(), 4, "no slow start for those that are there from the start");
+    bed.say("web-1", HealthState::Down, 1);
+    bed.settle(1);
+    bed.say("web-1", HealthState::Up, 100);
+    let mut tables = vec![bed.live.services()[0].pool.table.clone().unwrap()];
+    for now in [100, 110, 120, 130, 140] {
+        bed.tick(now);
+        if bed.settle(now) {
+            tables.push(bed.live.services()[0].pool.table.clone().unwrap());
+        }
+    }
+    let size = tables[0].size();
+    let shares: Vec<u32> = tables.iter().map(|table| table.shares()[0]).collect();
+    let quarter = |quarters: u32| size * quarters / (12 + quarters);
+    assert_eq!(shares.len(), 5, "{shares:?}");
+    for (share, quarters) in shares.iter().zip(0..) {
+        assert!(share.abs_diff(quarter(quarters)) <= 1, "{shares:?}");
+    }
+    for pair in tables.windows(2) {
+        let moved = disruption(&pair[0], &pair[1]).unwrap();
+        assert!(moved.moved_needlessly < size / 20, "{moved:?}");
+    }
+    assert_eq!(disruption(&whole, &tables[4]).unwrap().changed(), 0, "the end is where it was");
+}
+
+#[test]
+fn an_operators_order_goes_before_health_but_for_the_dead_and_outlives_a_reload() {
+    let text = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    bed.say("web", HealthState::Up, 0);
+    bed.settle(0);
+    bed.order("web-1", None, Some(Override { mode: Some(Mode::Drain), weight: None }));
+    assert_eq!(bed.state("web-1"), SlotState::Draining);
+    bed.settle(0);
+    assert_eq!(bed.served(10), ["web-2", "web-3"]);
+    bed.say("web-1", HealthState::Down, 1);
+    assert_eq!(bed.state("web-1"), SlotState::Down, "a dead backend's flows are lost on it");
+    bed.say("web-1", HealthState::Up, 2);
+    bed.job(Some(config(&(text.clone() + &pool("more", 2, 1, "")))), 3);
+    assert_eq!((bed.state("web-1"), bed.served(10).len()), (SlotState::Draining, 2));
+    bed.order("web-1", None, None);
+    bed.order("web-2", Some("web"), Some(Override { mode: None, weight: Some(6) }));
+    bed.settle(4);
+    let shares = bed.live.services()[0].pool.table.as_ref().unwrap().shares();
+    assert!(shares[1].abs_diff(65_537 * 6 / 8) <= 1, "{shares:?}");
+}
+
+#[test]
+fn a_reload_that_adds_a_check_takes_no_backend_out_before_its_first_result() {
+    let plain = pool("web", 1, 2, "") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&plain));
+    assert_eq!(bed.served(10).len(), 2);
+    let checked = pool("web", 1, 3, "checks = [\"tcp\"]") + &vip("www", 10, "web");
+    bed.job(Some(config(&checked)), 1);
+    assert_eq!(bed.served(10), ["web-1", "web-2"], "the new one is unknown, the others go on");
+    bed.say("web-1", HealthState::Down, 2);
+    bed.say("web-3", HealthState::Up, 2);
+    bed.settle(2);
+    assert_eq!(bed.served(10), ["web-2", "web-3"]);
+    bed.job(Some(config(&plain)), 3);
+    assert_eq!(bed.served(10), ["web-1", "web-2"], "without a check nobody says that it is down");
+}
+
+#[test]
+fn a_verdict_takes_ten_milliseconds_at_most_with_a_thousand_pools() {
+    let mut text = String::new();
+    for n in 0..1_000 {
+        text += &format!("[pool.p{n}]\nchecks = [\"tcp\"]\npools = [{{ pool = \"leaf{}\" }}]\n", n % 10);
+        text += &format!(
+            "[vip.v{n}]\naddresses = [\"203.0.113.{}\"]\nservices = [{{ ports = [{}], protocol = \"tcp\", pool = \"p{n}\" }}]\n",
+            n % 250,
+            1000 + n
+        );
+    }
+    for n in 0..10 {
+        text += &pool(&format!("leaf{n}"), n, 100, "");
+    }
+    let mut bed = Bed::new(config(&text));
+    bed.say("leaf", HealthState::Up, 0);
+    bed.settle(0);
+    let target = bed.targets("leaf3-77").remove(0);
+    let started = Instant::now();
+    let next =
+        bed.controller.verdicts(&[(target, HealthState::Down)], &bed.live, Duration::ZERO).unwrap().unwrap();
+    let took = started.elapsed();
+    bed.live = next;
+    println!("a verdict over 1,000 pools of 100 backends: {took:?}");
+    assert_eq!(bed.state("leaf3-77"), SlotState::Down);
+    assert!(took < Duration::from_millis(100), "{took:?}");
+}
+
+#[test]
+fn changes_are_told_in_words_with_the_slots_that_move() {
+    let before = config(
+        &(pool("web", 1, 3, "checks = [\"tcp\"]")
+            + &pool("old", 2, 1, "")
+            + &vip("www", 10, "web")
+            + &vip("x", 11, "old")),
+    );
+    let after = config(
+        &(pool("web", 1, 2, "slow_start = \"9s\"")
+            + &pool("new", 3, 1, "")
+            + &vip("www", 10, "web")
+            + &vip("x", 11, "new")),
+    );
+    let (one, other) = (Bed::new(Arc::clone(&before)), Bed::new(Arc::clone(&after)));
+    let [old, new] = [(&before, &one), (&after, &other)]
+        .map(|(config, bed)| Side { config, index: bed.controller.index() });
+    // Unknown backends have no table; give them one.
+    let said = changes(old, new, "lb1").sentences;
+    let has =
+        |words: &str| assert!(said.iter().any(|sentence| sentence.contains(words)), "{words}: {said:#?}");
+    has("service x tcp 80: from pool old to pool new");
+    has("pool old: removed");
+    has("pool new: added, with 1 backend");
+    has("pool web: backend web-3 removed");
+    has("pool web: backend web-1: checks tcp become none");
+    has("pool web: slow_start: off becomes 9s");
+    assert_eq!(changes(old, old, "lb1"), Default::default());
+}

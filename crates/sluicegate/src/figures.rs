@@ -1,0 +1,132 @@
+//! The figures of a running balancer, read when somebody asks; packet threads only add to their own counters.
+//!
+//! In: the data plane's counters, the snapshot that names slots and services. Out: [`Figures`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use control_plane::figures::{
+    Figures, FlowFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
+};
+use datapath::steer::SteerCounts;
+use datapath::{DataPlane, SocketCounters};
+use forwarder::{Counter, DropReason, PairCounter, Snapshot, ThreadCounters};
+
+/// Everything that is counted, at one moment.
+pub(crate) fn figures(plane: &mut DataPlane, snapshot: &Snapshot) -> Figures {
+    let xdp = plane.steer().counts().map(|counts| xdp(&counts)).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the XDP program's counters can't be read");
+        XdpFigures::default()
+    });
+    let threads: Vec<ThreadFigures> = plane
+        .counters()
+        .iter()
+        .zip(plane.sockets())
+        .map(|(counters, socket)| thread(counters, socket))
+        .collect();
+    let mut total = ThreadFigures::default();
+    for thread in &threads {
+        total += thread;
+    }
+    let mut figures = Figures {
+        generation: snapshot.generation().0,
+        xdp,
+        xdp_mode: plane.attach_mode().name().to_owned(),
+        mode: [(plane.interface().name.clone(), plane.socket_mode().name().to_owned())].into(),
+        total,
+        threads,
+        ..Figures::default()
+    };
+    for (number, slot) in (0..).zip(snapshot.slots()) {
+        let traffic = of_slot(plane.counters(), number);
+        let row = figures.backends.entry(slot.backend.to_string()).or_default();
+        *row += traffic;
+    }
+    for service in snapshot.services() {
+        let traffic = of_service(plane.counters(), service.id.0);
+        figures.services.insert(service.name.to_string(), traffic);
+    }
+    figures
+}
+
+/// Packets of a slot, over all threads.
+pub(crate) fn of_slot(threads: &[Arc<ThreadCounters>], slot: u32) -> TrafficFigures {
+    traffic(threads.iter().filter_map(|counters| counters.backend(slot)))
+}
+
+/// Packets of a service, over all threads.
+pub(crate) fn of_service(threads: &[Arc<ThreadCounters>], service: u32) -> TrafficFigures {
+    traffic(threads.iter().filter_map(|counters| counters.service(service)))
+}
+
+fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficFigures {
+    let mut sum = TrafficFigures::default();
+    for pair in pairs {
+        sum += TrafficFigures {
+            packets: pair.packets.read(),
+            bytes: pair.bytes.read(),
+            new_flows: pair.flows.read(),
+        };
+    }
+    sum
+}
+
+fn xdp(counts: &SteerCounts) -> XdpFigures {
+    XdpFigures {
+        redirected: counts.redirected,
+        passed: counts.passed,
+        multicast: counts.multicast,
+        neighbour_discovery: counts.neighbour_discovery,
+        no_socket: counts.no_socket,
+        no_head_room: counts.no_head_room,
+        socket_gone: counts.socket_gone,
+    }
+}
+
+/// One thread's.
+pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> ThreadFigures {
+    let kernel = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let flows = &counters.flow_table;
+    ThreadFigures {
+        rx: counters.rx_packets.read(),
+        rx_bytes: counters.rx_bytes.read(),
+        tx: counters.tx_packets.read(),
+        tx_bytes: counters.tx_bytes.read(),
+        replies: counters.replies.read(),
+        to_threads: counters.to_threads.read(),
+        from_threads: counters.from_threads.read(),
+        originated: counters.originated.read(),
+        held: counters.held.read(),
+        batches: counters.batches.read(),
+        batch_sizes: counters.batch_sizes.iter().map(Counter::read).collect(),
+        busy_nanos: counters.busy_nanos.read(),
+        head_room_mismatch: counters.head_room_mismatch.read(),
+        reselected: counters.reselected.read(),
+        rehashed: counters.rehashed.read(),
+        drops: DropReason::ALL
+            .iter()
+            .map(|reason| (reason.name().to_owned(), counters.drops(*reason)))
+            .collect(),
+        flows: FlowFigures {
+            entries: flows.flows.read(),
+            capacity: flows.capacity.read(),
+            hits: flows.flow_hits.read(),
+            misses: flows.flow_misses.read(),
+            inserts: flows.flow_inserts.read(),
+            refreshes: flows.flow_refreshes.read(),
+            expired: flows.flow_expired.read(),
+            evicted: flows.flow_evicted.read(),
+            untracked: flows.flow_untracked.read(),
+        },
+        socket: SocketFigures {
+            rx_dropped: kernel(&socket.rx_dropped),
+            rx_ring_full: kernel(&socket.rx_ring_full),
+            rx_fill_ring_empty: kernel(&socket.rx_fill_ring_empty),
+            rx_invalid: kernel(&socket.rx_invalid),
+            tx_invalid: kernel(&socket.tx_invalid),
+            tx_ring_empty: kernel(&socket.tx_ring_empty),
+            fill_low: kernel(&socket.fill_low),
+            turns: kernel(&socket.turns),
+        },
+    }
+}

@@ -1,0 +1,39 @@
+//! The configuration in the data plane's terms.
+
+use control_plane::compile::{find_machine, timeouts};
+use control_plane::config::{self, Config};
+use datapath::steer::NoSocket;
+use datapath::{Idle, Settings};
+
+pub(super) fn only_interface<'a>(config: &'a Config, machine: &str) -> anyhow::Result<&'a str> {
+    match find_machine(config, machine)?.interfaces() {
+        [one] => Ok(one),
+        several => {
+            anyhow::bail!("machine {machine} has {} interfaces: this version works on one", several.len())
+        }
+    }
+}
+
+pub(super) fn settings(config: &Config) -> Settings {
+    let io = config.io();
+    Settings {
+        queues: io.queues(),
+        frames_per_queue: io.frames_per_queue(),
+        batch: io.batch(),
+        flows_per_thread: io.flows_per_thread(),
+        timeouts: timeouts(config),
+        idle: Idle { spin: io.idle().spin(), sleep: io.idle().then() == config::IdleThen::Sleep },
+        max_vips: io.max_vips(),
+        max_slots: COUNTED_SLOTS,
+        no_socket: match io.no_socket() {
+            config::NoSocket::Pass => NoSocket::Pass,
+            config::NoSocket::Drop => NoSocket::Drop,
+        },
+        replies_per_second: REPLIES_PER_SECOND,
+    }
+}
+
+/// Slots and services that have counters of their own; 24 bytes each and thread, taken when first counted.
+const COUNTED_SLOTS: usize = 65_536;
+/// ICMP echo answers a second and thread.
+const REPLIES_PER_SECOND: u32 = 1_000;
