@@ -3,7 +3,7 @@
 //! Every lane runs, whatever the ones before it did; one failure makes the task fail. A lane over its budget is told, not
 //! failed: time decides nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,21 @@ pub(crate) enum Lane {
     Unit,
     /// Real traffic in namespaces, and the demo: root
     Net,
+    /// Alert rules by promtool, a real Prometheus, the status page in Chromium: root
+    Web,
     /// Zero-copy and the kernel's own tunnels, in a VM: root
     ZeroCopy,
 }
 
 impl Lane {
-    pub(crate) const ALL: [Self; 3] = [Self::Unit, Self::Net, Self::ZeroCopy];
+    pub(crate) const ALL: [Self; 4] = [Self::Unit, Self::Net, Self::Web, Self::ZeroCopy];
 
     /// Debian packages that it needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => setup::BUILD.to_vec(),
             Self::Net => [setup::BUILD, setup::BED, setup::SERVICE].concat(),
+            Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),
             Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),
         }
     }
@@ -39,6 +42,7 @@ impl Lane {
         match self {
             Self::Unit => "unit",
             Self::Net => "net",
+            Self::Web => "web",
             Self::ZeroCopy => "zero-copy",
         }
     }
@@ -47,6 +51,7 @@ impl Lane {
         Duration::from_secs(match self {
             Self::Unit => 8 * 60,
             Self::Net => 6 * 60,
+            Self::Web => 2 * 60,
             Self::ZeroCopy => 3 * 60,
         })
     }
@@ -56,6 +61,7 @@ impl Lane {
         match self {
             Self::Unit => unit(long),
             Self::Net => net(long),
+            Self::Web => web(long),
             Self::ZeroCopy => zero_copy::run(),
         }
     }
@@ -119,6 +125,27 @@ fn net(long: bool) -> Result<()> {
     }
     demo::run(Some(binary.clone()), true, false)?;
     nothing_left(&binary)
+}
+
+fn web(long: bool) -> Result<()> {
+    setup::require_root("the lane web")?;
+    for (ending, task) in [("alerts.yml", "check"), (".test.yml", "test")] {
+        let files = config_files(ending)?;
+        ensure!(!files.is_empty(), "no config/*{ending}");
+        cargo::run(Command::new("promtool").args([task, "rules"]).args(files))?;
+    }
+    let binary = cargo::release_binary()?;
+    let args =
+        ["test", "--release", "--package", "sluicegate-testbed", "--test", "web", "--", "--test-threads=2"];
+    step(cargo(&args).env("SLUICEGATE_BIN", &binary), long)?;
+    nothing_left(&binary)
+}
+
+/// Files of `config/` whose name ends so.
+fn config_files(ending: &str) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(cargo::root().join("config"))?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(|path| path.to_string_lossy().ends_with(ending)).collect())
 }
 
 fn step(command: &mut Command, long: bool) -> Result<()> {

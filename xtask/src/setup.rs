@@ -20,6 +20,9 @@ pub(crate) const BED: &[&str] = &["iproute2", "ethtool", "util-linux"];
 /// For the tests of the systemd unit and of what an operator may do to the program: `systemd-analyze`, `bpftool`.
 pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool"];
 
+/// For the status page and the metrics; Chromium draws no text without a font.
+pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core", "prometheus"];
+
 /// For `zc-vm`; the kernel that it boots comes from the same mirror, into a cache of its own.
 pub(crate) const VM: &[&str] =
     &["qemu-system-x86", "busybox-static", "kmod", "cpio", "xz-utils", "iproute2", "ethtool", "util-linux"];

@@ -10,6 +10,7 @@ pub mod command;
 mod guard;
 mod handlers;
 mod paced;
+pub mod page;
 mod refuse;
 pub mod routes;
 pub mod server;

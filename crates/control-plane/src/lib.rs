@@ -13,6 +13,7 @@ pub mod config;
 pub mod controller;
 pub mod figures;
 pub mod health;
+pub mod metrics;
 pub mod next_hop;
 mod slots;
 pub mod standing;

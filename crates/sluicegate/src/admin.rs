@@ -1,21 +1,16 @@
 //! The doors of the admin API, as the configuration has them.
 //!
-//! In: `[admin]`; whom orders go to; what is known of liveness. Out: listeners at work, until [`Doors`] is dropped.
-//! `/healthz` and `/readyz` watch: their answers do not wait for the run loop.
+//! In: `[admin]`; whom orders go to; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped.
+//! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
 
 use anyhow::Context;
-use axum::Router;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::routing::get;
-use control_plane::admin::{Command, Door, Limits, Rules, Socket, router, serve, socket, tls};
+use control_plane::admin::{Command, Door, Limits, Rules, Socket, page, router, serve, socket, tls};
 use control_plane::compile::find_machine;
 use control_plane::config::Config;
+use control_plane::metrics::listener::{self, Readiness, Sources};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-
-use crate::liveness::State as Liveness;
 
 /// Listeners, which end when it is dropped; the socket's file goes with it.
 #[derive(Debug)]
@@ -29,10 +24,12 @@ pub(crate) async fn open(
     config: &Config,
     machine: &str,
     orders: mpsc::Sender<Command>,
-    liveness: &watch::Receiver<Liveness>,
+    readiness: watch::Receiver<Readiness>,
 ) -> anyhow::Result<Option<Doors>> {
     let admin = config.admin();
-    let router = router(orders, Rules { put: admin.put() }, watched(liveness));
+    let watched = listener::router(Sources { readiness, commands: orders.clone() });
+    let router = router(orders, Rules { put: admin.put() }, watched.clone().merge(page::router()));
+    let of_machine = find_machine(config, machine)?;
     let mut listeners = JoinSet::new();
     let mut file = None;
     if let Some(path) = admin.socket() {
@@ -43,35 +40,16 @@ pub(crate) async fn open(
     }
     if let Some(tcp) = admin.tcp() {
         let acceptor = tls::acceptor(tcp.certificates(), tcp.key().pem(), tcp.client_ca())?;
-        let machine = find_machine(config, machine)?;
-        for &address in tcp.listen().iter().filter(|address| config.listens(machine, **address)) {
+        for &address in tcp.listen().iter().filter(|address| config.listens(of_machine, **address)) {
             let listener =
                 TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
             let door = Door::Tls(listener, acceptor.clone());
             listeners.spawn(serve(door, router.clone(), Limits::default()));
         }
     }
+    for &address in admin.metrics().iter().filter(|address| config.listens(of_machine, **address)) {
+        let bound = listener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
+        listeners.spawn(listener::serve(bound, watched.clone()));
+    }
     Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))
-}
-
-fn watched(liveness: &watch::Receiver<Liveness>) -> Router {
-    let routes = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
-    routes.with_state(liveness.clone())
-}
-
-/// Whether the forwarder works. A drain is no illness.
-async fn healthz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
-    let liveness = liveness.borrow();
-    (status(liveness.health.is_healthy()), format!("{}\n", liveness.health))
-}
-
-/// Whether traffic should be sent here.
-async fn readyz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
-    let liveness = liveness.borrow();
-    let words = if liveness.draining { "draining".to_owned() } else { liveness.health.to_string() };
-    (status(liveness.is_ready()), format!("{words}\n"))
-}
-
-fn status(is_well: bool) -> StatusCode {
-    if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }

@@ -8,6 +8,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use control_plane::metrics::listener::Readiness;
 use datapath::Health;
 use tokio::sync::watch;
 
@@ -49,7 +50,8 @@ impl State {
 /// Keeps the [`State`].
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    state: watch::Sender<State>,
+    state: State,
+    readiness: watch::Sender<Readiness>,
     manager: Rc<Notifier>,
     heart: Option<Heart>,
 }
@@ -58,12 +60,13 @@ impl Liveness {
     /// Healthy until it is looked at.
     pub(crate) fn new(manager: Rc<Notifier>) -> Self {
         let heart = manager.watchdog_time().map(Heart::new);
-        Self { state: watch::Sender::new(State::default()), manager, heart }
+        let (state, readiness) = (State::default(), watch::Sender::new(Readiness::default()));
+        Self { state, readiness, manager, heart }
     }
 
     /// Follows the state.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
-        self.state.subscribe()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Readiness> {
+        self.readiness.subscribe()
     }
 
     /// Takes over what the data plane says now.
@@ -71,7 +74,7 @@ impl Liveness {
         if health.is_healthy() && self.heart.as_mut().is_some_and(|heart| heart.beats(now)) {
             self.manager.heartbeat();
         }
-        if self.state.borrow().health == health {
+        if self.state.health == health {
             return;
         }
         match &health {
@@ -79,22 +82,28 @@ impl Liveness {
             unhealthy => tracing::error!(why = %unhealthy, "the forwarder is unhealthy"),
         }
         self.manager.status(&health.to_string());
-        self.state.send_modify(|state| state.health = health);
+        self.change(|state| state.health = health);
     }
 
     /// The state now.
-    pub(crate) fn state(&self) -> State {
-        self.state.borrow().clone()
+    pub(crate) fn state(&self) -> &State {
+        &self.state
     }
 
     /// Ready from now on, if healthy.
     pub(crate) fn is_set_up(&mut self) {
-        self.state.send_modify(|state| state.set_up = true);
+        self.change(|state| state.set_up = true);
     }
 
     /// Not ready from now on.
     pub(crate) fn drain(&mut self) {
-        self.state.send_modify(|state| state.draining = true);
+        self.change(|state| state.draining = true);
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state);
+        let fault = (!self.state.health.is_healthy()).then(|| self.state.health.to_string());
+        self.readiness.send_replace(Readiness { forwarder_fault: fault, not_ready: self.state.why_not() });
     }
 }
 
@@ -134,30 +143,32 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_healthy_and_not_draining() {
+    fn ready_is_healthy_checked_and_not_draining() {
         let mut liveness = Liveness::new(Rc::default());
-        let state = liveness.subscribe();
-        assert!(!state.borrow().is_ready());
+        let readiness = liveness.subscribe();
+        assert!(!liveness.state().is_ready() && !readiness.borrow().not_ready.is_empty());
         liveness.is_set_up();
-        assert!(state.borrow().is_ready());
+        assert!(liveness.state().is_ready() && readiness.borrow().not_ready.is_empty());
         liveness.take(ill(), Instant::now());
-        assert!(!state.borrow().is_ready() && state.borrow().health == ill());
+        assert!(!liveness.state().is_ready() && liveness.state().health == ill());
+        assert!(readiness.borrow().forwarder_fault.is_some() && readiness.borrow().not_ready.len() == 1);
         liveness.take(Health::Healthy, Instant::now());
-        assert!(state.borrow().is_ready());
+        assert!(liveness.state().is_ready());
         liveness.drain();
-        assert!(!state.borrow().is_ready() && state.borrow().health.is_healthy());
+        assert!(!liveness.state().is_ready() && readiness.borrow().forwarder_fault.is_none());
+        assert_eq!(readiness.borrow().not_ready, ["draining"]);
     }
 
     #[test]
     fn followers_hear_of_changes_alone() {
         let mut liveness = Liveness::new(Rc::default());
-        let mut state = liveness.subscribe();
+        let mut readiness = liveness.subscribe();
         for (health, news) in
             [(Health::Healthy, false), (ill(), true), (ill(), false), (Health::Healthy, true)]
         {
             liveness.take(health, Instant::now());
-            assert_eq!(state.has_changed().unwrap(), news);
-            state.mark_unchanged();
+            assert_eq!(readiness.has_changed().unwrap(), news);
+            readiness.mark_unchanged();
         }
     }
 

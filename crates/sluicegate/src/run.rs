@@ -21,12 +21,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use control_plane::admin::command::Command;
-use control_plane::admin::view::{ConfigSource, Refusal, RefusalKind, ReloadReport};
+use control_plane::admin::command::{Answer, Command};
+use control_plane::admin::view::{BackendRow, ConfigSource, HealthView, Refusal, RefusalKind, ReloadReport};
 use control_plane::compile::{CompileError, Index, destinations, refresh_next_hops};
 use control_plane::config::{self, Config, Source as ConfigFile};
 use control_plane::controller::{Controller, Done, Side, changes};
-use control_plane::health::engine::{Event, Events, Health};
+use control_plane::health::engine::{Event, Events, Health, TargetReport};
 use control_plane::next_hop::{self, Wanted};
 use control_plane::standing::OverrideKey;
 use datapath::interface::{Interface, InterfaceError};
@@ -88,6 +88,14 @@ impl Signals {
 enum Finished {
     Loaded(Box<Result<Loaded, Refusal>>),
     Compiled(Box<Done>, bool),
+    Reported(Vec<TargetReport>, Wanting),
+}
+
+/// Whom a report of the health thread is for.
+#[derive(Debug)]
+enum Wanting {
+    Backends(Answer<Vec<BackendRow>>),
+    Health(Answer<HealthView>),
 }
 
 struct Balancer {
@@ -96,7 +104,7 @@ struct Balancer {
     next_hops: Arc<next_hop::Table>,
     live: Live,
     plane: DataPlane,
-    health: Health,
+    health: Arc<Health>,
     events: Events,
     way: Way,
     reloads: Reloads,
@@ -140,7 +148,7 @@ impl Balancer {
         let manager = Rc::new(Notifier::from_environment());
         let liveness = Liveness::new(Rc::clone(&manager));
         let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
-        let admin = admin::open(&config, &machine, orders, &liveness.subscribe()).await?;
+        let admin = admin::open(&config, &machine, orders, liveness.subscribe()).await?;
         let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
         let mut plane = plane;
         if let Err(error) = privileges::give_up(|| plane.steer().may_change()) {
@@ -159,7 +167,7 @@ impl Balancer {
             next_hops,
             live,
             plane,
-            health,
+            health: Arc::new(health),
             events,
             way,
             reloads: Reloads::default(),
@@ -364,6 +372,7 @@ impl Balancer {
                 Err(refusal) => self.end_reload(Err(refusal)),
             },
             Finished::Compiled(done, new) => self.take_compiled(*done, new),
+            Finished::Reported(reports, wanting) => self.tell_health(&reports, wanting),
         }
         self.advance();
     }

@@ -13,12 +13,13 @@ use control_plane::admin::view::{
 };
 use control_plane::config::{Source, digest_of};
 use control_plane::controller::{Controller, shown};
+use control_plane::health::engine::TargetReport;
 use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
 
-use super::Balancer;
 use super::flows::Filters;
 use super::reload::Origin;
+use super::{Balancer, Finished, Wanting};
 use crate::figures::{figures, of_service, of_slot};
 
 impl Balancer {
@@ -31,17 +32,8 @@ impl Balancer {
                 let threads = self.plane.counters();
                 _ = answer.send(self.controller.vip_rows(&snapshot, |id| of_service(threads, id.0)));
             }
-            Command::Backends(answer) => {
-                let (threads, health) = (self.plane.counters(), self.health.report());
-                let rows = self.controller.backend_rows(&snapshot, |slot| of_slot(threads, slot.0), &health);
-                _ = answer.send(rows);
-            }
-            Command::Health(answer) => {
-                _ = answer.send(HealthView {
-                    own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
-                    targets: Controller::health_rows(&self.health.report()),
-                })
-            }
+            Command::Backends(answer) => self.ask_health(Wanting::Backends(answer)),
+            Command::Health(answer) => self.ask_health(Wanting::Health(answer)),
             Command::Figures(answer) => _ = answer.send(figures(&mut self.plane, &snapshot)),
             Command::Backend { name, pool, action, answer } => {
                 let whom = (Arc::from(name.as_str()), pool.as_deref().map(Arc::from));
@@ -71,6 +63,30 @@ impl Balancer {
             other => tracing::warn!(?other, "an order that this version does not know"),
         }
         self.advance();
+    }
+
+    /// The health thread's report may take some milliseconds: it is awaited elsewhere.
+    fn ask_health(&self, wanting: Wanting) {
+        let (health, done) = (Arc::clone(&self.health), self.finished.0.clone());
+        tokio::task::spawn_blocking(move || {
+            let _ = done.send(Finished::Reported(health.report(), wanting)); // nobody listens: the balancer has ended
+        });
+    }
+
+    pub(super) fn tell_health(&self, reports: &[TargetReport], wanting: Wanting) {
+        match wanting {
+            Wanting::Backends(answer) => {
+                let (threads, snapshot) = (self.plane.counters(), self.live.current());
+                let rows = self.controller.backend_rows(&snapshot, |slot| of_slot(threads, slot.0), reports);
+                _ = answer.send(rows);
+            }
+            Wanting::Health(answer) => {
+                _ = answer.send(HealthView {
+                    own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
+                    targets: Controller::health_rows(reports),
+                });
+            }
+        }
     }
 
     fn put(

@@ -1,0 +1,115 @@
+//! What the repository ships for Prometheus and Grafana, held against the catalogue.
+//!
+//! Not here: whether a rule fires when it should (`config/alerts.test.yml`).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::catalogue::{self, Kind};
+
+const ALERTS: &str = include_str!("../../../../config/alerts.yml");
+const ALERT_TESTS: &str = include_str!("../../../../config/alerts.test.yml");
+const DASHBOARD: &str = include_str!("../../../../config/grafana-dashboard.json");
+
+/// Names of series, which for a histogram are three.
+fn series() -> BTreeSet<String> {
+    let names = catalogue::ALL.iter().flat_map(|metric| {
+        let parts: &[&str] =
+            if metric.kind == Kind::Histogram { &["_bucket", "_sum", "_count"] } else { &[""] };
+        parts.iter().map(|part| format!("{}{part}", metric.name))
+    });
+    names.collect()
+}
+
+/// Words of the product's prefix.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("sluicegate_")).map(str::to_owned).collect()
+}
+
+fn values<'a>(text: &'a str, key: &str) -> BTreeSet<&'a str> {
+    let rest = text.split(key).skip(1);
+    rest.filter_map(|rest| rest.split([',', '\n', ' ', '}']).find(|word| !word.is_empty())).collect()
+}
+
+#[test]
+fn alert_rules_use_metrics_that_exist() {
+    for text in [ALERTS, ALERT_TESTS] {
+        let unknown: Vec<_> = named(text).difference(&series()).cloned().collect();
+        assert!(!named(text).is_empty() && unknown.is_empty(), "{unknown:?}");
+    }
+}
+
+#[test]
+fn every_alert_rule_has_a_test() {
+    let (rules, tested) = (values(ALERTS, "alert: "), values(ALERT_TESTS, "alertname: "));
+    assert!(rules.len() >= 11, "{rules:?}");
+    assert_eq!(rules, tested);
+}
+
+#[test]
+fn alert_rules_name_drop_reasons_that_exist() {
+    let reasons: BTreeSet<&str> = forwarder::DropReason::ALL.iter().map(|reason| reason.name()).collect();
+    let left_out = ALERTS.split_once("reason!~\"").unwrap().1.split_once('"').unwrap().0;
+    for reason in left_out.split('|') {
+        assert!(reasons.contains(reason), "{reason}");
+    }
+}
+
+#[test]
+fn the_dashboard_uses_metrics_and_labels_that_exist() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let (mut expressions, mut formats) = (BTreeSet::new(), BTreeSet::new());
+    collect(&dashboard, &mut expressions, &mut formats);
+    let known = series();
+    for expression in &expressions {
+        let unknown: Vec<_> = named(expression).difference(&known).cloned().collect();
+        assert!(!named(expression).is_empty() && unknown.is_empty(), "{expression}: {unknown:?}");
+    }
+    assert!(expressions.len() >= 20, "{}", expressions.len());
+    let labels: BTreeSet<&str> = catalogue::ALL.iter().flat_map(|metric| metric.labels).copied().collect();
+    for label in formats.iter().flat_map(|format| format.split("{{").skip(1)) {
+        let label = label.split("}}").next().unwrap();
+        assert!(labels.contains(label) || ["instance", "le"].contains(&label), "{label}");
+    }
+}
+
+#[test]
+fn the_dashboards_panels_have_titles_descriptions_and_places_of_their_own() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        assert!(panel["title"].as_str().is_some_and(|title| !title.is_empty()), "{panel}");
+        assert!(panel["type"] == "row" || panel["description"].is_string(), "{panel}");
+        let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        for (x, y) in
+            (at("x")..at("x") + at("w")).flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y)))
+        {
+            assert!(x < 24 && taken.insert((x, y)), "{} overlaps at {x}, {y}", panel["title"]);
+        }
+    }
+    let ids: BTreeSet<u64> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), panels.len());
+}
+
+fn collect(value: &Value, expressions: &mut BTreeSet<String>, formats: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match (key.as_str(), value.as_str()) {
+                    ("expr" | "query" | "definition", Some(text)) if text != "prometheus" => {
+                        expressions.insert(text.to_owned());
+                    }
+                    ("legendFormat", Some(text)) => {
+                        formats.insert(text.to_owned());
+                    }
+                    _ => collect(value, expressions, formats),
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect(value, expressions, formats)),
+        _ => {}
+    }
+}

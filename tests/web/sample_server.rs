@@ -1,0 +1,80 @@
+//! The status page over the sample answers, which a test may change while the page is shown.
+//!
+//! The page and its headers are the product's; the answers stand in `admin/page/sample`, whose shape the control plane tests.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use control_plane::admin::page;
+use serde_json::Value;
+use testbed::Namespace;
+
+/// The answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Samples {
+    pub(crate) status: Value,
+    pub(crate) vips: Value,
+    pub(crate) backends: Value,
+    pub(crate) health: Value,
+    pub(crate) counters: Value,
+}
+
+type Shared = Arc<Mutex<Samples>>;
+
+/// A running server. Dropping it ends it.
+pub(crate) struct SampleServer {
+    pub(crate) origin: String,
+    samples: Shared,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl SampleServer {
+    pub(crate) fn start(ns: &Namespace) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = ns.run(|| TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let origin = format!("http://{}/", listener.local_addr().unwrap());
+        let samples = Arc::new(Mutex::new(Samples::shipped()));
+        let app = Router::new()
+            .route("/v1/status", answer(|samples| &samples.status))
+            .route("/v1/vips", answer(|samples| &samples.vips))
+            .route("/v1/backends", answer(|samples| &samples.backends))
+            .route("/v1/health", answer(|samples| &samples.health))
+            .route("/counters", answer(|samples| &samples.counters))
+            .merge(page::router())
+            .with_state(Arc::clone(&samples));
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            axum::serve(listener, app).await
+        });
+        Self { origin, samples, _runtime: runtime }
+    }
+
+    /// Changes what is answered from now on.
+    pub(crate) fn change(&self, edit: impl FnOnce(&mut Samples)) {
+        edit(&mut self.samples.lock().unwrap());
+    }
+}
+
+impl Samples {
+    fn shipped() -> Self {
+        let read = |text| serde_json::from_str(text).unwrap();
+        Self {
+            status: read(include_str!("../../crates/control-plane/src/admin/page/sample/status.json")),
+            vips: read(include_str!("../../crates/control-plane/src/admin/page/sample/vips.json")),
+            backends: read(include_str!("../../crates/control-plane/src/admin/page/sample/backends.json")),
+            health: read(include_str!("../../crates/control-plane/src/admin/page/sample/health.json")),
+            counters: read(include_str!("../../crates/control-plane/src/admin/page/sample/counters.json")),
+        }
+    }
+}
+
+fn answer(pick: fn(&Samples) -> &Value) -> axum::routing::MethodRouter<Shared> {
+    get(
+        move |State(samples): State<Shared>| async move { axum::Json(pick(&samples.lock().unwrap()).clone()) },
+    )
+}
