@@ -1,5 +1,7 @@
 //! The command line against the admin API over a real Unix socket; the control loop behind it is played by the test.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
