@@ -1,6 +1,6 @@
 //! The command line against the admin API over a real Unix socket; the control loop behind it is played by the test.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -2,7 +2,7 @@
 //!
 //! No root: connections are Unix sockets in a temporary folder, or TCP on 127.0.0.1 with a port of the kernel's choice.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bounds;
 mod document;
