@@ -215,7 +215,9 @@ fn read_response(input: &mut impl BufRead, local: SocketAddr, peer: SocketAddr) 
             "X-Backend" => value.clone_into(&mut response.backend),
             "X-Client" => response.client_seen = value.parse().ok(),
             "X-Server" => response.server_seen = value.parse().ok(),
-            "Content-Length" => length = value.parse().map_err(|_| Failure::NotHttp(line.clone()))?,
+            name if name.eq_ignore_ascii_case("Content-Length") => {
+                length = value.parse().map_err(|_| Failure::NotHttp(line.clone()))?
+            }
             _ => {}
         }
     }

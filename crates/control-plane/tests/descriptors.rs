@@ -88,7 +88,7 @@ fn kinds(port: u16) -> [CheckKind; 7] {
 }
 
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    std::fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
 
 fn tasks() -> usize {
