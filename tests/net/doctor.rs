@@ -79,8 +79,8 @@ fn each_fault_of_the_machine_is_found_and_mended_by_the_command_that_is_given() 
     let errors: Vec<_> = findings(&well).into_iter().filter(|finding| finding["level"] == "error").collect();
     assert_eq!((well.code, errors), (Some(0), vec![]), "{}", well.out);
     for (fault, id, level, words) in [
-        ("sysctl -w net.ipv4.conf.lb0.rp_filter=1", "rp-filter", "warning", "strict on lb0"),
         ("sysctl -w net.ipv4.conf.all.rp_filter=1", "rp-filter", "warning", "strict on lb0"),
+        ("sysctl -w net.ipv4.conf.lb0.rp_filter=1", "rp-filter", "warning", "strict on lb0"),
         ("ip address add 203.0.113.10/32 dev lo", "local-vip", "error", "203.0.113.10/32 on lo"),
         ("ip address add 203.0.113.1/24 dev lo", "local-vip", "error", "203.0.113.1/24 on lo"),
         ("ip address add 2001:db8:f::10/128 dev lo nodad", "local-vip", "error", "2001:db8:f::10/128 on lo"),

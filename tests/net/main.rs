@@ -14,6 +14,7 @@ mod next_hop;
 mod offline;
 mod own_traffic;
 mod path;
+mod probe;
 mod queues;
 mod refusals;
 mod reload;

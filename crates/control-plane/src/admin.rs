@@ -1,11 +1,25 @@
-//! The admin API: what an operator asks of a running balancer, and what it answers.
+//! The admin API: what an operator asks of a running balancer, and what it answers, over HTTP.
 //!
-//! `command`: a question, with the way back for its answer. `view`: answers as JSON, names stable.
-//! Not here: what is done about a question; whoever owns the balancer receives [`Command`]s and answers them.
+//! In: connections on a Unix socket, or on TCP with mutual TLS. Out: [`Command`]s to whoever owns the balancer, who
+//! answers them; JSON back to the operator. Rooms: `command` and `view` (the messages), `routes` and `handlers` (HTTP to
+//! messages), `guard` (what no request may exceed), `server` and `paced` (connections and their limits), `socket`, `tls`.
+//! Not here: what is done about a command; metrics, whose routes are handed in.
+//! Invariant: a client that stops in the middle of anything costs nothing in the end.
 
 pub mod command;
+mod guard;
+mod handlers;
+mod paced;
+mod refuse;
 pub mod page;
+pub mod routes;
+pub mod server;
+pub mod socket;
+pub mod tls;
 pub mod view;
 
 pub use command::{Answer, BackendAction, Command, FlowQuery};
+pub use routes::{Rules, router};
+pub use server::{Door, Limits, serve};
+pub use socket::Socket;
 pub use view::{Refusal, RefusalKind};

@@ -1,77 +1,62 @@
-//! The admin socket: HTTP over a Unix socket, read-only in this version.
+//! The doors of the admin API, as the configuration has them.
 //!
-//! In: requests. Out: `GET /counters`, as JSON; `GET /healthz` and `GET /readyz`, 200 or 503 with the reason. The run loop
-//! owns the data plane; a question for it is a message. Health is watched: its answer does not wait for the loop.
-
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+//! In: `[admin]`; whom orders go to; what is known of liveness. Out: listeners at work, until [`Doors`] is dropped.
+//! `/healthz` and `/readyz` watch: their answers do not wait for the run loop.
 
 use anyhow::Context;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use control_plane::admin::command::Command;
-use nix::sys::stat::{Mode, umask};
-use tokio::net::UnixListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use control_plane::admin::{Command, Door, Limits, Rules, Socket, router, serve, socket, tls};
+use control_plane::compile::find_machine;
+use control_plane::config::Config;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::liveness::State as Liveness;
 
-/// The socket's file; removed when it is dropped.
+/// Listeners, which end when it is dropped; the socket's file goes with it.
 #[derive(Debug)]
-pub(crate) struct Socket(PathBuf);
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // Gone already is as good.
-        let _ = std::fs::remove_file(&self.0);
-    }
+pub(crate) struct Doors {
+    _socket: Option<Socket>,
+    _listeners: JoinSet<std::convert::Infallible>,
 }
 
-/// Listens at `path` with permissions `mode`. A socket that a killed process left is replaced; one that answers is not.
-pub(crate) fn listen(
-    path: &Path,
-    mode: u32,
-    questions: mpsc::Sender<Command>,
-    liveness: watch::Receiver<Liveness>,
-) -> anyhow::Result<Socket> {
-    let at = || format!("admin socket {}", path.display());
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        anyhow::ensure!(
-            std::os::unix::net::UnixStream::connect(path).is_err(),
-            "{}: another process answers there; is a balancer running already?",
-            at()
-        );
-        std::fs::remove_file(path).with_context(at)?;
+/// Opens every door of `machine`; `None`: the balancer can't be asked.
+pub(crate) async fn open(
+    config: &Config,
+    machine: &str,
+    orders: mpsc::Sender<Command>,
+    liveness: &watch::Receiver<Liveness>,
+) -> anyhow::Result<Option<Doors>> {
+    let admin = config.admin();
+    let router = router(orders, Rules { put: admin.put() }, watched(liveness));
+    let mut listeners = JoinSet::new();
+    let mut file = None;
+    if let Some(path) = admin.socket() {
+        let group = path.group().map(AsRef::as_ref);
+        let (socket, listener) = socket::listen(path.path(), path.mode(), group)?;
+        listeners.spawn(serve(Door::Unix(listener), router.clone(), Limits::default()));
+        file = Some(socket);
     }
-    // Nobody may connect between bind and chmod.
-    let usual = umask(Mode::all());
-    let bound = UnixListener::bind(path);
-    umask(usual);
-    let listener = bound.with_context(at)?;
-    let socket = Socket(path.to_owned());
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(at)?;
-    let watched =
-        Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(liveness);
-    let router = Router::new().route("/counters", get(counters)).with_state(questions).merge(watched);
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the admin socket has ended");
+    if let Some(tcp) = admin.tcp() {
+        let acceptor = tls::acceptor(tcp.certificates(), tcp.key().pem(), tcp.client_ca())?;
+        let machine = find_machine(config, machine)?;
+        for &address in tcp.listen().iter().filter(|address| config.listens(machine, **address)) {
+            let listener =
+                TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
+            let door = Door::Tls(listener, acceptor.clone());
+            listeners.spawn(serve(door, router.clone(), Limits::default()));
         }
-    });
-    Ok(socket)
+    }
+    Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))
 }
 
-async fn counters(State(questions): State<mpsc::Sender<Command>>) -> Response {
-    let (ask, answer) = oneshot::channel();
-    if questions.send(Command::Figures(ask)).await.is_ok()
-        && let Ok(figures) = answer.await
-    {
-        return axum::Json(figures).into_response();
-    }
-    (StatusCode::SERVICE_UNAVAILABLE, "the balancer is stopping").into_response()
+fn watched(liveness: &watch::Receiver<Liveness>) -> Router {
+    let routes = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
+    routes.with_state(liveness.clone())
 }
 
 /// Whether the forwarder works. A drain is no illness.
@@ -83,8 +68,7 @@ async fn healthz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCo
 /// Whether traffic should be sent here.
 async fn readyz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
     let liveness = liveness.borrow();
-    let why_not = liveness.why_not();
-    let words = if why_not.is_empty() { "ready".to_owned() } else { why_not.join("; ") };
+    let words = if liveness.draining { "draining".to_owned() } else { liveness.health.to_string() };
     (status(liveness.is_ready()), format!("{words}\n"))
 }
 

@@ -152,28 +152,7 @@ fn of_problems(problems: &Problems) -> Vec<Finding> {
 
 fn print(machine: &str, findings: &[Finding], facts: Option<&Facts>) {
     if let Some(facts) = facts {
-        println!(
-            "machine {machine}: kernel {}, processors {}",
-            facts.host.kernel,
-            machine::ranges(&facts.host.cpus)
-        );
-        for (interface, hardware) in facts.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
-            let said = |known: Option<bool>| match known {
-                Some(true) => "yes",
-                Some(false) => "no",
-                None => "not known",
-            };
-            println!(
-                "{}: driver {}, {} of {} queues, MTU {}, native XDP {}, zero-copy {}",
-                interface.name,
-                interface.driver,
-                interface.queues,
-                interface.max_queues,
-                interface.mtu_bytes,
-                said(hardware.xdp.native),
-                said(hardware.xdp.zero_copy),
-            );
-        }
+        print_facts(machine, facts);
     }
     for finding in findings {
         println!("\n{} [{}] {}", level(finding.severity), finding.id, finding.what);
@@ -186,7 +165,29 @@ fn print(machine: &str, findings: &[Finding], facts: Option<&Facts>) {
         }
     }
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
-    println!("\n{errors} errors, {} warnings", findings.len() - errors);
+    println!("\nerrors: {errors}, warnings: {}", findings.len() - errors);
+}
+
+fn print_facts(machine: &str, facts: &Facts) {
+    let Facts { host, interfaces, .. } = facts;
+    println!("machine {machine}: kernel {}, processors {}", host.kernel, machine::ranges(&host.cpus));
+    let said = |known: Option<bool>| match known {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "not known",
+    };
+    for (interface, hardware) in interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
+        println!(
+            "{}: driver {}, {} of {} queues, MTU {}, native XDP {}, zero-copy {}",
+            interface.name,
+            interface.driver,
+            interface.queues,
+            interface.max_queues,
+            interface.mtu_bytes,
+            said(hardware.xdp.native),
+            said(hardware.xdp.zero_copy),
+        );
+    }
 }
 
 /// Schema 1. Keys may be added to it, and none changes its meaning or goes.

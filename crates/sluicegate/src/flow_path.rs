@@ -1,13 +1,17 @@
 //! `sluicegate where`: which backend a flow would go to, and why, by the very function that packets go through.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use control_plane::admin::view::WhereView;
 use control_plane::compile::compile_file;
 use forwarder::{Decision, Flow, HashPolicy, Service, Snapshot};
 use serde_json::{Value, json};
 
+use crate::client::{Client, Reach};
+use crate::table::{Table, ago, or_dash, print_json};
 use crate::{Source, config_check};
 
 /// The flow.
@@ -24,6 +28,12 @@ pub(crate) struct Arguments {
     protocol: u8,
     #[command(flatten)]
     from: Source,
+    /// Ask every packet thread of the running balancer, whose connection tables go before the choice.
+    #[arg(long, conflicts_with_all = ["config", "machine"])]
+    live: bool,
+    /// The admin socket of the running balancer.
+    #[arg(long, value_name = "PATH", requires = "live")]
+    socket: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -41,6 +51,9 @@ fn protocol(text: &str) -> Result<u8, String> {
 
 /// Prints the answer. 1 when no backend would get the flow.
 pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.live {
+        return ask(arguments);
+    }
     let config = config_check::load(&arguments.from.config)?;
     let machine = match &arguments.from.machine {
         Some(name) => name.clone(),
@@ -61,6 +74,36 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         print_words(arguments, &explained);
     }
     let found = matches!(decision, Decision::Chosen { .. });
+    Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// As the packet threads say.
+fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let client = Client::new(&Reach { socket: arguments.socket.clone(), config: None })?;
+    let Arguments { source, destination, protocol, .. } = arguments;
+    let path = format!("/v1/where?source={source}&destination={destination}&protocol={protocol}");
+    let view: WhereView = client.get(&path)?;
+    if arguments.json {
+        print_json(&view)?;
+    } else {
+        let mut table = Table::new([">thread", "verdict", "service", "chosen", "tracked", "state", ">idle"]);
+        for row in &view.threads {
+            let tracked = row.tracked.as_ref();
+            table.row([
+                row.thread.to_string(),
+                row.verdict.clone(),
+                or_dash(row.service.as_deref()),
+                row.backend
+                    .as_ref()
+                    .map_or_else(|| "-".to_owned(), |found| format!("{} at {}", found.name, found.address)),
+                or_dash(tracked.and_then(|flow| flow.backend.as_deref())),
+                or_dash(tracked.map(|flow| flow.state.as_str())),
+                tracked.map_or_else(|| "-".to_owned(), |flow| ago(flow.idle_seconds)),
+            ]);
+        }
+        table.print();
+    }
+    let found = view.threads.iter().any(|row| row.verdict == "forward");
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,26 +1,33 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! Rooms: `run` (the balancer, wired from both planes), `admin` (its socket), `figures`, `liveness`, `notify` (the service
-//! manager), `privileges`, `shutdown`, `config_check`, `doctor`, `flow_path` (`where`), `offline` (`replay`), `probe`,
-//! `backend` (`decap`), `logging`.
+//! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
+//! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `operate`,
+//! `live_config`, `top`, whose rows `table` prints; `config_check`, `doctor`, `probe`, `flow_path` (`where`), `offline`
+//! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
 
 mod admin;
 mod backend;
+mod client;
 mod config_check;
 mod doctor;
 mod figures;
 mod flow_path;
+mod live_config;
 mod liveness;
 mod logging;
 mod notify;
 mod offline;
+mod operate;
 mod privileges;
 mod probe;
 mod run;
 mod shutdown;
+mod status;
+mod table;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +51,23 @@ enum Verb {
     Config(ConfigVerb),
     /// Look at the machine before it carries traffic: what is wrong, why it matters, which command mends it.
     Doctor(doctor::Arguments),
-    /// Say which backend a flow would go to, and why, from the file alone.
+    /// How the running balancer is; 1 when traffic would not be served, or something is wrong.
+    Status(status::Arguments),
+    /// Rates of the running balancer, live.
+    Top(top::Arguments),
+    /// Backends of the running balancer, and an operator's orders to them.
+    #[command(subcommand)]
+    Backend(operate::BackendVerb),
+    /// VIPs of the running balancer.
+    #[command(subcommand)]
+    Vip(operate::VipVerb),
+    /// Health checks of the running balancer.
+    #[command(subcommand)]
+    Health(operate::HealthVerb),
+    /// Tracked flows of the running balancer.
+    #[command(subcommand)]
+    Flow(operate::FlowVerb),
+    /// Say which backend a flow would go to, and why: from the file alone, or by the running balancer.
     Where(flow_path::Arguments),
     /// Run a capture through the same pipeline, offline.
     Replay(offline::Arguments),
@@ -58,6 +81,12 @@ enum Verb {
 enum ConfigVerb {
     /// Report every problem of a file at once, with line, field, what was found and what is allowed.
     Check(config_check::Arguments),
+    /// Print the configuration that is in force in the running balancer.
+    Get(live_config::Of),
+    /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
+    Put(live_config::Put),
+    /// Have the running balancer read its file again.
+    Reload(live_config::Of),
 }
 
 /// Which configuration, and which machine of it.
@@ -88,6 +117,15 @@ fn main() -> ExitCode {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
+        Verb::Config(ConfigVerb::Get(of)) => live_config::get(&of),
+        Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),
+        Verb::Config(ConfigVerb::Reload(of)) => live_config::reload(&of),
+        Verb::Status(arguments) => status::status(&arguments),
+        Verb::Top(arguments) => top::top(&arguments),
+        Verb::Backend(verb) => operate::backend(&verb),
+        Verb::Vip(verb) => operate::vip(&verb),
+        Verb::Health(verb) => operate::health(&verb),
+        Verb::Flow(verb) => operate::flow(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
@@ -95,6 +133,6 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         eprintln!("sluicegate: {error:#}");
-        ExitCode::FAILURE
+        client::exit_code(&error)
     })
 }

@@ -43,11 +43,12 @@ use self::next_hops::{merge, wanted, watch_next_hops};
 use self::reload::{Loaded, Origin, Reloads};
 use self::settings::{only_interface, settings};
 use self::tunnel::Way;
+use crate::admin::{self, Doors};
 use crate::figures::figures;
 use crate::liveness::{self, Liveness};
 use crate::notify::Notifier;
 use crate::shutdown::Drain;
-use crate::{Source, admin, config_check, doctor, logging, privileges};
+use crate::{Source, config_check, doctor, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
@@ -115,7 +116,7 @@ struct Balancer {
     wanted: watch::Sender<Wanted>,
     found: mpsc::Receiver<next_hop::Table>,
     commands: mpsc::Receiver<Command>,
-    admin: Option<admin::Socket>,
+    admin: Option<Doors>,
     max_vips: u32,
     manager: Rc<Notifier>,
     liveness: Liveness,
@@ -139,10 +140,7 @@ impl Balancer {
         let manager = Rc::new(Notifier::from_environment());
         let liveness = Liveness::new(Rc::clone(&manager));
         let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
-        let admin = match config.admin().socket() {
-            Some(socket) => Some(admin::listen(socket.path(), socket.mode(), orders, liveness.subscribe())?),
-            None => None,
-        };
+        let admin = admin::open(&config, &machine, orders, &liveness.subscribe()).await?;
         let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
         let mut plane = plane;
         if let Err(error) = privileges::give_up(|| plane.steer().may_change()) {

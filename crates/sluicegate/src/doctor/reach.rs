@@ -3,7 +3,7 @@
 //! In: addresses, and the longest packet that each needs. Out: [`Reach`]. Not here: what follows from it.
 //! Invariant: a bounded number of rounds, each of a bounded time, whatever answers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -54,19 +54,21 @@ fn open(ipv4: bool, sources: &[IpAddr]) -> io::Result<Pinger> {
 /// One request each, of these sizes: what was answered. Twice, since a packet may be lost.
 fn round(pinger: &Pinger, sequence: &mut u16, sizes: &[(IpAddr, u32)]) -> BTreeSet<IpAddr> {
     let mut answered = BTreeSet::new();
+    // The kernel may have to look for neighbours first.
+    let patience = if *sequence == 0 { FIRST_PATIENCE } else { PATIENCE };
     for _ in 0..ATTEMPTS {
-        let mut sent = HashMap::new();
+        let mut sent = HashSet::new();
         let missing = sizes.iter().filter(|(to, _)| !answered.contains(to)).collect::<Vec<_>>();
         for burst in missing.chunks(BURST) {
             for (to, size) in burst {
                 *sequence = sequence.wrapping_add(1);
                 if pinger.send(*to, *sequence, *size as usize).is_ok() {
-                    sent.insert((*to, *sequence), ());
+                    sent.insert((*to, *sequence));
                 }
             }
             listen(pinger, BETWEEN_BURSTS, &mut sent, &mut answered);
         }
-        listen(pinger, PATIENCE, &mut sent, &mut answered);
+        listen(pinger, patience, &mut sent, &mut answered);
         if answered.len() == sizes.len() {
             break;
         }
@@ -78,14 +80,14 @@ fn round(pinger: &Pinger, sequence: &mut u16, sizes: &[(IpAddr, u32)]) -> BTreeS
 fn listen(
     pinger: &Pinger,
     patience: Duration,
-    sent: &mut HashMap<(IpAddr, u16), ()>,
+    sent: &mut HashSet<(IpAddr, u16)>,
     answered: &mut BTreeSet<IpAddr>,
 ) {
     let end = Instant::now() + patience;
     while !sent.is_empty() {
         let left = end.saturating_duration_since(Instant::now());
         let Ok(Some(reply)) = pinger.receive(left) else { return };
-        if sent.remove(&reply).is_some() {
+        if sent.remove(&reply) {
             answered.insert(reply.0);
         }
     }
@@ -134,7 +136,8 @@ const SMALL_V4: u32 = 576;
 const SMALL_V6: u32 = 1_280;
 const ATTEMPTS: usize = 2;
 /// The kernel asks for a neighbour once a second.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+const FIRST_PATIENCE: Duration = Duration::from_millis(1_500);
+const PATIENCE: Duration = Duration::from_millis(400);
 /// Requests in flight at once: their answers fit a socket's buffer.
 const BURST: usize = 64;
 const BETWEEN_BURSTS: Duration = Duration::from_millis(5);

@@ -26,13 +26,15 @@ pub enum RefusalKind {
     Conflict,
     /// 412: what is in force is not what `If-Match` names.
     Stale,
+    /// 428: the order must say by `If-Match` what it replaces.
+    Unconditional,
     /// 422: the configuration has problems.
     Invalid,
     /// 403: the configuration does not allow it.
     Forbidden,
     /// 503: not now.
     Unavailable,
-    /// 400, 405, 408, 413 or 428: the request itself is wrong.
+    /// 400, 405, 408 or 413: the request itself is wrong.
     BadRequest,
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::Event;
 use super::flights::{Ready, lock};
+use super::registry::Difference;
 use super::target::{HealthState, TargetKey, TargetReport, Watched};
 
 /// A target as it is watched.
@@ -57,7 +58,7 @@ impl Exchange {
     }
 
     /// Hands over what changed.
-    pub(super) fn change(&self, changes: Vec<(u32, Option<Arc<Spec>>)>, added: usize) {
+    pub(super) fn change(&self, changes: Difference, added: usize) {
         let mut inbox = lock(&self.inbox);
         if inbox.closed {
             return;
@@ -69,7 +70,7 @@ impl Exchange {
     }
 
     /// At most `most` changes, and whether there are more.
-    pub(super) fn take_changes(&self, most: usize) -> (Vec<(u32, Option<Arc<Spec>>)>, bool) {
+    pub(super) fn take_changes(&self, most: usize) -> (Difference, bool) {
         let mut inbox = lock(&self.inbox);
         let taken = std::iter::from_fn(|| inbox.changes.pop_first()).take(most).collect();
         (taken, !inbox.changes.is_empty())

@@ -20,7 +20,7 @@ pub(super) struct Registry {
     serial: u64,
 }
 
-/// What to do to the running set.
+/// What to do to the running set: under a number a target, or none any more.
 pub(super) type Difference = Vec<(u32, Option<Arc<Spec>>)>;
 
 impl Registry {

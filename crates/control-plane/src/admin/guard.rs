@@ -1,0 +1,77 @@
+//! What every request goes through: its body is read whole, within limits; who ordered what is logged.
+//!
+//! In: any request. Out: one whose body is in memory, or a refusal.
+//! Invariant: a handler never waits for a client.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::command::CONFIG_BYTES;
+use super::refuse::bad;
+use super::routes::{Desk, PUT_CONFIG};
+use super::server::Peer;
+use super::view::{Refusal, RefusalKind};
+
+pub(super) async fn guard(State(desk): State<Desk>, request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    if matches!(method, Method::GET | Method::HEAD) {
+        return admit(&desk, request, next).await;
+    }
+    let peer = request.extensions().get::<Peer>().map_or_else(|| "?".to_owned(), Peer::to_string);
+    let response =
+        if from_another_site(request.headers()) { foreign() } else { admit(&desk, request, next).await };
+    // Operators' orders are few: each leaves a line.
+    tracing::info!(%peer, %method, path, status = response.status().as_u16(), "admin order");
+    response
+}
+
+async fn admit(desk: &Desk, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let large = parts.method == Method::PUT && parts.uri.path() == PUT_CONFIG;
+    let limit = if large { CONFIG_BYTES } else { USUAL_BYTES };
+    let _room = match large.then(|| desk.large_bodies.try_acquire()) {
+        Some(Err(_)) => {
+            let message = "another configuration is being put: try again";
+            return Refusal::new(RefusalKind::Unavailable, message).into_response();
+        }
+        Some(Ok(permit)) => Some(permit),
+        None => None,
+    };
+    match read(&parts.headers, body, limit).await {
+        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(response) => response,
+    }
+}
+
+async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Response> {
+    let too_large = || bad(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {limit} bytes at most"));
+    let told = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if told.is_some_and(|told| told > limit as u64) {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(BODY_WITHIN, to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        // Too large, or broken off: then nobody reads the answer.
+        Ok(Err(_)) => Err(too_large()),
+        Err(_) => Err(bad(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
+    }
+}
+
+/// A browser that holds a client certificate would carry orders of any page that it shows: it names that page's origin.
+fn from_another_site(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
+    let host = text(header::HOST).unwrap_or_default();
+    text(header::ORIGIN).is_some_and(|origin| origin.split_once("://").is_none_or(|(_, site)| site != host))
+}
+
+fn foreign() -> Response {
+    Refusal::new(RefusalKind::Forbidden, "orders from another site's page are refused").into_response()
+}
+
+const USUAL_BYTES: usize = 64 << 10;
+const BODY_WITHIN: Duration = Duration::from_secs(10);

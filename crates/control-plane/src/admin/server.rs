@@ -1,0 +1,158 @@
+//! Connections: accepted up to a number, served within limits, ended in time.
+//!
+//! In: a [`Door`] and a router. Out: HTTP/1.1. Each door has its own room, so that strangers at one keep nobody from another.
+//! Not here: what a request means (`handlers`), how long its body may be (`guard`).
+//! Invariant: at most [`Limits::connections`] at a door, and none lives longer than `life` and `farewell` together.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::paced::Paced;
+
+/// Where clients come in.
+pub enum Door {
+    /// The Unix socket; its file's permissions say who may.
+    Unix(UnixListener),
+    /// TCP; who has a certificate of the clients' CA may.
+    Tls(TcpListener, TlsAcceptor),
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(listener) => f.debug_tuple("Unix").field(listener).finish(),
+            Self::Tls(listener, _) => f.debug_tuple("Tls").field(listener).finish_non_exhaustive(),
+        }
+    }
+}
+
+/// What a client may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time; more wait in the kernel.
+    pub connections: usize,
+    /// For the TLS handshake, and for the head of each request.
+    pub head: Duration,
+    /// For each step of reading the answer.
+    pub reading: Duration,
+    /// A connection serves no new request after so long.
+    pub life: Duration,
+    /// It is cut off so long after that.
+    pub farewell: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 64,
+            head: Duration::from_secs(10),
+            reading: Duration::from_secs(10),
+            life: Duration::from_secs(300),
+            farewell: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Who is at the other end, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer {
+    Unix { user: Option<u32> },
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { user: Some(user) } => write!(f, "uid {user}"),
+            Self::Unix { user: None } => f.write_str("uid ?"),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Serves `router` at `door`, until dropped. Connections that are open then go on to their end.
+pub async fn serve(door: Door, router: Router, limits: Limits) -> Infallible {
+    let room = Arc::new(Semaphore::new(limits.connections));
+    loop {
+        // Before the accept: who finds no room costs no descriptor.
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { std::future::pending().await };
+        if let Err(error) = accept(&door, &router, limits, permit).await {
+            // The client has gone, or descriptors are short: neither ends the door.
+            tracing::debug!(%error, "admin: a connection was not accepted");
+            sleep(AFTER_ERROR).await;
+        }
+    }
+}
+
+async fn accept(
+    door: &Door,
+    router: &Router,
+    limits: Limits,
+    permit: OwnedSemaphorePermit,
+) -> io::Result<()> {
+    let router = router.clone();
+    match door {
+        Door::Unix(listener) => {
+            let (stream, _) = listener.accept().await?;
+            let user = stream.peer_cred().ok().map(|credentials| credentials.uid());
+            spawn(permit, async move { converse(stream, Peer::Unix { user }, router, limits).await });
+        }
+        Door::Tls(listener, acceptor) => {
+            let (stream, address) = listener.accept().await?;
+            let handshake = acceptor.accept(stream);
+            spawn(permit, async move {
+                match timeout(limits.head, handshake).await {
+                    Ok(Ok(stream)) => converse(stream, Peer::Tcp(address), router, limits).await,
+                    Ok(Err(error)) => tracing::debug!(%error, peer = %address, "admin: no TLS"),
+                    Err(_) => tracing::debug!(peer = %address, "admin: no TLS in time"),
+                }
+            });
+        }
+    }
+    Ok(())
+}
+
+fn spawn(permit: OwnedSemaphorePermit, conversation: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(async move {
+        conversation.await;
+        drop(permit);
+    });
+}
+
+async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = TowerToHyperService::new(router.layer(Extension(peer)));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(BUFFER_BYTES)
+        .serve_connection(TokioIo::new(Paced::new(stream, limits.reading)), service);
+    let mut connection = pin!(connection);
+    // How a conversation ends is the client's affair.
+    if timeout(limits.life, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(limits.farewell, connection).await;
+    }
+}
+
+const AFTER_ERROR: Duration = Duration::from_millis(50);
+/// The head of a request fits into it, or is refused.
+const BUFFER_BYTES: usize = 64 << 10;

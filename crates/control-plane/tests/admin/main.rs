@@ -1,0 +1,9 @@
+//! The admin API against a control loop that is played by the test.
+//!
+//! No root: connections are Unix sockets in a temporary folder, or TCP on 127.0.0.1 with a port of the kernel's choice.
+
+mod bounds;
+mod document;
+mod mock;
+mod requests;
+mod tls;

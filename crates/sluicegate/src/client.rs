@@ -1,0 +1,179 @@
+//! The operator's side of the admin API: HTTP over the Unix socket of a running balancer.
+//!
+//! In: a request. Out: the answer as its type, or why there is none, which is also the exit code.
+//! Not here: what the verbs print.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use control_plane::admin::Refusal;
+use control_plane::config;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+/// Which balancer, and how to print.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Reach {
+    /// The admin socket of the running balancer.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Take the socket's path from this configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Nobody answers at the socket.
+    NoDaemon(String),
+    /// The balancer says no.
+    Refused(Refusal),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDaemon(why) => write!(f, "no balancer answers: {why}"),
+            Self::Refused(refusal) => {
+                f.write_str(&refusal.message)?;
+                for problem in &refusal.problems {
+                    write!(f, "\n{}:", problem.file)?;
+                    if let (Some(line), Some(column)) = (problem.line, problem.column) {
+                        write!(f, "{line}:{column}:")?;
+                    }
+                    write!(f, " {}: {}:", problem.severity, problem.field)?;
+                    write!(f, " found {}, allowed {}", problem.found, problem.allowed)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The exit code that an error of a verb ends with.
+pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref::<Failure>() {
+        Some(Failure::NoDaemon(_)) => ExitCode::from(NO_DAEMON),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// A balancer that can be asked.
+#[derive(Debug)]
+pub(crate) struct Client {
+    socket: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// Does not connect yet: each request has a connection of its own.
+    pub(crate) fn new(reach: &Reach) -> anyhow::Result<Self> {
+        let socket = match (&reach.socket, &reach.config) {
+            (Some(path), _) => path.clone(),
+            (None, Some(file)) => socket_of(file)?,
+            (None, None) => DEFAULT_SOCKET.into(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { socket, runtime })
+    }
+
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.send(Request::get(path), Bytes::new())
+    }
+
+    pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
+        self.send(Request::post(path), serde_json::to_vec(body)?.into())
+    }
+
+    pub(crate) fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.send(Request::delete(path), Bytes::new())
+    }
+
+    pub(crate) fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        if_match: &str,
+        body: String,
+    ) -> anyhow::Result<T> {
+        self.send(Request::put(path).header(header::IF_MATCH, if_match), body.into())
+    }
+
+    fn send<T: DeserializeOwned>(
+        &self,
+        request: hyper::http::request::Builder,
+        body: Bytes,
+    ) -> anyhow::Result<T> {
+        let request = request.header(header::HOST, HOST).body(Full::new(body))?;
+        let no_daemon = |why: &dyn fmt::Display| {
+            anyhow::Error::new(Failure::NoDaemon(format!("{}: {why}", self.socket.display())))
+        };
+        let exchange = async { tokio::time::timeout(PATIENCE, exchange(&self.socket, request)).await };
+        let (status, body) = match self.runtime.block_on(exchange) {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(no_daemon(&format!("{error:#}"))),
+            Err(_) => return Err(no_daemon(&"no answer in time")),
+        };
+        if status.is_success() {
+            return serde_json::from_slice(&body).context("an answer of another version");
+        }
+        let refusal: Refusal = serde_json::from_slice(&body)
+            .with_context(|| format!("an answer of another version, with status {status}"))?;
+        Err(Failure::Refused(refusal).into())
+    }
+}
+
+async fn exchange(
+    socket: &Path,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<(hyper::StatusCode, Bytes)> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends with the exchange: its errors come back from the request.
+    let carried = tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    carried.abort();
+    Ok((status, body))
+}
+
+fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
+    // An operator may look without being able to read the cluster's secrets.
+    let (config, _) = config::load_without_secrets(file)
+        .map_err(|problems| anyhow::anyhow!("the configuration has problems:\n{problems}"))?;
+    let socket = config.admin().socket().context("the configuration has no admin.socket")?;
+    Ok(socket.path().to_owned())
+}
+
+/// A name as a part of a path or of a query.
+pub(crate) fn escape(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped += &format!("%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+const DEFAULT_SOCKET: &str = "/run/sluicegate/admin.sock";
+/// On a Unix socket there is no other; HTTP/1.1 wants one.
+const HOST: &str = "localhost";
+const NO_DAEMON: u8 = 3;
+/// Longer than the balancer itself waits for its answers.
+const PATIENCE: Duration = Duration::from_secs(45);

@@ -1,0 +1,110 @@
+//! `sluicegate status`: the balancer on one page.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use control_plane::admin::view::{Drift, OverrideRow, ReloadOutcome, Status};
+
+use crate::client::{Client, Reach};
+use crate::table::{ago, clean, print_json, word};
+
+/// Of whom.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    reach: Reach,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// 1 when traffic would not be served, or something is wrong.
+pub(crate) fn status(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let status: Status = Client::new(&arguments.reach)?.get("/v1/status")?;
+    if arguments.json {
+        print_json(&status)?;
+    } else {
+        print!("{}", words(&status));
+    }
+    Ok(if is_well(&status) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn is_well(status: &Status) -> bool {
+    let refused = status.last_reload.as_ref().is_some_and(|last| last.outcome == ReloadOutcome::Refused);
+    status.ready && status.forwarder.healthy && status.own_fault.is_none() && !refused
+}
+
+fn words(status: &Status) -> String {
+    let mut page = Page::default();
+    let Status { version, machine, cluster, .. } = status;
+    page.line(
+        "machine",
+        format!("{machine} of {cluster}, sluicegate {version}, up {}", ago(status.uptime_seconds)),
+    );
+    page.lines("ready", if status.ready { "yes" } else { "no" }, &status.not_ready);
+    let health = if status.forwarder.healthy { "healthy" } else { "not healthy" };
+    page.lines("forwarder", health, &status.forwarder.why);
+    page.line(
+        "interface",
+        format!("{}, {} threads, {}, {}", status.interface, status.threads, status.mode, status.xdp_mode),
+    );
+    page.line("generation", generation(status));
+    page.line("VIPs", format!("{} of {} ready", status.vips.ready, status.vips.total));
+    let totals = status.backends;
+    page.line(
+        "backends",
+        format!(
+            "{} serving, {} draining, {} down, {} unknown",
+            totals.serving, totals.draining, totals.down, totals.unknown
+        ),
+    );
+    if let Some(last) = &status.last_reload {
+        page.line(
+            "last reload",
+            format!("{}, took {:.1} ms: {}", word(&last.outcome), last.took_ms, last.message),
+        );
+    }
+    for row in &status.overrides {
+        page.line("override", overridden(row));
+    }
+    if let Some(why) = &status.own_fault {
+        page.line("own fault", format!("verdicts of the checks are held: {why}"));
+    }
+    for warning in &status.warnings {
+        page.line("warning", warning.clone());
+    }
+    page.0
+}
+
+fn generation(status: &Status) -> String {
+    let drift = match status.drift {
+        Drift::InSync => "as the file says",
+        Drift::FileChanged => "the file has changed since",
+        Drift::Api => "put by the API, the next reload of the file wins",
+    };
+    let digest: String = status.generation_sha256.chars().take(12).collect();
+    format!("{} ({digest}) of {}, {drift}", status.generation, status.config_file)
+}
+
+fn overridden(row: &OverrideRow) -> String {
+    let pool = row.pool.as_ref().map(|pool| format!(" in {pool}")).unwrap_or_default();
+    let state = row.says.state.map(|state| format!(" {}", word(&state))).unwrap_or_default();
+    let weight = row.says.weight.map(|weight| format!(" weight {weight}")).unwrap_or_default();
+    format!("{}{pool}:{state}{weight}, for {}", row.backend, ago(row.since_seconds))
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, name: &str, text: String) {
+        self.0 += &format!("{name:<12} {}\n", clean(&text));
+    }
+
+    fn lines(&mut self, name: &str, text: &str, reasons: &[String]) {
+        self.line(name, text.to_owned());
+        for reason in reasons {
+            self.line("", reason.clone());
+        }
+    }
+}

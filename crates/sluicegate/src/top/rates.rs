@@ -1,0 +1,248 @@
+//! Rates from two readings of the counters.
+//!
+//! Invariant: no rate is negative or infinite. A counter that went back (the balancer was started again, a backend came
+//! back under its name) counts as it stands: it began at 0.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use control_plane::figures::{Figures, ThreadFigures, TrafficFigures};
+use serde::Serialize;
+
+/// What happened in between. Names of JSON fields are stable.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Rates {
+    /// Between the readings.
+    pub(crate) seconds: f64,
+    /// Over all threads, as received.
+    pub(crate) total: Traffic,
+    /// Connections tracked now.
+    pub(crate) flow_entries: u64,
+    /// Connections that the tables have room for.
+    pub(crate) flow_capacity: u64,
+    /// By service of a VIP, busiest first.
+    pub(crate) services: Vec<Row>,
+    /// By backend, busiest first.
+    pub(crate) backends: Vec<Row>,
+    /// By reason, most first; reasons that never occurred are left out.
+    pub(crate) drops: Vec<Drops>,
+    /// By packet thread.
+    pub(crate) threads: Vec<Thread>,
+}
+
+/// See [`Rates`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the unit stands in the name")]
+pub(crate) struct Traffic {
+    pub(crate) packets_per_second: f64,
+    pub(crate) bits_per_second: f64,
+    pub(crate) new_flows_per_second: f64,
+}
+
+/// See [`Rates`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) traffic: Traffic,
+}
+
+/// See [`Rates`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Drops {
+    pub(crate) reason: String,
+    pub(crate) packets_per_second: f64,
+    pub(crate) packets: u64,
+}
+
+/// See [`Rates`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Thread {
+    /// Of the time; the rest is spinning or sleep.
+    pub(crate) busy_share: f64,
+    pub(crate) packets_per_second: f64,
+    pub(crate) flow_entries: u64,
+}
+
+impl Rates {
+    pub(crate) fn between(before: &Figures, now: &Figures, took: Duration) -> Self {
+        let per = Per(took.as_secs_f64().max(f64::MIN_POSITIVE));
+        let nothing = ThreadFigures::default();
+        let thread = |(number, now): (usize, &ThreadFigures)| {
+            let before = before.threads.get(number).unwrap_or(&nothing);
+            Thread {
+                busy_share: (per.second(before.busy_nanos, now.busy_nanos) / 1e9).min(1.0),
+                packets_per_second: per.second(before.rx, now.rx),
+                flow_entries: now.flows.entries,
+            }
+        };
+        Self {
+            seconds: took.as_secs_f64(),
+            total: Traffic {
+                packets_per_second: per.second(before.total.rx, now.total.rx),
+                bits_per_second: per.second(before.total.rx_bytes, now.total.rx_bytes) * 8.0,
+                new_flows_per_second: per.second(before.total.flows.inserts, now.total.flows.inserts),
+            },
+            flow_entries: now.total.flows.entries,
+            flow_capacity: now.total.flows.capacity,
+            services: per.rows(&before.services, &now.services),
+            backends: per.rows(&before.backends, &now.backends),
+            drops: per.drops(&before.total.drops, &now.total.drops),
+            threads: now.threads.iter().enumerate().map(thread).collect(),
+        }
+    }
+}
+
+struct Per(f64);
+
+impl Per {
+    #[expect(clippy::cast_precision_loss, reason = "a rate is read by people")]
+    fn second(&self, before: u64, now: u64) -> f64 {
+        now.checked_sub(before).unwrap_or(now) as f64 / self.0
+    }
+
+    fn rows(
+        &self,
+        before: &BTreeMap<String, TrafficFigures>,
+        now: &BTreeMap<String, TrafficFigures>,
+    ) -> Vec<Row> {
+        let row = |(name, now): (&String, &TrafficFigures)| {
+            let before = before.get(name).copied().unwrap_or_default();
+            let traffic = Traffic {
+                packets_per_second: self.second(before.packets, now.packets),
+                bits_per_second: self.second(before.bytes, now.bytes) * 8.0,
+                new_flows_per_second: self.second(before.new_flows, now.new_flows),
+            };
+            Row { name: name.clone(), traffic }
+        };
+        let mut rows: Vec<Row> = now.iter().map(row).collect();
+        // Stable: equals stay in the order of their names.
+        rows.sort_by(|a, b| b.traffic.packets_per_second.total_cmp(&a.traffic.packets_per_second));
+        rows
+    }
+
+    fn drops(&self, before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Vec<Drops> {
+        let drops = |(reason, now): (&String, &u64)| Drops {
+            reason: reason.clone(),
+            packets_per_second: self.second(before.get(reason).copied().unwrap_or_default(), *now),
+            packets: *now,
+        };
+        let mut rows: Vec<Drops> = now.iter().filter(|(_, count)| **count > 0).map(drops).collect();
+        rows.sort_by(|a, b| {
+            b.packets_per_second.total_cmp(&a.packets_per_second).then(b.packets.cmp(&a.packets))
+        });
+        rows
+    }
+}
+
+/// `999`, `1.23k`, `12.3M`.
+pub(crate) fn short(number: f64) -> String {
+    let (scaled, unit) = match number {
+        n if n >= 999_950_000.0 => (n / 1e9, "G"),
+        n if n >= 999_950.0 => (n / 1e6, "M"),
+        n if n >= 999.95 => (n / 1e3, "k"),
+        n => (n, ""),
+    };
+    match scaled {
+        n if unit.is_empty() && (n.fract() < 0.05 || n >= 100.0) => format!("{n:.0}"),
+        n if unit.is_empty() => format!("{n:.1}"),
+        n if n < 10.0 => format!("{n:.2}{unit}"),
+        n => format!("{n:.1}{unit}"),
+    }
+}
+
+pub(crate) fn bits(rate: f64) -> String {
+    format!("{}bit/s", short(rate))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn traffic(packets: u64) -> TrafficFigures {
+        TrafficFigures { packets, bytes: packets * 100, new_flows: packets / 10 }
+    }
+
+    fn reading(packets: [u64; 2], drops: u64, busy_nanos: u64) -> Figures {
+        let thread = ThreadFigures {
+            rx: packets[0] + packets[1],
+            rx_bytes: 100 * (packets[0] + packets[1]),
+            busy_nanos,
+            drops: [("no_vip".to_owned(), drops), ("ttl".to_owned(), 0)].into(),
+            ..ThreadFigures::default()
+        };
+        Figures {
+            total: thread.clone(),
+            threads: vec![thread],
+            backends: [("b1".to_owned(), traffic(packets[0])), ("b2".to_owned(), traffic(packets[1]))].into(),
+            ..Figures::default()
+        }
+    }
+
+    #[test]
+    fn a_rate_is_the_difference_over_the_time() {
+        let rates = Rates::between(
+            &reading([100, 50], 4, 1_000_000_000),
+            &reading([200, 450], 10, 1_500_000_000),
+            Duration::from_secs(2),
+        );
+        assert_eq!(rates.total.packets_per_second, 250.0);
+        assert_eq!(rates.total.bits_per_second, 250.0 * 800.0);
+        let names: Vec<_> = rates.backends.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["b2", "b1"], "busiest first");
+        assert_eq!(
+            rates.backends[0].traffic,
+            Traffic { packets_per_second: 200.0, bits_per_second: 160_000.0, new_flows_per_second: 20.0 }
+        );
+        assert_eq!(rates.threads[0].busy_share, 0.25);
+        assert_eq!(
+            rates.drops,
+            [Drops { reason: "no_vip".into(), packets_per_second: 3.0, packets: 10 }],
+            "what never occurred is left out"
+        );
+    }
+
+    #[test]
+    fn a_counter_that_went_back_began_at_zero() {
+        let rates = Rates::between(&reading([900, 0], 0, 0), &reading([30, 0], 0, 0), Duration::from_secs(3));
+        assert_eq!(rates.backends[0].traffic.packets_per_second, 10.0);
+        let new = Rates::between(&Figures::default(), &reading([30, 0], 0, 0), Duration::from_secs(3));
+        assert_eq!(new.backends[0].traffic.packets_per_second, 10.0);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (number, text) in [
+            (0.0, "0"),
+            (0.3, "0.3"),
+            (42.0, "42"),
+            (99.96, "100.0"),
+            (999.0, "999"),
+            (999.96, "1.00k"),
+            (12_345.0, "12.3k"),
+            (999_999.0, "1.00M"),
+            (14_880_000.0, "14.9M"),
+            (2.5e9, "2.50G"),
+        ] {
+            assert_eq!(short(number), text, "{number}");
+        }
+        assert_eq!(bits(1_500.0), "1.50kbit/s");
+    }
+
+    proptest! {
+        #[test]
+        fn no_reading_makes_a_rate_that_is_no_number(
+            before in any::<[u32; 4]>(), now in any::<[u32; 4]>(), nanos in 0_u64..10_000_000_000
+        ) {
+            let reading = |n: [u32; 4]| reading([n[0].into(), n[1].into()], n[2].into(), n[3].into());
+            let rates = Rates::between(&reading(before), &reading(now), Duration::from_nanos(nanos));
+            let mut all = vec![rates.total, rates.backends[0].traffic, rates.backends[1].traffic];
+            all.retain(|t| nanos > 0 && !(t.packets_per_second >= 0.0 && t.packets_per_second.is_finite()));
+            prop_assert!(all.is_empty());
+            prop_assert!((0.0..=1.0).contains(&rates.threads[0].busy_share));
+            prop_assert!(nanos == 0 || short(rates.total.packets_per_second).len() <= 8);
+        }
+    }
+}
