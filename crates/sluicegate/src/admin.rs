@@ -3,14 +3,13 @@
 //! In: `[admin]`; whom orders go to; what is known of liveness. Out: listeners at work, until [`Doors`] is dropped.
 //! `/healthz` and `/readyz` watch: their answers do not wait for the run loop.
 
+use std::convert::Infallible;
+
 use anyhow::Context;
-use axum::Router;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::routing::get;
-use control_plane::admin::{Command, Door, Limits, Rules, Socket, router, serve, socket, tls};
+use control_plane::admin::{Command, Door, Limits, Rules, Socket, page, router, serve, socket, tls};
 use control_plane::compile::find_machine;
 use control_plane::config::Config;
+use control_plane::metrics::listener::{self, Readiness, Sources};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -21,7 +20,7 @@ use crate::liveness::State as Liveness;
 #[derive(Debug)]
 pub(crate) struct Doors {
     _socket: Option<Socket>,
-    _listeners: JoinSet<std::convert::Infallible>,
+    _listeners: JoinSet<Infallible>,
 }
 
 /// Opens every door of `machine`; `None`: the balancer can't be asked.
@@ -32,8 +31,15 @@ pub(crate) async fn open(
     liveness: &watch::Receiver<Liveness>,
 ) -> anyhow::Result<Option<Doors>> {
     let admin = config.admin();
-    let router = router(orders, Rules { put: admin.put() }, watched(liveness));
     let mut listeners = JoinSet::new();
+    let (readiness, watched) = watch::channel(readiness_of(&liveness.borrow()));
+    let watching = listener::router(Sources { readiness: watched, commands: orders.clone() });
+    let router = router(orders, Rules { put: admin.put() }, watching.clone().merge(page::router()));
+    let machine = find_machine(config, machine)?;
+    for &address in admin.metrics().iter().filter(|address| config.listens(machine, **address)) {
+        let bound = listener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
+        listeners.spawn(listener::serve(bound, watching.clone()));
+    }
     let mut file = None;
     if let Some(path) = admin.socket() {
         let group = path.group().map(AsRef::as_ref);
@@ -43,7 +49,6 @@ pub(crate) async fn open(
     }
     if let Some(tcp) = admin.tcp() {
         let acceptor = tls::acceptor(tcp.certificates(), tcp.key().pem(), tcp.client_ca())?;
-        let machine = find_machine(config, machine)?;
         for &address in tcp.listen().iter().filter(|address| config.listens(machine, **address)) {
             let listener =
                 TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
@@ -51,27 +56,25 @@ pub(crate) async fn open(
             listeners.spawn(serve(door, router.clone(), Limits::default()));
         }
     }
-    Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))
+    if listeners.is_empty() {
+        return Ok(None);
+    }
+    listeners.spawn(follow(liveness.clone(), readiness));
+    Ok(Some(Doors { _socket: file, _listeners: listeners }))
 }
 
-fn watched(liveness: &watch::Receiver<Liveness>) -> Router {
-    let routes = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
-    routes.with_state(liveness.clone())
+/// Liveness as the routes take it. When the run loop has gone, so has what it says.
+async fn follow(mut liveness: watch::Receiver<Liveness>, readiness: watch::Sender<Readiness>) -> Infallible {
+    loop {
+        readiness.send_replace(readiness_of(&liveness.borrow_and_update()));
+        if liveness.changed().await.is_err() {
+            drop(readiness);
+            return std::future::pending().await;
+        }
+    }
 }
 
-/// Whether the forwarder works. A drain is no illness.
-async fn healthz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
-    let liveness = liveness.borrow();
-    (status(liveness.health.is_healthy()), format!("{}\n", liveness.health))
-}
-
-/// Whether traffic should be sent here.
-async fn readyz(State(liveness): State<watch::Receiver<Liveness>>) -> (StatusCode, String) {
-    let liveness = liveness.borrow();
-    let words = if liveness.draining { "draining".to_owned() } else { liveness.health.to_string() };
-    (status(liveness.is_ready()), format!("{words}\n"))
-}
-
-fn status(is_well: bool) -> StatusCode {
-    if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+fn readiness_of(state: &Liveness) -> Readiness {
+    let fault = (!state.health.is_healthy()).then(|| state.health.to_string());
+    Readiness { forwarder_fault: fault, not_ready: state.why_not() }
 }

@@ -247,8 +247,7 @@ pub(crate) fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<Ex
             "last error",
         ]);
         for row in &view.targets {
-            let history: String =
-                row.history.iter().map(|passed| if *passed { '+' } else { '-' }).collect();
+            let history: String = row.history.iter().map(|passed| if *passed { '+' } else { '-' }).collect();
             table.row([
                 row.backends.join(" "),
                 row.address.to_string(),
