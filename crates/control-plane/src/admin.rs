@@ -3,7 +3,7 @@
 //! In: connections on a Unix socket, or on TCP with mutual TLS. Out: [`Command`]s to whoever owns the balancer, who
 //! answers them; JSON back to the operator. Rooms: `command` and `view` (the messages), `routes` and `handlers` (HTTP to
 //! messages), `guard` (what no request may exceed), `server` and `paced` (connections and their limits), `socket`, `tls`.
-//! Not here: what is done about a command; metrics and the page, whose routes are handed in.
+//! Not here: what is done about a command; metrics, whose routes are handed in.
 //! Invariant: a client that stops in the middle of anything costs nothing in the end.
 
 pub mod command;
@@ -12,6 +12,7 @@ mod handlers;
 mod paced;
 pub mod page;
 mod refuse;
+pub mod page;
 pub mod routes;
 pub mod server;
 pub mod socket;
