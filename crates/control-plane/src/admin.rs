@@ -12,7 +12,6 @@ mod handlers;
 mod paced;
 pub mod page;
 mod refuse;
-pub mod page;
 pub mod routes;
 pub mod server;
 pub mod socket;
