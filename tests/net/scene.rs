@@ -83,6 +83,15 @@ impl Scene {
         counts
     }
 
+    /// Waits until the backends have taken off as much as has been sent: connections may still be closing.
+    pub(crate) fn all_taken_off(&self) {
+        let sum =
+            || -> u64 { self.decaps.iter().filter_map(Decap::counts).map(|c| Decap::taken_off(&c)).sum() };
+        let sent = || self.balancer.counters().unwrap().sent();
+        let agreed = eventually(BOUND, || (sum() == sent()).then_some(()));
+        assert!(agreed.is_some(), "{} taken off, {} sent\n{}", sum(), sent(), self.told());
+    }
+
     /// Waits until the backends have taken off as much as has been sent since `before`.
     pub(crate) fn taken_off(&self, expected: u64) {
         let sum =

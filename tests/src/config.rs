@@ -79,6 +79,10 @@ pub struct LbConfig {
     pub io: String,
     /// Further keys of `[cluster]`, as TOML lines. At first no drain time, so that a balancer stops at once.
     pub cluster: String,
+    /// Further keys of the pool, as TOML lines.
+    pub pool_keys: String,
+    /// Further keys of `[admin]`, as TOML lines.
+    pub admin: String,
     /// Further tables, as TOML.
     pub more: String,
 }
@@ -101,6 +105,8 @@ impl LbConfig {
             ],
             io: String::new(),
             cluster: "drain_time = \"0s\"".into(),
+            pool_keys: String::new(),
+            admin: String::new(),
             more: String::new(),
         }
     }
@@ -169,10 +175,14 @@ impl LbConfig {
         say(format!("[io]\n{}", self.io));
         let (kind, keys) = (self.encapsulation.name(), &self.encapsulation_keys);
         say(format!("[encapsulation.tunnel]\nkind = \"{kind}\"\n{keys}"));
-        say(format!("[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]", self.members()));
+        say(format!(
+            "[pool.web]\nencapsulation = \"tunnel\"\nbackends = [{}]\n{}",
+            self.members(),
+            self.pool_keys
+        ));
         let vips: Vec<String> = self.vips.iter().map(|vip| format!("\"{vip}\"")).collect();
         say(format!("[vip.www]\naddresses = [{}]\nservices = [{}]", vips.join(", "), self.services()));
-        say(format!("[admin]\nsocket = {{ path = {:?} }}\n", Self::admin_socket(bed, index)));
+        say(format!("[admin]\nsocket = {{ path = {:?} }}\n{}\n", Self::admin_socket(bed, index), self.admin));
         text + &self.more
     }
 

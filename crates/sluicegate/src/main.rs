@@ -2,7 +2,7 @@
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
 //! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `operate`,
-//! `live_config`, `top`, whose rows `table` prints; `config_check`, `doctor`, `probe`, `flow_path` (`where`), `offline`
+//! `live_config`, `top`, whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -12,6 +12,7 @@ mod admin;
 mod backend;
 mod client;
 mod config_check;
+mod config_diff;
 mod doctor;
 mod figures;
 mod flow_path;
@@ -81,6 +82,8 @@ enum Verb {
 enum ConfigVerb {
     /// Report every problem of a file at once, with line, field, what was found and what is allowed.
     Check(config_check::Arguments),
+    /// Say in words what a change of files would change, and how many slots of each table would move.
+    Diff(config_diff::Arguments),
     /// Print the configuration that is in force in the running balancer.
     Get(live_config::Of),
     /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
+        Verb::Config(ConfigVerb::Diff(arguments)) => config_diff::diff(&arguments),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Config(ConfigVerb::Get(of)) => live_config::get(&of),
         Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),

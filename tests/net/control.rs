@@ -1,0 +1,311 @@
+//! An operator's day under steady load: backends die, come back, are drained and lose their tunnel; reloads; orders.
+//!
+//! 2,000 requests a second over fresh connections, half of them IPv6. A request that fails is counted with its time.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testbed::{Bed, Client, HttpServer, LbConfig, eventually};
+
+use crate::scene::{BOUND, Scene, count, names, verb};
+
+/// Requests at a steady pace until they are called back.
+struct Load {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    failed: Arc<Mutex<Vec<(Instant, String)>>>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(scene: &Scene) -> Self {
+        let mut load =
+            Self { stop: Arc::default(), sent: Arc::default(), failed: Arc::default(), threads: Vec::new() };
+        for ipv4 in [true, false] {
+            for _ in 0..THREADS {
+                let (client, vip) = (scene.bed.http_client(), scene.bed.vip(ipv4, Bed::HTTP_PORT));
+                load.threads.push(load.one(client, vip));
+            }
+        }
+        load
+    }
+
+    fn one(&self, client: Client, vip: SocketAddr) -> thread::JoinHandle<()> {
+        let (stop, sent, failed) = (Arc::clone(&self.stop), Arc::clone(&self.sent), Arc::clone(&self.failed));
+        thread::spawn(move || {
+            let pace = Duration::from_secs(1) * 2 * THREADS / RATE;
+            let mut next = Instant::now();
+            while !stop.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                if let Err(failure) = client.get(vip, "/") {
+                    failed.lock().unwrap().push((started, format!("{failure:?}")));
+                }
+                sent.fetch_add(1, Ordering::Relaxed);
+                next = (next + pace).max(Instant::now() - pace);
+                thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+        })
+    }
+
+    /// Waits until so many requests more have been made.
+    fn more(&self, requests: u64) {
+        let goal = self.sent.load(Ordering::Relaxed) + requests;
+        eventually(BOUND, || (self.sent.load(Ordering::Relaxed) >= goal).then_some(())).unwrap();
+    }
+
+    /// Failures of requests that began at `since` or later.
+    fn failed_since(&self, since: Instant) -> Vec<String> {
+        let failed = self.failed.lock().unwrap();
+        failed.iter().filter(|(at, _)| *at >= since).map(|(_, failure)| failure.clone()).collect()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Threads a family.
+const THREADS: u32 = 2;
+/// Requests a second in all.
+const RATE: u32 = 2_000;
+
+fn checked(bed: &Bed) -> LbConfig {
+    let mut config = LbConfig::new(bed);
+    config.pool_keys = "checks = [\"web\", \"vip\"]".into();
+    config.more = CHECKS.into();
+    config
+}
+
+const CHECKS: &str = r#"
+[check.web]
+http = { port = 80, path = "/" }
+interval = "500ms"
+fast_interval = "200ms"
+timeout = "150ms"
+fall = 2
+rise = 2
+[check.vip]
+http = { port = 80, path = "/" }
+via = "vip"
+interval = "500ms"
+fast_interval = "200ms"
+timeout = "150ms"
+fall = 2
+rise = 2
+"#;
+
+/// `fall` intervals and a time-out, the jitter of both included.
+const FOUND_DOWN: Duration = Duration::from_millis(2 * 550 + 150);
+
+fn state(scene: &Scene, backend: &str) -> Value {
+    let rows = scene.balancer.ask("/v1/backends").unwrap();
+    rows.as_array().unwrap().iter().find(|row| row["name"] == backend).cloned().unwrap_or_default()
+}
+
+/// Waits until a backend is in that state; gives how long it took.
+fn becomes(scene: &Scene, backend: &str, wanted: &str) -> Duration {
+    let start = Instant::now();
+    let seen = eventually(BOUND, || (state(scene, backend)["state"] == wanted).then_some(()));
+    assert!(seen.is_some(), "{backend} is not {wanted}: {:#}\n{}", state(scene, backend), scene.told());
+    start.elapsed()
+}
+
+fn ordered(scene: &Scene, args: &[&str]) -> Value {
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let args = [args, &["--json", "--socket", socket.to_str().unwrap()]].concat();
+    let ended = verb(&scene.bed, &args);
+    assert!(ended.code == Some(0), "{args:?}: {}{}", ended.out, ended.err);
+    serde_json::from_str(&ended.out).unwrap()
+}
+
+#[test]
+fn under_steady_load_backends_die_return_and_drain_and_requests_go_on() {
+    let mut scene = Scene::with(checked);
+    assert_eq!(state(&scene, "b2")["state"], "serving", "ready means checked");
+    let load = Load::start(&scene);
+    load.more(500);
+    assert_eq!(load.failed_since(Instant::now() - BOUND), [""; 0]);
+
+    // One dies.
+    let dead = scene.bed.http.remove(1);
+    let killed = Instant::now();
+    drop(dead);
+    becomes(&scene, "b2", "down");
+    let found = Instant::now();
+    load.more(1_000);
+    assert_eq!(load.failed_since(found), [""; 0], "nobody is sent to b2 any more");
+    println!(
+        "b2 killed: down after {:?} (bound {FOUND_DOWN:?}), {} requests failed until then",
+        found.duration_since(killed),
+        load.failed_since(killed).len()
+    );
+
+    // It comes back.
+    let returned = Instant::now();
+    let server = HttpServer::start(&scene.bed.backends[1].ns, "b2", Bed::HTTP_PORT).unwrap();
+    becomes(&scene, "b2", "serving");
+    eventually(BOUND, || (server.requests() > 100).then_some(())).expect("b2 takes its share again");
+    println!("b2 back: serving after {:?}", returned.elapsed());
+    assert_eq!(load.failed_since(found), [""; 0]);
+
+    // One is drained: its connections live on, new ones go elsewhere.
+    let vip = scene.bed.vip(true, Bed::HTTP_PORT);
+    let mut open: Vec<_> = (0..30).map(|_| scene.bed.http_client().connect(vip).unwrap()).collect();
+    let before: Vec<String> = open.iter_mut().map(|one| one.get("/").unwrap().backend).collect();
+    assert!(before.iter().any(|backend| backend == "b1"));
+    let change = ordered(&scene, &["backend", "drain", "b1"]);
+    assert_eq!(change["memberships"][0]["after"], "draining", "{change:#}");
+    load.more(500);
+    let after: Vec<String> = open.iter_mut().map(|one| one.get("/").unwrap().backend).collect();
+    assert_eq!(before, after);
+    let fresh = scene.ask(true, 60);
+    assert!(!names(fresh.iter().map(|reply| &reply.backend)).contains("b1"));
+    assert_eq!(load.failed_since(found), [""; 0], "a drain loses nothing");
+    ordered(&scene, &["backend", "undrain", "b1"]);
+    becomes(&scene, "b1", "serving");
+
+    // Reloads, one after the other.
+    for n in 0..count(20, 100) {
+        let config = checked(&scene.bed).weights(&[[1, 1, 1], [1, 5, 1], [9, 1, 2]][n % 3]);
+        let line = scene.balancer.reload(&scene.bed, &config).unwrap();
+        assert!(line.contains("reloaded"), "{line}");
+    }
+    let still: Vec<String> = open.iter_mut().map(|one| one.get("/").unwrap().backend).collect();
+    assert_eq!(before, still, "reloads move no established flow");
+    assert_eq!(load.failed_since(found), [""; 0], "reloads lose nothing");
+    println!("{} requests in all", load.sent.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_backend_whose_tunnel_is_broken_is_found_down_though_its_own_address_answers() {
+    let mut scene = Scene::with(checked);
+    assert_eq!(state(&scene, "b3")["state"], "serving");
+    scene.decaps.remove(2).stop().unwrap();
+    let took = becomes(&scene, "b3", "down");
+    let row = state(&scene, "b3");
+    let verdicts: Vec<(&str, &str)> = row["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|check| (check["via"].as_str().unwrap(), check["state"].as_str().unwrap()))
+        .collect();
+    assert!(verdicts.contains(&("backend", "up")), "{row:#}");
+    assert!(verdicts.contains(&("vip", "down")), "{row:#}");
+    println!("tunnel of b3 broken: down after {took:?}: {}", row["checks"][1]["last_error"]);
+    let replies = scene.ask(true, 40);
+    assert_eq!(names(replies.iter().map(|reply| &reply.backend)), ["b1", "b2"].into());
+}
+
+#[test]
+fn an_operator_sees_and_changes_everything_by_the_command_line() {
+    let mut scene = Scene::with(checked);
+    let mut flows = scene.flows(true, 30);
+    let before = scene.round(&mut flows);
+    let status = ordered(&scene, &["status"]);
+    assert_eq!((&status["ready"], &status["generation"]), (&true.into(), &1.into()), "{status:#}");
+    assert_eq!(status["backends"]["serving"], 3);
+    assert_eq!(status["drift"], "in_sync");
+    let listed = ordered(&scene, &["flow", "list", "--vip", "www"]);
+    let udp =
+        listed["flows"].as_array().unwrap().iter().filter(|flow| flow["service"] == "www udp 53").count();
+    assert_eq!(udp, before.len(), "{listed:#}");
+    // The weight of one goes to 0: its flows stay, and are then purged.
+    ordered(&scene, &["backend", "weight", "b1", "0"]);
+    assert_eq!(scene.round(&mut flows), before);
+    assert!(!names(scene.ask(true, 60).iter().map(|reply| &reply.backend)).contains("b1"));
+    let on_b1 = before.iter().filter(|backend| *backend == "b1").count() as u64;
+    let purged = ordered(&scene, &["flow", "purge", "--backend", "b1"]);
+    assert!(purged["flows"].as_u64().unwrap() >= on_b1, "{purged}");
+    assert!(!scene.round(&mut flows).iter().any(|backend| backend == "b1"));
+    // Orders outlive a reload, and show.
+    scene.balancer.reload(&scene.bed, &checked(&scene.bed)).unwrap();
+    let status = ordered(&scene, &["status"]);
+    assert_eq!(status["overrides"][0]["backend"], "b1", "{status:#}");
+    ordered(&scene, &["backend", "up", "b1"]);
+    assert_eq!(ordered(&scene, &["status"])["overrides"], Value::Array(vec![]));
+    // Down: its flows go at their next packet.
+    let now = scene.round(&mut flows);
+    ordered(&scene, &["backend", "down", "b2"]);
+    let moved = scene.round(&mut flows);
+    assert!(!moved.iter().any(|backend| backend == "b2"));
+    for (old, new) in now.iter().zip(&moved) {
+        assert!(old == new || old == "b2", "{old} moved to {new}");
+    }
+    let health = ordered(&scene, &["health", "list"]);
+    assert_eq!(
+        health["targets"].as_array().unwrap().len(),
+        3 + 3 * 2,
+        "each backend straight, and by both VIPs"
+    );
+    let live =
+        ordered(&scene, &["where", "--live", "192.0.2.77:1234", &scene.bed.vip(true, 80).to_string(), "tcp"]);
+    assert_eq!(live["threads"][0]["verdict"], "forward", "{live:#}");
+}
+
+#[test]
+fn a_configuration_is_put_only_where_the_file_allows_it_and_the_file_wins_again() {
+    let mut scene = Scene::with(|bed| LbConfig { admin: "put = true".into(), ..checked(bed) });
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let seen = ordered(&scene, &["config", "get"]);
+    let etag = seen["etag"].as_str().unwrap().to_owned();
+    let allowed = |bed: &Bed| LbConfig { admin: "put = true".into(), ..checked(bed) };
+    let wanted = allowed(&scene.bed).weights(&[1, 0, 0]).toml(&scene.bed, 0);
+    let file = scene.bed.dir().join("put.toml");
+    std::fs::write(&file, wanted).unwrap();
+    let put = |etag: &str| {
+        let args = ["config", "put", file.to_str().unwrap(), "--if-match", etag, "--json", "--socket"];
+        verb(&scene.bed, &[&args[..], &[socket.to_str().unwrap()]].concat())
+    };
+    let stale = put("no-such-generation");
+    assert!(stale.code != Some(0), "{}", stale.out);
+    let taken = put(&etag);
+    assert!(taken.code == Some(0), "{}{}", taken.out, taken.err);
+    assert_eq!(names(scene.ask(true, 20).iter().map(|reply| &reply.backend)), ["b1"].into());
+    assert_eq!(ordered(&scene, &["status"])["drift"], "api");
+    assert!(put(&etag).code != Some(0), "the generation is another now");
+    let config = allowed(&scene.bed);
+    scene.balancer.reload(&scene.bed, &config).unwrap();
+    assert_eq!(ordered(&scene, &["status"])["drift"], "in_sync");
+    assert_eq!(names(scene.ask(true, 60).iter().map(|reply| &reply.backend)).len(), 3);
+}
+
+#[test]
+fn a_change_of_the_file_is_taken_up_when_the_file_says_so_a_thousand_replacements_too() {
+    let watched = |bed: &Bed, weights: &[u32]| {
+        let cluster = "drain_time = \"0s\"\nwatch = true".into();
+        LbConfig { cluster, ..LbConfig::new(bed) }.weights(weights)
+    };
+    let mut scene = Scene::with(|bed| watched(bed, &[1, 1, 1]));
+    let (file, next) = (scene.bed.dir().join("lb1.toml"), scene.bed.dir().join("next"));
+    let replace = |weights: &[u32]| {
+        std::fs::write(&next, watched(&scene.bed, weights).toml(&scene.bed, 0)).unwrap();
+        std::fs::rename(&next, &file).unwrap();
+    };
+    let seen = scene.balancer.process.line_count();
+    replace(&[1, 0, 0]);
+    scene.balancer.process.wait_for_line_after(seen, BOUND, |line| line.contains("reloaded")).unwrap();
+    assert_eq!(names(scene.ask(true, 20).iter().map(|reply| &reply.backend)), ["b1"].into());
+    let start = Instant::now();
+    for n in 0..1_000 {
+        replace(&[[1, 1, 1], [2, 1, 1]][n % 2]);
+        thread::sleep(Duration::from_millis(count(1, 10) as u64));
+    }
+    replace(&[0, 0, 1]);
+    let last = eventually(BOUND, || {
+        let replies = scene.ask(true, 20);
+        (names(replies.iter().map(|reply| &reply.backend)) == ["b3"].into()).then_some(())
+    });
+    assert!(last.is_some(), "{}", scene.told());
+    let generation = scene.balancer.counters().unwrap().at(&["generation"]);
+    println!("1,000 replacements in {:?}: generation {generation}", start.elapsed());
+    assert!(generation < 30, "they are taken up once they rest: {generation}");
+}
