@@ -309,3 +309,45 @@ fn a_change_of_the_file_is_taken_up_when_the_file_says_so_a_thousand_replacement
     println!("1,000 replacements in {:?}: generation {generation}", start.elapsed());
     assert!(generation < 30, "they are taken up once they rest: {generation}");
 }
+
+/// 1,000 VIPs over 200 pools of 100 backends, the promise's measure.
+fn large(bed: &Bed, weight: u32) -> LbConfig {
+    let mut more = String::new();
+    for pool in 0..200 {
+        let backends: Vec<String> = (0..100)
+            .map(|n| {
+                format!(
+                    "{{ name = \"p{pool}-{n}\", address = \"2001:db8:2:{pool:x}::{n:x}\", weight = {} }}",
+                    { 1 + (n + weight) % 3 }
+                )
+            })
+            .collect();
+        more += &format!("[pool.p{pool}]\nbackends = [{}]\n", backends.join(", "));
+    }
+    for vip in 0..1_000 {
+        more += &format!(
+            "[vip.v{vip}]\naddresses = [\"2001:db8:1::{vip:x}\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"p{}\" }}]\n",
+            vip % 200
+        );
+    }
+    LbConfig { more, io: "max_vips = 2048".into(), ..LbConfig::new(bed) }
+}
+
+#[test]
+fn a_thousand_vips_over_two_hundred_pools_are_live_soon_after_a_reload() {
+    let mut scene = Scene::with(|bed| large(bed, 0));
+    let mut flows = scene.flows(true, 10);
+    let before = scene.round(&mut flows);
+    let mut took = Vec::new();
+    for weight in 1..=count(3, 10) {
+        let config = large(&scene.bed, u32::try_from(weight).unwrap());
+        scene.balancer.reload(&scene.bed, &config).unwrap();
+        let status = ordered(&scene, &["status"]);
+        took.push(status["last_reload"]["took_ms"].as_f64().unwrap());
+        assert_eq!(scene.round(&mut flows), before);
+    }
+    println!(
+        "1,000 VIPs, 200 pools of 100 backends, every table another: from file to live in {took:.0?} ms (bar 300)"
+    );
+    assert!(took.iter().all(|ms| *ms < 3_000.0), "{took:?}");
+}

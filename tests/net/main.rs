@@ -21,4 +21,5 @@ mod refusals;
 mod reload;
 mod scene;
 mod service;
+mod soak;
 mod vlan;

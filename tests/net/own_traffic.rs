@@ -55,5 +55,6 @@ fn a_vip_answers_pings_itself_over_both_families() {
     }
     let counts = scene.settled();
     assert_eq!((counts.over_threads(&["replies"]), counts.drops()), (10, vec![]));
+    assert_eq!(counts.sent(), 0);
     scene.taken_off(0);
 }

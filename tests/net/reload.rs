@@ -78,7 +78,7 @@ fn connections_stay_on_their_backends_while_snapshots_with_other_weights_are_pub
     let counts = scene.settled();
     assert_eq!(counts.drops(), []);
     assert_eq!(counts.at(&["generation"]), 1 + reloads as u64);
-    scene.all_taken_off();
+    scene.taken_off(counts.sent());
     println!(
         "{connections} TCP connections, {requests} requests; {connections} UDP flows, {sent} packets; {reloads} reloads; \
          {} packets redirected, as many taken off",
