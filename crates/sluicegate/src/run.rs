@@ -25,7 +25,7 @@ use control_plane::admin::command::{Answer, Command};
 use control_plane::admin::view::{BackendRow, ConfigSource, HealthView, Refusal, RefusalKind, ReloadReport};
 use control_plane::compile::{CompileError, Index, destinations, refresh_next_hops};
 use control_plane::config::{self, Config, Source as ConfigFile};
-use control_plane::controller::{Controller, Done, Side, changes};
+use control_plane::controller::{Changes, Controller, Done, Side, changes};
 use control_plane::health::engine::{Event, Events, Health, TargetReport};
 use control_plane::next_hop::{self, Wanted};
 use control_plane::standing::OverrideKey;
@@ -88,6 +88,7 @@ impl Signals {
 enum Finished {
     Loaded(Box<Result<Loaded, Refusal>>),
     Compiled(Box<Done>, bool),
+    Told(Changes),
     Reported(Vec<TargetReport>, Wanting),
 }
 
@@ -372,6 +373,7 @@ impl Balancer {
                 Err(refusal) => self.end_reload(Err(refusal)),
             },
             Finished::Compiled(done, new) => self.take_compiled(*done, new),
+            Finished::Told(told) => self.take_changes(told),
             Finished::Reported(reports, wanting) => self.tell_health(&reports, wanting),
         }
         self.advance();
@@ -382,33 +384,28 @@ impl Balancer {
         let next = self.controller.finish(done, self.origin.elapsed());
         let next = next.and_then(|next| refresh_next_hops(&next, self.controller.config(), &self.next_hops));
         match next {
-            Ok(snapshot) if new => self.take_configuration(snapshot, &before, &old),
+            Ok(snapshot) if new => self.take_configuration(snapshot, before, old),
             Ok(snapshot) => self.publish_states(snapshot),
             Err(error) if new => self.end_reload(Err(cannot(&error))),
             Err(error) => tracing::error!(%error, "tables not rebuilt"),
         }
     }
 
-    fn take_configuration(&mut self, snapshot: Snapshot, before: &Config, old: &Index) {
+    fn take_configuration(&mut self, snapshot: Snapshot, before: Arc<Config>, old: Arc<Index>) {
         let generation = snapshot.generation().0;
         if let Err(error) = self.publish(snapshot) {
             // The room was looked at before: what is left is the kernel refusing a map update.
             tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
         }
-        let config = Arc::clone(self.controller.config());
-        let sides = |config, index| Side { config, index };
-        let told =
-            changes(sides(before, old), sides(&config, self.controller.index()), self.controller.machine());
-        for section in &told.needs_restart {
-            tracing::warn!(%section, "this change takes effect at the next start");
-        }
+        let Some(reload) = self.reloads.current() else { return };
+        reload.is_live();
+        let warnings =
+            reload.loaded.take().map(|loaded| loaded.warnings.iter().map(ToString::to_string).collect());
+        let (source, config) = (reload.source, Arc::clone(self.controller.config()));
+        self.tell_changes(before, old);
         self.watch();
         self.say_what_will_not_fit();
         self.wanted.send_replace(wanted(&config, &self.plane, &self.live));
-        let Some(reload) = self.reloads.current() else { return };
-        let warnings =
-            reload.loaded.as_ref().map(|loaded| loaded.warnings.iter().map(ToString::to_string).collect());
-        let (source, started) = (reload.source, reload.started);
         self.warnings = warnings.unwrap_or_default();
         for warning in &self.warnings {
             tracing::warn!("{warning}");
@@ -420,13 +417,29 @@ impl Balancer {
         if source == ConfigSource::File {
             self.file_sources = config.sources().to_vec();
         }
-        match FileWatch::start(&config) {
-            Ok(files) => self.files = files,
-            Err(error) => tracing::warn!(%error, "changes of the file are not watched"),
+        if let Err(error) = FileWatch::follow(&mut self.files, &config) {
+            tracing::warn!(%error, "changes of the file are not watched");
         }
+    }
+
+    /// What is different is told once it is counted: two loads a slot of each table, elsewhere.
+    fn tell_changes(&self, before: Arc<Config>, old: Arc<Index>) {
+        let (after, new) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
+        let (machine, done) = (self.controller.machine().to_owned(), self.finished.0.clone());
+        tokio::task::spawn_blocking(move || {
+            let (old, new) = (Side { config: &before, index: &old }, Side { config: &after, index: &new });
+            let _ = done.send(Finished::Told(changes(old, new, &machine))); // nobody listens: the balancer has ended
+        });
+    }
+
+    fn take_changes(&mut self, told: Changes) {
+        for section in &told.needs_restart {
+            tracing::warn!(%section, "this change takes effect at the next start");
+        }
+        let took = self.reloads.current().map(|reload| reload.took()).unwrap_or_default();
         self.end_reload(Ok(ReloadReport {
-            generation,
-            took_ms: started.elapsed().as_secs_f64() * 1e3,
+            generation: self.controller.generation().0,
+            took_ms: took.as_secs_f64() * 1e3,
             changed: told.sentences,
             needs_restart: told.needs_restart,
             warnings: self.warnings.clone(),

@@ -17,6 +17,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 #[derive(Debug)]
 pub(super) struct FileWatch {
     events: Inotify,
+    folders: BTreeSet<PathBuf>,
     rest: Rest,
 }
 
@@ -32,12 +33,28 @@ impl FileWatch {
             | AddWatchFlags::IN_MOVED_FROM
             | AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE;
-        for folder in folders(config) {
+        let folders = folders(config);
+        for folder in &folders {
             events
-                .add_watch(&folder, flags)
+                .add_watch(folder, flags)
                 .with_context(|| format!("watching the folder {}", folder.display()))?;
         }
-        Ok(Some(Self { events, rest: Rest::default() }))
+        Ok(Some(Self { events, folders, rest: Rest::default() }))
+    }
+
+    /// Watches what a new configuration is made of. What has happened while it was read is not forgotten.
+    pub(super) fn follow(watch: &mut Option<Self>, config: &Config) -> anyhow::Result<()> {
+        let same = watch.as_ref().is_some_and(|watch| watch.folders == folders(config));
+        if same && config.cluster().watch() {
+            return Ok(());
+        }
+        let mut next = Self::start(config)?;
+        if let (Some(old), Some(next)) = (watch.as_mut(), next.as_mut()) {
+            old.look(Instant::now());
+            next.rest = std::mem::take(&mut old.rest);
+        }
+        *watch = next;
+        Ok(())
     }
 
     /// Whether the files have changed and then rested. Never waits.

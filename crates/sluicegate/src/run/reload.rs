@@ -35,9 +35,22 @@ pub(super) struct Reload {
     answer: Option<Answer<Result<ReloadReport, Refusal>>>,
     pub(super) why: &'static str,
     pub(super) source: ConfigSource,
-    pub(super) started: Instant,
+    started: Instant,
+    live: Option<Instant>,
     /// Once it is read.
     pub(super) loaded: Option<Loaded>,
+}
+
+impl Reload {
+    /// The new generation has been published.
+    pub(super) fn is_live(&mut self) {
+        self.live = Some(Instant::now());
+    }
+
+    /// From the request to the store; while there is none, until now.
+    pub(super) fn took(&self) -> Duration {
+        self.live.unwrap_or_else(Instant::now).duration_since(self.started)
+    }
 }
 
 /// A configuration that is ready to be compiled.
@@ -85,7 +98,8 @@ impl Reloads {
             Origin::Asked(answer) => ("api", ConfigSource::File, None, Some(answer)),
             Origin::Put(text, answer) => ("put", ConfigSource::Api, Some(text), Some(answer)),
         };
-        self.current = Some(Reload { answer, why, source, started: Instant::now(), loaded: None });
+        self.current =
+            Some(Reload { answer, why, source, started: Instant::now(), live: None, loaded: None });
         Some(text)
     }
 
@@ -107,7 +121,7 @@ impl Reloads {
     /// Ends the one under way, and tells whoever asked.
     pub(super) fn end(&mut self, outcome: Result<ReloadReport, Refusal>) {
         let Some(reload) = self.current.take() else { return };
-        let took_ms = reload.started.elapsed().as_secs_f64() * 1e3;
+        let took_ms = reload.took().as_secs_f64() * 1e3;
         let message = match &outcome {
             Ok(report) if report.changed.is_empty() => "nothing has changed".to_owned(),
             Ok(report) => format!("{} changes", report.changed.len()),
@@ -117,7 +131,7 @@ impl Reloads {
             Ok(report) => tracing::info!(
                 generation = report.generation,
                 why = reload.why,
-                took = ?reload.started.elapsed(),
+                took = ?reload.took(),
                 changes = report.changed.len(),
                 "reloaded"
             ),
