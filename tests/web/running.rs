@@ -66,7 +66,7 @@ fn the_page_of_a_running_balancer_agrees_with_its_api() {
     assert_eq!(vips["www"]["serving"], "3 of 3");
     let generation = running.admin("GET", "/v1/status")["generation"].to_string();
     let facts = browser.script("return document.getElementById('facts').innerText");
-    assert!(facts.as_str().unwrap().contains(&format!("generation {generation}")), "{facts}");
+    assert!(facts.as_str().unwrap().contains(&format!("generation\n{generation} ")), "{facts}");
     overrides_are_shown(&running, &browser);
     traffic_is_shown(&running, &browser);
     for (width, scheme) in [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")] {

@@ -129,9 +129,10 @@ fn net(long: bool) -> Result<()> {
 
 fn web(long: bool) -> Result<()> {
     setup::require_root("the lane web")?;
-    for (ending, task) in [("alerts.yml", "check"), (".test.yml", "test")] {
-        let files = config_files(ending)?;
-        ensure!(!files.is_empty(), "no config/*{ending}");
+    let is_test = |name: &str| name.ends_with(".test.yml");
+    let rules = config_files(|name| name.starts_with("alerts") && name.ends_with(".yml") && !is_test(name))?;
+    for (task, files) in [("check", rules), ("test", config_files(is_test)?)] {
+        ensure!(!files.is_empty(), "no rules in config/ to {task}");
         cargo::run(Command::new("promtool").args([task, "rules"]).args(files))?;
     }
     let binary = cargo::release_binary()?;
@@ -141,11 +142,12 @@ fn web(long: bool) -> Result<()> {
     nothing_left(&binary)
 }
 
-/// Files of `config/` whose name ends so.
-fn config_files(ending: &str) -> Result<Vec<PathBuf>> {
+/// Files of `config/` whose name is meant.
+fn config_files(is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(cargo::root().join("config"))?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    Ok(paths.into_iter().filter(|path| path.to_string_lossy().ends_with(ending)).collect())
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| is_meant(&name.to_string_lossy()));
+    Ok(paths.into_iter().filter(named).collect())
 }
 
 fn step(command: &mut Command, long: bool) -> Result<()> {

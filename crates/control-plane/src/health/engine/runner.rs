@@ -254,7 +254,9 @@ impl Runner {
             let started = Instant::now();
             let future = async move {
                 let key = &spec.watched.key;
-                attempt(key.check.kind(), key.address, &dialer).await
+                // Through the tunnel the VIP is whom it speaks to: `Host` and the certificate's name are those of clients.
+                let address = key.through.as_ref().map_or(key.address, |through| through.vip);
+                attempt(key.check.kind(), address, &dialer).await
             };
             // Set before the first poll: an attempt may end in it.
             target.phase = Phase::Flying { slot: u32::MAX, started, planned: now };
