@@ -140,7 +140,10 @@ fn body_of(answer: &str) -> Result<Value> {
     let (head, body) = answer.split_once("\r\n\r\n").context("no end of headers")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     ensure!(status == "200", "status {status}");
-    Ok(serde_json::from_str(body)?)
+    // Chunk sizes stand outside the braces, or brackets.
+    let start = body.find(['{', '[']).context("no object")?;
+    let end = body.rfind(['}', ']']).context("no object")?;
+    Ok(serde_json::from_str(&body[start..=end])?)
 }
 
 /// The counters stand in the line itself, or in a field of it, where they may be JSON in a string.

@@ -587,12 +587,14 @@ fn boot_id() -> String {
 fn longest_first_check(config: &Config) -> Duration {
     let checks = config.pools().iter().flat_map(|pool| pool.members()).flat_map(|member| member.checks());
     let longest = checks.map(|check| check.timeout()).max();
-    longest.map_or(Duration::ZERO, |timeout| timeout + FIRST_SPREAD)
+    longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
 }
 
 const ADMIN_QUEUE: usize = 64;
 /// IPv6 neighbours on a link that has just come up take some two seconds.
 const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
+/// A service manager does not wait for ever.
+const FIRST_CHECKS: Duration = Duration::from_secs(30);
 /// Over how long first checks are spread, and some more.
 const FIRST_SPREAD: Duration = Duration::from_secs(2);
 /// What clients on Ethernet send at most.
