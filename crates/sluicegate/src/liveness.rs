@@ -23,12 +23,14 @@ pub(crate) struct State {
     pub(crate) draining: bool,
     /// Every check has had its first result, or the time for it is over.
     pub(crate) set_up: bool,
+    /// VIPs with a service that no backend serves.
+    pub(crate) vips_without: Vec<String>,
 }
 
 impl State {
     /// Whether traffic should be sent here.
     pub(crate) fn is_ready(&self) -> bool {
-        self.health.is_healthy() && !self.draining && self.set_up
+        self.health.is_healthy() && !self.draining && self.set_up && self.vips_without.is_empty()
     }
 
     /// Why not, one sentence each.
@@ -43,6 +45,7 @@ impl State {
         if !self.set_up {
             why.push("waiting for the first results of health checks".to_owned());
         }
+        why.extend(self.vips_without.iter().map(|vip| format!("no backend serves VIP {vip}")));
         why
     }
 }
@@ -88,6 +91,20 @@ impl Liveness {
     /// The state now.
     pub(crate) fn state(&self) -> &State {
         &self.state
+    }
+
+    /// The VIPs that nobody serves now.
+    pub(crate) fn vips_without(&mut self, vips: Vec<String>) {
+        if self.state.vips_without == vips {
+            return;
+        }
+        for vip in vips.iter().filter(|vip| !self.state.vips_without.contains(vip)) {
+            tracing::warn!(%vip, "no backend serves a service of this VIP");
+        }
+        for vip in self.state.vips_without.iter().filter(|vip| !vips.contains(vip)) {
+            tracing::info!(%vip, "all services of this VIP have a backend again");
+        }
+        self.change(|state| state.vips_without = vips);
     }
 
     /// Ready from now on, if healthy.
@@ -157,6 +174,8 @@ mod tests {
         liveness.drain();
         assert!(!liveness.state().is_ready() && readiness.borrow().forwarder_fault.is_none());
         assert_eq!(readiness.borrow().not_ready, ["draining"]);
+        liveness.vips_without(vec!["www".into()]);
+        assert_eq!(readiness.borrow().not_ready, ["draining", "no backend serves VIP www"]);
     }
 
     #[test]

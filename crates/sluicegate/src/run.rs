@@ -1,7 +1,7 @@
 //! `sluicegate run`: both planes, wired.
 //!
 //! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
-//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`.
+//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `tunnel`, `work` (done elsewhere).
 //! Not here: any decision about a packet, any rule about a configuration or about health.
 //! Invariants: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads. Nothing
 //! that takes more than a few milliseconds runs on the control loop.
@@ -13,6 +13,7 @@ mod next_hops;
 mod reload;
 mod settings;
 mod tunnel;
+mod work;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -21,12 +22,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use control_plane::admin::command::{Answer, Command};
-use control_plane::admin::view::{BackendRow, ConfigSource, HealthView, Refusal, RefusalKind, ReloadReport};
-use control_plane::compile::{CompileError, Index, destinations, refresh_next_hops};
+use control_plane::admin::command::Command;
+use control_plane::admin::view::ConfigSource;
+use control_plane::compile::{destinations, refresh_next_hops};
 use control_plane::config::{self, Config, Source as ConfigFile};
-use control_plane::controller::{Changes, Controller, Done, Side, changes};
-use control_plane::health::engine::{Event, Events, Health, TargetReport};
+use control_plane::controller::Controller;
+use control_plane::health::engine::{Event, Events, Health};
 use control_plane::next_hop::{self, Wanted};
 use control_plane::standing::OverrideKey;
 use datapath::interface::{Interface, InterfaceError};
@@ -40,9 +41,10 @@ use self::flows::Walks;
 pub(crate) use self::next_hops::next_hops;
 
 use self::next_hops::{merge, wanted, watch_next_hops};
-use self::reload::{Loaded, Origin, Reloads};
+use self::reload::Reloads;
 use self::settings::{only_interface, settings};
 use self::tunnel::Way;
+use self::work::Finished;
 use crate::admin::{self, Doors};
 use crate::figures::figures;
 use crate::liveness::{self, Liveness};
@@ -57,14 +59,17 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     privileges::seal();
     let machine = source.machine()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         // Before the start, so that none ends the process without its farewell.
         let signals = Signals::catch()?;
         let mut balancer = Balancer::start(source.config.clone(), machine, config).await?;
         let ended = balancer.serve(signals).await;
         balancer.close().await;
         ended
-    })
+    });
+    // A file system that does not answer must not keep the process.
+    runtime.shutdown_background();
+    ended
 }
 
 struct Signals {
@@ -81,22 +86,6 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
-}
-
-/// What other threads have finished for the control loop.
-#[derive(Debug)]
-enum Finished {
-    Loaded(Box<Result<Loaded, Refusal>>),
-    Compiled(Box<Done>, bool),
-    Told(Changes),
-    Reported(Vec<TargetReport>, Wanting),
-}
-
-/// Whom a report of the health thread is for.
-#[derive(Debug)]
-enum Wanting {
-    Backends(Answer<Vec<BackendRow>>),
-    Health(Answer<HealthView>),
 }
 
 struct Balancer {
@@ -121,6 +110,9 @@ struct Balancer {
     /// When each operator's order was given.
     ordered: HashMap<OverrideKey, Instant>,
     own_fault: Option<Instant>,
+    /// Why checks through the tunnel can't be made.
+    tunnel_fault: Option<String>,
+    keeping: bool,
     warnings: Vec<String>,
     wanted: watch::Sender<Wanted>,
     found: mpsc::Receiver<next_hop::Table>,
@@ -180,6 +172,8 @@ impl Balancer {
             source: ConfigSource::File,
             ordered: HashMap::new(),
             own_fault: None,
+            tunnel_fault: None,
+            keeping: false,
             warnings: Vec::new(),
             wanted,
             found,
@@ -219,6 +213,7 @@ impl Balancer {
             tracing::warn!(unknown, "backends whose checks have not answered once stay out");
         }
         self.ready_by = None;
+        self.look_at_vips();
         self.liveness.is_set_up();
         self.say_ready();
     }
@@ -321,134 +316,7 @@ impl Balancer {
     /// Other states under the same tables: nothing of the filter changes.
     fn publish_states(&mut self, snapshot: Snapshot) {
         self.live.publish(snapshot);
-    }
-
-    /// Begins what can begin: the next reload, a new configuration's tables, or those that must follow states.
-    fn advance(&mut self) {
-        if let Some(text) = self.reloads.begin() {
-            self.manager.reloading();
-            let known = self.next_hops.next_hops.keys().copied().collect();
-            let (file, done, max_vips) = (self.file.clone(), self.finished.0.clone(), self.max_vips);
-            let (way, machine) = (self.way.clone(), self.controller.machine().to_owned());
-            let (interface, live) = (self.plane.interface().name.clone(), self.live.clone());
-            tokio::spawn(async move {
-                let mut loaded = reload::load(file, text, known, max_vips).await;
-                if let Ok(new) = &loaded
-                    && let Err(error) = way.open(&new.config, &machine, &interface, &live).await
-                {
-                    loaded = Err(Refusal::new(RefusalKind::Conflict, error.to_string()));
-                }
-                let _ = done.send(Finished::Loaded(Box::new(loaded))); // nobody listens: the balancer has ended
-            });
-        }
-        let config = self.reloads.loaded().map(|loaded| Arc::clone(&loaded.config));
-        if config.is_none() && !self.controller.wants_job() {
-            self.ready_when_checked();
-            return;
-        }
-        let (states, new) = (self.live.current().states().to_vec(), config.is_some());
-        let next_hops = Arc::clone(&self.next_hops);
-        if let Some(job) = self.controller.job(config, next_hops, states, self.origin.elapsed()) {
-            let done = self.finished.0.clone();
-            tokio::task::spawn_blocking(move || {
-                let _ = done.send(Finished::Compiled(Box::new(job.run()), new));
-            });
-        }
-    }
-
-    fn ask_for_reload(&mut self, why: &'static str) {
-        self.reloads.ask(Origin::Here(why));
-        self.advance();
-    }
-
-    fn take_finished(&mut self, finished: Finished) {
-        match finished {
-            Finished::Loaded(loaded) => match *loaded {
-                Ok(mut loaded) => {
-                    Arc::make_mut(&mut self.next_hops).next_hops.extend(loaded.next_hops.drain());
-                    if let Some(reload) = self.reloads.current() {
-                        reload.loaded = Some(loaded);
-                    }
-                }
-                Err(refusal) => self.end_reload(Err(refusal)),
-            },
-            Finished::Compiled(done, new) => self.take_compiled(*done, new),
-            Finished::Told(told) => self.take_changes(told),
-            Finished::Reported(reports, wanting) => self.tell_health(&reports, wanting),
-        }
-        self.advance();
-    }
-
-    fn take_compiled(&mut self, done: Done, new: bool) {
-        let (before, old) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
-        let next = self.controller.finish(done, self.origin.elapsed());
-        let next = next.and_then(|next| refresh_next_hops(&next, self.controller.config(), &self.next_hops));
-        match next {
-            Ok(snapshot) if new => self.take_configuration(snapshot, before, old),
-            Ok(snapshot) => self.publish_states(snapshot),
-            Err(error) if new => self.end_reload(Err(cannot(&error))),
-            Err(error) => tracing::error!(%error, "tables not rebuilt"),
-        }
-    }
-
-    fn take_configuration(&mut self, snapshot: Snapshot, before: Arc<Config>, old: Arc<Index>) {
-        let generation = snapshot.generation().0;
-        if let Err(error) = self.publish(snapshot) {
-            // The room was looked at before: what is left is the kernel refusing a map update.
-            tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
-        }
-        let Some(reload) = self.reloads.current() else { return };
-        reload.is_live();
-        let warnings =
-            reload.loaded.take().map(|loaded| loaded.warnings.iter().map(ToString::to_string).collect());
-        let (source, config) = (reload.source, Arc::clone(self.controller.config()));
-        self.tell_changes(before, old);
-        self.watch();
-        self.say_what_will_not_fit();
-        self.wanted.send_replace(wanted(&config, &self.plane, &self.live));
-        self.warnings = warnings.unwrap_or_default();
-        for warning in &self.warnings {
-            tracing::warn!("{warning}");
-        }
-        if self.source == ConfigSource::Api && source == ConfigSource::File {
-            tracing::warn!("the file has replaced a configuration that came by the API");
-        }
-        self.source = source;
-        if source == ConfigSource::File {
-            self.file_sources = config.sources().to_vec();
-        }
-        if let Err(error) = FileWatch::follow(&mut self.files, &config) {
-            tracing::warn!(%error, "changes of the file are not watched");
-        }
-    }
-
-    /// What is different is told once it is counted: two loads a slot of each table, elsewhere.
-    fn tell_changes(&self, before: Arc<Config>, old: Arc<Index>) {
-        let (after, new) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
-        let (machine, done) = (self.controller.machine().to_owned(), self.finished.0.clone());
-        tokio::task::spawn_blocking(move || {
-            let (old, new) = (Side { config: &before, index: &old }, Side { config: &after, index: &new });
-            let _ = done.send(Finished::Told(changes(old, new, &machine))); // nobody listens: the balancer has ended
-        });
-    }
-
-    fn take_changes(&mut self, told: Changes) {
-        for section in &told.needs_restart {
-            tracing::warn!(%section, "this change takes effect at the next start");
-        }
-        let took = self.reloads.current().map(|reload| reload.took()).unwrap_or_default();
-        self.end_reload(Ok(ReloadReport {
-            generation: self.controller.generation().0,
-            took_ms: took.as_secs_f64() * 1e3,
-            changed: told.sentences,
-            needs_restart: told.needs_restart,
-            warnings: self.warnings.clone(),
-        }));
-    }
-
-    fn end_reload(&mut self, outcome: Result<ReloadReport, Refusal>) {
-        self.reloads.end(outcome);
-        self.manager.ready(&self.status());
+        self.look_at_vips();
     }
 
     /// # Errors
@@ -475,6 +343,7 @@ impl Balancer {
             Err(error) => tracing::error!(%error, "draining not ended"),
         }
         self.live.reclaim();
+        self.keep_way();
         self.advance();
         Ok(())
     }
@@ -498,6 +367,7 @@ impl Balancer {
     fn look(&mut self) -> bool {
         let (now, forwarded) = (Instant::now(), self.forwarded());
         self.liveness.take(self.plane.health(), now);
+        self.look_at_vips();
         self.ready_when_checked();
         if self.drain.is_none() && self.files.as_mut().is_some_and(|files| files.look(now)) {
             self.ask_for_reload("the file has changed");
@@ -507,6 +377,13 @@ impl Balancer {
             tracing::info!(%why, "drained");
         }
         over.is_some()
+    }
+
+    /// A VIP without a backend makes the machine not ready, as the documents say.
+    fn look_at_vips(&mut self) {
+        let rows = self.controller.vip_rows(&self.live.current(), |_| Default::default());
+        let without = rows.into_iter().filter(|vip| !vip.ready).map(|vip| vip.name).collect();
+        self.liveness.vips_without(without);
     }
 
     fn forwarded(&self) -> u64 {
@@ -571,10 +448,6 @@ impl Balancer {
             Err(error) => tracing::error!(%error, "next hops not taken over"),
         }
     }
-}
-
-fn cannot(error: &CompileError) -> Refusal {
-    Refusal::new(RefusalKind::Conflict, error.to_string())
 }
 
 /// A number that no other start has.

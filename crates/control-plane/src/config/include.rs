@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -177,8 +178,13 @@ pub(super) fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
         std::io::ErrorKind::NotFound => Problem::of_file(path, "no such file", READABLE),
         _ => Problem::of_file(path, error.to_string(), READABLE),
     };
-    if fs::metadata(path).map_err(failed)?.is_dir() {
+    let found = fs::metadata(path).map_err(failed)?.file_type();
+    if found.is_dir() {
         return Err(Problem::of_file(path, "a folder", READABLE));
+    }
+    // Opening it would wait for a writer, for ever if none comes.
+    if found.is_fifo() {
+        return Err(Problem::of_file(path, "a pipe", READABLE));
     }
     let mut bytes = Vec::new();
     // A device or a pipe may have no end: one byte past the limit is enough to know.

@@ -122,6 +122,16 @@ impl Tunnel {
         !self.pump.is_finished()
     }
 
+    /// Puts rules and routes back that somebody took away, and switches the device on.
+    ///
+    /// # Errors
+    /// [`TunnelError`]: the device is gone, or the kernel refuses.
+    /// # Cost
+    /// Seven netlink messages.
+    pub async fn mend(&self) -> Result<(), TunnelError> {
+        self.routes.mend(self.shared.own).await
+    }
+
     /// Takes rules and routes away, and the device with them. Dialers that are left cannot connect any more.
     ///
     /// # Errors

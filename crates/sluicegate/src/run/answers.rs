@@ -17,9 +17,10 @@ use control_plane::health::engine::TargetReport;
 use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
 
+use super::Balancer;
 use super::flows::Filters;
 use super::reload::Origin;
-use super::{Balancer, Finished, Wanting};
+use super::work::{Finished, Wanting};
 use crate::figures::{figures, of_service, of_slot};
 
 impl Balancer {
@@ -262,7 +263,7 @@ impl Balancer {
             overrides: self.controller.standing().overrides.iter().filter_map(override_row).collect(),
             last_reload: self.reloads.last.clone(),
             own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
-            warnings: self.warnings.clone(),
+            warnings: self.warnings.iter().chain(&self.tunnel_fault).cloned().collect(),
         }
     }
 }

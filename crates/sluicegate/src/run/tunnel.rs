@@ -3,7 +3,7 @@
 //! In: configurations. Out: how each target is reached.
 //! Not here: what travels there (`control_plane::health::tunnel`).
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use control_plane::config::{Config, Via};
 use control_plane::health::Dialer;
@@ -13,13 +13,32 @@ use forwarder::Live;
 
 /// Shared by the control loop, reloads and the health thread.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Way(Arc<OnceLock<Tunnel>>);
+pub(super) struct Way(Arc<Mutex<Option<Arc<Tunnel>>>>);
+
+/// How the way was found at a look.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// As it should be, or not wanted.
+    Well,
+    /// Its device had gone: there is a new one.
+    New,
+    /// It cannot be had.
+    Broken(TunnelError),
+}
 
 impl Way {
+    fn tunnel(&self) -> Option<Arc<Tunnel>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, tunnel: Option<Arc<Tunnel>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tunnel;
+    }
+
     /// How a target is reached. One that needs the tunnel while there is none is not watched, see [`Way::reachable`].
     pub(super) fn dialers(&self) -> impl Fn(&Watched) -> Dialer + Send + 'static {
         let way = self.clone();
-        move |watched| match (&watched.key.through, watched.slot, way.0.get()) {
+        move |watched| match (&watched.key.through, watched.slot, way.tunnel()) {
             (Some(through), Some(slot), Some(tunnel)) => Dialer::Tunnel(tunnel.dialer(slot, through.vip)),
             _ => Dialer::Direct,
         }
@@ -27,7 +46,8 @@ impl Way {
 
     /// Those that can be reached: without a tunnel none that goes through it.
     pub(super) fn reachable(&self, mut watched: Vec<Watched>) -> Vec<Watched> {
-        watched.retain(|one| one.key.through.is_none() || self.0.get().is_some());
+        let there = self.tunnel().is_some();
+        watched.retain(|one| one.key.through.is_none() || there);
         watched
     }
 
@@ -39,9 +59,9 @@ impl Way {
         interface: &str,
         live: &Live,
     ) -> Result<(), TunnelError> {
-        let through =
+        let mut checks =
             config.pools().iter().flat_map(|pool| pool.members()).flat_map(|member| member.checks());
-        if self.0.get().is_some() || !through.into_iter().any(|check| check.via() == Via::Vip) {
+        if self.tunnel().is_some() || !checks.any(|check| check.via() == Via::Vip) {
             return Ok(());
         }
         let setup = Setup {
@@ -53,19 +73,54 @@ impl Way {
         };
         let tunnel = Tunnel::open(setup, live.clone()).await?;
         tracing::info!(device = DEVICE, "checks through the pools' encapsulations have their way");
-        // Reloads come one after the other, so nobody else has opened one meanwhile.
-        let _ = self.0.set(tunnel);
+        self.set(Some(Arc::new(tunnel)));
         Ok(())
     }
 
-    /// Takes rules, routes and device away. The health thread has ended, so nobody else holds the way.
-    pub(super) async fn close(self) {
-        let Some(tunnel) = Arc::into_inner(self.0).and_then(OnceLock::into_inner) else { return };
-        if let Err(error) = tunnel.close().await {
-            tracing::warn!(%error, "something of the checks' tunnel stays");
+    /// Looks after it: what somebody took away is put back. `was` says whether it was there at the last look.
+    pub(super) async fn keep(
+        &self,
+        was: bool,
+        config: &Config,
+        machine: &str,
+        interface: &str,
+        live: &Live,
+    ) -> Kept {
+        if let Some(tunnel) = self.tunnel() {
+            if tunnel.is_running() && tunnel.mend().await.is_ok() {
+                return if was { Kept::Well } else { Kept::New };
+            }
+            self.set(None);
         }
+        match self.open(config, machine, interface, live).await {
+            Ok(()) if self.tunnel().is_some() => Kept::New,
+            Ok(()) => Kept::Well,
+            Err(error) => Kept::Broken(error),
+        }
+    }
+
+    /// Takes rules, routes and device away. The health thread has ended; a look may still be under way.
+    pub(super) async fn close(self) {
+        let Some(mut tunnel) = self.tunnel() else { return };
+        self.set(None);
+        for _ in 0..LOOKS {
+            match Arc::try_unwrap(tunnel) {
+                Ok(tunnel) => {
+                    if let Err(error) = tunnel.close().await {
+                        tracing::warn!(%error, "something of the checks' tunnel stays");
+                    }
+                    return;
+                }
+                Err(shared) => tunnel = shared,
+            }
+            tokio::time::sleep(A_LOOK).await;
+        }
+        tracing::warn!("the rules of the checks' tunnel stay");
     }
 }
 
+/// How long a look after the tunnel is awaited at the end.
+const A_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
+const LOOKS: u32 = 100;
 /// The TUN device's name.
 const DEVICE: &str = "sluicegate0";

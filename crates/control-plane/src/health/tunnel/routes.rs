@@ -59,6 +59,16 @@ impl Routes {
         Ok(())
     }
 
+    /// Puts back what somebody took away: nothing is doubled, and what is there stays.
+    pub(super) async fn mend(&self, own: Own) -> Result<(), TunnelError> {
+        self.switch_on().await?;
+        let families = [(AddressFamily::Inet, own.v4.is_some()), (AddressFamily::Inet6, own.v6.is_some())];
+        for (family, _) in families.into_iter().filter(|(_, wanted)| *wanted) {
+            self.lead(family).await?;
+        }
+        Ok(())
+    }
+
     /// Takes all of it away.
     pub(super) async fn remove(&self) -> Result<(), TunnelError> {
         for family in FAMILIES {
@@ -90,7 +100,10 @@ impl Routes {
         }
         let mut adding = self.handle.rule().add();
         *adding.message_mut() = self.rule(family);
-        adding.execute().await.map_err(refused("add the checks' routing rule"))
+        match adding.execute().await {
+            Err(error) if !is_there(&error) => Err(refused("add the checks' routing rule")(error)),
+            _ => Ok(()),
+        }
     }
 
     /// All rules that are as ours, however many there are.
@@ -139,6 +152,12 @@ fn reason(error: rtnetlink::Error) -> io::Error {
     }
 }
 
+/// The rule stands already.
+fn is_there(error: &rtnetlink::Error) -> bool {
+    let rtnetlink::Error::NetlinkError(message) = error else { return false };
+    message.to_io().raw_os_error() == Some(EEXIST)
+}
+
 /// No such rule, or no such family in this kernel.
 fn is_absent(error: &rtnetlink::Error) -> bool {
     let rtnetlink::Error::NetlinkError(message) = error else { return false };
@@ -151,5 +170,6 @@ const FIRST: u32 = 1;
 const LAST: u32 = 2;
 const MOST_STALE: usize = 64;
 const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
 const EAFNOSUPPORT: i32 = 97;
 const EOPNOTSUPP: i32 = 95;
