@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use forwarder::{
-    DropReason, Forward, HoldSlot, Now, Origin, OutOfFrames, Outlet, Packet, ThreadCounters, ThreadId,
-    Verdict,
+    DropReason, Errand, Forward, HoldSlot, Now, Origin, OutOfFrames, Outlet, Packet, Piece, ThreadCounters,
+    ThreadId, Verdict,
 };
 
 use crate::device::{Device, Received};
@@ -65,6 +65,7 @@ struct Port<D: Device> {
     free: Vec<D::Frame>,
     strays: Vec<D::Frame>,
     held: Box<[Option<Arrival<D::Frame>>]>,
+    holding: usize,
     counters: Arc<ThreadCounters>,
     queued: usize,
     notify: Notify,
@@ -108,7 +109,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let held = std::iter::repeat_with(|| None).take(forward.hold_slots()).collect();
         let notify = Notify(vec![false; mailboxes.threads()]);
         let strays = Vec::with_capacity(frames_in_all);
-        let port = Port { device, mailboxes, free, strays, held, counters, queued: 0, notify };
+        let port = Port { device, mailboxes, free, strays, held, holding: 0, counters, queued: 0, notify };
         let verdicts = vec![Verdict::Tx; max_batch].into_boxed_slice();
         let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
         Self { forward, port, batch, arrived, verdicts }
@@ -179,10 +180,10 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let Port { mailboxes, free, device, counters, .. } = port;
         mailboxes.take(limit.div_ceil(2), |from, Crossing { frame, purpose }| match purpose {
             Purpose::Home => free.push(frame),
-            Purpose::Process { start, end } => {
+            Purpose::Process { errand, start, end } => {
                 counters.from_threads.add(1);
                 let received = Received { frame, start, end };
-                batch.push(Arrival { received, origin: Origin::Thread(from) });
+                batch.push(Arrival { received, origin: Origin::Thread(from, errand) });
             }
         });
         device.receive(arrived, limit - batch.len());
@@ -230,7 +231,7 @@ impl<D: Device> Port<D> {
                 self.counters.replies.add(1);
             }
             Verdict::Hold(slot) => self.hold(slot, arrival)?,
-            Verdict::ToThread(thread) => self.hand_over(thread, arrival.received)?,
+            Verdict::ToThread(thread, errand) => self.hand_over(thread, errand, arrival.received)?,
             Verdict::Drop(_) => self.release_frame(arrival.received.frame),
         }
         Ok(())
@@ -260,7 +261,8 @@ impl<D: Device> Port<D> {
         match self.held.get_mut(slot.0 as usize) {
             Some(place @ None) => {
                 *place = Some(arrival);
-                self.count_held();
+                self.holding += 1;
+                self.counters.held.set(self.holding as u64);
                 Ok(())
             }
             _ => {
@@ -270,13 +272,46 @@ impl<D: Device> Port<D> {
         }
     }
 
-    fn count_held(&self) {
-        self.counters.held.set(self.held.iter().flatten().count() as u64);
+    /// Takes a frame out of its hold.
+    fn take_held(&mut self, slot: HoldSlot) -> Option<Arrival<D::Frame>> {
+        let arrival = self.held.get_mut(slot.0 as usize).and_then(Option::take)?;
+        self.holding -= 1;
+        Some(arrival)
     }
 
-    fn hand_over(&mut self, thread: ThreadId, received: Received<D::Frame>) -> Result<(), DropReason> {
+    /// Sends what `carve` cuts off a held packet; the number of frames sent, and why it was not all of it.
+    fn carve(
+        &mut self,
+        arrival: &mut Arrival<D::Frame>,
+        carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece,
+    ) -> (u64, Result<(), DropReason>) {
+        let mut sent = 0;
+        loop {
+            let Some(mut frame) = self.free.pop() else { return (sent, Err(DropReason::NoFrame)) };
+            let Received { frame: whole, start, end } = &mut arrival.received;
+            let packet = Packet::new(self.device.bytes(whole), *start, *end, arrival.origin);
+            let Piece::Of(length) = carve(&packet, self.device.bytes(&mut frame)) else {
+                self.free.push(frame);
+                return (sent, Ok(()));
+            };
+            if let Err(reason) = self.send(Received { frame, start: 0, end: length }) {
+                return (sent, Err(reason));
+            }
+            sent += 1;
+            self.counters.tx_packets.add(1);
+            self.counters.tx_bytes.add(length as u64);
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        thread: ThreadId,
+        errand: Errand,
+        received: Received<D::Frame>,
+    ) -> Result<(), DropReason> {
         let Received { frame, start, end } = received;
-        match self.mailboxes.put(thread, Crossing { frame, purpose: Purpose::Process { start, end } }) {
+        let purpose = Purpose::Process { errand, start, end };
+        match self.mailboxes.put(thread, Crossing { frame, purpose }) {
             Ok(()) => {
                 self.counters.to_threads.add(1);
                 self.mark(thread);
@@ -352,7 +387,7 @@ impl<D: Device> Outlet for Port<D> {
     }
 
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {
-        let Some(mut arrival) = self.held.get_mut(slot.0 as usize).and_then(Option::take) else { return };
+        let Some(mut arrival) = self.take_held(slot) else { return };
         let Received { frame, start, end } = &mut arrival.received;
         let mut packet = Packet::new(self.device.bytes(frame), *start, *end, arrival.origin);
         let verdict = decide(&mut packet);
@@ -360,7 +395,20 @@ impl<D: Device> Outlet for Port<D> {
         if let Err(reason) = self.carry_out(verdict, arrival) {
             self.counters.dropped(reason);
         }
-        self.count_held();
+        self.counters.held.set(self.holding as u64);
+    }
+
+    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {
+        let Some(mut arrival) = self.take_held(slot) else { return };
+        let (sent, outcome) = self.carve(&mut arrival, carve);
+        self.release_frame(arrival.received.frame);
+        // The held packet is one of those sent, or else the one dropped.
+        let outcome = if sent == 0 { outcome.and(Err(DropReason::Malformed)) } else { outcome };
+        self.counters.originated.add(sent - u64::from(outcome.is_ok()));
+        if let Err(reason) = outcome {
+            self.counters.dropped(reason);
+        }
+        self.counters.held.set(self.holding as u64);
     }
 }
 

@@ -4,7 +4,7 @@
 //! Not here: who gets what (the forwarder's verdict).
 //! Invariant: a frame is in one mailbox or in one thread's hands; a full mailbox gives it back.
 
-use forwarder::ThreadId;
+use forwarder::{Errand, ThreadId};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 /// Why a frame crosses.
@@ -12,6 +12,8 @@ use rtrb::{Consumer, Producer, RingBuffer};
 pub enum Purpose {
     /// The packet in `[start, end)` is for the receiving thread to process.
     Process {
+        /// Why it comes.
+        errand: Errand,
         /// Where the packet starts.
         start: usize,
         /// Where it ends.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
 use forwarder::{
-    DropReason, Forward, HoldSlot, Now, Origin, Outlet, Packet, ThreadCounters, ThreadId, Totals, Verdict,
+    DropReason, Errand, Forward, HoldSlot, Now, Origin, Outlet, Packet, Piece, ThreadCounters, ThreadId,
+    Totals, Verdict,
 };
 
 const THREADS: u16 = 3;
@@ -29,6 +30,7 @@ impl Random {
 
 /// Any verdict, right or wrong: threads that don't exist, slots that are taken.
 struct Anything {
+    me: ThreadId,
     random: Random,
     counters: Arc<ThreadCounters>,
     held: VecDeque<HoldSlot>,
@@ -45,7 +47,8 @@ impl Anything {
                 Verdict::Hold(slot)
             }
             4 | 5 if origin == Origin::Wire => {
-                Verdict::ToThread(ThreadId(u16::try_from(self.random.below(4)).unwrap()))
+                let asked = u16::try_from(self.random.below(4)).unwrap();
+                Verdict::ToThread(ThreadId(asked), Errand::IcmpError { asked })
             }
             _ => {
                 self.counters.dropped(DropReason::NoVip);
@@ -55,10 +58,29 @@ impl Anything {
     }
 }
 
+impl Anything {
+    /// Into none to 39 pieces: more than there are free frames, at times.
+    fn split(&mut self, slot: HoldSlot, outlet: &mut dyn Outlet) {
+        let mut left = self.random.below(40);
+        outlet.split(slot, &mut |packet, piece| {
+            assert_eq!(packet.frame(), [7; 20], "what is held stays as it is");
+            if left == 0 {
+                return Piece::End;
+            }
+            left -= 1;
+            piece[..20].copy_from_slice(packet.frame());
+            Piece::Of(20)
+        });
+    }
+}
+
 impl Forward for Anything {
     fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
             assert_eq!(packet.frame().len(), 20, "the packet came through whole");
+            if let Origin::Thread(_, errand) = packet.origin() {
+                assert_eq!(errand, Errand::IcmpError { asked: self.me.0 }, "it knows why it came");
+            }
             *verdict = self.verdict(packet.origin());
             if matches!(*verdict, Verdict::Tx | Verdict::Reply) {
                 packet.move_to_front();
@@ -76,10 +98,14 @@ impl Forward for Anything {
         if self.random.below(3) == 0
             && let Some(slot) = self.held.pop_front()
         {
-            outlet.release(slot, &mut |packet| {
-                packet.move_to_front();
-                self.verdict(packet.origin())
-            });
+            if self.random.below(2) == 0 {
+                outlet.release(slot, &mut |packet| {
+                    packet.move_to_front();
+                    self.verdict(packet.origin())
+                });
+            } else {
+                self.split(slot, outlet);
+            }
         }
     }
 
@@ -104,7 +130,7 @@ fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
         let me = mailboxes.me();
         let counters = Arc::clone(&counters[usize::from(me.0)]);
         let random = Random(u64::from(me.0) + 77);
-        let forward = Anything { random, counters: Arc::clone(&counters), held: VecDeque::new() };
+        let forward = Anything { me, random, counters: Arc::clone(&counters), held: VecDeque::new() };
         let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, 128)).collect();
         let all = FRAMES * usize::from(THREADS);
         Engine::new(MemoryDevice::new(RING), forward, mailboxes, frames, all, counters)
@@ -136,7 +162,7 @@ fn a_million_packets_leave_every_frame_in_exactly_one_place() {
     let received: u64 = counters.iter().map(|c| c.rx_packets.read()).sum();
     let waiting: u64 = engines.iter().map(|e| e.census().receiving as u64).sum();
     assert!(received <= injected && injected <= received + waiting);
-    for reason in [DropReason::TxFull, DropReason::MailboxFull, DropReason::HoldFull] {
+    for reason in [DropReason::TxFull, DropReason::MailboxFull, DropReason::HoldFull, DropReason::NoFrame] {
         let drops: u64 = counters.iter().map(|c| c.drops(reason)).sum();
         assert!(drops > 0, "the run never came to {}", reason.name());
     }

@@ -52,6 +52,8 @@ drop_reasons! {
     MailboxFull = "mailbox_full",
     /// The table of held frames is full.
     HoldFull = "hold_full",
+    /// No frame was free for a piece of a packet that had to be split.
+    NoFrame = "no_frame",
 }
 
 impl DropReason {

@@ -39,6 +39,6 @@ pub use snapshot::{
     Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, Service, ServiceId, Slot,
     SlotId, SlotState, Snapshot, SnapshotError,
 };
-pub use verdict::{Forward, HoldSlot, Now, OutOfFrames, Outlet, ThreadId, Verdict};
+pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
 
 pub use conntrack::{ConfigError, Cursor, State as FlowState, Timeouts};

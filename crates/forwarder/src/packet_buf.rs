@@ -3,15 +3,15 @@
 //! A descriptor's start can't be moved, so head room lies inside the buffer: `[0, start)` is writable room,
 //! `[start, end)` the frame, `[end, len)` room behind. What is sent always starts at 0.
 
-use crate::ThreadId;
+use crate::{Errand, ThreadId};
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Received by this thread.
     Wire,
-    /// Handed over by another thread, which decided that this one must process it.
-    Thread(ThreadId),
+    /// Handed over by another thread, which decided that this one must process it, and why.
+    Thread(ThreadId, Errand),
 }
 
 /// A frame with writable room in front.

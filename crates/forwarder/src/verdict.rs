@@ -33,6 +33,23 @@ impl Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId(pub u16);
 
+/// Why a packet crosses to another thread, for the pipeline there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Errand {
+    /// It was steered here by its hash: process it as if it had come off the wire.
+    Steered,
+    /// A piece of a datagram whose pieces this thread gathers.
+    Fragment {
+        /// It was redirected once, by a peer: it is not redirected again.
+        redirected: bool,
+    },
+    /// An ICMP error whose flow none of the threads asked so far knows.
+    IcmpError {
+        /// How many threads were asked.
+        asked: u16,
+    },
+}
+
 /// A place in the driver's bounded table of held frames. The forwarder names it, below [`Forward::hold_slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldSlot(pub u32);
@@ -47,10 +64,19 @@ pub enum Verdict {
     Reply,
     /// Keep the frame in this slot until `poll` releases it.
     Hold(HoldSlot),
-    /// Hand it to another packet thread.
-    ToThread(ThreadId),
+    /// Hand it to another packet thread, which is told why it comes.
+    ToThread(ThreadId, Errand),
     /// Give the frame back to the pool.
     Drop(DropReason),
+}
+
+/// What a driver is told of each piece of a frame that is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// A frame to send, of so many bytes; ask for the next.
+    Of(usize),
+    /// Nothing follows: the frame is split.
+    End,
 }
 
 /// No frame is free for a packet that nobody sent us.
@@ -68,6 +94,13 @@ pub trait Outlet {
     /// Ends a hold. The frame in `slot` goes through `decide`, which may rewrite it and gives its verdict.
     /// An empty slot is left alone.
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict);
+
+    /// Ends a hold by sending several frames in its place. `carve` reads the held packet and writes the next piece into
+    /// a free frame, until it says [`Piece::End`]. An empty slot is left alone.
+    ///
+    /// Of n pieces one counts as the held packet sent, the others as originated; pieces that no frame is free for, or
+    /// that the transmit ring has no room for, are lost: then the held packet is dropped, with that reason.
+    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece);
 }
 
 /// Decides batches of packets.

@@ -118,6 +118,7 @@ impl Outlet for NoOutlet {
         Err(OutOfFrames)
     }
     fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}
+    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {}
 }
 
 impl Bed {
