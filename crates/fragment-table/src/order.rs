@@ -1,0 +1,62 @@
+//! Some places of an array in the order in which they were added.
+//!
+//! In: places. Out: the oldest one. Each step takes constant time, from the middle too.
+//! Invariant: a place is added only when it is not in, and removed only when it is.
+
+use crate::{NONE, filled};
+
+/// A queue of places that can be left from anywhere.
+#[derive(Debug)]
+pub(crate) struct Order {
+    links: Box<[Links]>,
+    ends: Links, // `after` is the oldest, `before` the newest: a ring that is open here
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    before: u32,
+    after: u32,
+}
+
+impl Order {
+    /// Of places below `capacity`; `None` without the memory.
+    pub(crate) fn new(capacity: usize) -> Option<Self> {
+        Some(Self { links: filled(capacity, Links::NONE)?, ends: Links::NONE, len: 0 })
+    }
+
+    /// Bytes for places below `capacity`.
+    pub(crate) fn bytes(capacity: usize) -> usize {
+        capacity * size_of::<Links>()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        Some(self.ends.after).filter(|&place| place != NONE)
+    }
+
+    pub(crate) fn add(&mut self, place: u32) {
+        let newest = core::mem::replace(&mut self.ends.before, place);
+        self.at(newest).after = place;
+        self.links[place as usize] = Links { before: newest, after: NONE };
+        self.len += 1;
+    }
+
+    pub(crate) fn remove(&mut self, place: u32) {
+        let Links { before, after } = self.links[place as usize];
+        self.at(before).after = after;
+        self.at(after).before = before;
+        self.len -= 1;
+    }
+
+    fn at(&mut self, place: u32) -> &mut Links {
+        if place == NONE { &mut self.ends } else { &mut self.links[place as usize] }
+    }
+}
+
+impl Links {
+    const NONE: Self = Self { before: NONE, after: NONE };
+}
