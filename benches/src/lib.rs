@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, Live, NextHop, NextHopMode, Parts, Pipeline,
-    PipelineConfig, PoolTable, Service, ServiceId, Slot, SlotId, SlotState, Snapshot, ThreadCounters,
-    ThreadId, Timeouts,
+    Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, Live, NextHop, NextHopMode, Parts,
+    Pipeline, PipelineConfig, PoolTable, Service, ServiceId, Slot, SlotId, SlotState, Snapshot,
+    ThreadCounters, ThreadId, Timeouts,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
@@ -89,6 +89,8 @@ pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
         timeouts: Timeouts::default(),
         max_batch: DEFAULT_BATCH,
         replies_per_second: 1_000,
+        fragments: FragmentConfig { per_source: 512, ..FragmentConfig::default() },
+        held_of_a_pool: 1_024,
     };
     let pipeline =
         Pipeline::new(config, live, Arc::clone(&counters), None).expect("the defaults are in range");

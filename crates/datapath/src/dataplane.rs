@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Live, Pipeline, PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts, request_ring,
+    FragmentConfig, Live, Pipeline, PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
+    request_ring,
 };
 
 use crate::attach::AttachMode;
@@ -48,8 +49,10 @@ pub struct Settings {
     pub max_slots: usize,
     /// Packets for a VIP on a queue without a socket.
     pub no_socket: NoSocket,
-    /// Answers in place (ICMP echo) a second and thread.
+    /// Answers in place (ICMP) a second and thread.
     pub replies_per_second: u32,
+    /// Each thread's table of fragmented datagrams.
+    pub fragments: FragmentConfig,
 }
 
 /// A running data plane.
@@ -180,9 +183,11 @@ impl DataPlane {
                 timeouts: settings.timeouts,
                 max_batch: settings.batch,
                 replies_per_second: settings.replies_per_second,
+                fragments: settings.fragments,
+                held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
             };
             let pipeline = Pipeline::new(config, live, Arc::clone(&counters), Some(server));
-            let pipeline = pipeline.map_err(|error| StartError::Flows(error.to_string()))?;
+            let pipeline = pipeline.map_err(|error| StartError::Tables(error.to_string()))?;
             let socket = Arc::new(SocketCounters::default());
             let fd = device.fd();
             // SAFETY: the device is open, and the borrow ends with this statement.
@@ -254,6 +259,11 @@ fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError>
         );
     }
     Ok(u16::try_from(wanted).unwrap_or(u16::MAX))
+}
+
+/// All threads together never hold more than a quarter of a pool, which needs its frames to receive.
+fn held_of_a_pool(frames: u32, threads: u16) -> usize {
+    (frames as usize / 4 / usize::from(threads.max(1))).max(1)
 }
 
 type Bound = Vec<(XskDevice, Vec<Frame>)>;

@@ -39,9 +39,9 @@ pub enum StartError {
     /// The XDP program.
     #[error("XDP program: {0}")]
     Steer(String),
-    /// The connection tables.
-    #[error("connection table: {0}")]
-    Flows(String),
+    /// The connection and fragment tables.
+    #[error("{0}")]
+    Tables(String),
     /// A packet thread.
     #[error("packet thread: {0}")]
     Thread(#[from] std::io::Error),

@@ -67,6 +67,27 @@ pub struct Gauges {
     pub flow_untracked: Counter,
 }
 
+/// What the fragment table said last; copied between batches.
+#[derive(Debug, Default)]
+pub struct FragmentGauges {
+    /// Datagrams whose first fragment has come (a level), expired ones that nobody looked at included.
+    pub datagrams: Counter,
+    /// Frames held for a first fragment that has not come (a level).
+    pub held: Counter,
+    /// First fragments whose decision was recorded.
+    pub recorded: Counter,
+    /// First fragments that came once more.
+    pub duplicates: Counter,
+    /// Later fragments that found a decision.
+    pub followed: Counter,
+    /// Later fragments that were held.
+    pub waited: Counter,
+    /// Held fragments that went on because their first came.
+    pub released: Counter,
+    /// Datagrams with a decision that gave way to a newer one before their time.
+    pub evicted: Counter,
+}
+
 /// Counters of one packet thread.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -103,6 +124,8 @@ pub struct ThreadCounters {
     pub busy_nanos: Counter,
     /// The connection table.
     pub flow_table: Gauges,
+    /// The fragment table.
+    pub fragment_table: FragmentGauges,
     /// Drops, by [`DropReason`].
     drops: Box<[Counter]>,
     backends: Box<[PairCounter]>,
@@ -131,6 +154,7 @@ impl ThreadCounters {
             rehashed: Counter::default(),
             busy_nanos: Counter::default(),
             flow_table: Gauges::default(),
+            fragment_table: FragmentGauges::default(),
             drops: DropReason::ALL.iter().map(|_| Counter::default()).collect(),
             backends: make(backends),
             services: make(services),

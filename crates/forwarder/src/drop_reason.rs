@@ -30,8 +30,22 @@ drop_reasons! {
     NoVip = "no_vip",
     /// The VIP is ours, but no backend of its pool serves.
     NoBackend = "no_backend",
-    /// A fragment for a VIP that is hashed by ports.
+    /// A fragment for a VIP that takes none.
     Fragment = "fragment",
+    /// The first fragment of a datagram ends before its transport header does (RFC 1858 §3).
+    FragmentTiny = "fragment_tiny",
+    /// A fragment of TCP at offset 8, which could replace the first one's flags (RFC 1858 §4.2).
+    FragmentOverlap = "fragment_overlap",
+    /// A second first fragment of a datagram, other than the one that came before.
+    FragmentConflict = "fragment_conflict",
+    /// Held until its time was over: the first fragment of the datagram did not come.
+    FragmentTimeout = "fragment_timeout",
+    /// The first fragment has not come, and as many of the datagram's pieces are held as may be.
+    FragmentDatagramFull = "fragment_datagram_full",
+    /// The first fragment has not come, and as many of the source's pieces are held as may be.
+    FragmentSourceFull = "fragment_source_full",
+    /// The first fragment has not come, and as many pieces are held as may be.
+    FragmentBufferFull = "fragment_buffer_full",
     /// An ICMP message to a VIP that is not answered and not passed on.
     Icmp = "icmp",
     /// The TTL or hop limit ends here.

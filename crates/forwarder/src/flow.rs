@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use packet::Addresses;
 use siphasher::sip::SipHasher13;
 
 /// The 5-tuple. IPv4 addresses are v4-mapped; ports are 0 where the protocol has none.
@@ -134,6 +135,46 @@ impl FlowHasher {
     }
 }
 
+impl FlowHasher {
+    /// Who gathers the pieces of a datagram: addresses and protocol (paper §4.3). For IPv6 `protocol` is that of the
+    /// fragment header, since the next header may differ between pieces.
+    #[must_use]
+    pub fn three_tuple(&self, addresses: &Addresses, protocol: u8) -> u64 {
+        self.tagged(&addresses.src, &addresses.dst, (0, protocol), TAG_THREE_TUPLE)
+    }
+
+    /// A datagram in the fragment table: the three-tuple and the identification.
+    #[must_use]
+    pub(crate) fn datagram(&self, key: &fragment_table::Key) -> u64 {
+        self.tagged(&key.source, &key.destination, (key.id, key.protocol), TAG_DATAGRAM)
+    }
+
+    /// One source, whatever it sends: an IPv4 address, or 64 bits of an IPv6 one, behind which all may be one host.
+    #[must_use]
+    pub(crate) fn source(&self, address: &[u8; 16]) -> u64 {
+        let mut who = *address;
+        if !is_v4(address) {
+            who[8..].fill(0);
+        }
+        self.tagged(&who, &[0; 16], (0, 0), TAG_ONE_SOURCE)
+    }
+
+    /// Any bytes.
+    #[must_use]
+    pub(crate) fn digest(&self, bytes: &[u8]) -> u64 {
+        self.0.hash(bytes)
+    }
+
+    fn tagged(&self, a: &[u8; 16], b: &[u8; 16], (high, low): (u32, u8), tag: u32) -> u64 {
+        let mut message = [0u8; 40];
+        message[..16].copy_from_slice(a);
+        message[16..32].copy_from_slice(b);
+        let tail = (u64::from(high) << 32) | (u64::from(low) << 8) | u64::from(tag);
+        message[32..].copy_from_slice(&tail.to_le_bytes());
+        self.0.hash(&message)
+    }
+}
+
 /// The last four bytes: the IPv4 address of a v4-mapped one.
 #[inline]
 fn low4(address: &[u8; 16]) -> u32 {
@@ -149,6 +190,9 @@ fn is_v4(address: &[u8; 16]) -> bool {
 const TAG_FIVE_TUPLE: u32 = 1;
 const TAG_ADDRESSES: u32 = 2;
 const TAG_SOURCE: u32 = 3;
+const TAG_THREE_TUPLE: u32 = 4;
+const TAG_DATAGRAM: u32 = 5;
+const TAG_ONE_SOURCE: u32 = 6;
 /// Set in the tail of IPv4 messages, above protocol and tag.
 const FAMILY_V4: u64 = 1 << 16;
 

@@ -25,12 +25,12 @@ mod token_bucket;
 mod verdict;
 mod vip_table;
 
-pub use counters::{Counter, Gauges, PairCounter, ThreadCounters, Totals};
+pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use live::{Live, Reader};
 pub use packet_buf::{Origin, Packet};
-pub use pipeline::{Pipeline, PipelineConfig};
+pub use pipeline::{Pipeline, PipelineConfig, PipelineError};
 pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
 };
@@ -41,4 +41,5 @@ pub use snapshot::{
 };
 pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
 
-pub use conntrack::{ConfigError, Cursor, State as FlowState, Timeouts};
+pub use conntrack::{Cursor, State as FlowState, Timeouts};
+pub use fragment_table::Config as FragmentConfig;

@@ -5,18 +5,24 @@
 //! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`].
 //! Source: paper §3.1 to §3.3.
 
+mod fragments;
+mod identifications;
+
+use std::fmt;
 use std::sync::Arc;
 
 use conntrack::{FlowTable, Inserted, Signal, Tick};
 use packet::{Fragment, ParseError, Parsed, echo_reply, parse, protocol};
 
+use self::fragments::Fragments;
+use self::identifications::Identifications;
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
 use crate::token_bucket::TokenBucket;
 use crate::{
     DropReason, Flow, Forward, HashPolicy, Live, Now, Outlet, Packet, PairCounter, Reader, RequestServer,
-    ThreadCounters, ThreadId, Timeouts, Verdict, request,
+    ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -34,6 +40,43 @@ pub struct PipelineConfig {
     pub max_batch: usize,
     /// Answers in place (ICMP echo) per second.
     pub replies_per_second: u32,
+    /// The table of fragmented datagrams.
+    pub fragments: fragment_table::Config,
+    /// The most frames of one thread's pool that this thread may hold.
+    pub held_of_a_pool: usize,
+}
+
+/// Why a pipeline's memory could not be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// The connection table.
+    Flows(conntrack::ConfigError),
+    /// The table of fragmented datagrams.
+    Fragments(fragment_table::ConfigError),
+}
+
+impl fmt::Display for PipelineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flows(error) => write!(f, "connection table: {error}"),
+            Self::Fragments(error) => write!(f, "fragment table: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PipelineError {}
+
+impl From<conntrack::ConfigError> for PipelineError {
+    fn from(error: conntrack::ConfigError) -> Self {
+        Self::Flows(error)
+    }
+}
+
+impl From<fragment_table::ConfigError> for PipelineError {
+    fn from(error: fragment_table::ConfigError) -> Self {
+        Self::Fragments(error)
+    }
 }
 
 /// One packet thread's forwarder.
@@ -49,6 +92,7 @@ pub struct Pipeline {
 struct Core {
     config: PipelineConfig,
     flows: FlowTable,
+    fragments: Fragments,
     counters: Arc<ThreadCounters>,
     replies: TokenBucket,
     work: Box<[Work]>,
@@ -62,26 +106,45 @@ struct Work {
     parsed: Parsed,
     hash: u64,
     key: u64,
+    /// Index among the snapshot's services; of a piece without ports, [`NO_SERVICE`].
     service: u32,
+    /// The number by which it is counted.
+    counted: ServiceId,
     slot: SlotId,
+    road: Road,
+}
+
+/// What stage 2 has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Road {
+    /// Ask the connection table, then Maglev.
+    Flow,
+    /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
+    Select,
+    /// As `Flow`, and record it for the pieces that follow.
+    FirstPiece,
+    /// Ask the fragment table.
+    LaterPiece,
 }
 
 impl Pipeline {
     /// Takes its memory: the connection table and a batch of scratch space.
     ///
     /// # Errors
-    /// What [`FlowTable::new`] says of the size and the timeouts.
+    /// [`PipelineError`]: what the tables say of their sizes and time-outs.
     pub fn new(
         config: PipelineConfig,
         live: &Live,
         counters: Arc<ThreadCounters>,
         requests: Option<RequestServer>,
-    ) -> Result<Self, conntrack::ConfigError> {
+    ) -> Result<Self, PipelineError> {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let replies = TokenBucket::new(config.replies_per_second);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
-        let core = Core { config, flows, counters, replies, work, identifications, swept: Now::default() };
+        let fragments = Fragments::new(&config)?;
+        let swept = Now::default();
+        let core = Core { config, flows, fragments, counters, replies, work, identifications, swept };
         Ok(Self { reader: live.reader(), requests, core })
     }
 
@@ -121,28 +184,35 @@ impl Core {
             destination_port: parsed.dst_port,
             protocol: parsed.protocol,
         };
+        if parsed.fragment != Fragment::None {
+            return self.classify_piece(snapshot, now, packet, place, parsed, &flow);
+        }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return Some(self.answer(snapshot, now, packet, &parsed, &flow));
         }
-        let Some(service_index) = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port)
-        else {
-            let later = matches!(parsed.fragment, Fragment::Later { .. });
-            let known = later && snapshot.vips.contains(&flow.destination);
-            return Some(Verdict::Drop(if known { DropReason::Fragment } else { DropReason::NoVip }));
-        };
-        let Some(service) = snapshot.services.get(service_index as usize) else {
-            return Some(Verdict::Drop(DropReason::NoVip));
-        };
-        if parsed.fragment != Fragment::None && service.policy == HashPolicy::FiveTuple {
-            return Some(Verdict::Drop(DropReason::Fragment));
-        }
-        let hash = snapshot.hasher.hash(service.policy, &flow);
+        self.enter(snapshot, place, parsed, &flow, Road::Flow).err().map(Verdict::Drop)
+    }
+
+    /// Finds the service of a packet with ports, and hashes it for stage 2.
+    #[inline]
+    fn enter(
+        &mut self,
+        snapshot: &Snapshot,
+        place: usize,
+        parsed: Parsed,
+        flow: &Flow,
+        road: Road,
+    ) -> Result<(), DropReason> {
+        let index = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port);
+        let index = index.ok_or(DropReason::NoVip)?;
+        let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
+        let hash = snapshot.hasher.hash(service.policy, flow);
         let key = flow_key(service, hash);
         self.flows.prefetch(key);
         if let Some(work) = self.work.get_mut(place) {
-            *work = Work { parsed, hash, key, service: service_index, slot: NO_WORK.slot };
+            *work = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
         }
-        None
+        Ok(())
     }
 
     /// An ICMP packet to a VIP: echo is answered in place.
@@ -174,6 +244,11 @@ impl Core {
         let Some(service) = snapshot.services.get(work.service as usize) else {
             return Err(DropReason::NoVip);
         };
+        if work.road == Road::Select {
+            let selection = snapshot.select(&service.pool, work.hash).ok_or(DropReason::NoBackend)?;
+            work.slot = selection.slot;
+            return Ok(());
+        }
         let signal = signal(service, &work.parsed);
         let hit = self.flows.lookup(work.key, signal, tick);
         if let Some(hit) = hit {
@@ -230,8 +305,7 @@ impl Core {
             Ok(Fit::Moved) => self.counters.head_room_mismatch.add(1),
             Err(reason) => return Verdict::Drop(reason),
         }
-        let service = snapshot.services.get(work.service as usize).map(|service| service.id.0);
-        for pair in self.pairs(work.slot, service) {
+        for pair in self.pairs(work.slot, Some(work.counted.0)) {
             pair.packets.add(1);
             pair.bytes.add(bytes);
         }
@@ -251,10 +325,14 @@ impl Core {
             *verdict = self.classify(snapshot, now, packet, place).unwrap_or(Verdict::Tx);
         }
         let tick = now.tick();
-        for (place, verdict) in
-            verdicts.iter_mut().enumerate().filter(|(_, verdict)| **verdict == Verdict::Tx)
-        {
-            if let Err(reason) = self.choose(snapshot, tick, place) {
+        for (place, (packet, verdict)) in packets.iter().zip(verdicts.iter_mut()).enumerate() {
+            if *verdict != Verdict::Tx {
+                continue;
+            }
+            let road = self.work.get(place).map_or(Road::Flow, |work| work.road);
+            if matches!(road, Road::FirstPiece | Road::LaterPiece) {
+                *verdict = self.choose_piece(snapshot, now, packet, place);
+            } else if let Err(reason) = self.choose(snapshot, tick, place) {
                 *verdict = Verdict::Drop(reason);
             }
         }
@@ -279,7 +357,8 @@ impl Core {
         }
     }
 
-    fn publish_flow_counters(&self) {
+    fn publish_table_counters(&self) {
+        self.fragments.publish(&self.counters.fragment_table);
         let (from, to) = (self.flows.counters(), &self.counters.flow_table);
         to.flows.set(self.flows.len() as u64);
         to.capacity.set(self.config.flows as u64);
@@ -301,10 +380,11 @@ impl Forward for Pipeline {
         self.core.forward(self.reader.load(), now, packets, verdicts);
     }
 
-    fn poll(&mut self, now: Now, _outlet: &mut dyn Outlet) {
+    fn poll(&mut self, now: Now, outlet: &mut dyn Outlet) {
         let core = &mut self.core;
+        core.release_pieces(self.reader.load(), now, outlet);
         core.sweep(now);
-        core.publish_flow_counters();
+        core.publish_table_counters();
         if let Some(server) = &mut self.requests {
             let (thread, flows, snapshot) = (core.config.thread, &mut core.flows, self.reader.load());
             server.serve(&mut request::Context { thread, snapshot, flows, now: now.tick() });
@@ -324,7 +404,7 @@ impl Forward for Pipeline {
     }
 
     fn hold_slots(&self) -> usize {
-        0
+        self.core.fragments.hold_slots()
     }
 }
 
@@ -338,29 +418,6 @@ fn signal(service: &Service, parsed: &Parsed) -> Signal {
         flags if flags & (TCP_FIN | TCP_RST) != 0 => Signal::FinOrRst,
         flags if flags & (TCP_SYN | TCP_ACK) == TCP_SYN => Signal::Syn,
         _ => Signal::Data,
-    }
-}
-
-/// IPv4 identifications of one thread, from a range that no other thread uses (RFC 6864 §4.3).
-#[derive(Debug)]
-struct Identifications {
-    first: u16,
-    last: u16,
-    next: u16,
-}
-
-impl Identifications {
-    fn of(thread: ThreadId, threads: u16) -> Self {
-        let range = (u16::MAX / threads.max(1)).max(1);
-        let first = range.wrapping_mul(thread.0);
-        Self { first, last: first.saturating_add(range - 1), next: first }
-    }
-
-    #[inline]
-    fn next(&mut self) -> u16 {
-        let this = self.next;
-        self.next = if this >= self.last { self.first } else { this + 1 };
-        this
     }
 }
 
@@ -381,9 +438,13 @@ const NO_WORK: Work = Work {
     },
     hash: 0,
     key: 0,
-    service: 0,
+    service: NO_SERVICE,
+    counted: ServiceId(NO_SERVICE),
     slot: SlotId(u32::MAX),
+    road: Road::Flow,
 };
+/// No service has this index, and none is counted under this number.
+const NO_SERVICE: u32 = u32::MAX;
 const TCP_FIN: u8 = 0x01;
 const TCP_SYN: u8 = 0x02;
 const TCP_RST: u8 = 0x04;
@@ -392,21 +453,3 @@ const TCP_ACK: u8 = 0x10;
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
 /// At ten polls a second, as a sleeping thread has them, this is more than the largest table needs.
 const SWEEP_BUCKETS: usize = 4096;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn threads_never_share_an_identification_and_use_their_range_in_turn() {
-        for threads in [1, 2, 7, 64] {
-            let mut seen = std::collections::HashSet::new();
-            for thread in 0..threads {
-                let mut ids = Identifications::of(ThreadId(thread), threads);
-                let mine: Vec<u16> = (0..u16::MAX / threads).map(|_| ids.next()).collect();
-                assert_eq!(ids.next(), mine[0], "round again");
-                assert!(mine.into_iter().all(|id| seen.insert(id)), "thread {thread} of {threads}");
-            }
-        }
-    }
-}

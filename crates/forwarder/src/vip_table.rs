@@ -76,6 +76,25 @@ impl VipTable {
         (wanted <= interval.last).then_some(interval.service)
     }
 
+    /// The service that all ports of an address's protocol belong to, as far as they belong to any: what a packet without
+    /// ports can be for.
+    pub(crate) fn sole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
+        let mut services = self.intervals_of(address).iter().filter(|i| i.first >> 16 == u32::from(protocol));
+        let service = services.next()?.service;
+        services.all(|interval| interval.service == service).then_some(service)
+    }
+
+    /// A service of this address, the same on every machine that has the same services.
+    pub(crate) fn first(&self, address: &[u8; 16]) -> Option<u32> {
+        self.intervals_of(address).first().map(|interval| interval.service)
+    }
+
+    fn intervals_of(&self, address: &[u8; 16]) -> &[Interval] {
+        let Some(found) = self.address(address) else { return &[] };
+        let from = self.intervals.get(found.start as usize..).unwrap_or_default();
+        from.get(..found.len as usize).unwrap_or_default()
+    }
+
     /// Whether any service has this address.
     #[inline]
     pub(crate) fn contains(&self, address: &[u8; 16]) -> bool {

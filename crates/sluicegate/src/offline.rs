@@ -14,6 +14,7 @@ use forwarder::{DropReason, Live, NextHop, NextHopMode, Pipeline, PipelineConfig
 use packet::Mac;
 use serde_json::{Map, Value, json};
 
+use crate::run::fragments;
 use crate::{Source, config_check};
 
 /// What to replay.
@@ -60,6 +61,8 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         timeouts: timeouts(&config),
         max_batch: config.io().batch(),
         replies_per_second: u32::MAX,
+        fragments: fragments(config.io()),
+        held_of_a_pool: usize::MAX,
     };
     let pipeline = Pipeline::new(pipeline, &live, Arc::clone(&counters), None)?;
     let input = File::open(&arguments.input).with_context(|| arguments.input.display().to_string())?;

@@ -39,6 +39,7 @@ use tokio::sync::{mpsc, watch};
 use self::files::FileWatch;
 use self::flows::Walks;
 pub(crate) use self::next_hops::next_hops;
+pub(crate) use self::settings::fragments;
 
 use self::next_hops::{merge, wanted, watch_next_hops};
 use self::reload::Reloads;

@@ -20,6 +20,17 @@ pub struct Io {
     batch: usize,
     no_socket: NoSocket,
     max_vips: u32,
+    fragments: Fragments,
+}
+
+/// One packet thread's table of fragmented datagrams (paper §4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragments {
+    datagrams: usize,
+    buffered: Option<usize>,
+    per_datagram: usize,
+    per_source: usize,
+    lifetime: Duration,
 }
 
 /// By which interface to the kernel frames are moved.
@@ -95,6 +106,51 @@ impl Idle {
     }
 }
 
+impl Fragments {
+    /// Datagrams whose way is known: 64 to 16,777,216. Default 16,384.
+    pub fn datagrams(&self) -> usize {
+        self.datagrams
+    }
+
+    /// Pieces that may wait for their first one: 8 to 65,536, at most a quarter of `frames` in a queue's pool. Default that
+    /// quarter, at most 1,024.
+    pub fn buffered(&self, frames: u32) -> usize {
+        self.buffered.unwrap_or_else(|| spare(frames).min(1_024))
+    }
+
+    /// Pieces of one datagram that may wait: 1 to 256, at most `buffered`. Default 64.
+    pub fn per_datagram(&self, frames: u32) -> usize {
+        self.per_datagram.min(self.buffered(frames))
+    }
+
+    /// Pieces of one source that may wait: 1 to 65,536, at most `buffered`. Default 512.
+    pub fn per_source(&self, frames: u32) -> usize {
+        self.per_source.min(self.buffered(frames))
+    }
+
+    /// From the first sight of a datagram to its end: 100 ms to 60 s. Default 2 s.
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    fn read(node: &Node<'_>, frames: u32) -> Option<Self> {
+        let mut section = node.section()?;
+        let default = Io::default().fragments;
+        let datagrams = section.or("datagrams", default.datagrams, |node| node.number(64..=16_777_216));
+        let buffered = section.optional("buffered").and_then(|node| node.number(8..=spare(frames)));
+        let per_datagram = section.or("per_datagram", default.per_datagram, |node| node.number(1..=256));
+        let per_source = section.or("per_source", default.per_source, |node| node.number(1..=65_536));
+        let lifetime = section.or("lifetime", default.lifetime, |node| node.duration(LIFETIME));
+        section.finish(&[]);
+        Some(Self { datagrams, buffered, per_datagram, per_source, lifetime })
+    }
+}
+
+/// What a pool of `frames` can spare: held frames receive nothing.
+fn spare(frames: u32) -> usize {
+    frames as usize / 4
+}
+
 impl Io {
     /// Default [`IoMode::AfXdp`].
     pub fn mode(&self) -> IoMode {
@@ -146,8 +202,15 @@ impl Io {
         self.max_vips
     }
 
+    /// The tables of fragmented datagrams.
+    pub fn fragments(&self) -> Fragments {
+        self.fragments
+    }
+
     pub(super) fn read(mut section: Section<'_>) -> Self {
         let default = Self::default();
+        let frames_per_queue =
+            section.or("frames_per_queue", default.frames_per_queue, |node| read_frames(&node));
         let io = Self {
             mode: section
                 .or("mode", default.mode, |node| node.choice(&[("af-xdp", IoMode::AfXdp)], &["af-packet"])),
@@ -161,13 +224,14 @@ impl Io {
                 .or("flows_per_thread", default.flows_per_thread, |node| node.number(1_024..=268_435_456)),
             idle: section.or("idle", default.idle, |node| Idle::read(&node)),
             queues: section.optional("queues").and_then(|node| node.number(1..=256)),
-            frames_per_queue: section
-                .or("frames_per_queue", default.frames_per_queue, |node| read_frames(&node)),
+            frames_per_queue,
             batch: section.or("batch", default.batch, |node| node.number(1..=256)),
             no_socket: section.or("no_socket", default.no_socket, |node| {
                 node.choice(&[("pass", NoSocket::Pass), ("drop", NoSocket::Drop)], &[])
             }),
             max_vips: section.or("max_vips", default.max_vips, |node| node.number(1..=1_048_576)),
+            fragments: section
+                .or("fragments", default.fragments, |node| Fragments::read(&node, frames_per_queue)),
         };
         section.finish(&["threads"]);
         io
@@ -187,6 +251,13 @@ impl Default for Io {
             batch: 64,
             no_socket: NoSocket::Pass,
             max_vips: 4_096,
+            fragments: Fragments {
+                datagrams: 16_384,
+                buffered: None,
+                per_datagram: 64,
+                per_source: 512,
+                lifetime: Duration::from_secs(2),
+            },
         }
     }
 }
@@ -197,3 +268,4 @@ fn read_frames(node: &Node<'_>) -> Option<u32> {
 }
 
 const MAX_SPIN: Duration = Duration::from_secs(1);
+const LIFETIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);

@@ -45,7 +45,7 @@ pub use self::check::{
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::encapsulation::{Encapsulation, EncapsulationKind, TooBig};
-pub use self::io::{Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
+pub use self::io::{Fragments, Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
 pub use self::pem::PrivateKey;

@@ -1,5 +1,6 @@
 //! A pipeline with a snapshot, and packets made by etherparse.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -104,21 +105,63 @@ pub(crate) fn gre_slots(count: usize) -> Vec<Slot> {
 
 pub(crate) struct Bed {
     pub(crate) pipeline: Pipeline,
+    pub(crate) held: Held,
     pub(crate) live: Live,
     pub(crate) counters: Arc<ThreadCounters>,
     pub(crate) port: RequestPort,
     pub(crate) now: Now,
 }
 
-/// No frames, no holds: `poll` must not ask for any.
-pub(crate) struct NoOutlet;
+/// The frames that a driver holds, and what it sent of them.
+#[derive(Default)]
+pub(crate) struct Held {
+    frames: HashMap<HoldSlot, (Vec<u8>, usize, usize)>,
+    pub(crate) out: Vec<(Verdict, Vec<u8>)>,
+}
 
-impl Outlet for NoOutlet {
+impl Outlet for Held {
     fn originate(&mut self, _: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames> {
         Err(OutOfFrames)
     }
-    fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}
-    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {}
+
+    fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {
+        let Some((mut buffer, start, end)) = self.frames.remove(&slot) else { return };
+        let mut packet = Packet::new(&mut buffer, start, end, Origin::Wire);
+        let verdict = decide(&mut packet);
+        let (start, end) = (packet.start(), packet.end());
+        match verdict {
+            Verdict::Hold(slot) => assert!(self.frames.insert(slot, (buffer, start, end)).is_none()),
+            verdict => self.out.push((verdict, buffer[start..end].to_vec())),
+        }
+    }
+
+    fn split(&mut self, slot: HoldSlot, carve: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {
+        let Some((mut buffer, start, end)) = self.frames.remove(&slot) else { return };
+        let packet = Packet::new(&mut buffer, start, end, Origin::Wire);
+        let mut room = vec![0xdd; ROOM];
+        while let Piece::Of(length) = carve(&packet, &mut room) {
+            self.out.push((Verdict::Tx, room[..length].to_vec()));
+        }
+    }
+}
+
+/// Small bounds, so that tests reach them.
+pub(crate) fn config() -> PipelineConfig {
+    PipelineConfig {
+        thread: ThreadId(0),
+        threads: 1,
+        flows: 4096,
+        timeouts: Timeouts::default(),
+        max_batch: 256,
+        replies_per_second: 100,
+        fragments: FragmentConfig {
+            buffered: 64,
+            per_datagram: 8,
+            per_source: 16,
+            ..FragmentConfig::default()
+        },
+        held_of_a_pool: 64,
+    }
 }
 
 impl Bed {
@@ -127,19 +170,16 @@ impl Bed {
     }
 
     pub(crate) fn with_flows(parts: Parts, flows: usize) -> Self {
+        Self::with(parts, PipelineConfig { flows, ..config() })
+    }
+
+    pub(crate) fn with(parts: Parts, config: PipelineConfig) -> Self {
         let live = Live::new(Snapshot::new(parts).unwrap());
         let counters = Arc::new(ThreadCounters::new(64, 16));
         let (port, server) = request_ring(8);
-        let config = PipelineConfig {
-            thread: ThreadId(0),
-            threads: 1,
-            flows,
-            timeouts: Timeouts::default(),
-            max_batch: 256,
-            replies_per_second: 100,
-        };
         let pipeline = Pipeline::new(config, &live, Arc::clone(&counters), Some(server)).unwrap();
-        Self { pipeline, live, counters, port, now: Now::from_nanos(1_000_000_000) }
+        let now = Now::from_nanos(1_000_000_000);
+        Self { pipeline, held: Held::default(), live, counters, port, now }
     }
 
     /// One packet with `head` bytes of room in front; gives the verdict and the frame as it then is.
@@ -149,11 +189,32 @@ impl Bed {
         let mut packets = [Packet::new(&mut buffer, head, head + frame.len(), Origin::Wire)];
         let mut verdicts = [Verdict::Tx];
         self.pipeline.process(self.now, &mut packets, &mut verdicts);
-        (verdicts[0], packets[0].frame().to_vec())
+        let (start, end) = (packets[0].start(), packets[0].end());
+        if let Verdict::Hold(slot) = verdicts[0] {
+            let taken = self.held.frames.insert(slot, (buffer.clone(), start, end));
+            assert!(taken.is_none(), "a hold slot in use is not given again");
+        }
+        (verdicts[0], buffer[start..end].to_vec())
     }
 
     pub(crate) fn poll(&mut self) {
-        self.pipeline.poll(self.now, &mut NoOutlet);
+        self.pipeline.poll(self.now, &mut self.held);
+    }
+
+    /// Frames that are held now.
+    pub(crate) fn holding(&self) -> usize {
+        self.held.frames.len()
+    }
+
+    /// Sends a frame, lets time stand still, and gives all that came out for it: verdicts and frames.
+    pub(crate) fn all(&mut self, frame: &[u8]) -> Vec<(Verdict, Vec<u8>)> {
+        let first = self.send(24, frame);
+        self.poll();
+        let mut out = std::mem::take(&mut self.held.out);
+        if !matches!(first.0, Verdict::Hold(_)) {
+            out.insert(0, first);
+        }
+        out
     }
 
     pub(crate) fn advance(&mut self, seconds: u64) {

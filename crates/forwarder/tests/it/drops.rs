@@ -49,24 +49,6 @@ fn a_packet_that_just_fits_the_mtu_is_sent() {
 }
 
 #[test]
-fn fragments_go_where_ports_do_not_matter_and_nowhere_else() {
-    let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
-    let fragment = |port: u16, offset: u16, more: bool| {
-        let mut frame = udp("198.51.100.7", 9, VIP4, port, &[1; 64]);
-        let bits = (u16::from(more) << 13) | (offset / 8);
-        frame[20..22].copy_from_slice(&bits.to_be_bytes());
-        let mut header = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0;
-        header.header_checksum = header.calc_header_checksum();
-        frame[14..34].copy_from_slice(&header.to_bytes());
-        frame
-    };
-    dropped(&mut bed, &fragment(443, 0, true), DropReason::Fragment);
-    dropped(&mut bed, &fragment(443, 64, false), DropReason::Fragment);
-    let whole = bed.backend_of(&udp("198.51.100.7", 9, VIP4, 53, b"")).unwrap();
-    assert_eq!(bed.backend_of(&fragment(53, 0, true)), Some(whole));
-}
-
-#[test]
 fn without_a_serving_backend_or_a_way_to_it_there_is_a_reason() {
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "S");
     let mut empty = Bed::new(parts(gre_slots(1), &[0]));

@@ -4,6 +4,7 @@ use control_plane::compile::{find_machine, timeouts};
 use control_plane::config::{self, Config};
 use datapath::steer::NoSocket;
 use datapath::{Idle, Settings};
+use forwarder::FragmentConfig;
 
 pub(super) fn only_interface<'a>(config: &'a Config, machine: &str) -> anyhow::Result<&'a str> {
     match find_machine(config, machine)?.interfaces() {
@@ -30,6 +31,19 @@ pub(super) fn settings(config: &Config) -> Settings {
             config::NoSocket::Drop => NoSocket::Drop,
         },
         replies_per_second: REPLIES_PER_SECOND,
+        fragments: fragments(io),
+    }
+}
+
+/// The bounds of each thread's fragment table.
+pub(crate) fn fragments(io: &config::Io) -> FragmentConfig {
+    let (fragments, frames) = (io.fragments(), io.frames_per_queue());
+    FragmentConfig {
+        datagrams: fragments.datagrams(),
+        buffered: fragments.buffered(frames),
+        per_datagram: fragments.per_datagram(frames),
+        per_source: fragments.per_source(frames),
+        lifetime: fragments.lifetime(),
     }
 }
 

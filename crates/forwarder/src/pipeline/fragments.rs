@@ -1,0 +1,341 @@
+//! Pieces of datagrams: all go where the first one goes.
+//!
+//! In: a packet that is a piece. Out: the thread that gathers its datagram; there, what was decided for the first piece, or a
+//! hold until that comes.
+//! Not here: the table (`fragment-table`), the choice for a first piece (stage 2, as for any packet).
+//! Invariant: a first piece and a whole packet of one 5-tuple are given the same backend by one function.
+//! Source: paper §4.3; RFC 791 §3.2, RFC 8200 §4.5, RFC 1858.
+
+use fragment_table::{Fate, First, FragmentTable, Key, Later, Millis, Refusal};
+use packet::{Family, Fragment, Parsed, protocol};
+
+use super::{Core, NO_WORK, PipelineConfig, Road, Work};
+use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
+use crate::{
+    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, ThreadId,
+    Verdict,
+};
+
+/// What was decided for a first piece, and holds for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decided {
+    /// They go to this backend.
+    To { slot: SlotId, service: ServiceId, hash: u64 },
+    /// It was dropped, and so are they.
+    Not(DropReason),
+}
+
+/// One thread's pieces.
+#[derive(Debug)]
+pub(super) struct Fragments {
+    table: FragmentTable<Decided>,
+    /// Frames held, by the thread whose pool they are from.
+    held: Box<[usize]>,
+    held_of_a_pool: usize,
+}
+
+/// A piece in the table's terms.
+struct Name {
+    key: Key,
+    hash: u64,
+}
+
+impl Fragments {
+    pub(super) fn new(config: &PipelineConfig) -> Result<Self, fragment_table::ConfigError> {
+        Ok(Self {
+            table: FragmentTable::new(&config.fragments)?,
+            held: vec![0; usize::from(config.threads.max(1))].into_boxed_slice(),
+            held_of_a_pool: config.held_of_a_pool,
+        })
+    }
+
+    pub(super) fn hold_slots(&self) -> usize {
+        self.table.config().buffered
+    }
+
+    pub(super) fn publish(&self, to: &FragmentGauges) {
+        let from = self.table.counters();
+        to.datagrams.set(self.table.known() as u64);
+        to.held.set(self.table.held() as u64);
+        to.recorded.set(from.recorded);
+        to.duplicates.set(from.duplicates);
+        to.followed.set(from.known);
+        to.waited.set(from.held);
+        to.released.set(from.released);
+        to.evicted.set(from.evicted);
+    }
+
+    /// Holds a frame of `pool`, unless too many of it are held here: a pool that is held empty receives nothing. A number
+    /// that stays unused is given back with the others of its datagram.
+    fn hold(&mut self, pool: ThreadId, slot: fragment_table::HoldSlot) -> Verdict {
+        match self.held.get_mut(usize::from(pool.0)) {
+            Some(held) if *held < self.held_of_a_pool => {
+                *held += 1;
+                Verdict::Hold(HoldSlot(slot.0))
+            }
+            _ => Verdict::Drop(DropReason::FragmentBufferFull),
+        }
+    }
+
+    fn released(&mut self, pool: ThreadId) {
+        if let Some(held) = self.held.get_mut(usize::from(pool.0)) {
+            *held = held.saturating_sub(1);
+        }
+    }
+}
+
+impl Core {
+    /// Stage 1 for a piece. `None`: its datagram is gathered here, and stage 2 asks the table.
+    #[cold]
+    pub(super) fn classify_piece(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &Packet<'_>,
+        place: usize,
+        parsed: Parsed,
+        flow: &Flow,
+    ) -> Option<Verdict> {
+        if !snapshot.vips.contains(&flow.destination) {
+            return Some(Verdict::Drop(DropReason::NoVip));
+        }
+        if let Some(reason) = suspicious(&parsed) {
+            return Some(Verdict::Drop(reason));
+        }
+        if let Some(index) = portless(snapshot, flow) {
+            return self.enter_portless(snapshot, place, parsed, flow, index).err().map(Verdict::Drop);
+        }
+        let addresses = parsed.addresses(packet.frame());
+        let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
+        let gatherer = self.thread_of(three);
+        if gatherer != self.config.thread && packet.origin() == Origin::Wire {
+            return Some(Verdict::ToThread(gatherer, Errand::Fragment { redirected: false }));
+        }
+        if matches!(parsed.fragment, Fragment::Later { .. }) {
+            let work = Work { parsed, road: Road::LaterPiece, ..NO_WORK };
+            if let Some(at) = self.work.get_mut(place) {
+                *at = work;
+            }
+            return None;
+        }
+        if let Err(reason) = self.enter(snapshot, place, parsed, flow, Road::FirstPiece) {
+            // Recorded too, so that the others are not held for nothing.
+            let name = name(snapshot, packet, &parsed);
+            let decided = self.record(snapshot, packet, &parsed, &name, Decided::Not(reason), now);
+            return Some(Verdict::Drop(decided.err().unwrap_or(reason)));
+        }
+        None
+    }
+
+    /// A piece whose ports do not matter: one of the VIP's services takes all of its protocol, hashed by addresses.
+    fn enter_portless(
+        &mut self,
+        snapshot: &Snapshot,
+        place: usize,
+        parsed: Parsed,
+        flow: &Flow,
+        index: u32,
+    ) -> Result<(), DropReason> {
+        let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
+        let policy = match service.policy {
+            HashPolicy::Source => HashPolicy::Source,
+            HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
+        };
+        let hash = snapshot.hasher.hash(policy, flow);
+        let (key, road) = match parsed.protocol {
+            protocol::ICMP | protocol::ICMPV6 => (hash, Road::Select),
+            _ => (crate::selection::flow_key(service, hash), Road::Flow),
+        };
+        let at = self.work.get_mut(place).ok_or(DropReason::NoVip)?;
+        *at = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
+        Ok(())
+    }
+
+    /// The thread that a hash gives something to.
+    pub(super) fn thread_of(&self, hash: u64) -> ThreadId {
+        let scaled = (u128::from(hash) * u128::from(self.config.threads.max(1))) >> 64;
+        ThreadId(u16::try_from(scaled).unwrap_or(0))
+    }
+
+    /// Stage 2 for a piece that is gathered here.
+    #[cold]
+    pub(super) fn choose_piece(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &Packet<'_>,
+        place: usize,
+    ) -> Verdict {
+        let Some(Work { parsed, road, .. }) = self.work.get(place).copied() else {
+            return Verdict::Drop(DropReason::NoVip);
+        };
+        let name = name(snapshot, packet, &parsed);
+        if road == Road::LaterPiece {
+            return self.choose_later(snapshot, now, packet, place, &name);
+        }
+        let chosen = self.choose(snapshot, now.tick(), place);
+        let decided = match (chosen, self.work.get(place)) {
+            (Ok(()), Some(work)) => Decided::To { slot: work.slot, service: work.counted, hash: work.hash },
+            (Err(reason), _) => Decided::Not(reason),
+            (Ok(()), None) => Decided::Not(DropReason::NoVip),
+        };
+        match self.record(snapshot, packet, &parsed, &name, decided, now) {
+            Ok(decided) => self.follow(snapshot, place, decided),
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    fn choose_later(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &Packet<'_>,
+        place: usize,
+        name: &Name,
+    ) -> Verdict {
+        let pool = home(packet, self.config.thread);
+        let source = snapshot.hasher.source(&name.key.source);
+        match self.fragments.table.later(&name.key, name.hash, source, millis(now)) {
+            Later::Known(decided) => self.follow(snapshot, place, decided),
+            Later::Hold(slot) => self.fragments.hold(pool, slot),
+            Later::Refused(refusal) => Verdict::Drop(refused(refusal)),
+        }
+    }
+
+    /// Enters a decision for a first piece; gives the one that holds.
+    fn record(
+        &mut self,
+        snapshot: &Snapshot,
+        packet: &Packet<'_>,
+        parsed: &Parsed,
+        name: &Name,
+        decided: Decided,
+        now: Now,
+    ) -> Result<Decided, DropReason> {
+        let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
+        let digest = snapshot.hasher.digest(bytes);
+        match self.fragments.table.first(&name.key, name.hash, digest, decided, millis(now)) {
+            First::Recorded => Ok(decided),
+            First::Duplicate(before) => Ok(before),
+            First::Conflict => Err(DropReason::FragmentConflict),
+        }
+    }
+
+    /// Puts a piece on the road that was decided for the first. A backend that went down in between has lost the first
+    /// piece, so the others are of no use to another one.
+    fn follow(&mut self, snapshot: &Snapshot, place: usize, decided: Decided) -> Verdict {
+        let Decided::To { slot, service, hash } = decided else {
+            let Decided::Not(reason) = decided else { return Verdict::Drop(DropReason::NoBackend) };
+            return Verdict::Drop(reason);
+        };
+        if !matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) {
+            return Verdict::Drop(DropReason::NoBackend);
+        }
+        if let Some(work) = self.work.get_mut(place) {
+            (work.slot, work.counted, work.hash) = (slot, service, hash);
+        }
+        Verdict::Tx
+    }
+
+    /// Sends the held pieces whose first has come, and drops those whose time is over; a batch at a time.
+    pub(super) fn release_pieces(&mut self, snapshot: &Snapshot, now: Now, outlet: &mut dyn Outlet) {
+        let budget = self.work.len();
+        self.fragments.table.expire(millis(now), budget);
+        for _ in 0..budget {
+            let Some(release) = self.fragments.table.release() else { return };
+            outlet.release(HoldSlot(release.slot.0), &mut |packet| {
+                self.fragments.released(home(packet, self.config.thread));
+                let verdict = match release.fate {
+                    Fate::Forward(decided) => self.forward_piece(snapshot, packet, decided),
+                    Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
+                };
+                if let Verdict::Drop(reason) = verdict {
+                    self.counters.dropped(reason);
+                }
+                verdict
+            });
+        }
+    }
+
+    fn forward_piece(&mut self, snapshot: &Snapshot, packet: &mut Packet<'_>, decided: Decided) -> Verdict {
+        let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
+        // Between batches no place is in use.
+        if let Some(work) = self.work.first_mut() {
+            *work = Work { parsed, ..NO_WORK };
+        }
+        match self.follow(snapshot, 0, decided) {
+            Verdict::Tx => self.write(snapshot, packet, 0),
+            verdict => verdict,
+        }
+    }
+}
+
+/// The service of a piece whose ports do not matter: the only one of its protocol, when that is hashed by addresses. ICMP
+/// that cannot be answered in place goes to the backends of the VIP's first service.
+fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
+    if matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6) {
+        return snapshot.vips.first(&flow.destination);
+    }
+    let index = snapshot.vips.sole(&flow.destination, flow.protocol)?;
+    let service = snapshot.services.get(index as usize)?;
+    (service.policy != HashPolicy::FiveTuple).then_some(index)
+}
+
+/// What no honest host sends.
+fn suspicious(parsed: &Parsed) -> Option<DropReason> {
+    let carried = parsed.end.saturating_sub(parsed.l4);
+    match (parsed.fragment, parsed.protocol) {
+        //= RFC 1858 §4.2.2
+        //# IF FO=1 and PROTOCOL=TCP THEN DROP PACKET.
+        (Fragment::Later { offset: 8, .. }, protocol::TCP) => Some(DropReason::FragmentOverlap),
+        //= RFC 1858 §3.1.2.1
+        //# IF FO=0 and PROTOCOL=TCP and TRANSPORTLEN < tmin THEN DROP PACKET
+        (Fragment::First { .. }, protocol::TCP) if carried < TCP_HEADER => Some(DropReason::FragmentTiny),
+        (Fragment::First { .. }, protocol::UDP) if carried < UDP_HEADER => Some(DropReason::FragmentTiny),
+        _ => None,
+    }
+}
+
+fn name(snapshot: &Snapshot, packet: &Packet<'_>, parsed: &Parsed) -> Name {
+    let addresses = parsed.addresses(packet.frame());
+    let id = match parsed.fragment {
+        Fragment::First { id } | Fragment::Later { id, .. } => id,
+        Fragment::None => 0,
+    };
+    let protocol = datagram_protocol(packet, parsed);
+    let key = Key { source: addresses.src, destination: addresses.dst, protocol, id };
+    Name { key, hash: snapshot.hasher.datagram(&key) }
+}
+
+/// The protocol as far as it names a datagram: the IPv4 header's, whatever stands behind it. For IPv6 it is no part of the
+/// name (RFC 8200 §4.5).
+fn datagram_protocol(packet: &Packet<'_>, parsed: &Parsed) -> u8 {
+    match parsed.family {
+        Family::V4 => packet.frame().get(usize::from(parsed.l3) + 9).copied().unwrap_or(0),
+        Family::V6 => protocol::FRAGMENT,
+    }
+}
+
+/// The thread whose pool a frame is from.
+fn home(packet: &Packet<'_>, me: ThreadId) -> ThreadId {
+    match packet.origin() {
+        Origin::Wire => me,
+        Origin::Thread(from, _) => from,
+    }
+}
+
+fn refused(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::DatagramFull => DropReason::FragmentDatagramFull,
+        Refusal::SourceFull => DropReason::FragmentSourceFull,
+        Refusal::BufferFull => DropReason::FragmentBufferFull,
+    }
+}
+
+fn millis(now: Now) -> Millis {
+    Millis(now.nanos() / 1_000_000)
+}
+
+/// RFC 1858 §3.1.1: tmin, up to the checksum.
+const TCP_HEADER: u16 = 16;
+const UDP_HEADER: u16 = 8;
