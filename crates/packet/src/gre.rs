@@ -1,6 +1,7 @@
 //! The checked view of a GRE packet. Source: RFC 2784, RFC 2890; the recursion-control bits are RFC 1701's.
 
 use crate::Malformed;
+use crate::checksum::checksum;
 
 /// A borrowed GRE packet of version 0.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +61,18 @@ impl<'a> Gre<'a> {
     #[must_use]
     pub const fn checksum(&self) -> Option<u16> {
         self.checksum
+    }
+
+    /// Whether the checksum, where present, is right; `packet` is what was parsed.
+    ///
+    /// # Cost
+    /// A pass over the packet where there is one.
+    #[must_use]
+    pub fn checksum_ok(&self, packet: &[u8]) -> bool {
+        //= RFC 2784 §2.5
+        //# The Checksum field contains the IP (one's complement) checksum sum of the all the 16 bit words in the GRE
+        //# header and the payload packet.
+        self.checksum.is_none() || checksum(packet) == 0
     }
 
     /// The key, where present.

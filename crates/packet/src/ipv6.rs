@@ -150,6 +150,28 @@ impl<'a> Ipv6<'a> {
     }
 }
 
+/// Walks the extension headers at the start of a quoted payload as far as it goes: where the bytes end in one, that
+/// header is the upper layer.
+///
+/// # Errors
+/// [`Malformed::ExtensionChain`], [`Malformed::HeaderLength`]; never [`Malformed::Truncated`].
+pub(crate) fn quoted_upper(next: u8, payload: &[u8]) -> Result<Upper<'_>, Malformed> {
+    let mut chain = Extensions { next, rest: payload, seen: 0, fragment: None };
+    loop {
+        match chain.step() {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(Malformed::Truncated) => break,
+            Err(reason) => return Err(reason),
+        }
+    }
+    Ok(Upper {
+        protocol: chain.next,
+        offset: u16::try_from(payload.len() - chain.rest.len()).map_err(|_| Malformed::TooLong)?,
+        fragment: chain.fragment.unwrap_or(Fragment::None),
+        payload: chain.rest,
+    })
+}
+
 /// Iterator over extension headers: at most 8, hop-by-hop options only in first place, one fragment header.
 ///
 /// # Source

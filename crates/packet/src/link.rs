@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::{Tag, Tags};
+
 /// An Ethernet address. Displays as `02:00:5e:10:00:01`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
@@ -101,6 +103,29 @@ fn rewrite<const N: usize>(
     let Some(tail) = rest.first_chunk_mut() else { return false };
     (*new_dst, *new_src, *tail) = (dst.0, src.0, retype(old));
     true
+}
+
+/// Writes a link header with `tags`, whatever tags the frame had, so that it ends at offset `end` of `buf`, where the
+/// packet starts. Gives the offset at which it starts: `end - tags.link_len()`.
+///
+/// For a frame that leaves with the tags it came with, [`rewrite_link`] does it in one move; here they are read first
+/// ([`Tags::read`]) and then pushed, popped or replaced. The old header may lie where the new one goes.
+///
+/// `None`, with `buf` untouched: no room in front of `end`, or `end` lies outside.
+#[must_use]
+pub fn write_link(
+    buf: &mut [u8],
+    end: usize,
+    dst: Mac,
+    src: Mac,
+    tags: &Tags,
+    ethertype: u16,
+) -> Option<usize> {
+    let start = end.checked_sub(tags.link_len())?;
+    let tagged = tags.outer().into_iter().chain(tags.inner()).flat_map(Tag::bytes);
+    let bytes = dst.0.into_iter().chain(src.0).chain(tagged).chain(ethertype.to_be_bytes());
+    buf.get_mut(start..end)?.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = byte);
+    Some(start)
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ fn ipv4(packet: &[u8], l3: u16) -> Result<Parsed, ParseError> {
 }
 
 #[inline]
-fn ipv4_fragment(h: &[u8; 20]) -> Fragment {
+pub(crate) fn ipv4_fragment(h: &[u8; 20]) -> Fragment {
     let word = u16::from_be_bytes([h[6], h[7]]);
     if word & 0x3fff == 0 {
         return Fragment::None;
@@ -289,7 +289,7 @@ impl Ports {
 }
 
 #[inline]
-const fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+pub(crate) const fn mapped([a, b, c, d]: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 

@@ -1,7 +1,7 @@
 //! What an outer packet carries: the reader for what [`crate::Template`] writes.
 //!
 //! In: an IP packet, from its header on. Out: where the inner IP packet starts and who sent it.
-//! Not here: whether that sender may (`forwarder`), taking the outer headers off.
+//! Not here: whether that sender may (`forwarder`), taking the outer headers off (`open`).
 //! Source: as `template`.
 
 use core::net::IpAddr;
@@ -23,6 +23,8 @@ pub struct Tunnelled {
     pub end: usize,
     /// Family of the inner packet.
     pub family: Family,
+    /// Outer TOS or traffic class.
+    pub tos: u8,
     /// GRE's recursion control, 0 to 7; 0 for other encapsulations.
     pub recursion: u8,
 }
@@ -30,7 +32,13 @@ pub struct Tunnelled {
 /// Reads the outer headers of an IP packet.
 ///
 /// `None`: malformed, a fragment, not GRE, IP-in-IP or GUE, or not carrying IPv4 or IPv6. Of the inner packet only
-/// the version is looked at; outer checksums are not verified.
+/// the version is looked at. Optional fields of GRE are stepped over.
+///
+/// A GRE checksum, where present, is verified: who sends one asks for it, and nobody behind us sees it. Other outer
+/// checksums are not: the NIC does that, and ours carry none beside IPv4's.
+///
+/// # Cost
+/// A pass over the packet where it carries a GRE checksum; else that of the headers.
 #[must_use]
 pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
     match ip.first()? >> 4 {
@@ -38,7 +46,8 @@ pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
             let outer = Ipv4::parse(ip).ok()?;
             let whole = outer.fragment() == Fragment::None;
             let carried = whole.then(|| Carried::read(outer.protocol(), outer.payload()))??;
-            carried.at(outer.source().into(), outer.destination().into(), usize::from(outer.total_len()))
+            let ends = (outer.source().into(), outer.destination().into());
+            carried.at(ends, outer.tos(), usize::from(outer.total_len()))
         }
         6 => {
             let outer = Ipv6::parse(ip).ok()?;
@@ -46,7 +55,7 @@ pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
             let whole = upper.fragment == Fragment::None;
             let carried = whole.then(|| Carried::read(upper.protocol, upper.payload))??;
             let len = 40 + usize::from(outer.payload_len());
-            carried.at(outer.source().into(), outer.destination().into(), len)
+            carried.at((outer.source().into(), outer.destination().into()), outer.traffic_class(), len)
         }
         _ => None,
     }
@@ -69,7 +78,7 @@ impl<'a> Carried<'a> {
             protocol::IPIP => plain(Encapsulation::Ipip, Family::V4, payload),
             protocol::IPV6 => plain(Encapsulation::Ipip, Family::V6, payload),
             protocol::GRE => {
-                let gre = Gre::parse(payload).ok()?;
+                let gre = Gre::parse(payload).ok().filter(|gre| gre.checksum_ok(payload))?;
                 let family = match gre.protocol() {
                     protocol::ETHERTYPE_IPV4 => Family::V4,
                     protocol::ETHERTYPE_IPV6 => Family::V6,
@@ -96,7 +105,7 @@ impl<'a> Carried<'a> {
         Some(Self { kind, family, recursion: 0, bytes: gue.payload(), slack })
     }
 
-    fn at(self, source: IpAddr, destination: IpAddr, len: usize) -> Option<Tunnelled> {
+    fn at(self, (source, destination): (IpAddr, IpAddr), tos: u8, len: usize) -> Option<Tunnelled> {
         let version = self.bytes.first()? >> 4;
         let claimed = match self.family {
             Family::V4 => 4,
@@ -108,7 +117,7 @@ impl<'a> Carried<'a> {
         let end = len.checked_sub(self.slack)?;
         let inner = end.checked_sub(self.bytes.len())?;
         let Self { kind, family, recursion, .. } = self;
-        Some(Tunnelled { kind, source, destination, inner, end, family, recursion })
+        Some(Tunnelled { kind, source, destination, inner, end, family, tos, recursion })
     }
 }
 
