@@ -49,6 +49,7 @@ pub fn snapshot() -> Snapshot {
         policy: HashPolicy::FiveTuple,
         pool,
         barred: Arc::default(),
+        guard: None,
     };
     let parts = Parts {
         generation: Generation(1),
@@ -89,6 +90,7 @@ pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
         timeouts: Timeouts::default(),
         max_batch: DEFAULT_BATCH,
         replies_per_second: 1_000,
+        limit_sources: 65_536,
     };
     let pipeline =
         Pipeline::new(config, live, Arc::clone(&counters), None).expect("the defaults are in range");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use conntrack::{FlowTable, Inserted, Signal, Tick};
 use packet::{Fragment, ParseError, Parsed, echo_reply, parse, protocol};
 
+use crate::guard::Limits;
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
@@ -34,6 +35,8 @@ pub struct PipelineConfig {
     pub max_batch: usize,
     /// Answers in place (ICMP echo) per second.
     pub replies_per_second: u32,
+    /// Source prefixes whose rates are known at once, 16 bytes each; 0: no source is limited.
+    pub limit_sources: usize,
 }
 
 /// One packet thread's forwarder.
@@ -51,6 +54,7 @@ struct Core {
     flows: FlowTable,
     counters: Arc<ThreadCounters>,
     replies: TokenBucket,
+    limits: Limits,
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
@@ -79,9 +83,11 @@ impl Pipeline {
     ) -> Result<Self, conntrack::ConfigError> {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let replies = TokenBucket::new(config.replies_per_second);
+        let limits = Limits::new(config.threads, config.limit_sources);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
-        let core = Core { config, flows, counters, replies, work, identifications, swept: Now::default() };
+        let swept = Now::default();
+        let core = Core { config, flows, counters, replies, limits, work, identifications, swept };
         Ok(Self { reader: live.reader(), requests, core })
     }
 
@@ -113,14 +119,7 @@ impl Core {
             Err(ParseError::NotIp) => return Some(Verdict::Drop(DropReason::NotIp)),
             Err(ParseError::Malformed(_)) => return Some(Verdict::Drop(DropReason::Malformed)),
         };
-        let addresses = parsed.addresses(frame);
-        let flow = Flow {
-            source: addresses.src,
-            destination: addresses.dst,
-            source_port: parsed.src_port,
-            destination_port: parsed.dst_port,
-            protocol: parsed.protocol,
-        };
+        let flow = flow_of(frame, &parsed);
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return Some(self.answer(snapshot, now, packet, &parsed, &flow));
         }
@@ -133,6 +132,9 @@ impl Core {
         let Some(service) = snapshot.services.get(service_index as usize) else {
             return Some(Verdict::Drop(DropReason::NoVip));
         };
+        if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(&flow)) {
+            return Some(Verdict::Drop(reason));
+        }
         if parsed.fragment != Fragment::None && service.policy == HashPolicy::FiveTuple {
             return Some(Verdict::Drop(DropReason::Fragment));
         }
@@ -169,7 +171,13 @@ impl Core {
 
     /// Stage 2: the flow's backend, from the connection table or from Maglev.
     #[inline]
-    fn choose(&mut self, snapshot: &Snapshot, tick: Tick, place: usize) -> Result<(), DropReason> {
+    fn choose(
+        &mut self,
+        snapshot: &Snapshot,
+        (now, tick): (Now, Tick),
+        packet: &Packet<'_>,
+        place: usize,
+    ) -> Result<(), DropReason> {
         let Some(work) = self.work.get_mut(place) else { return Err(DropReason::NoVip) };
         let Some(service) = snapshot.services.get(work.service as usize) else {
             return Err(DropReason::NoVip);
@@ -184,6 +192,8 @@ impl Core {
                 work.slot = slot;
                 return Ok(());
             }
+        } else if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
+            self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
         }
         let Some(selection) = snapshot.select(&service.pool, work.hash) else {
             return Err(DropReason::NoBackend);
@@ -251,10 +261,10 @@ impl Core {
             *verdict = self.classify(snapshot, now, packet, place).unwrap_or(Verdict::Tx);
         }
         let tick = now.tick();
-        for (place, verdict) in
-            verdicts.iter_mut().enumerate().filter(|(_, verdict)| **verdict == Verdict::Tx)
-        {
-            if let Err(reason) = self.choose(snapshot, tick, place) {
+        for (place, (packet, verdict)) in packets.iter().zip(verdicts.iter_mut()).enumerate() {
+            if *verdict == Verdict::Tx
+                && let Err(reason) = self.choose(snapshot, (now, tick), packet, place)
+            {
                 *verdict = Verdict::Drop(reason);
             }
         }
@@ -325,6 +335,19 @@ impl Forward for Pipeline {
 
     fn hold_slots(&self) -> usize {
         0
+    }
+}
+
+/// The 5-tuple of a parsed frame.
+#[inline]
+fn flow_of(frame: &[u8], parsed: &Parsed) -> Flow {
+    let addresses = parsed.addresses(frame);
+    Flow {
+        source: addresses.src,
+        destination: addresses.dst,
+        source_port: parsed.src_port,
+        destination_port: parsed.dst_port,
+        protocol: parsed.protocol,
     }
 }
 

@@ -66,6 +66,7 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
         policy,
         pool: Arc::clone(pool),
         barred: Arc::default(),
+        guard: None,
     }
 }
 
@@ -136,6 +137,7 @@ impl Bed {
             timeouts: Timeouts::default(),
             max_batch: 256,
             replies_per_second: 100,
+            limit_sources: 4096,
         };
         let pipeline = Pipeline::new(config, &live, Arc::clone(&counters), Some(server)).unwrap();
         Self { pipeline, live, counters, port, now: Now::from_nanos(1_000_000_000) }
