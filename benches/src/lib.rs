@@ -49,6 +49,7 @@ pub fn snapshot() -> Snapshot {
         policy: HashPolicy::FiveTuple,
         pool,
         barred: Arc::default(),
+        guard: None,
     };
     let parts = Parts {
         generation: Generation(1),
@@ -91,6 +92,7 @@ pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
         replies_per_second: 1_000,
         fragments: FragmentConfig { per_source: 512, ..FragmentConfig::default() },
         held_of_a_pool: 1_024,
+        limit_sources: 65_536,
     };
     let pipeline =
         Pipeline::new(config, live, Arc::clone(&counters), None).expect("the defaults are in range");

@@ -28,6 +28,14 @@ drop_reasons! {
     NotIp = "not_ip",
     /// The address may be a VIP's, but no service has this port and protocol.
     NoVip = "no_vip",
+    /// The VIP has an allow list, and the source is not on it.
+    NotAllowed = "not_allowed",
+    /// The source is on the VIP's deny list.
+    Denied = "denied",
+    /// A new flow over the limit that its source prefix has at the VIP.
+    SourceFlowRate = "source_flow_rate",
+    /// A new flow over the VIP's limit.
+    FlowRate = "flow_rate",
     /// The VIP is ours, but no backend of its pool serves.
     NoBackend = "no_backend",
     /// A fragment for a VIP that takes none.

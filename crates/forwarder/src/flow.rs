@@ -37,6 +37,13 @@ impl Flow {
         })
     }
 
+    /// Whether it is one of IPv4.
+    #[must_use]
+    #[inline]
+    pub fn is_v4(&self) -> bool {
+        is_v4(&self.destination)
+    }
+
     /// Both ends as addresses.
     #[must_use]
     pub fn addresses(&self) -> (IpAddr, IpAddr) {
@@ -133,6 +140,17 @@ impl FlowHasher {
         message[32..].copy_from_slice(&tail.to_le_bytes());
         self.0.hash(&message)
     }
+
+    /// The hash of a source prefix, its host bits zero, under a number that keeps apart what must not share.
+    #[must_use]
+    #[inline]
+    pub(crate) fn hash_source(&self, prefix: &[u8; 16], number: u32) -> u64 {
+        let mut message = [0u8; 24];
+        message[..16].copy_from_slice(prefix);
+        let tail = (u64::from(number) << 32) | u64::from(TAG_SOURCE_PREFIX);
+        message[16..].copy_from_slice(&tail.to_le_bytes());
+        self.0.hash(&message)
+    }
 }
 
 impl FlowHasher {
@@ -156,7 +174,7 @@ impl FlowHasher {
         if !is_v4(address) {
             who[8..].fill(0);
         }
-        self.tagged(&who, &[0; 16], (0, 0), TAG_ONE_SOURCE)
+        self.hash_source(&who, NO_GUARD)
     }
 
     /// Any bytes.
@@ -183,16 +201,18 @@ fn low4(address: &[u8; 16]) -> u32 {
 }
 
 #[inline]
-fn is_v4(address: &[u8; 16]) -> bool {
+pub(crate) fn is_v4(address: &[u8; 16]) -> bool {
     address.first_chunk::<12>() == Some(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
 }
 
 const TAG_FIVE_TUPLE: u32 = 1;
 const TAG_ADDRESSES: u32 = 2;
 const TAG_SOURCE: u32 = 3;
+/// A number that no guard has.
+const NO_GUARD: u32 = u32::MAX;
 const TAG_THREE_TUPLE: u32 = 4;
 const TAG_DATAGRAM: u32 = 5;
-const TAG_ONE_SOURCE: u32 = 6;
+const TAG_SOURCE_PREFIX: u32 = 6;
 /// Set in the tail of IPv4 messages, above protocol and tag.
 const FAMILY_V4: u64 = 1 << 16;
 

@@ -13,6 +13,7 @@
 mod counters;
 mod drop_reason;
 mod flow;
+mod guard;
 mod live;
 mod originate;
 mod packet_buf;
@@ -28,6 +29,7 @@ mod vip_table;
 pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
+pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use live::{Live, Reader};
 pub use packet_buf::{Origin, Packet};
 pub use pipeline::{Pipeline, PipelineConfig, PipelineError};

@@ -16,6 +16,7 @@ use packet::{Fragment, ParseError, Parsed, echo_reply, parse, protocol};
 
 use self::fragments::Fragments;
 use self::identifications::Identifications;
+use crate::guard::Limits;
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
@@ -40,6 +41,8 @@ pub struct PipelineConfig {
     pub max_batch: usize,
     /// Answers in place (ICMP echo) per second.
     pub replies_per_second: u32,
+    /// Source prefixes whose rates are known at once, 16 bytes each; 0: no source is limited.
+    pub limit_sources: usize,
     /// The table of fragmented datagrams.
     pub fragments: fragment_table::Config,
     /// The most frames of one thread's pool that this thread may hold.
@@ -95,6 +98,7 @@ struct Core {
     fragments: Fragments,
     counters: Arc<ThreadCounters>,
     replies: TokenBucket,
+    limits: Limits,
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
@@ -140,11 +144,12 @@ impl Pipeline {
     ) -> Result<Self, PipelineError> {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let replies = TokenBucket::new(config.replies_per_second);
+        let limits = Limits::new(config.threads, config.limit_sources);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
         let fragments = Fragments::new(&config)?;
         let swept = Now::default();
-        let core = Core { config, flows, fragments, counters, replies, work, identifications, swept };
+        let core = Core { config, flows, fragments, counters, replies, limits, work, identifications, swept };
         Ok(Self { reader: live.reader(), requests, core })
     }
 
@@ -176,14 +181,7 @@ impl Core {
             Err(ParseError::NotIp) => return Some(Verdict::Drop(DropReason::NotIp)),
             Err(ParseError::Malformed(_)) => return Some(Verdict::Drop(DropReason::Malformed)),
         };
-        let addresses = parsed.addresses(frame);
-        let flow = Flow {
-            source: addresses.src,
-            destination: addresses.dst,
-            source_port: parsed.src_port,
-            destination_port: parsed.dst_port,
-            protocol: parsed.protocol,
-        };
+        let flow = flow_of(frame, &parsed);
         if parsed.fragment != Fragment::None {
             return self.classify_piece(snapshot, now, packet, place, parsed, &flow);
         }
@@ -206,6 +204,9 @@ impl Core {
         let index = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port);
         let index = index.ok_or(DropReason::NoVip)?;
         let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
+        if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
+            return Err(reason);
+        }
         let hash = snapshot.hasher.hash(service.policy, flow);
         let key = flow_key(service, hash);
         self.flows.prefetch(key);
@@ -239,7 +240,13 @@ impl Core {
 
     /// Stage 2: the flow's backend, from the connection table or from Maglev.
     #[inline]
-    fn choose(&mut self, snapshot: &Snapshot, tick: Tick, place: usize) -> Result<(), DropReason> {
+    fn choose(
+        &mut self,
+        snapshot: &Snapshot,
+        (now, tick): (Now, Tick),
+        packet: &Packet<'_>,
+        place: usize,
+    ) -> Result<(), DropReason> {
         let Some(work) = self.work.get_mut(place) else { return Err(DropReason::NoVip) };
         let Some(service) = snapshot.services.get(work.service as usize) else {
             return Err(DropReason::NoVip);
@@ -259,6 +266,8 @@ impl Core {
                 work.slot = slot;
                 return Ok(());
             }
+        } else if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
+            self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
         }
         let Some(selection) = snapshot.select(&service.pool, work.hash) else {
             return Err(DropReason::NoBackend);
@@ -332,7 +341,7 @@ impl Core {
             let road = self.work.get(place).map_or(Road::Flow, |work| work.road);
             if matches!(road, Road::FirstPiece | Road::LaterPiece) {
                 *verdict = self.choose_piece(snapshot, now, packet, place);
-            } else if let Err(reason) = self.choose(snapshot, tick, place) {
+            } else if let Err(reason) = self.choose(snapshot, (now, tick), packet, place) {
                 *verdict = Verdict::Drop(reason);
             }
         }
@@ -405,6 +414,19 @@ impl Forward for Pipeline {
 
     fn hold_slots(&self) -> usize {
         self.core.fragments.hold_slots()
+    }
+}
+
+/// The 5-tuple of a parsed frame.
+#[inline]
+fn flow_of(frame: &[u8], parsed: &Parsed) -> Flow {
+    let addresses = parsed.addresses(frame);
+    Flow {
+        source: addresses.src,
+        destination: addresses.dst,
+        source_port: parsed.src_port,
+        destination_port: parsed.dst_port,
+        protocol: parsed.protocol,
     }
 }
 

@@ -82,7 +82,8 @@ pub struct WhereAnswer {
     pub thread: ThreadId,
     /// Under which generation.
     pub generation: Generation,
-    /// What the connection table says; it goes before the decision while its slot serves or drains.
+    /// What the connection table says; it goes before the decision while its slot serves or drains, unless that is
+    /// [`Decision::Refused`].
     pub tracked: Option<FlowEntry>,
     /// What the snapshot says.
     pub decision: Decision,
@@ -178,9 +179,9 @@ fn answer_where(context: &Context<'_>, flow: &Flow) -> WhereAnswer {
     let decision = context.snapshot.decide(flow);
     let service = match decision {
         Decision::NoVip => None,
-        Decision::NoBackend { service, .. } | Decision::Chosen { service, .. } => {
-            context.snapshot.services().get(service)
-        }
+        Decision::Refused { service, .. }
+        | Decision::NoBackend { service, .. }
+        | Decision::Chosen { service, .. } => context.snapshot.services().get(service),
     };
     let key = service.map(|service| context.snapshot.hasher.flow_key(service, flow));
     let tracked = key.and_then(|key| context.flows.peek(key, context.now)).map(flow_entry);

@@ -1,7 +1,7 @@
 //! The choice of a backend: one function for the packet path, `where`, and whoever else asks.
 
 use crate::snapshot::{PoolTable, Service, SlotId, SlotState, Snapshot};
-use crate::{Flow, FlowHasher, HashPolicy};
+use crate::{DropReason, Flow, FlowHasher, HashPolicy};
 
 /// What Maglev chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,13 @@ pub struct Selection {
 pub enum Decision {
     /// No service has this address, port and protocol.
     NoVip,
+    /// The service's lists refuse the source.
+    Refused {
+        /// Index of the service.
+        service: usize,
+        /// [`DropReason::NotAllowed`] or [`DropReason::Denied`].
+        reason: DropReason,
+    },
     /// Service found (its index in [`Snapshot::services`]), no backend serves.
     NoBackend {
         /// Index of the service.
@@ -73,12 +80,15 @@ impl Snapshot {
         self.state(slot) == SlotState::Serving
     }
 
-    /// Where `flow` would go if no connection table knew it.
+    /// Where `flow` would go if no connection table knew it. Limits on new flows are not foretold.
     #[must_use]
     pub fn decide(&self, flow: &Flow) -> Decision {
         let found = self.vips.find(&flow.destination, flow.protocol, flow.destination_port);
         let Some(index) = found.map(|index| index as usize) else { return Decision::NoVip };
         let Some(service) = self.services.get(index) else { return Decision::NoVip };
+        if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
+            return Decision::Refused { service: index, reason };
+        }
         let hash = self.hasher.hash(service.policy, flow);
         match self.select(&service.pool, hash) {
             Some(selection) => Decision::Chosen { service: index, hash, selection },

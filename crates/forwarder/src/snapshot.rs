@@ -15,7 +15,7 @@ use packet::{Family, Mac, Template};
 
 use crate::flow::mapped;
 use crate::vip_table::{Claim, VipTable};
-use crate::{FlowHasher, HashKey, HashPolicy};
+use crate::{FlowHasher, Guard, GuardId, HashKey, HashPolicy};
 
 /// The number of a configuration; counts up from 1 while the process lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +130,8 @@ pub struct Service {
     pub pool: Arc<PoolTable>,
     /// Slots that it has left behind, sorted: they serve others, but flows of this service on them are reselected.
     pub barred: Arc<[SlotId]>,
+    /// Who may use it, and how fast; `None`: everyone.
+    pub guard: Option<Arc<Guard>>,
 }
 
 /// Gives an address's ports to a service.
@@ -331,6 +333,8 @@ pub enum SnapshotError {
     TooMany,
     /// A template's length differs between inner families, or is above 63 bytes.
     Growth(String),
+    /// A guard's number reaches [`GuardId::LIMIT`].
+    TooManyGuards,
 }
 
 impl fmt::Display for SnapshotError {
@@ -344,6 +348,7 @@ impl fmt::Display for SnapshotError {
             Self::Growth(backend) => {
                 write!(f, "backend {backend}: outer headers of unequal or too great length")
             }
+            Self::TooManyGuards => write!(f, "more than {} VIPs with limits", GuardId::LIMIT),
         }
     }
 }
@@ -356,6 +361,10 @@ fn check(parts: &Parts) -> Result<(), SnapshotError> {
     }
     if parts.states.len() != parts.slots.len() {
         return Err(SnapshotError::NoSuchSlot(parts.states.len()));
+    }
+    let mut guards = parts.services.iter().filter_map(|service| service.guard.as_ref());
+    if guards.any(|guard| guard.id.0 >= GuardId::LIMIT) {
+        return Err(SnapshotError::TooManyGuards);
     }
     check_pools(&parts.services, parts.slots.len(), HashSet::new())?;
     if let Some(binding) = parts.bindings.iter().find(|binding| binding.service >= parts.services.len()) {

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
 use std::alloc::System;
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use forwarder::*;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -17,10 +19,28 @@ mod bed;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+/// Lists that refuse some, limits that refuse many.
+fn guard_all(parts: &mut Parts) {
+    let guard = Guard {
+        deny: Some(Arc::new(PrefixSet::new([(ip("198.51.100.9"), 32), (ip("2001:db8:1::"), 48)]))),
+        new_flows_per_second: NonZeroU32::new(500),
+        per_source: NonZeroU32::new(300).map(|new_flows_per_second| SourceLimit {
+            new_flows_per_second,
+            v4_prefix: 32,
+            v6_prefix: 64,
+        }),
+        ..Guard::default()
+    };
+    let guard = Arc::new(guard);
+    parts.services.iter_mut().for_each(|service| service.guard = Some(Arc::clone(&guard)));
+}
+
 #[test]
 fn a_running_pipeline_allocates_and_frees_nothing() {
     let slots = gre_slots(3);
-    let mut bed = Bed::with_flows(parts(slots.clone(), &[1, 1, 1]), 1024);
+    let mut parts = parts(slots, &[1, 1, 1]);
+    guard_all(&mut parts);
+    let mut bed = Bed::with_flows(parts, 1024);
     let mut buffers: Vec<Vec<u8>> = vec![vec![0; ROOM]; 64];
     let frames: Vec<Vec<u8>> = (0..4096u16)
         .map(|n| match n % 4 {
@@ -52,6 +72,9 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
         bed.poll();
     }
     let change = region.change();
+    let refused =
+        [DropReason::Denied, DropReason::SourceFlowRate].map(|reason| bed.counters.drops(reason) > 0);
+    assert_eq!(refused, [true, true], "lists and limits were at work");
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
     assert!(
         bed.port.answer().is_some() && bed.port.answer().is_some(),

@@ -137,6 +137,9 @@ impl Core {
         index: u32,
     ) -> Result<(), DropReason> {
         let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
+        if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
+            return Err(reason);
+        }
         let policy = match service.policy {
             HashPolicy::Source => HashPolicy::Source,
             HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
@@ -173,7 +176,7 @@ impl Core {
         if road == Road::LaterPiece {
             return self.choose_later(snapshot, now, packet, place, &name);
         }
-        let chosen = self.choose(snapshot, now.tick(), place);
+        let chosen = self.choose(snapshot, (now, now.tick()), packet, place);
         let decided = match (chosen, self.work.get(place)) {
             (Ok(()), Some(work)) => Decided::To { slot: work.slot, service: work.counted, hash: work.hash },
             (Err(reason), _) => Decided::Not(reason),

@@ -67,6 +67,7 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
         policy,
         pool: Arc::clone(pool),
         barred: Arc::default(),
+        guard: None,
     }
 }
 
@@ -154,6 +155,7 @@ pub(crate) fn config() -> PipelineConfig {
         timeouts: Timeouts::default(),
         max_batch: 256,
         replies_per_second: 100,
+        limit_sources: 4096,
         fragments: FragmentConfig {
             buffered: 64,
             per_datagram: 8,

@@ -7,6 +7,7 @@ mod drops;
 mod encapsulation;
 mod flows;
 mod fragments;
+mod guards;
 mod originate;
 mod pieces;
 mod publish;

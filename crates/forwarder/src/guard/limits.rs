@@ -1,0 +1,285 @@
+//! One packet thread's meters: one a guard, and a fixed table of sources.
+//!
+//! Threads share nothing, so each enforces its share of a limit: limit / threads, rounded up. Where RSS spreads flows
+//! unevenly, fewer than the limit pass in all; with limits below the number of threads, up to one a thread.
+//! The table never grows. A source's bucket that is full again may be given away without loss; when four sources that
+//! share a set all owe, the one that owes least gives way and starts afresh: the table errs on the side of admitting, and whoever
+//! is over a limit owes more than those who are not, and stays.
+//! The set is chosen by SipHash under the cluster's key, so that nobody outside can aim.
+
+use super::meter::Meter;
+use super::{Guard, GuardId, SourceLimit};
+use crate::{DropReason, Flow, FlowHasher, Now};
+
+/// See the room's header.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    threads: u32,
+    guards: Box<[Meter]>,
+    sources: Sources,
+}
+
+impl Limits {
+    /// Takes its memory: 8 bytes a guard that there may be, 16 a source.
+    pub(crate) fn new(threads: u16, sources: usize) -> Self {
+        let guards = vec![Meter::default(); GuardId::LIMIT as usize].into();
+        Self { threads: u32::from(threads.max(1)), guards, sources: Sources::new(sources) }
+    }
+
+    /// Counts a new flow against the limits of `guard`; the source's first, so that one source's excess takes nothing
+    /// from the others' share.
+    ///
+    /// # Errors
+    /// [`DropReason::SourceFlowRate`] or [`DropReason::FlowRate`].
+    #[inline]
+    pub(crate) fn admit(
+        &mut self,
+        guard: &Guard,
+        hasher: &FlowHasher,
+        flow: &Flow,
+        now: Now,
+    ) -> Result<(), DropReason> {
+        if let Some(limit) = &guard.per_source {
+            let rate = limit.new_flows_per_second.get().div_ceil(self.threads);
+            let key = hasher.hash_source(&masked(flow, limit), guard.id.0);
+            if !self.sources.admit(key, rate, now) {
+                return Err(DropReason::SourceFlowRate);
+            }
+        }
+        if let Some(limit) = guard.new_flows_per_second {
+            let rate = limit.get().div_ceil(self.threads);
+            let meter = self.guards.get_mut(guard.id.0 as usize);
+            if meter.is_some_and(|meter| !meter.admit(rate, now)) {
+                return Err(DropReason::FlowRate);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The leading bits of a flow's source that tell one source from another.
+#[inline]
+fn masked(flow: &Flow, limit: &SourceLimit) -> [u8; 16] {
+    let length =
+        if flow.is_v4() { 96 + u32::from(limit.v4_prefix.min(32)) } else { u32::from(limit.v6_prefix) };
+    let host = u128::MAX.checked_shr(length).unwrap_or(0);
+    (u128::from_be_bytes(flow.source) & !host).to_be_bytes()
+}
+
+/// Buckets of sources, four a set: a cache line.
+#[derive(Debug)]
+struct Sources {
+    sets: Box<[Set]>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Set([Source; WAYS]);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Source {
+    /// The whole hash of guard and prefix. A wrong match is as unlikely as two equal 64-bit hashes in one set.
+    key: u64,
+    meter: Meter,
+}
+
+impl Sources {
+    fn new(sources: usize) -> Self {
+        Self { sets: vec![Set::default(); sources.div_ceil(WAYS)].into() }
+    }
+
+    #[inline]
+    fn admit(&mut self, key: u64, rate: u32, now: Now) -> bool {
+        let place = (u128::from(key) * self.sets.len() as u128) >> 64;
+        // Without a table nothing is limited.
+        let set = usize::try_from(place).ok().and_then(|place| self.sets.get_mut(place));
+        let Some(Set(ways)) = set else { return true };
+        if let Some(known) = ways.iter_mut().find(|way| way.key == key) {
+            return known.meter.admit(rate, now);
+        }
+        // The one that is full again first: before `now`, and nothing is lost.
+        let Some(way) = ways.iter_mut().min_by_key(|way| way.meter) else { return true };
+        *way = Source { key, meter: Meter::default() };
+        way.meter.admit(rate, now)
+    }
+}
+
+const WAYS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::IpAddr;
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::HashKey;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn flow(source: &str) -> Flow {
+        let source: IpAddr = source.parse().unwrap();
+        let vip = if source.is_ipv4() { "203.0.113.10" } else { "2001:db8:f::10" };
+        Flow::new((source, 7), (vip.parse().unwrap(), 80), 6).unwrap()
+    }
+
+    fn guard(id: u32, all: Option<u32>, each: Option<(u32, u8, u8)>) -> Guard {
+        Guard {
+            id: GuardId(id),
+            new_flows_per_second: all.map(|rate| NonZeroU32::new(rate).unwrap()),
+            per_source: each.map(|(rate, v4_prefix, v6_prefix)| SourceLimit {
+                new_flows_per_second: NonZeroU32::new(rate).unwrap(),
+                v4_prefix,
+                v6_prefix,
+            }),
+            ..Guard::default()
+        }
+    }
+
+    /// How many of `times` new flows pass at `now`, and why the first that does not.
+    fn burst(
+        limits: &mut Limits,
+        guard: &Guard,
+        source: &str,
+        now: u64,
+        times: u32,
+    ) -> (u32, Option<DropReason>) {
+        let hasher = FlowHasher::new(&HashKey::new([5; 16]));
+        let (mut passed, mut why) = (0, None);
+        for _ in 0..times {
+            match limits.admit(guard, &hasher, &flow(source), Now::from_nanos(now)) {
+                Ok(()) => passed += 1,
+                Err(reason) => why = why.or(Some(reason)),
+            }
+        }
+        (passed, why)
+    }
+
+    #[test]
+    fn each_guard_has_its_rate_and_each_prefix_its_own() {
+        let mut limits = Limits::new(1, 1024);
+        let all = guard(0, Some(10), None);
+        assert_eq!(burst(&mut limits, &all, "192.0.2.1", 0, 15), (10, Some(DropReason::FlowRate)));
+        assert_eq!(burst(&mut limits, &guard(1, Some(4), None), "192.0.2.1", 0, 15).0, 4);
+        let each = guard(2, None, Some((3, 24, 64)));
+        assert_eq!(burst(&mut limits, &each, "192.0.2.1", 0, 9), (3, Some(DropReason::SourceFlowRate)));
+        assert_eq!(burst(&mut limits, &each, "192.0.2.200", 0, 9).0, 0, "of the same /24");
+        assert_eq!(burst(&mut limits, &each, "198.51.100.1", 0, 9).0, 3);
+        assert_eq!(burst(&mut limits, &each, "2001:db8:0:1::1", 0, 9).0, 3);
+        assert_eq!(burst(&mut limits, &each, "2001:db8:0:1:ffff::1", 0, 9).0, 0, "of the same /64");
+        assert_eq!(burst(&mut limits, &each, "2001:db8:0:2::1", 0, 9).0, 3);
+        assert_eq!(
+            burst(&mut limits, &guard(3, None, Some((3, 24, 64))), "192.0.2.1", 0, 9).0,
+            3,
+            "another VIP"
+        );
+        assert_eq!(burst(&mut limits, &each, "192.0.2.1", SECOND, 9).0, 3, "a second later");
+    }
+
+    #[test]
+    fn a_source_s_excess_takes_nothing_from_the_others() {
+        let mut limits = Limits::new(1, 1024);
+        let both = guard(0, Some(10), Some((2, 32, 64)));
+        assert_eq!(burst(&mut limits, &both, "192.0.2.1", 0, 1000), (2, Some(DropReason::SourceFlowRate)));
+        let others: u32 = (2..=9).map(|n| burst(&mut limits, &both, &format!("192.0.2.{n}"), 0, 2).0).sum();
+        assert_eq!(others, 8, "what the limit in all leaves");
+    }
+
+    #[test]
+    fn each_thread_takes_its_share_rounded_up() {
+        for (threads, rate, share) in [(1, 10, 10), (4, 10, 3), (16, 10, 1), (3, 9, 3)] {
+            let mut limits = Limits::new(threads, 1024);
+            assert_eq!(burst(&mut limits, &guard(0, Some(rate), None), "192.0.2.1", 0, 50).0, share);
+            assert_eq!(
+                burst(&mut limits, &guard(0, None, Some((rate, 32, 64))), "192.0.2.1", 0, 50).0,
+                share
+            );
+        }
+    }
+
+    #[test]
+    fn no_limit_and_no_table_admit_all() {
+        let mut limits = Limits::new(1, 0);
+        assert_eq!(burst(&mut limits, &guard(0, None, None), "192.0.2.1", 0, 100).0, 100);
+        assert_eq!(burst(&mut limits, &guard(0, None, Some((1, 32, 64))), "192.0.2.1", 0, 100).0, 100);
+    }
+
+    /// Tokens in exact fractions, a map entry a source: shares nothing with the table.
+    #[derive(Default)]
+    struct Oracle(HashMap<u64, (u128, u64)>);
+
+    impl Oracle {
+        fn admit(&mut self, key: u64, rate: u32, now: u64) -> bool {
+            let full = u128::from(rate) * u128::from(SECOND);
+            let (tokens, last) = self.0.entry(key).or_insert((full, now));
+            *tokens = (*tokens + u128::from(now - *last) * u128::from(rate)).min(full);
+            *last = now;
+            let passes = *tokens >= u128::from(SECOND);
+            if passes {
+                *tokens -= u128::from(SECOND);
+            }
+            passes
+        }
+    }
+
+    fn asks(keys: u64) -> impl Strategy<Value = Vec<(u64, u64)>> {
+        prop::collection::vec((1..=keys, prop_oneof![Just(0), 0..SECOND / 20, 0..SECOND]), 1..400)
+    }
+
+    fn scattered(key: u64) -> u64 {
+        key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    proptest! {
+        /// As many sources as a set has ways: no set can be short of one.
+        #[test]
+        fn without_collisions_every_source_has_its_exact_bucket(
+            asks in asks(WAYS as u64),
+            rate in prop::sample::select(vec![1u32, 2, 5, 10]),
+        ) {
+            let (mut table, mut oracle, mut now) = (Sources::new(64), Oracle::default(), 3);
+            for (key, step) in asks {
+                now += step;
+                let expected = oracle.admit(key, rate, now);
+                prop_assert_eq!(table.admit(scattered(key), rate, Now::from_nanos(now)), expected);
+            }
+        }
+
+        /// One set for twenty sources: nobody is given less than an exact bucket would have given by then.
+        #[test]
+        fn in_collisions_nobody_gets_less_than_an_exact_bucket(
+            asks in asks(20),
+            rate in prop::sample::select(vec![1u32, 2, 5, 10]),
+        ) {
+            let (mut table, mut oracle, mut now) = (Sources::new(WAYS), Oracle::default(), 3);
+            let mut surplus: HashMap<u64, i64> = HashMap::new();
+            for (key, step) in asks {
+                now += step;
+                let exact = i64::from(oracle.admit(key, rate, now));
+                let given = i64::from(table.admit(scattered(key), rate, Now::from_nanos(now)));
+                let surplus = surplus.entry(key).or_default();
+                *surplus += given - exact;
+                prop_assert!(*surplus >= 0, "source {} has {} too few", key, -*surplus);
+            }
+        }
+
+        /// Light sources by the thousand come and go in the set of one that asks without end.
+        #[test]
+        fn whoever_is_over_the_limit_stays_limited_in_any_crowd(
+            crowd in prop::collection::vec((2u64..=10_000, 1u64..4), 100..600),
+            rate in prop::sample::select(vec![4u32, 10, 20]),
+        ) {
+            let mut table = Sources::new(WAYS);
+            let (mut now, mut passed) = (0, 0);
+            for (key, hog) in crowd {
+                now += SECOND / 500;
+                passed += (0..hog * 5).filter(|_| table.admit(scattered(1), rate, Now::from_nanos(now))).count() as u64;
+                table.admit(scattered(key), rate, Now::from_nanos(now));
+            }
+            let most = u64::from(rate) + u64::from(rate) * now / SECOND + 1;
+            prop_assert!(passed <= most, "{} passed, {} are the limit's", passed, most);
+        }
+    }
+}
