@@ -50,6 +50,8 @@ pub struct Settings {
     pub no_socket: NoSocket,
     /// Answers in place (ICMP echo) a second and thread.
     pub replies_per_second: u32,
+    /// Source prefixes whose rates a packet thread knows at once.
+    pub limit_sources: usize,
 }
 
 /// A running data plane.
@@ -180,6 +182,7 @@ impl DataPlane {
                 timeouts: settings.timeouts,
                 max_batch: settings.batch,
                 replies_per_second: settings.replies_per_second,
+                limit_sources: settings.limit_sources,
             };
             let pipeline = Pipeline::new(config, live, Arc::clone(&counters), Some(server));
             let pipeline = pipeline.map_err(|error| StartError::Flows(error.to_string()))?;

@@ -60,6 +60,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         timeouts: timeouts(&config),
         max_batch: config.io().batch(),
         replies_per_second: u32::MAX,
+        limit_sources: config.io().limit_sources(),
     };
     let pipeline = Pipeline::new(pipeline, &live, Arc::clone(&counters), None)?;
     let input = File::open(&arguments.input).with_context(|| arguments.input.display().to_string())?;

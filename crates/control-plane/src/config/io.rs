@@ -20,6 +20,7 @@ pub struct Io {
     batch: usize,
     no_socket: NoSocket,
     max_vips: u32,
+    limit_sources: usize,
 }
 
 /// By which interface to the kernel frames are moved.
@@ -146,6 +147,11 @@ impl Io {
         self.max_vips
     }
 
+    /// Source prefixes whose rates a packet thread knows at once, 16 bytes each: 1,024 to 16,777,216. Default 65,536.
+    pub fn limit_sources(&self) -> usize {
+        self.limit_sources
+    }
+
     pub(super) fn read(mut section: Section<'_>) -> Self {
         let default = Self::default();
         let io = Self {
@@ -168,6 +174,8 @@ impl Io {
                 node.choice(&[("pass", NoSocket::Pass), ("drop", NoSocket::Drop)], &[])
             }),
             max_vips: section.or("max_vips", default.max_vips, |node| node.number(1..=1_048_576)),
+            limit_sources: section
+                .or("limit_sources", default.limit_sources, |node| node.number(1_024..=16_777_216)),
         };
         section.finish(&["threads"]);
         io
@@ -187,6 +195,7 @@ impl Default for Io {
             batch: 64,
             no_socket: NoSocket::Pass,
             max_vips: 4_096,
+            limit_sources: 65_536,
         }
     }
 }
