@@ -2,14 +2,22 @@
 //!
 //! Row = which flows the 64-byte frames belong to; batches of 64, one core, time per packet. `pipeline` is the forwarder's
 //! `process`, `engine` a turn of a packet thread's loop over memory rings, with reaping, refilling and polling.
+//! `guards`: the same `process` with lists and limits that let all of it pass.
 //! The default configuration: a connection table of 1,000,000 flows. At 1 M flows, then, it is full.
 //! Budget: 67 ns a packet is 14.88 Mpps, 10 GbE; the bar is 60 (one flow, 1 k), 120 (1 M) and 150 ns (SYN flood).
 
+use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
-use forwarder::{Forward, Live, Now, Origin, Packet, Pipeline, ThreadId, Verdict};
+use forwarder::{
+    Forward, Guard, Live, Now, Origin, Packet, Pipeline, PrefixSet, Snapshot, SourceLimit, ThreadCounters,
+    ThreadId, Verdict,
+};
 use sluicegate_benches::{DEFAULT_BATCH, FRAME_ROOM, GRE_V4, frame, pipeline, snapshot};
 
 const ACK: u8 = 0x10;
@@ -96,27 +104,38 @@ fn establish(pipeline: &mut Pipeline, batch: &mut Batch, traffic: Traffic) -> No
     now
 }
 
+/// One row; the pipeline as it is left.
+fn row(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    snapshot: Snapshot,
+    traffic: Traffic,
+) -> (Pipeline, Arc<ThreadCounters>) {
+    let live = Live::new(snapshot);
+    let (mut pipeline, counters) = pipeline(&live);
+    let mut batch = Batch::new();
+    let mut now = establish(&mut pipeline, &mut batch, traffic);
+    let mut state = 1;
+    group.bench_function(BenchmarkId::from_parameter(name), |b| {
+        b.iter_custom(|packets| {
+            let mut took = Duration::ZERO;
+            let batches = packets.div_ceil(DEFAULT_BATCH as u64);
+            for _ in 0..batches {
+                now = Now::from_nanos(now.nanos() + 10_000);
+                took += batch.run(&mut pipeline, now, || traffic.next(&mut state));
+            }
+            // Whole batches were run: scaled to the packets that were asked for.
+            took.mul_f64(packets as f64 / (batches * DEFAULT_BATCH as u64) as f64)
+        });
+    });
+    (pipeline, counters)
+}
+
 fn process(c: &mut Criterion) {
     let mut group = c.benchmark_group("pipeline");
     group.throughput(Throughput::Elements(1)).measurement_time(Duration::from_secs(4)).sample_size(40);
     for traffic in ROWS {
-        let live = Live::new(snapshot());
-        let (mut pipeline, counters) = pipeline(&live);
-        let mut batch = Batch::new();
-        let mut now = establish(&mut pipeline, &mut batch, traffic);
-        let mut state = 1;
-        group.bench_function(BenchmarkId::from_parameter(traffic.name()), |b| {
-            b.iter_custom(|packets| {
-                let mut took = Duration::ZERO;
-                let batches = packets.div_ceil(DEFAULT_BATCH as u64);
-                for _ in 0..batches {
-                    now = Now::from_nanos(now.nanos() + 10_000);
-                    took += batch.run(&mut pipeline, now, || traffic.next(&mut state));
-                }
-                // Whole batches were run: scaled to the packets that were asked for.
-                took.mul_f64(packets as f64 / (batches * DEFAULT_BATCH as u64) as f64)
-            });
-        });
+        let (pipeline, counters) = row(&mut group, &traffic.name(), snapshot(), traffic);
         assert_eq!(counters.head_room_mismatch.read(), 0);
         let table = pipeline.flows().counters();
         let all = (table.hit + table.miss).max(1);
@@ -127,6 +146,44 @@ fn process(c: &mut Criterion) {
             share(table.untracked),
             pipeline.flows().len()
         );
+    }
+    group.finish();
+}
+
+/// Deny lists of as many prefixes, scattered over all of IPv4 but for the clients' block.
+fn deny(prefixes: u32) -> Guard {
+    let scattered = (0..prefixes).map(|n| Ipv4Addr::from_bits(n.wrapping_mul(0x9e37_79b1)));
+    let others = scattered.filter(|address| address.octets()[0] != 198);
+    Guard {
+        deny: Some(Arc::new(PrefixSet::new(others.map(|address| (address.into(), 28))))),
+        ..Guard::default()
+    }
+}
+
+/// Limits that a flood at this speed does not reach: 64 packets in 10 us are 6,400,000 a second.
+fn limits() -> Guard {
+    let rate = NonZeroU32::new(10_000_000);
+    let each = |new_flows_per_second| SourceLimit { new_flows_per_second, v4_prefix: 24, v6_prefix: 64 };
+    Guard { new_flows_per_second: rate, per_source: rate.map(each), ..Guard::default() }
+}
+
+fn guards(c: &mut Criterion) {
+    let mut group = c.benchmark_group("guards");
+    group.throughput(Throughput::Elements(1)).measurement_time(Duration::from_secs(3)).sample_size(40);
+    let guarded = |guard: Guard| {
+        let open = snapshot();
+        let mut services = open.services().to_vec();
+        services.iter_mut().for_each(|service| service.guard = Some(Arc::new(guard.clone())));
+        open.with_services(services).expect("the same services")
+    };
+    for (name, snapshot, traffic) in [
+        ("1000 flows, none", snapshot(), Traffic::Flows(1_000)),
+        ("1000 flows, deny 10000", guarded(deny(10_000)), Traffic::Flows(1_000)),
+        ("1000 flows, deny 100000", guarded(deny(100_000)), Traffic::Flows(1_000)),
+        ("syn flood, none", snapshot(), Traffic::SynFlood),
+        ("syn flood, limits", guarded(limits()), Traffic::SynFlood),
+    ] {
+        row(&mut group, name, snapshot, traffic);
     }
     group.finish();
 }
@@ -168,5 +225,5 @@ fn engine(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, process, engine);
+criterion_group!(benches, process, guards, engine);
 criterion_main!(benches);

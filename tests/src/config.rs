@@ -75,6 +75,8 @@ pub struct LbConfig {
     pub vips: Vec<IpAddr>,
     /// Services of each VIP.
     pub services: Vec<Service>,
+    /// More keys of the VIP's table, as TOML lines.
+    pub vip_keys: String,
     /// The `[io]` table, as TOML lines.
     pub io: String,
     /// Further keys of `[cluster]`, as TOML lines. At first no drain time, so that a balancer stops at once.
@@ -103,6 +105,7 @@ impl LbConfig {
                 service(Bed::ECHO_PORT, "udp"),
                 service(Bed::SINK_PORT, "udp"),
             ],
+            vip_keys: String::new(),
             io: String::new(),
             cluster: "drain_time = \"0s\"".into(),
             pool_keys: String::new(),
@@ -181,7 +184,12 @@ impl LbConfig {
             self.pool_keys
         ));
         let vips: Vec<String> = self.vips.iter().map(|vip| format!("\"{vip}\"")).collect();
-        say(format!("[vip.www]\naddresses = [{}]\nservices = [{}]", vips.join(", "), self.services()));
+        say(format!(
+            "[vip.www]\naddresses = [{}]\nservices = [{}]\n{}",
+            vips.join(", "),
+            self.services(),
+            self.vip_keys
+        ));
         say(format!("[admin]\nsocket = {{ path = {:?} }}\n{}\n", Self::admin_socket(bed, index), self.admin));
         text + &self.more
     }

@@ -8,6 +8,7 @@
 //! that could name it has timed out.
 
 mod destinations;
+mod guards;
 mod index;
 mod strays;
 mod tables;
@@ -30,6 +31,7 @@ pub use self::destinations::destinations;
 pub use self::index::{Index, Membership};
 pub use self::way::refresh_next_hops;
 
+use self::guards::Guards;
 use self::strays::Strays;
 use self::tables::{TableKey, Tables};
 use crate::config::{self, Config, EncapsulationKind, Machine, Member, Ports};
@@ -44,6 +46,7 @@ pub struct Compiler {
     services: HashMap<String, ServiceId>,
     tables: Tables,
     strays: Strays,
+    guards: Guards,
 }
 
 /// A compiled configuration.
@@ -158,7 +161,8 @@ impl Compiler {
             index.complete(pool, table, weights);
         }
         let slots = draft.finish(from.now, ages(config), |id| state_of(from.states, id));
-        let (mut services, bindings) = services(&mut self.services, config, machine, &index)?;
+        let guards = self.guards.after(config.vips_of(machine));
+        let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
         let strays = self.strays.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.standing.state(key));
         index.configure(&services);
@@ -175,7 +179,7 @@ impl Compiler {
             slots: with_ways,
             next_hop: way::mode(config, from.next_hops),
         })?;
-        (self.slots, self.tables, self.strays) = (slots, tables, strays);
+        (self.slots, self.tables, self.strays, self.guards) = (slots, tables, strays, guards);
         Ok(Compiled { snapshot, index })
     }
 
@@ -237,9 +241,11 @@ fn services(
     config: &Config,
     machine: &Machine,
     index: &Index,
+    guards: &Guards,
 ) -> Result<(Vec<Service>, Vec<Binding>), CompileError> {
     let (mut services, mut bindings) = (Vec::new(), Vec::new());
     for vip in config.vips_of(machine) {
+        let guard = guards.of(vip);
         for service in vip.services() {
             let Some(pool) = index.pool(service.pool().name()) else { continue };
             let name = service_name(vip, service);
@@ -259,6 +265,7 @@ fn services(
                 policy: policy(service.hash()),
                 pool: Arc::clone(pool),
                 barred: Arc::default(),
+                guard: guard.clone(),
             });
         }
     }

@@ -12,7 +12,7 @@ use control_plane::compile::{Circumstances, CompileError, Compiler, destinations
 use control_plane::config::{Config, parse};
 use control_plane::next_hop::{Resolved, Table, Unresolved};
 use control_plane::standing::Standing;
-use forwarder::{Decision, Flow, Generation, NextHopMode, SlotState, Snapshot};
+use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot};
 
 const HEAD: &str = r#"
 [cluster]
@@ -287,4 +287,85 @@ fn an_unknown_machine_is_named_with_those_that_are_known() {
         compile_for(&mut Compiler::default(), &config(&pools("198.18.1.2")), "lb9", &Table::default(), 0);
     let Err(error @ CompileError::NoMachine { .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(error.to_string(), "the configuration has no machine `lb9`; it has lb1, lb2");
+}
+
+/// VIPs `a`, `b` and `c` with these keys, all led to `web`.
+fn guarded(keys: [&str; 3]) -> Config {
+    let vip = |(n, keys): (usize, &str)| {
+        let name = ["a", "b", "c"][n];
+        format!(
+            "[vip.{name}]\naddresses = [\"203.0.113.{n}\"]\n{keys}\nservices = [\
+             {{ ports = [80], protocol = \"tcp\", pool = \"web\" }}, {{ ports = [80], protocol = \"udp\", pool = \"web\" }}]\n"
+        )
+    };
+    let vips: String = keys.into_iter().enumerate().map(vip).collect();
+    let text = format!("{HEAD}{}{vips}", pools("198.18.1.2"));
+    parse(&text, Path::new("test.toml"), &|_: &_| Ok("00112233445566778899aabbccddeeff".to_owned()))
+        .unwrap()
+        .0
+}
+
+/// The guards of the VIPs' first services; the second service of each has the same one.
+fn guards(snapshot: &Snapshot) -> [Option<Arc<Guard>>; 3] {
+    ["a", "b", "c"].map(|vip| {
+        let of = |service: &str| {
+            let name = format!("{vip} {service} 80");
+            snapshot.services().iter().find(|service| *service.name == *name).unwrap().guard.clone()
+        };
+        let (tcp, udp) = (of("tcp"), of("udp"));
+        assert!(tcp.as_ref().map(Arc::as_ptr) == udp.as_ref().map(Arc::as_ptr), "{vip}");
+        tcp
+    })
+}
+
+#[test]
+fn lists_become_sets_that_equal_lists_share_and_that_stay_while_they_say_the_same() {
+    let deny = "deny = [\"198.51.100.0/25\", \"198.51.100.200\"]";
+    let mut compiler = Compiler::default();
+    let first = compile(&mut compiler, &guarded([deny, deny, ""]), 0);
+    let [a, b, c] = guards(&first);
+    let set = |guard: &Option<Arc<Guard>>| guard.as_ref().unwrap().deny.clone().unwrap();
+    assert!(Arc::ptr_eq(&set(&a), &set(&b)) && c.is_none());
+    let second = compile(&mut compiler, &guarded([deny, "deny = [\"192.0.2.0/24\"]", ""]), 1);
+    let [again, other, _] = guards(&second);
+    assert!(Arc::ptr_eq(&set(&a), &set(&again)) && !Arc::ptr_eq(&set(&a), &set(&other)));
+    let decide = |snapshot: &Snapshot, source: &str, vip: &str| {
+        let flow = Flow::new((source.parse().unwrap(), 7), (vip.parse().unwrap(), 80), 6).unwrap();
+        match snapshot.decide(&flow) {
+            Decision::Refused { reason, .. } => Some(reason),
+            Decision::Chosen { .. } => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    let sources = ["198.51.100.127", "198.51.100.128", "198.51.100.200", "192.0.2.9"];
+    let denied = Some(DropReason::Denied);
+    assert_eq!(sources.map(|source| decide(&second, source, "203.0.113.0")), [denied, None, denied, None]);
+    assert_eq!(sources.map(|source| decide(&second, source, "203.0.113.1")), [None, None, None, denied]);
+    assert_eq!(sources.map(|source| decide(&second, source, "203.0.113.2")), [None; 4]);
+    let allowed = compile(&mut compiler, &guarded(["allow = [\"192.0.2.0/24\"]", "", ""]), 2);
+    let refused = Some(DropReason::NotAllowed);
+    assert_eq!(
+        sources.map(|source| decide(&allowed, source, "203.0.113.0")),
+        [refused, refused, refused, None]
+    );
+}
+
+#[test]
+fn a_vip_with_limits_keeps_its_number_while_it_has_them() {
+    let limit =
+        "limits = { new_flows_per_second = 7, per_source = { new_flows_per_second = 2, v4_prefix = 24 } }";
+    let mut compiler = Compiler::default();
+    let mut ids = |keys, now| {
+        let snapshot = compile(&mut compiler, &guarded(keys), now);
+        guards(&snapshot).map(|guard| guard.map(|guard| guard.id.0))
+    };
+    assert_eq!(ids([limit, limit, ""], 0), [Some(0), Some(1), None]);
+    assert_eq!(ids(["", limit, limit], 1), [None, Some(1), Some(0)], "c takes the number that a left");
+    assert_eq!(ids([limit, limit, limit], 2), [Some(2), Some(1), Some(0)]);
+    let snapshot = compile(&mut compiler, &guarded(["", "", limit]), 3);
+    let [_, _, guard] = guards(&snapshot);
+    let guard = guard.unwrap();
+    let each = guard.per_source.unwrap();
+    assert_eq!(guard.new_flows_per_second.map(Into::into), Some(7_u32));
+    assert_eq!((each.new_flows_per_second.get(), each.v4_prefix, each.v6_prefix), (2, 24, 64));
 }

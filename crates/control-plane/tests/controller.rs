@@ -365,3 +365,28 @@ fn changes_are_told_in_words_with_the_slots_that_move() {
     has("pool web: slow_start: off becomes 9s");
     assert_eq!(changes(old, old, "lb1"), Default::default());
 }
+
+#[test]
+fn changes_of_lists_and_limits_are_told_by_their_numbers() {
+    let with = |keys: &str| config(&(pool("web", 1, 1, "") + &vip("www", 10, "web") + keys + "\n"));
+    let said = |from: &str, to: &str| {
+        let (before, after) = (with(from), with(to));
+        let (one, other) = (Bed::new(Arc::clone(&before)), Bed::new(Arc::clone(&after)));
+        let [old, new] = [(&before, &one), (&after, &other)]
+            .map(|(config, bed)| Side { config, index: bed.controller.index() });
+        changes(old, new, "lb1").sentences
+    };
+    let three = "deny = [\"198.51.100.7\", \"198.51.100.8\", \"198.51.100.9\"]";
+    let four = "deny = [\"198.51.100.7\", \"198.51.100.8\", \"198.51.100.9\", \"2001:db8::/32\"]";
+    assert_eq!(said(three, four), ["vip www: deny list: 3 prefixes becomes 4 prefixes"]);
+    assert_eq!(said("", "allow = [\"192.0.2.1\"]"), ["vip www: allow list: none becomes 1 prefix"]);
+    assert_eq!(
+        said("allow = [\"192.0.2.1\"]", "allow = [\"192.0.2.2\"]"),
+        ["vip www: allow list: 1 prefix, others than before"]
+    );
+    assert_eq!(
+        said(three, &format!("{three}\nlimits = {{ new_flows_per_second = 10 }}")),
+        ["vip www: limits: none becomes 10 new flows/s"]
+    );
+    assert_eq!(said(three, three), [""; 0]);
+}

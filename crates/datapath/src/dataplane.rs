@@ -51,6 +51,8 @@ pub struct Settings {
     pub no_socket: NoSocket,
     /// Answers in place (ICMP) a second and thread.
     pub replies_per_second: u32,
+    /// Source prefixes whose rates a packet thread knows at once.
+    pub limit_sources: usize,
     /// Each thread's table of fragmented datagrams.
     pub fragments: FragmentConfig,
 }
@@ -183,6 +185,7 @@ impl DataPlane {
                 timeouts: settings.timeouts,
                 max_batch: settings.batch,
                 replies_per_second: settings.replies_per_second,
+                limit_sources: settings.limit_sources,
                 fragments: settings.fragments,
                 held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
             };

@@ -108,13 +108,13 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn explain(snapshot: &Snapshot, flow: &Flow, decision: &Decision) -> Value {
-    let of_service = |service: usize, hash: u64| {
+    let of_service = |service: usize, hash: Option<u64>| {
         snapshot.services().get(service).map(|found| {
             json!({
                 "service": &*found.name,
                 "pool": &*found.pool.name,
                 "hashed": policy(found),
-                "hash": format!("{hash:#018x}"),
+                "hash": hash.map(|hash| format!("{hash:#018x}")),
                 "table_size": found.pool.table.as_ref().map(|table| table.size()),
             })
         })
@@ -122,13 +122,17 @@ fn explain(snapshot: &Snapshot, flow: &Flow, decision: &Decision) -> Value {
     let mut answer = json!({ "protocol": flow.protocol });
     match *decision {
         Decision::NoVip => answer["verdict"] = "no_vip".into(),
+        Decision::Refused { service, reason } => {
+            answer["verdict"] = reason.name().into();
+            answer["why"] = of_service(service, None).into();
+        }
         Decision::NoBackend { service, hash } => {
             answer["verdict"] = "no_backend".into();
-            answer["why"] = of_service(service, hash).into();
+            answer["why"] = of_service(service, Some(hash)).into();
         }
         Decision::Chosen { service, hash, selection } => {
             answer["verdict"] = "forward".into();
-            answer["why"] = of_service(service, hash).into();
+            answer["why"] = of_service(service, Some(hash)).into();
             answer["table_entry"] = selection.entry.into();
             answer["rehashed"] = selection.rehashed.into();
             if let Some(slot) = snapshot.slots().get(selection.slot.0 as usize) {
@@ -155,7 +159,9 @@ fn print_words(arguments: &Arguments, explained: &Value) {
     let why = &explained["why"];
     if why.is_object() {
         println!("  service  {}, hashed by {}", text(&why["service"]), text(&why["hashed"]));
-        println!("  hash     {}", text(&why["hash"]));
+        if why["hash"].is_string() {
+            println!("  hash     {}", text(&why["hash"]));
+        }
         println!("  pool     {}", text(&why["pool"]));
     }
     match explained["verdict"].as_str() {
@@ -166,6 +172,8 @@ fn print_words(arguments: &Arguments, explained: &Value) {
             println!("The connection table of a running machine goes before this, for flows that it knows.");
         }
         Some("no_vip") => println!("  dropped  no_vip: no service has this address, port and protocol"),
+        Some("not_allowed") => println!("  dropped  not_allowed: the source is not on the VIP's allow list"),
+        Some("denied") => println!("  dropped  denied: the source is on the VIP's deny list"),
         _ => println!("  dropped  no_backend: no backend of the pool has a weight"),
     }
 }

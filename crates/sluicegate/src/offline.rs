@@ -61,6 +61,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         timeouts: timeouts(&config),
         max_batch: config.io().batch(),
         replies_per_second: u32::MAX,
+        limit_sources: config.io().limit_sources(),
         fragments: fragments(config.io()),
         held_of_a_pool: usize::MAX,
     };

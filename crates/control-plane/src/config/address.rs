@@ -40,6 +40,52 @@ impl Prefix {
         }
         Ok(Self { address, length })
     }
+
+    /// Reads `ADDRESS/LENGTH`, or `ADDRESS` alone, as a client's packets may come from: any length, any address.
+    pub(super) fn parse_source(text: &str) -> Result<Self, PrefixFlaw> {
+        let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
+        let address: IpAddr = address.parse().map_err(|_| PrefixFlaw::NoAddress)?;
+        let words = |found: String, allowed: String| PrefixFlaw::Words { found, allowed };
+        if let IpAddr::V6(v6) = address
+            && let Some(v4) = v6.to_ipv4_mapped()
+        {
+            return Err(words(format!("the IPv4-mapped address {address}"), format!("{v4}")));
+        }
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let digits = |text: &&str| (1..=3).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        let length = match length {
+            None => bits,
+            Some(text) => {
+                let length = Some(text).filter(digits).and_then(|text| text.parse().ok());
+                length.filter(|length| *length <= bits).ok_or_else(|| {
+                    words(format!("{address} with a wrong length"), format!("a length from 0 to {bits}"))
+                })?
+            }
+        };
+        match Self::around(address, length) {
+            prefix if prefix.address == address => Ok(prefix),
+            right => Err(words(format!("{address}/{length} with bits behind its length"), right.to_string())),
+        }
+    }
+
+    /// The prefix of a length in which an address lies.
+    fn around(address: IpAddr, length: u8) -> Self {
+        let shift = u32::from(length);
+        let address = match address {
+            IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & !u32::MAX.checked_shr(shift).unwrap_or(0)).into()),
+            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & !u128::MAX.checked_shr(shift).unwrap_or(0)).into()),
+        };
+        Self { address, length }
+    }
+}
+
+/// What is wrong with a source prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PrefixFlaw {
+    /// There is no address. What there is instead is not told: it may be anything.
+    NoAddress,
+    /// An address, and something about it.
+    Words { found: String, allowed: String },
 }
 
 impl fmt::Display for Prefix {
@@ -93,9 +139,11 @@ pub(super) const PREFIX: &str = "an IPv4 or IPv6 prefix such as \"198.51.100.0/2
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use proptest::prelude::*;
 
-    use super::{Prefix, unicast};
+    use super::{Prefix, PrefixFlaw, unicast};
 
     #[test]
     fn addresses_are_of_one_host() {
@@ -159,6 +207,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn source_prefixes_are_any_that_a_packet_may_come_from() {
+        for (text, shown) in [
+            ("198.51.100.7", "198.51.100.7/32"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+            ("2001:db8::1", "2001:db8::1/128"),
+            ("198.18.0.0/15", "198.18.0.0/15"),
+        ] {
+            assert_eq!(Prefix::parse_source(text).unwrap().to_string(), shown);
+        }
+        for (text, found, allowed) in [
+            ("198.18.0.1/15", "198.18.0.1/15 with bits behind", "198.18.0.0/15"),
+            ("2001:db8::1/64", "2001:db8::1/64 with bits behind", "2001:db8::/64"),
+            ("198.18.0.0/33", "198.18.0.0 with a wrong length", "0 to 32"),
+            ("2001:db8::/129", "with a wrong length", "0 to 128"),
+            ("198.18.0.0/", "with a wrong length", "0 to 32"),
+            ("198.18.0.0/+8", "with a wrong length", "0 to 32"),
+            ("::ffff:192.0.2.1", "IPv4-mapped", "192.0.2.1"),
+        ] {
+            let Err(PrefixFlaw::Words { found: words, allowed: right }) = Prefix::parse_source(text) else {
+                panic!("{text}");
+            };
+            assert!(words.contains(found) && right.contains(allowed), "{text}: {words}, {right}");
+        }
+        for text in ["", "www.example", "/8", "198.18.0", "198.18.0.0 /8", "000102030405060708090a0b0c0d0e0f"]
+        {
+            assert_eq!(Prefix::parse_source(text), Err(PrefixFlaw::NoAddress), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_prefix_keeps_its_address_exactly_when_the_host_bits_are_zero(bits: u32, length in 8..=32_u8) {
@@ -170,7 +249,31 @@ mod tests {
 
         #[test]
         fn any_text_is_an_address_or_refused(text: String) {
-            let _ = (unicast(&text), Prefix::parse(&text));
+            let _ = (unicast(&text), Prefix::parse(&text), Prefix::parse_source(&text));
+        }
+
+        /// What is refused for its host bits names a prefix that is accepted, of that length, around the address.
+        #[test]
+        fn host_bits_are_answered_with_the_right_form(v4: u32, v6: u128, short in 0..=32_u8, long in 0..=128_u8) {
+            let v6 = v6 | 1 << 127; // not IPv4-mapped
+            for (address, length) in
+                [(IpAddr::V4(v4.into()), short), (IpAddr::V6(v6.into()), long)]
+            {
+                let right = match Prefix::parse_source(&format!("{address}/{length}")) {
+                    Ok(prefix) => prefix.to_string(),
+                    Err(PrefixFlaw::Words { allowed, .. }) => allowed,
+                    Err(PrefixFlaw::NoAddress) => panic!("{address} is an address"),
+                };
+                let right = Prefix::parse_source(&right).unwrap();
+                prop_assert_eq!(right.length(), length);
+                let bits = |address: IpAddr| match address {
+                    IpAddr::V4(v4) => format!("{:032b}", v4.to_bits()),
+                    IpAddr::V6(v6) => format!("{:0128b}", v6.to_bits()),
+                };
+                let whole = bits(address);
+                let (kept, rest) = whole.split_at(usize::from(length));
+                prop_assert_eq!(bits(right.address()), format!("{kept}{}", "0".repeat(rest.len())));
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ pub struct Io {
     batch: usize,
     no_socket: NoSocket,
     max_vips: u32,
+    limit_sources: usize,
     fragments: Fragments,
 }
 
@@ -202,6 +203,11 @@ impl Io {
         self.max_vips
     }
 
+    /// Source prefixes whose rates a packet thread knows at once, 16 bytes each: 1,024 to 16,777,216. Default 65,536.
+    pub fn limit_sources(&self) -> usize {
+        self.limit_sources
+    }
+
     /// The tables of fragmented datagrams.
     pub fn fragments(&self) -> Fragments {
         self.fragments
@@ -230,6 +236,8 @@ impl Io {
                 node.choice(&[("pass", NoSocket::Pass), ("drop", NoSocket::Drop)], &[])
             }),
             max_vips: section.or("max_vips", default.max_vips, |node| node.number(1..=1_048_576)),
+            limit_sources: section
+                .or("limit_sources", default.limit_sources, |node| node.number(1_024..=16_777_216)),
             fragments: section
                 .or("fragments", default.fragments, |node| Fragments::read(&node, frames_per_queue)),
         };
@@ -251,6 +259,7 @@ impl Default for Io {
             batch: 64,
             no_socket: NoSocket::Pass,
             max_vips: 4_096,
+            limit_sources: 65_536,
             fragments: Fragments {
                 datagrams: 16_384,
                 buffered: None,

@@ -1,6 +1,6 @@
 //! The configuration file: strict, and checked as a whole before anything of it is used.
 //!
-//! In: TOML text, the files that it includes, and a way to read secrets. Out: a [`Config`] of checked values with resolved references
+//! In: TOML text, the files that it includes, the lists that it names, and a way to read secrets. Out: a [`Config`] of checked values with resolved references
 //! and flattened pools, or every problem of the file at once, each with line, field, what was found and
 //! what was allowed.
 //! Not here: the snapshot that a configuration becomes, checking backends; BGP (a later version).
@@ -14,8 +14,10 @@ mod cluster;
 mod consistency;
 mod encapsulation;
 mod flatten;
+mod guard;
 mod include;
 mod io;
+mod lists;
 mod log;
 mod machine;
 mod near_miss;
@@ -45,6 +47,7 @@ pub use self::check::{
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::encapsulation::{Encapsulation, EncapsulationKind, TooBig};
+pub use self::guard::{Guard, Limits, PerSource, SourceList};
 pub use self::io::{Fragments, Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
@@ -59,6 +62,7 @@ pub use self::vip::{Hash, Service, Vip};
 
 use self::consistency::Sections;
 use self::flatten::Flattener;
+use self::lists::Lists;
 use self::machine::MachineDraft;
 use self::pem::Outside;
 use self::pool::PoolDraft;
@@ -162,7 +166,7 @@ impl Config {
         self.vips.iter().filter(move |vip| vip.shard().is_none_or(|own| shard.as_deref() == Some(own)))
     }
 
-    /// The files that it was read from, the first file first.
+    /// The files that it was read from, the first file first, and behind all TOML the lists of prefixes that it names.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
@@ -220,11 +224,12 @@ fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, 
         let sections = parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
         read(Root::new(&report, sections.collect()), &outside)
     };
-    let sources = Source::all(&report);
+    let texts = Source::all(&report);
     let problems = report.finish()?;
     // Without an error everything was read; should that fail to hold, no half configuration gets out.
     let unread = || Problems(vec![Problem::of_file(file, "an incomplete configuration", "a complete one")]);
-    config.map(|config| (Config { sources, ..config }, problems)).ok_or_else(unread)
+    let whole = |config: Config| Config { sources: [texts, config.sources].concat(), ..config };
+    config.map(|config| (whole(config), problems)).ok_or_else(unread)
 }
 
 /// Reads all sections before any is judged missing, so that every problem is reported.
@@ -242,7 +247,8 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
     let encapsulations = encapsulation::read_all(&mut root);
     let checks = check::read_all(&mut root, outside);
     let pools = PoolDraft::read_all(&mut root);
-    let vips = VipDraft::read_all(&mut root);
+    let lists = Lists::new();
+    let vips = VipDraft::read_all(&mut root, &lists);
     let admin = root.once("admin").and_then(|node| node.section());
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
     root.finish(&["prefix_group", "bgp"]);
@@ -266,6 +272,6 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
         admin,
         vips: vips.iter().map(|vip| vip.build(&flattened)).collect::<Option<_>>()?,
         pools: flattened,
-        sources: Vec::new(),
+        sources: lists.into_sources(),
     })
 }

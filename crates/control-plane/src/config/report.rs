@@ -124,6 +124,11 @@ impl Report {
         self.push(Ground::Value, Severity::Error, place, found, problem.allowed.clone());
     }
 
+    /// A problem in a file that is not TOML and was not kept.
+    pub(super) fn elsewhere(&self, problem: Problem) {
+        self.collected.borrow_mut().push((Ground::Value, MAX_FILES, problem));
+    }
+
     /// All that was collected: `Err` with errors and warnings when there is an error, else the warnings.
     pub(super) fn finish(self) -> Result<Problems, Problems> {
         let collected = self.collected.into_inner();
@@ -142,7 +147,8 @@ impl Report {
             .map(|(_, file, problem)| (file, problem))
             .collect();
         problems.sort_by(|(one, a), (other, b)| {
-            (one, a.position, &a.field, &a.found).cmp(&(other, b.position, &b.field, &b.found))
+            (one, &a.file, a.position, &a.field, &a.found)
+                .cmp(&(other, &b.file, b.position, &b.field, &b.found))
         });
         let mut problems: Vec<Problem> = problems.into_iter().map(|(_, problem)| problem).collect();
         problems.dedup();

@@ -5,6 +5,7 @@ mod any_input;
 mod checks;
 mod fallbacks;
 mod files;
+mod guards;
 mod includes;
 mod pools;
 mod refusals;
@@ -129,11 +130,14 @@ fn the_example_has_every_key() {
     folder.write("admin.pem", admin::CERTIFICATE, 0o644);
     std::fs::create_dir(folder.0.join("vips")).unwrap();
     folder.write("vips/none.toml", "", 0o644);
+    std::fs::create_dir(folder.0.join("lists")).unwrap();
+    folder.write("lists/office.txt", "198.51.100.0/24\n", 0o644);
+    folder.write("lists/abuse.txt", "# nobody yet\n", 0o644);
     reader::tests::take();
     let (config, warnings) = load(&path).unwrap_or_else(|problems| panic!("{problems}"));
     // The checks behind a # are of no pool, because without the # they are not there.
     assert!(warnings.iter().all(|warning| warning.found() == "a check that no pool uses"), "{warnings}");
-    assert!(config.admin().tcp().is_some() && config.sources().len() == 2);
+    assert!(config.admin().tcp().is_some() && config.sources().len() == 4);
     let mut keys = std::collections::BTreeMap::<String, bool>::new();
     for ((field, key), there) in reader::tests::take() {
         let mut parts: Vec<&str> =
@@ -158,8 +162,9 @@ fn the_example_states_the_defaults() {
     let drop: Vec<_> = drop.chain(&["jitter_percent", "method", "status", "watch", "put"]).collect();
     let drop =
         drop.into_iter().chain(&["mode", "steering", "next_hop", "flows_per_thread", "frames_per_queue"]);
-    let drop: Vec<_> =
-        drop.chain(&["batch", "no_socket", "max_vips", "spin", "then", "udp_checksum"]).collect();
+    let drop: Vec<_> = drop
+        .chain(&["batch", "no_socket", "max_vips", "limit_sources", "spin", "then", "udp_checksum"])
+        .collect();
     let drop: Vec<_> = drop.into_iter().chain(&["dont_fragment", "too_big"]).collect();
     let has_default = |line: &&str| drop.iter().any(|key| line.split(' ').next() == Some(**key));
     assert_eq!(bare.lines().filter(has_default).count(), drop.len(), "each default stands once");
@@ -190,6 +195,7 @@ fn defaults_have_the_documented_values() {
     );
     assert_eq!((io.flows_per_thread(), io.frames_per_queue(), io.batch()), (1_000_000, 4_096, 64));
     assert_eq!((io.queues(), io.no_socket(), io.max_vips()), (None, NoSocket::Pass, 4_096));
+    assert_eq!(io.limit_sources(), 65_536);
     assert_eq!((io.idle().spin(), io.idle().then()), (Duration::from_micros(50), IdleThen::Sleep));
     assert_eq!((config.log().level(), config.log().format()), (LogLevel::Info, LogFormat::Human));
 }

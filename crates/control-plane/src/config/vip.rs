@@ -6,6 +6,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::guard::Guard;
+use super::lists::Lists;
 use super::pool::Pool;
 use super::ports::{Ports, Protocol};
 use super::reader::{Node, Root};
@@ -18,6 +20,7 @@ pub struct Vip {
     shard: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
     services: Vec<Service>,
+    guard: Guard,
 }
 
 impl Vip {
@@ -39,6 +42,11 @@ impl Vip {
     /// Its services, at least one, in the order of the file.
     pub fn services(&self) -> &[Service] {
         &self.services
+    }
+
+    /// Who may use it, and how fast. Default: everyone.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
     }
 }
 
@@ -91,6 +99,7 @@ pub(super) struct VipDraft {
     pub(super) shard: Option<Arc<str>>,
     pub(super) addresses: Vec<At<IpAddr>>,
     pub(super) services: Vec<ServiceDraft>,
+    guard: Guard,
     /// The pools that its services name, those of services with errors too.
     pub(super) pools: Vec<At<Arc<str>>>,
 }
@@ -105,8 +114,8 @@ pub(super) struct ServiceDraft {
 }
 
 impl VipDraft {
-    pub(super) fn read_all(root: &mut Root<'_>) -> Vec<Self> {
-        root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
+    pub(super) fn read_all(root: &mut Root<'_>, lists: &Lists) -> Vec<Self> {
+        root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node, lists)).collect()
     }
 
     /// The VIP with its pools in place of their names; `None` when one is not among `pools`.
@@ -118,14 +127,16 @@ impl VipDraft {
         };
         let addresses = self.addresses.iter().map(|address| address.value).collect();
         let services = self.services.iter().map(service).collect::<Option<_>>()?;
-        Some(Vip { name: Arc::clone(&self.name), shard: self.shard.clone(), addresses, services })
+        let (name, shard, guard) = (Arc::clone(&self.name), self.shard.clone(), self.guard.clone());
+        Some(Vip { name, shard, addresses, services, guard })
     }
 
-    fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
+    fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists) -> Option<Self> {
         let mut section = node.section()?;
         let shard = section.optional("shard").and_then(|node| node.name());
         let addresses = section.optional("addresses");
         let services = section.required("services", SERVICES).and_then(|node| node.items(SERVICES));
+        let guard = Guard::read(&mut section, lists);
         // Until groups are served, a VIP that has one instead of addresses hears of the group alone.
         let grouped = section.holds("group");
         section.finish(&["group", "suffixes", "announce"]);
@@ -138,7 +149,7 @@ impl VipDraft {
         let services = services.unwrap_or_default();
         let services = services.iter().filter_map(|node| read_service(node, &mut pools)).collect();
         let place = node.place.clone();
-        Some(Self { place, name, shard, addresses: read_addresses(&addresses), services, pools })
+        Some(Self { place, name, shard, addresses: read_addresses(&addresses), services, guard, pools })
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use maglev_hash::disruption;
 
 use crate::compile::{Index, service_name};
-use crate::config::{Config, Machine, Member, Pool, Service, Vip};
+use crate::config::{Config, Limits, Machine, Member, Pool, Service, SourceList, Vip};
 
 /// What is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,6 +116,7 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
     for address in after.difference(&before) {
         changes.say(format!("vip {}: address {address} added", old.name()));
     }
+    guard(changes, old, new);
     let services = |vip| -> BTreeMap<String, &Service> {
         Vip::services(vip).iter().map(|service| (service_name(vip, service), service)).collect()
     };
@@ -139,6 +140,23 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
     for (name, service) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
         changes.say(format!("service {name}: added, served by pool {}", service.pool().name()));
     }
+}
+
+fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
+    let (name, before, after) = (old.name(), old.guard(), new.guard());
+    let show = |list: &Option<&SourceList>| {
+        list.map_or_else(|| "none".to_owned(), |list| count(list.len(), "prefix"))
+    };
+    for (what, from, to) in
+        [("allow list", before.allow(), after.allow()), ("deny list", before.deny(), after.deny())]
+    {
+        if show(&from) == show(&to) && from != to {
+            changes.say(format!("vip {name}: {what}: {}, others than before", show(&to)));
+        } else {
+            changes.differ(&format!("vip {name}: {what}"), &from, &to, show);
+        }
+    }
+    changes.differ(&format!("vip {name}: limits"), &before.limits(), &after.limits(), Limits::to_string);
 }
 
 fn pools(changes: &mut Changes, old: &Config, new: &Config) {
@@ -232,7 +250,7 @@ fn tables(changes: &mut Changes, old: &Index, new: &Index) {
 fn count(number: usize, what: impl Display) -> String {
     let plural = match number {
         1 => "",
-        _ if what.to_string().ends_with('s') => "es",
+        _ if what.to_string().ends_with(['s', 'x']) => "es",
         _ => "s",
     };
     format!("{number} {what}{plural}")

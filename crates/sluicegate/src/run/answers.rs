@@ -11,7 +11,7 @@ use control_plane::admin::view::{
     BackendChange, ConfigSource, ConfigText, ConfigView, Drift, ForwarderView, HealthView, MembershipChange,
     OverrideRow, Refusal, RefusalKind, Status, VipTotals, entity_tag,
 };
-use control_plane::config::{Source, digest_of};
+use control_plane::config::Source;
 use control_plane::controller::{Controller, shown};
 use control_plane::health::engine::TargetReport;
 use control_plane::standing::{Mode, Override, OverrideKey};
@@ -124,7 +124,7 @@ impl Balancer {
             etag: self.etag(),
             sha256: hex(&config.digest()),
             source: self.source,
-            files: config.sources().iter().map(text).collect(),
+            files: config.sources().iter().filter(|source| !source.is_list()).map(text).collect(),
         }
     }
 
@@ -206,10 +206,7 @@ impl Balancer {
             (self.status_view(), self.file_sources.clone(), self.source == ConfigSource::Api);
         // Files are read off the control loop.
         tokio::task::spawn_blocking(move || {
-            let same = |source: &Source| {
-                std::fs::read_to_string(source.path()).is_ok_and(|text| digest_of(&text) == *source.digest())
-            };
-            let drift = match (by_api, sources.iter().all(same)) {
+            let drift = match (by_api, sources.iter().all(Source::is_unchanged)) {
                 (true, _) => Drift::Api,
                 (false, true) => Drift::InSync,
                 (false, false) => Drift::FileChanged,

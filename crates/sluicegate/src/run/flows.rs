@@ -237,6 +237,7 @@ fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, index: &Index) 
 fn where_row(said: &WhereAnswer, snapshot: &Snapshot, index: &Index) -> WhereRow {
     let (verdict, service, hash, selection) = match said.decision {
         Decision::NoVip => ("no_vip", None, None, None),
+        Decision::Refused { service, reason } => (reason.name(), Some(service), None, None),
         Decision::NoBackend { service, hash } => ("no_backend", Some(service), Some(hash), None),
         Decision::Chosen { service, hash, selection } => {
             ("forward", Some(service), Some(hash), Some(selection))

@@ -31,6 +31,7 @@ pub(super) fn settings(config: &Config) -> Settings {
             config::NoSocket::Drop => NoSocket::Drop,
         },
         replies_per_second: REPLIES_PER_SECOND,
+        limit_sources: io.limit_sources(),
         fragments: fragments(io),
     }
 }

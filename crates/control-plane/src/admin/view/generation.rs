@@ -26,7 +26,8 @@ pub struct ConfigView {
     pub sha256: String,
     /// Where it came from.
     pub source: ConfigSource,
-    /// Its texts: the file first, then what it includes. Never a secret: those stand in files of their own.
+    /// Its texts: the file first, then what it includes; not the lists of prefixes. Never a secret: those stand in files of
+    /// their own.
     pub files: Vec<ConfigText>,
 }
 

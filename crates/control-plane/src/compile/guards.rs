@@ -1,0 +1,86 @@
+//! From a VIP's `allow`, `deny` and `limits` to what packet threads ask.
+//!
+//! In: VIPs. Out: a [`forwarder::Guard`] each, or none for an open one. Sets are shared by content among VIPs, and kept from
+//! one generation to the next. Invariant: a VIP with limits keeps its number while it has them, so that no reload gives anyone
+//! a fresh burst; numbers are the smallest that are free.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use forwarder::{Guard, GuardId, PrefixSet, SourceLimit};
+
+use crate::config::{Limits, PerSource, SourceList, Vip};
+
+/// The guards of one generation.
+#[derive(Debug, Default)]
+pub(super) struct Guards {
+    /// By the digests of a list's parts.
+    sets: HashMap<Vec<[u8; 32]>, Arc<PrefixSet>>,
+    numbers: HashMap<Arc<str>, GuardId>,
+    guards: HashMap<Arc<str>, Arc<Guard>>,
+}
+
+impl Guards {
+    /// Those of the next generation, with these VIPs.
+    ///
+    /// # Cost
+    /// Linear in lists; a set is built for each content that this generation does not have.
+    pub(super) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
+        let guarded: Vec<&Vip> = vips.filter(|vip| *vip.guard() != crate::config::Guard::default()).collect();
+        let mut next = Self { numbers: self.numbers_of(&guarded), ..Self::default() };
+        for vip in guarded {
+            let from = vip.guard();
+            let limits = from.limits();
+            let guard = Guard {
+                id: next.numbers.get(vip.name()).copied().unwrap_or_default(),
+                allow: from.allow().map(|list| next.set(self, list)),
+                deny: from.deny().map(|list| next.set(self, list)),
+                new_flows_per_second: limits.new_flows_per_second(),
+                per_source: limits.per_source().map(source_limit),
+            };
+            next.guards.insert(Arc::clone(vip.name()), Arc::new(guard));
+        }
+        next
+    }
+
+    /// What packets for a VIP are asked.
+    pub(super) fn of(&self, vip: &Vip) -> Option<Arc<Guard>> {
+        self.guards.get(vip.name()).cloned()
+    }
+
+    /// VIPs that had a number keep it; the others get the smallest that are free.
+    fn numbers_of(&self, vips: &[&Vip]) -> HashMap<Arc<str>, GuardId> {
+        let limited = || vips.iter().filter(|vip| vip.guard().limits() != Limits::default());
+        let kept = limited().filter_map(|vip| Some((Arc::clone(vip.name()), *self.numbers.get(vip.name())?)));
+        let mut numbers: HashMap<_, _> = kept.collect();
+        let taken: BTreeSet<GuardId> = numbers.values().copied().collect();
+        let mut free = (0..).map(GuardId).filter(|id| !taken.contains(id));
+        for vip in limited() {
+            if !numbers.contains_key(vip.name())
+                && let Some(id) = free.next()
+            {
+                numbers.insert(Arc::clone(vip.name()), id);
+            }
+        }
+        numbers
+    }
+
+    fn set(&mut self, before: &Self, list: &SourceList) -> Arc<PrefixSet> {
+        let digests = list.digests();
+        if let Some(set) = self.sets.get(&digests) {
+            return Arc::clone(set);
+        }
+        let known = before.sets.get(&digests).cloned();
+        let set = known.unwrap_or_else(|| Arc::new(PrefixSet::new(list.prefixes())));
+        self.sets.insert(digests, Arc::clone(&set));
+        set
+    }
+}
+
+fn source_limit(from: PerSource) -> SourceLimit {
+    SourceLimit {
+        new_flows_per_second: from.new_flows_per_second(),
+        v4_prefix: from.v4_prefix(),
+        v6_prefix: from.v6_prefix(),
+    }
+}

@@ -1,0 +1,271 @@
+//! `allow`, `deny`, `limits` of a VIP, and the files that it names.
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use super::files::Folder;
+use super::*;
+
+/// The base with these keys in its VIP, over a folder for its lists.
+struct Bed(Folder);
+
+impl Bed {
+    fn new() -> Self {
+        let bed = Self(Folder::new());
+        fs::create_dir(bed.0.0.join("lists")).unwrap();
+        bed.0.write("k", KEY, 0o600);
+        bed
+    }
+
+    fn list(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        self.0.write(&format!("lists/{name}"), content, 0o644)
+    }
+
+    fn load(&self, keys: &str) -> Result<Config, Vec<String>> {
+        let path = self.0.write("a.toml", format!("{BASE}{keys}\n"), 0o644);
+        let shown = |problems: Problems| {
+            let folder = format!("{}/", self.0.0.display());
+            problems.iter().map(|problem| problem.to_string().replace(&folder, "")).collect()
+        };
+        load(&path).map(|(config, _)| config).map_err(shown)
+    }
+}
+
+fn prefixes(list: Option<&SourceList>) -> Vec<String> {
+    let shown = |(address, length): (IpAddr, u8)| format!("{address}/{length}");
+    list.into_iter().flat_map(SourceList::prefixes).map(shown).collect()
+}
+
+#[test]
+fn a_vip_without_the_keys_is_open() {
+    let (config, _) = parsed(BASE).unwrap();
+    assert_eq!(config.vips()[0].guard(), &Guard::default());
+}
+
+#[test]
+fn lists_hold_what_the_file_and_its_lists_say() {
+    let bed = Bed::new();
+    bed.list(
+        "a.txt",
+        "# the office\n198.18.0.0/15 # both floors\n\n  2001:db8::/32\r\n\t198.51.100.7\n198.51.100.7",
+    );
+    bed.list("b.txt", "192.0.2.0/24\n");
+    bed.list("none.txt", "");
+    let keys = "allow = [\"203.0.113.0/24\", \"2001:db8::9\"]\nallow_files = [\"lists/a.txt\", \"./lists/b.txt\"]\n\
+                deny_files = [\"lists/none.txt\"]";
+    let config = bed.load(keys).unwrap();
+    let guard = config.vips()[0].guard();
+    let allowed = ["203.0.113.0/24", "2001:db8::9/128", "198.18.0.0/15", "198.51.100.7/32", "2001:db8::/32"];
+    assert_eq!(prefixes(guard.allow()), [&allowed[..], &["192.0.2.0/24"]].concat());
+    assert!(guard.deny().is_some_and(SourceList::is_empty), "a deny list may be empty");
+    assert_eq!(guard.limits(), Limits::default());
+}
+
+#[test]
+fn limits_arrive_with_their_defaults() {
+    let limits = |keys: &str| parsed(&format!("{BASE}{keys}")).unwrap().0.vips()[0].guard().limits();
+    let all = limits("limits = { new_flows_per_second = 10_000_000 }");
+    assert_eq!((all.new_flows_per_second().map(Into::into), all.per_source()), (Some(10_000_000_u32), None));
+    let each = limits("limits = { per_source = { new_flows_per_second = 1 } }");
+    let source = each.per_source().unwrap();
+    assert_eq!((source.new_flows_per_second().get(), source.v4_prefix(), source.v6_prefix()), (1, 32, 64));
+    assert_eq!(each.to_string(), "1 new flows/s for each IPv4 /32 and IPv6 /64");
+    let both = "limits = { new_flows_per_second = 9, per_source = { new_flows_per_second = 2, v4_prefix = 8, v6_prefix = 16 } }";
+    assert_eq!(limits(both).to_string(), "9 new flows/s, 2 new flows/s for each IPv4 /8 and IPv6 /16");
+}
+
+#[test]
+fn wrong_keys_are_refused_in_their_place() {
+    let services = "services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
+    let rows: &[(&str, &str, &str, &str)] = &[
+        ("allow = []", "vip.v.allow", "an empty list", "prefixes or addresses"),
+        ("allow = \"198.18.0.0/15\"", "vip.v.allow", "\"198.18.0.0/15\"", "a list of"),
+        ("deny = [7]", "vip.v.deny[0]", "7", "prefixes or addresses"),
+        ("deny = [\"office\"]", "vip.v.deny[0]", "\"office\"", "prefixes or addresses"),
+        (
+            "deny = [\"::\", \"198.18.0.1/15\"]",
+            "vip.v.deny[1]",
+            "198.18.0.1/15 with bits behind its length",
+            "198.18.0.0/15",
+        ),
+        ("allow_files = []", "vip.v.allow_files", "an empty list", "a list of files"),
+        (
+            "deny_files = [\"/etc/passwd\"]",
+            "vip.v.deny_files[0]",
+            "\"/etc/passwd\"",
+            "in this file's folder or below",
+        ),
+        ("deny_files = [\"lists/../../x\"]", "vip.v.deny_files[0]", "x\"", "without .."),
+        ("deny_files = [\"no such\"]", "vip.v.deny_files[0]", "no such file", "a readable file"),
+        ("limits = 7", "vip.v.limits", "7", "a table"),
+        ("limits = {}", "vip.v.limits", "without a limit", "new_flows_per_second, per_source"),
+        ("limits = { new_flows_per_second = 0 }", "vip.v.limits.new_flows_per_second", "0", "1 to 10000000"),
+        (
+            "limits = { new_flows_per_second = 10_000_001 }",
+            "vip.v.limits.new_flows_per_second",
+            "10000001",
+            "1 to",
+        ),
+        (
+            "limits = { per_source = {} }",
+            "vip.v.limits.per_source.new_flows_per_second",
+            "nothing",
+            "an integer",
+        ),
+        (
+            "limits = { per_source = { new_flows_per_second = 1, v4_prefix = 33 } }",
+            "vip.v.limits.per_source.v4_prefix",
+            "33",
+            "8 to 32",
+        ),
+        (
+            "limits = { per_source = { new_flows_per_second = 1, v6_prefix = 15 } }",
+            "vip.v.limits.per_source.v6_prefix",
+            "15",
+            "16 to 128",
+        ),
+        ("limits = { burst = 1 }", "vip.v.limits", "without a limit", "per_source"),
+    ];
+    for (keys, field, found, allowed) in rows {
+        let text = BASE.replace(services, &format!("{services}{keys}\n"));
+        let problems = all(&text);
+        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let first = &problems[0];
+        assert_eq!((first.line(), first.field()), (Some(17), *field), "{keys}: {shown:#?}");
+        assert!(first.found().contains(found) && first.allowed().contains(allowed), "{keys}: {shown:#?}");
+        assert_eq!(problems.len(), 1 + usize::from(keys.contains("burst")), "{shown:#?}");
+    }
+}
+
+#[test]
+fn a_bad_line_is_named_by_file_and_line_and_what_may_be_a_secret_is_not_shown() {
+    let bed = Bed::new();
+    bed.list("a.txt", "198.18.0.0/15\n  198.51.100.1/24\nkeep out\n\n::ffff:192.0.2.1\n192.0.2.0/40 # x\n");
+    let problems = bed.load("deny_files = [\"lists/a.txt\"]").unwrap_err();
+    let expected = [
+        "lists/a.txt:2:3: vip.v.deny_files[0]: found 198.51.100.1/24 with bits behind its length, allowed 198.51.100.0/24",
+        "lists/a.txt:3:1: vip.v.deny_files[0]: found 8 characters that are no address or prefix, allowed an IPv4 or IPv6 \
+         prefix or address, then maybe # and a comment",
+        "lists/a.txt:5:1: vip.v.deny_files[0]: found the IPv4-mapped address ::ffff:192.0.2.1, allowed 192.0.2.1",
+        "lists/a.txt:6:1: vip.v.deny_files[0]: found 192.0.2.0 with a wrong length, allowed a length from 0 to 32",
+    ];
+    assert_eq!(problems, expected);
+    bed.list("a.txt", [b"198.18.0.0/15\n\xff".as_slice(), &[0xc0; 9]].concat());
+    let problems = bed.load("deny_files = [\"lists/a.txt\"]").unwrap_err();
+    assert!(
+        problems[0].starts_with("lists/a.txt:2:1: ") && problems[0].contains("not UTF-8"),
+        "{problems:?}"
+    );
+    let key = bed.load("deny_files = [\"k\"]").unwrap_err().join("\n");
+    assert!(!key.contains(KEY) && key.contains("32 characters"), "{key}");
+    bed.list("a.txt", "x\n".repeat(1_000));
+    let problems = bed.load("deny_files = [\"lists/a.txt\"]").unwrap_err();
+    assert_eq!(problems.len(), 20);
+    assert!(
+        problems[19].contains("lists/a.txt:20:1: ") && problems[19].contains("maybe more"),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn an_allow_list_that_has_nothing_is_refused_as_a_file_that_was_not_written_whole() {
+    let bed = Bed::new();
+    bed.list("a.txt", "# \n");
+    let problems = bed.load("allow_files = [\"lists/a.txt\"]").unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("vip.v.allow_files: found an allow list without a prefix"), "{problems:?}");
+}
+
+#[test]
+fn files_without_end_folders_and_pipes_are_refused_and_not_waited_for() {
+    let bed = Bed::new();
+    let refused = |part: &str| {
+        let problems = bed.load("deny_files = [\"lists/a.txt\"]").unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(part), "{part}: {problems:?}");
+    };
+    let path = bed.0.0.join("lists/a.txt");
+    fs::create_dir(&path).unwrap();
+    refused("not a regular file");
+    fs::remove_dir(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    refused("not a regular file");
+    fs::remove_file(&path).unwrap();
+    symlink("/dev/zero", &path).unwrap();
+    refused("not a regular file");
+    fs::remove_file(&path).unwrap();
+    fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
+    refused("over 64 MiB in all lists together");
+}
+
+#[test]
+fn a_million_lines_are_read_and_one_more_in_any_list_is_refused() {
+    let bed = Bed::new();
+    let line = |n: u32| format!("{}\n", std::net::Ipv4Addr::from_bits(0xc612_0000 + n));
+    bed.list("a.txt", (0..600_000).map(line).collect::<String>());
+    bed.list("b.txt", (0..400_000).map(line).collect::<String>());
+    let config = bed.load("deny_files = [\"lists/a.txt\"]\nallow_files = [\"lists/b.txt\"]").unwrap();
+    assert_eq!(config.vips()[0].guard().deny().map(SourceList::len), Some(600_000));
+    bed.list("b.txt", (0..400_001).map(line).collect::<String>());
+    let problems = bed.load("deny_files = [\"lists/a.txt\"]\nallow_files = [\"lists/b.txt\"]").unwrap_err();
+    assert!(problems.len() == 1 && problems[0].contains("over 1,000,000 lines"), "{problems:?}");
+}
+
+#[test]
+fn a_list_counts_as_a_file_of_the_configuration_once_however_often_it_is_named() {
+    let bed = Bed::new();
+    let list = bed.list("a.txt", "198.18.0.0/15\n");
+    symlink("a.txt", bed.0.0.join("lists/same.txt")).unwrap();
+    let keys = "deny_files = [\"lists/a.txt\", \"lists/same.txt\"]\n[vip.w]\naddresses = [\"203.0.113.2\"]\n\
+                services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\ndeny_files = [\"lists/a.txt\"]";
+    let before = bed.load(keys).unwrap();
+    let [toml, source] = before.sources() else { panic!("{:?}", before.sources()) };
+    assert_eq!((toml.is_list(), source.is_list(), source.path()), (false, true, list.as_path()));
+    assert!(toml.is_unchanged() && source.is_unchanged());
+    bed.list("a.txt", "198.18.0.0/15 # both\n");
+    let commented = bed.load(keys).unwrap();
+    assert!(!before.sources()[1].is_unchanged() && commented.sources()[1].is_unchanged());
+    assert!(
+        before == commented && before.digest() != commented.digest(),
+        "the files differ, what they say does not"
+    );
+    bed.list("a.txt", "198.18.0.0/16\n");
+    let other = bed.load(keys).unwrap();
+    assert_ne!(before, other);
+    bed.list("a.txt", "198.18.0.0/15\n");
+    let again = bed.load(keys).unwrap();
+    assert_eq!((&before, before.digest()), (&again, again.digest()));
+    assert!(before.sources()[1].is_unchanged(), "written anew with the same content");
+}
+
+#[test]
+fn any_bytes_are_a_list_or_refused() {
+    use proptest::prelude::*;
+    let bed = Bed::new();
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(64));
+    let piece = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..8),
+        prop::sample::select(vec![
+            b"\n".to_vec(),
+            b"198.18.0.0/15".to_vec(),
+            b"::/0".to_vec(),
+            b"#".to_vec(),
+            b"/".to_vec()
+        ]),
+    ];
+    let strategy = prop::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat());
+    runner
+        .run(&strategy, |bytes| {
+            bed.list("a.txt", &bytes);
+            if let Err(problems) = bed.load("deny_files = [\"lists/a.txt\"]") {
+                prop_assert!(
+                    problems.iter().all(|problem| problem.contains("lists/a.txt:")),
+                    "{:?}",
+                    problems
+                );
+            }
+            Ok(())
+        })
+        .unwrap();
+}

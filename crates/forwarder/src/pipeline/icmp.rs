@@ -1,0 +1,233 @@
+//! ICMP for a VIP, and about this machine's own outer packets.
+//!
+//! In: an ICMP packet. Out: an echo request turned round; an error sent on to the backend of the flow that it quotes; an error
+//! about an outer packet of ours, taken in.
+//! Not here: neighbour discovery (XDP leaves it to the kernel), pieces of ICMP (`fragments`), errors that we send (`refusal`).
+//! Invariant: nothing of a quote is believed but what names a flow of a VIP, and it changes no table.
+//! Source: RFC 792, RFC 4443, RFC 1191, RFC 8201; paper §4.3 (tuples of errors are those of the quoted packet, reversed).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use conntrack::Tick;
+use packet::{
+    Family, IcmpError, IcmpErrorKind, Parsed, Quoted, echo_reply, icmp_checksum_ok, icmp_error, protocol,
+    quoted_tunnel,
+};
+
+use super::{Core, NO_WORK, Road, Work};
+use crate::selection::flow_key;
+use crate::snapshot::{SlotId, SlotState, Snapshot};
+use crate::{DropReason, Errand, Flow, HashPolicy, Notice, Now, Origin, Packet, ThreadId, Verdict};
+
+/// How much ICMP a thread handles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpRates {
+    /// Answers a second: echo replies, and errors of our own.
+    pub replies: u32,
+    /// Answers a second to one source.
+    pub replies_to_source: u32,
+    /// Errors a second that are sent on or taken in.
+    pub errors: u32,
+    /// Errors a second from one source.
+    pub errors_of_source: u32,
+}
+
+impl Core {
+    /// Stage 1 for an ICMP packet that is whole. `None`: an error that stage 2 finds a backend for.
+    #[cold]
+    pub(super) fn classify_icmp(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        place: usize,
+        parsed: &Parsed,
+        flow: &Flow,
+    ) -> Option<Verdict> {
+        match icmp_error(packet.frame(), parsed) {
+            Some(Err(_)) => Some(Verdict::Drop(DropReason::Malformed)),
+            Some(Ok(error)) => {
+                let taken = self.take_error(snapshot, now, packet, place, parsed, (flow, &error));
+                taken.err().map(Verdict::Drop)
+            }
+            None => Some(self.answer_echo(snapshot, now, packet, parsed, flow)),
+        }
+    }
+
+    fn answer_echo(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        parsed: &Parsed,
+        flow: &Flow,
+    ) -> Verdict {
+        if !snapshot.vips.contains(&flow.destination) {
+            return Verdict::Drop(DropReason::NoVip);
+        }
+        if !echo_reply(packet.frame_mut(), parsed) {
+            return Verdict::Drop(DropReason::Icmp);
+        }
+        if !self.may_reply(snapshot, now, &flow.source) {
+            return Verdict::Drop(DropReason::ReplyRate);
+        }
+        packet.move_to_front();
+        Verdict::Reply
+    }
+
+    /// Whether another answer may go to `source`.
+    pub(super) fn may_reply(&mut self, snapshot: &Snapshot, now: Now, source: &[u8; 16]) -> bool {
+        let key = snapshot.hasher.source(source);
+        let rates = self.config.icmp;
+        self.limits.admit_source(key, rates.replies_to_source, now) && self.replies.admit(rates.replies, now)
+    }
+
+    fn take_error(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &Packet<'_>,
+        place: usize,
+        parsed: &Parsed,
+        (flow, error): (&Flow, &IcmpError),
+    ) -> Result<(), DropReason> {
+        // Asked once, where it comes in.
+        if packet.origin() == Origin::Wire {
+            let (key, rates) = (!snapshot.hasher.source(&flow.source), self.config.icmp);
+            let admitted = self.limits.admit_source(key, rates.errors_of_source, now);
+            if !(admitted && self.errors.admit(rates.errors, now)) {
+                return Err(DropReason::IcmpRate);
+            }
+        }
+        if !snapshot.vips.contains(&flow.destination) {
+            return Err(self.learn(snapshot, packet, parsed, flow, error));
+        }
+        // Only who sent the quoted packet is told of it.
+        if error.quoted.addresses.src != flow.destination {
+            return Err(DropReason::IcmpQuote);
+        }
+        let (index, hash, key) = quoted_flow(snapshot, &error.quoted)?;
+        self.flows.prefetch(key);
+        let service = snapshot.services.get(index as usize).ok_or(DropReason::IcmpQuote)?;
+        let work = Work { parsed: *parsed, hash, key, service: index, counted: service.id, ..NO_WORK };
+        let at = self.work.get_mut(place).ok_or(DropReason::IcmpQuote)?;
+        *at = Work { road: Road::IcmpError, ..work };
+        Ok(())
+    }
+
+    /// Stage 2 for an error: the backend that the flow's thread knows, else Maglev's. The threads are asked in turn, each
+    /// its own table, and the last decides.
+    #[cold]
+    pub(super) fn choose_for_error(
+        &mut self,
+        snapshot: &Snapshot,
+        tick: Tick,
+        packet: &Packet<'_>,
+        place: usize,
+    ) -> Verdict {
+        let Some(work) = self.work.get_mut(place) else { return Verdict::Drop(DropReason::IcmpQuote) };
+        let known = self.flows.peek(work.key, tick).map(|entry| SlotId(entry.slot));
+        let serves =
+            |slot: &SlotId| matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining);
+        if let Some(slot) = known.filter(serves) {
+            work.slot = slot;
+            return Verdict::Tx;
+        }
+        let asked = match packet.origin() {
+            Origin::Thread(_, Errand::IcmpError { asked }) => asked.saturating_add(1),
+            Origin::Wire | Origin::Thread(..) => 1,
+        };
+        let threads = self.config.threads.max(1);
+        if known.is_none() && asked < threads {
+            let next = ThreadId((self.config.thread.0 + 1) % threads);
+            return Verdict::ToThread(next, Errand::IcmpError { asked });
+        }
+        let service = snapshot.services.get(work.service as usize);
+        match service.and_then(|service| snapshot.select(&service.pool, work.hash)) {
+            Some(selection) => {
+                work.slot = selection.slot;
+                Verdict::Tx
+            }
+            None => Verdict::Drop(DropReason::NoBackend),
+        }
+    }
+
+    /// An error about an outer packet of ours: what it says of the path's MTU goes to the control plane.
+    fn learn(
+        &mut self,
+        snapshot: &Snapshot,
+        packet: &Packet<'_>,
+        parsed: &Parsed,
+        flow: &Flow,
+        error: &IcmpError,
+    ) -> DropReason {
+        let Some(outer) = quoted_tunnel(packet.frame(), &error.quoted) else { return DropReason::NoVip };
+        if error.quoted.addresses.src != flow.destination || !icmp_checksum_ok(packet.frame(), parsed) {
+            return DropReason::IcmpQuote;
+        }
+        // What is quoted of the inner packet must be one of a client's.
+        if outer.inner.is_some_and(|inner| !snapshot.vips.contains(&inner.addresses.dst)) {
+            return DropReason::IcmpQuote;
+        }
+        if let (IcmpErrorKind::TooBig { mtu }, Some(notices)) = (error.kind, &mut self.notices) {
+            let lowest = lowest_mtu(error.quoted.family);
+            let mtu = if mtu == 0 { older_router(&error.quoted) } else { mtu };
+            let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(lowest);
+            notices.tell(Notice::PathMtu { destination: canonical(&error.quoted.addresses.dst), mtu });
+        }
+        DropReason::TakenIn
+    }
+}
+
+/// Service, hash and key of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed.
+fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, u64), DropReason> {
+    let (source, destination) = (quoted.addresses.dst, quoted.addresses.src);
+    let ports = quoted.ports;
+    let index = match (ports, quoted.protocol) {
+        (_, protocol::ICMP | protocol::ICMPV6) => None,
+        (Some((vip_port, _)), protocol) => snapshot.vips.find(&destination, protocol, vip_port),
+        // Without ports: a protocol that has none, or a service for which they don't matter.
+        (None, protocol) => snapshot.vips.sole(&destination, protocol),
+    };
+    let index = index.ok_or(DropReason::IcmpQuote)?;
+    let service = snapshot.services.get(index as usize).ok_or(DropReason::IcmpQuote)?;
+    if ports.is_none() && has_ports(quoted.protocol) && service.policy == HashPolicy::FiveTuple {
+        return Err(DropReason::IcmpQuote);
+    }
+    let (vip_port, client_port) = ports.unwrap_or((0, 0));
+    let flow = Flow {
+        source,
+        destination,
+        source_port: client_port,
+        destination_port: vip_port,
+        protocol: quoted.protocol,
+    };
+    let hash = snapshot.hasher.hash(service.policy, &flow);
+    Ok((index, hash, flow_key(service, hash)))
+}
+
+const fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP | protocol::DCCP | protocol::UDP_LITE)
+}
+
+/// The next plateau below the packet that was too big: a router from before 1990 does not tell its MTU.
+///
+/// # Source
+/// RFC 1191 §7.1, table 7-1.
+fn older_router(quoted: &Quoted) -> u32 {
+    let plateaus = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508];
+    plateaus.into_iter().find(|plateau| *plateau < quoted.total_len).unwrap_or(508)
+}
+
+/// Whoever forges an error must not make us cut everything to crumbs. IPv6's is the protocol's own; IPv4's is what every host
+/// takes (RFC 1122 §3.3.2), less a margin for what stands in front of it, as Linux's `min_pmtu` has it.
+const fn lowest_mtu(family: Family) -> u16 {
+    match family {
+        Family::V4 => 552,
+        Family::V6 => 1280,
+    }
+}
+
+fn canonical(address: &[u8; 16]) -> IpAddr {
+    Ipv6Addr::from(*address).to_canonical()
+}

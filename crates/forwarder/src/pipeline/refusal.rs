@@ -1,0 +1,215 @@
+//! Packets that can't go on as they are: the sender is told, or the packet is cut.
+//!
+//! In: a packet that stage 3 refused, unchanged. Out: an ICMP error in its place; or a hold, from which the next `poll` sends
+//! its pieces.
+//! Not here: how errors and pieces are written (`packet`).
+//! Source: RFC 1191, RFC 1812 §4.3.2 and §5.3.1, RFC 8201, RFC 4443 §3.2, RFC 2473 §7, RFC 4459.
+
+use packet::{
+    ErrorOrder, Family, FragmentError, IcmpErrorKind, Parsed, Pieces, allow_cutting, pieces_v4, pieces_v6,
+    write_icmp_error,
+};
+
+use super::{Core, Work};
+use crate::rewrite::{NO_LIMIT, Order, rewrite};
+use crate::snapshot::{Slot, Snapshot, TooBig};
+use crate::{DropReason, HoldSlot, Now, Outlet, Packet, Piece, Verdict};
+
+/// A held packet that waits to be cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    work: Work,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// The client's packet, before it is wrapped.
+    Inner,
+    /// The packet as it was wrapped. IPv6 pieces need an identification.
+    Outer { identification: u32 },
+}
+
+impl Core {
+    /// A verdict for a packet that could not be written, because of `reason`.
+    #[cold]
+    pub(super) fn refuse(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        place: usize,
+        reason: DropReason,
+    ) -> Verdict {
+        let Some(work) = self.work.get(place).copied() else { return Verdict::Drop(reason) };
+        match reason {
+            DropReason::Ttl => {
+                let source = snapshot.own_address(work.parsed.family);
+                let kind = IcmpErrorKind::TimeExceeded { code: 0 };
+                let told =
+                    source.and_then(|source| self.tell(snapshot, now, packet, &work.parsed, kind, source));
+                told.inspect(|_| self.counters.time_exceeded.add(1)).unwrap_or(Verdict::Drop(reason))
+            }
+            DropReason::TooBig => self.too_big(snapshot, now, packet, &work),
+            _ => Verdict::Drop(reason),
+        }
+    }
+
+    fn too_big(&mut self, snapshot: &Snapshot, now: Now, packet: &mut Packet<'_>, work: &Work) -> Verdict {
+        let drop = Verdict::Drop(DropReason::TooBig);
+        let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else { return drop };
+        let parsed = &work.parsed;
+        match (slot.too_big, parsed.family) {
+            //= RFC 2473 §7.1
+            //# if the original IPv6 packet is equal or smaller than the IPv6 minimum link MTU, the tunnel
+            //# entry-point node encapsulates the original packet, and subsequently fragments the resulting IPv6 tunnel packet
+            (_, Family::V6) if parsed.ip_len() <= LEAST_V6_MTU => {
+                self.cut_outer(snapshot, packet, work, slot)
+            }
+            _ if parsed.dont_fragment => self.tell_mtu(snapshot, now, packet, work, slot),
+            (TooBig::FragmentInner, Family::V4) => self.hold_for_cut(work, What::Inner),
+            (TooBig::FragmentOuter, Family::V4) => self.cut_outer(snapshot, packet, work, slot),
+            _ => drop,
+        }
+    }
+
+    fn tell_mtu(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        work: &Work,
+        slot: &Slot,
+    ) -> Verdict {
+        let room = usize::from(slot.mtu).saturating_sub(slot.growth());
+        let mtu = u32::try_from(room).unwrap_or(u32::MAX);
+        let mtu = if work.parsed.family == Family::V6 { mtu.max(LEAST_V6_MTU.into()) } else { mtu };
+        let vip = std::net::Ipv6Addr::from(work.parsed.addresses(packet.frame()).dst).to_canonical();
+        let told = self.tell(snapshot, now, packet, &work.parsed, IcmpErrorKind::TooBig { mtu }, vip);
+        told.inspect(|_| self.counters.too_big_told.add(1)).unwrap_or(Verdict::Drop(DropReason::TooBig))
+    }
+
+    /// Turns a packet into an ICMP error to its sender. `None`: there must be none, or not now.
+    fn tell(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        parsed: &Parsed,
+        kind: IcmpErrorKind,
+        source: std::net::IpAddr,
+    ) -> Option<Verdict> {
+        let client = parsed.addresses(packet.frame()).src;
+        if !packet::may_answer(packet.frame(), parsed) || !self.may_reply(snapshot, now, &client) {
+            return None;
+        }
+        let order = ErrorOrder { kind, source, identification: self.identifications.next() };
+        let frame = packet.start()..packet.end();
+        let written = write_icmp_error(packet.buffer_mut(), frame, parsed, &order)?;
+        packet.set_bounds(written.start, written.end);
+        packet.move_to_front();
+        Some(Verdict::Reply)
+    }
+
+    /// Wraps the whole packet, and holds it to cut what came of it.
+    fn cut_outer(
+        &mut self,
+        snapshot: &Snapshot,
+        packet: &mut Packet<'_>,
+        work: &Work,
+        slot: &Slot,
+    ) -> Verdict {
+        if slot.growth() == 0 {
+            return Verdict::Drop(DropReason::TooBig);
+        }
+        let identification = self.identifications.next();
+        let order = Order {
+            parsed: &work.parsed,
+            slot,
+            mode: &snapshot.next_hop,
+            hash: work.hash,
+            identification,
+            limit: NO_LIMIT,
+        };
+        if let Err(reason) = rewrite(packet, &order) {
+            return Verdict::Drop(reason);
+        }
+        let link_len = usize::from(work.parsed.l3);
+        let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();
+        allow_cutting(ip, identification);
+        let identification = self.identifications.next_wide();
+        self.hold_for_cut(work, What::Outer { identification })
+    }
+
+    fn hold_for_cut(&mut self, work: &Work, what: What) -> Verdict {
+        if self.cuts.len() == self.cuts.capacity() {
+            return Verdict::Drop(DropReason::HoldFull);
+        }
+        let slot = self.fragments.hold_slots() + self.cuts.len();
+        self.cuts.push(Cut { work: *work, what });
+        self.counters.cut.add(1);
+        u32::try_from(slot).map_or(Verdict::Drop(DropReason::HoldFull), |slot| Verdict::Hold(HoldSlot(slot)))
+    }
+
+    /// Sends the pieces of all packets that wait to be cut.
+    pub(super) fn send_cuts(&mut self, snapshot: &Snapshot, outlet: &mut dyn Outlet) {
+        for number in 0..self.cuts.len() {
+            let Some(cut) = self.cuts.get(number).copied() else { break };
+            let Ok(hold) = u32::try_from(self.fragments.hold_slots() + number) else { break };
+            let mut next = 0;
+            outlet.split(HoldSlot(hold), &mut |packet, out| {
+                let piece = self.cut_one(snapshot, packet, &cut, next, out);
+                next += 1;
+                piece.map_or(Piece::End, Piece::Of)
+            });
+        }
+        self.cuts.clear();
+    }
+
+    /// Writes piece number `next` of a held packet to the front of `out`. `None`: there is none, or it can't be cut.
+    fn cut_one(
+        &mut self,
+        snapshot: &Snapshot,
+        packet: &Packet<'_>,
+        cut: &Cut,
+        next: usize,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let work = &cut.work;
+        let slot = snapshot.slots.get(work.slot.0 as usize)?;
+        let link_len = usize::from(work.parsed.l3);
+        let (link, ip) = packet.frame().split_at_checked(link_len)?;
+        let growth = if cut.what == What::Inner { slot.growth() } else { 0 };
+        let piece = pieces(ip, slot, cut.what, growth).ok()?.nth(next)?;
+        out.get_mut(growth..growth + link_len)?.copy_from_slice(link);
+        let len = piece.write(out.get_mut(growth + link_len..)?)?;
+        let end = growth + link_len + len;
+        if cut.what != What::Inner {
+            return Some(end);
+        }
+        let mut inner = Packet::new(out, growth, end, packet.origin());
+        let parsed = packet::parse(inner.frame()).ok()?;
+        let identification = self.identifications.next();
+        let order = Order {
+            parsed: &parsed,
+            slot,
+            mode: &snapshot.next_hop,
+            hash: work.hash,
+            identification,
+            limit: slot.mtu.into(),
+        };
+        rewrite(&mut inner, &order).ok()?;
+        Some(inner.end())
+    }
+}
+
+fn pieces<'a>(ip: &'a [u8], slot: &Slot, what: What, growth: usize) -> Result<Pieces<'a>, FragmentError> {
+    let limit = slot.mtu.saturating_sub(u16::try_from(growth).unwrap_or(u16::MAX));
+    match (what, ip.first().map(|first| first >> 4)) {
+        (What::Outer { identification }, Some(6)) => pieces_v6(ip, limit, identification),
+        _ => pieces_v4(ip, limit),
+    }
+}
+
+/// RFC 8200 §5.
+const LEAST_V6_MTU: u16 = 1280;
