@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use forwarder::{
-    Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, Live, NextHop, NextHopMode, Parts,
-    Pipeline, PipelineConfig, PoolTable, Service, ServiceId, Slot, SlotId, SlotState, Snapshot,
-    ThreadCounters, ThreadId, Timeouts,
+    Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Service, ServiceId, Slot, SlotId, SlotState,
+    Snapshot, ThreadCounters, ThreadId, Timeouts, TooBig,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
@@ -59,6 +59,7 @@ pub fn snapshot() -> Snapshot {
         states: vec![SlotState::Serving; slots.len()],
         slots,
         next_hop: NextHopMode::Resolve,
+        own: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
     };
     Snapshot::new(parts).expect("parts that fit")
 }
@@ -73,6 +74,7 @@ fn slot(number: u8) -> Slot {
         forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
         next_hop: Some(NextHop { destination: Mac([2, 0, 0, 0, 0, 2]), source: Mac([2, 0, 0, 0, 0, 1]) }),
         mtu: 1500,
+        too_big: TooBig::Drop,
     }
 }
 
@@ -89,7 +91,7 @@ pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
         flows: DEFAULT_FLOWS,
         timeouts: Timeouts::default(),
         max_batch: DEFAULT_BATCH,
-        replies_per_second: 1_000,
+        icmp: IcmpRates { replies: 1_000, replies_to_source: 100, errors: 10_000, errors_of_source: 1_000 },
         fragments: FragmentConfig { per_source: 512, ..FragmentConfig::default() },
         held_of_a_pool: 1_024,
         limit_sources: 65_536,

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use forwarder::{
     Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, Service, ServiceId, Slot, SlotId, SlotState,
-    Snapshot, Timeouts,
+    Snapshot, Timeouts, TooBig,
 };
 use maglev_hash::BuildError;
 use packet::{Family, Outer, SourcePrefix, Template};
@@ -178,6 +178,7 @@ impl Compiler {
             states,
             slots: with_ways,
             next_hop: way::mode(config, from.next_hops),
+            own: machine.addresses().to_vec(),
         })?;
         (self.slots, self.tables, self.strays, self.guards) = (slots, tables, strays, guards);
         Ok(Compiled { snapshot, index })
@@ -290,6 +291,11 @@ fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
         forwarding: forwarding(member, machine)?,
         next_hop: None, // the compiler fills in the way, as for slots that drain
         mtu: way::ETHERNET_MTU,
+        too_big: match member.encapsulation().too_big() {
+            config::TooBig::FragmentInner => TooBig::FragmentInner,
+            config::TooBig::FragmentOuter => TooBig::FragmentOuter,
+            config::TooBig::Drop => TooBig::Drop,
+        },
     })
 }
 

@@ -15,6 +15,7 @@ pub mod figures;
 pub mod health;
 pub mod metrics;
 pub mod next_hop;
+pub mod path_mtu;
 mod slots;
 pub mod standing;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use control_plane::compile::{Circumstances, CompileError, Compiler, destinations, refresh_next_hops};
 use control_plane::config::{Config, parse};
 use control_plane::next_hop::{Resolved, Table, Unresolved};
+use control_plane::path_mtu::PathMtus;
 use control_plane::standing::Standing;
 use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot};
 
@@ -266,7 +267,7 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
         .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }))
         .collect();
     let table = Table { next_hops, gateways: Vec::new() };
-    let refreshed = refresh_next_hops(&snapshot, &config, &table).unwrap();
+    let refreshed = refresh_next_hops(&snapshot, &config, &table, &PathMtus::default()).unwrap();
     for slot in refreshed.slots() {
         assert_eq!(
             (slot.next_hop.is_some(), slot.mtu),

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    FragmentConfig, Live, Pipeline, PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
-    request_ring,
+    FragmentConfig, IcmpRates, Live, Notice, Notices, Pipeline, PipelineConfig, RequestPort, ThreadCounters,
+    ThreadId, Timeouts, notice_ring, request_ring,
 };
 
 use crate::attach::AttachMode;
@@ -49,9 +49,9 @@ pub struct Settings {
     pub max_slots: usize,
     /// Packets for a VIP on a queue without a socket.
     pub no_socket: NoSocket,
-    /// Answers in place (ICMP) a second and thread.
-    pub replies_per_second: u32,
-    /// Source prefixes whose rates a packet thread knows at once.
+    /// How much ICMP each thread handles.
+    pub icmp: IcmpRates,
+    /// Sources whose rates each thread knows at once, 16 bytes each.
     pub limit_sources: usize,
     /// Each thread's table of fragmented datagrams.
     pub fragments: FragmentConfig,
@@ -67,6 +67,7 @@ pub struct DataPlane {
     counters: Vec<Arc<ThreadCounters>>,
     sockets: Vec<Arc<SocketCounters>>,
     requests: Vec<RequestPort>,
+    notices: Vec<Notices>,
     wakers: Arc<[Waker]>,
     stop: Arc<AtomicBool>,
     monitor: Monitor,
@@ -98,6 +99,7 @@ impl DataPlane {
             counters: Vec::new(),
             sockets: Vec::new(),
             requests: Vec::new(),
+            notices: Vec::new(),
             wakers,
             stop: Arc::new(AtomicBool::new(false)),
         };
@@ -145,6 +147,11 @@ impl DataPlane {
         self.requests.get_mut(usize::from(thread.0))
     }
 
+    /// What the threads have to tell, since it was last asked.
+    pub fn notices(&mut self) -> impl Iterator<Item = Notice> {
+        self.notices.iter_mut().flat_map(|notices| std::iter::from_fn(|| notices.next()))
+    }
+
     /// Wakes a thread for its request.
     pub fn wake(&self, thread: ThreadId) {
         if let Some(waker) = self.wakers.get(usize::from(thread.0)) {
@@ -184,13 +191,15 @@ impl DataPlane {
                 flows: settings.flows_per_thread,
                 timeouts: settings.timeouts,
                 max_batch: settings.batch,
-                replies_per_second: settings.replies_per_second,
+                icmp: settings.icmp,
                 limit_sources: settings.limit_sources,
                 fragments: settings.fragments,
                 held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
             };
             let pipeline = Pipeline::new(config, live, Arc::clone(&counters), Some(server));
-            let pipeline = pipeline.map_err(|error| StartError::Tables(error.to_string()))?;
+            let (sink, notices) = notice_ring(NOTICES);
+            let pipeline =
+                pipeline.map_err(|error| StartError::Tables(error.to_string()))?.with_notices(sink);
             let socket = Arc::new(SocketCounters::default());
             let fd = device.fd();
             // SAFETY: the device is open, and the borrow ends with this statement.
@@ -219,6 +228,7 @@ impl DataPlane {
             self.counters.push(counters);
             self.sockets.push(socket);
             self.requests.push(port);
+            self.notices.push(notices);
             let queue = u32::try_from(number).unwrap_or(u32::MAX);
             self.steer.set_socket(queue, &fd).map_err(|e| StartError::Steer(words(&e)))?;
         }
@@ -363,6 +373,7 @@ fn words(error: &dyn std::error::Error) -> String {
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;
+const NOTICES: usize = 256;
 const LAST_PACKETS: Duration = Duration::from_millis(20);
 const BUSY_AT_MOST: Duration = Duration::from_secs(2);
 const BUSY_STEP: Duration = Duration::from_millis(10);

@@ -120,6 +120,12 @@ pub struct ThreadCounters {
     pub reselected: Counter,
     /// The Maglev entry's backend was not serving, so the hash was hashed again.
     pub rehashed: Counter,
+    /// Frames turned into a time-exceeded message to their sender.
+    pub time_exceeded: Counter,
+    /// Frames turned into a message to their sender that says which size fits.
+    pub too_big_told: Counter,
+    /// Packets cut to pieces because they were too large for the way.
+    pub cut: Counter,
     /// Nanoseconds spent on batches that were not empty.
     pub busy_nanos: Counter,
     /// The connection table.
@@ -152,6 +158,9 @@ impl ThreadCounters {
             head_room_mismatch: Counter::default(),
             reselected: Counter::default(),
             rehashed: Counter::default(),
+            time_exceeded: Counter::default(),
+            too_big_told: Counter::default(),
+            cut: Counter::default(),
             busy_nanos: Counter::default(),
             flow_table: Gauges::default(),
             fragment_table: FragmentGauges::default(),

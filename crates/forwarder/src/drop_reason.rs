@@ -56,6 +56,12 @@ drop_reasons! {
     FragmentBufferFull = "fragment_buffer_full",
     /// An ICMP message to a VIP that is not answered and not passed on.
     Icmp = "icmp",
+    /// An ICMP error whose quote is not of a packet that a VIP sent, or does not tell which flow it is of.
+    IcmpQuote = "icmp_quote",
+    /// An ICMP error over the rate, of its source or in all.
+    IcmpRate = "icmp_rate",
+    /// An ICMP error about an outer packet of this machine: taken in, and not passed on.
+    TakenIn = "taken_in",
     /// The TTL or hop limit ends here.
     Ttl = "ttl",
     /// With its outer headers the packet is larger than the path to the backend takes.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 pub use self::prefix_set::PrefixSet;
 
 pub(crate) use self::limits::Limits;
+pub(crate) use self::meter::Meter;
 
 use crate::{DropReason, Flow};
 

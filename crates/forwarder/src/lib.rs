@@ -15,6 +15,7 @@ mod drop_reason;
 mod flow;
 mod guard;
 mod live;
+mod notice;
 mod originate;
 mod packet_buf;
 mod pipeline;
@@ -22,7 +23,6 @@ mod request;
 mod rewrite;
 mod selection;
 mod snapshot;
-mod token_bucket;
 mod verdict;
 mod vip_table;
 
@@ -31,15 +31,16 @@ pub use drop_reason::DropReason;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use live::{Live, Reader};
+pub use notice::{Notice, NoticeSink, Notices, notice_ring};
 pub use packet_buf::{Origin, Packet};
-pub use pipeline::{Pipeline, PipelineConfig, PipelineError};
+pub use pipeline::{IcmpRates, Pipeline, PipelineConfig, PipelineError};
 pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
 };
 pub use selection::{Decision, Selection};
 pub use snapshot::{
     Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, SnapshotError,
+    SlotId, SlotState, Snapshot, SnapshotError, TooBig,
 };
 pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
 

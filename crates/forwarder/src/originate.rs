@@ -45,7 +45,8 @@ impl Snapshot {
         }
         let hash = self.hasher.hash(policy, &flow);
         let mode = &NextHopMode::Resolve;
-        rewrite(packet, &Order { parsed: &parsed, slot, mode, hash, identification })?;
+        let limit = slot.mtu.into();
+        rewrite(packet, &Order { parsed: &parsed, slot, mode, hash, identification, limit })?;
         Ok(())
     }
 }

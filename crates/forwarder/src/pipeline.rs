@@ -6,24 +6,28 @@
 //! Source: paper §3.1 to §3.3.
 
 mod fragments;
+mod icmp;
 mod identifications;
+mod refusal;
 
 use std::fmt;
 use std::sync::Arc;
 
 use conntrack::{FlowTable, Inserted, Signal, Tick};
-use packet::{Fragment, ParseError, Parsed, echo_reply, parse, protocol};
+use packet::{Fragment, ParseError, Parsed, parse, protocol};
+
+pub use self::icmp::IcmpRates;
 
 use self::fragments::Fragments;
 use self::identifications::Identifications;
-use crate::guard::Limits;
+use self::refusal::Cut;
+use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
-use crate::token_bucket::TokenBucket;
 use crate::{
-    DropReason, Flow, Forward, HashPolicy, Live, Now, Outlet, Packet, PairCounter, Reader, RequestServer,
-    ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
+    DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Outlet, Packet, PairCounter, Reader,
+    RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -39,8 +43,8 @@ pub struct PipelineConfig {
     pub timeouts: Timeouts,
     /// The most packets in a batch.
     pub max_batch: usize,
-    /// Answers in place (ICMP echo) per second.
-    pub replies_per_second: u32,
+    /// How much ICMP is handled.
+    pub icmp: IcmpRates,
     /// Source prefixes whose rates are known at once, 16 bytes each; 0: no source is limited.
     pub limit_sources: usize,
     /// The table of fragmented datagrams.
@@ -97,7 +101,11 @@ struct Core {
     flows: FlowTable,
     fragments: Fragments,
     counters: Arc<ThreadCounters>,
-    replies: TokenBucket,
+    replies: Meter,
+    errors: Meter,
+    notices: Option<NoticeSink>,
+    /// Packets held to be cut, each in the hold slot of its place behind those of the fragment table.
+    cuts: Vec<Cut>,
     limits: Limits,
     work: Box<[Work]>,
     identifications: Identifications,
@@ -129,6 +137,8 @@ enum Road {
     FirstPiece,
     /// Ask the fragment table.
     LaterPiece,
+    /// Ask the connection tables of all threads, then Maglev.
+    IcmpError,
 }
 
 impl Pipeline {
@@ -143,14 +153,34 @@ impl Pipeline {
         requests: Option<RequestServer>,
     ) -> Result<Self, PipelineError> {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
-        let replies = TokenBucket::new(config.replies_per_second);
         let limits = Limits::new(config.threads, config.limit_sources);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
         let fragments = Fragments::new(&config)?;
-        let swept = Now::default();
-        let core = Core { config, flows, fragments, counters, replies, limits, work, identifications, swept };
+        // A batch, and as many held pieces that were released.
+        let cuts = Vec::with_capacity(config.max_batch * 2);
+        let core = Core {
+            config,
+            flows,
+            fragments,
+            counters,
+            replies: Meter::default(),
+            errors: Meter::default(),
+            notices: None,
+            cuts,
+            limits,
+            work,
+            identifications,
+            swept: Now::default(),
+        };
         Ok(Self { reader: live.reader(), requests, core })
+    }
+
+    /// Tells the control plane what happens through `sink`.
+    #[must_use]
+    pub fn with_notices(mut self, sink: NoticeSink) -> Self {
+        self.core.notices = Some(sink);
+        self
     }
 
     /// The connection table, for tests and `replay`.
@@ -186,7 +216,7 @@ impl Core {
             return self.classify_piece(snapshot, now, packet, place, parsed, &flow);
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
-            return Some(self.answer(snapshot, now, packet, &parsed, &flow));
+            return self.classify_icmp(snapshot, now, packet, place, &parsed, &flow);
         }
         self.enter(snapshot, place, parsed, &flow, Road::Flow).err().map(Verdict::Drop)
     }
@@ -214,28 +244,6 @@ impl Core {
             *work = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
         }
         Ok(())
-    }
-
-    /// An ICMP packet to a VIP: echo is answered in place.
-    fn answer(
-        &mut self,
-        snapshot: &Snapshot,
-        now: Now,
-        packet: &mut Packet<'_>,
-        parsed: &Parsed,
-        flow: &Flow,
-    ) -> Verdict {
-        if !snapshot.vips.contains(&flow.destination) {
-            return Verdict::Drop(DropReason::NoVip);
-        }
-        if !echo_reply(packet.frame_mut(), parsed) {
-            return Verdict::Drop(DropReason::Icmp);
-        }
-        if !self.replies.take(now) {
-            return Verdict::Drop(DropReason::ReplyRate);
-        }
-        packet.move_to_front();
-        Verdict::Reply
     }
 
     /// Stage 2: the flow's backend, from the connection table or from Maglev.
@@ -300,7 +308,7 @@ impl Core {
 
     /// Stage 3: the bytes.
     #[inline]
-    fn write(&mut self, snapshot: &Snapshot, packet: &mut Packet<'_>, place: usize) -> Verdict {
+    fn write(&mut self, snapshot: &Snapshot, now: Now, packet: &mut Packet<'_>, place: usize) -> Verdict {
         let Some(work) = self.work.get(place) else { return Verdict::Drop(DropReason::NoVip) };
         let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
@@ -308,11 +316,18 @@ impl Core {
         let bytes = packet.frame().len() as u64;
         let identification = self.identifications.next();
         let mode = &snapshot.next_hop;
-        let order = Order { parsed: &work.parsed, slot, mode, hash: work.hash, identification };
+        let order = Order {
+            parsed: &work.parsed,
+            slot,
+            mode,
+            hash: work.hash,
+            identification,
+            limit: slot.mtu.into(),
+        };
         match rewrite(packet, &order) {
             Ok(Fit::Exact) => {}
             Ok(Fit::Moved) => self.counters.head_room_mismatch.add(1),
-            Err(reason) => return Verdict::Drop(reason),
+            Err(reason) => return self.refuse(snapshot, now, packet, place, reason),
         }
         for pair in self.pairs(work.slot, Some(work.counted.0)) {
             pair.packets.add(1);
@@ -341,13 +356,15 @@ impl Core {
             let road = self.work.get(place).map_or(Road::Flow, |work| work.road);
             if matches!(road, Road::FirstPiece | Road::LaterPiece) {
                 *verdict = self.choose_piece(snapshot, now, packet, place);
+            } else if road == Road::IcmpError {
+                *verdict = self.choose_for_error(snapshot, tick, packet, place);
             } else if let Err(reason) = self.choose(snapshot, (now, tick), packet, place) {
                 *verdict = Verdict::Drop(reason);
             }
         }
         for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
             if *verdict == Verdict::Tx {
-                *verdict = self.write(snapshot, packet, place);
+                *verdict = self.write(snapshot, now, packet, place);
             }
             if let Verdict::Drop(reason) = *verdict {
                 self.counters.dropped(reason);
@@ -392,6 +409,7 @@ impl Forward for Pipeline {
     fn poll(&mut self, now: Now, outlet: &mut dyn Outlet) {
         let core = &mut self.core;
         core.release_pieces(self.reader.load(), now, outlet);
+        core.send_cuts(self.reader.load(), outlet);
         core.sweep(now);
         core.publish_table_counters();
         if let Some(server) = &mut self.requests {
@@ -413,7 +431,7 @@ impl Forward for Pipeline {
     }
 
     fn hold_slots(&self) -> usize {
-        self.core.fragments.hold_slots()
+        self.core.fragments.hold_slots() + self.core.cuts.capacity()
     }
 }
 

@@ -16,7 +16,12 @@ pub(crate) struct Order<'a> {
     pub(crate) mode: &'a NextHopMode,
     pub(crate) hash: u64,
     pub(crate) identification: u16,
+    /// Bytes of the largest outer IP packet: mostly the slot's MTU.
+    pub(crate) limit: usize,
 }
+
+/// For a packet that is cut once it is wrapped.
+pub(crate) const NO_LIMIT: usize = usize::MAX;
 
 /// Whether the opened head room was the one needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +36,7 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Fit,
     let Order { parsed, slot, .. } = *order;
     let growth = slot.growth();
     let inner_len = parsed.ip_len();
-    if usize::from(inner_len) + growth > usize::from(slot.mtu) {
+    if usize::from(inner_len) + growth > order.limit {
         return Err(DropReason::TooBig);
     }
     let hop = next_hop(packet.frame(), order)?;

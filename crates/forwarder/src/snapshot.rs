@@ -52,6 +52,19 @@ pub struct NextHop {
     pub source: Mac,
 }
 
+/// What becomes of a packet that is larger than the way takes, when its DF flag is clear. With DF, and for IPv6, its sender is
+/// told which size fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TooBig {
+    /// Dropped.
+    #[default]
+    Drop,
+    /// Cut, then each piece is wrapped: the backend's IP layer puts it together.
+    FragmentInner,
+    /// Wrapped, then what came of it is cut: the backend puts it together before it takes the outer headers off.
+    FragmentOuter,
+}
+
 /// How a slot's packets are wrapped.
 #[derive(Clone, Debug)]
 pub enum Forwarding {
@@ -79,6 +92,8 @@ pub struct Slot {
     pub next_hop: Option<NextHop>,
     /// The largest outer IP packet that the way to it takes, in bytes.
     pub mtu: u16,
+    /// What becomes of larger ones.
+    pub too_big: TooBig,
 }
 
 impl Slot {
@@ -177,6 +192,8 @@ pub struct Parts {
     pub states: Vec<SlotState>,
     /// Who frames are sent to.
     pub next_hop: NextHopMode,
+    /// The machine's own addresses; the first of a family is the source of its ICMP errors.
+    pub own: Vec<IpAddr>,
 }
 
 /// One generation. See the room's header.
@@ -190,6 +207,7 @@ pub struct Snapshot {
     // Apart from the slots, so that a verdict on one of 100,000 copies as many bytes and no more.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
+    own: Arc<[IpAddr]>,
     filter: Arc<[(IpAddr, u8)]>,
 }
 
@@ -222,6 +240,7 @@ impl Snapshot {
             slots: parts.slots.into(),
             states: parts.states.into(),
             next_hop: parts.next_hop,
+            own: parts.own.into(),
             filter,
         })
     }
@@ -261,6 +280,12 @@ impl Snapshot {
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
         &self.filter
+    }
+
+    /// The address that the machine itself speaks from in a family.
+    #[must_use]
+    pub fn own_address(&self, family: Family) -> Option<IpAddr> {
+        self.own.iter().copied().find(|own| own.is_ipv4() == (family == Family::V4))
     }
 
     /// Who frames are sent to.

@@ -76,6 +76,17 @@ pub fn pieces_v6(ip: &[u8], mtu: u16, identification: u32) -> Result<Pieces<'_>,
     Ok(Pieces { family: Family::V6, cut: true, next, later, rest, offset: 0, more: false, mtu: mtu_bytes })
 }
 
+/// Lets an IPv4 packet be cut: DF cleared, with an identification, the checksum repaired. An IPv6 packet stays as it is.
+///
+/// Only a packet's source may do this: it is for outer packets.
+pub fn allow_cutting(ip: &mut [u8], identification: u16) {
+    let Some(header) = ip.first_chunk_mut::<20>().filter(|header| header[0] == 0x45) else { return };
+    [header[4], header[5]] = identification.to_be_bytes();
+    header[6] &= !0x40;
+    [header[10], header[11]] = [0, 0];
+    [header[10], header[11]] = checksum(&*header).to_be_bytes();
+}
+
 /// The pieces of a packet, in order; never none. Knows how many are left.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {

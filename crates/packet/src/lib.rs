@@ -48,7 +48,7 @@ pub use crate::ecn::merge_ecn;
 pub use crate::encapsulation::{Encapsulation, Outer, growth};
 pub use crate::ethernet::Ethernet;
 pub use crate::family::Family;
-pub use crate::fragmenter::{FragmentError, Piece, Pieces, pieces_v4, pieces_v6};
+pub use crate::fragmenter::{FragmentError, Piece, Pieces, allow_cutting, pieces_v4, pieces_v6};
 pub use crate::gre::Gre;
 pub use crate::gue::Gue;
 pub use crate::icmp::Icmp;

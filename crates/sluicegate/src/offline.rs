@@ -10,7 +10,9 @@ use anyhow::Context;
 use clap::Args;
 use control_plane::compile::{compile_file, timeouts};
 use datapath::pcap::{Replayed, replay as run_capture};
-use forwarder::{DropReason, Live, NextHop, NextHopMode, Pipeline, PipelineConfig, ThreadCounters, ThreadId};
+use forwarder::{
+    DropReason, IcmpRates, Live, NextHop, NextHopMode, Pipeline, PipelineConfig, ThreadCounters, ThreadId,
+};
 use packet::Mac;
 use serde_json::{Map, Value, json};
 
@@ -60,7 +62,12 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         flows: config.io().flows_per_thread(),
         timeouts: timeouts(&config),
         max_batch: config.io().batch(),
-        replies_per_second: u32::MAX,
+        icmp: IcmpRates {
+            replies: u32::MAX,
+            replies_to_source: u32::MAX,
+            errors: u32::MAX,
+            errors_of_source: u32::MAX,
+        },
         limit_sources: config.io().limit_sources(),
         fragments: fragments(config.io()),
         held_of_a_pool: usize::MAX,

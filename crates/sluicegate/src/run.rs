@@ -29,10 +29,11 @@ use control_plane::config::{self, Config, Source as ConfigFile};
 use control_plane::controller::Controller;
 use control_plane::health::engine::{Event, Events, Health};
 use control_plane::next_hop::{self, Wanted};
+use control_plane::path_mtu::PathMtus;
 use control_plane::standing::OverrideKey;
 use datapath::interface::{Interface, InterfaceError};
 use datapath::{DataPlane, inspect};
-use forwarder::{Live, Snapshot};
+use forwarder::{Live, Notice, Snapshot};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -93,6 +94,7 @@ struct Balancer {
     file: PathBuf,
     controller: Controller,
     next_hops: Arc<next_hop::Table>,
+    path_mtus: PathMtus,
     live: Live,
     plane: DataPlane,
     health: Arc<Health>,
@@ -159,6 +161,7 @@ impl Balancer {
             file,
             controller,
             next_hops,
+            path_mtus: PathMtus::default(),
             live,
             plane,
             health: Arc::new(health),
@@ -368,6 +371,7 @@ impl Balancer {
     fn look(&mut self) -> bool {
         let (now, forwarded) = (Instant::now(), self.forwarded());
         self.liveness.take(self.plane.health(), now);
+        self.take_notices();
         self.look_at_vips();
         self.ready_when_checked();
         if self.drain.is_none() && self.files.as_mut().is_some_and(|files| files.look(now)) {
@@ -418,8 +422,8 @@ impl Balancer {
                 mtu = slot.mtu,
                 wanted = CLIENT_MTU + slot.growth(),
                 count = snapshot.slots().iter().filter(tight).count(),
-                "full-size packets for such backends are dropped as too_big: raise the MTU towards them, or have clients \
-                 send smaller segments"
+                "full-size packets for such backends do not fit: clients are told to send smaller ones, or their packets are \
+                 cut; raise the MTU towards these backends"
             );
         }
     }
@@ -444,9 +448,31 @@ impl Balancer {
     fn take_next_hops(&mut self, table: next_hop::Table) {
         let table = merge(&self.next_hops, table, &self.wanted.borrow());
         self.next_hops = Arc::new(table);
-        match refresh_next_hops(&self.live.current(), self.controller.config(), &self.next_hops) {
+        self.renew_ways();
+    }
+
+    /// The same snapshot over the ways and paths that are known now.
+    fn renew_ways(&mut self) {
+        let config = self.controller.config();
+        match refresh_next_hops(&self.live.current(), config, &self.next_hops, &self.path_mtus) {
             Ok(snapshot) => self.live.publish(snapshot),
             Err(error) => tracing::error!(%error, "next hops not taken over"),
+        }
+    }
+
+    /// What packet threads have seen since the last look.
+    fn take_notices(&mut self) {
+        let now = self.origin.elapsed();
+        let mut changed = self.path_mtus.expire(now);
+        for notice in self.plane.notices() {
+            let Notice::PathMtu { destination, mtu } = notice;
+            if self.path_mtus.learn(destination, mtu, now) {
+                tracing::info!(backend = %destination, mtu, "a router says what the path takes");
+                changed = true;
+            }
+        }
+        if changed {
+            self.renew_ways();
         }
     }
 }

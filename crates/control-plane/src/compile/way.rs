@@ -8,8 +8,9 @@ use packet::Mac;
 use super::CompileError;
 use crate::config::{self, Config};
 use crate::next_hop;
+use crate::path_mtu::PathMtus;
 
-/// The same snapshot with what is now known of next hops.
+/// The same snapshot with what is now known of next hops and of the paths behind them.
 ///
 /// # Errors
 /// Never in fact: the slots are the snapshot's own.
@@ -17,9 +18,15 @@ pub fn refresh_next_hops(
     snapshot: &Snapshot,
     config: &Config,
     next_hops: &next_hop::Table,
+    path_mtus: &PathMtus,
 ) -> Result<Snapshot, CompileError> {
     let mut slots = snapshot.slots().to_vec();
     fill_in(&mut slots, next_hops);
+    for slot in &mut slots {
+        if let Some(learned) = path_mtus.of(&slot.address) {
+            slot.mtu = slot.mtu.min(learned);
+        }
+    }
     Ok(snapshot.with_slots(slots, mode(config, next_hops))?)
 }
 

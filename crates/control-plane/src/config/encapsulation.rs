@@ -40,8 +40,11 @@ pub enum EncapsulationKind {
 
 /// What becomes of a packet that is too large with its outer header, when its DF bit is clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum TooBig {
+    /// Cut before it is wrapped: the backend puts the inner pieces together.
+    FragmentInner,
+    /// Wrapped, then cut: the backend puts the outer pieces together.
+    FragmentOuter,
     /// Dropped and counted.
     Drop,
 }
@@ -68,7 +71,7 @@ impl Encapsulation {
         self.dont_fragment
     }
 
-    /// Default [`TooBig::Drop`].
+    /// Default [`TooBig::FragmentInner`].
     pub fn too_big(&self) -> TooBig {
         self.too_big
     }
@@ -81,7 +84,7 @@ impl Encapsulation {
 
     fn built_in(name: &str, kind: EncapsulationKind) -> Self {
         let name = name.into();
-        Self { name, kind, source_prefixes: Vec::new(), dont_fragment: true, too_big: TooBig::Drop }
+        Self { name, kind, source_prefixes: Vec::new(), dont_fragment: true, too_big: TooBig::FragmentInner }
     }
 }
 
@@ -116,9 +119,7 @@ fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
     });
     let udp_checksum = section.optional("udp_checksum");
     let outer = [section.optional("source_prefixes"), section.optional("dont_fragment")];
-    let too_big = section.or("too_big", TooBig::Drop, |node| {
-        node.choice(&[("drop", TooBig::Drop)], &["fragment-inner", "fragment-outer"])
-    });
+    let too_big = section.or("too_big", TooBig::FragmentInner, |node| node.choice(&TOO_BIG, &[]));
     section.finish(&[]);
     let udp_checksum = udp_checksum.map(|node| (node.boolean(), node));
     let kind = match (kind, udp_checksum) {
@@ -163,4 +164,10 @@ const KINDS: [(&str, EncapsulationKind); 4] = [
     ("ipip", EncapsulationKind::Ipip),
     ("gue", EncapsulationKind::Gue { udp_checksum: false }),
     ("l2", EncapsulationKind::L2),
+];
+
+const TOO_BIG: [(&str, TooBig); 3] = [
+    ("fragment-inner", TooBig::FragmentInner),
+    ("fragment-outer", TooBig::FragmentOuter),
+    ("drop", TooBig::Drop),
 ];

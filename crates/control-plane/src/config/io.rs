@@ -22,6 +22,16 @@ pub struct Io {
     max_vips: u32,
     limit_sources: usize,
     fragments: Fragments,
+    icmp: Icmp,
+}
+
+/// How much ICMP one packet thread handles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    replies_per_second: u32,
+    replies_to_source: u32,
+    errors_per_second: u32,
+    errors_of_source: u32,
 }
 
 /// One packet thread's table of fragmented datagrams (paper §4.3).
@@ -147,6 +157,42 @@ impl Fragments {
     }
 }
 
+impl Icmp {
+    /// Echo replies and errors of our own, a second: 0 to 1,000,000. Default 1,000.
+    pub fn replies_per_second(&self) -> u32 {
+        self.replies_per_second
+    }
+
+    /// Those to one source: 0 to 1,000,000. Default 100.
+    pub fn replies_to_source(&self) -> u32 {
+        self.replies_to_source
+    }
+
+    /// Errors that are sent on to backends or taken in, a second: 0 to 1,000,000. Default 10,000.
+    pub fn errors_per_second(&self) -> u32 {
+        self.errors_per_second
+    }
+
+    /// Those from one source: 0 to 1,000,000. Default 1,000.
+    pub fn errors_of_source(&self) -> u32 {
+        self.errors_of_source
+    }
+
+    fn read(node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let default = Io::default().icmp;
+        let mut rate = |key, default| section.or(key, default, |node| node.number(0..=1_000_000));
+        let icmp = Self {
+            replies_per_second: rate("replies_per_second", default.replies_per_second),
+            replies_to_source: rate("replies_to_source", default.replies_to_source),
+            errors_per_second: rate("errors_per_second", default.errors_per_second),
+            errors_of_source: rate("errors_of_source", default.errors_of_source),
+        };
+        section.finish(&[]);
+        Some(icmp)
+    }
+}
+
 /// What a pool of `frames` can spare: held frames receive nothing.
 fn spare(frames: u32) -> usize {
     frames as usize / 4
@@ -208,6 +254,11 @@ impl Io {
         self.limit_sources
     }
 
+    /// How much ICMP a packet thread handles.
+    pub fn icmp(&self) -> Icmp {
+        self.icmp
+    }
+
     /// The tables of fragmented datagrams.
     pub fn fragments(&self) -> Fragments {
         self.fragments
@@ -240,6 +291,7 @@ impl Io {
                 .or("limit_sources", default.limit_sources, |node| node.number(1_024..=16_777_216)),
             fragments: section
                 .or("fragments", default.fragments, |node| Fragments::read(&node, frames_per_queue)),
+            icmp: section.or("icmp", default.icmp, |node| Icmp::read(&node)),
         };
         section.finish(&["threads"]);
         io
@@ -266,6 +318,12 @@ impl Default for Io {
                 per_datagram: 64,
                 per_source: 512,
                 lifetime: Duration::from_secs(2),
+            },
+            icmp: Icmp {
+                replies_per_second: 1_000,
+                replies_to_source: 100,
+                errors_per_second: 10_000,
+                errors_of_source: 1_000,
             },
         }
     }

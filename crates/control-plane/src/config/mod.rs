@@ -48,7 +48,7 @@ pub use self::check::{
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::encapsulation::{Encapsulation, EncapsulationKind, TooBig};
 pub use self::guard::{Guard, Limits, PerSource, SourceList};
-pub use self::io::{Fragments, Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
+pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
 pub use self::pem::PrivateKey;

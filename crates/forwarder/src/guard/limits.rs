@@ -57,6 +57,13 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// Counts something that is not a flow against a source's own rate; `key` is a keyed hash of both.
+    pub(crate) fn admit_source(&mut self, key: u64, rate: u32, now: Now) -> bool {
+        self.sources.admit(key, rate, now)
+    }
+}
+
 /// The leading bits of a flow's source that tell one source from another.
 #[inline]
 fn masked(flow: &Flow, limit: &SourceLimit) -> [u8; 16] {

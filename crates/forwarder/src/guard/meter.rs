@@ -9,12 +9,12 @@ use crate::Now;
 
 /// When a bucket is full again, in sixteenths of a nanosecond: 36 years, and a rate of 10,000,000 kept to 0.1 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Meter(u64);
+pub(crate) struct Meter(u64);
 
 impl Meter {
     /// Admits one at `now`, if `rate` a second allow it.
     #[inline]
-    pub(super) fn admit(&mut self, rate: u32, now: Now) -> bool {
+    pub(crate) fn admit(&mut self, rate: u32, now: Now) -> bool {
         let now = units(now);
         let step = SECOND / u64::from(rate.max(1));
         let start = self.0.max(now);

@@ -249,7 +249,7 @@ impl Core {
             outlet.release(HoldSlot(release.slot.0), &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
                 let verdict = match release.fate {
-                    Fate::Forward(decided) => self.forward_piece(snapshot, packet, decided),
+                    Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, decided),
                     Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
                 };
                 if let Verdict::Drop(reason) = verdict {
@@ -260,14 +260,20 @@ impl Core {
         }
     }
 
-    fn forward_piece(&mut self, snapshot: &Snapshot, packet: &mut Packet<'_>, decided: Decided) -> Verdict {
+    fn forward_piece(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        decided: Decided,
+    ) -> Verdict {
         let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
         // Between batches no place is in use.
         if let Some(work) = self.work.first_mut() {
             *work = Work { parsed, ..NO_WORK };
         }
         match self.follow(snapshot, 0, decided) {
-            Verdict::Tx => self.write(snapshot, packet, 0),
+            Verdict::Tx => self.write(snapshot, now, packet, 0),
             verdict => verdict,
         }
     }

@@ -8,13 +8,14 @@ pub(super) struct Identifications {
     first: u16,
     last: u16,
     next: u16,
+    wide: u16,
 }
 
 impl Identifications {
     pub(super) fn of(thread: ThreadId, threads: u16) -> Self {
         let range = (u16::MAX / threads.max(1)).max(1);
         let first = range.wrapping_mul(thread.0);
-        Self { first, last: first.saturating_add(range - 1), next: first }
+        Self { first, last: first.saturating_add(range - 1), next: first, wide: 0 }
     }
 
     #[inline]
@@ -22,6 +23,12 @@ impl Identifications {
         let this = self.next;
         self.next = if this >= self.last { self.first } else { this + 1 };
         this
+    }
+
+    /// One for a fragment header of IPv6: apart from those of other threads by its upper half.
+    pub(super) fn next_wide(&mut self) -> u32 {
+        self.wide = self.wide.wrapping_add(1);
+        (u32::from(self.first) << 16) | u32::from(self.wide)
     }
 }
 

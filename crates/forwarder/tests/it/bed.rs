@@ -40,6 +40,7 @@ pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
         forwarding,
         next_hop: Some(NextHop { destination: Mac(HOP), source: Mac(OURS) }),
         mtu: 1500,
+        too_big: TooBig::Drop,
     }
 }
 
@@ -97,6 +98,7 @@ pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
         states: vec![SlotState::Serving; slots.len()],
         slots,
         next_hop: NextHopMode::Resolve,
+        own: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
     }
 }
 
@@ -154,7 +156,7 @@ pub(crate) fn config() -> PipelineConfig {
         flows: 4096,
         timeouts: Timeouts::default(),
         max_batch: 256,
-        replies_per_second: 100,
+        icmp: IcmpRates { replies: 100, replies_to_source: 100, errors: 100, errors_of_source: 100 },
         limit_sources: 4096,
         fragments: FragmentConfig {
             buffered: 64,
@@ -173,6 +175,10 @@ impl Bed {
 
     pub(crate) fn with_flows(parts: Parts, flows: usize) -> Self {
         Self::with(parts, PipelineConfig { flows, ..config() })
+    }
+
+    pub(crate) fn with_notices(self, sink: NoticeSink) -> Self {
+        Self { pipeline: self.pipeline.with_notices(sink), ..self }
     }
 
     pub(crate) fn with(parts: Parts, config: PipelineConfig) -> Self {

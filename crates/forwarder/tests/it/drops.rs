@@ -25,19 +25,19 @@ fn each_reason_has_its_packet() {
     dropped(&mut bed, &tcp("198.51.100.7", 9, VIP4, 81, "S"), DropReason::NoVip);
     dropped(&mut bed, &tcp("198.51.100.7", 9, "203.0.113.99", 80, "S"), DropReason::NoVip);
     dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 80, b""), DropReason::NoVip);
-    let mut unreachable = Vec::new();
-    etherparse::PacketBuilder::ethernet2(ROUTER, OURS)
-        .ipv4([198, 51, 100, 7], [203, 0, 113, 10], 9)
-        .icmpv4(etherparse::Icmpv4Type::TimeExceeded(
-            etherparse::icmpv4::TimeExceededCode::TtlExceededInTransit,
-        ))
-        .write(&mut unreachable, b"quoted")
-        .unwrap();
-    dropped(&mut bed, &unreachable, DropReason::Icmp);
+    let mut timestamp = Vec::new();
+    let ask =
+        etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([198, 51, 100, 7], [203, 0, 113, 10], 9);
+    ask.icmpv4_raw(13, 0, [0; 4]).write(&mut timestamp, &[0; 12]).unwrap();
+    dropped(&mut bed, &timestamp, DropReason::Icmp);
     let mut last = good.clone();
     last[14 + 8] = 1;
-    dropped(&mut bed, &last, DropReason::Ttl);
-    dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 443, &[0; 1460]), DropReason::TooBig);
+    let mut nameless = parts(gre_slots(2), &[1, 1]);
+    nameless.own.clear();
+    dropped(&mut Bed::new(nameless), &last, DropReason::Ttl);
+    let mut large = udp("198.51.100.7", 9, VIP4, 443, &[0; 1460]);
+    large[14 + 6] = 0; // DF
+    dropped(&mut bed, &large, DropReason::TooBig);
 }
 
 #[test]
@@ -45,7 +45,9 @@ fn a_packet_that_just_fits_the_mtu_is_sent() {
     let mut bed = Bed::new(parts(gre_slots(1), &[1]));
     let largest = udp("198.51.100.7", 9, VIP4, 443, &[0; 1500 - 24 - 28]);
     assert_eq!(bed.send(24, &largest).0, Verdict::Tx);
-    dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 443, &[0; 1500 - 24 - 27]), DropReason::TooBig);
+    let mut larger = udp("198.51.100.7", 9, VIP4, 443, &[0; 1500 - 24 - 27]);
+    larger[14 + 6] = 0; // DF
+    dropped(&mut bed, &larger, DropReason::TooBig);
 }
 
 #[test]

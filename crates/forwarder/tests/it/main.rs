@@ -8,6 +8,7 @@ mod encapsulation;
 mod flows;
 mod fragments;
 mod guards;
+mod icmp;
 mod originate;
 mod pieces;
 mod publish;

@@ -4,7 +4,7 @@ use control_plane::compile::{find_machine, timeouts};
 use control_plane::config::{self, Config};
 use datapath::steer::NoSocket;
 use datapath::{Idle, Settings};
-use forwarder::FragmentConfig;
+use forwarder::{FragmentConfig, IcmpRates};
 
 pub(super) fn only_interface<'a>(config: &'a Config, machine: &str) -> anyhow::Result<&'a str> {
     match find_machine(config, machine)?.interfaces() {
@@ -30,9 +30,20 @@ pub(super) fn settings(config: &Config) -> Settings {
             config::NoSocket::Pass => NoSocket::Pass,
             config::NoSocket::Drop => NoSocket::Drop,
         },
-        replies_per_second: REPLIES_PER_SECOND,
+        icmp: icmp(io),
         limit_sources: io.limit_sources(),
         fragments: fragments(io),
+    }
+}
+
+/// How much ICMP each thread handles.
+fn icmp(io: &config::Io) -> IcmpRates {
+    let icmp = io.icmp();
+    IcmpRates {
+        replies: icmp.replies_per_second(),
+        replies_to_source: icmp.replies_to_source(),
+        errors: icmp.errors_per_second(),
+        errors_of_source: icmp.errors_of_source(),
     }
 }
 
@@ -50,5 +61,3 @@ pub(crate) fn fragments(io: &config::Io) -> FragmentConfig {
 
 /// Slots and services that have counters of their own; 24 bytes each and thread, taken when first counted.
 const COUNTED_SLOTS: usize = 65_536;
-/// ICMP echo answers a second and thread.
-const REPLIES_PER_SECOND: u32 = 1_000;

@@ -97,7 +97,9 @@ impl Balancer {
     pub(super) fn take_compiled(&mut self, done: Done, new: bool) {
         let (before, old) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
         let next = self.controller.finish(done, self.origin.elapsed());
-        let next = next.and_then(|next| refresh_next_hops(&next, self.controller.config(), &self.next_hops));
+        let next = next.and_then(|next| {
+            refresh_next_hops(&next, self.controller.config(), &self.next_hops, &self.path_mtus)
+        });
         match next {
             Ok(snapshot) if new => self.take_configuration(snapshot, before, old),
             Ok(snapshot) => self.publish_states(snapshot),
