@@ -17,5 +17,6 @@ pub mod metrics;
 pub mod next_hop;
 mod slots;
 pub mod standing;
+pub mod words;
 
 pub use slots::SlotKey;

@@ -237,6 +237,8 @@ fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, index: &Index) 
 fn where_row(said: &WhereAnswer, snapshot: &Snapshot, index: &Index) -> WhereRow {
     let (verdict, service, hash, selection) = match said.decision {
         Decision::NoVip => ("no_vip", None, None, None),
+        Decision::Icmp { echo: true } => ("reply", None, None, None),
+        Decision::Icmp { echo: false } => ("icmp", None, None, None),
         Decision::NoBackend { service, hash } => ("no_backend", Some(service), Some(hash), None),
         Decision::Chosen { service, hash, selection } => {
             ("forward", Some(service), Some(hash), Some(selection))
