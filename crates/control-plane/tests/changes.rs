@@ -25,7 +25,7 @@ batch = 64
 [admin]
 socket = { path = "/run/a.sock" }
 [check.web]
-http = { port = 80, path = "/", headers = { Authorization = "secret-one" } }
+http = { port = 80, path = "/", headers = { X-Token = "secret-one" } }
 interval = "2s"
 [check.tcp]
 tcp = { port = 80 }
@@ -86,7 +86,7 @@ fn a_check_is_told_once_and_key_by_key_however_many_backends_use_it() {
         "http.path \"/\" -> \"/up\"",
         "interval 2s -> 1s",
         "fall 3 -> 5",
-        "Authorization content changed",
+        "X-Token content changed",
     ] {
         assert!(said[0].contains(words), "{words}: {said:?}");
     }
