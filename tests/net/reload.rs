@@ -326,9 +326,34 @@ fn what_needs_a_restart_is_said_and_the_rest_is_taken_over() {
     let seen = scene.balancer.process.line_count();
     let line = scene.balancer.reload(&scene.bed, &config).unwrap();
     assert!(line.contains("reloaded"), "{line}");
-    let told = |line: &str| line.contains("next start") && line.contains("\"io\"");
+    let told = |line: &str| line.contains("takes effect at the next start: io.batch: 64 -> 32");
     scene.balancer.process.wait_for_line_after(seen, BOUND, told).unwrap();
+    // It is not forgotten while it waits, another reload or not.
+    let waits = |scene: &Scene| scene.balancer.ask("/v1/status").unwrap()["needs_restart"].clone();
+    assert_eq!(waits(&scene), serde_json::json!(["io.batch: 64 -> 32"]));
+    scene.balancer.reload(&scene.bed, &config).unwrap();
+    assert_eq!(waits(&scene), serde_json::json!(["io.batch: 64 -> 32"]));
     assert_eq!(names(scene.ask(true, 8).iter().map(|reply| &reply.backend)), ["b1"].into());
+    config.io = String::new();
+    scene.balancer.reload(&scene.bed, &config).unwrap();
+    assert_eq!(waits(&scene), serde_json::json!([]), "what runs is configured again");
+}
+
+#[test]
+fn a_reload_that_changes_nothing_keeps_the_generation_and_its_tag_and_is_told() {
+    let mut scene = Scene::with(LbConfig::new);
+    let tag = |scene: &Scene| scene.balancer.ask("/v1/config").unwrap()["etag"].clone();
+    let before = tag(&scene);
+    let line = scene.balancer.reload(&scene.bed, &LbConfig::new(&scene.bed)).unwrap();
+    assert!(line.contains("nothing changed"), "{line}");
+    assert_eq!((tag(&scene), scene.settled_generation()), (before, 1));
+    let last = scene.balancer.ask("/v1/status").unwrap()["last_reload"].clone();
+    assert_eq!(
+        (&last["outcome"], &last["message"]),
+        (&"unchanged".into(), &"nothing changed".into()),
+        "{last:#}"
+    );
+    scene.ask(true, 8);
 }
 
 #[test]

@@ -11,13 +11,13 @@ mod plan;
 mod rows;
 mod slow_start;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{Generation, SlotId, SlotState, Snapshot};
 
-pub use self::changes::{Changes, Side, changes};
+pub use self::changes::{Changes, Running, Side, changes, is_same};
 pub use self::rows::shown;
 
 use self::fallback::{Fallbacks, Rule};
@@ -48,6 +48,17 @@ pub struct Controller {
     stale: bool,
     /// All had a first verdict once: from now on a newcomer starts slowly.
     settled: bool,
+}
+
+/// Names of those that a verdict is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Concerned {
+    /// Backends: several under one address may share a check.
+    pub backends: BTreeSet<Arc<str>>,
+    /// Their leaf pools.
+    pub pools: BTreeSet<Arc<str>>,
+    /// VIPs that lead there; of very many the first.
+    pub vips: BTreeSet<Arc<str>>,
 }
 
 /// Work for a thread that may take its time.
@@ -166,6 +177,22 @@ impl Controller {
     #[must_use]
     pub fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
         self.plan.targets_of(key)
+    }
+
+    /// Whom a target's verdict is for, by name.
+    #[must_use]
+    pub fn concerned(&self, target: &TargetKey) -> Concerned {
+        let mut concerned = Concerned::default();
+        for key in self.plan.memberships_of(target) {
+            concerned.backends.insert(Arc::clone(&key.backend));
+            concerned.pools.insert(Arc::clone(&key.pool));
+            let within = self.index.membership(key).map_or(&[][..], |membership| &membership.pools);
+            // In the log three are named, and more would be counted for nothing.
+            for vip in within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED) {
+                concerned.vips.insert(Arc::clone(vip));
+            }
+        }
+        concerned
     }
 
     /// Everything that must be checked.
@@ -403,6 +430,8 @@ fn judge(plan: &Plan, results: &HashMap<TargetKey, HealthState>, known: &Index, 
     };
     standing.verdicts = plan.checked().map(verdict).collect();
 }
+
+const VIPS_NAMED: usize = 64;
 
 impl Mode {
     /// The word for it.

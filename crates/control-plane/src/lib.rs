@@ -18,5 +18,6 @@ pub mod next_hop;
 pub mod path_mtu;
 mod slots;
 pub mod standing;
+pub mod words;
 
 pub use slots::SlotKey;

@@ -114,7 +114,7 @@ pub struct LastReload {
 impl From<&view::LastReload> for LastReload {
     fn from(reload: &view::LastReload) -> Self {
         Self {
-            taken: reload.outcome == ReloadOutcome::Published,
+            taken: reload.outcome != ReloadOutcome::Refused,
             took: Duration::try_from_secs_f64(reload.took_ms / 1e3).unwrap_or_default(),
             ended_unix_seconds: reload.unix_seconds,
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control_plane::config::{Config, parse};
-use control_plane::controller::{Controller, Side, changes};
+use control_plane::controller::{Controller, Running, Side, changes};
 use control_plane::health::engine::{HealthState, TargetKey};
 use control_plane::next_hop::Table;
 use control_plane::standing::{Mode, Override};
@@ -354,16 +354,16 @@ fn changes_are_told_in_words_with_the_slots_that_move() {
     let [old, new] = [(&before, &one), (&after, &other)]
         .map(|(config, bed)| Side { config, index: bed.controller.index() });
     // Unknown backends have no table; give them one.
-    let said = changes(old, new, "lb1").sentences;
+    let said = changes(&Running::of(&before, "lb1"), old, new, "lb1").sentences;
     let has =
         |words: &str| assert!(said.iter().any(|sentence| sentence.contains(words)), "{words}: {said:#?}");
     has("service x tcp 80: from pool old to pool new");
     has("pool old: removed");
     has("pool new: added, with 1 backend");
     has("pool web: backend web-3 removed");
-    has("pool web: backend web-1: checks tcp become none");
-    has("pool web: slow_start: off becomes 9s");
-    assert_eq!(changes(old, old, "lb1"), Default::default());
+    has("pool web: checks tcp -> none for backends web-1, web-2");
+    has("pool web: slow_start: off -> 9s");
+    assert_eq!(changes(&Running::of(&before, "lb1"), old, old, "lb1"), Default::default());
 }
 
 #[test]
@@ -374,12 +374,12 @@ fn changes_of_lists_and_limits_are_told_by_their_numbers() {
         let (one, other) = (Bed::new(Arc::clone(&before)), Bed::new(Arc::clone(&after)));
         let [old, new] = [(&before, &one), (&after, &other)]
             .map(|(config, bed)| Side { config, index: bed.controller.index() });
-        changes(old, new, "lb1").sentences
+        changes(&Running::of(old.config, "lb1"), old, new, "lb1").sentences
     };
     let three = "deny = [\"198.51.100.7\", \"198.51.100.8\", \"198.51.100.9\"]";
     let four = "deny = [\"198.51.100.7\", \"198.51.100.8\", \"198.51.100.9\", \"2001:db8::/32\"]";
-    assert_eq!(said(three, four), ["vip www: deny list: 3 prefixes becomes 4 prefixes"]);
-    assert_eq!(said("", "allow = [\"192.0.2.1\"]"), ["vip www: allow list: none becomes 1 prefix"]);
+    assert_eq!(said(three, four), ["vip www: deny list: 3 prefixes -> 4 prefixes"]);
+    assert_eq!(said("", "allow = [\"192.0.2.1\"]"), ["vip www: allow list: none -> 1 prefix"]);
     assert_eq!(
         said("allow = [\"192.0.2.1\"]", "allow = [\"192.0.2.2\"]"),
         ["vip www: allow list: 1 prefix, others than before"]

@@ -287,13 +287,16 @@ type Bound = Vec<(XskDevice, Vec<Frame>)>;
 /// # Errors
 /// [`StartError::Interface`], with everything that is in the way at once.
 pub fn inspect(name: &str) -> Result<Interface, StartError> {
-    let interface = Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?;
+    let interface =
+        Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?.with_program_name();
     let mut findings = interface.findings(u32::try_from(CHUNK - XDP_HEADROOM).unwrap_or(u32::MAX));
     findings.extend(privilege_findings(Privileges::read()?));
     let mut refusals = Vec::new();
     for finding in findings {
         match finding.severity {
             Severity::Warn => tracing::warn!(interface = name, "{finding}"),
+            // For `doctor`: a start is not the time for it.
+            Severity::Advice => {}
             Severity::Error => refusals.push(finding.to_string()),
         }
     }

@@ -52,6 +52,8 @@ pub struct Interface {
     pub master: Option<Master>,
     /// The id of the XDP program that is attached.
     pub xdp_program: Option<u32>,
+    /// Its name, where [`Interface::with_program_name`] could learn it.
+    pub xdp_program_name: Option<String>,
 }
 
 /// Offloads that change what XDP sees.
@@ -140,7 +142,21 @@ impl Interface {
             features: ethtool.features().unwrap_or_default(),
             master: link.master,
             xdp_program: link.xdp_program,
+            xdp_program_name: None,
         })
+    }
+
+    /// The same with the name of the XDP program on it, as far as this process may ask: that takes CAP_SYS_ADMIN.
+    ///
+    /// # Cost
+    /// Two system calls for each BPF program that is loaded.
+    #[must_use]
+    pub fn with_program_name(self) -> Self {
+        let name = self.xdp_program.and_then(|id| {
+            let found = aya::programs::loaded_programs().flatten().find(|program| program.id() == id)?;
+            found.name_as_str().map(str::to_owned)
+        });
+        Self { xdp_program_name: name, ..self }
     }
 
     /// Whether this interface is a part of a bond or a team, to which XDP cannot be attached by itself.
@@ -188,12 +204,22 @@ impl Interface {
     fn occupied(&self) -> Option<Finding> {
         let (name, program) = (&self.name, self.xdp_program?);
         let what = format!("{name} already has an XDP program, id {program}");
-        let finding = Finding::error("xdp-occupied", what, "an interface takes one, and it is not ours");
-        Some(
-            finding
-                .command(format!("ip link set dev {name} xdp off"))
-                .hint("where a process holds it, end that process (bpftool link)"),
-        )
+        let own = |verb: &str| {
+            let what = format!("{what}: that of a `sluicegate {verb}` which runs");
+            // A command cannot take it off: its process holds it by a link.
+            Finding::error("xdp-occupied", what, "an interface takes one")
+                .hint("end that process first (systemctl stop sluicegate, if it is the service): its program goes with it")
+        };
+        Some(match self.xdp_program_name.as_deref() {
+            Some(STEER) => own("run"),
+            Some(DECAP) => own("decap"),
+            known => {
+                let what = known.map_or_else(|| what.clone(), |known| format!("{what}, called {known:?}"));
+                Finding::error("xdp-occupied", what, "an interface takes one")
+                    .command(format!("ip link set dev {name} xdp off"))
+                    .hint("where that is refused a process holds it, perhaps another sluicegate: end that process (bpftool link)")
+            }
+        })
     }
 
     fn too_long(&self, frame_room_bytes: u32) -> Option<Finding> {
@@ -293,6 +319,9 @@ pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], Interface
     Ok(padded)
 }
 
+/// Our programs, as the kernel names them.
+const STEER: &str = "steer";
+const DECAP: &str = "decap";
 const VIRTIO: &str = "virtio_net";
 /// Drivers whose frames never had a tag taken off by hardware.
 const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];

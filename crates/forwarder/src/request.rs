@@ -178,7 +178,7 @@ fn list(context: &Context<'_>, filter: FlowFilter, from: Cursor, mut buffer: Vec
 fn answer_where(context: &Context<'_>, flow: &Flow) -> WhereAnswer {
     let decision = context.snapshot.decide(flow);
     let service = match decision {
-        Decision::NoVip => None,
+        Decision::NoVip | Decision::Icmp { .. } => None,
         Decision::Refused { service, .. }
         | Decision::NoBackend { service, .. }
         | Decision::Chosen { service, .. } => context.snapshot.services().get(service),

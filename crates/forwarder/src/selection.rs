@@ -1,5 +1,7 @@
 //! The choice of a backend: one function for the packet path, `where`, and whoever else asks.
 
+use packet::protocol;
+
 use crate::snapshot::{PoolTable, Service, SlotId, SlotState, Snapshot};
 use crate::{DropReason, Flow, FlowHasher, HashPolicy};
 
@@ -42,6 +44,14 @@ pub enum Decision {
         /// The choice.
         selection: Selection,
     },
+    /// ICMP to a VIP, which is no flow of its own.
+    Icmp {
+        /// Whether an echo request is answered in place, and an error sent to the backend of the flow that it quotes. Not when
+        /// the protocol is the other family's: then all is dropped as [`DropReason::Icmp`].
+        ///
+        /// [`DropReason::Icmp`]: crate::DropReason::Icmp
+        echo: bool,
+    },
 }
 
 impl Snapshot {
@@ -83,6 +93,11 @@ impl Snapshot {
     /// Where `flow` would go if no connection table knew it. Limits on new flows are not foretold.
     #[must_use]
     pub fn decide(&self, flow: &Flow) -> Decision {
+        if matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6) {
+            let own = if flow.addresses().1.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
+            let known = self.vips.contains(&flow.destination);
+            return if known { Decision::Icmp { echo: flow.protocol == own } } else { Decision::NoVip };
+        }
         let found = self.vips.find(&flow.destination, flow.protocol, flow.destination_port);
         let Some(index) = found.map(|index| index as usize) else { return Decision::NoVip };
         let Some(service) = self.services.get(index) else { return Decision::NoVip };

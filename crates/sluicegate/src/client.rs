@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use control_plane::admin::Refusal;
-use control_plane::config;
+use control_plane::admin::view::ProblemView;
+use control_plane::config::{self, format_duration, parse_duration};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -30,6 +31,15 @@ pub(crate) struct Reach {
     /// Take the socket's path from this configuration file.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Give up when the balancer has not answered by then. Default: 10s; 45s for a reload and for `config put`.
+    #[arg(long = "wait", value_name = "DURATION", value_parser = patience)]
+    pub(crate) wait: Option<Duration>,
+}
+
+fn patience(text: &str) -> Result<Duration, String> {
+    parse_duration(text)
+        .filter(|wait| (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(wait))
+        .ok_or_else(|| "a duration from 1ms to 1h, such as \"10s\"".to_owned())
 }
 
 /// Why there is no answer.
@@ -48,17 +58,23 @@ impl fmt::Display for Failure {
             Self::Refused(refusal) => {
                 f.write_str(&refusal.message)?;
                 for problem in &refusal.problems {
-                    write!(f, "\n{}:", problem.file)?;
-                    if let (Some(line), Some(column)) = (problem.line, problem.column) {
-                        write!(f, "{line}:{column}:")?;
-                    }
-                    write!(f, " {}: {}:", problem.severity, problem.field)?;
-                    write!(f, " found {}, allowed {}", problem.found, problem.allowed)?;
+                    write!(f, "\n{}", told(problem))?;
                 }
                 Ok(())
             }
         }
     }
+}
+
+/// `file:line:column: severity: field: found X, allowed Y`, without what there is not.
+fn told(problem: &ProblemView) -> String {
+    let ProblemView { severity, file, line, column, field, found, allowed } = problem;
+    let place = match (line, column) {
+        (Some(line), Some(column)) => format!("{file}:{line}:{column}"),
+        _ => file.clone(),
+    };
+    let field = if field.is_empty() { String::new() } else { format!(" {field}:") };
+    format!("{place}: {severity}:{field} found {found}, allowed {allowed}")
 }
 
 impl std::error::Error for Failure {}
@@ -75,6 +91,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
 #[derive(Debug)]
 pub(crate) struct Client {
     socket: PathBuf,
+    wait: Option<Duration>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -87,19 +104,24 @@ impl Client {
             (None, None) => DEFAULT_SOCKET.into(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { socket, runtime })
+        Ok(Self { socket, wait: reach.wait, runtime })
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.send(Request::get(path), Bytes::new())
+        self.send(PATIENCE, Request::get(path), Bytes::new())
     }
 
     pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
-        self.send(Request::post(path), serde_json::to_vec(body)?.into())
+        self.send(PATIENCE, Request::post(path), serde_json::to_vec(body)?.into())
+    }
+
+    /// A reload reads files, builds tables and looks for neighbours before it answers.
+    pub(crate) fn reload<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        self.send(RELOAD_PATIENCE, Request::post("/v1/reload"), Bytes::new())
     }
 
     pub(crate) fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.send(Request::delete(path), Bytes::new())
+        self.send(PATIENCE, Request::delete(path), Bytes::new())
     }
 
     pub(crate) fn put<T: DeserializeOwned>(
@@ -108,11 +130,12 @@ impl Client {
         if_match: &str,
         body: String,
     ) -> anyhow::Result<T> {
-        self.send(Request::put(path).header(header::IF_MATCH, if_match), body.into())
+        self.send(RELOAD_PATIENCE, Request::put(path).header(header::IF_MATCH, if_match), body.into())
     }
 
     fn send<T: DeserializeOwned>(
         &self,
+        usual: Duration,
         request: hyper::http::request::Builder,
         body: Bytes,
     ) -> anyhow::Result<T> {
@@ -120,11 +143,16 @@ impl Client {
         let no_daemon = |why: &dyn fmt::Display| {
             anyhow::Error::new(Failure::NoDaemon(format!("{}: {why}", self.socket.display())))
         };
-        let exchange = async { tokio::time::timeout(PATIENCE, exchange(&self.socket, request)).await };
+        let wait = self.wait.unwrap_or(usual);
+        // From the connection to the last byte of the answer.
+        let exchange = async { tokio::time::timeout(wait, exchange(&self.socket, request)).await };
         let (status, body) = match self.runtime.block_on(exchange) {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(no_daemon(&format!("{error:#}"))),
-            Err(_) => return Err(no_daemon(&"no answer in time")),
+            Err(_) => {
+                let given = format_duration(wait);
+                return Err(no_daemon(&format!("no answer within {given}; --wait gives it longer")));
+            }
         };
         if status.is_success() {
             return serde_json::from_slice(&body).context("an answer of another version");
@@ -175,5 +203,6 @@ const DEFAULT_SOCKET: &str = "/run/sluicegate/admin.sock";
 /// On a Unix socket there is no other; HTTP/1.1 wants one.
 const HOST: &str = "localhost";
 const NO_DAEMON: u8 = 3;
-/// Longer than the balancer itself waits for its answers.
-const PATIENCE: Duration = Duration::from_secs(45);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than the balancer itself gives a reload.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(45);

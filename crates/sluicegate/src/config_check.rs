@@ -158,12 +158,17 @@ fn row(problem: &Problem) -> Value {
 
 /// Loads a file for a verb that needs it whole; its warnings go to standard error.
 pub(crate) fn load(file: &Path) -> anyhow::Result<Config> {
-    let refused = |problems: Problems| anyhow::anyhow!("the configuration has problems:\n{problems}");
-    let (config, warnings) = config::load(file).map_err(refused)?;
+    let (config, warnings) = read(file)?;
     if !warnings.is_empty() {
         eprintln!("{warnings}");
     }
     Ok(config)
+}
+
+/// Loads a file for a verb that needs it whole, with its warnings.
+pub(crate) fn read(file: &Path) -> anyhow::Result<(Config, Problems)> {
+    let refused = |problems: Problems| anyhow::anyhow!("the configuration has problems:\n{problems}");
+    config::load(file).map_err(refused)
 }
 
 #[cfg(test)]

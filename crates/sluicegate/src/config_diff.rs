@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use control_plane::compile::{Compiled, Compiler};
 use control_plane::config::{self, Config, Problems};
-use control_plane::controller::{Side, changes};
+use control_plane::controller::{Running, Side, changes};
 use serde_json::json;
 
 /// Which files.
@@ -46,8 +46,8 @@ pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         let (before, after) =
             (compile(&mut compiler, &old, machine)?, compile(&mut compiler, &new, machine)?);
-        let (old, new) = (side(&old, &before), side(&new, &after));
-        let told = changes(old, new, machine);
+        let running = Running::of(&old, machine);
+        let told = changes(&running, side(&old, &before), side(&new, &after), machine);
         rows.push((machine, told.sentences, told.needs_restart));
     }
     let gone = old.machines().iter().filter(|machine| new.machine(machine.name()).is_none());

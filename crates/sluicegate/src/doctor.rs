@@ -69,8 +69,11 @@ pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else {
         print(&name, &findings, facts.as_ref());
     }
-    let is_well = findings.iter().all(|finding| finding.severity == Severity::Warn);
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_well(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn is_well(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.severity != Severity::Error)
 }
 
 /// Logs what `doctor` would find, less the pings, and less what every start says or refuses by itself.
@@ -83,7 +86,7 @@ pub(crate) async fn warn_at_start(
     let machine = find_machine(config, machine)?;
     let routes = Resolver::open()?.resolve(&vip_addresses(config)).await?;
     let facts = gather::facts(config, machine, next_hops, &routes, &Heard::default());
-    for finding in judge_beyond_start(&facts) {
+    for finding in judge_at_start(&facts) {
         tracing::warn!(finding = finding.id, "{finding}");
     }
     Ok(())
@@ -128,6 +131,11 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     found
 }
 
+/// What a start says of them: advice is for whoever asks.
+fn judge_at_start(facts: &Facts) -> Vec<Finding> {
+    judge_beyond_start(facts).into_iter().filter(|finding| finding.severity != Severity::Advice).collect()
+}
+
 /// Those that no start says by itself.
 fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
     [machine::findings(facts), interfaces::findings(facts), ways::findings(facts)].concat()
@@ -136,7 +144,7 @@ fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
 fn of_problems(problems: &Problems) -> Vec<Finding> {
     let finding = |problem: &Problem| {
         let allowed = format!("allowed is {}", problem.allowed());
-        let said = problem.to_string();
+        let said = problem.sentence();
         let what = said.split_once(", allowed ").map_or(said.as_str(), |(what, _)| what).to_owned();
         match problem.severity() {
             config::Severity::Error => {
@@ -164,8 +172,12 @@ fn print(machine: &str, findings: &[Finding], facts: Option<&Facts>) {
             println!("  {} {hint}", if finding.command.is_some() { "or:  " } else { "mend:" });
         }
     }
-    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
-    println!("\nerrors: {errors}, warnings: {}", findings.len() - errors);
+    let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let advice = match of(Severity::Advice) {
+        0 => String::new(),
+        some => format!(", advice: {some}"),
+    };
+    println!("\nerrors: {}, warnings: {}{advice}", of(Severity::Error), of(Severity::Warn));
 }
 
 fn print_facts(machine: &str, facts: &Facts) {
@@ -217,6 +229,7 @@ fn level(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
         Severity::Warn => "warning",
+        Severity::Advice => "advice",
     }
 }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use control_plane::admin::view::WhereView;
 use control_plane::compile::compile_file;
 use forwarder::{Decision, Flow, HashPolicy, Service, Snapshot};
+use packet::protocol;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Reach};
@@ -18,14 +19,14 @@ use crate::{Source, config_check};
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The client: `192.0.2.7:40000`, or `[2001:db8::7]:40000`.
-    #[arg(value_name = "SRC:PORT")]
+    #[arg(value_name = "SRC:PORT", value_parser = socket)]
     source: SocketAddr,
     /// The VIP.
-    #[arg(value_name = "DST:PORT")]
+    #[arg(value_name = "DST:PORT", value_parser = socket)]
     destination: SocketAddr,
-    /// tcp, udp, or a protocol number.
+    /// tcp, udp, icmp (of either family; ports say nothing then), or a protocol number.
     #[arg(value_name = "PROTO", value_parser = protocol)]
-    protocol: u8,
+    protocol: Wanted,
     #[command(flatten)]
     from: Source,
     /// Ask every packet thread of the running balancer, whose connection tables go before the choice.
@@ -39,17 +40,41 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-fn protocol(text: &str) -> Result<u8, String> {
-    match text {
-        "tcp" => Ok(6),
-        "udp" => Ok(17),
-        number => {
-            number.parse().map_err(|_| format!("`{number}` is neither tcp, udp nor a number from 0 to 255"))
+/// An IP protocol; the number of ICMP depends on the family.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    Number(u8),
+    Icmp,
+}
+
+impl Arguments {
+    fn protocol(&self) -> u8 {
+        match self.protocol {
+            Wanted::Number(number) => number,
+            Wanted::Icmp if self.destination.is_ipv4() => protocol::ICMP,
+            Wanted::Icmp => protocol::ICMPV6,
         }
     }
 }
 
-/// Prints the answer. 1 when no backend would get the flow.
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "wanted an address with a port: 192.0.2.7:40000 or [2001:db8::7]:40000".to_owned())
+}
+
+fn protocol(text: &str) -> Result<Wanted, String> {
+    match text {
+        "tcp" => Ok(Wanted::Number(protocol::TCP)),
+        "udp" => Ok(Wanted::Number(protocol::UDP)),
+        "icmp" => Ok(Wanted::Icmp),
+        number => number
+            .parse()
+            .map(Wanted::Number)
+            .map_err(|_| format!("`{number}` is neither tcp, udp, icmp nor a number from 0 to 255")),
+    }
+}
+
+/// Prints the answer. 1 when a packet of the flow would be dropped.
 pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.live {
         return ask(arguments);
@@ -62,7 +87,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     let snapshot = compile_file(&config, &machine)?.snapshot;
     let ends = |socket: SocketAddr| -> (IpAddr, u16) { (socket.ip(), socket.port()) };
-    let flow = Flow::new(ends(arguments.source), ends(arguments.destination), arguments.protocol)
+    let flow = Flow::new(ends(arguments.source), ends(arguments.destination), arguments.protocol())
         .ok_or_else(|| {
             anyhow::anyhow!("{} and {} are of different families", arguments.source, arguments.destination)
         })?;
@@ -73,14 +98,15 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else {
         print_words(arguments, &explained);
     }
-    let found = matches!(decision, Decision::Chosen { .. });
+    let found = matches!(decision, Decision::Chosen { .. } | Decision::Icmp { echo: true });
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// As the packet threads say.
 fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&Reach { socket: arguments.socket.clone(), config: None })?;
-    let Arguments { source, destination, protocol, .. } = arguments;
+    let client = Client::new(&Reach { socket: arguments.socket.clone(), config: None, wait: None })?;
+    let Arguments { source, destination, .. } = arguments;
+    let protocol = arguments.protocol();
     let path = format!("/v1/where?source={source}&destination={destination}&protocol={protocol}");
     let view: WhereView = client.get(&path)?;
     if arguments.json {
@@ -102,8 +128,11 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             ]);
         }
         table.print();
+        if let Some(words) = view.threads.iter().find_map(|row| of_icmp(&row.verdict)) {
+            println!("{words}");
+        }
     }
-    let found = view.threads.iter().any(|row| row.verdict == "forward");
+    let found = view.threads.iter().any(|row| matches!(row.verdict.as_str(), "forward" | "reply"));
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -126,6 +155,8 @@ fn explain(snapshot: &Snapshot, flow: &Flow, decision: &Decision) -> Value {
             answer["verdict"] = reason.name().into();
             answer["why"] = of_service(service, None).into();
         }
+        Decision::Icmp { echo: true } => answer["verdict"] = "reply".into(),
+        Decision::Icmp { echo: false } => answer["verdict"] = "icmp".into(),
         Decision::NoBackend { service, hash } => {
             answer["verdict"] = "no_backend".into();
             answer["why"] = of_service(service, Some(hash)).into();
@@ -152,9 +183,21 @@ fn policy(service: &Service) -> &'static str {
     }
 }
 
+/// What happens to ICMP, in words.
+fn of_icmp(verdict: &str) -> Option<&'static str> {
+    match verdict {
+        "reply" => Some(
+            "an echo request to a VIP is answered in place, at a limited rate; one in fragments goes to a backend, and an \
+             error to the backend of the flow that it quotes; all else of ICMP is dropped as icmp",
+        ),
+        "icmp" => Some("icmp: this is the other family's ICMP"),
+        _ => None,
+    }
+}
+
 fn print_words(arguments: &Arguments, explained: &Value) {
     let (source, destination) = (arguments.source, arguments.destination);
-    println!("{source} -> {destination}, protocol {}", arguments.protocol);
+    println!("{source} -> {destination}, protocol {}", arguments.protocol());
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let why = &explained["why"];
     if why.is_object() {
@@ -174,6 +217,8 @@ fn print_words(arguments: &Arguments, explained: &Value) {
         Some("no_vip") => println!("  dropped  no_vip: no service has this address, port and protocol"),
         Some("not_allowed") => println!("  dropped  not_allowed: the source is not on the VIP's allow list"),
         Some("denied") => println!("  dropped  denied: the source is on the VIP's deny list"),
+        Some(verdict @ "reply") => println!("  answered {}", of_icmp(verdict).unwrap_or_default()),
+        Some(verdict @ "icmp") => println!("  dropped  {}", of_icmp(verdict).unwrap_or_default()),
         _ => println!("  dropped  no_backend: no backend of the pool has a weight"),
     }
 }

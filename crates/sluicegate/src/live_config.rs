@@ -60,7 +60,7 @@ pub(crate) fn put(put: &Put) -> anyhow::Result<ExitCode> {
 
 /// Has the file read again.
 pub(crate) fn reload(of: &Of) -> anyhow::Result<ExitCode> {
-    say(of, &Client::new(&of.reach)?.post("/v1/reload", &())?)
+    say(of, &Client::new(&of.reach)?.reload()?)
 }
 
 fn say(of: &Of, report: &ReloadReport) -> anyhow::Result<ExitCode> {
@@ -68,15 +68,16 @@ fn say(of: &Of, report: &ReloadReport) -> anyhow::Result<ExitCode> {
         print_json(report)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("generation {} is in force, after {:.1} ms", report.generation, report.took_ms);
+    if report.changed.is_empty() {
+        println!("nothing changed: generation {} stays in force", report.generation);
+    } else {
+        println!("generation {} is in force, after {:.1} ms", report.generation, report.took_ms);
+    }
     for change in &report.changed {
         println!("  {}", clean(change));
     }
-    if report.changed.is_empty() {
-        println!("  nothing is different");
-    }
-    for section in &report.needs_restart {
-        println!("at the next start: {}", clean(section));
+    for setting in &report.needs_restart {
+        println!("waits for a restart: {}", clean(setting));
     }
     for warning in &report.warnings {
         println!("warning: {}", clean(warning));

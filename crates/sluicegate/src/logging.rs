@@ -1,5 +1,7 @@
 //! Where log lines go: standard error for people or as JSON, or the journal.
 
+use std::io::IsTerminal;
+
 use anyhow::Context;
 use control_plane::config::{Log, LogFormat, LogLevel};
 use tracing::level_filters::LevelFilter;
@@ -16,7 +18,7 @@ pub(crate) fn start(log: Log) -> anyhow::Result<()> {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let registry = tracing_subscriber::registry().with(level);
-    let to_stderr = || tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let to_stderr = || tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(in_colour());
     let started = match (log.format(), tracing_journald::layer()) {
         (LogFormat::Journald, Ok(journal)) => registry.with(journal).try_init(),
         (LogFormat::Json, _) => registry.with(to_stderr().json().flatten_event(true)).try_init(),
@@ -27,8 +29,16 @@ pub(crate) fn start(log: Log) -> anyhow::Result<()> {
     started.context("starting the log")
 }
 
+/// Escape sequences are for a terminal alone, and not for one whose owner wants none (<https://no-color.org>).
+fn in_colour() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// For verbs without a configuration.
 pub(crate) fn start_plain() -> anyhow::Result<()> {
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(in_colour());
     tracing_subscriber::registry().with(LevelFilter::INFO).with(layer).try_init().context("starting the log")
 }

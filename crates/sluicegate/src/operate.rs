@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use control_plane::admin::view::{
     BackendChange, BackendRow, BackendState, CheckState, FlowPage, HealthView, Override, Purged, VipRow,
 };
+use control_plane::words::count;
 use serde_json::json;
 
 use crate::client::{Client, Reach, escape};
@@ -281,7 +282,7 @@ pub(crate) fn flow(verb: &FlowVerb) -> anyhow::Result<ExitCode> {
             if common.json {
                 print_json(&purged)?;
             } else {
-                println!("{} flows forgotten", purged.flows);
+                println!("{} forgotten", count(purged.flows, "flow"));
             }
             Ok(ExitCode::SUCCESS)
         }

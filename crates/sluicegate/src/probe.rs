@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use control_plane::config::{load_without_secrets, parse_duration};
+use control_plane::config::{format_duration, load_without_secrets, parse_duration};
 use control_plane::health::{Dialer, Failure, attempt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -31,9 +31,9 @@ use self::view::{Form, View};
 
 /// What to probe, and how.
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, override_usage = USAGES)]
 pub(crate) struct Arguments {
-    /// Targets: tcp://ADDRESS:PORT, http://ADDRESS/PATH, https://…, grpc://ADDRESS:PORT/SERVICE, grpcs://…,
+    /// Targets, by address and not by a host's name: tcp://ADDRESS:PORT, http://ADDRESS/PATH, https://…, grpc://ADDRESS:PORT/SERVICE, grpcs://…,
     /// dns://ADDRESS/NAME?type=AAAA, memcached://ADDRESS. IPv6 addresses in brackets.
     #[arg(value_name = "URL", required_unless_present = "config")]
     targets: Vec<Url>,
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = duration)]
     timeout: Duration,
     /// End after so many attempts at each target; 1 as the exit code when the last one failed at any of them.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = attempts_wanted)]
     count: Option<u64>,
     /// Off a terminal: print the table each time so much has passed, besides a line for each change.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen)]
     metrics: Option<SocketAddr>,
     /// Certificates that may have signed those of https and grpcs targets, PEM.
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
@@ -94,7 +94,11 @@ pub(crate) fn probe(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// The outer error is one of files, the inner one of usage.
 fn targets(arguments: &Arguments) -> anyhow::Result<Result<Vec<Target>, String>> {
     if arguments.timeout > arguments.interval {
-        return Ok(Err("--timeout is longer than --interval: attempts at a target would overlap".into()));
+        let [timeout, interval] = [arguments.timeout, arguments.interval].map(format_duration);
+        return Ok(Err(format!(
+            "--timeout {timeout} is longer than --interval {interval}, and attempts at a target would overlap: raise --interval \
+             or lower --timeout"
+        )));
     }
     let ca = match &arguments.ca {
         None => None,
@@ -241,6 +245,16 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a duration from 1ms to 1h, such as \"500ms\"".into())
 }
 
+fn attempts_wanted(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "wanted a whole number from 1".into())
+}
+
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "wanted an address with a port, such as 127.0.0.1:9852 or [::1]:9852".into())
+}
+
+const USAGES: &str =
+    "sluicegate probe [OPTIONS] <URL>...\n       sluicegate probe [OPTIONS] --config <FILE> [URL]...";
 const USAGE: u8 = 2;
 /// Below the usual limit of 1,024 descriptors.
 const MOST_TARGETS: usize = 1_000;

@@ -1,7 +1,8 @@
 //! `sluicegate run`: both planes, wired.
 //!
 //! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
-//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `tunnel`, `work` (done elsewhere).
+//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `tunnel`,
+//! `verdicts` (their lines in the log), `work` (done elsewhere).
 //! Not here: any decision about a packet, any rule about a configuration or about health.
 //! Invariants: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads. Nothing
 //! that takes more than a few milliseconds runs on the control loop.
@@ -13,6 +14,7 @@ mod next_hops;
 mod reload;
 mod settings;
 mod tunnel;
+mod verdicts;
 mod work;
 
 use std::collections::{HashMap, HashSet};
@@ -26,11 +28,12 @@ use control_plane::admin::command::Command;
 use control_plane::admin::view::ConfigSource;
 use control_plane::compile::{destinations, refresh_next_hops};
 use control_plane::config::{self, Config, Source as ConfigFile};
-use control_plane::controller::Controller;
+use control_plane::controller::{Controller, Running};
 use control_plane::health::engine::{Event, Events, Health};
 use control_plane::next_hop::{self, Wanted};
 use control_plane::path_mtu::PathMtus;
 use control_plane::standing::OverrideKey;
+use control_plane::words::count_of;
 use datapath::interface::{Interface, InterfaceError};
 use datapath::{DataPlane, inspect};
 use forwarder::{Live, Notice, Snapshot};
@@ -56,8 +59,12 @@ use crate::{Source, config_check, doctor, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
-    let config = config_check::load(&source.config)?;
+    let (config, warnings) = config_check::read(&source.config)?;
     logging::start(config.log())?;
+    let warnings = work::sentences(&warnings);
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
     privileges::seal();
     let machine = source.machine()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -65,6 +72,7 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
         // Before the start, so that none ends the process without its farewell.
         let signals = Signals::catch()?;
         let mut balancer = Balancer::start(source.config.clone(), machine, config).await?;
+        balancer.warnings = warnings;
         let ended = balancer.serve(signals).await;
         balancer.close().await;
         ended
@@ -107,6 +115,8 @@ struct Balancer {
     started: SystemTime,
     boot_id: String,
     source: ConfigSource,
+    /// The settings of the start, which a reload does not change.
+    running: Running,
     /// The files of the last configuration that came from the file.
     file_sources: Vec<ConfigFile>,
     files: Option<FileWatch>,
@@ -174,6 +184,7 @@ impl Balancer {
             started: SystemTime::now(),
             boot_id: boot_id(),
             source: ConfigSource::File,
+            running: Running::of(&config, &machine),
             ordered: HashMap::new(),
             own_fault: None,
             tunnel_fault: None,
@@ -244,10 +255,10 @@ impl Balancer {
     fn status(&self) -> String {
         let snapshot = self.live.current();
         format!(
-            "generation {}: {} VIP addresses, {} backends on {}",
+            "generation {}: {}, {} on {}",
             snapshot.generation().0,
-            snapshot.filter().len(),
-            snapshot.slots().len(),
+            count_of(snapshot.filter().len(), "VIP address"),
+            count_of(snapshot.slots().len(), "backend"),
             self.plane.interface().name
         )
     }
@@ -294,14 +305,14 @@ impl Balancer {
         match event {
             Event::Changed(changed) => {
                 let now = self.origin.elapsed();
-                match self.controller.verdicts(&changed, &self.live.current(), now) {
+                let verdicts: Vec<_> =
+                    changed.iter().map(|turned| (turned.key.clone(), turned.state)).collect();
+                match self.controller.verdicts(&verdicts, &self.live.current(), now) {
                     Ok(Some(snapshot)) => self.publish_states(snapshot),
                     Ok(None) => {}
                     Err(error) => tracing::error!(%error, "verdicts not taken over"),
                 }
-                for (target, state) in &changed {
-                    tracing::info!(address = %target.address, check = %target.check.name(), ?state, "health");
-                }
+                verdicts::log(&self.controller, &changed);
             }
             Event::OwnFault(true) => {
                 self.own_fault = Some(Instant::now());

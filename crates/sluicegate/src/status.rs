@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use control_plane::admin::view::{Drift, OverrideRow, ReloadOutcome, Status};
+use control_plane::words::count_of;
 
 use crate::client::{Client, Reach};
 use crate::table::{ago, clean, print_json, word};
@@ -46,7 +47,13 @@ fn words(status: &Status) -> String {
     page.lines("forwarder", health, &status.forwarder.why);
     page.line(
         "interface",
-        format!("{}, {} threads, {}, {}", status.interface, status.threads, status.mode, status.xdp_mode),
+        format!(
+            "{}, {}, {}, {}",
+            status.interface,
+            count_of(status.threads, "thread"),
+            status.mode,
+            status.xdp_mode
+        ),
     );
     page.line("generation", generation(status));
     page.line("VIPs", format!("{} of {} ready", status.vips.ready, status.vips.total));
@@ -69,6 +76,9 @@ fn words(status: &Status) -> String {
     }
     if let Some(why) = &status.own_fault {
         page.line("own fault", format!("verdicts of the checks are held: {why}"));
+    }
+    for setting in &status.needs_restart {
+        page.line("next start", setting.clone());
     }
     for warning in &status.warnings {
         page.line("warning", warning.clone());
@@ -106,5 +116,20 @@ impl Page {
         for reason in reasons {
             self.line("", reason.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_is_no_plural_and_what_waits_for_a_start_is_said() {
+        let pending = "io.batch: 64 -> 32".to_owned();
+        let status = Status { threads: 1, needs_restart: vec![pending], ..Status::default() };
+        let page = words(&status);
+        assert!(page.contains("interface    , 1 thread, ,"), "{page}");
+        assert!(page.contains("next start   io.batch: 64 -> 32\n"), "{page}");
+        assert!(!words(&Status::default()).contains("next start"));
     }
 }

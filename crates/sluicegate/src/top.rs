@@ -33,8 +33,8 @@ pub(crate) struct Arguments {
     /// Take two readings, print, and end.
     #[arg(long)]
     once: bool,
-    /// Print JSON: with `--once` alone.
-    #[arg(long, requires = "once")]
+    /// Print JSON; with `--once`, since it is of two readings.
+    #[arg(long)]
     json: bool,
 }
 
@@ -47,6 +47,12 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Looks until `q`, or once.
 pub(crate) fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.json && !arguments.once {
+        eprintln!(
+            "sluicegate: top --json prints one interval and ends, so it wants --once: top --once --json"
+        );
+        return Ok(ExitCode::from(WRONG_USAGE));
+    }
     let client = Client::new(&arguments.reach)?;
     if arguments.once {
         return once(&client, arguments);

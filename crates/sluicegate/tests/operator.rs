@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
 use axum::Router;
@@ -89,11 +91,14 @@ fn status_says_what_is_and_ends_with_a_finding() {
         "refused, took 3.5 ms: pool.web: no backend",
         "b2 in web: draining, for 12s",
         "own fault",
+        "interface    eth0, 2 threads, copy, driver",
+        "next start   io.batch: 64 -> 32",
         "MTU of eth0 is 1500",
     ];
     assert_says(&text, &wanted);
     let (code, status) = balancer.json(&["status"]);
     assert_eq!((code, &status["boot_id"], &status["drift"]), (1, &json!("b00t"), &json!("file_changed")));
+    assert_eq!(status["needs_restart"], json!(["io.batch: 64 -> 32"]));
 }
 
 #[test]
@@ -171,14 +176,31 @@ fn a_configuration_goes_there_and_back() {
     assert_eq!((code, balancer.last().as_str()), (0, "put \"schema = 1 # new\\n\" onto Some(\"b00t-7\")"));
     assert_says(
         &text,
-        &["generation 8 is in force", "backend b3 comes", "at the next start: io", "warning: "],
+        &[
+            "generation 8 is in force",
+            "backend b3 comes",
+            "waits for a restart: io.batch: 64 -> 32",
+            "warning: ",
+        ],
     );
+    fs::write(&file, "schema = 1\n").unwrap();
+    let (code, text) = balancer.run(&["config", "put", path, "--if-match", "*"]);
+    assert_eq!(code, 0);
+    assert!(text.starts_with("nothing changed: generation 7 stays in force\n"), "{text}");
+    fs::write(&file, "schema = 1 # new\n").unwrap();
     assert_eq!(balancer.run(&["config", "put", path, "--if-match", "*"]).0, 0);
     assert_eq!(balancer.run(&["config", "put", path, "--if-match", "b00t-6"]).0, 1);
     fs::write(&file, "wrong = 1\n").unwrap();
     let (code, text) = balancer.run(&["config", "put", path, "--if-match", &tag]);
     assert_eq!(code, 1);
-    assert_says(&text, &["2 problems", "put:1:2: error: wrong: found a key, allowed schema"]);
+    assert_says(
+        &text,
+        &[
+            "2 problems",
+            "\nput:1:2: error: wrong: found a key, allowed schema\n",
+            "\nput: error: found a key, allowed schema\n",
+        ],
+    );
 }
 
 #[test]
@@ -250,6 +272,187 @@ fn no_daemon_is_three() {
     }
     fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Connects, and hears nothing; and one whose queue of connections is full.
+#[test]
+fn a_balancer_that_does_not_answer_is_waited_for_no_longer_than_said() {
+    let folder = env::temp_dir().join(format!("sluicegate-operator-mute-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let mute = folder.join("mute.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&mute).unwrap();
+    let timed = |arguments: &[&str]| {
+        let started = Instant::now();
+        let output = sluicegate(arguments, &mute);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{arguments:?} {text}");
+        (started.elapsed(), text)
+    };
+    let (took, text) = timed(&["config", "reload", "--wait", "200ms"]);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(text.contains("no balancer answers") && text.contains("no answer within 200ms"), "{text}");
+    let (took, text) = timed(&["status"]);
+    let usual = Duration::from_secs(10)..Duration::from_secs(20);
+    assert!(
+        usual.contains(&took) && text.contains("no answer within 10s; --wait gives it longer"),
+        "{took:?} {text}"
+    );
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn wrong_usage_is_explained_to_a_stranger() {
+    let balancer = Balancer::start();
+    for (arguments, wanted) in [
+        (&["top", "--json"][..], "top --once --json"),
+        (&["where", "192.0.2.7", "203.0.113.10:80", "tcp"], "wanted an address with a port: 192.0.2.7:40000"),
+        (&["where", "192.0.2.7:1", "203.0.113.10:80", "sctp"], "neither tcp, udp, icmp nor a number"),
+        (&["status", "--wait", "10"], "such as \"10s\""),
+    ] {
+        let (code, text) = balancer.run(arguments);
+        assert_eq!(code, 2, "{arguments:?} {text}");
+        assert_says(&text, &[wanted]);
+    }
+    for (arguments, wanted) in [
+        (&["probe"][..], "sluicegate probe [OPTIONS] --config <FILE>"),
+        (&["probe", "203.0.113.1"], "such as tcp://203.0.113.1:80"),
+        (&["probe", "http://www.example.org/"], "names of hosts are not looked up"),
+        (&["probe", "tcp://203.0.113.1"], "tcp, grpc and grpcs have no usual port"),
+        (&["probe", "tcp://203.0.113.1:80/x"], "ends with its port"),
+        (&["probe", "https://203.0.113.1"], "--ca FILE for a CA's, --insecure for any"),
+        (&["probe", "tcp://203.0.113.1:80", "--count", "0"], "wanted a whole number from 1"),
+        (&["probe", "tcp://203.0.113.1:80", "--metrics", "9000"], "wanted an address with a port"),
+        (&["probe", "tcp://203.0.113.1:80", "--timeout", "2s"], "--timeout 2s is longer than --interval 1s"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_sluicegate")).args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?} {text}");
+        assert_says(&text, &[wanted]);
+    }
+}
+
+/// The log of the API's side, which runs in this process.
+#[test]
+fn an_order_leaves_one_line_in_words() {
+    let log = captured();
+    let balancer = Balancer::start();
+    for (arguments, words) in [
+        (
+            &["backend", "drain", "b1", "--pool", "web"][..],
+            "an operator's order: drain backend b1 in pool web",
+        ),
+        (&["backend", "weight", "b1", "5"], "an operator's order: weight 5 for backend b1 "),
+        (
+            &["backend", "weight", "b1", "file"],
+            "an operator's order: the file's weight again for backend b1 ",
+        ),
+        (&["flow", "purge", "--vip", "www"], "an operator's order: forget the flows of VIP www: 7 flows"),
+    ] {
+        assert_eq!(balancer.run(arguments).0, 0);
+        let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        let told = text.lines().filter(|line| line.contains(words.trim_end())).count();
+        assert!(told >= 1 && text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(balancer.run(&["backend", "down", "b1", "--pool", "once"]).0, 0);
+    assert_eq!(balancer.run(&["backend", "down", "b9", "--pool", "twice"]).0, 1);
+    let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().filter(|line| line.contains("pool once")).count(), 1, "{text}");
+    assert!(text.contains("an operator's order was refused"), "{text}");
+    assert!(!text.contains("Weight(") && !text.contains("Some("), "{text}");
+}
+
+/// What this process logs from now on.
+fn captured() -> Arc<Mutex<Vec<u8>>> {
+    static LOG: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
+    let log = LOG.get_or_init(|| {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let writer = Arc::clone(&log);
+        let writer = move || Written(Arc::clone(&writer));
+        tracing_subscriber::fmt().with_writer(writer).with_ansi(false).init();
+        log
+    });
+    Arc::clone(log)
+}
+
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file with a warning, on a machine that has no such interface.
+#[test]
+fn the_log_of_a_start_has_no_escape_sequences_and_says_warning_once() {
+    let balancer = Balancer::start();
+    let file = balancer.folder.join("lb.toml");
+    let key = balancer.folder.join("hash.key");
+    fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
+    fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::write(&file, SMALL.replace("KEY", key.to_str().unwrap())).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .args(["run", "--machine", "lb1", "--config"])
+        .arg(&file)
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(!text.contains('\x1b'), "{text:?}");
+    assert!(text.contains("WARN") && text.contains("below = 9 in a pool of 1 backend,"), "{text}");
+    assert!(!text.contains("warning:"), "the level says it: {text}");
+}
+
+#[test]
+fn where_says_what_becomes_of_icmp() {
+    let balancer = Balancer::start();
+    let (file, key) = (balancer.folder.join("lb.toml"), balancer.folder.join("hash.key"));
+    fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
+    fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::write(&file, SMALL.replace("KEY", key.to_str().unwrap())).unwrap();
+    let ask = |destination: &str, protocol: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        let command = command.args(["where", "192.0.2.7:0", destination, protocol, "--config"]).arg(&file);
+        let output = command.output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    for protocol in ["icmp", "1"] {
+        let (code, text) = ask("203.0.113.1:0", protocol);
+        assert_eq!(code, 0, "{text}");
+        assert_says(&text, &["an echo request is answered in place", "all else", "dropped as icmp"]);
+        assert!(!text.contains("no_vip"), "{text}");
+    }
+    assert_says(&ask("203.0.113.1:0", "58").1, &["dropped", "the other family's ICMP"]);
+    assert_eq!(ask("203.0.113.1:0", "58").0, 1);
+    assert_says(&ask("203.0.113.9:0", "icmp").1, &["no_vip"]);
+    // The running balancer is asked with the number of the family.
+    let live = ["where", "--live", "[2001:db8::7]:0", "[2001:db8:f::10]:0", "icmp"];
+    assert_eq!(balancer.run(&live).0, 0);
+    assert_eq!(balancer.last(), "where [2001:db8::7]:0 [2001:db8:f::10]:0 58");
+}
+
+const SMALL: &str = r#"
+[cluster]
+name = "c"
+hash_key_file = "KEY"
+table_size = 1009
+[machine.lb1]
+addresses = ["192.0.2.1"]
+interfaces = ["no-such-nic"]
+[pool.spare]
+backends = [{ name = "b2", address = "198.18.0.2" }]
+[pool.p]
+fallback = { pool = "spare", below = 9 }
+backends = [{ name = "b1", address = "198.18.0.1" }]
+[vip.v]
+addresses = ["203.0.113.1"]
+services = [{ ports = [80], protocol = "tcp", pool = "p" }]
+"#;
 
 #[test]
 fn the_socket_is_found_through_the_configuration() {

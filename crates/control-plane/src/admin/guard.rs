@@ -25,9 +25,23 @@ pub(super) async fn guard(State(desk): State<Desk>, request: Request, next: Next
     let peer = request.extensions().get::<Peer>().map_or_else(|| "?".to_owned(), Peer::to_string);
     let response =
         if from_another_site(request.headers()) { foreign() } else { admit(&desk, request, next).await };
-    // Operators' orders are few: each leaves a line.
-    tracing::info!(%peer, %method, path, status = response.status().as_u16(), "admin order");
+    // Operators' orders are few: each leaves one line.
+    let status = response.status().as_u16();
+    match response.extensions().get::<Order>() {
+        Some(Order::Said(words)) => tracing::info!(%peer, "an operator's order: {words}"),
+        Some(Order::Logged) => tracing::debug!(%peer, %method, path, "an operator's order"),
+        None => tracing::warn!(%peer, %method, path, status, "an operator's order was refused"),
+    }
     response
+}
+
+/// What the log is to say of an order that was carried out; it travels with the response.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    /// This.
+    Said(String),
+    /// Whoever carried it out has said it: a reload, with what came of it.
+    Logged,
 }
 
 async fn admit(desk: &Desk, request: Request, next: Next) -> Response {

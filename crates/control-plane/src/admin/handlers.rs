@@ -3,16 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::command::{ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery};
+use super::guard::Order;
 use super::refuse::bad_request;
 use super::routes::Desk;
 use super::view::{
@@ -20,8 +21,15 @@ use super::view::{
     VipRow, WhereView,
 };
 use crate::figures::Figures;
+use crate::words::count;
 
 type Asked<T> = Result<Json<T>, Refusal>;
+/// An answer to an order, with what the log says of it.
+pub(super) type Done<T> = (Extension<Order>, Json<T>);
+
+fn done<T>(order: Order, answer: T) -> Done<T> {
+    (Extension(order), Json(answer))
+}
 
 pub(super) async fn status(desk: State<Desk>) -> Asked<Status> {
     ask(&desk, Command::Status).await.map(Json)
@@ -43,8 +51,9 @@ pub(super) async fn counters(desk: State<Desk>) -> Asked<Figures> {
     ask(&desk, Command::Figures).await.map(Json)
 }
 
-pub(super) async fn reload(desk: State<Desk>) -> Asked<ReloadReport> {
-    ask(&desk, Command::Reload).await?.map(Json)
+pub(super) async fn reload(desk: State<Desk>) -> Result<Done<ReloadReport>, Refusal> {
+    let report = ask(&desk, Command::Reload).await??;
+    Ok(done(Order::Logged, report))
 }
 
 pub(super) async fn openapi() -> Response {
@@ -62,10 +71,26 @@ pub(super) async fn order(
     name: Result<Path<String>, PathRejection>,
     pool: Result<Query<InPool>, QueryRejection>,
     action: BackendAction,
-) -> Asked<BackendChange> {
+) -> Result<Done<BackendChange>, Refusal> {
     let Path(name) = name.map_err(|error| bad_request(error.body_text()))?;
     let Query(InPool { pool }) = query(pool)?;
-    ask(&desk, |answer| Command::Backend { name, pool, action, answer }).await?.map(Json)
+    let words = in_words(&name, pool.as_deref(), action);
+    let change = ask(&desk, |answer| Command::Backend { name, pool, action, answer }).await??;
+    Ok(done(Order::Said(words), change))
+}
+
+/// An order as the log has it.
+fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String {
+    let whom =
+        pool.map_or_else(|| format!("backend {backend}"), |pool| format!("backend {backend} in pool {pool}"));
+    match action {
+        BackendAction::Drain => format!("drain {whom}"),
+        BackendAction::Undrain => format!("take back the drain of {whom}"),
+        BackendAction::Down => format!("take {whom} down"),
+        BackendAction::Up => format!("take back all overrides of {whom}"),
+        BackendAction::Weight(Some(weight)) => format!("weight {weight} for {whom}"),
+        BackendAction::Weight(None) => format!("the file's weight again for {whom}"),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -81,7 +106,7 @@ pub(super) async fn weight(
     name: Result<Path<String>, PathRejection>,
     pool: Result<Query<InPool>, QueryRejection>,
     body: Bytes,
-) -> Asked<BackendChange> {
+) -> Result<Done<BackendChange>, Refusal> {
     let Weight { weight } = serde_json::from_slice(&body)
         .map_err(|error| bad_request(format!("wanted {{\"weight\": a number or null}}: {error}")))?;
     order(desk, name, pool, BackendAction::Weight(weight)).await
@@ -126,13 +151,19 @@ pub(super) async fn flows(
 pub(super) async fn purge(
     desk: State<Desk>,
     which: Result<Query<WhichFlows>, QueryRejection>,
-) -> Asked<Purged> {
+) -> Result<Done<Purged>, Refusal> {
     let Query(which) = query(which)?;
     if which.limit.is_some() {
         return Err(bad_request("a purge has no limit"));
     }
     let filter = which.filter()?;
-    ask(&desk, |answer| Command::PurgeFlows { filter, answer }).await?.map(Json)
+    let whose = match &filter {
+        FlowQuery::All => "all flows".to_owned(),
+        FlowQuery::Vip(name) => format!("the flows of VIP {name}"),
+        FlowQuery::Backend(name) => format!("the flows on backend {name}"),
+    };
+    let purged = ask(&desk, |answer| Command::PurgeFlows { filter, answer }).await??;
+    Ok(done(Order::Said(format!("forget {whose}: {}", count(purged.flows, "flow"))), purged))
 }
 
 #[derive(Debug, Deserialize)]
@@ -151,7 +182,9 @@ pub(super) async fn where_to(
     let protocol = match protocol.as_str() {
         "tcp" => 6,
         "udp" => 17,
-        number => number.parse().map_err(|_| bad_request("protocol: wanted tcp, udp or 0 to 255"))?,
+        "icmp" if destination.is_ipv4() => 1,
+        "icmp" => 58,
+        number => number.parse().map_err(|_| bad_request("protocol: wanted tcp, udp, icmp or 0 to 255"))?,
     };
     if source.is_ipv4() != destination.is_ipv4() {
         return Err(bad_request(format!("{source} and {destination} are of different families")));
@@ -164,14 +197,19 @@ pub(super) async fn config(desk: State<Desk>) -> Result<Response, Refusal> {
     Ok(([(header::ETAG, format!("\"{}\"", view.etag))], Json(view)).into_response())
 }
 
-pub(super) async fn put_config(desk: State<Desk>, headers: HeaderMap, body: Bytes) -> Asked<ReloadReport> {
+pub(super) async fn put_config(
+    desk: State<Desk>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Done<ReloadReport>, Refusal> {
     if !desk.rules.put {
         let message = "the configuration may be put only when admin.put is on";
         return Err(Refusal::new(RefusalKind::Forbidden, message));
     }
     let if_match = read_if_match(&headers)?;
     let text = String::from_utf8(body.into()).map_err(|error| bad_request(format!("not UTF-8: {error}")))?;
-    ask(&desk, |answer| Command::PutConfig { text, if_match, answer }).await?.map(Json)
+    let report = ask(&desk, |answer| Command::PutConfig { text, if_match, answer }).await??;
+    Ok(done(Order::Logged, report))
 }
 
 /// The tag without its quotes; `None`: `*`.

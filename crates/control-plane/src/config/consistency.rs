@@ -18,6 +18,7 @@ use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
 use super::report::{At, Place, Report};
 use super::vip::{ServiceDraft, VipDraft};
+use crate::words::count_of;
 
 /// All sections that refer to one another.
 pub(super) struct Sections<'d> {
@@ -241,7 +242,8 @@ impl Sections<'_> {
             let own = flattened.binary_search_by(|pool| pool.name().cmp(name)).ok();
             let count = own.map_or(0, |at| flattened[at].members().len());
             if count > 0 && usize::try_from(fallback.value.below).is_ok_and(|below| below > count) {
-                let found = format!("below = {} in a pool of {count} backends", fallback.value.below);
+                let backends = count_of(count, "backend");
+                let found = format!("below = {} in a pool of {backends}", fallback.value.below);
                 self.report.warning(
                     &fallback.place,
                     found,
@@ -292,7 +294,7 @@ impl Sections<'_> {
         for pool in flattened {
             let Some(draft) = self.pools.get(pool.name()) else { continue };
             let count = pool.members().len();
-            let found = format!("{count} backends");
+            let found = count_of(count, "backend");
             match slots {
                 Some(slots) if count > slots => {
                     self.report.error(&draft.place, found, format!("at most table_size = {slots}"));

@@ -55,7 +55,7 @@ pub use self::pem::PrivateKey;
 pub use self::pool::{Backend, Fallback, Member, Pool};
 pub use self::ports::{Ports, Protocol};
 pub use self::problem::{Problem, Problems, Severity};
-pub use self::quantity::parse_duration;
+pub use self::quantity::{format_duration, parse_duration};
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
 pub use self::vip::{Hash, Service, Vip};

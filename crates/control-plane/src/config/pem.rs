@@ -17,6 +17,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use super::ReadSecret;
 use super::reader::Node;
 use super::secret::SecretName;
+use crate::words::count_of;
 
 /// How the reader gets at secrets and certificates.
 #[derive(Clone, Copy)]
@@ -60,7 +61,8 @@ impl Outside<'_> {
         };
         match secret {
             Ok(secret) => read(&secret).or_else(|| {
-                let found = format!("{} characters that are not a key", secret.trim().chars().count());
+                let length = count_of(secret.trim().chars().count(), "character");
+                let found = format!("{length}, which is no key");
                 node.report.error(&node.place, found, allowed);
                 None
             }),

@@ -78,19 +78,39 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// As displayed, without the word for its severity: for where that is said already.
+    pub fn sentence(&self) -> String {
+        Told { problem: self, severity: false }.to_string()
+    }
+}
+
+/// How a problem is written.
+struct Told<'a> {
+    problem: &'a Problem,
+    severity: bool,
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if let Some((line, column)) = self.position {
+        Told { problem: self, severity: true }.fmt(f)
+    }
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { file, position, field, found, allowed, severity } = self.problem;
+        write!(f, "{}:", file.display())?;
+        if let Some((line, column)) = position {
             write!(f, "{line}:{column}:")?;
         }
-        if self.severity == Severity::Warning {
+        if self.severity && *severity == Severity::Warning {
             f.write_str(" warning:")?;
         }
-        if !self.field.is_empty() {
-            write!(f, " {}:", self.field)?;
+        if !field.is_empty() {
+            write!(f, " {field}:")?;
         }
-        write!(f, " found {}, allowed {}", self.found, self.allowed)
+        write!(f, " found {found}, allowed {allowed}")
     }
 }
 

@@ -15,7 +15,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Writes a duration in the largest unit that holds it exactly; what is below a microsecond is lost.
-pub(super) fn format_duration(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let micros = duration.as_micros();
     if micros == 0 {
         return "0s".to_owned();

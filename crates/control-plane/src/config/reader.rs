@@ -167,6 +167,8 @@ impl<'a> Section<'a> {
     /// this version does not serve them.
     pub(super) fn finish(mut self, later: &[&'static str]) {
         self.known.sort_unstable();
+        // A kind of section is asked for more than once.
+        self.known.dedup();
         for (key, _) in self.table {
             let word = key.get_ref().as_ref();
             let place = Place { offset: self.base + key.span().start, field: join(&self.place.field, word) };

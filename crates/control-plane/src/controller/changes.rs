@@ -1,23 +1,30 @@
 //! What is different between two configurations, in words, and how many slots of each table move.
 //!
 //! In: two configurations, and both compiled. Out: sentences for `config diff` and for a reload's answer.
+//! Rooms: `keys` (a section key by key), `settings` (what waits for a start), `checks` (those and encapsulations).
 //! Not here: secrets. That the hash key changed is said, not what it was.
 
+mod checks;
+mod keys;
+mod settings;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::Arc;
 
-use maglev_hash::disruption;
+use maglev_hash::{Disruption, disruption};
+
+pub use self::settings::Running;
 
 use crate::compile::{Index, service_name};
-use crate::config::{Config, Limits, Machine, Member, Pool, Service, SourceList, Vip};
+use crate::config::{Config, Hash, Limits, Machine, Member, Pool, Service, SourceList, Vip, format_duration};
+use crate::words::{count, count_of};
 
 /// What is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// One sentence each, in the order of the file's sections.
     pub sentences: Vec<String>,
-    /// Sections whose change takes effect at the next start.
+    /// What the new one says and only a start brings, such as `io.batch: 64 -> 32`: from what runs to what is configured.
     pub needs_restart: Vec<String>,
 }
 
@@ -30,19 +37,30 @@ pub struct Side<'a> {
     pub index: &'a Index,
 }
 
-/// Compares `old` with `new` for one machine.
+/// Compares `old` with `new` for one machine, on which `running` was started.
 ///
 /// # Cost
 /// Two loads a slot of each table that is another.
 #[must_use]
-pub fn changes(old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
-    let mut changes = Changes::default();
+pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
+    let mut changes = Changes { needs_restart: running.pending(new.config, machine), ..Changes::default() };
     cluster(&mut changes, old.config, new.config);
-    restarts(&mut changes, old.config, new.config, machine);
+    restarts(&mut changes, running, [old.config, new.config], machine);
+    own_addresses(&mut changes, old.config, new.config, machine);
     vips(&mut changes, old.config, new.config, machine);
+    checks::definitions(&mut changes, old.config, new.config);
     pools(&mut changes, old.config, new.config);
     tables(&mut changes, old.index, new.index);
+    if changes.sentences.is_empty() {
+        elsewhere(&mut changes, old.config, new.config);
+    }
     changes
+}
+
+/// Whether `new` is `old`, text and files included: then its number stays.
+#[must_use]
+pub fn is_same(old: &Config, new: &Config) -> bool {
+    old.sources() == new.sources() && old == new
 }
 
 impl Changes {
@@ -52,7 +70,7 @@ impl Changes {
 
     fn differ<T: PartialEq>(&mut self, what: &str, old: &T, new: &T, show: impl Fn(&T) -> String) {
         if old != new {
-            self.say(format!("{what}: {} becomes {}", show(old), show(new)));
+            self.say(format!("{what}: {} -> {}", show(old), show(new)));
         }
     }
 }
@@ -64,22 +82,35 @@ fn cluster(changes: &mut Changes, old: &Config, new: &Config) {
         changes.say("cluster.hash_key_file: another key: all tables change, and the connection tables are of no more use");
     }
     changes.differ("cluster.table_size", &old.table_size(), &new.table_size(), u32::to_string);
-    changes.differ("cluster.drain_time", &old.drain_time(), &new.drain_time(), |time| format!("{time:?}"));
+    changes.differ("cluster.drain_time", &old.drain_time(), &new.drain_time(), |time| format_duration(*time));
     changes.differ("cluster.watch", &old.watch(), &new.watch(), bool::to_string);
 }
 
-fn restarts(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
-    let interfaces = |config: &Config| config.machine(machine).map(|machine| machine.interfaces().to_vec());
-    let sections = [
-        ("io", old.io() != new.io()),
-        ("log", old.log() != new.log()),
-        ("admin", old.admin() != new.admin()),
-        ("cluster.flow_timeouts", old.cluster().flow_timeouts() != new.cluster().flow_timeouts()),
-        ("machine.interfaces", interfaces(old) != interfaces(new)),
-    ];
-    for (section, _) in sections.iter().filter(|(_, changed)| *changed) {
-        changes.say(format!("{section}: takes effect at the next start"));
-        changes.needs_restart.push((*section).to_owned());
+/// A key that goes back to what runs waits for nothing.
+fn restarts(changes: &mut Changes, running: &Running, [old, new]: [&Config; 2], machine: &str) {
+    let (old, new) = (Running::of(old, machine), Running::of(new, machine));
+    let waiting = running.differing(&new);
+    for difference in old.differing(&new) {
+        let waits = waiting.iter().any(|other| other.key == difference.key);
+        let when = if waits { "takes effect at the next start" } else { "as it runs already" };
+        changes.say(format!("{} ({when})", difference.sentence()));
+    }
+}
+
+fn own_addresses(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
+    let of = |config: &Config| config.machine(machine).map(|machine| machine.addresses().to_vec());
+    changes.differ(&format!("machine.{machine}.addresses"), &of(old), &of(new), |addresses| {
+        let words: Vec<String> = addresses.iter().flatten().map(ToString::to_string).collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+    });
+}
+
+/// Something differs, and nothing of it is for this machine.
+fn elsewhere(changes: &mut Changes, old: &Config, new: &Config) {
+    if old != new {
+        changes.say("nothing for this machine: other machines and shards, or the order of entries");
+    } else if old.sources() != new.sources() {
+        changes.say("only the text: it says the same as before");
     }
 }
 
@@ -94,9 +125,11 @@ fn vips(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
         }
     }
     for (name, vip) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
-        changes.say(format!("vip {name}: added, with {} and {}", count(vip.addresses().len(), "address"), {
-            count(vip.services().len(), "service")
-        }));
+        changes.say(format!(
+            "vip {name}: added, with {} and {}",
+            count_of(vip.addresses().len(), "address"),
+            { count_of(vip.services().len(), "service") }
+        ));
     }
 }
 
@@ -134,7 +167,7 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
             ));
         }
         if service.hash() != next.hash() {
-            changes.say(format!("service {name}: hashed by {:?}, was {:?}", next.hash(), service.hash()));
+            changes.say(format!("service {name}: hash {} -> {}", hash(service), hash(next)));
         }
     }
     for (name, service) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
@@ -145,7 +178,7 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
 fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
     let (name, before, after) = (old.name(), old.guard(), new.guard());
     let show = |list: &Option<&SourceList>| {
-        list.map_or_else(|| "none".to_owned(), |list| count(list.len(), "prefix"))
+        list.map_or_else(|| "none".to_owned(), |list| count_of(list.len(), "prefix"))
     };
     for (what, from, to) in
         [("allow list", before.allow(), after.allow()), ("deny list", before.deny(), after.deny())]
@@ -159,6 +192,14 @@ fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
     changes.differ(&format!("vip {name}: limits"), &before.limits(), &after.limits(), Limits::to_string);
 }
 
+fn hash(service: &Service) -> &'static str {
+    match service.hash() {
+        Hash::FiveTuple => "5-tuple",
+        Hash::Addresses => "addresses",
+        Hash::Source => "source",
+    }
+}
+
 fn pools(changes: &mut Changes, old: &Config, new: &Config) {
     for pool in old.pools() {
         match new.pool(pool.name()) {
@@ -168,7 +209,11 @@ fn pools(changes: &mut Changes, old: &Config, new: &Config) {
         }
     }
     for pool in new.pools().iter().filter(|pool| old.pool(pool.name()).is_none()) {
-        changes.say(format!("pool {}: added, with {}", pool.name(), count(pool.members().len(), "backend")));
+        changes.say(format!(
+            "pool {}: added, with {}",
+            pool.name(),
+            count_of(pool.members().len(), "backend")
+        ));
     }
 }
 
@@ -184,41 +229,30 @@ fn one_pool(changes: &mut Changes, old: &Pool, new: &Pool) {
             continue;
         };
         let what = format!("pool {pool}: backend {name}");
-        one_member(changes, &what, member, next);
+        one_member(changes, old, &what, member, next);
     }
+    checks::uses(changes, old, new);
     for (name, member) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
         changes.say(format!("pool {pool}: backend {name} added, weight {}", member.weight()));
     }
     changes.differ(&format!("pool {pool}: fallback"), &old.fallback(), &new.fallback(), |fallback| {
-        fallback
-            .map_or("none".to_owned(), |f| format!("{} below {} (hold {:?})", f.pool(), f.below(), f.hold()))
+        fallback.map_or("none".to_owned(), |f| {
+            format!("{} below {} (hold {})", f.pool(), f.below(), format_duration(f.hold()))
+        })
     });
     changes.differ(&format!("pool {pool}: slow_start"), &old.slow_start(), &new.slow_start(), |time| {
-        time.map_or("off".to_owned(), |time| format!("{time:?}"))
+        time.map_or("off".to_owned(), format_duration)
     });
 }
 
-fn one_member(changes: &mut Changes, what: &str, old: &Member, new: &Member) {
-    let (before, after) = (old.backend().address(), new.backend().address());
-    changes.differ(&format!("{what}: address"), &before, &after, ToString::to_string);
+fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new: &Member) {
+    // Told where it is listed, and not again for each pool around that one.
+    if old.leaf() == pool.name() {
+        let (before, after) = (old.backend().address(), new.backend().address());
+        changes.differ(&format!("{what}: address"), &before, &after, ToString::to_string);
+    }
     changes.differ(&format!("{what}: weight"), &old.weight(), &new.weight(), ToString::to_string);
-    if old.leaf() != new.leaf() {
-        changes.say(format!("{what}: listed by pool {}, was by {}", new.leaf(), old.leaf()));
-    }
-    if old.encapsulation() != new.encapsulation() {
-        let (before, after) = (old.encapsulation().name(), new.encapsulation().name());
-        let same = if before == after { ", otherwise defined" } else { "" };
-        changes.say(format!("{what}: encapsulation {before} becomes {after}{same}"));
-    }
-    let names = |member: &Member| {
-        let names: Vec<&str> = member.checks().iter().map(|check| &**check.name()).collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-    };
-    if old.checks() != new.checks() {
-        let (before, after) = (names(old), names(new));
-        let same = if before == after { ", otherwise defined" } else { "" };
-        changes.say(format!("{what}: checks {before} become {after}{same}"));
-    }
+    changes.differ(&format!("{what}: listed by pool"), &old.leaf(), &new.leaf(), ToString::to_string);
 }
 
 fn tables(changes: &mut Changes, old: &Index, new: &Index) {
@@ -230,28 +264,31 @@ fn tables(changes: &mut Changes, old: &Index, new: &Index) {
         }
         let pool = &after.name;
         match disruption(from, to) {
-            Ok(counted) if counted.changed() > 0 => changes.say(format!(
-                "pool {pool}: {} of {} slots move ({:.2} %): {} from backends that went, {} to new ones, {} by weights, {} \
-                 besides",
-                counted.changed(),
-                to.size(),
-                f64::from(counted.changed()) * 100.0 / f64::from(to.size()),
-                counted.backend_gone,
-                counted.backend_new,
-                counted.weight_changed,
-                counted.moved_needlessly
-            )),
+            Ok(counted) if counted.changed() > 0 => {
+                changes.say(format!("pool {pool}: {}", moved(&counted, to.size())));
+            }
             Ok(_) => {}
             Err(sizes) => changes.say(format!("pool {pool}: {sizes}: every flow may move")),
         }
     }
 }
 
-fn count(number: usize, what: impl Display) -> String {
-    let plural = match number {
-        1 => "",
-        _ if what.to_string().ends_with(['s', 'x']) => "es",
-        _ => "s",
-    };
-    format!("{number} {what}{plural}")
+/// How much of a table goes to other backends, and why.
+fn moved(counted: &Disruption, size: u32) -> String {
+    let why: Vec<String> = [
+        (counted.backend_gone, "because their backend is gone"),
+        (counted.backend_new, "to backends that are new"),
+        (counted.weight_changed, "because weights changed"),
+        (
+            counted.moved_needlessly,
+            "between backends that stay as they were (Maglev keeps shares even at this price)",
+        ),
+    ]
+    .into_iter()
+    .filter(|(slots, _)| *slots > 0)
+    .map(|(slots, why)| format!("{slots} {why}"))
+    .collect();
+    let share = f64::from(counted.changed()) * 100.0 / f64::from(size);
+    let of = count(size, "table slot");
+    format!("{} of {of} get another backend ({share:.2} %): {}", counted.changed(), why.join(", "))
 }

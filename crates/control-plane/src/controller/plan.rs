@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::compile::Index;
-use crate::config::{Config, Machine, Member, Via};
+use crate::config::{Config, Machine, Member, Via, Vip};
 use crate::health::engine::{HealthState, TargetKey, ThroughKey, Watched};
 use crate::slots::SlotKey;
 use crate::standing::Verdict;
@@ -19,11 +19,13 @@ use crate::standing::Verdict;
 pub(super) struct Plan {
     by_membership: HashMap<SlotKey, Vec<TargetKey>>,
     by_target: HashMap<TargetKey, Vec<SlotKey>>,
+    /// The VIPs that lead to a pool, by its own service or as a fallback.
+    vips: HashMap<Arc<str>, Vec<Arc<str>>>,
 }
 
 impl Plan {
     pub(super) fn new(config: &Config, machine: &Machine) -> Self {
-        let mut plan = Self::default();
+        let mut plan = Self { vips: vips_by_pool(config, machine), ..Self::default() };
         for (leaf_member, vips) in memberships(config, machine) {
             let (key, member) = leaf_member;
             let targets = targets(member, &vips, machine);
@@ -45,6 +47,11 @@ impl Plan {
     /// The targets of a membership.
     pub(super) fn targets_of(&self, key: &SlotKey) -> &[TargetKey] {
         self.by_membership.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// The VIPs that lead to a pool.
+    pub(super) fn vips_of(&self, pool: &str) -> &[Arc<str>] {
+        self.vips.get(pool).map_or(&[], Vec::as_slice)
     }
 
     /// Memberships that have a check.
@@ -86,18 +93,37 @@ impl Plan {
     }
 }
 
+/// The pools that a VIP leads to: of its services, and their fallbacks.
+fn pools_of<'a>(config: &'a Config, vip: &'a Vip) -> BTreeSet<&'a str> {
+    let mut pools = BTreeSet::new();
+    for service in vip.services() {
+        let mut next = Some(&**service.pool().name());
+        let mut seen = BTreeSet::new();
+        while let Some(name) = next.filter(|name| seen.insert(*name)) {
+            pools.insert(name);
+            let fallback = config.pool(name).and_then(|pool| pool.fallback());
+            next = fallback.map(|fallback| &**fallback.pool());
+        }
+    }
+    pools
+}
+
+fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc<str>>> {
+    let mut vips: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
+    for vip in config.vips_of(machine) {
+        for pool in pools_of(config, vip) {
+            vips.entry(Arc::from(pool)).or_default().push(Arc::clone(vip.name()));
+        }
+    }
+    vips
+}
+
 /// Each membership in reach with the addresses of the VIPs that lead to it.
 fn memberships<'a>(config: &'a Config, machine: &Machine) -> Vec<((SlotKey, &'a Member), BTreeSet<IpAddr>)> {
     let mut pools: HashMap<&str, BTreeSet<IpAddr>> = HashMap::new();
     for vip in config.vips_of(machine) {
-        for service in vip.services() {
-            let mut next = Some(&**service.pool().name());
-            let mut seen = BTreeSet::new();
-            while let Some(name) = next.filter(|name| seen.insert(*name)) {
-                pools.entry(name).or_default().extend(vip.addresses());
-                let fallback = config.pool(name).and_then(|pool| pool.fallback());
-                next = fallback.map(|fallback| &**fallback.pool());
-            }
+        for pool in pools_of(config, vip) {
+            pools.entry(pool).or_default().extend(vip.addresses());
         }
     }
     let mut found: HashMap<SlotKey, (&Member, BTreeSet<IpAddr>)> = HashMap::new();

@@ -37,9 +37,20 @@ use super::Dialer;
 #[derive(Clone, Debug)]
 pub enum Event {
     /// Verdicts that turned, all of one moment together.
-    Changed(Vec<(TargetKey, HealthState)>),
+    Changed(Vec<Turned>),
     /// This machine itself is at fault, as far as can be told: the last states stay. `false`: no longer.
     OwnFault(bool),
+}
+
+/// A verdict that turned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turned {
+    /// Of whom.
+    pub key: TargetKey,
+    /// To what.
+    pub state: HealthState,
+    /// Of one that is down: why the last attempt failed.
+    pub why: Option<String>,
 }
 
 /// The running scheduler. Dropping it ends its thread and every attempt.

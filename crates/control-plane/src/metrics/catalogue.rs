@@ -188,8 +188,8 @@ catalogue! {
 
     // Configuration.
     GENERATION: Gauge "generation" []
-        "Number of the configuration in force, counted from the start of the process; it moves at every reload that is \
-         taken, and at every other change of the published snapshot.";
+        "Number of the configuration in force, counted from the start of the process; it moves at every reload that \
+         changes something, and at every other change of the published snapshot.";
     CONFIG: Gauge "config_info" ["boot_id", "digest"]
         "Always 1: the labels are this start of the process and the first 12 hexadecimal digits of the configuration's \
          SHA-256, which must agree on all machines of a cluster.";

@@ -99,6 +99,7 @@ pub(crate) fn status() -> Status {
             message: "pool.web: no backend".into(),
         }),
         own_fault: Some("4 backends in 2 pools failed within 2 s, and none passed".into()),
+        needs_restart: vec!["io.batch: 64 -> 32".into()],
         warnings: vec!["MTU of eth0 is 1500".into()],
     }
 }
@@ -244,7 +245,7 @@ fn report() -> ReloadReport {
         generation: 8,
         took_ms: 12.5,
         changed: vec!["backend b3 comes into pool web".into()],
-        needs_restart: vec!["io".into()],
+        needs_restart: vec!["io.batch: 64 -> 32".into()],
         warnings: vec!["pool.web: no check".into()],
     }
 }
@@ -263,23 +264,26 @@ fn put(text: &str, if_match: Option<&str>) -> Result<ReloadReport, Refusal> {
             found: "a key".into(),
             allowed: "schema".into(),
         };
-        let whole = ProblemView { line: None, column: None, ..problem.clone() };
+        let whole = ProblemView { line: None, column: None, field: String::new(), ..problem.clone() };
         let mut refusal = Refusal::new(RefusalKind::Invalid, "2 problems");
         refusal.problems = vec![problem, whole];
         return Err(refusal);
     }
+    if text == SAME {
+        return Ok(ReloadReport { generation: 7, changed: Vec::new(), ..report() });
+    }
     Ok(report())
 }
+
+/// What is in force.
+const SAME: &str = "schema = 1\n";
 
 fn config() -> ConfigView {
     ConfigView {
         etag: entity_tag("b00t", 7),
         sha256: "0".repeat(64),
         source: ConfigSource::File,
-        files: vec![ConfigText {
-            path: "/etc/sluicegate/sluicegate.toml".into(),
-            text: "schema = 1\n".into(),
-        }],
+        files: vec![ConfigText { path: "/etc/sluicegate/sluicegate.toml".into(), text: SAME.into() }],
     }
 }
 

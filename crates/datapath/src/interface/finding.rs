@@ -12,6 +12,8 @@ pub enum Severity {
     Error,
     /// It flows, and an operator should know.
     Warn,
+    /// Nothing is wrong: it could be faster.
+    Advice,
 }
 
 /// One thing that is wrong.
@@ -43,6 +45,12 @@ impl Finding {
     #[must_use]
     pub fn warning(id: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { severity: Severity::Warn, ..Self::error(id, what, why) }
+    }
+
+    /// Nothing is wrong: it could be faster.
+    #[must_use]
+    pub fn advice(id: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { severity: Severity::Advice, ..Self::error(id, what, why) }
     }
 
     /// The same with the command that mends it.

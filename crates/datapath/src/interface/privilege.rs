@@ -58,7 +58,9 @@ fn missing(needed: &Needed) -> Finding {
     let what = format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose);
     let finding = match needed.severity {
         Severity::Error => Finding::error("capability", what, "the balancer does not start without it"),
-        Severity::Warn => Finding::warning("capability", what, "some kernels do not let it start without"),
+        Severity::Warn | Severity::Advice => {
+            Finding::warning("capability", what, "some kernels do not let it start without")
+        }
     };
     finding.hint(format!("run as root, or under systemd with AmbientCapabilities={capability}"))
 }

@@ -18,6 +18,7 @@ fn sound(driver: &str) -> Interface {
         features: Features::default(),
         master: None,
         xdp_program: None,
+        xdp_program_name: None,
     }
 }
 
@@ -35,6 +36,9 @@ const ROWS: &[Row] = &[
     ("ixgbe", |i| i.master = slave_of("team"), &[(Severity::Error, "slave of the team up0", "name up0 as the interface")]),
     ("ixgbe", |i| i.master = slave_of("bridge"), &[]),
     ("ixgbe", |i| i.xdp_program = Some(42), &[(Severity::Error, "XDP program, id 42", "ip link set dev eth0 xdp off")]),
+    ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("other".into()); }, &[(Severity::Error, "id 42, called \"other\"", "ip link set dev eth0 xdp off")]),
+    ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("steer".into()); }, &[(Severity::Error, "that of a `sluicegate run` which runs", "end that process first")]),
+    ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("decap".into()); }, &[(Severity::Error, "that of a `sluicegate decap` which runs", "end that process first")]),
     ("ixgbe", |i| i.mtu_bytes = 1_707, &[]),
     ("ixgbe", |i| i.mtu_bytes = 1_708, &[(Severity::Error, "MTU of 1708 bytes, a UMEM frame holds packets of up to 1707", "ip link set dev eth0 mtu 1707")]),
     ("ixgbe", |i| i.features.lro = true, &[(Severity::Error, "LRO on", "ethtool -K eth0 lro off")]),

@@ -40,6 +40,42 @@ fn each_reason_has_its_packet() {
     dropped(&mut bed, &large, DropReason::TooBig);
 }
 
+/// `where` says by the snapshot what a thread does with the packet.
+#[test]
+fn what_is_decided_of_icmp_is_what_is_done_with_it() {
+    let mut bed = Bed::new(parts(gre_slots(1), &[1]));
+    let snapshot = Snapshot::new(parts(gre_slots(1), &[1])).unwrap();
+    let decided = |destination: &str, protocol: u8| {
+        let source = if destination.contains(':') { "2001:db8::7" } else { "198.51.100.7" };
+        snapshot.decide(&Flow::new((ip(source), 0), (ip(destination), 0), protocol).unwrap())
+    };
+    let echo = |icmp: etherparse::Icmpv4Type, destination: [u8; 4]| {
+        let mut frame = Vec::new();
+        let builder =
+            etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([198, 51, 100, 7], destination, 9);
+        builder.icmpv4(icmp).write(&mut frame, b"x").unwrap();
+        frame
+    };
+    let header = etherparse::IcmpEchoHeader { id: 1, seq: 1 };
+    let request = etherparse::Icmpv4Type::EchoRequest(header);
+    assert_eq!(decided(VIP4, 1), Decision::Icmp { echo: true });
+    assert_eq!(bed.send(24, &echo(request.clone(), [203, 0, 113, 10])).0, Verdict::Reply);
+    let answer = etherparse::Icmpv4Type::EchoReply(header);
+    assert_eq!(bed.send(24, &echo(answer, [203, 0, 113, 10])).0, Verdict::Drop(DropReason::Icmp));
+    assert_eq!(decided("203.0.113.99", 1), Decision::NoVip);
+    assert_eq!(bed.send(24, &echo(request.clone(), [203, 0, 113, 99])).0, Verdict::Drop(DropReason::NoVip));
+    // The other family's ICMP is nobody's.
+    let mut strange = echo(request, [203, 0, 113, 10]);
+    strange[14 + 9] = 58;
+    let mut ip4 = etherparse::Ipv4Header::from_slice(&strange[14..]).unwrap().0;
+    ip4.header_checksum = ip4.calc_header_checksum();
+    strange[14..34].copy_from_slice(&ip4.to_bytes());
+    assert_eq!(decided(VIP4, 58), Decision::Icmp { echo: false });
+    assert_eq!(bed.send(24, &strange).0, Verdict::Drop(DropReason::Icmp));
+    assert_eq!(decided(VIP6, 58), Decision::Icmp { echo: true });
+    assert_eq!(decided(VIP6, 1), Decision::Icmp { echo: false });
+}
+
 #[test]
 fn a_packet_that_just_fits_the_mtu_is_sent() {
     let mut bed = Bed::new(parts(gre_slots(1), &[1]));

@@ -2,6 +2,7 @@
 //!
 //! In: [`Facts`]. Out: [`Finding`]s. Invariant: functions of the facts alone.
 
+use control_plane::words::{count, count_of};
 use datapath::interface::{Finding, Interface};
 
 use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};
@@ -97,7 +98,7 @@ fn huge_pages(facts: &Facts) -> Option<Finding> {
         let why = format!(
             "each packet thread's connection table of {mebibytes} MiB lies in small pages, and a look-up may miss the TLB"
         );
-        Finding::warning("huge-pages", what, why)
+        Finding::advice("huge-pages", what, why)
             .command("echo always > /sys/kernel/mm/transparent_hugepage/enabled")
     })
 }
@@ -151,7 +152,9 @@ fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Op
     let (threads, cpus) = (facts.sockets_on(interface), facts.host.cpus.len());
     (cpus > 0 && threads as usize > cpus).then(|| {
         let name = &interface.name;
-        let what = format!("{name} gets {threads} packet threads, and there are {cpus} processors for them");
+        let there = if cpus == 1 { "there is" } else { "there are" };
+        let (threads, room) = (count(threads, "packet thread"), count_of(cpus, "processor"));
+        let what = format!("{name} gets {threads}, and {there} {room} for them");
         let finding =
             Finding::warning("threads-shared", what, "threads that share one delay each other's packets");
         let finding = finding.command(format!("ethtool -L {name} {channels}"));

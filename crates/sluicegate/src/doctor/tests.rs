@@ -60,6 +60,7 @@ fn nic() -> Nic {
         features: Features::default(),
         master: None,
         xdp_program: None,
+        xdp_program_name: None,
     };
     let hardware = Hardware {
         xdp: XdpSupport { native: Some(true), redirect: Some(true), zero_copy: Some(true) },
@@ -126,6 +127,7 @@ fn own(address: &str, prefix_length: u8, interface: &str) -> Option<OwnAddress> 
 
 const ERROR: Severity = Severity::Error;
 const WARN: Severity = Severity::Warn;
+const ADVICE: Severity = Severity::Advice;
 
 /// What is changed about a sound machine, and what is then found: name, level, part of what is said, the whole command;
 /// an empty command: none.
@@ -153,6 +155,17 @@ fn a_sound_machine_has_no_findings() {
 }
 
 #[test]
+fn advice_is_for_the_doctor_and_not_for_each_start() {
+    let mut facts = sound();
+    facts.host.huge_pages = Some("madvise".into());
+    facts.host.bpf_jit = Some(0);
+    let ids = |found: Vec<Finding>| found.iter().map(|finding| finding.id).collect::<Vec<_>>();
+    assert_eq!(ids(judge(&facts)), ["bpf-jit", "huge-pages"]);
+    assert_eq!(ids(super::judge_at_start(&facts)), ["bpf-jit"]);
+    assert!(super::is_well(&judge(&facts)), "neither a warning nor advice is an error");
+}
+
+#[test]
 fn faults_of_the_machine() {
     #[rustfmt::skip]
     check(&[
@@ -172,9 +185,9 @@ fn faults_of_the_machine() {
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); }, &[]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = None; }, &[]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some((32 << 20) - 1); }, &[("memlock", ERROR, "32768 KiB", "ulimit -l unlimited")]),
-        (|f| f.host.huge_pages = Some("madvise".into()), &[("huge-pages", WARN, "on `madvise`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
+        (|f| f.host.huge_pages = Some("madvise".into()), &[("huge-pages", ADVICE, "on `madvise`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
         (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_071; }, &[]),
-        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_072; }, &[("huge-pages", WARN, "on `never`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
+        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_072; }, &[("huge-pages", ADVICE, "on `never`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
         (|f| f.host.huge_pages = None, &[]),
         (|f| f.host.clock_is_synchronised = Some(false), &[("clock", WARN, "clock", "timedatectl set-ntp true")]),
         (|f| f.host.clock_is_synchronised = None, &[]),

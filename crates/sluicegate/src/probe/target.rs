@@ -47,7 +47,9 @@ impl Trust {
 
     fn tls(&self, name: &str) -> Result<Tls, String> {
         self.0.clone().ok_or_else(|| {
-            format!("{name}: whose certificate is to be believed? Give --ca FILE, or --insecure for any")
+            format!(
+                "{name}: say whose certificate is to be believed: --ca FILE for a CA's, --insecure for any"
+            )
         })
     }
 }
@@ -89,7 +91,9 @@ impl FromStr for Url {
             Scheme::Memcached => Some(11_211),
             Scheme::Tcp | Scheme::Grpc | Scheme::Grpcs => None,
         };
-        let port = port.or(usual).ok_or("a port is missing: ADDRESS:PORT")?;
+        let port = port
+            .or(usual)
+            .ok_or("tcp, grpc and grpcs have no usual port: give one, such as tcp://203.0.113.1:80")?;
         let url = Self { scheme, address, port, rest: rest.into() };
         // What a scheme's rest may be does not depend on trust.
         url.kind(&Trust::new(None, true), None).map(|_| url)
@@ -158,8 +162,12 @@ impl Url {
 
 /// `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]`, `[2001:db8::1]:80`.
 fn read_authority(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    let wrong =
-        || format!("{text:?} is no address: 192.0.2.1, 192.0.2.1:80, [2001:db8::1] or [2001:db8::1]:80");
+    let wrong = || {
+        format!(
+            "{text:?} is no address, and names of hosts are not looked up: give the VIP as 203.0.113.1, 203.0.113.1:80, \
+             [2001:db8::1] or [2001:db8::1]:80, and a name by --host"
+        )
+    };
     let (address, port): (IpAddr, &str) = if let Some(rest) = text.strip_prefix('[') {
         let (address, port) = rest.split_once(']').ok_or_else(wrong)?;
         (address.parse::<Ipv6Addr>().map_err(|_| wrong())?.into(), port)
@@ -301,9 +309,9 @@ const RECORDS: [(&str, DnsRecord); 5] = [
     ("SOA", DnsRecord::Soa),
     ("NS", DnsRecord::Ns),
 ];
-const SCHEMES: &str =
-    "a target starts with tcp://, http://, https://, grpc://, grpcs://, dns:// or memcached://";
-const NO_PATH: &str = "nothing may follow the port here";
+const SCHEMES: &str = "a target is a URL that starts with tcp://, http://, https://, grpc://, grpcs://, dns:// or memcached://, such as \
+     tcp://203.0.113.1:80";
+const NO_PATH: &str = "a tcp or memcached target ends with its port, such as tcp://203.0.113.1:80";
 
 #[cfg(test)]
 mod tests;

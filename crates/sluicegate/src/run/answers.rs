@@ -181,7 +181,6 @@ impl Balancer {
         if says.is_some() {
             self.ordered.insert(whom.clone(), Instant::now());
         }
-        tracing::info!(backend = %whom.0, pool = ?whom.1, ?action, "an operator's order");
         let next = self.controller.order(whom.clone(), says, &snapshot, self.origin.elapsed());
         if let Ok(Some(next)) = next {
             self.publish_states(next);
@@ -260,6 +259,7 @@ impl Balancer {
             overrides: self.controller.standing().overrides.iter().filter_map(override_row).collect(),
             last_reload: self.reloads.last.clone(),
             own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
+            needs_restart: self.running.pending(config, self.controller.machine()),
             warnings: self.warnings.iter().chain(&self.tunnel_fault).cloned().collect(),
         }
     }

@@ -238,6 +238,8 @@ fn where_row(said: &WhereAnswer, snapshot: &Snapshot, index: &Index) -> WhereRow
     let (verdict, service, hash, selection) = match said.decision {
         Decision::NoVip => ("no_vip", None, None, None),
         Decision::Refused { service, reason } => (reason.name(), Some(service), None, None),
+        Decision::Icmp { echo: true } => ("reply", None, None, None),
+        Decision::Icmp { echo: false } => ("icmp", None, None, None),
         Decision::NoBackend { service, hash } => ("no_backend", Some(service), Some(hash), None),
         Decision::Chosen { service, hash, selection } => {
             ("forward", Some(service), Some(hash), Some(selection))

@@ -15,6 +15,7 @@ use control_plane::admin::view::{
 };
 use control_plane::compile::destinations;
 use control_plane::config::{self, Config, Problems};
+use control_plane::words::count_of;
 
 use super::next_hops::{NextHops, next_hops};
 
@@ -123,11 +124,16 @@ impl Reloads {
         let Some(reload) = self.current.take() else { return };
         let took_ms = reload.took().as_secs_f64() * 1e3;
         let message = match &outcome {
-            Ok(report) if report.changed.is_empty() => "nothing has changed".to_owned(),
-            Ok(report) => format!("{} changes", report.changed.len()),
+            Ok(report) if report.changed.is_empty() => "nothing changed".to_owned(),
+            Ok(report) => count_of(report.changed.len(), "change"),
             Err(refusal) => refusal.message.clone(),
         };
         match &outcome {
+            Ok(report) if report.changed.is_empty() => tracing::info!(
+                generation = report.generation,
+                why = reload.why,
+                "read again: nothing changed, the generation keeps its number"
+            ),
             Ok(report) => tracing::info!(
                 generation = report.generation,
                 why = reload.why,
@@ -146,7 +152,11 @@ impl Reloads {
             }
         }
         let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let kind = if outcome.is_ok() { ReloadOutcome::Published } else { ReloadOutcome::Refused };
+        let kind = match &outcome {
+            Ok(report) if report.changed.is_empty() => ReloadOutcome::Unchanged,
+            Ok(_) => ReloadOutcome::Published,
+            Err(_) => ReloadOutcome::Refused,
+        };
         self.last = Some(LastReload { unix_seconds, outcome: kind, took_ms, message });
         if let Some(answer) = reload.answer {
             let _ = answer.send(outcome); // an asker who has gone needs no answer
@@ -209,3 +219,29 @@ fn fits_the_filter(config: &Config, max_vips: u32) -> Result<(), Refusal> {
 /// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.
 const NEW_NEXT_HOPS: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_that_changes_nothing_is_told_as_such_and_moves_the_time() {
+        let mut reloads = Reloads::default();
+        let mut end = |changed: &[&str]| {
+            reloads.ask(Origin::Here("SIGHUP"));
+            assert_eq!(reloads.begin(), Some(None));
+            let changed = changed.iter().map(|&change| change.to_owned()).collect();
+            reloads.end(Ok(ReloadReport { changed, ..ReloadReport::default() }));
+            reloads.last.clone().unwrap()
+        };
+        let nothing = end(&[]);
+        assert_eq!(
+            (nothing.outcome, nothing.message.as_str()),
+            (ReloadOutcome::Unchanged, "nothing changed")
+        );
+        assert!(nothing.unix_seconds > 0, "it ended some time");
+        let one = end(&["a"]);
+        assert_eq!((one.outcome, one.message.as_str()), (ReloadOutcome::Published, "1 change"));
+        assert_eq!(end(&["a", "b"]).message, "2 changes");
+    }
+}

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use control_plane::admin::command::Answer;
 use control_plane::admin::view::{BackendRow, ConfigSource, HealthView, Refusal, RefusalKind, ReloadReport};
 use control_plane::compile::{CompileError, Index, refresh_next_hops};
-use control_plane::config::Config;
-use control_plane::controller::{Changes, Done, Side, changes};
+use control_plane::config::{Config, Problem, Problems};
+use control_plane::controller::{Changes, Done, Side, changes, is_same};
 use control_plane::health::engine::TargetReport;
 use forwarder::Snapshot;
 
@@ -80,7 +80,9 @@ impl Balancer {
             Finished::Loaded(loaded) => match *loaded {
                 Ok(mut loaded) => {
                     Arc::make_mut(&mut self.next_hops).next_hops.extend(loaded.next_hops.drain());
-                    if let Some(reload) = self.reloads.current() {
+                    if is_same(self.controller.config(), &loaded.config) {
+                        self.keep_configuration(&loaded);
+                    } else if let Some(reload) = self.reloads.current() {
                         reload.loaded = Some(loaded);
                     }
                 }
@@ -116,8 +118,7 @@ impl Balancer {
         }
         let Some(reload) = self.reloads.current() else { return };
         reload.is_live();
-        let warnings =
-            reload.loaded.take().map(|loaded| loaded.warnings.iter().map(ToString::to_string).collect());
+        let warnings = reload.loaded.take().map(|loaded| sentences(&loaded.warnings));
         let (source, config) = (reload.source, Arc::clone(self.controller.config()));
         self.tell_changes(before, old);
         self.watch();
@@ -130,28 +131,50 @@ impl Balancer {
         if self.source == ConfigSource::Api && source == ConfigSource::File {
             tracing::warn!("the file has replaced a configuration that came by the API");
         }
-        self.source = source;
-        if source == ConfigSource::File {
-            self.file_sources = config.sources().to_vec();
-        }
+        self.comes_from(source);
         if let Err(error) = FileWatch::follow(&mut self.files, &config) {
             tracing::warn!(%error, "changes of the file are not watched");
         }
+    }
+
+    fn comes_from(&mut self, source: ConfigSource) {
+        self.source = source;
+        if source == ConfigSource::File {
+            self.file_sources = self.controller.config().sources().to_vec();
+        }
+    }
+
+    /// What was read is what is in force: the generation keeps its number, and nobody who holds its tag is turned away.
+    fn keep_configuration(&mut self, loaded: &Loaded) {
+        let Some(reload) = self.reloads.current() else { return };
+        reload.is_live();
+        let (source, took) = (reload.source, reload.took());
+        self.comes_from(source);
+        self.warnings = sentences(&loaded.warnings);
+        self.end_reload(Ok(ReloadReport {
+            generation: self.controller.generation().0,
+            took_ms: took.as_secs_f64() * 1e3,
+            changed: Vec::new(),
+            needs_restart: self.running.pending(self.controller.config(), self.controller.machine()),
+            warnings: self.warnings.clone(),
+        }));
     }
 
     /// What is different is told once it is counted: two loads a slot of each table, elsewhere.
     pub(super) fn tell_changes(&self, before: Arc<Config>, old: Arc<Index>) {
         let (after, new) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
         let (machine, done) = (self.controller.machine().to_owned(), self.finished.0.clone());
+        let running = self.running.clone();
         tokio::task::spawn_blocking(move || {
             let (old, new) = (Side { config: &before, index: &old }, Side { config: &after, index: &new });
-            let _ = done.send(Finished::Told(changes(old, new, &machine))); // nobody listens: the balancer has ended
+            let told = changes(&running, old, new, &machine);
+            let _ = done.send(Finished::Told(told)); // nobody listens: the balancer has ended
         });
     }
 
     pub(super) fn take_changes(&mut self, told: Changes) {
-        for section in &told.needs_restart {
-            tracing::warn!(%section, "this change takes effect at the next start");
+        for setting in &told.needs_restart {
+            tracing::warn!("takes effect at the next start: {setting}");
         }
         let took = self.reloads.current().map(|reload| reload.took()).unwrap_or_default();
         self.end_reload(Ok(ReloadReport {
@@ -207,6 +230,11 @@ impl Balancer {
             }
         }
     }
+}
+
+/// For where it is said already that these are warnings.
+pub(super) fn sentences(warnings: &Problems) -> Vec<String> {
+    warnings.iter().map(Problem::sentence).collect()
 }
 
 fn cannot(error: &CompileError) -> Refusal {

@@ -65,7 +65,8 @@ pub struct WhereRow {
     pub generation: u64,
     /// The flow in its connection table; it goes before the choice while its backend serves or drains.
     pub tracked: Option<FlowRow>,
-    /// `forward`, `no_vip`, `not_allowed`, `denied` or `no_backend`.
+    /// `forward`, `no_vip`, `not_allowed`, `denied` or `no_backend`; for ICMP `reply` (an echo request is answered in place, all else of ICMP is
+    /// dropped as `icmp`) or `icmp` (dropped, whatever it is).
     pub verdict: String,
     /// The service that it matches.
     pub service: Option<String>,

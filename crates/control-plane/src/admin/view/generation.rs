@@ -9,9 +9,9 @@ pub struct ReloadReport {
     pub generation: u64,
     /// From the start to the store.
     pub took_ms: f64,
-    /// What is different, one sentence each; empty: nothing.
+    /// What is different, one sentence each; empty: nothing, and the generation keeps its number.
     pub changed: Vec<String>,
-    /// Sections whose change takes effect at the next start.
+    /// What is configured and only a restart brings, such as `io.batch: 64 -> 32`; what an earlier reload brought included.
     pub needs_restart: Vec<String>,
     /// Warnings of the file, and others; one sentence each.
     pub warnings: Vec<String>,

@@ -53,6 +53,8 @@ pub struct Status {
     pub last_reload: Option<LastReload>,
     /// Why the health checks' verdicts are held for this machine's own fault; null: they are not.
     pub own_fault: Option<String>,
+    /// What is configured and only a restart brings, such as `io.batch: 64 -> 32`: from what runs to what is configured.
+    pub needs_restart: Vec<String>,
     /// What an operator should know, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -134,6 +136,8 @@ pub struct LastReload {
 pub enum ReloadOutcome {
     /// A new generation is in force.
     Published,
+    /// Nothing was different: the generation keeps its number.
+    Unchanged,
     /// The old one went on.
     Refused,
 }

@@ -120,7 +120,7 @@ fn a_wrong_certificate_or_key_is_a_problem_of_the_configuration() {
         folder.write(file, before, if file == "k.pem" { 0o600 } else { 0o644 });
     };
     refused("k.pem", PRIVATE, 0o640, "admin.tcp.key_file", "mode 0640, which others can read");
-    refused("k.pem", CERTIFICATE, 0o600, "admin.tcp.key_file", "characters that are not a key");
+    refused("k.pem", CERTIFICATE, 0o600, "admin.tcp.key_file", "characters, which is no key");
     refused("k.pem", "", 0o600, "admin.tcp.key_file", "a private key in PEM");
     refused("c.pem", PRIVATE, 0o644, "admin.tcp.certificate_file", "c.pem\": no certificate");
     refused(

@@ -67,7 +67,7 @@ fn fallbacks_are_checked() {
         (
             base,
             "encapsulation = \"t\"\nfallback = { pool = \"pp\", below = 2 }\nbackends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n[pool.pp]",
-            &[(13, "pool.p.fallback.pool", "below = 2 in a pool of 1 backends", "or the pool never serves")],
+            &[(13, "pool.p.fallback.pool", "below = 2 in a pool of 1 backend", "or the pool never serves")],
         ),
     ]);
 }

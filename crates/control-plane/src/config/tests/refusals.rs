@@ -31,7 +31,16 @@ fn keys_are_checked() {
             "zzz = 64",
             &[(8, "io.zzz", "an unknown key", "batch, flows_per_thread, frames_per_queue, ")],
         ),
-        ("[io]", "[oi]", &[(7, "oi", "unknown", "did you mean \"io\"?")]),
+        (
+            "[io]",
+            "[oi]",
+            &[(
+                7,
+                "oi",
+                "unknown",
+                "admin, check, cluster, encapsulation, include, io, log, machine, pool, schema, vip (did you mean \"io\"?)",
+            )],
+        ),
         (
             "name = \"c\"",
             "name = \"c\"\nhash_key = 1",

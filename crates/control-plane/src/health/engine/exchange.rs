@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::Event;
 use super::flights::{Ready, lock};
 use super::registry::Difference;
-use super::target::{HealthState, TargetKey, TargetReport, Watched};
+use super::target::{TargetReport, Watched};
+use super::{Event, Turned};
 
 /// A target as it is watched.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct Inbox {
 
 #[derive(Debug, Default)]
 struct Outbox {
-    turned: BTreeMap<u32, (TargetKey, HealthState)>,
+    turned: BTreeMap<u32, Turned>,
     own_fault: bool,
     /// What the reader was told last.
     told_fault: bool,
@@ -111,13 +111,9 @@ impl Exchange {
     }
 
     /// Tells the reader what turned.
-    pub(super) fn tell(
-        &self,
-        turned: impl Iterator<Item = (u32, TargetKey, HealthState)>,
-        own_fault: Option<bool>,
-    ) {
+    pub(super) fn tell(&self, turned: impl Iterator<Item = (u32, Turned)>, own_fault: Option<bool>) {
         let mut outbox = lock(&self.outbox);
-        outbox.turned.extend(turned.map(|(id, key, state)| (id, (key, state))));
+        outbox.turned.extend(turned);
         outbox.own_fault = own_fault.unwrap_or(outbox.own_fault);
         drop(outbox);
         self.news.notify_one();

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::target::{TargetReport, Watched};
+use super::target::{HealthState, TargetReport, Watched};
 use super::verdicts::Count;
 use crate::health::Failure;
 
@@ -55,6 +55,12 @@ impl Record {
     /// The verdict turned just now.
     pub(super) fn turn(&mut self) {
         (self.since, self.since_wall) = (Instant::now(), SystemTime::now());
+    }
+
+    /// Of one that is down: why the last attempt failed.
+    pub(super) fn why(&self, state: HealthState) -> Option<String> {
+        let failure = self.failure.as_ref().filter(|_| state == HealthState::Down);
+        failure.map(ToString::to_string)
     }
 
     /// What is known of the target.

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
 
-use super::Dialing;
 use super::exchange::{Exchange, Spec};
 use super::flights::Flights;
 use super::pace::Pace;
@@ -24,6 +23,7 @@ use super::record::Record;
 use super::target::TargetReport;
 use super::verdicts::{Changes, Outcome, Rules, Verdicts};
 use super::wheel::Wheel;
+use super::{Dialing, Turned};
 use crate::health::{Dialer, Failure, attempt};
 
 /// The loop's state; it runs as one task.
@@ -346,7 +346,8 @@ impl Runner {
             let keyed = changes.turned.into_iter().filter_map(|(id, state)| {
                 let target = targets[id as usize].as_mut()?;
                 target.record.turn();
-                Some((id, target.spec.watched.key.clone(), state))
+                let why = target.record.why(state);
+                Some((id, Turned { key: target.spec.watched.key.clone(), state, why }))
             });
             self.exchange.tell(keyed, changes.own_fault);
         }

@@ -60,7 +60,8 @@ async fn until(
             match events.recv().await.expect("the thread runs") {
                 Event::OwnFault(fault) => faults.push(fault),
                 Event::Changed(changes) => {
-                    for (key, state) in changes {
+                    for Turned { key, state, why } in changes {
+                        assert_eq!(why.is_some(), state == HealthState::Down, "{key:?}: {why:?}");
                         let CheckKind::Tcp(TcpCheck { port }) = key.check.kind else { panic!("{key:?}") };
                         known.insert(port, state);
                     }
@@ -256,15 +257,16 @@ fn a_reader_that_sleeps_is_told_the_latest_alone() {
     let exchange = Arc::new(Exchange::default());
     let mut events = Events(Arc::clone(&exchange));
     let key = tcp(1, "a", "p").key;
+    let turned = |state| Turned { key: key.clone(), state, why: None };
     for n in 0..1_001 {
         let state = if n % 2 == 0 { HealthState::Up } else { HealthState::Down };
-        exchange.tell(std::iter::once((7, key.clone(), state)), Some(n % 2 == 0));
+        exchange.tell(std::iter::once((7, turned(state))), Some(n % 2 == 0));
     }
     assert!(matches!(events.try_recv(), Some(Event::OwnFault(true))));
     let Some(Event::Changed(changed)) = events.try_recv() else { panic!("no change") };
-    assert_eq!(changed, [(key.clone(), HealthState::Up)]);
+    assert_eq!(changed, [turned(HealthState::Up)]);
     assert!(events.try_recv().is_none());
-    exchange.tell(std::iter::once((7, key, HealthState::Down)), None);
+    exchange.tell(std::iter::once((7, turned(HealthState::Down))), None);
     exchange.forget(7);
     assert!(events.try_recv().is_none());
 }

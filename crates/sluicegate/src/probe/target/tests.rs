@@ -36,14 +36,14 @@ fn what_is_no_url_is_refused_in_words() {
     let table = [
         ("203.0.113.10:80", "starts with tcp://"),
         ("ftp://203.0.113.10", "starts with tcp://"),
-        ("tcp://203.0.113.10", "a port is missing"),
+        ("tcp://203.0.113.10", "have no usual port"),
         ("tcp://www.example.org:80", "is no address"),
         ("tcp://2001:db8::1:80", "is no address"),
         ("tcp://[192.0.2.1]:80", "is no address"),
         ("tcp://[2001:db8::1:80", "is no address"),
         ("tcp://203.0.113.10:0", "is no address"),
         ("tcp://203.0.113.10:65536", "is no address"),
-        ("tcp://203.0.113.10:80/path", "nothing may follow"),
+        ("tcp://203.0.113.10:80/path", "ends with its port"),
         ("http://203.0.113.10/a b", "without space"),
         ("http://user@203.0.113.10/", "is no address"),
         ("dns://203.0.113.10", "a name is asked for"),
@@ -59,7 +59,9 @@ fn what_is_no_url_is_refused_in_words() {
 #[test]
 fn tls_without_a_ca_must_be_asked_for() {
     let url: Url = "https://203.0.113.10/".parse().unwrap();
-    assert!(url.target(&Trust::new(None, false), None).unwrap_err().contains("--ca FILE, or --insecure"));
+    assert!(
+        url.target(&Trust::new(None, false), None).unwrap_err().contains("--ca FILE for a CA's, --insecure")
+    );
     let tls = |trust: Trust| match url.target(&trust, Some("www.example.org")).unwrap().kind {
         CheckKind::Http(check) => (check.tls.unwrap(), check.host.unwrap().to_string()),
         other => panic!("{other:?}"),

@@ -1,0 +1,235 @@
+//! What two configurations differ in, in words: each thing once, from what to what, and what of it waits for a start.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control_plane::config::{Config, parse};
+use control_plane::controller::{Changes, Controller, Running, Side, changes, is_same};
+
+const FILE: &str = r#"
+[cluster]
+name = "test"
+hash_key_file = "hash.key"
+table_size = 65537
+[machine.lb1]
+addresses = ["192.0.2.1"]
+interfaces = ["eth0"]
+[machine.lb2]
+addresses = ["192.0.2.2"]
+interfaces = ["eth0"]
+[io]
+batch = 64
+[admin]
+socket = { path = "/run/a.sock" }
+[check.web]
+http = { port = 80, path = "/", headers = { X-Token = "secret-one" } }
+interval = "2s"
+[check.tcp]
+tcp = { port = 80 }
+[encapsulation.outer]
+kind = "gre"
+[pool.a]
+checks = ["web"]
+encapsulation = "outer"
+backends = [{ name = "a1", address = "198.18.1.1" }, { name = "a2", address = "198.18.1.2" }]
+[pool.b]
+backends = [{ name = "b1", address = "198.18.2.1" }]
+[pool.all]
+pools = [{ pool = "a" }, { pool = "b" }]
+[vip.v]
+addresses = ["203.0.113.1"]
+services = [{ ports = [80], protocol = "tcp", pool = "all" }, { ports = [81], protocol = "tcp", pool = "a" }]
+"#;
+
+fn config(text: &str) -> Arc<Config> {
+    let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+    match parse(text, Path::new("test.toml"), &secret) {
+        Ok((config, _)) => Arc::new(config),
+        Err(problems) => panic!("{problems}"),
+    }
+}
+
+/// What a reload from `old` to `new` says on a machine that was started with `running`.
+fn told(running: &str, old: &str, new: &str) -> Changes {
+    let running = Running::of(&config(running), "lb1");
+    let [(old, before), (new, after)] = [old, new].map(|text| {
+        let config = config(text);
+        let (controller, _) =
+            Controller::start(Arc::clone(&config), "lb1", Arc::default(), Duration::ZERO).unwrap();
+        (config, controller)
+    });
+    let side = |config, controller| Side { config, index: Controller::index(controller) };
+    changes(&running, side(&old, &before), side(&new, &after), "lb1")
+}
+
+fn with(pairs: &[(&str, &str)]) -> String {
+    pairs.iter().fold(FILE.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to)
+    })
+}
+
+#[test]
+fn a_check_is_told_once_and_key_by_key_however_many_backends_use_it() {
+    let new = with(&[
+        ("interval = \"2s\"", "interval = \"1s\"\nfall = 5"),
+        ("path = \"/\"", "path = \"/up\""),
+        ("secret-one", "secret-two"),
+    ]);
+    let said = told(FILE, FILE, &new).sentences;
+    assert_eq!(said.len(), 1, "{said:#?}");
+    for words in [
+        "check web: ",
+        "http.path \"/\" -> \"/up\"",
+        "interval 2s -> 1s",
+        "fall 3 -> 5",
+        "X-Token content changed",
+    ] {
+        assert!(said[0].contains(words), "{words}: {said:?}");
+    }
+    assert!(!said[0].contains("secret"), "a header may hold a password: {said:?}");
+    let kind =
+        with(&[("tcp = { port = 80 }", "dns = { name = \"x\" }"), ("[\"web\"]", "[\"web\", \"tcp\"]")]);
+    let old = with(&[("[\"web\"]", "[\"web\", \"tcp\"]")]);
+    assert_eq!(told(&old, &old, &kind).sentences, ["check tcp: kind tcp -> dns"]);
+}
+
+#[test]
+fn a_pool_that_gets_another_check_has_one_line_for_its_backends() {
+    let new = with(&[
+        ("[\"web\"]", "[\"web\", \"tcp\"]"),
+        ("encapsulation = \"outer\"", "encapsulation = \"ipip\""),
+    ]);
+    let said = told(FILE, FILE, &new).sentences;
+    assert_eq!(
+        said,
+        [
+            "pool a: checks web -> tcp, web for backends a1, a2",
+            "pool a: encapsulation outer -> ipip for backends a1, a2"
+        ],
+        "and none for the pool around it"
+    );
+    let other = with(&[("kind = \"gre\"", "kind = \"gre\"\ndont_fragment = false")]);
+    assert_eq!(told(FILE, FILE, &other).sentences, ["encapsulation outer: dont_fragment true -> false"]);
+}
+
+#[test]
+fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
+    let new = with(&[
+        ("batch = 64", "batch = 32\nqueues = 1\nidle = { spin = \"10us\", then = \"spin\" }"),
+        ("path = \"/run/a.sock\"", "path = \"/run/b.sock\", mode = \"0660\", group = \"ops\""),
+        ("interfaces = [\"eth0\"]\n[io]", "interfaces = [\"eth1\"]\n[io]"),
+        ("table_size = 65537", "drain_time = \"5s\"\nflow_timeouts = { udp = \"30s\" }"),
+    ]);
+    let Changes { sentences, needs_restart } = told(FILE, FILE, &new);
+    let waits = [
+        "io.idle.spin: 50us -> 10us",
+        "io.idle.then: sleep -> spin",
+        "io.queues: all -> 1",
+        "io.batch: 64 -> 32",
+        "admin.socket.path: /run/a.sock -> /run/b.sock",
+        "admin.socket.mode: 0600 -> 0660",
+        "cluster.flow_timeouts.udp: 1m -> 30s",
+        "admin.socket.group: none -> ops",
+    ];
+    assert_eq!(needs_restart, waits);
+    let mut wanted = vec!["cluster.drain_time: 1m -> 5s".to_owned()];
+    wanted.extend(waits.iter().map(|words| format!("{words} (takes effect at the next start)")));
+    assert_eq!(sentences, wanted, "the other machine's interface is not this one's");
+}
+
+#[test]
+fn what_goes_back_to_what_runs_waits_no_longer_and_what_waits_is_not_forgotten() {
+    let changed = with(&[("batch = 64", "batch = 32")]);
+    let and_more = with(&[("batch = 64", "batch = 32"), ("interval = \"2s\"", "interval = \"1s\"")]);
+    let later = told(FILE, &changed, &and_more);
+    assert_eq!(later.needs_restart, ["io.batch: 64 -> 32"], "an earlier reload brought it");
+    assert!(later.sentences.iter().all(|sentence| !sentence.starts_with("io")), "{later:?}");
+    let back = told(FILE, &changed, FILE);
+    assert_eq!(back.needs_restart, [""; 0]);
+    assert_eq!(back.sentences, ["io.batch: 32 -> 64 (as it runs already)"]);
+}
+
+#[test]
+fn keys_and_certificates_are_not_shown() {
+    let folder = std::env::temp_dir().join(format!("sluicegate-changes-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let (one, other) = (made("one"), made("other"));
+    let of = |made: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        let file = folder.join("c.pem");
+        std::fs::write(&file, made.cert.pem()).unwrap();
+        let tcp = format!(
+            "tcp = {{ listen = [\"192.0.2.1:9851\"], certificate_file = {file:?}, key_file = \"k\", client_ca_file = {file:?} }}"
+        );
+        let key = made.signing_key.serialize_pem();
+        let secret = move |name: &_| {
+            let hash = format!("{name:?}").contains("hash.key");
+            Ok(if hash { "00112233445566778899aabbccddeeff".to_owned() } else { key.clone() })
+        };
+        let text = with(&[("[admin]", &format!("[admin]\n{tcp}"))]);
+        parse(&text, Path::new("test.toml"), &secret).unwrap().0
+    };
+    let pending = Running::of(&of(&one), "lb1").pending(&of(&other), "lb1");
+    std::fs::remove_dir_all(&folder).unwrap();
+    let keys = ["certificate_file", "key_file", "client_ca_file"];
+    assert_eq!(pending, keys.map(|key| format!("admin.tcp.{key}: content changed (not shown)")));
+}
+
+#[test]
+fn the_slots_that_move_are_explained_and_add_up() {
+    let new = with(&[(
+        "backends = [{ name = \"b1\", address = \"198.18.2.1\" }]",
+        "backends = [{ name = \"b2\", address = \"198.18.2.2\" }, { name = \"b3\", address = \"198.18.2.3\", weight = 3 }]",
+    )]);
+    // Backends with checks are in no table before their first result.
+    let unchecked = |text: &str| text.replace("checks = [\"web\"]\n", "");
+    let said = told(FILE, &unchecked(FILE), &unchecked(&new)).sentences;
+    let moved = said.iter().find(|sentence| sentence.contains("slots")).unwrap();
+    let numbers: Vec<u32> = moved
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '.')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    assert!(moved.starts_with("pool all: "), "{moved}");
+    assert!(
+        moved.contains("of 65537 table slots get another backend") && !moved.contains("besides"),
+        "{moved}"
+    );
+    assert!(
+        moved.contains("because their backend is gone") && moved.contains("to backends that are new"),
+        "{moved}"
+    );
+    let [changed, _, parts @ ..] = numbers.as_slice() else { panic!("{moved}") };
+    assert_eq!(*changed, parts.iter().sum::<u32>(), "{moved}");
+    assert!(!moved.contains(" 0 "), "{moved}");
+}
+
+#[test]
+fn nothing_is_nothing_and_another_text_is_said_to_be_one() {
+    assert!(is_same(&config(FILE), &config(FILE)));
+    assert_eq!(told(FILE, FILE, FILE), Changes::default());
+    let comment = format!("{FILE}# a remark\n");
+    assert!(!is_same(&config(FILE), &config(&comment)), "a generation stands for one text");
+    assert_eq!(told(FILE, FILE, &comment).sentences, ["only the text: it says the same as before"]);
+    let elsewhere = with(&[("192.0.2.2", "192.0.2.3")]);
+    assert!(told(FILE, FILE, &elsewhere).sentences[0].starts_with("nothing for this machine"));
+    let own = with(&[("192.0.2.1", "192.0.2.4")]);
+    assert_eq!(told(FILE, FILE, &own).sentences, ["machine.lb1.addresses: 192.0.2.1 -> 192.0.2.4"]);
+}
+
+#[test]
+fn a_verdict_is_for_backends_pools_and_vips_by_name() {
+    let (controller, _) = Controller::start(config(FILE), "lb1", Arc::default(), Duration::ZERO).unwrap();
+    let watched = controller.watched();
+    let of_a1 = watched.iter().find(|one| &*one.backend == "a1").unwrap();
+    let concerned = controller.concerned(&of_a1.key);
+    let names =
+        |set: &std::collections::BTreeSet<Arc<str>>| set.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        (names(&concerned.backends), names(&concerned.pools), names(&concerned.vips)),
+        (vec!["a1".into()], vec!["a".into()], vec!["v".into()])
+    );
+}

@@ -1,0 +1,132 @@
+//! Verdicts of health checks as lines of the log, under the target `health`.
+//!
+//! In: what turned, and the controller that knows whom it is for. Out: a line each: down is a warning, up is information.
+//! Not here: what follows from a verdict (`controller`).
+
+use control_plane::controller::Controller;
+use control_plane::health::engine::{HealthState, TargetKey, Turned};
+use control_plane::words::{count_of, few};
+
+/// A line for each; of very many at once, for the first and for how many there are besides.
+pub(super) fn log(controller: &Controller, turned: &[Turned]) {
+    for one in turned.iter().take(LINES) {
+        line(controller, one);
+    }
+    if let Some(more) = turned.len().checked_sub(LINES).filter(|more| *more > 0) {
+        let more = count_of(more, "more verdict");
+        tracing::warn!(target: "health", "{more} turned at once: `sluicegate health list` has them all");
+    }
+}
+
+fn line(controller: &Controller, turned: &Turned) {
+    let concerned = controller.concerned(&turned.key);
+    let backend = few(&concerned.backends);
+    let (pool, vip) = (few(&concerned.pools), vips(&concerned.vips, &turned.key));
+    let (address, check) = (turned.key.address, turned.key.check.name());
+    match turned.state {
+        HealthState::Down => {
+            let reason = turned.why.as_deref().unwrap_or("no attempt passed");
+            tracing::warn!(target: "health", %backend, %address, %pool, %vip, %check, reason, "a backend is down");
+        }
+        HealthState::Up => {
+            tracing::info!(target: "health", %backend, %address, %pool, %vip, %check, "a backend is up");
+        }
+        HealthState::Unknown => {}
+    }
+}
+
+/// A check through the tunnel is of one VIP's address.
+fn vips(names: &std::collections::BTreeSet<std::sync::Arc<str>>, key: &TargetKey) -> String {
+    match &key.through {
+        Some(through) => through.vip.to_string(),
+        None => few(names),
+    }
+}
+
+const LINES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use control_plane::config::parse;
+
+    use super::*;
+
+    const FILE: &str = r#"
+[cluster]
+name = "c"
+hash_key_file = "k"
+table_size = 1009
+[machine.lb1]
+addresses = ["192.0.2.1"]
+interfaces = ["eth0"]
+[check.web]
+tcp = { port = 80 }
+[check.through]
+tcp = { port = 80 }
+via = "vip"
+[pool.p]
+checks = ["web", "through"]
+backends = [{ name = "b1", address = "198.18.0.1" }]
+[vip.www]
+addresses = ["203.0.113.1"]
+services = [{ ports = [80], protocol = "tcp", pool = "p" }]
+"#;
+
+    fn controller() -> Controller {
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let (config, _) = parse(FILE, Path::new("a.toml"), &secret).unwrap();
+        Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap().0
+    }
+
+    /// What is logged meanwhile, as JSON.
+    fn logged(act: impl FnOnce()) -> Vec<serde_json::Value> {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let written = Arc::clone(&log);
+        let writer = move || Written(Arc::clone(&written));
+        let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, act);
+        let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_verdict_names_backend_pool_vip_and_reason_and_down_is_a_warning() {
+        let controller = controller();
+        let turned = |state, why: Option<&str>| -> Vec<Turned> {
+            let mut watched = controller.watched();
+            watched.sort_by_key(|one| one.key.through.is_some());
+            let why = why.map(str::to_owned);
+            watched.into_iter().map(|one| Turned { key: one.key, state, why: why.clone() }).collect()
+        };
+        let down = turned(HealthState::Down, Some("connection refused"));
+        let lines = logged(|| log(&controller, &down));
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        for (line, (check, vip)) in lines.iter().zip([("web", "www"), ("through", "203.0.113.1")]) {
+            let told = ["level", "target", "backend", "pool", "vip", "check", "reason"].map(|key| &line[key]);
+            assert_eq!(told, ["WARN", "health", "b1", "p", vip, check, "connection refused"]);
+        }
+        let lines = logged(|| log(&controller, &turned(HealthState::Up, None)));
+        assert_eq!((&lines[0]["level"], &lines[0]["message"]), (&"INFO".into(), &"a backend is up".into()));
+        let many: Vec<Turned> = down.iter().cycle().take(LINES + 9).cloned().collect();
+        let lines = logged(|| log(&controller, &many));
+        assert_eq!(lines.len(), LINES + 1);
+        assert!(lines[LINES]["message"].as_str().unwrap().starts_with("9 more verdicts turned at once"));
+    }
+}
