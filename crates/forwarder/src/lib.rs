@@ -10,13 +10,16 @@
 
 #![forbid(unsafe_code)]
 
+mod aggregate;
 mod counters;
 mod drop_reason;
+mod filter;
 mod flow;
 mod live;
 mod originate;
 mod packet_buf;
 mod pipeline;
+mod prefix;
 mod request;
 mod rewrite;
 mod selection;
@@ -25,19 +28,22 @@ mod token_bucket;
 mod verdict;
 mod vip_table;
 
+pub use aggregate::{Aggregate, aggregate};
 pub use counters::{Counter, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
+pub use filter::FILTER_PREFIXES;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use live::{Live, Reader};
 pub use packet_buf::{Origin, Packet};
 pub use pipeline::{Pipeline, PipelineConfig};
+pub use prefix::{Prefix, Suffix};
 pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
 };
 pub use selection::{Decision, Selection};
 pub use snapshot::{
-    Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, SnapshotError,
+    Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, PrefixGroup, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, SnapshotError, VipAddress,
 };
 pub use verdict::{Forward, HoldSlot, Now, OutOfFrames, Outlet, ThreadId, Verdict};
 

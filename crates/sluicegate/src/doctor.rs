@@ -112,7 +112,7 @@ async fn next_hops(backends: &[IpAddr]) -> anyhow::Result<NextHops> {
 }
 
 fn vip_addresses(config: &Config) -> Vec<IpAddr> {
-    config.vips().iter().flat_map(|vip| vip.addresses()).copied().collect()
+    config.vips().iter().flat_map(config::Vip::reachable_at).collect()
 }
 
 /// All findings of the facts.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use maglev_hash::disruption;
 
 use crate::compile::{Index, service_name};
-use crate::config::{Config, Machine, Member, Pool, Service, Vip};
+use crate::config::{Config, Machine, Member, Pool, Prefix, PrefixGroup, Service, Vip};
 
 /// What is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,7 @@ pub fn changes(old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
     let mut changes = Changes::default();
     cluster(&mut changes, old.config, new.config);
     restarts(&mut changes, old.config, new.config, machine);
+    groups(&mut changes, old.config, new.config);
     vips(&mut changes, old.config, new.config, machine);
     pools(&mut changes, old.config, new.config);
     tables(&mut changes, old.index, new.index);
@@ -48,6 +49,17 @@ pub fn changes(old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
 impl Changes {
     fn say(&mut self, sentence: impl Into<String>) {
         self.sentences.push(sentence.into());
+    }
+
+    /// A few by name, many by their number.
+    fn prefixes(&mut self, group: &str, what: &str, prefixes: &BTreeSet<Prefix>) {
+        if prefixes.len() > NAMED_PREFIXES {
+            self.say(format!("prefix_group {group}: {} prefixes {what}", prefixes.len()));
+        } else {
+            for prefix in prefixes {
+                self.say(format!("prefix_group {group}: prefix {prefix} {what}"));
+            }
+        }
     }
 
     fn differ<T: PartialEq>(&mut self, what: &str, old: &T, new: &T, show: impl Fn(&T) -> String) {
@@ -83,6 +95,26 @@ fn restarts(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     }
 }
 
+fn groups(changes: &mut Changes, old: &Config, new: &Config) {
+    let of = |config: &Config| -> BTreeMap<Arc<str>, BTreeSet<Prefix>> {
+        let prefixes = |group: &PrefixGroup| group.prefixes().iter().copied().collect();
+        config.groups().iter().map(|group| (Arc::clone(group.name()), prefixes(group))).collect()
+    };
+    let (old, new) = (of(old), of(new));
+    for (name, prefixes) in &old {
+        match new.get(name) {
+            None => changes.say(format!("prefix_group {name}: removed")),
+            Some(next) => {
+                changes.prefixes(name, "removed", &(prefixes - next));
+                changes.prefixes(name, "added", &(next - prefixes));
+            }
+        }
+    }
+    for (name, prefixes) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+        changes.say(format!("prefix_group {name}: added, with {}", count(prefixes.len(), "prefix")));
+    }
+}
+
 fn vips(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     let of = |config| -> BTreeMap<Arc<str>, &Vip> { by_name(config, machine) };
     let (old, new) = (of(old), of(new));
@@ -94,9 +126,11 @@ fn vips(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
         }
     }
     for (name, vip) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
-        changes.say(format!("vip {name}: added, with {} and {}", count(vip.addresses().len(), "address"), {
-            count(vip.services().len(), "service")
-        }));
+        changes.say(format!(
+            "vip {name}: added, with {} and {}",
+            count(vip.shown_addresses().count(), "address"),
+            { count(vip.services().len(), "service") }
+        ));
     }
 }
 
@@ -108,7 +142,7 @@ fn by_name<'a>(config: &'a Config, machine: &str) -> BTreeMap<Arc<str>, &'a Vip>
 }
 
 fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
-    let addresses = |vip: &Vip| -> BTreeSet<_> { vip.addresses().iter().copied().collect() };
+    let addresses = |vip: &Vip| -> BTreeSet<String> { vip.shown_addresses().collect() };
     let (before, after) = (addresses(old), addresses(new));
     for address in before.difference(&after) {
         changes.say(format!("vip {}: address {address} removed", old.name()));
@@ -232,8 +266,11 @@ fn tables(changes: &mut Changes, old: &Index, new: &Index) {
 fn count(number: usize, what: impl Display) -> String {
     let plural = match number {
         1 => "",
-        _ if what.to_string().ends_with('s') => "es",
+        _ if what.to_string().ends_with(['s', 'x']) => "es",
         _ => "s",
     };
     format!("{number} {what}{plural}")
 }
+
+/// How many prefixes of a group are named one by one.
+const NAMED_PREFIXES: usize = 16;

@@ -94,7 +94,7 @@ fn memberships<'a>(config: &'a Config, machine: &Machine) -> Vec<((SlotKey, &'a 
             let mut next = Some(&**service.pool().name());
             let mut seen = BTreeSet::new();
             while let Some(name) = next.filter(|name| seen.insert(*name)) {
-                pools.entry(name).or_default().extend(vip.addresses());
+                pools.entry(name).or_default().extend(vip.reachable_at());
                 let fallback = config.pool(name).and_then(|pool| pool.fallback());
                 next = fallback.map(|fallback| &**fallback.pool());
             }

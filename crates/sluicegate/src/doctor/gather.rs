@@ -117,7 +117,7 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
             .map(|(own, _)| own.clone()),
     };
     let all = config.vips().iter();
-    all.flat_map(|vip| vip.addresses().iter().map(|address| fact(vip.name(), address))).collect()
+    all.flat_map(|vip| vip.reachable_at().into_iter().map(|address| fact(vip.name(), &address))).collect()
 }
 
 /// On loopback a whole IPv4 prefix is local.
