@@ -9,6 +9,7 @@ mod control;
 mod doctor;
 mod drops;
 mod encapsulation;
+mod groups;
 mod lifecycle;
 mod liveness;
 mod next_hop;

@@ -6,6 +6,7 @@ mod bed;
 mod drops;
 mod encapsulation;
 mod flows;
+mod groups;
 mod originate;
 mod publish;
 mod random;

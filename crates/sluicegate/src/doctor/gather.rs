@@ -170,7 +170,7 @@ fn link(index: u32) -> Option<(String, u32)> {
 }
 
 /// Each address of this machine, and whether it is on loopback.
-fn own_addresses() -> Vec<(OwnAddress, bool)> {
+pub(crate) fn own_addresses() -> Vec<(OwnAddress, bool)> {
     getifaddrs().map(|all| all.filter_map(|found| own_address(&found)).collect()).unwrap_or_default()
 }
 

@@ -107,9 +107,11 @@ fn prefixes_are_unicast_without_host_bits_and_stand_once() {
         ],
     );
     expect(
-        "[prefix_group.g]\nprefixes = []\nname = 1\n[prefix_group.h]\n",
+        &format!(
+            "[prefix_group.g]\nprefixes = []\nname = 1\n[prefix_group.h]\n{}",
+            vip("v", "g", "\"::1/4\"", "[80]")
+        ),
         &[
-            (9, "prefix_group.g", "no VIP uses", ""),
             (10, "prefix_group.g.prefixes", "an empty list", "at least one"),
             (11, "prefix_group.g.name", "unknown key", "prefixes"),
             (12, "prefix_group.h", "no VIP uses", ""),
@@ -215,7 +217,13 @@ fn what_the_filter_has_to_widen_is_warned_of_by_name() {
 #[test]
 fn ten_thousand_prefixes_and_suffixes_are_read_in_a_moment() {
     let prefix = |n: u32| {
-        format!("\"198.{}.{}.{}/28\", \"2001:db8:{n:x}::/48\"", 18 + n / 4096 % 2, n / 16 % 256, n % 16 * 16)
+        format!(
+            "\"198.{}.{}.{}/28\", \"2001:db8:{:x}::/48\"",
+            18 + n / 4096 % 2,
+            n / 16 % 256,
+            n % 16 * 16,
+            (n + 0x100) * 2
+        )
     };
     let prefixes: Vec<String> = (0..5_000).map(prefix).collect();
     let mut text = format!("{POOL}[prefix_group.g]\nprefixes = [{}]\n", prefixes.join(", "));
