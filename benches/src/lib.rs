@@ -71,6 +71,8 @@ fn parts() -> Parts {
         slots,
         next_hop: NextHopMode::Resolve,
         own: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+        tunnels: Vec::new(),
+        peers: None,
     }
 }
 

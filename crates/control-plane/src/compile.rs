@@ -180,6 +180,8 @@ impl Compiler {
             slots: with_ways,
             next_hop: way::mode(config, from.next_hops),
             own: machine.addresses().to_vec(),
+            tunnels: Vec::new(),
+            peers: None,
         })?;
         (self.slots, self.tables, self.strays, self.guards) = (slots, tables, strays, guards);
         Ok(Compiled { snapshot, index })

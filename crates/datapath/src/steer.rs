@@ -5,6 +5,7 @@
 //! Invariant: what [`Steer::set_filter`] was given last is what the maps hold, and each of their entries is in
 //! `filter` too. The first byte of a frame says how far its head was moved: [`head_room_bytes`].
 
+mod ends;
 mod filter;
 #[cfg(test)]
 mod tests;
@@ -18,8 +19,10 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
 use forwarder::{FILTER_PREFIXES, Prefix};
 
+pub use self::ends::Ends;
 pub use self::filter::Filter;
 
+use self::ends::EndMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment};
 
 /// What cannot be changed while the program is attached.
@@ -115,6 +118,14 @@ pub enum SteerError {
         /// How many there are.
         wanted: usize,
     },
+    /// More addresses of tunnels' ends, or of those who send to them, than there is room for.
+    #[error("{wanted} tunnel ends or sources wanted, {allowed} allowed")]
+    TooManyEnds {
+        /// How many there would be.
+        wanted: usize,
+        /// How many there may be.
+        allowed: usize,
+    },
     /// More head room than a mark can tell.
     #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_GROWTH_BYTES} are allowed")]
     GrowthTooLarge {
@@ -132,6 +143,7 @@ pub struct Steer {
     prefixes: LpmTrie<MapData, [u8; 16], u32>,
     sockets: XskMap<MapData>,
     counts: PerCpuArray<MapData, u64>,
+    ends: EndMaps,
     /// What both hold.
     filter: Filter,
     max_vips: u32,
@@ -162,6 +174,7 @@ impl Steer {
             prefixes: attach::map(&mut ebpf, "prefixes")?,
             sockets: attach::map(&mut ebpf, "xsks")?,
             counts: attach::map(&mut ebpf, "counts")?,
+            ends: EndMaps::new(attach::map(&mut ebpf, "ends")?, attach::map(&mut ebpf, "sources")?),
             attachment: attach::attach(ebpf, "steer", &interface)?,
             filter: Filter::default(),
             max_vips: options.max_vips,
@@ -240,6 +253,15 @@ impl Steer {
     /// As [`Self::set_filter`].
     pub fn narrow_to(&mut self, next: &Filter) -> Result<Changed, SteerError> {
         self.exchange(&self.filter.narrowed_to(next))
+    }
+
+    /// Hands over tunnelled packets that end at this machine, from those who may send them, and errors about outer packets
+    /// of its own. All else that is sent to it stays the kernel's.
+    ///
+    /// # Errors
+    /// [`SteerError::TooManyEnds`], or [`SteerError::Map`] with a part done, which another call completes.
+    pub fn set_ends(&mut self, wanted: &Ends) -> Result<(), SteerError> {
+        self.ends.set(wanted)
     }
 
     /// What the program has done since it was attached, summed over the CPUs.

@@ -124,6 +124,10 @@ pub struct ThreadCounters {
     pub time_exceeded: Counter,
     /// Frames turned into a message to their sender that says which size fits.
     pub too_big_told: Counter,
+    /// Tunnelled packets whose outer header was taken off here.
+    pub opened: Counter,
+    /// Fragments chosen to be sent to another machine of the cluster, which gathers them.
+    pub redirected: Counter,
     /// Packets cut to pieces because they were too large for the way.
     pub cut: Counter,
     /// Nanoseconds spent on batches that were not empty.
@@ -160,6 +164,8 @@ impl ThreadCounters {
             rehashed: Counter::default(),
             time_exceeded: Counter::default(),
             too_big_told: Counter::default(),
+            opened: Counter::default(),
+            redirected: Counter::default(),
             cut: Counter::default(),
             busy_nanos: Counter::default(),
             flow_table: Gauges::default(),

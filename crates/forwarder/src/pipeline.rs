@@ -8,6 +8,7 @@
 mod fragments;
 mod icmp;
 mod identifications;
+mod opened;
 mod refusal;
 
 use std::fmt;
@@ -20,14 +21,15 @@ pub use self::icmp::IcmpRates;
 
 use self::fragments::Fragments;
 use self::identifications::Identifications;
+use self::opened::Reach;
 use self::refusal::Cut;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
 use crate::{
-    DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Outlet, Packet, PairCounter, Reader,
-    RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
+    DropReason, Errand, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
+    PairCounter, Reader, RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -139,6 +141,8 @@ enum Road {
     LaterPiece,
     /// Ask the connection tables of all threads, then Maglev.
     IcmpError,
+    /// Nothing: it goes to the machine that gathers its datagram.
+    Redirect,
 }
 
 impl Pipeline {
@@ -211,9 +215,33 @@ impl Core {
             Err(ParseError::NotIp) => return Some(Verdict::Drop(DropReason::NotIp)),
             Err(ParseError::Malformed(_)) => return Some(Verdict::Drop(DropReason::Malformed)),
         };
-        let flow = flow_of(frame, &parsed);
+        if snapshot.opens && opened::may_carry(&parsed) && packet.origin() == Origin::Wire {
+            let opened = self.open(snapshot, now, packet, place, &parsed);
+            if let Some(verdict) = opened {
+                return verdict;
+            }
+        }
+        let reach = match packet.origin() {
+            Origin::Thread(_, Errand::Fragment { redirected: true }) => Reach::Here,
+            _ => Reach::Anywhere,
+        };
+        self.classify_parsed(snapshot, now, packet, place, parsed, reach)
+    }
+
+    /// Stage 1 behind the parser, for packets that came plain and for those that were opened.
+    #[inline]
+    fn classify_parsed(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        place: usize,
+        parsed: Parsed,
+        reach: Reach,
+    ) -> Option<Verdict> {
+        let flow = flow_of(packet.frame(), &parsed);
         if parsed.fragment != Fragment::None {
-            return self.classify_piece(snapshot, now, packet, place, parsed, &flow);
+            return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, reach));
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return self.classify_icmp(snapshot, now, packet, place, &parsed, &flow);
@@ -323,6 +351,7 @@ impl Core {
             hash: work.hash,
             identification,
             limit: slot.mtu.into(),
+            lower_ttl: work.road != Road::Redirect,
         };
         match rewrite(packet, &order) {
             Ok(Fit::Exact) => {}
@@ -354,6 +383,9 @@ impl Core {
                 continue;
             }
             let road = self.work.get(place).map_or(Road::Flow, |work| work.road);
+            if road == Road::Redirect {
+                continue; // to the machine that was chosen
+            }
             if matches!(road, Road::FirstPiece | Road::LaterPiece) {
                 *verdict = self.choose_piece(snapshot, now, packet, place);
             } else if road == Road::IcmpError {
