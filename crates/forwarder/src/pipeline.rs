@@ -14,6 +14,7 @@ use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
 use crate::token_bucket::TokenBucket;
+use crate::vip_table::Recent;
 use crate::{
     DropReason, Flow, Forward, HashPolicy, Live, Now, Outlet, Packet, PairCounter, Reader, RequestServer,
     ThreadCounters, ThreadId, Timeouts, Verdict, request,
@@ -54,6 +55,7 @@ struct Core {
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
+    recent: Recent,
 }
 
 /// What is known of a packet between two stages.
@@ -81,7 +83,16 @@ impl Pipeline {
         let replies = TokenBucket::new(config.replies_per_second);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
-        let core = Core { config, flows, counters, replies, work, identifications, swept: Now::default() };
+        let core = Core {
+            config,
+            flows,
+            counters,
+            replies,
+            work,
+            identifications,
+            swept: Now::default(),
+            recent: Recent::new(),
+        };
         Ok(Self { reader: live.reader(), requests, core })
     }
 
@@ -124,8 +135,8 @@ impl Core {
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return Some(self.answer(snapshot, now, packet, &parsed, &flow));
         }
-        let Some(service_index) = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port)
-        else {
+        let (to, port) = (&flow.destination, flow.destination_port);
+        let Some(service_index) = snapshot.vips.find_recent(&mut self.recent, to, flow.protocol, port) else {
             let later = matches!(parsed.fragment, Fragment::Later { .. });
             let known = later && snapshot.vips.contains(&flow.destination);
             return Some(Verdict::Drop(if known { DropReason::Fragment } else { DropReason::NoVip }));
