@@ -27,6 +27,7 @@ use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
+use crate::vip_table::Recent;
 use crate::{
     DropReason, Errand, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
     PairCounter, Reader, RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
@@ -112,6 +113,7 @@ struct Core {
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
+    recent: Recent,
 }
 
 /// What is known of a packet between two stages.
@@ -176,6 +178,7 @@ impl Pipeline {
             work,
             identifications,
             swept: Now::default(),
+            recent: Recent::new(),
         };
         Ok(Self { reader: live.reader(), requests, core })
     }
@@ -259,7 +262,8 @@ impl Core {
         flow: &Flow,
         road: Road,
     ) -> Result<(), DropReason> {
-        let index = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port);
+        let (to, port) = (&flow.destination, flow.destination_port);
+        let index = snapshot.vips.find_recent(&mut self.recent, to, flow.protocol, port);
         let index = index.ok_or(DropReason::NoVip)?;
         let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, MapData};
 use forwarder::{Carriers, Prefix};
 
-use super::{SteerError, in_map, prefix_key};
+use super::{SteerError, in_map};
+use crate::attach;
 
 /// See the room's header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +73,11 @@ impl Entries {
         }
         Ok(())
     }
+}
+
+fn prefix_key(prefix: Prefix) -> Key<[u8; 16]> {
+    let in_front = if prefix.address().is_ipv4() { 96 } else { 0 };
+    Key::new(u32::from(prefix.length()) + in_front, attach::key(prefix.address()))
 }
 
 /// Half of what the maps have room for, so that a wholly other set can come before the old one goes.
