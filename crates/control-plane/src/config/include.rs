@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::DeTable;
@@ -24,10 +24,21 @@ pub(super) struct Part<'a> {
     pub(super) table: Spanned<DeTable<'a>>,
 }
 
+/// Which files may be included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Any that the process can read.
+    Anywhere,
+    /// Those in the first file's folder and below it, wherever links lead.
+    Below,
+}
+
 /// The first file and all that it includes.
-pub(super) fn gather<'a>(report: &'a Report, path: &Path, text: String) -> Vec<Part<'a>> {
+pub(super) fn gather<'a>(report: &'a Report, path: &Path, text: String, reach: Reach) -> Vec<Part<'a>> {
     let left = MAX_BYTES.saturating_sub(text.len() as u64);
-    let mut gatherer = Gatherer { report, parts: Vec::new(), seen: BTreeMap::new(), path: Vec::new(), left };
+    let within = (reach == Reach::Below).then(|| Fence::around(path));
+    let (parts, seen) = (Vec::new(), BTreeMap::new());
+    let mut gatherer = Gatherer { report, parts, seen, path: Vec::new(), left, within };
     gatherer.file(path, text, None);
     gatherer.parts
 }
@@ -41,6 +52,8 @@ struct Gatherer<'a> {
     path: Vec<PathBuf>,
     /// How many bytes all further files may have.
     left: u64,
+    /// Beyond it nothing is included.
+    within: Option<Fence>,
 }
 
 impl<'a> Gatherer<'a> {
@@ -76,11 +89,26 @@ impl<'a> Gatherer<'a> {
     fn wanted(&self, base: usize, table: &Spanned<DeTable<'a>>) -> Vec<At<PathBuf>> {
         let mut section = Section::of_file(self.report, base, table.get_ref());
         let nodes = section.optional("include").and_then(|node| node.list(INCLUDE)).unwrap_or_default();
-        nodes.iter().flat_map(files).collect()
+        let inside = |node: &&Node<'_>| {
+            let outside = self.within.as_ref().is_some_and(|fence| fence.keeps_out(node));
+            if outside {
+                self.beyond(&node.place, node.as_str().unwrap_or_default());
+            }
+            !outside
+        };
+        nodes.iter().filter(inside).flat_map(files).collect()
+    }
+
+    fn beyond(&self, place: &Place, name: &str) {
+        let found = format!("{}, which leads out of the configuration's folder", quote(name));
+        self.report.error(place, found, "files in that folder and below, for a configuration that is put");
     }
 
     fn include(&mut self, file: &At<PathBuf>) {
         let At { value: path, place } = file;
+        if self.within.as_ref().is_some_and(|fence| !fence.holds(path)) {
+            return self.beyond(place, &path.display().to_string());
+        }
         match self.seen.get(&real(path)) {
             Some(true) => return,
             Some(false) => return self.ring(path, place),
@@ -116,6 +144,57 @@ impl<'a> Gatherer<'a> {
             "files that do not include themselves",
         );
     }
+}
+
+/// The folder that a configuration from elsewhere may include from.
+struct Fence {
+    /// As the first file's name has it.
+    named: PathBuf,
+    /// With links followed.
+    real: PathBuf,
+}
+
+impl Fence {
+    fn around(first: &Path) -> Self {
+        let named = first.parent().unwrap_or(Path::new("")).to_owned();
+        let real = real(if named.as_os_str().is_empty() { Path::new(".") } else { &named });
+        Self { named, real }
+    }
+
+    /// Judges a name before anything is looked for by it: of what lies outside, not even its being there is told.
+    fn keeps_out(&self, node: &Node<'_>) -> bool {
+        let Some(name) = node.as_str() else { return false };
+        // `.?` matches `..`.
+        let dotted = |part: &str| part.starts_with('.') && part.contains(['*', '?', '[']);
+        name.split('/').any(dotted) || !self.covers(&node.folder().join(name))
+    }
+
+    /// Whether a path stays below by its own parts.
+    fn covers(&self, path: &Path) -> bool {
+        path.strip_prefix(&self.named).is_ok_and(|below| !climbs(below))
+    }
+
+    /// Whether a file lies below, once links are followed. One that is not there may pass: there is nothing to read.
+    fn holds(&self, path: &Path) -> bool {
+        self.covers(path) && (real(path).starts_with(&self.real) || !path.exists())
+    }
+}
+
+/// Whether a relative path leads above where it starts, on its way at least.
+fn climbs(path: &Path) -> bool {
+    let mut depth = 0_usize;
+    for part in path.components() {
+        match part {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => match depth.checked_sub(1) {
+                Some(above) => depth = above,
+                None => return true,
+            },
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return true,
+        }
+    }
+    false
 }
 
 /// The files that one element of `include` means.
