@@ -99,6 +99,7 @@ pub(crate) fn status() -> Status {
             message: "pool.web: no backend".into(),
         }),
         own_fault: Some("4 backends in 2 pools failed within 2 s, and none passed".into()),
+        checks_unable: 1,
         warnings: vec!["MTU of eth0 is 1500".into()],
     }
 }

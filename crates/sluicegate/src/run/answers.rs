@@ -263,7 +263,11 @@ impl Balancer {
             overrides: self.controller.standing().overrides.iter().filter_map(override_row).collect(),
             last_reload: self.reloads.last.clone(),
             own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
-            warnings: self.warnings.iter().chain(&self.tunnel_fault).cloned().collect(),
+            checks_unable: self.unable.len(),
+            warnings: {
+                let unable = self.unable.warning(Instant::now());
+                self.warnings.iter().chain(&self.tunnel_fault).cloned().chain(unable).collect()
+            },
         }
     }
 }
