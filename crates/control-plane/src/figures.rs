@@ -88,7 +88,7 @@ pub struct ThreadFigures {
     pub busy_nanos: u64,
     /// Frames moved once because their backend needs another head room.
     pub head_room_mismatch: u64,
-    /// Flows whose backend was gone or down, so another was chosen.
+    /// Flows whose backend was gone, down, or draining when a new connection reused their 5-tuple, so another was chosen.
     pub reselected: u64,
     /// Choices whose first Maglev entry did not serve.
     pub rehashed: u64,

@@ -95,6 +95,9 @@ catalogue! {
         "Checks by verdict (up, down, unknown), those over the bound of sluicegate_health_up included.";
     OWN_FAULT: Gauge "own_fault" []
         "1 while so many backends failed at once that the machine blames itself and keeps the last verdicts.";
+    HEALTH_UNABLE: Gauge "health_unable" []
+        "Targets of checks that this machine has not been able to ask several times in a row (no port, no permission): their \
+         last verdicts stay.";
     READY: Gauge "ready" []
         "1 while traffic would be served: every VIP that must be has a backend, the forwarder is healthy, no drain.";
     FORWARDER_HEALTHY: Gauge "forwarder_healthy" []
@@ -162,7 +165,7 @@ catalogue! {
     HEAD_ROOM: Counter "thread_head_room_mismatch_packets_total" ["thread"]
         "Packets that were moved once because their backend needs another head room than the XDP program opened.";
     RESELECTED: Counter "thread_reselected_flows_total" ["thread"]
-        "Flows whose backend was gone or down at their next packet, so that another was chosen.";
+        "Flows whose backend was gone, down, or draining when a new connection reused their 5-tuple, so that another was chosen.";
     REHASHED: Counter "thread_rehashed_packets_total" ["thread"]
         "Choices whose first Maglev entry named a backend that does not serve, so that the hash was hashed again.";
     BATCH: Histogram "batch_packets" []
@@ -192,7 +195,7 @@ catalogue! {
          changes something, and at every other change of the published snapshot.";
     CONFIG: Gauge "config_info" ["boot_id", "digest"]
         "Always 1: the labels are this start of the process and the first 12 hexadecimal digits of the configuration's \
-         SHA-256, which must agree on all machines of a cluster.";
+         SHA-256 (its files, hash key and CAs), which must agree on all machines of a cluster.";
     RELOAD_OK: Gauge "last_reload_success" []
         "1 when the last reload was taken, 0 when it was refused, and no series before the first.";
     RELOAD_SECONDS: Gauge "last_reload_duration_seconds" []

@@ -99,6 +99,7 @@ impl Samples {
             self.push(&the::HEALTH_CHECKS, &[name], count as u64);
         }
         self.push(&the::OWN_FAULT, &[], input.own_fault.into());
+        self.push(&the::HEALTH_UNABLE, &[], input.checks_unable);
         self.push(&the::READY, &[], input.ready.into());
         self.push(&the::FORWARDER_HEALTHY, &[], input.forwarder_healthy.into());
     }

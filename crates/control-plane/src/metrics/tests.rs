@@ -100,6 +100,7 @@ pub(super) fn full_input() -> MetricsInput {
         ready: true,
         forwarder_healthy: true,
         own_fault: false,
+        checks_unable: 2,
         build: Build { version: "1.2.3", commit: "abc" },
     }
 }
@@ -120,6 +121,7 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"health_checks{state="down"}"#, 1.0),
     (r#"health_checks{state="unknown"}"#, 1.0),
     ("own_fault", 0.0),
+    ("health_unable", 2.0),
     ("ready", 1.0),
     ("forwarder_healthy", 1.0),
     (r#"dropped_packets_total{reason="ttl"}"#, 13.0),
