@@ -2,8 +2,9 @@
 //!
 //! Rows: in-order = first, later, later; shuffled = each of the six orders in turn, so that in two of three datagrams
 //! pieces wait, and are released after the batch; flood = later fragments, each of another datagram from another
-//! source, into a full buffer. Time is for a datagram (three calls and what they release), for a packet in `flood`.
-//! Table of the default size, full of known datagrams, hashes computed outside. Batches of 63 packets; a datagram's
+//! source, into a full buffer. A time is for a batch, throughput counts datagrams (three calls and what they
+//! release), in `flood` packets.
+//! Table of the default size, full of known datagrams, hashes computed outside. Batches of 63 packets (`flood`: 21); a datagram's
 //! pieces come together (`1`), or as far apart as the batch is long (`21`: 21 datagrams, interleaved).
 //! Budget: none of its own; 67 ns for a whole packet (14.88 Mpps) is the scale.
 
