@@ -260,6 +260,14 @@ fn a_source_of_the_other_family_is_refused() {
 }
 
 #[test]
+fn what_a_family_cannot_say_is_not_written() {
+    let frame = udp_v4(9, &[]);
+    assert_eq!(answered(&frame, IcmpErrorKind::Unreachable { code: 4 }), None); // too big, but by how much
+    assert_eq!(answered(&frame, IcmpErrorKind::ParameterProblem { code: 0, pointer: 256 }), None);
+    assert!(answered(&udp_v6(9, &[]), IcmpErrorKind::Unreachable { code: 4 }).is_some());
+}
+
+#[test]
 fn an_error_about_a_long_packet_has_576_or_1280_bytes() {
     let error = answered(&udp_v4(9, &[7; 1400]), TOO_BIG).unwrap();
     assert_eq!(error.len(), 14 + 576);

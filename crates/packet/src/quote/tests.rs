@@ -418,6 +418,7 @@ fn a_later_fragment_of_gre_or_ip_in_ip_is_a_tunnel_without_an_inner_packet() {
     let later = |kind| {
         let mut ip = tunnelled(kind, false, &answer_v4());
         ip[7] = 9;
+        ip[20] = 0x40; // data, not a GRE header with source routes
         tunnel_in(&ip)
     };
     for kind in [Encapsulation::Gre, Encapsulation::Ipip] {
