@@ -168,6 +168,12 @@ catalogue! {
         "Flows whose backend was gone, down, or draining when a new connection reused their 5-tuple, so that another was chosen.";
     REHASHED: Counter "thread_rehashed_packets_total" ["thread"]
         "Choices whose first Maglev entry named a backend that does not serve, so that the hash was hashed again.";
+    TIME_EXCEEDED: Counter "thread_time_exceeded_packets_total" ["thread"]
+        "Packets without a hop left that this thread turned into a time-exceeded message to their sender.";
+    TOO_BIG_TOLD: Counter "thread_too_big_told_packets_total" ["thread"]
+        "Packets over the way's MTU that this thread turned into a message to their sender that says which size fits.";
+    CUT: Counter "thread_cut_packets_total" ["thread"]
+        "Packets over the way's MTU that this thread cut to pieces.";
     BATCH: Histogram "batch_packets" []
         "Batches that were not empty, over all threads, by the packets in them.";
 
@@ -188,6 +194,24 @@ catalogue! {
         "Entries on probation that gave way to a new flow.";
     FLOW_UNTRACKED: Counter "flow_table_untracked_total" ["thread"]
         "Flows that found no room in their buckets and were forwarded by Maglev alone.";
+
+    // Fragment tables.
+    FRAGMENT_DATAGRAMS: Gauge "fragment_table_datagrams" ["thread"]
+        "Fragmented datagrams whose way this thread knows, expired ones that nobody looked at included.";
+    FRAGMENT_HELD: Gauge "fragment_table_held_packets" ["thread"]
+        "Fragments that this thread holds until the first one of their datagram comes.";
+    FRAGMENT_RECORDED: Counter "fragment_table_recorded_total" ["thread"]
+        "First fragments whose decision was recorded in this thread's fragment table.";
+    FRAGMENT_DUPLICATES: Counter "fragment_table_duplicates_total" ["thread"]
+        "First fragments that came to this thread once more.";
+    FRAGMENT_FOLLOWED: Counter "fragment_table_followed_packets_total" ["thread"]
+        "Later fragments that found the decision of their datagram as they came.";
+    FRAGMENT_WAITED: Counter "fragment_table_waited_packets_total" ["thread"]
+        "Later fragments that came before the first one of their datagram and were held.";
+    FRAGMENT_RELEASED: Counter "fragment_table_released_packets_total" ["thread"]
+        "Held fragments that went on because the first one of their datagram came.";
+    FRAGMENT_EVICTED: Counter "fragment_table_evicted_total" ["thread"]
+        "Datagrams with a decision that gave way to a newer one before their time.";
 
     // Configuration.
     GENERATION: Gauge "generation" []
