@@ -14,11 +14,8 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
-use forwarder::{
-    Forward, Guard, Live, Now, Origin, Packet, Pipeline, PrefixSet, Snapshot, SourceLimit, ThreadCounters,
-    ThreadId, Verdict,
-};
-use sluicegate_benches::{DEFAULT_BATCH, FRAME_ROOM, GRE_V4, frame, pipeline, snapshot};
+use forwarder::{Guard, Live, Now, Pipeline, PrefixSet, Snapshot, SourceLimit, ThreadCounters, ThreadId};
+use sluicegate_benches::{Batch, DEFAULT_BATCH, FRAME_ROOM, GRE_V4, frame, pipeline, snapshot};
 
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
@@ -57,33 +54,6 @@ impl Traffic {
 const ROWS: [Traffic; 4] =
     [Traffic::Flows(1), Traffic::Flows(1_000), Traffic::Flows(1_000_000), Traffic::SynFlood];
 
-/// Memory for a batch.
-struct Batch(Vec<[u8; FRAME_ROOM]>);
-
-impl Batch {
-    fn new() -> Self {
-        Self(vec![[0; FRAME_ROOM]; DEFAULT_BATCH])
-    }
-
-    /// Puts fresh frames in place, as a NIC would, and times `process` alone.
-    fn run(&mut self, pipeline: &mut Pipeline, now: Now, mut next: impl FnMut() -> [u8; 60]) -> Duration {
-        for buffer in &mut self.0 {
-            buffer[GRE_V4..GRE_V4 + 60].copy_from_slice(&next());
-        }
-        let mut buffers = self.0.iter_mut();
-        let mut packets: [Packet<'_>; DEFAULT_BATCH] = std::array::from_fn(|_| {
-            let buffer = buffers.next().expect("one buffer each");
-            Packet::new(buffer, GRE_V4, GRE_V4 + 60, Origin::Wire)
-        });
-        let mut verdicts = [Verdict::Reply; DEFAULT_BATCH];
-        let start = Instant::now();
-        pipeline.process(now, &mut packets, &mut verdicts);
-        let took = start.elapsed();
-        assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Tx), "every packet is sent on");
-        took
-    }
-}
-
 /// Two rounds, more than a tick apart: all flows are entered, and off probation.
 fn establish(pipeline: &mut Pipeline, batch: &mut Batch, traffic: Traffic) -> Now {
     let flows = match traffic {
@@ -113,7 +83,7 @@ fn row(
 ) -> (Pipeline, Arc<ThreadCounters>) {
     let live = Live::new(snapshot);
     let (mut pipeline, counters) = pipeline(&live);
-    let mut batch = Batch::new();
+    let mut batch = Batch::default();
     let mut now = establish(&mut pipeline, &mut batch, traffic);
     let mut state = 1;
     group.bench_function(BenchmarkId::from_parameter(name), |b| {

@@ -2,7 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use std::net::Ipv4Addr;
+mod batch;
+mod groups;
+
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use forwarder::{
@@ -12,6 +15,9 @@ use forwarder::{
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
+
+pub use self::batch::Batch;
+pub use self::groups::{VIP6, exact_v6, frame_v6, grouped};
 
 /// The VIP of all frames.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
@@ -32,6 +38,10 @@ pub const FRAME_ROOM: usize = 2048 - 256;
 /// Never: the parts fit.
 #[must_use]
 pub fn snapshot() -> Snapshot {
+    Snapshot::new(parts()).expect("parts that fit")
+}
+
+fn parts() -> Parts {
     let slots: Vec<Slot> = (0..BACKENDS).map(slot).collect();
     let backends: Vec<Backend<'_>> =
         slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
@@ -51,17 +61,17 @@ pub fn snapshot() -> Snapshot {
         barred: Arc::default(),
         guard: None,
     };
-    let parts = Parts {
+    Parts {
         generation: Generation(1),
         hash_key: HashKey::new([5; 16]),
         services: vec![service],
-        bindings: vec![Binding { address: VIP.into(), protocol: 6, ports: 80..=80, service: 0 }],
+        bindings: vec![Binding { address: IpAddr::V4(VIP).into(), protocol: 6, ports: 80..=80, service: 0 }],
+        groups: Vec::new(),
         states: vec![SlotState::Serving; slots.len()],
         slots,
         next_hop: NextHopMode::Resolve,
         own: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
-    };
-    Snapshot::new(parts).expect("parts that fit")
+    }
 }
 
 fn slot(number: u8) -> Slot {

@@ -9,6 +9,7 @@ mod control;
 mod doctor;
 mod drops;
 mod encapsulation;
+mod groups;
 mod guards;
 mod lifecycle;
 mod liveness;

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, Service, ServiceId, Slot, SlotId, SlotState,
-    Snapshot, Timeouts, TooBig,
+    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, PrefixGroup, Service, ServiceId, Slot,
+    SlotId, SlotState, Snapshot, Timeouts, TooBig, VipAddress,
 };
 use maglev_hash::BuildError;
 use packet::{Family, Outer, SourcePrefix, Template};
@@ -175,6 +175,7 @@ impl Compiler {
             hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
             services,
             bindings,
+            groups: groups(config),
             states,
             slots: with_ways,
             next_hop: way::mode(config, from.next_hops),
@@ -252,9 +253,9 @@ fn services(
             let name = service_name(vip, service);
             let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
             let id = *numbers.entry(name.clone()).or_insert(next);
-            for address in vip.addresses() {
+            for address in vip_addresses(config, vip) {
                 bindings.extend(port_ranges(service).into_iter().map(|ports| Binding {
-                    address: *address,
+                    address,
                     protocol: service.protocol().number(),
                     ports,
                     service: services.len(),
@@ -271,6 +272,26 @@ fn services(
         }
     }
     Ok((services, bindings))
+}
+
+/// All groups: one whose VIPs other machines serve keeps its addresses out of groups with shorter prefixes here too.
+fn groups(config: &Config) -> Vec<PrefixGroup> {
+    let group = |group: &Arc<config::PrefixGroup>| PrefixGroup {
+        name: Arc::clone(group.name()),
+        prefixes: group.prefixes().to_vec(),
+    };
+    config.groups().iter().map(group).collect()
+}
+
+/// What the VIP is matched by.
+fn vip_addresses(config: &Config, vip: &config::Vip) -> Vec<VipAddress> {
+    let number = vip
+        .group()
+        .and_then(|own| config.groups().binary_search_by(|group| group.name().cmp(own.name())).ok());
+    let suffixes = number.into_iter().flat_map(|group| {
+        vip.suffixes().iter().map(move |suffix| VipAddress::Suffix { group, suffix: *suffix })
+    });
+    vip.addresses().iter().copied().map(VipAddress::Exact).chain(suffixes).collect()
 }
 
 /// The machine of this name.

@@ -8,7 +8,14 @@
 
 #include "frame.h"
 
-#define GROWTH_MASK 63 // bits 0 to 5 of a VIP's value; the others are zero, and room for later
+#define GROWTH_MASK 63 // bits 0 to 5 of a value
+#define OWN 64 // an address of this machine within a prefix: the kernel's. Other bits are zero, and room for later
+
+// An address for a look-up among prefixes: all its bits count.
+struct prefix {
+	__u32 length;
+	struct address address;
+};
 
 // The order is that of `steer::Count`.
 enum count {
@@ -29,6 +36,15 @@ struct {
 	__type(key, struct address);
 	__type(value, __u32);
 } vips SEC(".maps");
+
+// Kept short: the walk costs a cache line or two a level.
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} prefixes SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -74,6 +90,16 @@ static __always_inline int find_destination(const struct network *net, void *end
 	return 0;
 }
 
+// The value of an address that is taken from the kernel. What has an entry of its own goes before the prefix that covers it.
+static __always_inline __u32 *find_value(const struct prefix *to)
+{
+	__u32 *value = bpf_map_lookup_elem(&vips, &to->address);
+
+	if (value)
+		return *value & OWN ? NULL : value;
+	return bpf_map_lookup_elem(&prefixes, to); // without prefixes an empty trie, and done
+}
+
 // RFC 4861: types 133 to 137 keep the link working, whatever a VIP covers.
 static __always_inline int is_neighbour_discovery(const struct network *net, void *end)
 {
@@ -106,15 +132,15 @@ int steer(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 queue = ctx->rx_queue_index, growth, *value;
 	struct network net;
-	struct address to;
+	struct prefix to = { .length = 128 };
 
 	if (!find_network(data, end, &net))
 		return counted(PASSED, XDP_PASS); // what cannot be parsed is not ours to judge
 	if (((struct ethhdr *)data)->h_dest[0] & 1)
 		return counted(MULTICAST, XDP_PASS);
-	if (!find_destination(&net, end, &to))
+	if (!find_destination(&net, end, &to.address))
 		return counted(PASSED, XDP_PASS);
-	value = bpf_map_lookup_elem(&vips, &to);
+	value = find_value(&to);
 	if (!value)
 		return counted(PASSED, XDP_PASS);
 	if (is_neighbour_discovery(&net, end))

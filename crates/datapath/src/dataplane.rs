@@ -22,7 +22,7 @@ use crate::error::StartError;
 use crate::health::{Health, Monitor};
 use crate::interface::{Interface, Privileges, Severity, privilege_findings};
 use crate::mailbox::mesh;
-use crate::steer::{NoSocket, Steer, SteerOptions};
+use crate::steer::{Filter, NoSocket, Steer, SteerOptions};
 use crate::thread::{Idle, PacketThread, SocketCounters};
 use crate::umem::{Area, CHUNK, Frame, XDP_HEADROOM};
 use crate::wake::Waker;
@@ -241,7 +241,7 @@ impl DataPlane {
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        if let Err(error) = self.steer.set_vips([]) {
+        if let Err(error) = self.steer.set_filter(&Filter::default()) {
             tracing::warn!(%error, "emptying the filter");
         }
         // What was redirected before the filter was empty reaches the threads in this time.

@@ -4,7 +4,6 @@
 //! Not here: the XDP program; its choice (is it for a VIP, and how much room) is made from the snapshot's filter.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 
@@ -15,6 +14,7 @@ use pcap_file::{DataLink, PcapError};
 use crate::engine::Engine;
 use crate::mailbox::mesh;
 use crate::memory::{MemoryDevice, MemoryFrame};
+use crate::steer::Filter;
 
 /// What became of the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,17 +65,18 @@ pub fn replay(
         return Err(ReplayError::NotEthernet(header.datalink));
     }
     let mut writer = PcapWriter::with_header(output, header).map_err(ReplayError::Write)?;
-    let filter: HashMap<IpAddr, u8> = snapshot.filter().iter().copied().collect();
+    let filter =
+        Filter::new(snapshot.filter().iter().copied(), snapshot.filter_prefixes().iter().copied(), []);
     let mut engine = engine(pipeline);
     let mut done = Replayed::default();
     while let Some(packet) = reader.next_packet() {
         let packet = packet.map_err(|cause| ReplayError::Read { frame: done.read, cause })?;
         done.read += 1;
-        let Some(growth) = destination(&packet.data).and_then(|address| filter.get(&address)) else {
+        let Some(growth) = destination(&packet.data).and_then(|address| filter.growth(address)) else {
             done.passed += 1;
             continue;
         };
-        if !engine.device_mut().inject(&packet.data, usize::from(*growth)) {
+        if !engine.device_mut().inject(&packet.data, usize::from(growth)) {
             done.too_long += 1;
             continue;
         }

@@ -1,27 +1,31 @@
 //! The steering program, from outside: which addresses it takes from the kernel, and which sockets get them.
 //!
-//! In: VIPs with the head room that each wants, one socket a queue. Out: counts.
+//! In: a [`Filter`], one socket a queue. Out: counts.
 //! Not here: the program (`bpf/steer.bpf.c`), rings and frames, when a VIP comes and goes (the binary).
-//! Invariant: what [`Steer::set_vips`] was given last is what the map holds, and each of its entries is in
-//! `vips` too. The first byte of a frame says how far its head was moved: [`head_room_bytes`].
+//! Invariant: what [`Steer::set_filter`] was given last is what the maps hold, and each of their entries is in
+//! `filter` too. The first byte of a frame says how far its head was moved: [`head_room_bytes`].
 
+mod filter;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use aya::EbpfLoader;
+use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
+use forwarder::{FILTER_PREFIXES, Prefix};
+
+pub use self::filter::Filter;
 
 use crate::attach::{self, AttachError, AttachMode, Attachment};
 
 /// What cannot be changed while the program is attached.
 #[derive(Clone, Copy, Debug)]
 pub struct SteerOptions {
-    /// How many VIPs may be there at once. The kernel sets aside about 160 bytes for each.
+    /// How many addresses of VIPs may be there at once. The kernel sets aside about 160 bytes for each.
     pub max_vips: u32,
     /// What becomes of a packet for a VIP on a queue without a socket.
     pub no_socket: NoSocket,
@@ -39,15 +43,22 @@ pub enum NoSocket {
     Drop,
 }
 
-/// What [`Steer::set_vips`] did.
+/// What [`Steer::set_filter`] did to the entries of its maps: addresses and prefixes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// VIPs that were not there.
+    /// Entries that were not there.
     pub added: usize,
-    /// VIPs that had another growth.
+    /// Entries that said something else, such as another growth.
     pub updated: usize,
-    /// VIPs that are gone.
+    /// Entries that are gone.
     pub removed: usize,
+}
+
+impl Changed {
+    fn written(&mut self, is_new: bool) {
+        self.added += usize::from(is_new);
+        self.updated += usize::from(!is_new);
+    }
 }
 
 /// Frames by what the program did with them. Each frame of the interface moves exactly one.
@@ -92,11 +103,23 @@ pub enum SteerError {
         /// [`SteerOptions::max_vips`].
         allowed: u32,
     },
+    /// More prefixes than the program looks through for a packet.
+    #[error("{wanted} prefixes wanted, {FILTER_PREFIXES} allowed")]
+    TooManyPrefixes {
+        /// How many there would be.
+        wanted: usize,
+    },
+    /// More addresses of this machine within prefixes than there is room for.
+    #[error("{wanted} of this machine's addresses lie in prefixes of VIPs, {MAX_OWN} are allowed")]
+    TooManyOwn {
+        /// How many there are.
+        wanted: usize,
+    },
     /// More head room than a mark can tell.
-    #[error("{vip} wants {growth_bytes} bytes of head room, at most {MAX_GROWTH_BYTES} are allowed")]
+    #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_GROWTH_BYTES} are allowed")]
     GrowthTooLarge {
-        /// The VIP.
-        vip: IpAddr,
+        /// The VIP or the prefix.
+        what: String,
         /// What it wants, in bytes.
         growth_bytes: u8,
     },
@@ -106,10 +129,11 @@ pub enum SteerError {
 pub struct Steer {
     attachment: Attachment,
     addresses: HashMap<MapData, [u8; 16], u32>,
+    prefixes: LpmTrie<MapData, [u8; 16], u32>,
     sockets: XskMap<MapData>,
     counts: PerCpuArray<MapData, u64>,
-    /// What `addresses` holds.
-    vips: BTreeMap<IpAddr, u8>,
+    /// What both hold.
+    filter: Filter,
     max_vips: u32,
 }
 
@@ -127,16 +151,19 @@ impl Steer {
             EbpfLoader::new()
                 .override_global("no_socket_drops", &no_socket_drops, true)
                 // Twice, so that a wholly other set can come before the old one goes.
-                .map_max_entries("vips", options.max_vips.max(1).saturating_mul(2))
+                .map_max_entries("vips", options.max_vips.saturating_add(MAX_OWN).saturating_mul(2))
+                // And once more between the two.
+                .map_max_entries("prefixes", MAP_PREFIXES)
                 .map_max_entries("xsks", options.max_queues.max(1)),
             OBJECT,
         )?;
         Ok(Self {
             addresses: attach::map(&mut ebpf, "vips")?,
+            prefixes: attach::map(&mut ebpf, "prefixes")?,
             sockets: attach::map(&mut ebpf, "xsks")?,
             counts: attach::map(&mut ebpf, "counts")?,
             attachment: attach::attach(ebpf, "steer", &interface)?,
-            vips: BTreeMap::new(),
+            filter: Filter::default(),
             max_vips: options.max_vips,
         })
     }
@@ -186,47 +213,33 @@ impl Steer {
         self.sockets.unset(queue).map_err(in_map("xsks"))
     }
 
-    /// The VIPs that are taken from the kernel, each with its growth in bytes.
-    pub fn vips(&self) -> impl Iterator<Item = (IpAddr, u8)> {
-        self.vips.iter().map(|(vip, growth)| (*vip, *growth))
+    /// What is taken from the kernel.
+    #[must_use]
+    pub const fn filter(&self) -> &Filter {
+        &self.filter
     }
 
-    /// Takes exactly `wanted` from the kernel: VIPs, each with its growth in bytes (the head room to open).
-    /// What is new comes first, then what is not wanted goes. The last growth of a VIP given twice counts.
+    /// Takes exactly what `wanted` says from the kernel. What is new comes first, then what is not wanted goes; at no moment
+    /// has an address that both leave to the kernel been taken, or one that both take been left.
     ///
     /// # Errors
-    /// [`SteerError::TooManyVips`] and [`SteerError::GrowthTooLarge`] before anything is changed;
-    /// [`SteerError::Map`] with a part done, which another call completes.
+    /// [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`], [`SteerError::TooManyOwn`] and
+    /// [`SteerError::GrowthTooLarge`] before anything is changed; [`SteerError::Map`] with a part done, which another call
+    /// completes.
     /// # Cost
     /// One system call a change. Not for a packet thread.
-    pub fn set_vips(
-        &mut self,
-        wanted: impl IntoIterator<Item = (IpAddr, u8)>,
-    ) -> Result<Changed, SteerError> {
-        let wanted = checked(wanted, self.max_vips)?;
-        let gone: Vec<IpAddr> = self.vips.keys().filter(|vip| !wanted.contains_key(vip)).copied().collect();
-        let mut changed = self.write(&wanted)?;
-        changed.removed = self.remove(gone)?;
-        Ok(changed)
+    pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
+        check(wanted, self.max_vips)?;
+        self.exchange(wanted)
     }
 
-    /// Takes `vips` from the kernel too, or gives them another growth.
+    /// Leaves to the kernel what `next` does not take, and takes nothing new: the first half of a change to `next`, while
+    /// the threads do not know yet what is new.
     ///
     /// # Errors
-    /// As [`Self::set_vips`].
-    pub fn add_vips(&mut self, vips: impl IntoIterator<Item = (IpAddr, u8)>) -> Result<Changed, SteerError> {
-        let vips = checked(vips, u32::MAX)?;
-        let new = vips.keys().filter(|vip| !self.vips.contains_key(vip)).count();
-        within(self.vips.len() + new, self.max_vips)?;
-        self.write(&vips)
-    }
-
-    /// Leaves `vips` to the kernel again. How many were there; others are no error.
-    ///
-    /// # Errors
-    /// [`SteerError::Map`], with a part done.
-    pub fn remove_vips(&mut self, vips: impl IntoIterator<Item = IpAddr>) -> Result<usize, SteerError> {
-        self.remove(vips.into_iter().map(|vip| vip.to_canonical()))
+    /// As [`Self::set_filter`].
+    pub fn narrow_to(&mut self, next: &Filter) -> Result<Changed, SteerError> {
+        self.exchange(&self.filter.narrowed_to(next))
     }
 
     /// What the program has done since it was attached, summed over the CPUs.
@@ -248,37 +261,59 @@ impl Steer {
         })
     }
 
-    fn write(&mut self, vips: &BTreeMap<IpAddr, u8>) -> Result<Changed, SteerError> {
+    fn exchange(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         let mut changed = Changed::default();
-        for (&vip, &growth) in vips {
-            let before = self.vips.get(&vip).copied();
-            if before == Some(growth) {
-                continue;
-            }
-            self.addresses.insert(attach::key(vip), u32::from(growth), 0).map_err(in_map("vips"))?;
-            self.vips.insert(vip, growth);
-            changed.added += usize::from(before.is_none());
-            changed.updated += usize::from(before.is_some());
-        }
+        self.write(wanted, &mut changed)?;
+        self.remove(wanted, &mut changed)?;
         Ok(changed)
     }
 
-    fn remove(&mut self, vips: impl IntoIterator<Item = IpAddr>) -> Result<usize, SteerError> {
-        let mut removed = 0;
-        for vip in vips {
-            if self.vips.contains_key(&vip) {
-                self.addresses.remove(&attach::key(vip)).map_err(in_map("vips"))?;
-                self.vips.remove(&vip);
-                removed += 1;
+    /// Addresses first: the machine's own must be there before a prefix covers them.
+    fn write(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
+        for (address, value) in wanted.entries() {
+            let before = self.filter.entry(address);
+            if before != Some(value) {
+                self.addresses.insert(attach::key(address), value, 0).map_err(in_map("vips"))?;
+                self.filter.set_entry(address, Some(value));
+                changed.written(before.is_none());
             }
         }
-        Ok(removed)
+        for (&prefix, &growth) in &wanted.prefixes {
+            let before = self.filter.prefixes.get(&prefix).copied();
+            if before != Some(growth) {
+                let value = u32::from(growth);
+                self.prefixes.insert(&prefix_key(prefix), value, 0).map_err(in_map("prefixes"))?;
+                self.filter.prefixes.insert(prefix, growth);
+                changed.written(before.is_none());
+            }
+        }
+        Ok(())
+    }
+
+    /// Prefixes first, for the same reason.
+    fn remove(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
+        let gone = |prefix: &&Prefix| !wanted.prefixes.contains_key(prefix);
+        for prefix in self.filter.prefixes.keys().filter(gone).copied().collect::<Vec<_>>() {
+            self.prefixes.remove(&prefix_key(prefix)).map_err(in_map("prefixes"))?;
+            self.filter.prefixes.remove(&prefix);
+            changed.removed += 1;
+        }
+        let gone = |(address, _): (IpAddr, u32)| wanted.entry(address).is_none().then_some(address);
+        for address in self.filter.entries().filter_map(gone).collect::<Vec<_>>() {
+            self.addresses.remove(&attach::key(address)).map_err(in_map("vips"))?;
+            self.filter.set_entry(address, None);
+            changed.removed += 1;
+        }
+        Ok(())
     }
 }
 
 impl fmt::Debug for Steer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Steer").field("mode", &self.mode()).field("vips", &self.vips).finish_non_exhaustive()
+        f.debug_struct("Steer")
+            .field("mode", &self.mode())
+            .field("filter", &self.filter)
+            .finish_non_exhaustive()
     }
 }
 
@@ -292,27 +327,33 @@ pub const fn head_room_bytes(first_byte: u8) -> u8 {
     if first_byte & 1 == 1 { first_byte >> 1 } else { 0 }
 }
 
-/// The VIPs in the map's own terms: IPv4 as IPv4, no growth too large, no more than `allowed`.
-fn checked(
-    vips: impl IntoIterator<Item = (IpAddr, u8)>,
-    allowed: u32,
-) -> Result<BTreeMap<IpAddr, u8>, SteerError> {
-    let mut checked = BTreeMap::new();
-    for (vip, growth_bytes) in vips {
-        if growth_bytes > MAX_GROWTH_BYTES {
-            return Err(SteerError::GrowthTooLarge { vip, growth_bytes });
-        }
-        checked.insert(vip.to_canonical(), growth_bytes);
+/// No growth too large, nothing more than there is room for.
+fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
+    let too_large = |growth: &u8| *growth > MAX_GROWTH_BYTES;
+    let vip = wanted.vips.iter().find(|(_, growth)| too_large(growth));
+    let prefix = wanted.prefixes.iter().find(|(_, growth)| too_large(growth));
+    let found = vip.map(|(vip, growth)| (vip.to_string(), *growth));
+    if let Some((what, growth_bytes)) =
+        found.or_else(|| prefix.map(|(prefix, growth)| (prefix.to_string(), *growth)))
+    {
+        return Err(SteerError::GrowthTooLarge { what, growth_bytes });
     }
-    within(checked.len(), allowed)?;
-    Ok(checked)
-}
-
-fn within(wanted: usize, allowed: u32) -> Result<(), SteerError> {
-    if wanted > allowed as usize {
-        return Err(SteerError::TooManyVips { wanted, allowed });
+    let (vips, prefixes, own) = (wanted.vips.len(), wanted.prefixes.len(), wanted.own.len());
+    if vips > max_vips as usize {
+        return Err(SteerError::TooManyVips { wanted: vips, allowed: max_vips });
+    }
+    if prefixes > FILTER_PREFIXES {
+        return Err(SteerError::TooManyPrefixes { wanted: prefixes });
+    }
+    if own > MAX_OWN as usize {
+        return Err(SteerError::TooManyOwn { wanted: own });
     }
     Ok(())
+}
+
+fn prefix_key(prefix: Prefix) -> Key<[u8; 16]> {
+    let in_front = if prefix.address().is_ipv4() { 96 } else { 0 };
+    Key::new(u32::from(prefix.length()) + in_front, attach::key(prefix.address()))
 }
 
 fn in_map(map: &'static str) -> impl FnOnce(MapError) -> SteerError {
@@ -333,5 +374,9 @@ enum Count {
 
 /// The most head room that a VIP can have: the mark tells no more.
 pub const MAX_GROWTH_BYTES: u8 = 63;
+/// How many of the machine's own addresses may lie in prefixes.
+pub const MAX_OWN: u32 = 1_024;
+/// A set, another that replaces it, and what both have in common, which has at most as many entries as both together.
+const MAP_PREFIXES: u32 = 4 * 64;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));

@@ -10,8 +10,10 @@
 
 #![forbid(unsafe_code)]
 
+mod aggregate;
 mod counters;
 mod drop_reason;
+mod filter;
 mod flow;
 mod guard;
 mod live;
@@ -19,6 +21,7 @@ mod notice;
 mod originate;
 mod packet_buf;
 mod pipeline;
+mod prefix;
 mod request;
 mod rewrite;
 mod selection;
@@ -26,21 +29,24 @@ mod snapshot;
 mod verdict;
 mod vip_table;
 
+pub use aggregate::{Aggregate, aggregate};
 pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
+pub use filter::FILTER_PREFIXES;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, notice_ring};
 pub use packet_buf::{Origin, Packet};
 pub use pipeline::{IcmpRates, Pipeline, PipelineConfig, PipelineError};
+pub use prefix::{Prefix, Suffix};
 pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
 };
 pub use selection::{Decision, Selection};
 pub use snapshot::{
-    Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, SnapshotError, TooBig,
+    Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, PrefixGroup, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, SnapshotError, TooBig, VipAddress,
 };
 pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
 

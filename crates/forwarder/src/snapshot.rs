@@ -4,7 +4,7 @@
 //! health or of a next hop copies little.
 //! Invariant: every number inside (service, slot, rank) was checked by [`Snapshot::new`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -13,9 +13,10 @@ use std::sync::Arc;
 use maglev_hash::Table;
 use packet::{Family, Mac, Template};
 
+use crate::filter::filter;
 use crate::flow::mapped;
-use crate::vip_table::{Claim, VipTable};
-use crate::{FlowHasher, Guard, GuardId, HashKey, HashPolicy};
+use crate::vip_table::{Claim, Key, VipTable};
+use crate::{FlowHasher, Guard, GuardId, HashKey, HashPolicy, Prefix, Suffix};
 
 /// The number of a configuration; counts up from 1 while the process lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,11 +150,40 @@ pub struct Service {
     pub guard: Option<Arc<Guard>>,
 }
 
-/// Gives an address's ports to a service.
+/// Prefixes of clusters that serve the same VIPs.
+#[derive(Clone, Debug)]
+pub struct PrefixGroup {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Of both families, in any order. They may lie in those of other groups: the longest one decides.
+    pub prefixes: Vec<Prefix>,
+}
+
+/// Which addresses a VIP has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VipAddress {
+    /// This one. It goes before all groups.
+    Exact(IpAddr),
+    /// All with this suffix whose longest prefix is one of the group's; of several suffixes the longest decides.
+    Suffix {
+        /// Index into [`Parts::groups`].
+        group: usize,
+        /// The addresses' last bits.
+        suffix: Suffix,
+    },
+}
+
+impl From<IpAddr> for VipAddress {
+    fn from(address: IpAddr) -> Self {
+        Self::Exact(address)
+    }
+}
+
+/// Gives a VIP's ports to a service.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// The VIP's address.
-    pub address: IpAddr,
+    /// The VIP's address or addresses. A port that it lacks belongs to no other VIP instead.
+    pub address: VipAddress,
     /// IP protocol number.
     pub protocol: u8,
     /// Ports; all of them for protocols without ports. The narrower binding wins where two hold a port.
@@ -186,6 +216,8 @@ pub struct Parts {
     pub services: Vec<Service>,
     /// Their addresses and ports.
     pub bindings: Vec<Binding>,
+    /// Prefix groups; one without bindings takes its addresses from groups with shorter prefixes all the same.
+    pub groups: Vec<PrefixGroup>,
     /// Slots, indexed by [`SlotId`].
     pub slots: Vec<Slot>,
     /// What each slot may be given.
@@ -209,6 +241,7 @@ pub struct Snapshot {
     pub(crate) next_hop: NextHopMode,
     own: Arc<[IpAddr]>,
     filter: Arc<[(IpAddr, u8)]>,
+    filter_prefixes: Arc<[(Prefix, u8)]>,
 }
 
 impl Snapshot {
@@ -222,16 +255,24 @@ impl Snapshot {
         check(&parts)?;
         let mut claims = Vec::with_capacity(parts.bindings.len());
         for binding in &parts.bindings {
+            let vip = match binding.address {
+                VipAddress::Exact(address) => Key::Exact(mapped(address)),
+                VipAddress::Suffix { group, suffix } => {
+                    Key::Suffix(u32::try_from(group).map_err(|_| SnapshotError::TooMany)?, suffix)
+                }
+            };
             claims.push(Claim {
-                address: mapped(binding.address),
+                vip,
                 protocol: binding.protocol,
                 ports: binding.ports.clone(),
                 service: u32::try_from(binding.service).map_err(|_| SnapshotError::TooMany)?,
             });
         }
         let name = |index: u32| parts.services[index as usize].name.to_string();
-        let vips = VipTable::build(&claims).map_err(|(a, b)| SnapshotError::Clash(name(a), name(b)))?;
-        let filter = filter(&parts).into();
+        let groups = parts.groups.iter().map(|group| &*group.prefixes);
+        let vips =
+            VipTable::build(&claims, groups).map_err(|(a, b)| SnapshotError::Clash(name(a), name(b)))?;
+        let filter = filter(&parts);
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
@@ -241,7 +282,8 @@ impl Snapshot {
             states: parts.states.into(),
             next_hop: parts.next_hop,
             own: parts.own.into(),
-            filter,
+            filter: filter.addresses.into(),
+            filter_prefixes: filter.prefixes.into(),
         })
     }
 
@@ -286,6 +328,13 @@ impl Snapshot {
     #[must_use]
     pub fn own_address(&self, family: Family) -> Option<IpAddr> {
         self.own.iter().copied().find(|own| own.is_ipv4() == (family == Family::V4))
+    }
+
+    /// The prefixes that XDP hands over besides, disjoint and at most [`FILTER_PREFIXES`](crate::FILTER_PREFIXES), each with the
+    /// growth in bytes that most weight of its groups' pools needs. They may cover more than the groups do.
+    #[must_use]
+    pub fn filter_prefixes(&self) -> &[(Prefix, u8)] {
+        &self.filter_prefixes
     }
 
     /// Who frames are sent to.
@@ -350,6 +399,10 @@ pub enum SnapshotError {
     NoSuchSlot(usize),
     /// A binding names a service that is not there.
     NoSuchService(usize),
+    /// A binding names a prefix group that is not there.
+    NoSuchGroup(usize),
+    /// Two groups, or one group twice, have the same prefix.
+    PrefixTwice(Prefix, String, String),
     /// A pool's table, slots and weights differ in length.
     PoolShape(String),
     /// Two services claim the same ports of one address, equally precisely.
@@ -367,6 +420,8 @@ impl fmt::Display for SnapshotError {
         match self {
             Self::NoSuchSlot(slot) => write!(f, "no slot {slot}"),
             Self::NoSuchService(service) => write!(f, "no service {service}"),
+            Self::NoSuchGroup(group) => write!(f, "no prefix group {group}"),
+            Self::PrefixTwice(prefix, a, b) => write!(f, "prefix {prefix} is in groups {a} and {b}"),
             Self::PoolShape(pool) => write!(f, "pool {pool}: table, slots and weights differ in length"),
             Self::Clash(a, b) => write!(f, "{a} and {b} claim the same address, protocol and port"),
             Self::TooMany => write!(f, "more than {MAX_NUMBER} slots or services"),
@@ -395,11 +450,32 @@ fn check(parts: &Parts) -> Result<(), SnapshotError> {
     if let Some(binding) = parts.bindings.iter().find(|binding| binding.service >= parts.services.len()) {
         return Err(SnapshotError::NoSuchService(binding.service));
     }
+    check_groups(parts)?;
     for slot in &parts.slots {
         if let Forwarding::Tunnel { v4, v6 } = &slot.forwarding
             && (v4.len() != v6.len() || v4.len() > MAX_GROWTH)
         {
             return Err(SnapshotError::Growth(slot.backend.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// A prefix leads to one group.
+fn check_groups(parts: &Parts) -> Result<(), SnapshotError> {
+    for binding in &parts.bindings {
+        if let VipAddress::Suffix { group, .. } = binding.address
+            && group >= parts.groups.len()
+        {
+            return Err(SnapshotError::NoSuchGroup(group));
+        }
+    }
+    let mut seen: BTreeMap<Prefix, &str> = BTreeMap::new();
+    for group in &parts.groups {
+        for prefix in &group.prefixes {
+            if let Some(other) = seen.insert(*prefix, &group.name) {
+                return Err(SnapshotError::PrefixTwice(*prefix, other.to_owned(), group.name.to_string()));
+            }
         }
     }
     Ok(())
@@ -426,29 +502,7 @@ fn check_pools(
     Ok(())
 }
 
-/// The growth that most weight of an address's pools needs; the smallest on a tie, so that it is the same everywhere.
-fn filter(parts: &Parts) -> Vec<(IpAddr, u8)> {
-    let mut weights: HashMap<IpAddr, [u64; MAX_GROWTH + 1]> = HashMap::new();
-    for binding in &parts.bindings {
-        let pool = &parts.services[binding.service].pool;
-        let by_growth = weights.entry(binding.address).or_insert([0; MAX_GROWTH + 1]);
-        for (slot, weight) in pool.slots.iter().zip(&pool.weights) {
-            by_growth[parts.slots[slot.0 as usize].growth()] += u64::from(*weight);
-        }
-    }
-    let mut result: Vec<(IpAddr, u8)> = weights
-        .into_iter()
-        .map(|(address, by_growth)| {
-            let most = by_growth.iter().copied().max().unwrap_or(0);
-            let growth = by_growth.iter().position(|weight| *weight == most).unwrap_or(0);
-            (address, u8::try_from(growth).unwrap_or(0))
-        })
-        .collect();
-    result.sort_unstable();
-    result
-}
-
 /// Numbers in flow-table entries have 24 bits, and all ones is left out.
 const MAX_NUMBER: usize = (1 << 24) - 1;
 /// What the XDP program can open.
-const MAX_GROWTH: usize = 63;
+pub(crate) const MAX_GROWTH: usize = 63;

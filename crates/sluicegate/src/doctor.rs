@@ -92,6 +92,11 @@ pub(crate) async fn warn_at_start(
     Ok(())
 }
 
+/// The addresses of this machine's interfaces.
+pub(crate) fn addresses_here() -> impl Iterator<Item = IpAddr> {
+    gather::own_addresses().into_iter().map(|(own, _)| own.address)
+}
+
 /// All facts, the pings among them.
 fn look(config: &Config, machine: &Machine) -> anyhow::Result<Facts> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -115,7 +120,7 @@ async fn next_hops(backends: &[IpAddr]) -> anyhow::Result<NextHops> {
 }
 
 fn vip_addresses(config: &Config) -> Vec<IpAddr> {
-    config.vips().iter().flat_map(|vip| vip.addresses()).copied().collect()
+    config.vips().iter().flat_map(config::Vip::reachable_at).collect()
 }
 
 /// All findings of the facts.

@@ -1,7 +1,7 @@
 //! `sluicegate run`: both planes, wired.
 //!
 //! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
-//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `tunnel`,
+//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `filter`, `tunnel`,
 //! `verdicts` (their lines in the log), `work` (done elsewhere).
 //! Not here: any decision about a packet, any rule about a configuration or about health.
 //! Invariants: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads. Nothing
@@ -9,6 +9,7 @@
 
 mod answers;
 mod files;
+mod filter;
 mod flows;
 mod next_hops;
 mod reload;
@@ -18,7 +19,7 @@ mod unable;
 mod verdicts;
 mod work;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -135,6 +136,8 @@ struct Balancer {
     commands: mpsc::Receiver<Command>,
     admin: Option<Doors>,
     max_vips: u32,
+    /// This machine's addresses.
+    own: BTreeSet<IpAddr>,
     manager: Rc<Notifier>,
     liveness: Liveness,
     drain: Option<Drain>,
@@ -170,6 +173,7 @@ impl Balancer {
         let (health, events) = Health::start(way.dialers())?;
         let mut balancer = Self {
             max_vips: config.io().max_vips(),
+            own: BTreeSet::new(),
             files: FileWatch::start(&config)?,
             file_sources: config.sources().to_vec(),
             file,
@@ -205,6 +209,7 @@ impl Balancer {
             ready_by: Some(Instant::now() + longest_first_check(&config)),
         };
         balancer.await_gateways().await;
+        balancer.own = balancer.own_addresses();
         balancer.open_filter()?;
         balancer.watch();
         balancer.say_what_will_not_fit();
@@ -250,6 +255,7 @@ impl Balancer {
             sockets = self.plane.socket_mode().name(),
             generation = snapshot.generation().0,
             vips = snapshot.filter().len(),
+            prefixes = snapshot.filter_prefixes().len(),
             backends = snapshot.slots().len(),
             unresolved = unresolved.len(),
             "ready"
@@ -259,8 +265,12 @@ impl Balancer {
 
     fn status(&self) -> String {
         let snapshot = self.live.current();
+        let prefixes = match snapshot.filter_prefixes().len() {
+            0 => String::new(),
+            count => format!(" and {count} prefixes"),
+        };
         format!(
-            "generation {}: {}, {} on {}",
+            "generation {}: {}{prefixes}, {} on {}",
             snapshot.generation().0,
             count_of(snapshot.filter().len(), "VIP address"),
             count_of(snapshot.slots().len(), "backend"),
@@ -364,6 +374,7 @@ impl Balancer {
             Err(error) => tracing::error!(%error, "draining not ended"),
         }
         self.live.reclaim();
+        self.follow_own_addresses();
         self.keep_way();
         self.advance();
         Ok(())
@@ -445,23 +456,6 @@ impl Balancer {
         }
     }
 
-    /// VIPs that go leave the filter first; those that come enter it last.
-    fn publish(&mut self, snapshot: Snapshot) -> anyhow::Result<()> {
-        let coming: HashSet<IpAddr> = snapshot.filter().iter().map(|(address, _)| *address).collect();
-        let old = self.live.current();
-        let going =
-            old.filter().iter().map(|(address, _)| *address).filter(|address| !coming.contains(address));
-        self.plane.steer().remove_vips(going)?;
-        self.live.publish(snapshot);
-        self.open_filter()
-    }
-
-    fn open_filter(&mut self) -> anyhow::Result<()> {
-        let snapshot = self.live.current();
-        self.plane.steer().set_vips(snapshot.filter().iter().copied())?;
-        Ok(())
-    }
-
     fn take_next_hops(&mut self, table: next_hop::Table) {
         let table = merge(&self.next_hops, table, &self.wanted.borrow());
         self.next_hops = Arc::new(table);
@@ -475,6 +469,7 @@ impl Balancer {
             Ok(snapshot) => self.live.publish(snapshot),
             Err(error) => tracing::error!(%error, "next hops not taken over"),
         }
+        self.follow_own_addresses();
     }
 
     /// What packet threads have seen since the last look.

@@ -1,81 +1,59 @@
 //! Addresses and prefixes as the file may write them.
 //!
-//! In: text. Out: [`IpAddr`]s that one host can have, and [`Prefix`]es without host bits.
+//! In: text. Out: [`IpAddr`]s that one host can have, [`Prefix`]es and [`Suffix`]es without bits outside their length.
 //! Not here: host names. A static binary has no dependable resolver, so they are refused in words.
 
-use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
+
+use forwarder::{Prefix, Suffix};
 
 use super::reader::quote;
 
-/// An address prefix whose host bits are zero, such as `198.51.100.0/28`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    address: IpAddr,
-    length: u8,
+/// Reads `ADDRESS/LENGTH` without host bits; says what is wrong with it otherwise.
+pub(super) fn prefix(text: &str) -> Result<Prefix, String> {
+    let shown = quote(text);
+    let (address, length) = text.split_once('/').ok_or_else(|| format!("{shown} without a length"))?;
+    let address = unicast(address)?;
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let length = bits_from(length).filter(|length| (8..=bits).contains(length));
+    let length = length.ok_or_else(|| format!("{shown} with a length outside 8 to {bits}"))?;
+    let prefix =
+        Prefix::new(address, length).ok_or_else(|| format!("{shown} with bits behind its length"))?;
+    match RESERVED.iter().find(|(address, _)| prefix.contains(IpAddr::V6(*address))) {
+        Some((_, what)) => Err(format!("{shown}, which holds {what}")),
+        None => Ok(prefix),
+    }
 }
 
-impl Prefix {
-    /// The first address of the prefix.
-    pub fn address(&self) -> IpAddr {
-        self.address
+/// Reads `ADDRESS/LENGTH`, or `ADDRESS` alone, as a client's packets may come from: any length, any address.
+pub(super) fn source(text: &str) -> Result<Prefix, PrefixFlaw> {
+    let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
+    let address: IpAddr = address.parse().map_err(|_| PrefixFlaw::NoAddress)?;
+    let words = |found: String, allowed: String| PrefixFlaw::Words { found, allowed };
+    if let IpAddr::V6(v6) = address
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        return Err(words(format!("the IPv4-mapped address {address}"), format!("{v4}")));
     }
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        None => bits,
+        Some(text) => bits_from(text).filter(|length| *length <= bits).ok_or_else(|| {
+            words(format!("{address} with a wrong length"), format!("a length from 0 to {bits}"))
+        })?,
+    };
+    Prefix::new(address, length).ok_or_else(|| {
+        let found = format!("{address}/{length} with bits behind its length");
+        words(found, format!("{}/{length}", start_of(address, length)))
+    })
+}
 
-    /// The number of leading bits that are fixed: at most 32 for IPv4, 128 for IPv6.
-    pub fn length(&self) -> u8 {
-        self.length
-    }
-
-    /// Reads `ADDRESS/LENGTH`; says what is wrong with it otherwise.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let shown = quote(text);
-        let (address, length) = text.split_once('/').ok_or_else(|| format!("{shown} without a length"))?;
-        let address = unicast(address)?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let digits = !length.is_empty() && length.len() <= 3 && length.bytes().all(|b| b.is_ascii_digit());
-        let length = length.parse::<u8>().ok().filter(|&length| digits && (8..=bits).contains(&length));
-        let length = length.ok_or_else(|| format!("{shown} with a length outside 8 to {bits}"))?;
-        if host_bits(address, length) != 0 {
-            return Err(format!("{shown} with bits behind its length"));
-        }
-        Ok(Self { address, length })
-    }
-
-    /// Reads `ADDRESS/LENGTH`, or `ADDRESS` alone, as a client's packets may come from: any length, any address.
-    pub(super) fn parse_source(text: &str) -> Result<Self, PrefixFlaw> {
-        let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
-        let address: IpAddr = address.parse().map_err(|_| PrefixFlaw::NoAddress)?;
-        let words = |found: String, allowed: String| PrefixFlaw::Words { found, allowed };
-        if let IpAddr::V6(v6) = address
-            && let Some(v4) = v6.to_ipv4_mapped()
-        {
-            return Err(words(format!("the IPv4-mapped address {address}"), format!("{v4}")));
-        }
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let digits = |text: &&str| (1..=3).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-        let length = match length {
-            None => bits,
-            Some(text) => {
-                let length = Some(text).filter(digits).and_then(|text| text.parse().ok());
-                length.filter(|length| *length <= bits).ok_or_else(|| {
-                    words(format!("{address} with a wrong length"), format!("a length from 0 to {bits}"))
-                })?
-            }
-        };
-        match Self::around(address, length) {
-            prefix if prefix.address == address => Ok(prefix),
-            right => Err(words(format!("{address}/{length} with bits behind its length"), right.to_string())),
-        }
-    }
-
-    /// The prefix of a length in which an address lies.
-    fn around(address: IpAddr, length: u8) -> Self {
-        let shift = u32::from(length);
-        let address = match address {
-            IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & !u32::MAX.checked_shr(shift).unwrap_or(0)).into()),
-            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & !u128::MAX.checked_shr(shift).unwrap_or(0)).into()),
-        };
-        Self { address, length }
+/// The first address of the prefix of a length in which an address lies.
+fn start_of(address: IpAddr, length: u8) -> IpAddr {
+    let shift = u32::from(length);
+    match address {
+        IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & !u32::MAX.checked_shr(shift).unwrap_or(0)).into()),
+        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & !u128::MAX.checked_shr(shift).unwrap_or(0)).into()),
     }
 }
 
@@ -88,10 +66,20 @@ pub(super) enum PrefixFlaw {
     Words { found: String, allowed: String },
 }
 
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.length)
-    }
+/// Reads `ADDRESS/LENGTH` whose bits in front of the last LENGTH are zero; says what is wrong with it otherwise.
+pub(super) fn suffix(text: &str) -> Result<Suffix, String> {
+    let shown = quote(text);
+    let (address, length) = text.split_once('/').ok_or_else(|| format!("{shown} without a length"))?;
+    let address: IpAddr = address.parse().map_err(|_| shown.clone())?;
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let length = bits_from(length).filter(|&length| length <= bits);
+    let length = length.ok_or_else(|| format!("{shown} with a length outside 0 to {bits}"))?;
+    Suffix::new(address, length).ok_or_else(|| format!("{shown} with bits in front of its last {length}"))
+}
+
+fn bits_from(text: &str) -> Option<u8> {
+    let digits = !text.is_empty() && text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
 }
 
 /// Reads an address that one host can have; says what is wrong with it otherwise.
@@ -126,16 +114,18 @@ fn flaw(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The bits of `address` behind the first `length`.
-fn host_bits(address: IpAddr, length: u8) -> u128 {
-    match address {
-        IpAddr::V4(v4) => u128::from(v4.to_bits().checked_shl(u32::from(length)).unwrap_or(0)),
-        IpAddr::V6(v6) => v6.to_bits().checked_shl(u32::from(length)).unwrap_or(0),
-    }
-}
-
 pub(super) const UNICAST: &str = "the IPv4 or IPv6 address of one host (host names are not resolved)";
+pub(super) const GROUP_PREFIX: &str =
+    "a unicast prefix such as \"198.51.100.128/25\", of 8 bits at least and zero behind its length";
+pub(super) const SUFFIX: &str =
+    "an address and how many of its last bits count, such as \"0.0.0.20/7\", zero in front of them";
 pub(super) const PREFIX: &str = "an IPv4 or IPv6 prefix such as \"198.51.100.0/28\", zero behind its length";
+
+/// What a short IPv6 prefix must not hold, by its first address; other ranges begin where a prefix would be refused.
+const RESERVED: &[(Ipv6Addr, &str)] = &[
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), "the IPv4-mapped addresses"),
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), "the link-local addresses"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -143,7 +133,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{Prefix, PrefixFlaw, unicast};
+    use super::{PrefixFlaw, prefix, source, suffix, unicast};
 
     #[test]
     fn addresses_are_of_one_host() {
@@ -187,7 +177,7 @@ mod tests {
             "2001:db8::/32",
             "2001:db8::1/128",
         ] {
-            assert_eq!(Prefix::parse(text).unwrap().to_string(), text);
+            assert_eq!(prefix(text).unwrap().to_string(), text);
         }
         for text in [
             "198.51.100.1/28",
@@ -202,8 +192,36 @@ mod tests {
             "2001:db8::1/127",
             "2001:db8::/129",
             "224.0.0.0/8",
+            "240.0.0.0/8",
+            "127.0.0.0/9",
+            "0.0.0.0/8",
+            "fe00::/8",
+            "fe80::/16",
+            "ff00::/8",
+            "::/8",
+            "0:0:0:0:0:ff00::/88",
         ] {
-            assert!(Prefix::parse(text).is_err(), "{text}");
+            assert!(prefix(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn suffixes_are_the_last_bits() {
+        for text in ["0.0.0.20/7", "0.0.0.0/0", "::20/72", "0.0.0.127/7", "::/0", "255.255.255.255/32"] {
+            assert_eq!(suffix(text).unwrap().to_string(), text);
+        }
+        for (text, word) in [
+            ("0.0.0.20/4", "bits in front of its last 4"),
+            ("0.0.0.128/7", "bits in front"),
+            ("1::20/72", "bits in front"),
+            ("0.0.0.20", "without a length"),
+            ("0.0.0.20/33", "0 to 32"),
+            ("::20/129", "0 to 128"),
+            ("::20/+7", "0 to 128"),
+            ("cache/7", "\"cache/7\""),
+        ] {
+            let found = suffix(text).unwrap_err();
+            assert!(found.contains(word), "{text}: {found}");
         }
     }
 
@@ -216,7 +234,7 @@ mod tests {
             ("2001:db8::1", "2001:db8::1/128"),
             ("198.18.0.0/15", "198.18.0.0/15"),
         ] {
-            assert_eq!(Prefix::parse_source(text).unwrap().to_string(), shown);
+            assert_eq!(source(text).unwrap().to_string(), shown);
         }
         for (text, found, allowed) in [
             ("198.18.0.1/15", "198.18.0.1/15 with bits behind", "198.18.0.0/15"),
@@ -227,14 +245,14 @@ mod tests {
             ("198.18.0.0/+8", "with a wrong length", "0 to 32"),
             ("::ffff:192.0.2.1", "IPv4-mapped", "192.0.2.1"),
         ] {
-            let Err(PrefixFlaw::Words { found: words, allowed: right }) = Prefix::parse_source(text) else {
+            let Err(PrefixFlaw::Words { found: words, allowed: right }) = source(text) else {
                 panic!("{text}");
             };
             assert!(words.contains(found) && right.contains(allowed), "{text}: {words}, {right}");
         }
         for text in ["", "www.example", "/8", "198.18.0", "198.18.0.0 /8", "000102030405060708090a0b0c0d0e0f"]
         {
-            assert_eq!(Prefix::parse_source(text), Err(PrefixFlaw::NoAddress), "{text}");
+            assert_eq!(source(text), Err(PrefixFlaw::NoAddress), "{text}");
         }
     }
 
@@ -244,12 +262,12 @@ mod tests {
             let bits = 0xc612_0000 | (bits & 0xffff); // 198.18.0.0/16
             let address = std::net::Ipv4Addr::from(bits);
             let clean = (0..32 - length).all(|bit| bits & (1 << bit) == 0);
-            prop_assert_eq!(Prefix::parse(&format!("{address}/{length}")).is_ok(), clean);
+            prop_assert_eq!(prefix(&format!("{address}/{length}")).is_ok(), clean);
         }
 
         #[test]
         fn any_text_is_an_address_or_refused(text: String) {
-            let _ = (unicast(&text), Prefix::parse(&text), Prefix::parse_source(&text));
+            let _ = (unicast(&text), prefix(&text), suffix(&text), source(&text));
         }
 
         /// What is refused for its host bits names a prefix that is accepted, of that length, around the address.
@@ -259,12 +277,12 @@ mod tests {
             for (address, length) in
                 [(IpAddr::V4(v4.into()), short), (IpAddr::V6(v6.into()), long)]
             {
-                let right = match Prefix::parse_source(&format!("{address}/{length}")) {
+                let right = match source(&format!("{address}/{length}")) {
                     Ok(prefix) => prefix.to_string(),
                     Err(PrefixFlaw::Words { allowed, .. }) => allowed,
                     Err(PrefixFlaw::NoAddress) => panic!("{address} is an address"),
                 };
-                let right = Prefix::parse_source(&right).unwrap();
+                let right = source(&right).unwrap();
                 prop_assert_eq!(right.length(), length);
                 let bits = |address: IpAddr| match address {
                     IpAddr::V4(v4) => format!("{:032b}", v4.to_bits()),

@@ -1,13 +1,16 @@
 //! What no section can see alone: names, addresses and ports against each other.
 //!
 //! In: the drafts of all sections, and the flattened pools. Out: problems, nothing else.
-//! Not here: references to pools inside pools and to encapsulations (`flatten`).
+//! Not here: references to pools inside pools and to encapsulations (`flatten`), prefix groups (`groups`).
 //! Of two places that clash, the later one is reported, and its message names the line of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+
+use forwarder::Suffix;
 
 use super::check::CheckDraft;
 use super::encapsulation::EncapsulationDraft;
@@ -16,6 +19,7 @@ use super::machine::MachineDraft;
 use super::near_miss::hint;
 use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
+use super::prefix_group::GroupDraft;
 use super::report::{At, Place, Report};
 use super::vip::{ServiceDraft, VipDraft};
 use crate::words::count_of;
@@ -27,6 +31,7 @@ pub(super) struct Sections<'d> {
     pub(super) machines: &'d [MachineDraft],
     pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
     pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
+    pub(super) groups: &'d BTreeMap<Arc<str>, GroupDraft>,
     pub(super) vips: &'d [VipDraft],
     pub(super) checks: &'d BTreeMap<Arc<str>, CheckDraft>,
 }
@@ -38,6 +43,7 @@ impl Sections<'_> {
         self.backends();
         self.vip_addresses();
         self.services();
+        super::groups::check(self);
         super::shards::check(self);
         self.outer_families();
         self.references();
@@ -113,13 +119,13 @@ impl Sections<'_> {
 
     /// No two services hold one port of one address; `any` gives way to all others.
     fn services(&self) {
-        let mut claims: BTreeMap<(IpAddr, u8, bool), Vec<Claim<'_>>> = BTreeMap::new();
+        let mut claims: BTreeMap<(Address<'_>, u8, bool), Vec<Claim<'_>>> = BTreeMap::new();
         for vip in self.vips {
             for (address, service) in
-                vip.addresses.iter().flat_map(|address| vip.services.iter().map(move |s| (address, s)))
+                addresses(vip).flat_map(|address| vip.services.iter().map(move |s| (address, s)))
             {
                 let any = service.ports == Ports::Any;
-                let claims = claims.entry((address.value, service.protocol.number(), any)).or_default();
+                let claims = claims.entry((address, service.protocol.number(), any)).or_default();
                 match &service.ports {
                     Ports::Any => claims.push(Claim { ports: 0..=u16::MAX, service }),
                     Ports::Listed(ranges) => {
@@ -145,7 +151,7 @@ impl Sections<'_> {
         }
     }
 
-    fn clash(&self, address: IpAddr, any: bool, one: &Claim<'_>, other: &Claim<'_>) {
+    fn clash(&self, address: Address<'_>, any: bool, one: &Claim<'_>, other: &Claim<'_>) {
         let first_is_later = one.service.place.offset > other.service.place.offset;
         let (first, second) = if first_is_later { (other, one) } else { (one, other) };
         let ports = if any { "any".to_owned() } else { show(&second.ports) };
@@ -321,8 +327,33 @@ impl Sections<'_> {
 }
 
 /// Whether this is an impossible name in quotes, which was reported already and can't be referred to.
-fn is_flawed(name: &str) -> bool {
+pub(super) fn is_flawed(name: &str) -> bool {
     name.starts_with('"')
+}
+
+/// What a VIP is matched by, as the file has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Address<'d> {
+    Exact(IpAddr),
+    Suffix(&'d str, Suffix),
+}
+
+impl fmt::Display for Address<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(address) => write!(f, "{address}"),
+            Self::Suffix(group, suffix) => write!(f, "{group} {suffix}"),
+        }
+    }
+}
+
+fn addresses(vip: &VipDraft) -> impl Iterator<Item = Address<'_>> {
+    let exact = vip.addresses.iter().map(|address| Address::Exact(address.value));
+    let suffixes = vip
+        .group
+        .iter()
+        .flat_map(|group| vip.suffixes.iter().map(move |suffix| Address::Suffix(&group.value, suffix.value)));
+    exact.chain(suffixes)
 }
 
 /// Ports of one address and protocol that a service holds.
@@ -331,7 +362,10 @@ struct Claim<'d> {
     service: &'d ServiceDraft,
 }
 
-fn in_order<'d, T>(items: impl Iterator<Item = &'d T>, place: impl Fn(&T) -> &Place) -> Vec<&'d T> {
+pub(super) fn in_order<'d, T>(
+    items: impl Iterator<Item = &'d T>,
+    place: impl Fn(&T) -> &Place,
+) -> Vec<&'d T> {
     let mut items: Vec<&T> = items.collect();
     items.sort_by_key(|item| place(item).offset);
     items

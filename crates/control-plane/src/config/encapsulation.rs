@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::address::{PREFIX, Prefix};
+use forwarder::Prefix;
+
+use super::address::{self, PREFIX};
 use super::reader::{Node, Root};
 use super::report::Place;
 
@@ -145,7 +147,7 @@ fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {
     let mut prefixes: Vec<Prefix> = Vec::new();
     for node in node.items(PREFIX).unwrap_or_default() {
         let Some(text) = node.as_str().or_else(|| node.wrong(PREFIX)) else { continue };
-        match Prefix::parse(text) {
+        match address::prefix(text) {
             Err(found) => node.report.error(&node.place, found, PREFIX),
             Ok(prefix) => {
                 let family = prefix.address().is_ipv4();

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::address::{Prefix, PrefixFlaw};
+use forwarder::Prefix;
+
+use super::address::{PrefixFlaw, source};
 use super::lists::{Block, Lists};
 use super::reader::{Node, Section, quote};
 
@@ -115,7 +117,7 @@ fn read_inline(node: &Node<'_>) -> Option<Arc<Block>> {
 
 fn read_prefix(node: &Node<'_>) -> Option<Prefix> {
     let text = node.as_str().or_else(|| node.wrong(INLINE))?;
-    Prefix::parse_source(text)
+    source(text)
         .map_err(|flaw| {
             let (found, allowed) = match flaw {
                 PrefixFlaw::NoAddress => (quote(text), INLINE.to_owned()),

@@ -16,9 +16,10 @@ use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use forwarder::Prefix;
 use sha2::{Digest, Sha256};
 
-use super::address::{Prefix, PrefixFlaw};
+use super::address::{PrefixFlaw, source};
 use super::fence::{self, Fence, real};
 use super::problem::{Problem, Severity};
 use super::reader::{Node, quote};
@@ -145,7 +146,7 @@ impl Reading<'_> {
         if text.is_empty() {
             return None;
         }
-        let flaw = match Prefix::parse_source(text) {
+        let flaw = match source(text) {
             Ok(prefix) => return Some(prefix),
             Err(flaw) => flaw,
         };

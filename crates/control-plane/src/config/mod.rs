@@ -15,6 +15,7 @@ mod consistency;
 mod encapsulation;
 mod fence;
 mod flatten;
+mod groups;
 mod guard;
 mod idle_keys;
 mod include;
@@ -26,6 +27,7 @@ mod near_miss;
 mod pem;
 mod pool;
 mod ports;
+mod prefix_group;
 mod problem;
 mod quantity;
 mod reader;
@@ -42,7 +44,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::address::Prefix;
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
@@ -56,11 +57,13 @@ pub use self::machine::Machine;
 pub use self::pem::PrivateKey;
 pub use self::pool::{Backend, Fallback, Member, Pool};
 pub use self::ports::{Ports, Protocol};
+pub use self::prefix_group::PrefixGroup;
 pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::{format_duration, parse_duration};
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
 pub use self::vip::{Hash, Service, Vip};
+pub use forwarder::{Prefix, Suffix};
 
 use self::consistency::Sections;
 use self::fence::Fence;
@@ -69,6 +72,7 @@ use self::lists::Lists;
 use self::machine::MachineDraft;
 use self::pem::Outside;
 use self::pool::PoolDraft;
+use self::prefix_group::GroupDraft;
 use self::reader::{Root, Section};
 use self::report::Report;
 use self::vip::VipDraft;
@@ -87,6 +91,7 @@ pub struct Config {
     log: Log,
     admin: Admin,
     pools: Vec<Arc<Pool>>,
+    groups: Vec<Arc<PrefixGroup>>,
     vips: Vec<Vip>,
     sources: Vec<Source>,
     /// Of what the files refer to; `None`: it was not read.
@@ -95,8 +100,8 @@ pub struct Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self { cluster, machines, io, log, admin, pools, vips, sources: _, references: _ } = self;
-        (cluster, machines, io, log, admin, pools, vips)
+        let Self { cluster, machines, io, log, admin, pools, groups, vips, sources: _, references: _ } = self;
+        (cluster, machines, io, log, admin, pools, groups, vips)
             == (
                 &other.cluster,
                 &other.machines,
@@ -104,6 +109,7 @@ impl PartialEq for Config {
                 &other.log,
                 &other.admin,
                 &other.pools,
+                &other.groups,
                 &other.vips,
             )
     }
@@ -151,6 +157,11 @@ impl Config {
     pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
         let at = self.pools.binary_search_by(|pool| (**pool.name()).cmp(name)).ok()?;
         self.pools.get(at)
+    }
+
+    /// All prefix groups, in the order of their names.
+    pub fn groups(&self) -> &[Arc<PrefixGroup>] {
+        &self.groups
     }
 
     /// Whether a machine listens on this address of `[admin]`: not when it is another machine's own.
@@ -272,21 +283,25 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     let encapsulations = encapsulation::read_all(&mut root);
     let checks = check::read_all(&mut root, outside);
     let pools = PoolDraft::read_all(&mut root);
+    let group_drafts = GroupDraft::read_all(&mut root);
     let lists = Lists::new(within);
     let vips = VipDraft::read_all(&mut root, &lists);
     let admin = root.once("admin").and_then(|node| node.section());
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
     let key = cluster.as_ref().map(Cluster::hash_key);
     let references = outside.secrets.map(|_| source::references(key, &checks, &admin));
-    root.finish(&["prefix_group", "bgp"]);
+    root.finish(&["bgp"]);
     let flattened =
         Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
+    let groups: Vec<Arc<PrefixGroup>> = group_drafts.iter().map(GroupDraft::build).collect();
+    let group_drafts = group_drafts.into_iter().map(|draft| (Arc::clone(&draft.name), draft)).collect();
     let sections = Sections {
         report,
         io: &io,
         machines: &machines,
         encapsulations: &encapsulations,
         pools: &pools,
+        groups: &group_drafts,
         vips: &vips,
         checks: &checks,
     };
@@ -297,7 +312,8 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         io,
         log: log.unwrap_or_default(),
         admin,
-        vips: vips.iter().map(|vip| vip.build(&flattened)).collect::<Option<_>>()?,
+        vips: vips.iter().map(|vip| vip.build(&flattened, &groups)).collect::<Option<_>>()?,
+        groups,
         pools: flattened,
         sources: lists.into_sources(),
         references,

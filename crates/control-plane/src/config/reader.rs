@@ -111,11 +111,6 @@ impl<'a> Section<'a> {
         self.table.get(key).map(|value| self.node(key, value))
     }
 
-    /// Whether `key` is there; this does not make it a known one.
-    pub(super) fn holds(&self, key: &str) -> bool {
-        self.table.contains_key(key)
-    }
-
     /// The value of `key`; its absence is reported.
     pub(super) fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
         let node = self.optional(key);

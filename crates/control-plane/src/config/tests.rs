@@ -5,6 +5,7 @@ mod any_input;
 mod checks;
 mod fallbacks;
 mod files;
+mod groups;
 mod guards;
 mod includes;
 mod pools;
@@ -142,7 +143,9 @@ fn the_example_has_every_key() {
     for ((field, key), there) in reader::tests::take() {
         let mut parts: Vec<&str> =
             field.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect();
-        if matches!(parts[0], "check" | "encapsulation" | "machine" | "pool" | "vip") && parts.len() > 1 {
+        if matches!(parts[0], "check" | "encapsulation" | "machine" | "pool" | "prefix_group" | "vip")
+            && parts.len() > 1
+        {
             parts[1] = "NAME";
         }
         *keys.entry(format!("{}.{key}", parts.join(".").replace(".https", ".http"))).or_default() |= there;

@@ -1,15 +1,19 @@
 //! `[vip.NAME]`: the addresses that clients use, and what serves them.
 //!
 //! In: the sections. Out: drafts with the places of their parts, and the [`Vip`] that they become.
-//! Not here: prefix groups, announcements (later versions), clashes between VIPs (`consistency`).
+//! Not here: announcements (a later version), clashes between VIPs (`consistency`), suffixes against their group (`groups`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use forwarder::Suffix;
+
+use super::address::{self, SUFFIX};
 use super::guard::Guard;
 use super::lists::Lists;
 use super::pool::Pool;
 use super::ports::{Ports, Protocol};
+use super::prefix_group::PrefixGroup;
 use super::reader::{Node, Root};
 use super::report::{At, Place};
 
@@ -19,6 +23,8 @@ pub struct Vip {
     name: Arc<str>,
     shard: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
+    group: Option<Arc<PrefixGroup>>,
+    suffixes: Vec<Suffix>,
     services: Vec<Service>,
     guard: Guard,
 }
@@ -34,9 +40,40 @@ impl Vip {
         self.shard.as_deref()
     }
 
-    /// Its addresses, at least one, each once.
+    /// The addresses that are its own, each once; none when it has a group alone.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.addresses
+    }
+
+    /// The group in whose prefixes its suffixes stand.
+    pub fn group(&self) -> Option<&Arc<PrefixGroup>> {
+        self.group.as_ref()
+    }
+
+    /// The last bits of its addresses in the group, each once; at least one when there is a group.
+    pub fn suffixes(&self) -> &[Suffix] {
+        &self.suffixes
+    }
+
+    /// All its addresses in words: `203.0.113.10`, and `edge ::20/72` for those of a suffix in a group.
+    pub fn shown_addresses(&self) -> impl Iterator<Item = String> {
+        let own = self.addresses.iter().map(ToString::to_string);
+        let group = self.group.iter();
+        let grouped = group
+            .flat_map(|group| self.suffixes.iter().map(move |suffix| format!("{} {suffix}", group.name())));
+        own.chain(grouped)
+    }
+
+    /// Where it can be asked: its addresses, and for each suffix the address in the group's first prefix of that family, which is
+    /// by convention the cluster's own; what lies between prefix and suffix is zero.
+    pub fn reachable_at(&self) -> Vec<IpAddr> {
+        let in_group = |suffix: &Suffix| {
+            let prefix = self.group.as_ref()?.first(suffix.address().is_ipv4())?;
+            prefix.with(suffix)
+        };
+        let mut addresses = self.addresses.clone();
+        addresses.extend(self.suffixes.iter().filter_map(in_group));
+        addresses
     }
 
     /// Its services, at least one, in the order of the file.
@@ -98,6 +135,8 @@ pub(super) struct VipDraft {
     pub(super) name: Arc<str>,
     pub(super) shard: Option<Arc<str>>,
     pub(super) addresses: Vec<At<IpAddr>>,
+    pub(super) group: Option<At<Arc<str>>>,
+    pub(super) suffixes: Vec<At<Suffix>>,
     pub(super) services: Vec<ServiceDraft>,
     guard: Guard,
     /// The pools that its services name, those of services with errors too.
@@ -118,8 +157,8 @@ impl VipDraft {
         root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node, lists)).collect()
     }
 
-    /// The VIP with its pools in place of their names; `None` when one is not among `pools`.
-    pub(super) fn build(&self, pools: &[Arc<Pool>]) -> Option<Vip> {
+    /// The VIP with its pools and its group in place of their names; `None` when one is not among `pools` or `groups`.
+    pub(super) fn build(&self, pools: &[Arc<Pool>], groups: &[Arc<PrefixGroup>]) -> Option<Vip> {
         let service = |draft: &ServiceDraft| {
             let at = pools.binary_search_by(|pool| pool.name().cmp(&draft.pool.value)).ok()?;
             let pool = Arc::clone(pools.get(at)?);
@@ -127,29 +166,45 @@ impl VipDraft {
         };
         let addresses = self.addresses.iter().map(|address| address.value).collect();
         let services = self.services.iter().map(service).collect::<Option<_>>()?;
+        let group = match &self.group {
+            None => None,
+            Some(named) => {
+                let at = groups.binary_search_by(|group| group.name().cmp(&named.value)).ok()?;
+                Some(Arc::clone(groups.get(at)?))
+            }
+        };
+        let suffixes = self.suffixes.iter().map(|suffix| suffix.value).collect();
         let (name, shard, guard) = (Arc::clone(&self.name), self.shard.clone(), self.guard.clone());
-        Some(Vip { name, shard, addresses, services, guard })
+        Some(Vip { name, shard, addresses, group, suffixes, services, guard })
     }
 
     fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let shard = section.optional("shard").and_then(|node| node.name());
         let addresses = section.optional("addresses");
+        let (group, suffixes) = (section.optional("group"), section.optional("suffixes"));
         let services = section.required("services", SERVICES).and_then(|node| node.items(SERVICES));
         let guard = Guard::read(&mut section, lists);
-        // Until groups are served, a VIP that has one instead of addresses hears of the group alone.
-        let grouped = section.holds("group");
-        section.finish(&["group", "suffixes", "announce"]);
-        if addresses.is_none() && !grouped {
-            let place = Place { offset: node.place.offset, field: format!("{}.addresses", node.place.field) };
-            node.report.absent(&place, "nothing", ADDRESSES);
+        section.finish(&["announce"]);
+        let absent = |key: &str, allowed: &str| {
+            let place = Place { offset: node.place.offset, field: format!("{}.{key}", node.place.field) };
+            node.report.absent(&place, "nothing", allowed);
+        };
+        match (&addresses, &group, &suffixes) {
+            (None, None, None) => absent("addresses", ADDRESSES_OR_GROUP),
+            (_, Some(_), None) => absent("suffixes", SUFFIXES),
+            (_, None, Some(_)) => absent("group", "the name of a prefix group"),
+            _ => {}
         }
         let addresses = addresses.and_then(|node| node.items(ADDRESSES)).unwrap_or_default();
+        let suffixes = suffixes.and_then(|node| node.items(SUFFIXES)).unwrap_or_default();
+        let group = group.and_then(|node| Some(node.at(node.name()?)));
         let mut pools = Vec::new();
         let services = services.unwrap_or_default();
         let services = services.iter().filter_map(|node| read_service(node, &mut pools)).collect();
         let place = node.place.clone();
-        Some(Self { place, name, shard, addresses: read_addresses(&addresses), services, guard, pools })
+        let (addresses, suffixes) = (read_addresses(&addresses), read_suffixes(&suffixes));
+        Some(Self { place, name, shard, addresses, group, suffixes, services, guard, pools })
     }
 }
 
@@ -165,6 +220,20 @@ fn read_addresses(nodes: &[Node<'_>]) -> Vec<At<IpAddr>> {
         }
     }
     addresses
+}
+
+fn read_suffixes(nodes: &[Node<'_>]) -> Vec<At<Suffix>> {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut suffixes = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let Some(text) = node.as_str().or_else(|| node.wrong(SUFFIX)) else { continue };
+        match address::suffix(text) {
+            Err(found) => node.report.error(&node.place, found, SUFFIX),
+            Ok(suffix) if seen.insert(suffix) => suffixes.push(node.at(suffix)),
+            Ok(_) => node.refuse("each suffix once in a VIP"),
+        }
+    }
+    suffixes
 }
 
 fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<ServiceDraft> {
@@ -189,4 +258,6 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
 }
 
 const ADDRESSES: &str = "a list of addresses, at least one";
+const ADDRESSES_OR_GROUP: &str = "a list of addresses, at least one, or a group and suffixes";
+const SUFFIXES: &str = "a list of suffixes such as [\"0.0.0.20/7\", \"::20/72\"], at least one";
 const SERVICES: &str = "a list of { ports = [80], protocol = \"tcp\", pool = \"NAME\" }";

@@ -16,7 +16,10 @@ use maglev_hash::{Disruption, disruption};
 pub use self::settings::Running;
 
 use crate::compile::{Index, service_name};
-use crate::config::{Config, Hash, Limits, Machine, Member, Pool, Service, SourceList, Vip, format_duration};
+use crate::config::{
+    Config, Hash, Limits, Machine, Member, Pool, Prefix, PrefixGroup, Service, SourceList, Vip,
+    format_duration,
+};
 use crate::words::{count, count_of};
 
 /// What is different.
@@ -47,6 +50,7 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
     cluster(&mut changes, old.config, new.config);
     restarts(&mut changes, running, [old.config, new.config], machine);
     own_addresses(&mut changes, old.config, new.config, machine);
+    groups(&mut changes, old.config, new.config);
     vips(&mut changes, old.config, new.config, machine);
     checks::definitions(&mut changes, old.config, new.config);
     pools(&mut changes, old.config, new.config);
@@ -66,6 +70,17 @@ pub fn is_same(old: &Config, new: &Config) -> bool {
 impl Changes {
     fn say(&mut self, sentence: impl Into<String>) {
         self.sentences.push(sentence.into());
+    }
+
+    /// A few by name, many by their number.
+    fn prefixes(&mut self, group: &str, what: &str, prefixes: &BTreeSet<Prefix>) {
+        if prefixes.len() > NAMED_PREFIXES {
+            self.say(format!("prefix_group {group}: {} prefixes {what}", prefixes.len()));
+        } else {
+            for prefix in prefixes {
+                self.say(format!("prefix_group {group}: prefix {prefix} {what}"));
+            }
+        }
     }
 
     fn differ<T: PartialEq>(&mut self, what: &str, old: &T, new: &T, show: impl Fn(&T) -> String) {
@@ -114,6 +129,26 @@ fn elsewhere(changes: &mut Changes, old: &Config, new: &Config) {
     }
 }
 
+fn groups(changes: &mut Changes, old: &Config, new: &Config) {
+    let of = |config: &Config| -> BTreeMap<Arc<str>, BTreeSet<Prefix>> {
+        let prefixes = |group: &PrefixGroup| group.prefixes().iter().copied().collect();
+        config.groups().iter().map(|group| (Arc::clone(group.name()), prefixes(group))).collect()
+    };
+    let (old, new) = (of(old), of(new));
+    for (name, prefixes) in &old {
+        match new.get(name) {
+            None => changes.say(format!("prefix_group {name}: removed")),
+            Some(next) => {
+                changes.prefixes(name, "removed", &(prefixes - next));
+                changes.prefixes(name, "added", &(next - prefixes));
+            }
+        }
+    }
+    for (name, prefixes) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+        changes.say(format!("prefix_group {name}: added, with {}", count_of(prefixes.len(), "prefix")));
+    }
+}
+
 fn vips(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     let of = |config| -> BTreeMap<Arc<str>, &Vip> { by_name(config, machine) };
     let (old, new) = (of(old), of(new));
@@ -127,7 +162,7 @@ fn vips(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     for (name, vip) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
         changes.say(format!(
             "vip {name}: added, with {} and {}",
-            count_of(vip.addresses().len(), "address"),
+            count_of(vip.shown_addresses().count(), "address"),
             { count_of(vip.services().len(), "service") }
         ));
     }
@@ -141,7 +176,7 @@ fn by_name<'a>(config: &'a Config, machine: &str) -> BTreeMap<Arc<str>, &'a Vip>
 }
 
 fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
-    let addresses = |vip: &Vip| -> BTreeSet<_> { vip.addresses().iter().copied().collect() };
+    let addresses = |vip: &Vip| -> BTreeSet<String> { vip.shown_addresses().collect() };
     let (before, after) = (addresses(old), addresses(new));
     for address in before.difference(&after) {
         changes.say(format!("vip {}: address {address} removed", old.name()));
@@ -292,3 +327,6 @@ fn moved(counted: &Disruption, size: u32) -> String {
     let of = count(size, "table slot");
     format!("{} of {of} get another backend ({share:.2} %): {}", counted.changed(), why.join(", "))
 }
+
+/// How many prefixes of a group are named one by one.
+const NAMED_PREFIXES: usize = 16;

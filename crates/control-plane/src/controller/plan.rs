@@ -123,7 +123,7 @@ fn memberships<'a>(config: &'a Config, machine: &Machine) -> Vec<((SlotKey, &'a 
     let mut pools: HashMap<&str, BTreeSet<IpAddr>> = HashMap::new();
     for vip in config.vips_of(machine) {
         for pool in pools_of(config, vip) {
-            pools.entry(pool).or_default().extend(vip.addresses());
+            pools.entry(pool).or_default().extend(vip.reachable_at());
         }
     }
     let mut found: HashMap<SlotKey, (&Member, BTreeSet<IpAddr>)> = HashMap::new();

@@ -162,7 +162,7 @@ impl Controller {
                 .collect();
             VipRow {
                 name: vip.name().to_string(),
-                addresses: vip.addresses().iter().map(ToString::to_string).collect(),
+                addresses: vip.shown_addresses().collect(),
                 ready: services.iter().all(|service| service.ready),
                 services,
             }

@@ -16,16 +16,49 @@ fn a_mark_tells_its_growth_and_a_unicast_address_tells_none() {
     }
 }
 
+fn prefix(address: &str, length: u8) -> Prefix {
+    Prefix::new(ip(address), length).unwrap()
+}
+
 #[test]
 fn a_growth_beyond_the_mark_is_refused_by_name() {
-    let error = checked([(ip("192.0.2.1"), 63), (ip("2001:db8::1"), 64)], 9).unwrap_err();
+    let error = check(&Filter::of_vips([(ip("192.0.2.1"), 63), (ip("2001:db8::1"), 64)]), 9).unwrap_err();
     assert_eq!(error.to_string(), "2001:db8::1 wants 64 bytes of head room, at most 63 are allowed");
+    let error = check(&Filter::new([], [(prefix("198.51.100.0", 24), 64)], []), 9).unwrap_err();
+    assert_eq!(error.to_string(), "198.51.100.0/24 wants 64 bytes of head room, at most 63 are allowed");
 }
 
 #[test]
 fn vips_are_counted_after_doubles_and_mapped_addresses_are_joined() {
-    let twice = [(ip("192.0.2.1"), 20), (ip("::ffff:192.0.2.1"), 24)];
-    assert_eq!(checked(twice, 1).unwrap(), BTreeMap::from([(ip("192.0.2.1"), 24)]));
-    let error = checked([(ip("192.0.2.1"), 0), (ip("192.0.2.2"), 0)], 1).unwrap_err();
+    let twice = Filter::of_vips([(ip("192.0.2.1"), 20), (ip("::ffff:192.0.2.1"), 24)]);
+    check(&twice, 1).unwrap();
+    assert_eq!(twice, Filter::of_vips([(ip("192.0.2.1"), 24)]));
+    let error = check(&Filter::of_vips([(ip("192.0.2.1"), 0), (ip("192.0.2.2"), 0)]), 1).unwrap_err();
     assert_eq!(error.to_string(), "2 VIPs wanted, 1 allowed");
+}
+
+#[test]
+fn there_is_room_for_64_prefixes_and_1024_addresses_of_the_machine() {
+    let prefixes = |count: u8| (0..count).map(|n| (Prefix::new([198, 18, n, 0].into(), 24).unwrap(), 0));
+    check(&Filter::new([], prefixes(64), []), 1).unwrap();
+    let error = check(&Filter::new([], prefixes(65), []), 1).unwrap_err();
+    assert_eq!(error.to_string(), "65 prefixes wanted, 64 allowed");
+    let own =
+        |count: u16| (0..count).map(|n| IpAddr::from([198, 18, n.to_be_bytes()[0], n.to_be_bytes()[1]]));
+    let with = |count| Filter::new([], [(prefix("198.18.0.0", 15), 0)], own(count));
+    check(&with(1_024), 1).unwrap();
+    let error = check(&with(1_025), 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "1025 of this machine's addresses lie in prefixes of VIPs, 1024 are allowed"
+    );
+}
+
+#[test]
+fn only_addresses_of_the_machine_that_a_prefix_would_take_have_an_entry() {
+    let own = ["192.0.2.1", "198.51.100.1", "198.51.100.2", "::ffff:198.51.100.3", "2001:db8::1"].map(ip);
+    let filter = Filter::new([(ip("198.51.100.2"), 24)], [(prefix("198.51.100.0", 24), 20)], own);
+    let entries: Vec<(String, u32)> = filter.entries().map(|(a, value)| (a.to_string(), value)).collect();
+    let expected = [("198.51.100.1", 64), ("198.51.100.3", 64), ("198.51.100.2", 24)];
+    assert_eq!(entries, expected.map(|(address, value)| (address.to_owned(), value)));
 }

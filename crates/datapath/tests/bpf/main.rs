@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used, reason = "what cannot be set up is a failed test")]
 
 mod bed;
+mod cost;
 mod decap;
 mod facts;
+mod filter;
 mod frames;
 mod run;
 mod steer;

@@ -1,15 +1,14 @@
 //! The steering program: each verdict and its count, the map's exactness, and what is left after the end.
 
 use std::io::{BufRead, BufReader};
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::process::{Command, Stdio};
 
 use datapath::interface::Interface;
-use datapath::steer::{Changed, NoSocket, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes};
+use datapath::steer::{
+    Changed, Filter, NoSocket, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes,
+};
 use datapath::{AttachError, AttachMode};
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 use xsk_rs::config::{BindFlags, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
@@ -19,25 +18,26 @@ use crate::run::{DROP, PASS, Program, REDIRECT};
 
 const VIP4: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:f::10";
-const OPTIONS: SteerOptions = SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
+pub(crate) const OPTIONS: SteerOptions =
+    SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
 
 fn attach(options: &SteerOptions) -> Steer {
     let mut steer = Steer::attach("near", options).unwrap();
-    let added = steer.set_vips([(ip(VIP4), 24), (ip(VIP6), 44)]).unwrap();
+    let added = steer.set_filter(&Filter::of_vips([(ip(VIP4), 24), (ip(VIP6), 44)])).unwrap();
     assert_eq!(added, Changed { added: 2, ..Changed::default() });
     steer
 }
 
 /// An AF_XDP socket on a queue of `near`, with 32 frames to fill.
-struct Receiver {
+pub(crate) struct Receiver {
     umem: Umem,
-    rx: RxQueue,
+    pub(crate) rx: RxQueue,
     _tx: TxQueue,
     _fill: FillQueue,
 }
 
 impl Receiver {
-    fn on(queue: u32) -> Self {
+    pub(crate) fn on(queue: u32) -> Self {
         let umem_config = UmemConfig::builder().build().unwrap();
         let (umem, frames) = Umem::new(umem_config, NonZeroU32::new(32).unwrap(), false).unwrap();
         let config = SocketConfig::builder()
@@ -71,12 +71,12 @@ impl Receiver {
 }
 
 /// The frame behind its head room, and how much of that there was.
-fn unmarked(bytes: &[u8]) -> (u8, &[u8]) {
+pub(crate) fn unmarked(bytes: &[u8]) -> (u8, &[u8]) {
     let growth = head_room_bytes(bytes[0]);
     (growth, &bytes[usize::from(growth)..])
 }
 
-fn to(vip: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn to(vip: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let from = if ip(vip).is_ipv4() { "198.18.0.1" } else { "2001:db8:c::1" };
     packet(ip(from), ip(vip), protocol, payload)
 }
@@ -140,7 +140,7 @@ fn each_frame_gets_its_verdict_and_moves_one_count() {
     }
 }
 
-fn difference(after: &SteerCounts, before: &SteerCounts) -> SteerCounts {
+pub(crate) fn difference(after: &SteerCounts, before: &SteerCounts) -> SteerCounts {
     SteerCounts {
         redirected: after.redirected - before.redirected,
         passed: after.passed - before.passed,
@@ -179,7 +179,7 @@ fn each_growth_is_opened_marked_and_read_back() {
     let program = Program::on_near();
     let frame = frame(0, &to(VIP4, 17, &udp(80, b"x")));
     for growth in 0..=63 {
-        steer.add_vips([(ip(VIP4), growth)]).unwrap();
+        steer.set_filter(&Filter::of_vips([(ip(VIP4), growth)])).unwrap();
         let (verdict, out) = program.run(&frame, 0);
         assert_eq!((verdict, unmarked(&out)), (REDIRECT, (growth, frame.as_slice())));
     }
@@ -219,101 +219,6 @@ fn a_frame_without_head_room_is_dropped_and_counted() {
     assert_eq!(program.run_with_metadata(&frame, 0, 200).0, DROP);
     let counts = SteerCounts { no_head_room: 1, ..SteerCounts::default() };
     assert_eq!(steer.counts().unwrap(), counts);
-}
-
-#[test]
-fn after_any_changes_the_filter_takes_exactly_the_wanted_vips() {
-    bed::enter();
-    let mut steer = Steer::attach("near", &OPTIONS).unwrap();
-    let receiver = Receiver::on(0);
-    steer.set_socket(0, receiver.rx.fd()).unwrap();
-    let program = Program::on_near();
-    let addresses: Vec<String> = (0..20)
-        .map(|n| if n % 2 == 0 { format!("203.0.113.{n}") } else { format!("2001:db8:f::{n}") })
-        .collect();
-    let sets =
-        prop::collection::vec((0..3, prop::collection::btree_map(0_usize..20, 0_u8..64, 0..=10)), 1..6);
-    let mut held = std::collections::BTreeMap::<usize, u8>::new();
-    let steps = std::cell::RefCell::new((&mut steer, &mut held));
-    let config = ProptestConfig {
-        cases: 300,
-        failure_persistence: None,
-        max_shrink_iters: 0,
-        ..ProptestConfig::default()
-    };
-    TestRunner::new(config)
-        .run(&sets, |sets| {
-            let mut steps = steps.borrow_mut();
-            let (steer, held) = &mut *steps;
-            for (operation, set) in sets {
-                let named = |n: usize, growth: u8| (ip(&addresses[n]), growth);
-                let mut after = held.clone();
-                let new = set.keys().filter(|n| !held.contains_key(n)).count();
-                let updated =
-                    set.iter().filter(|(n, growth)| held.get(n).is_some_and(|old| old != *growth)).count();
-                let gone = held.keys().filter(|n| !set.contains_key(n)).count();
-                match operation {
-                    0 => after = set.clone(),
-                    1 => after.extend(&set),
-                    _ => after.retain(|n, _| !set.contains_key(n)),
-                }
-                let vips = set.iter().map(|(n, growth)| named(*n, *growth));
-                let result = match operation {
-                    0 => {
-                        steer.set_vips(vips).map(|changed| (changed.added, changed.updated, changed.removed))
-                    }
-                    1 => {
-                        steer.add_vips(vips).map(|changed| (changed.added, changed.updated, changed.removed))
-                    }
-                    _ => steer.remove_vips(vips.map(|(vip, _)| vip)).map(|removed| (0, 0, removed)),
-                };
-                let held_before = held.len();
-                match result {
-                    Err(SteerError::TooManyVips { wanted, allowed: 8 }) => {
-                        prop_assert!(wanted == after.len() && wanted > 8)
-                    }
-                    Err(other) => return Err(TestCaseError::fail(other.to_string())),
-                    Ok(changes) => {
-                        prop_assert!(after.len() <= 8);
-                        prop_assert_eq!(
-                            changes,
-                            match operation {
-                                0 => (new, updated, gone),
-                                1 => (new, updated, 0),
-                                _ => (0, 0, held_before - after.len()),
-                            }
-                        );
-                        **held = after;
-                    }
-                }
-                for (n, address) in addresses.iter().enumerate() {
-                    let frame = frame(0, &to(address, 17, b""));
-                    let (verdict, out) = program.run(&frame, 0);
-                    let expected = held.get(&n).map_or((PASS, 0), |growth| (REDIRECT, *growth));
-                    prop_assert_eq!((verdict, unmarked(&out).0), expected, "{}", address);
-                }
-                let vips: Vec<(IpAddr, u8)> = steer.vips().collect();
-                prop_assert_eq!(vips.len(), held.len());
-            }
-            Ok(())
-        })
-        .unwrap();
-}
-
-#[test]
-fn a_full_filter_is_exchanged_for_another_in_one_call() {
-    bed::enter();
-    let mut steer = Steer::attach("near", &SteerOptions { max_vips: 1_000, ..OPTIONS }).unwrap();
-    let set = |third: u8| {
-        (0..1_000_u16).map(move |n| {
-            let [high, low] = n.to_be_bytes();
-            (IpAddr::from([198, 18 + third, high, low]), 24)
-        })
-    };
-    assert_eq!(steer.set_vips(set(0)).unwrap(), Changed { added: 1_000, updated: 0, removed: 0 });
-    assert_eq!(steer.set_vips(set(1)).unwrap(), Changed { added: 1_000, updated: 0, removed: 1_000 });
-    assert_eq!(steer.set_vips(set(1)).unwrap(), Changed::default());
-    assert_eq!(steer.set_vips([]).unwrap(), Changed { removed: 1_000, ..Changed::default() });
 }
 
 #[test]

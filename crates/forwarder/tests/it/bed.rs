@@ -73,7 +73,7 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
 }
 
 pub(crate) fn binding(address: &str, protocol: u8, ports: RangeInclusive<u16>, service: usize) -> Binding {
-    Binding { address: ip(address), protocol, ports, service }
+    Binding { address: ip(address).into(), protocol, ports, service }
 }
 
 /// Both VIPs, TCP 80 and UDP 443 by 5-tuple, UDP 53 by addresses, protocol 132 (no ports read), over `slots`.
@@ -95,6 +95,7 @@ pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
             service(2, HashPolicy::FiveTuple, &pool),
         ],
         bindings,
+        groups: Vec::new(),
         states: vec![SlotState::Serving; slots.len()],
         slots,
         next_hop: NextHopMode::Resolve,

@@ -7,6 +7,7 @@ mod drops;
 mod encapsulation;
 mod flows;
 mod fragments;
+mod groups;
 mod guards;
 mod icmp;
 mod originate;

@@ -118,7 +118,7 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
             .map(|(own, _)| own.clone()),
     };
     let all = config.vips().iter();
-    all.flat_map(|vip| vip.addresses().iter().map(|address| fact(vip.name(), address))).collect()
+    all.flat_map(|vip| vip.reachable_at().into_iter().map(|address| fact(vip.name(), &address))).collect()
 }
 
 /// On loopback a whole IPv4 prefix is local.
@@ -171,7 +171,7 @@ fn link(index: u32) -> Option<(String, u32)> {
 }
 
 /// Each address of this machine, and whether it is on loopback.
-fn own_addresses() -> Vec<(OwnAddress, bool)> {
+pub(crate) fn own_addresses() -> Vec<(OwnAddress, bool)> {
     getifaddrs().map(|all| all.filter_map(|found| own_address(&found)).collect()).unwrap_or_default()
 }
 

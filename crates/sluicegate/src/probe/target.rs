@@ -198,8 +198,9 @@ pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, 
                     service.pool().name()
                 ));
             }
+            let addresses = vip.reachable_at();
             for (kind, &address) in
-                kinds.iter().flat_map(|kind| vip.addresses().iter().map(move |address| (kind, address)))
+                kinds.iter().flat_map(|kind| addresses.iter().map(move |address| (kind, address)))
             {
                 let target = Target::new(vip.name(), address, kind.clone());
                 if !targets.contains(&target) {

@@ -85,7 +85,6 @@ fn keys_of_later_versions_are_refused_by_name() {
                 "four octal digits without execute bits, such as \"0660\"",
             )],
         ),
-        ("[io]", "[prefix_group.x]\n[io]", &[(7, "prefix_group", NO, OUT)]),
         (
             "kind = \"gue\"",
             "kind = \"gue\"\ntoo_big = \"fragment-inner\"",
@@ -104,8 +103,8 @@ fn keys_of_later_versions_are_refused_by_name() {
         ("encapsulation = \"t\"", "encapsulation = \"t\"\nkv = {}", &[(13, "pool.p.kv", NO, OUT)]),
         (
             "addresses = [\"203.0.113.1\"]",
-            "group = \"g\"\nsuffixes = []\nannounce = {}",
-            &[(15, "vip.v.group", NO, OUT), (16, "vip.v.suffixes", NO, OUT), (17, "vip.v.announce", NO, OUT)],
+            "addresses = [\"203.0.113.1\"]\nannounce = {}",
+            &[(16, "vip.v.announce", NO, OUT)],
         ),
     ]);
 }

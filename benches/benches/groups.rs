@@ -1,0 +1,81 @@
+//! What prefix groups cost a packet: 10,000 prefixes and 10,000 suffixes against one exact VIP, both over IPv6.
+//!
+//! `groups` is the forwarder's `process`, batches of 64, 1,000 established flows, each to a VIP of its own; `find` is the match
+//! with the choice of a backend and no connection table, every look-up for another of 10,000 addresses or the same one.
+//! Bar: 50 ns a packet more than one exact VIP, together with what XDP adds (`datapath/tests/bpf/cost.rs`).
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use forwarder::{Decision, Flow, Live, Now, Snapshot};
+use sluicegate_benches::{Batch, DEFAULT_BATCH, VIP6, exact_v6, frame_v6, grouped, pipeline};
+
+const FLOWS: u32 = 1_000;
+const ENTRIES: u32 = 10_000;
+
+fn rows(addresses: u32) -> [(&'static str, Snapshot, Vec<[u8; 16]>); 2] {
+    let (snapshot, to) = grouped(ENTRIES, addresses);
+    [("one exact VIP", exact_v6(), vec![VIP6.octets()]), ("10000 prefixes, 10000 suffixes", snapshot, to)]
+}
+
+fn process(c: &mut Criterion) {
+    let mut group = c.benchmark_group("groups");
+    group.throughput(Throughput::Elements(1)).measurement_time(Duration::from_secs(4)).sample_size(40);
+    for (name, snapshot, to) in rows(FLOWS) {
+        let live = Live::new(snapshot);
+        let (mut pipeline, _) = pipeline(&live);
+        let mut batch = Batch::default();
+        let mut now = Now::from_nanos(1_000_000_000);
+        let mut state = 1_u32;
+        let mut next = || {
+            state = state.wrapping_add(0x9e37_79b1);
+            let flow = (u64::from(state) * u64::from(FLOWS)) >> 32;
+            frame_v6(u32::try_from(flow).expect("below flows"), &to[flow as usize % to.len()])
+        };
+        for _ in 0..1_000 {
+            now = Now::from_nanos(now.nanos() + 10_000_000);
+            batch.run(&mut pipeline, now, &mut next);
+        }
+        group.bench_function(BenchmarkId::from_parameter(name), |b| {
+            b.iter_custom(|packets| {
+                let batches = packets.div_ceil(DEFAULT_BATCH as u64);
+                let mut took = Duration::ZERO;
+                for _ in 0..batches {
+                    now = Now::from_nanos(now.nanos() + 10_000);
+                    took += batch.run(&mut pipeline, now, &mut next);
+                }
+                // Whole batches were run: scaled to the packets that were asked for.
+                took.mul_f64(packets as f64 / (batches * DEFAULT_BATCH as u64) as f64)
+            });
+        });
+    }
+    group.finish();
+}
+
+fn find(c: &mut Criterion) {
+    let mut group = c.benchmark_group("find");
+    group.throughput(Throughput::Elements(1));
+    for (name, snapshot, to) in rows(ENTRIES) {
+        let mut flow = Flow {
+            source: [9; 16],
+            destination: [0; 16],
+            source_port: 4000,
+            destination_port: 80,
+            protocol: 6,
+        };
+        let mut number = 0;
+        group.bench_function(BenchmarkId::from_parameter(name), |b| {
+            b.iter(|| {
+                number = (number + 1) % to.len();
+                flow.destination = to[number];
+                let decision = black_box(&snapshot).decide(&flow);
+                assert!(matches!(decision, Decision::Chosen { .. }));
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, process, find);
+criterion_main!(benches);

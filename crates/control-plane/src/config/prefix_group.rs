@@ -1,0 +1,82 @@
+//! `[prefix_group.NAME]`: prefixes of clusters that serve the same VIPs.
+//!
+//! In: the sections. Out: [`PrefixGroup`]s in the order of their names.
+//! Not here: what VIPs say of their groups (`vip`), prefixes of one group against those of another (`groups`).
+//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use forwarder::Prefix;
+
+use super::address::{self, GROUP_PREFIX};
+use super::reader::{Node, Root};
+use super::report::{At, Place};
+
+/// Prefixes that are alike: an address in one of them has the VIP that its last bits say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixGroup {
+    name: Arc<str>,
+    prefixes: Vec<Prefix>,
+}
+
+impl PrefixGroup {
+    /// The name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its prefixes, at least one, in the order of the file; no other group has one of them.
+    pub fn prefixes(&self) -> &[Prefix] {
+        &self.prefixes
+    }
+
+    /// The first prefix of a family: by convention that of the cluster itself.
+    pub fn first(&self, ipv4: bool) -> Option<Prefix> {
+        self.prefixes.iter().copied().find(|prefix| prefix.address().is_ipv4() == ipv4)
+    }
+}
+
+/// A group as written.
+pub(super) struct GroupDraft {
+    pub(super) place: Place,
+    pub(super) name: Arc<str>,
+    pub(super) prefixes: Vec<At<Prefix>>,
+    /// Whether every prefix could be read.
+    pub(super) is_whole: bool,
+}
+
+impl GroupDraft {
+    /// In the order of their names.
+    pub(super) fn read_all(root: &mut Root<'_>) -> Vec<Self> {
+        root.named("prefix_group").into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
+    }
+
+    pub(super) fn build(&self) -> Arc<PrefixGroup> {
+        let prefixes = self.prefixes.iter().map(|prefix| prefix.value).collect();
+        Arc::new(PrefixGroup { name: Arc::clone(&self.name), prefixes })
+    }
+
+    /// The longest prefix of a family.
+    pub(super) fn longest(&self, of: IpAddr) -> Option<&At<Prefix>> {
+        let family = self.prefixes.iter().filter(|at| at.value.address().is_ipv4() == of.is_ipv4());
+        family.max_by_key(|prefix| prefix.value.length())
+    }
+
+    fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let prefixes = section.required("prefixes", PREFIXES).and_then(|node| node.items(PREFIXES));
+        section.finish(&[]);
+        let nodes = prefixes.unwrap_or_default();
+        let read = |node: &Node<'_>| {
+            let text = node.as_str().or_else(|| node.wrong(GROUP_PREFIX))?;
+            let prefix = address::prefix(text);
+            Some(node.at(prefix.map_err(|found| node.report.error(&node.place, found, GROUP_PREFIX)).ok()?))
+        };
+        let prefixes: Vec<At<Prefix>> = nodes.iter().filter_map(read).collect();
+        let is_whole = !nodes.is_empty() && prefixes.len() == nodes.len();
+        Some(Self { place: node.place.clone(), name, prefixes, is_whole })
+    }
+}
+
+const PREFIXES: &str = "a list of prefixes, at least one";

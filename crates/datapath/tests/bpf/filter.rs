@@ -1,0 +1,203 @@
+//! What the filter takes: addresses, prefixes, and the machine's own addresses left out; changes that leave no gap.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use datapath::steer::{Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions};
+use forwarder::Prefix;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::bed;
+use crate::frames::{frame, ip, udp};
+use crate::run::{PASS, Program, REDIRECT};
+use crate::steer::{OPTIONS, Receiver, difference, to, unmarked};
+
+fn prefix(address: &str, length: u8) -> Prefix {
+    Prefix::new(ip(address), length).unwrap()
+}
+
+#[test]
+fn a_prefix_is_taken_less_the_machines_own_addresses_and_what_keeps_the_link_working() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &OPTIONS).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let filter = Filter::new(
+        [(ip("198.51.100.9"), 44)],
+        [
+            (prefix("198.51.100.0", 24), 24),
+            (prefix("198.51.100.64", 26), 20),
+            (prefix("2001:db8:e::", 48), 40),
+        ],
+        ["198.51.100.1", "198.51.100.9", "2001:db8:e::1", "192.0.2.1"].map(ip),
+    );
+    let added = steer.set_filter(&filter).unwrap();
+    assert_eq!(added, Changed { added: 6, ..Changed::default() }, "three prefixes, one VIP, two of its own");
+    let udp = udp(80, b"x");
+    let redirected = SteerCounts { redirected: 1, ..SteerCounts::default() };
+    let passed = SteerCounts { passed: 1, ..SteerCounts::default() };
+    let discovery = SteerCounts { neighbour_discovery: 1, ..SteerCounts::default() };
+    let rows = [
+        (to("198.51.100.0", 17, &udp), Some(24), redirected),
+        (to("198.51.100.255", 17, &udp), Some(24), redirected),
+        (to("198.51.100.64", 17, &udp), Some(20), redirected),
+        (to("198.51.100.9", 17, &udp), Some(44), redirected),
+        (to("198.51.100.1", 17, &udp), None, passed),
+        (to("198.51.101.0", 17, &udp), None, passed),
+        (to("198.51.99.255", 17, &udp), None, passed),
+        (to("192.0.2.1", 17, &udp), None, passed),
+        (to("2001:db8:e::", 17, &udp), Some(40), redirected),
+        (to("2001:db8:e:ffff:ffff:ffff:ffff:ffff", 17, &udp), Some(40), redirected),
+        (to("2001:db8:e::1", 17, &udp), None, passed),
+        (to("2001:db8:f::", 17, &udp), None, passed),
+        (to("::ffff:198.51.100.0", 17, &udp), None, passed),
+        (to("2001:db8:e::2", 58, &[135, 0]), None, discovery),
+        (to("2001:db8:e::2", 58, &[128, 0]), Some(40), redirected),
+    ];
+    for (row, (packet, taken, moved)) in rows.iter().enumerate() {
+        let (before, frame) = (steer.counts().unwrap(), frame(0, packet));
+        let (verdict, out) = program.run(&frame, 0);
+        let expected = taken.map_or((PASS, 0), |growth| (REDIRECT, growth));
+        assert_eq!((verdict, unmarked(&out).0), expected, "row {row}");
+        assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
+    }
+    steer.set_filter(&Filter::default()).unwrap();
+    assert_eq!(program.run(&frame(0, &rows[0].0), 0).0, PASS);
+}
+
+/// Prefixes of both families that lie in each other, and which of the numbered addresses are in them.
+type Candidate = (&'static str, u8, fn(usize) -> bool);
+const CANDIDATES: [Candidate; 8] = [
+    ("203.0.113.0", 24, |n| n % 2 == 0),
+    ("203.0.113.0", 28, |n| n % 2 == 0 && n < 16),
+    ("203.0.113.8", 29, |n| n % 2 == 0 && (8..16).contains(&n)),
+    ("203.0.113.16", 28, |n| n % 2 == 0 && n >= 16),
+    ("2001:db8:f::", 64, |n| n % 2 == 1),
+    ("2001:db8:f::", 124, |n| n % 2 == 1 && n < 10),
+    ("2001:db8:f::", 125, |n| n % 2 == 1 && n < 8),
+    ("2001:db8:f::10", 124, |n| n % 2 == 1 && n > 10),
+];
+
+/// Addresses and prefixes by their number.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    vips: BTreeMap<usize, u8>,
+    prefixes: BTreeMap<usize, u8>,
+    own: BTreeSet<usize>,
+}
+
+impl Wanted {
+    /// By a walk over all.
+    fn takes(&self, n: usize) -> Option<u8> {
+        if self.vips.contains_key(&n) || self.own.contains(&n) {
+            return self.vips.get(&n).copied();
+        }
+        let covering = self.prefixes.iter().filter(|(of, _)| CANDIDATES[**of].2(n));
+        covering.max_by_key(|(of, _)| CANDIDATES[**of].1).map(|(_, growth)| *growth)
+    }
+
+    fn filter(&self, addresses: &[String]) -> Filter {
+        let prefixes = self.prefixes.iter().map(|(n, growth)| {
+            let (address, length, _) = CANDIDATES[*n];
+            (prefix(address, length), *growth)
+        });
+        Filter::new(
+            self.vips.iter().map(|(n, growth)| (ip(&addresses[*n]), *growth)),
+            prefixes,
+            self.own.iter().map(|n| ip(&addresses[*n])),
+        )
+    }
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    let vips = prop::collection::btree_map(0_usize..20, 0_u8..64, 0..=10);
+    let prefixes = prop::collection::btree_map(0..CANDIDATES.len(), 0_u8..64, 0..=6);
+    let own = prop::collection::btree_set(0_usize..20, 0..=6);
+    (vips, prefixes, own).prop_map(|(vips, prefixes, own)| Wanted { vips, prefixes, own })
+}
+
+#[test]
+fn after_any_changes_the_filter_takes_exactly_what_is_wanted_and_halfway_what_both_want() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &OPTIONS).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let addresses: Vec<String> = (0..20)
+        .map(|n| if n % 2 == 0 { format!("203.0.113.{n}") } else { format!("2001:db8:f::{n}") })
+        .collect();
+    let mut held = Wanted::default();
+    let steps = std::cell::RefCell::new((&mut steer, &mut held));
+    let config = ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..ProptestConfig::default()
+    };
+    TestRunner::new(config)
+        .run(&prop::collection::vec(wanted(), 1..5), |sets| {
+            let mut steps = steps.borrow_mut();
+            let (steer, held) = &mut *steps;
+            let taken = |n: usize| {
+                let (verdict, out) = program.run(&frame(0, &to(&addresses[n], 17, b"")), 0);
+                (verdict == REDIRECT).then(|| unmarked(&out).0)
+            };
+            for next in sets {
+                let filter = next.filter(&addresses);
+                steer.narrow_to(&filter).unwrap();
+                for n in 0..addresses.len() {
+                    let (before, after, now) = (held.takes(n), next.takes(n), taken(n));
+                    prop_assert_eq!(
+                        now.is_some(),
+                        before.is_some() && after.is_some(),
+                        "halfway {}",
+                        &addresses[n]
+                    );
+                    prop_assert!(now.is_none() || now == before || now == after);
+                }
+                match steer.set_filter(&filter) {
+                    Err(SteerError::TooManyVips { wanted, allowed: 8 }) => {
+                        prop_assert!(wanted == next.vips.len() && wanted > 8);
+                        let between = Wanted { prefixes: BTreeMap::new(), ..Wanted::default() };
+                        steer.set_filter(&between.filter(&addresses)).unwrap();
+                        **held = between;
+                        continue;
+                    }
+                    other => prop_assert!(other.is_ok() && next.vips.len() <= 8, "{:?}", other),
+                }
+                for (n, address) in addresses.iter().enumerate() {
+                    prop_assert_eq!(taken(n), next.takes(n), "{}", address);
+                    prop_assert_eq!(steer.filter().growth(ip(address)), next.takes(n), "{}", address);
+                }
+                prop_assert_eq!(steer.filter(), &filter);
+                **held = next;
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_full_filter_is_exchanged_for_another_in_one_call() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &SteerOptions { max_vips: 1_000, ..OPTIONS }).unwrap();
+    let set = |third: u8| {
+        let vips = (0..1_000_u16).map(move |n| {
+            let [high, low] = n.to_be_bytes();
+            (IpAddr::from([198, 18 + third, high, low]), 24)
+        });
+        let prefixes = (0..64).map(move |n| (Prefix::new([10 + third, n, 0, 0].into(), 16).unwrap(), 24));
+        let own = (0..1_024_u16).map(move |n| {
+            let [high, low] = n.to_be_bytes();
+            IpAddr::from([10 + third, 0, high, low])
+        });
+        Filter::new(vips, prefixes, own)
+    };
+    let all = 1_000 + 64 + 1_024;
+    assert_eq!(steer.set_filter(&set(0)).unwrap(), Changed { added: all, updated: 0, removed: 0 });
+    assert_eq!(steer.set_filter(&set(1)).unwrap(), Changed { added: all, updated: 0, removed: all });
+    assert_eq!(steer.set_filter(&set(1)).unwrap(), Changed::default());
+    assert_eq!(steer.set_filter(&Filter::default()).unwrap(), Changed { removed: all, ..Changed::default() });
+}

@@ -1,0 +1,218 @@
+//! VIP matching: (destination address, protocol, port) to a service.
+//!
+//! Built once per snapshot. An address of its own goes first, by an exact hash; else the longest prefix says which group the
+//! address is in, and the longest suffix within that group says which VIP it is (`longest`). Either leads to disjoint port
+//! intervals, sorted by (protocol, first port): ranges and `any` are cut by what is more specific when the table is built
+//! (`ports`), so that a look-up is a few probes and one search.
+//! Invariant: nothing is tried twice. An address that has a VIP has none besides, whatever its ports; an address in a group has
+//! no VIP of a group with a shorter prefix, and none with a shorter suffix. So where a packet goes never depends on a service
+//! that another VIP lacks.
+//! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
+
+mod longest;
+mod ports;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use self::longest::{Entry, Longest};
+use self::ports::{Interval, disjoint, search};
+use crate::prefix::{bits_of, low};
+use crate::{Prefix, Suffix};
+
+/// A VIP's claim on ports for a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) vip: Key,
+    pub(crate) protocol: u8,
+    pub(crate) ports: RangeInclusive<u16>,
+    pub(crate) service: u32,
+}
+
+/// What a VIP is matched by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    /// One address, v4-mapped for IPv4.
+    Exact([u8; 16]),
+    /// A suffix within a group, by the group's number.
+    Suffix(u32, Suffix),
+}
+
+/// Intervals that belong together.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    start: u32,
+    len: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Address {
+    bytes: [u8; 16],
+    block: Block,
+}
+
+/// The table. At most half full, so that a probe for an unknown address ends soon.
+#[derive(Debug)]
+pub(crate) struct VipTable {
+    places: Box<[u32]>,
+    addresses: Box<[Address]>,
+    intervals: Box<[Interval]>,
+    groups: Option<Box<Groups>>,
+}
+
+/// From an address to its group, and from there to the VIP.
+#[derive(Debug)]
+struct Groups {
+    prefixes: Longest<false>,
+    suffixes: Longest<true>,
+    blocks: Box<[Block]>,
+}
+
+impl VipTable {
+    /// `groups` are the prefixes of each group, by its number; each prefix stands in one of them. Two claims of equal width on
+    /// the same port: gives the services that clash.
+    pub(crate) fn build<'a>(
+        claims: &[Claim],
+        groups: impl ExactSizeIterator<Item = &'a [Prefix]>,
+    ) -> Result<Self, (u32, u32)> {
+        let mut by_vip: BTreeMap<Key, Vec<&Claim>> = BTreeMap::new();
+        for claim in claims {
+            by_vip.entry(claim.vip).or_default().push(claim);
+        }
+        let (mut addresses, mut intervals) = (Vec::new(), Vec::new());
+        let (mut suffixes, mut blocks) = (Vec::new(), Vec::new());
+        for (vip, claims) in by_vip {
+            let start = index(intervals.len());
+            intervals.extend(disjoint(&claims)?);
+            let block = Block { start, len: index(intervals.len()) - start };
+            match vip {
+                Key::Exact(bytes) => addresses.push(Address { bytes, block }),
+                Key::Suffix(group, suffix) => {
+                    suffixes.push(suffix_entry(group, suffix, index(blocks.len())));
+                    blocks.push(block);
+                }
+            }
+        }
+        let spaces = groups.len() * 2;
+        let prefixes: Vec<Entry> = (0..)
+            .zip(groups)
+            .flat_map(|(group, prefixes)| prefixes.iter().map(move |prefix| prefix_entry(*prefix, group)))
+            .collect();
+        let groups = (!prefixes.is_empty() && !suffixes.is_empty()).then(|| {
+            let prefixes = Longest::build(2, prefixes);
+            Box::new(Groups { prefixes, suffixes: Longest::build(spaces, suffixes), blocks: blocks.into() })
+        });
+        let places = places(&addresses);
+        Ok(Self { places, addresses: addresses.into(), intervals: intervals.into(), groups })
+    }
+
+    /// The service that an address, protocol and port belong to.
+    #[inline]
+    pub(crate) fn find(&self, address: &[u8; 16], protocol: u8, port: u16) -> Option<u32> {
+        let block = self.block(address)?;
+        let intervals = self.intervals.get(block.start as usize..)?.get(..block.len as usize)?;
+        search(intervals, protocol, port)
+    }
+
+    /// The service that all ports of an address's protocol belong to, as far as they belong to any: what a packet without
+    /// ports can be for.
+    pub(crate) fn sole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
+        let mut services = self.intervals_of(address).iter().filter(|i| i.first >> 16 == u32::from(protocol));
+        let service = services.next()?.service;
+        services.all(|interval| interval.service == service).then_some(service)
+    }
+
+    /// A service of this address, the same on every machine that has the same services.
+    pub(crate) fn first(&self, address: &[u8; 16]) -> Option<u32> {
+        self.intervals_of(address).first().map(|interval| interval.service)
+    }
+
+    fn intervals_of(&self, address: &[u8; 16]) -> &[Interval] {
+        let Some(block) = self.block(address) else { return &[] };
+        let from = self.intervals.get(block.start as usize..).unwrap_or_default();
+        from.get(..block.len as usize).unwrap_or_default()
+    }
+
+    /// Whether any VIP has this address.
+    #[inline]
+    pub(crate) fn contains(&self, address: &[u8; 16]) -> bool {
+        self.block(address).is_some()
+    }
+
+    #[inline]
+    fn block(&self, address: &[u8; 16]) -> Option<Block> {
+        match self.address(address) {
+            Some(found) => Some(found.block),
+            None => self.groups.as_ref()?.block(address),
+        }
+    }
+
+    #[inline]
+    fn address(&self, bytes: &[u8; 16]) -> Option<&Address> {
+        let mask = self.places.len() - 1;
+        let mut place = mix(bytes) & mask;
+        loop {
+            let number = *self.places.get(place)?;
+            // Half the places are empty, so the walk ends.
+            let address = self.addresses.get(number as usize)?;
+            if address.bytes == *bytes {
+                return Some(address);
+            }
+            place = (place + 1) & mask;
+        }
+    }
+}
+
+impl Groups {
+    fn block(&self, address: &[u8; 16]) -> Option<Block> {
+        let bits = u128::from_be_bytes(*address);
+        let family = u32::from(bits >> 32 == MAPPED);
+        let group = self.prefixes.find(family, bits)?;
+        let block = self.suffixes.find(group * 2 + family, bits)?;
+        self.blocks.get(block as usize).copied()
+    }
+}
+
+fn prefix_entry(prefix: Prefix, group: u32) -> Entry {
+    let space = u32::from(prefix.address().is_ipv4());
+    Entry { space, bits: bits_of(prefix.address()), length: prefix.mapped_length(), value: group }
+}
+
+fn suffix_entry(group: u32, suffix: Suffix, block: u32) -> Entry {
+    let space = group * 2 + u32::from(suffix.address().is_ipv4());
+    // What a mapped address has in front of its suffix is masked.
+    let bits = bits_of(suffix.address()) & low(suffix.length());
+    Entry { space, bits, length: suffix.length(), value: block }
+}
+
+fn places(addresses: &[Address]) -> Box<[u32]> {
+    let mut places = vec![EMPTY; (addresses.len() * 2).next_power_of_two().max(2)].into_boxed_slice();
+    for (number, address) in addresses.iter().enumerate() {
+        let mut place = mix(&address.bytes) & (places.len() - 1);
+        while places[place] != EMPTY {
+            place = (place + 1) & (places.len() - 1);
+        }
+        places[place] = index(number);
+    }
+    places
+}
+
+/// Spreads addresses. Not keyed: only configured VIPs are entered, and the filter lets no other address in.
+#[inline]
+fn mix(bytes: &[u8; 16]) -> usize {
+    let all = u128::from_le_bytes(*bytes);
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted, one at a time")]
+    let folded = (all as u64) ^ ((all >> 64) as u64).rotate_left(29);
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
+}
+
+fn index(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(EMPTY)
+}
+
+const EMPTY: u32 = u32::MAX;
+
+/// What stands in front of a mapped IPv4 address.
+const MAPPED: u128 = 0xffff;

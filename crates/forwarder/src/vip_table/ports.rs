@@ -1,0 +1,73 @@
+//! The ports of one VIP: who has which.
+//!
+//! In: claims. Out: disjoint intervals, sorted, and the search in them.
+
+use super::Claim;
+
+/// Ports of one protocol that a service has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    /// Protocol in the upper half, first port in the lower.
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) service: u32,
+}
+
+/// The service that has a port.
+#[inline]
+pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {
+    let wanted = (u32::from(protocol) << 16) | u32::from(port);
+    let before = intervals.partition_point(|interval| interval.first <= wanted);
+    let interval = intervals.get(before.checked_sub(1)?)?;
+    (wanted <= interval.last).then_some(interval.service)
+}
+
+/// Cuts one VIP's claims into disjoint intervals; the narrower claim wins.
+pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
+    let mut result = Vec::new();
+    let mut protocols: Vec<u8> = claims.iter().map(|claim| claim.protocol).collect();
+    protocols.sort_unstable();
+    protocols.dedup();
+    for protocol in protocols {
+        let claims: Vec<&Claim> = claims.iter().copied().filter(|claim| claim.protocol == protocol).collect();
+        let mut edges: Vec<u32> = claims.iter().flat_map(|c| [first(c), last(c) + 1]).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        for pair in edges.windows(2) {
+            let Some(service) = narrowest(&claims, pair[0])? else { continue };
+            let base = u32::from(protocol) << 16;
+            let interval = Interval { first: base | pair[0], last: base | (pair[1] - 1), service };
+            match result.last_mut() {
+                Some(Interval { last, service: same, .. })
+                    if *same == service && *last + 1 == interval.first =>
+                {
+                    *last = interval.last;
+                }
+                _ => result.push(interval),
+            }
+        }
+    }
+    Ok(result)
+}
+
+/// The claim of fewest ports that holds `port`. Two of the fewest clash; equals that a narrower one hides do not.
+fn narrowest(claims: &[&Claim], port: u32) -> Result<Option<u32>, (u32, u32)> {
+    let holds = |claim: &&Claim| (first(claim)..=last(claim)).contains(&port);
+    let Some(best) = claims.iter().copied().filter(holds).min_by_key(|claim| width(claim)) else {
+        return Ok(None);
+    };
+    let equal = claims.iter().copied().filter(holds).filter(|claim| width(claim) == width(best)).nth(1);
+    equal.map_or(Ok(Some(best.service)), |other| Err((best.service, other.service)))
+}
+
+fn first(claim: &Claim) -> u32 {
+    u32::from(*claim.ports.start())
+}
+
+fn last(claim: &Claim) -> u32 {
+    u32::from(*claim.ports.end())
+}
+
+fn width(claim: &Claim) -> u32 {
+    last(claim) - first(claim)
+}

@@ -1,0 +1,265 @@
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn claim(address: u8, protocol: u8, ports: RangeInclusive<u16>, service: u32) -> Claim {
+    Claim { vip: Key::Exact([address; 16]), protocol, ports, service }
+}
+
+fn exact(claims: &[Claim]) -> Result<VipTable, (u32, u32)> {
+    VipTable::build(claims, [].into_iter())
+}
+
+#[test]
+fn the_narrower_claim_wins_and_the_wider_fills_the_rest() {
+    let table = exact(&[
+        claim(1, 6, 0..=65535, 0),
+        claim(1, 6, 8000..=8099, 1),
+        claim(1, 6, 8050..=8050, 2),
+        claim(1, 17, 53..=53, 3),
+    ])
+    .unwrap();
+    let find = |protocol, port| table.find(&[1; 16], protocol, port);
+    assert_eq!([7999, 8000, 8049, 8050, 8051, 8100].map(|p| find(6, p)), [0, 1, 1, 2, 1, 0].map(Some));
+    assert_eq!((find(17, 53), find(17, 54), find(17, 0), find(1, 0)), (Some(3), None, None, None));
+    assert_eq!(table.find(&[2; 16], 6, 80), None);
+}
+
+#[test]
+fn equal_claims_clash() {
+    let clash = exact(&[claim(1, 6, 80..=80, 4), claim(1, 6, 80..=80, 5)]);
+    assert_eq!(clash.err(), Some((4, 5)));
+}
+
+#[test]
+fn equals_that_a_narrower_claim_hides_do_not_clash_in_any_order() {
+    let claims = [claim(1, 6, 23..=39, 0), claim(1, 6, 35..=51, 1), claim(1, 6, 30..=39, 2)];
+    for [a, b, c] in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let table = exact(&[claims[a].clone(), claims[b].clone(), claims[c].clone()]).unwrap();
+        assert_eq!([29, 35, 39, 40].map(|port| table.find(&[1; 16], 6, port)), [0, 2, 2, 1].map(Some));
+    }
+}
+
+proptest! {
+    /// Against a walk over all claims: the narrowest that holds the port.
+    #[test]
+    fn agrees_with_a_walk_over_the_claims(
+        raw in prop::collection::vec((0u8..4, 0u8..3, 0u16..40, 0u16..20), 0..12),
+        probes in prop::collection::vec((0u8..5, 0u8..4, 0u16..70), 40),
+    ) {
+        let claims: Vec<Claim> = raw.iter().enumerate()
+            .map(|(n, &(a, p, from, more))| claim(a, p, from..=from + more, index(n))).collect();
+        let matching = |a: u8, p: u8, port: u16| {
+            let mut hits: Vec<&Claim> = claims.iter()
+                .filter(|c| c.vip == Key::Exact([a; 16]) && c.protocol == p && c.ports.contains(&port)).collect();
+            hits.sort_by_key(|c| c.ports.end() - c.ports.start());
+            hits
+        };
+        let clash = (0u8..4).any(|a| (0u8..3).any(|p| (0u16..70).any(|port| {
+            let hits = matching(a, p, port);
+            hits.len() > 1 && hits[0].ports.clone().count() == hits[1].ports.clone().count()
+        })));
+        match exact(&claims) {
+            Err(_) => prop_assert!(clash),
+            Ok(table) => {
+                for (a, p, port) in probes {
+                    let expected = matching(a, p, port).first().map(|c| c.service);
+                    prop_assert_eq!(table.find(&[a; 16], p, port), expected);
+                    prop_assert_eq!(table.contains(&[a; 16]), claims.iter().any(|c| c.vip == Key::Exact([a; 16])));
+                }
+            }
+        }
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn ends(text: &str) -> (IpAddr, u8) {
+    let (address, length) = text.split_once('/').unwrap();
+    (ip(address), length.parse().unwrap())
+}
+
+/// Claims of TCP port 80 for suffixes such as `0 ::20/72`, by the number of the group.
+fn grouped(groups: &[&[&str]], vips: &[&str]) -> VipTable {
+    let prefix = |text: &&str| Prefix::new(ends(text).0, ends(text).1).unwrap();
+    let groups: Vec<Vec<Prefix>> = groups.iter().map(|group| group.iter().map(prefix).collect()).collect();
+    let claims: Vec<Claim> = (0..)
+        .zip(vips)
+        .map(|(service, text)| {
+            let vip = match text.split_once(' ') {
+                Some((group, suffix)) => {
+                    Key::Suffix(group.parse().unwrap(), Suffix::new(ends(suffix).0, ends(suffix).1).unwrap())
+                }
+                None => Key::Exact(crate::flow::mapped(ip(text))),
+            };
+            Claim { vip, protocol: 6, ports: 80..=80, service }
+        })
+        .collect();
+    VipTable::build(&claims, groups.iter().map(Vec::as_slice)).unwrap()
+}
+
+fn find(table: &VipTable, address: &str) -> Option<u32> {
+    let address = crate::flow::mapped(ip(address));
+    let found = table.find(&address, 6, 80);
+    assert_eq!(table.contains(&address), found.is_some(), "every VIP here has this port");
+    found
+}
+
+#[test]
+fn a_prefix_that_nobody_listed_is_served_when_it_lies_in_the_group() {
+    let table = grouped(&[&["198.51.100.0/24", "2001:db8:e::/48"]], &["0 0.0.0.20/5", "0 ::20/72"]);
+    for address in ["198.51.100.20", "198.51.100.52", "198.51.100.244"] {
+        assert_eq!(find(&table, address), Some(0), "{address}");
+    }
+    for address in ["2001:db8:e::20", "2001:db8:e:100::20", "2001:db8:e:ff00::20"] {
+        assert_eq!(find(&table, address), Some(1), "{address}");
+    }
+    for address in ["198.51.100.21", "198.51.101.20", "2001:db8:e::21", "2001:db8:e:1::20", "2001:db8:f::20"]
+    {
+        assert_eq!(find(&table, address), None, "{address}");
+    }
+}
+
+#[test]
+fn the_longest_prefix_says_the_group_and_no_shorter_one_is_asked() {
+    let groups: [&[&str]; 3] = [&["198.18.0.0/15"], &["198.18.7.0/24"], &["198.19.0.0/16"]];
+    let table = grouped(&groups, &["0 0.0.0.1/8", "1 0.0.0.2/8", "0 0.0.0.3/16"]);
+    assert_eq!(find(&table, "198.18.6.1"), Some(0));
+    assert_eq!(find(&table, "198.18.7.2"), Some(1));
+    assert_eq!(find(&table, "198.18.7.1"), None, "the group with the longer prefix has no such suffix");
+    assert_eq!(find(&table, "198.19.0.1"), None, "a group without VIPs has its prefix all the same");
+    assert_eq!(find(&table, "198.18.0.3"), Some(2));
+    assert_eq!(find(&table, "198.18.6.3"), None);
+}
+
+#[test]
+fn a_vip_that_lacks_the_port_is_not_made_good_by_another() {
+    let groups = [vec![Prefix::new(ip("198.18.0.0"), 15).unwrap()]];
+    let vip = |length, octets: &str| Key::Suffix(0, Suffix::new(ip(octets), length).unwrap());
+    let claim = |vip, port, service| Claim { vip, protocol: 6, ports: port..=port, service };
+    let claims = [
+        claim(vip(8, "0.0.0.9"), 80, 0),
+        claim(vip(16, "0.0.3.9"), 81, 1),
+        claim(Key::Exact(crate::flow::mapped(ip("198.18.4.9"))), 82, 2),
+    ];
+    let table = VipTable::build(&claims, groups.iter().map(Vec::as_slice)).unwrap();
+    let found = |address: &str| {
+        let address = crate::flow::mapped(ip(address));
+        ([80, 81, 82].map(|port| table.find(&address, 6, port)), table.contains(&address))
+    };
+    assert_eq!(found("198.18.2.9"), ([Some(0), None, None], true));
+    assert_eq!(found("198.18.3.9"), ([None, Some(1), None], true), "the longer suffix");
+    assert_eq!(found("198.18.4.9"), ([None, None, Some(2)], true), "the address itself");
+    assert_eq!(found("198.18.4.8"), ([None; 3], false));
+}
+
+fn from_digits(digits: &str) -> IpAddr {
+    match digits.len() {
+        32 => IpAddr::V4(u32::from_str_radix(digits, 2).unwrap().into()),
+        _ => IpAddr::V6(u128::from_str_radix(digits, 2).unwrap().into()),
+    }
+}
+
+/// An address whose first and last bits alone vary, so that ends meet.
+fn seed() -> impl Strategy<Value = String> {
+    (any::<bool>(), any::<u16>(), any::<u16>()).prop_map(|(wide, front, back)| {
+        let middle = if wide { "01".repeat(48) } else { String::new() };
+        format!("{front:016b}{middle}{back:016b}")
+    })
+}
+
+proptest! {
+    /// Against a walk over all prefixes, and then over all suffixes, digit by digit.
+    #[test]
+    fn groups_agree_with_a_walk_over_digits(
+        raw_prefixes in prop::collection::vec((0u32..4, seed(), 0usize..=128), 1..40),
+        raw_suffixes in prop::collection::vec((0u32..4, seed(), 0usize..=128, 0u16..3), 1..40),
+        raw_exact in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..5),
+        probes in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), prop::option::of(0usize..32), 0u16..3), 60),
+    ) {
+        let mut prefixes: BTreeMap<String, u32> = BTreeMap::new();
+        let mut seeds = vec!["0".repeat(32)];
+        for (group, digits, length) in &raw_prefixes {
+            let length = *length % (digits.len() + 1);
+            // The family stands in front, so that the empty prefixes of both differ.
+            prefixes.insert(format!("{}:{}", digits.len(), &digits[..length]), *group);
+            seeds.push(digits.clone());
+        }
+        let mut suffixes: BTreeMap<(u32, String, u16), u32> = BTreeMap::new();
+        for (service, (group, digits, length, port)) in (0..).zip(&raw_suffixes) {
+            let from = digits.len() - *length % (digits.len() + 1);
+            suffixes.insert((*group, format!("{}:{}", digits.len(), &digits[from..]), *port), service);
+            seeds.push(digits.clone());
+        }
+        // The front of one seed and the back of another of the same family, one bit turned or none.
+        let cross = |front: &prop::sample::Index, back: &prop::sample::Index, turned: Option<usize>| {
+            let (front, back) = (front.get(&seeds), back.get(&seeds));
+            let mut all = front[..front.len() - 16].to_owned() + &back[back.len() - 16..];
+            if let Some(turned) = turned {
+                let at = if turned < 16 { turned } else { all.len() - 32 + turned };
+                let other = if &all[at..=at] == "0" { "1" } else { "0" };
+                all.replace_range(at..=at, other);
+            }
+            all
+        };
+        let exact: BTreeMap<String, u32> =
+            (1000..).zip(&raw_exact).map(|(service, (a, b))| (cross(a, b, None), service)).collect();
+        let mut groups = vec![Vec::new(); 4];
+        for (text, group) in &prefixes {
+            let (width, front) = text.split_once(':').unwrap();
+            let width: usize = width.parse().unwrap();
+            let address = from_digits(&format!("{front:0<width$}"));
+            groups[*group as usize].push(Prefix::new(address, u8::try_from(front.len()).unwrap()).unwrap());
+        }
+        let mut claims: Vec<Claim> = suffixes.iter().map(|((group, text, port), service)| {
+            let (width, back) = text.split_once(':').unwrap();
+            let width: usize = width.parse().unwrap();
+            let suffix = Suffix::new(from_digits(&format!("{back:0>width$}")), u8::try_from(back.len()).unwrap()).unwrap();
+            Claim { vip: Key::Suffix(*group, suffix), protocol: 6, ports: *port..=*port, service: *service }
+        }).collect();
+        claims.extend(exact.iter().map(|(digits, service)| {
+            let vip = Key::Exact(crate::flow::mapped(from_digits(digits)));
+            Claim { vip, protocol: 6, ports: 1..=1, service: *service }
+        }));
+        let table = VipTable::build(&claims, groups.iter().map(Vec::as_slice)).unwrap();
+        for (front, back, turned, port) in &probes {
+            let probe = cross(front, back, *turned);
+            let (expected, known) = walk(&prefixes, &suffixes, &exact, &probe, *port);
+            let address = crate::flow::mapped(from_digits(&probe));
+            prop_assert_eq!(table.find(&address, 6, *port), expected, "{}", &probe);
+            prop_assert_eq!(table.contains(&address), known, "{}", &probe);
+        }
+    }
+}
+
+/// The service of an address and a port, and whether the address has any.
+fn walk(
+    prefixes: &BTreeMap<String, u32>,
+    suffixes: &BTreeMap<(u32, String, u16), u32>,
+    exact: &BTreeMap<String, u32>,
+    probe: &str,
+    port: u16,
+) -> (Option<u32>, bool) {
+    if let Some(service) = exact.get(probe) {
+        return ((port == 1).then_some(*service), true);
+    }
+    let width = format!("{}:", probe.len());
+    let front = prefixes
+        .iter()
+        .filter(|(text, _)| text.strip_prefix(&width).is_some_and(|digits| probe.starts_with(digits)));
+    let Some((_, group)) = front.max_by_key(|(text, _)| text.len()) else { return (None, false) };
+    let back: Vec<_> = suffixes
+        .iter()
+        .filter(|((of, text, _), _)| {
+            of == group && text.strip_prefix(&width).is_some_and(|digits| probe.ends_with(digits))
+        })
+        .collect();
+    let Some(longest) = back.iter().map(|((_, text, _), _)| text.len()).max() else { return (None, false) };
+    let service = back.iter().find(|((_, text, has), _)| text.len() == longest && *has == port);
+    (service.map(|(_, service)| **service), true)
+}

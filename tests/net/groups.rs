@@ -1,0 +1,120 @@
+//! Prefix groups: clusters that the file does not name are served, and the machine's own addresses among them are not taken.
+
+use std::net::IpAddr;
+
+use testbed::{Bed, BedSpec, LbConfig, VIP_V4, VIP_V6, eventually, udp_ask};
+
+use crate::own_traffic::pings;
+use crate::scene::{BOUND, SILENCE, Scene};
+
+/// The VIP's addresses in the cluster's own prefixes, and in those of a cluster that nobody has heard of.
+const OWN: [&str; 2] = ["198.51.100.148", "2001:db8:e::20"];
+const UNKNOWN: [&str; 2] = ["198.51.100.20", "2001:db8:e:ab00::20"];
+
+const GROUP: &str = r#"
+[prefix_group.edge]
+prefixes = ["198.51.100.128/25", "198.51.100.0/24", "2001:db8:e::/48"]
+[vip.edge]
+group = "edge"
+suffixes = ["0.0.0.20/7", "::20/72"]
+services = [{ ports = [53], protocol = "udp", pool = "web" }, { ports = [80], protocol = "tcp", pool = "web" }]
+"#;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn spec() -> BedSpec {
+    let group = OWN.iter().chain(&UNKNOWN).map(|text| ip(text));
+    BedSpec { vips: [VIP_V4, VIP_V6].into_iter().chain(group).collect(), ..BedSpec::default() }
+}
+
+/// With the group or without it; `vip.www` has the first two addresses alone.
+fn config(bed: &Bed, more: &str) -> LbConfig {
+    LbConfig { vips: vec![VIP_V4, VIP_V6], more: more.into(), ..LbConfig::new(bed) }
+}
+
+fn echoes(scene: &Scene, address: IpAddr) -> bool {
+    let echo = (address, Bed::ECHO_PORT).into();
+    udp_ask(&scene.bed.client.ns, echo, b"x", SILENCE).is_ok_and(|reply| reply.from == echo)
+}
+
+/// All of the group's prefixes come to the first balancer.
+fn route_group(bed: &Bed) {
+    let host = &bed.balancers[0];
+    let routes =
+        format!("route add 198.51.100.0/24 via {}\nroute add 2001:db8:e::/48 via {}", host.v4, host.v6);
+    bed.router.ip(&routes).unwrap();
+}
+
+fn no_vip(scene: &Scene) -> u64 {
+    let drops = scene.settled().drops();
+    drops.iter().filter(|(reason, _)| reason == "no_vip").map(|(_, count)| count).sum()
+}
+
+#[test]
+fn a_vip_is_served_in_clusters_that_the_file_does_not_name() {
+    let scene = Scene::new(&spec(), |bed| config(bed, GROUP));
+    route_group(&scene.bed);
+    for vip in OWN.iter().chain(&UNKNOWN).map(|text| ip(text)) {
+        assert!(echoes(&scene, vip), "{vip}\n{}", scene.told());
+        let reply = scene.bed.http_client().get((vip, Bed::HTTP_PORT).into(), "/").unwrap();
+        assert_eq!(reply.server_seen, Some((vip, Bed::HTTP_PORT).into()));
+        pings(&scene.bed.client.ns, vip, 2);
+    }
+    assert_eq!(scene.settled().drops(), []);
+    for other in ["198.51.100.21", "2001:db8:e::21"].map(ip) {
+        assert!(!echoes(&scene, other), "{other}");
+    }
+    assert_eq!(no_vip(&scene), 2, "in the group's prefixes, and no VIP");
+}
+
+#[test]
+fn the_machines_own_addresses_within_a_group_stay_the_kernels_also_those_that_come_later() {
+    let spec = spec();
+    let bed = |bed: &Bed| {
+        let own = "addr add 198.51.100.7/32 dev lb0\naddr add 2001:db8:e::7/128 dev lb0 nodad";
+        bed.balancers[0].ns.ip(own).unwrap();
+        route_group(bed);
+        config(bed, GROUP)
+    };
+    let scene = Scene::new(&spec, bed);
+    let (host, client) = (&scene.bed.balancers[0], &scene.bed.client.ns);
+    for own in ["198.51.100.7", "2001:db8:e::7"].map(ip) {
+        pings(client, own, 3);
+    }
+    assert_eq!(scene.settled().received(), 0, "the kernel has answered, and not a thread");
+    let refused = |address: &str| client.text("ping", &["-n", "-c", "1", "-W", "1", address]).is_err();
+    assert!(refused("198.51.100.8"));
+    assert_eq!(no_vip(&scene), 1);
+    host.ns.ip("addr add 198.51.100.8/32 dev lb0").unwrap();
+    eventually(BOUND, || (!refused("198.51.100.8")).then_some(())).expect("followed within a second or two");
+    host.ns.ip("addr del 198.51.100.7/32 dev lb0").unwrap();
+    let before = no_vip(&scene);
+    let taken = || (refused("198.51.100.7") && no_vip(&scene) > before).then_some(());
+    eventually(BOUND, taken).expect("an address that went is the group's again");
+    assert!(echoes(&scene, ip(OWN[0])));
+}
+
+#[test]
+fn a_group_comes_and_goes_by_reload_and_the_others_lose_nothing() {
+    let mut scene = Scene::new(&spec(), |bed| config(bed, ""));
+    let mut flows = scene.flows(true, 10);
+    let first = scene.round(&mut flows);
+    for _ in 0..2 {
+        assert!(!echoes(&scene, ip(OWN[0])));
+        let line = scene.balancer.reload(&scene.bed, &config(&scene.bed, GROUP)).unwrap();
+        assert!(line.contains("reloaded"), "{line}");
+        for vip in OWN.iter().chain(&UNKNOWN).map(|text| ip(text)) {
+            // At once: the threads know it before the filter does.
+            assert!(echoes(&scene, vip), "{vip}\n{}", scene.told());
+        }
+        assert_eq!(scene.round(&mut flows), first);
+        let narrower = GROUP.replace(", \"198.51.100.0/24\"", "");
+        scene.balancer.reload(&scene.bed, &config(&scene.bed, &narrower)).unwrap();
+        assert_eq!([OWN[0], UNKNOWN[0]].map(|vip| echoes(&scene, ip(vip))), [true, false]);
+        scene.balancer.reload(&scene.bed, &config(&scene.bed, "")).unwrap();
+        assert_eq!(scene.round(&mut flows), first);
+    }
+    assert_eq!(scene.settled().drops(), [], "no packet reached a thread that did not know its VIP");
+}
