@@ -116,7 +116,7 @@ pub struct ThreadCounters {
     pub batch_sizes: [Counter; BATCH_SIZES],
     /// Frames whose opened head room was not what their backend needs: moved once.
     pub head_room_mismatch: Counter,
-    /// The flow's backend was gone or down, so another was chosen.
+    /// The flow's backend was gone, down, or draining when a new connection reused the 5-tuple, so another was chosen.
     pub reselected: Counter,
     /// The Maglev entry's backend was not serving, so the hash was hashed again.
     pub rehashed: Counter,

@@ -302,7 +302,13 @@ impl Core {
             let slot = SlotId(hit.slot);
             // Most services bar nothing: one length to look at.
             let barred = !service.barred.is_empty() && service.barred.binary_search(&slot).is_ok();
-            if matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) && !barred {
+            let keeps = match snapshot.state(slot) {
+                SlotState::Serving => true,
+                // Its flows go on; a new connection with an old 5-tuple is none of them.
+                SlotState::Draining => !hit.renewed,
+                SlotState::Down | SlotState::Free => false,
+            };
+            if keeps && !barred {
                 work.slot = slot;
                 return Ok(());
             }
@@ -310,6 +316,10 @@ impl Core {
             self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
         }
         let Some(selection) = snapshot.select(&service.pool, work.hash) else {
+            if hit.is_some_and(|hit| hit.renewed) {
+                // Else the SYN's repetition would be taken for a flow that the draining backend has.
+                self.flows.forget(work.key, tick);
+            }
             return Err(DropReason::NoBackend);
         };
         let (key, slot) = (work.key, selection.slot);

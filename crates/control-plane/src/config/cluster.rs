@@ -43,7 +43,8 @@ impl Cluster {
         self.flow_timeouts
     }
 
-    /// How long a draining backend keeps its flows: up to 24 h. Default 60 s.
+    /// How long flows go on whose backend a reload took from them; and the machine's own drain at most: up to 24 h. Default
+    /// 60 s. An operator's drain of a backend has no such end.
     pub fn drain_time(&self) -> Duration {
         self.drain_time
     }

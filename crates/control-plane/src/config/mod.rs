@@ -13,9 +13,11 @@ mod check;
 mod cluster;
 mod consistency;
 mod encapsulation;
+mod fence;
 mod flatten;
 mod groups;
 mod guard;
+mod idle_keys;
 mod include;
 mod io;
 mod lists;
@@ -64,6 +66,7 @@ pub use self::vip::{Hash, Service, Vip};
 pub use forwarder::{Prefix, Suffix};
 
 use self::consistency::Sections;
+use self::fence::Fence;
 use self::flatten::Flattener;
 use self::lists::Lists;
 use self::machine::MachineDraft;
@@ -91,11 +94,13 @@ pub struct Config {
     groups: Vec<Arc<PrefixGroup>>,
     vips: Vec<Vip>,
     sources: Vec<Source>,
+    /// Of what the files refer to; `None`: it was not read.
+    references: Option<[u8; 32]>,
 }
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self { cluster, machines, io, log, admin, pools, groups, vips, sources: _ } = self;
+        let Self { cluster, machines, io, log, admin, pools, groups, vips, sources: _, references: _ } = self;
         (cluster, machines, io, log, admin, pools, groups, vips)
             == (
                 &other.cluster,
@@ -182,9 +187,11 @@ impl Config {
         &self.sources
     }
 
-    /// SHA-256 of the content of its files: of one file its own; of several that of their digests in order.
+    /// What machines of a cluster must agree on in one number: SHA-256 over the content of its files, the hash key (of
+    /// which it tells nothing) and the CAs that the files name; not over a machine's own certificate. Without secrets
+    /// ([`load_without_secrets`]) over the files alone.
     pub fn digest(&self) -> [u8; 32] {
-        source::digest(&self.sources)
+        source::digest(&self.sources, self.references.as_ref())
     }
 }
 
@@ -201,7 +208,7 @@ pub fn load(path: &Path) -> Result<(Config, Problems), Problems> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    assemble(first_text(path)?, path, Outside { secrets: Some(secrets) })
+    assemble(first_text(path)?, path, Outside { secrets: Some(secrets) }, None)
 }
 
 /// As [`load`], on a machine that has neither secrets nor certificates, such as a CI runner: their files are not read,
@@ -210,7 +217,7 @@ pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Proble
 /// # Errors
 /// As [`load`].
 pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems> {
-    assemble(first_text(path)?, path, Outside { secrets: None })
+    assemble(first_text(path)?, path, Outside { secrets: None }, None)
 }
 
 /// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With
@@ -221,19 +228,37 @@ pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems>
 /// # Cost
 /// Linear in the text, but for flattened pools: those cost their members, at most 4,194,304 in all.
 pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) })
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, None)
+}
+
+/// As [`parse`], for a text that came from elsewhere and stands in `file`'s place: what it includes, and its lists of
+/// prefixes, must lie in `file`'s folder or below, links followed, so that nobody reads other files through it.
+///
+/// # Errors
+/// As [`parse`], and for each file that lies elsewhere.
+pub fn parse_confined(
+    text: &str,
+    file: &Path,
+    secrets: ReadSecret<'_>,
+) -> Result<(Config, Problems), Problems> {
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, Some(Fence::around(file)))
 }
 
 fn first_text(path: &Path) -> Result<String, Problems> {
     include::read_text(path, include::MAX_BYTES).map_err(|problem| Problems(vec![problem]))
 }
 
-fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, Problems), Problems> {
+fn assemble(
+    text: String,
+    file: &Path,
+    outside: Outside<'_>,
+    within: Option<Fence>,
+) -> Result<(Config, Problems), Problems> {
     let report = Report::new();
     let config = {
-        let parts = include::gather(&report, file, text);
+        let parts = include::gather(&report, file, text, within.as_ref());
         let sections = parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
-        read(Root::new(&report, sections.collect()), &outside)
+        read(Root::new(&report, sections.collect()), &outside, within.as_ref())
     };
     let texts = Source::all(&report);
     let problems = report.finish()?;
@@ -244,7 +269,7 @@ fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, 
 }
 
 /// Reads all sections before any is judged missing, so that every problem is reported.
-fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
+fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Option<Config> {
     let report = root.report;
     root.each("include");
     for node in root.each("schema") {
@@ -259,10 +284,12 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
     let checks = check::read_all(&mut root, outside);
     let pools = PoolDraft::read_all(&mut root);
     let group_drafts = GroupDraft::read_all(&mut root);
-    let lists = Lists::new();
+    let lists = Lists::new(within);
     let vips = VipDraft::read_all(&mut root, &lists);
     let admin = root.once("admin").and_then(|node| node.section());
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
+    let key = cluster.as_ref().map(Cluster::hash_key);
+    let references = outside.secrets.map(|_| source::references(key, &checks, &admin));
     root.finish(&["bgp"]);
     let flattened =
         Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
@@ -289,5 +316,6 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
         groups,
         pools: flattened,
         sources: lists.into_sources(),
+        references,
     })
 }
