@@ -9,6 +9,7 @@
 
 mod address;
 mod admin;
+mod arrivals;
 mod check;
 mod cluster;
 mod consistency;
@@ -24,6 +25,7 @@ mod lists;
 mod log;
 mod machine;
 mod near_miss;
+mod peers;
 mod pem;
 mod pool;
 mod ports;
@@ -40,11 +42,13 @@ mod vip;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
+pub use self::arrivals::Arrivals;
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
 };
@@ -87,6 +91,8 @@ pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>
 pub struct Config {
     cluster: Cluster,
     machines: Vec<Machine>,
+    /// By shard.
+    peers: BTreeMap<Arc<str>, Arc<Pool>>,
     io: Io,
     log: Log,
     admin: Admin,
@@ -100,11 +106,13 @@ pub struct Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self { cluster, machines, io, log, admin, pools, groups, vips, sources: _, references: _ } = self;
-        (cluster, machines, io, log, admin, pools, groups, vips)
+        let Self { cluster, machines, peers, io, log, admin, pools, groups, vips, sources: _, references: _ } =
+            self;
+        (cluster, machines, peers, io, log, admin, pools, groups, vips)
             == (
                 &other.cluster,
                 &other.machines,
+                &other.peers,
                 &other.io,
                 &other.log,
                 &other.admin,
@@ -131,6 +139,11 @@ impl Config {
     /// The machine of that name.
     pub fn machine(&self, name: &str) -> Option<&Machine> {
         self.machines.iter().find(|machine| machine.name() == name)
+    }
+
+    /// The machines of a machine's shard, itself among them, when there are others.
+    pub fn peers(&self, machine: &Machine) -> Option<&Arc<Pool>> {
+        self.peers.get(machine.shard()?)
     }
 
     /// How packets get in and out.
@@ -277,7 +290,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     }
     let log = root.once("log").and_then(|node| node.section()).map(Log::read);
     let cluster = root.required("cluster", "a section [cluster]").and_then(|node| node.section());
-    let cluster = cluster.and_then(|section| Cluster::read(section, outside));
+    let (cluster, peer_checks) = cluster.map(|section| Cluster::read(section, outside)).unwrap_or_default();
     let machines = MachineDraft::read_all(&mut root);
     let io = root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
     let encapsulations = encapsulation::read_all(&mut root);
@@ -306,9 +319,12 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         checks: &checks,
     };
     sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
+    let peer_checks = peers::checks(&peer_checks, &checks, report);
+    let machines: Vec<Machine> = machines.iter().map(MachineDraft::build).collect();
     Some(Config {
         cluster: cluster?,
-        machines: machines.iter().map(MachineDraft::build).collect(),
+        peers: peers::pools(&machines, &peer_checks),
+        machines,
         io,
         log: log.unwrap_or_default(),
         admin,
