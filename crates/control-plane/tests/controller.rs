@@ -406,7 +406,7 @@ fn changes_of_lists_and_limits_are_told_by_their_numbers() {
     );
     assert_eq!(
         said(three, &format!("{three}\nlimits = {{ new_flows_per_second = 10 }}")),
-        ["vip www: limits: none becomes 10 new flows/s"]
+        ["vip www: limits: none -> 10 new flows/s"]
     );
     assert_eq!(said(three, three), [""; 0]);
 }

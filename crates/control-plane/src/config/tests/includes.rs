@@ -11,6 +11,7 @@ use super::admin::CERTIFICATE as PEM;
 use super::files::Folder;
 use super::{BASE, KEY};
 use crate::config::{Config, Problems, Severity, Source, load_with, parse_confined};
+use crate::controller::is_same;
 
 fn loaded(folder: &Folder) -> Result<(Config, Problems), Problems> {
     load_with(&folder.0.join("a.toml"), &|_| Ok(KEY.to_owned()))
@@ -199,9 +200,14 @@ fn the_digest_follows_every_files_text_and_not_where_it_lies() {
 
 #[test]
 fn the_digest_tells_machines_with_different_keys_or_cas_apart_and_shows_nothing_of_the_key() {
-    let check = "[check.c]\nhttps = { ca_file = \"ca.pem\" }\n[pool.q]\nchecks = [\"c\"]\n\
+    let check = "[check.c]\nhttps = { ca_file = \"ca.pem\" }\n[check.idle]\nhttps = { ca_file = \"idle.pem\" }\n[pool.q]\nchecks = [\"c\"]\n\
                  backends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n";
-    let folder = folder(&[("a.toml", "include = [\"b.toml\"]"), ("b.toml", check), ("ca.pem", PEM)]);
+    let folder = folder(&[
+        ("a.toml", "include = [\"b.toml\"]"),
+        ("b.toml", check),
+        ("ca.pem", PEM),
+        ("idle.pem", PEM),
+    ]);
     let with = |key: &str| load_with(&folder.0.join("a.toml"), &|_| Ok(key.to_owned())).unwrap().0;
     let (first, again) = (with(KEY), with(&format!(" {KEY}\n")));
     assert_eq!(first.digest(), again.digest(), "white space is no part of the key");
@@ -214,6 +220,11 @@ fn the_digest_tells_machines_with_different_keys_or_cas_apart_and_shows_nothing_
     fs::write(folder.0.join("ca.pem"), format!("another comment\n{PEM}")).unwrap();
     assert_ne!(first.digest(), with(KEY).digest(), "another CA file");
     assert!(first.sources() == with(KEY).sources(), "what drift is told by is the files alone");
+    let before = with(KEY);
+    fs::write(folder.0.join("idle.pem"), format!("another comment\n{PEM}")).unwrap();
+    let after = with(KEY);
+    assert!(before == after && before.digest() != after.digest(), "a CA of a check that no pool names");
+    assert!(!is_same(&before, &after), "else a reload would keep a digest that no start gives");
 }
 
 /// What a put configuration may include: `names` in the first file, and whether that is refused.
