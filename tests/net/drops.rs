@@ -1,6 +1,6 @@
 //! Drops over the real path: each packet moves its own reason's count by one, and no other.
 
-use testbed::{Bed, BedSpec, LbConfig, UdpServer, inject, udp_ask};
+use testbed::{Bed, BedSpec, FrameSpec, LbConfig, UdpServer, cut, eventually, inject, udp_ask};
 
 use crate::scene::{BOUND, SILENCE, Scene};
 
@@ -9,9 +9,8 @@ fn rises(scene: &Scene, reason: &str, count: u64, act: impl FnOnce()) {
     let before = scene.settled();
     act();
     let of = |counts: &testbed::Counters| counts.over_threads(&["drops", reason]);
-    let risen = testbed::eventually(BOUND, || {
-        (of(&scene.balancer.counters().unwrap()) >= of(&before) + count).then_some(())
-    });
+    let risen =
+        eventually(BOUND, || (of(&scene.balancer.counters().unwrap()) >= of(&before) + count).then_some(()));
     assert!(risen.is_some(), "{reason} did not rise by {count}\n{}", scene.told());
     let (after, sum) = (scene.settled(), |counts: &testbed::Counters| -> u64 {
         counts.drops().iter().map(|(_, count)| count).sum()
@@ -33,66 +32,109 @@ fn each_reason_counts_its_own_packets() {
             wrong_protocol.tcp_flags = Some(0x02);
             send(&wrong_protocol.bytes());
         });
-        for ttl in [0, 1] {
-            rises(&scene, "ttl", 1, || {
-                let mut last = scene.frame(ipv4, Bed::SINK_PORT);
-                last.ttl = ttl;
-                send(&last.bytes());
-            });
-        }
+        rises(&scene, "ttl", 1, || {
+            // Of an error nobody is told.
+            let mut error = icmp(&scene, ipv4, unreachable(ipv4), quote(&scene, ipv4));
+            error.ttl = 1;
+            send(&error.bytes());
+        });
         rises(&scene, "malformed", 1, || {
             let mut lying = scene.frame(ipv4, Bed::SINK_PORT).bytes();
             // The IP packet says that it is longer than the frame.
             lying[if ipv4 { 16 } else { 18 }] = 0x05;
             send(&lying);
         });
-        rises(&scene, "fragment", 3, || {
-            let echo = scene.bed.vip(ipv4, Bed::ECHO_PORT);
-            udp_ask(&scene.bed.client.ns, echo, &[7; 4000], SILENCE).unwrap_err();
+        rises(&scene, "icmp", 1, || send(&icmp(&scene, ipv4, [200, 0], vec![0; 8]).bytes()));
+        rises(&scene, "icmp_quote", 1, || {
+            // What it quotes was not sent by the VIP.
+            let forged = scene.frame(ipv4, Bed::SINK_PORT).bytes();
+            send(&icmp(&scene, ipv4, unreachable(ipv4), forged[14..].to_vec()).bytes());
         });
-        rises(&scene, "icmp", 1, || send(&time_exceeded(&scene, ipv4)));
     }
-}
-
-/// An ICMP error to a VIP: a UDP frame made over.
-fn time_exceeded(scene: &Scene, ipv4: bool) -> Vec<u8> {
-    let mut bytes = scene.frame(ipv4, Bed::SINK_PORT).bytes();
-    let (protocol, icmp) = if ipv4 { (1, 11) } else { (58, 3) };
-    let at = if ipv4 { 34 } else { 54 };
-    bytes.truncate(at);
-    bytes.extend([icmp, 0, 0, 0, 0, 0, 0, 0]);
-    if ipv4 {
-        bytes[16..18].copy_from_slice(&28u16.to_be_bytes());
-        bytes[23] = protocol;
-        // RFC 1624: 11 was 17 in the low half of its word, and the length changed; summed anew.
-        bytes[24..26].fill(0);
-        let sum: u32 = bytes[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
-        let folded = (sum & 0xffff) + (sum >> 16);
-        let folded = (folded & 0xffff) + (folded >> 16);
-        bytes[24..26].copy_from_slice(&(!u16::try_from(folded).unwrap()).to_be_bytes());
-    } else {
-        bytes[18..20].copy_from_slice(&8u16.to_be_bytes());
-        bytes[20] = protocol;
-    }
-    bytes
 }
 
 #[test]
-fn a_packet_that_its_outer_header_makes_too_big_is_dropped_and_the_largest_that_fits_is_not() {
+fn pieces_that_no_honest_host_sends_are_dropped_by_name() {
+    let scene = Scene::with(LbConfig::new);
+    let port = &scene.bed.balancers[0].port;
+    let send = |bytes: &[u8]| inject(&scene.bed.router, port, bytes).unwrap();
+    for ipv4 in [true, false] {
+        let pieces = |id: u32, tcp: bool, room: usize| {
+            let mut whole = scene.frame(ipv4, if tcp { Bed::HTTP_PORT } else { Bed::SINK_PORT });
+            whole.tcp_flags = tcp.then_some(0x02);
+            whole.payload = vec![u8::try_from(id).unwrap(); 600];
+            cut(&whole.bytes(), id, room)
+        };
+        rises(&scene, "fragment_tiny", 1, || send(&pieces(1, true, 8)[0]));
+        rises(&scene, "fragment_overlap", 1, || send(&pieces(2, true, 8)[1]));
+        send(&pieces(3, false, 400)[0]);
+        rises(&scene, "fragment_conflict", 1, || {
+            let mut other = pieces(3, false, 400).swap_remove(0);
+            *other.last_mut().unwrap() ^= 1;
+            send(&other);
+        });
+    }
+    assert_eq!(scene.settled().over_threads(&["held"]), 0);
+}
+
+#[test]
+fn of_a_datagram_whose_first_piece_is_late_64_pieces_wait_and_no_longer_than_they_may() {
+    let scene = Scene::with(LbConfig::new);
+    let mut whole = scene.frame(true, Bed::SINK_PORT);
+    whole.payload = vec![7; 600];
+    for piece in &cut(&whole.bytes(), 4, 8)[1..66] {
+        inject(&scene.bed.router, &scene.bed.balancers[0].port, piece).unwrap();
+    }
+    let when = |held: u64| {
+        let counts = eventually(BOUND, || {
+            let counts = scene.balancer.counters().unwrap();
+            (counts.received() == 65 && counts.over_threads(&["held"]) == held).then_some(counts)
+        });
+        counts.unwrap_or_else(|| panic!("{}", scene.told())).drops()
+    };
+    assert_eq!(when(64), [("fragment_datagram_full".into(), 1)]);
+    assert_eq!(when(0), [("fragment_datagram_full".into(), 1), ("fragment_timeout".into(), 64)]);
+}
+
+/// An ICMP message to the VIP of a family.
+fn icmp(scene: &Scene, ipv4: bool, kind: [u8; 2], payload: Vec<u8>) -> FrameSpec {
+    FrameSpec { icmp: Some(kind), payload, ..scene.frame(ipv4, Bed::SINK_PORT) }
+}
+
+/// Port unreachable.
+fn unreachable(ipv4: bool) -> [u8; 2] {
+    if ipv4 { [3, 3] } else { [1, 4] }
+}
+
+/// What a backend would send from the VIP's sink port, as a router quotes it.
+fn quote(scene: &Scene, ipv4: bool) -> Vec<u8> {
+    let mut answer = scene.frame(ipv4, Bed::SINK_PORT);
+    (answer.source, answer.destination) = (answer.destination, answer.source);
+    answer.bytes()[14..].to_vec()
+}
+
+#[test]
+fn a_packet_that_its_outer_header_makes_too_big_is_told_and_the_largest_that_fits_is_not() {
     let spec = BedSpec { core_mtu: 1400, ..BedSpec::default() };
     let scene = Scene::new(&spec, LbConfig::new);
     for (ipv4, headers) in [(true, 28), (false, 48)] {
+        let told = || scene.settled().over_threads(&["too_big_told"]);
         let echo = scene.bed.vip(ipv4, Bed::ECHO_PORT);
         let largest = 1400 - 24 - headers;
         let fits = vec![7; largest];
         let reply = udp_ask(&scene.bed.client.ns, echo, &fits, BOUND);
         // The reply names the client, and has no room on the backend's link then: the backend cuts it up.
         reply.unwrap_or_else(|error| panic!("{error:#}\n{}", scene.told()));
-        rises(&scene, "too_big", 1, || {
-            let over = vec![7; largest + 1];
-            udp_ask(&scene.bed.client.ns, echo, &over, SILENCE).unwrap_err();
-        });
+        let before = told();
+        let over = vec![7; largest + 1];
+        udp_ask(&scene.bed.client.ns, echo, &over, SILENCE).unwrap_err();
+        assert_eq!(told() - before, 1, "{}", scene.told());
+        // From now on the client itself cuts.
+        udp_ask(&scene.bed.client.ns, echo, &over, BOUND)
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.told()));
+        assert_eq!(told() - before, 1);
     }
+    assert_eq!(scene.settled().drops(), []);
 }
 
 #[test]
@@ -117,22 +159,20 @@ fn a_backend_without_a_route_has_no_next_hop_until_there_is_one() {
     });
     host.ns.ip("route del unreachable 198.18.1.1/32").unwrap();
     let echo = scene.bed.vip(true, Bed::ECHO_PORT);
-    let answered = testbed::eventually(BOUND, || udp_ask(&scene.bed.client.ns, echo, b"x", SILENCE).ok());
+    let answered = eventually(BOUND, || udp_ask(&scene.bed.client.ns, echo, b"x", SILENCE).ok());
     assert!(answered.is_some(), "{}", scene.told());
 }
 
 #[test]
 fn pings_over_the_rate_are_dropped_by_name() {
     let scene = Scene::with(LbConfig::new);
-    // An echo request made over from the ICMP error above: type 8, and a payload that no one checks.
-    let mut echo = time_exceeded(&scene, true);
-    echo[34..38].copy_from_slice(&[8, 0, 0xf7, 0xff]);
+    let echo = icmp(&scene, true, [8, 0], vec![]).bytes();
     let port = &scene.bed.balancers[0].port;
     let time = std::time::Duration::from_millis(300);
     let (sent, _) =
         testbed::blast(&scene.bed.router, port, vec![echo; 64], time).unwrap().join().unwrap().unwrap();
     // The generator may outrun the socket, so what the kernel lost counts too.
-    let counts = testbed::eventually(BOUND, || {
+    let counts = eventually(BOUND, || {
         let counts = scene.balancer.counters().unwrap();
         (counts.redirected() == counts.received() + counts.lost_before_threads()).then_some(counts)
     });

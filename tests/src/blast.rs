@@ -1,11 +1,11 @@
 //! A generator of many small packets.
 //!
-//! In: ready frames. Out: how many of them the device took. One thread, 64 frames a system call.
+//! In: ready frames. Out: how many of them the device took, and the time. One thread, 64 frames a system call.
 //! Source: sendmmsg(2), packet(7).
 
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -31,6 +31,32 @@ pub fn blast(
     Ok(ns.spawn(move || send_all(&frames, to, time)))
 }
 
+/// Sends each of `frames` once out of `device`, in order, `per_second` of them a second at most. The time that it took.
+///
+/// # Errors
+/// There is no such device, or it refuses a frame.
+pub fn send_at(ns: &Namespace, device: &str, frames: Vec<Vec<u8>>, per_second: f64) -> Result<Duration> {
+    let to = link_address(ns, device)?;
+    ns.run(move || {
+        let fd = raw_socket(None)?;
+        let mut headers = MultiHeaders::<LinkAddr>::preallocate(PACED, None);
+        let slices: Vec<[IoSlice<'_>; 1]> = frames.iter().map(|frame| [IoSlice::new(frame)]).collect();
+        let (to, start, mut sent) = ([Some(to); PACED], Instant::now(), 0);
+        while sent < slices.len() {
+            #[expect(clippy::cast_precision_loss, reason = "frames of one test")]
+            let due = start + Duration::from_secs_f64(sent as f64 / per_second);
+            sleep(due.saturating_duration_since(Instant::now()));
+            let batch = &slices[sent..slices.len().min(sent + PACED)];
+            match sendmmsg(fd.as_raw_fd(), &mut headers, batch, &to[..batch.len()], [], MsgFlags::empty()) {
+                Ok(results) => sent += results.count(),
+                Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(start.elapsed())
+    })
+}
+
 fn send_all(frames: &[Vec<u8>], to: LinkAddr, time: Duration) -> Result<(u64, Duration)> {
     let fd = raw_socket(None)?;
     let mut headers = MultiHeaders::<LinkAddr>::preallocate(BATCH, None);
@@ -53,3 +79,5 @@ fn send_all(frames: &[Vec<u8>], to: LinkAddr, time: Duration) -> Result<(u64, Du
 }
 
 const BATCH: usize = 64;
+/// Fewer: what is sent on time is to come in small portions.
+const PACED: usize = 32;

@@ -2,13 +2,13 @@
 //!
 //! In: addresses, ports, a payload. Out: the bytes of an Ethernet frame with right lengths and checksums.
 //! It shares no function with the product: it is the other side of its tests.
-//! Source: RFC 791, 768, 9293, 8200; IEEE 802.1Q.
+//! Source: RFC 791, 768, 792, 4443, 9293, 8200; IEEE 802.1Q.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::decode::{checksum, pseudo_header};
 
-/// A UDP datagram or TCP segment in an Ethernet frame.
+/// A UDP datagram, TCP segment or ICMP message in an Ethernet frame.
 #[derive(Clone, Debug)]
 pub struct FrameSpec {
     /// Destination MAC.
@@ -23,6 +23,8 @@ pub struct FrameSpec {
     pub destination: SocketAddr,
     /// TCP flags; `None` is UDP.
     pub tcp_flags: Option<u8>,
+    /// ICMP of the family instead, of this type and code; its second word is zero, and the ports don't matter.
+    pub icmp: Option<[u8; 2]>,
     /// TTL or hop limit.
     pub ttl: u8,
     /// What it carries.
@@ -33,7 +35,17 @@ impl FrameSpec {
     /// A UDP datagram without payload.
     #[must_use]
     pub fn udp(from: [u8; 6], to: [u8; 6], source: SocketAddr, destination: SocketAddr) -> Self {
-        Self { to, from, vlans: vec![], source, destination, tcp_flags: None, ttl: 64, payload: vec![] }
+        Self {
+            to,
+            from,
+            vlans: vec![],
+            source,
+            destination,
+            tcp_flags: None,
+            icmp: None,
+            ttl: 64,
+            payload: vec![],
+        }
     }
 
     /// As [`Self::udp`], of the least size: 64 bytes with the FCS over IPv4, or what its headers need.
@@ -91,12 +103,25 @@ impl FrameSpec {
     }
 
     fn protocol(&self) -> u8 {
-        if self.tcp_flags.is_some() { 6 } else { 17 }
+        match (self.icmp, self.tcp_flags) {
+            (Some(_), _) => {
+                if self.source.is_ipv4() {
+                    1
+                } else {
+                    58
+                }
+            }
+            (None, Some(_)) => 6,
+            (None, None) => 17,
+        }
     }
 
     fn transport(&self) -> Vec<u8> {
         let mut bytes = [self.source.port().to_be_bytes(), self.destination.port().to_be_bytes()].concat();
-        let sum_at = if let Some(flags) = self.tcp_flags {
+        let sum_at = if let Some([kind, code]) = self.icmp {
+            bytes = vec![kind, code, 0, 0, 0, 0, 0, 0];
+            2
+        } else if let Some(flags) = self.tcp_flags {
             // Sequence 1, acknowledgement 0 or 1, five words of header, window 65,535.
             let ack = u8::from(flags & 0x10 != 0);
             bytes.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, ack, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
@@ -108,7 +133,10 @@ impl FrameSpec {
             6
         };
         bytes.extend_from_slice(&self.payload);
-        let pseudo = pseudo_header(self.source.ip(), self.destination.ip(), self.protocol(), bytes.len());
+        let pseudo = match self.protocol() {
+            1 => vec![], // RFC 792: of itself alone
+            protocol => pseudo_header(self.source.ip(), self.destination.ip(), protocol, bytes.len()),
+        };
         let sum = match checksum(&[&pseudo, &bytes]) {
             0 if sum_at == 6 => 0xffff, // RFC 768: zero would say that there is none
             sum => sum,

@@ -15,7 +15,8 @@ pub(crate) const BUILD: &[&str] =
     &["clang", "libclang-dev", "llvm", "m4", "make", "pkg-config", "libelf-dev", "zlib1g-dev", "libbpf-dev"];
 
 /// For the test bed.
-pub(crate) const BED: &[&str] = &["iproute2", "iputils-ping", "ethtool", "util-linux"];
+pub(crate) const BED: &[&str] =
+    &["iproute2", "iputils-ping", "ethtool", "util-linux", "traceroute", "iperf3"];
 
 /// For the tests of the systemd unit and of what an operator may do to the program: `systemd-analyze`, `bpftool`.
 pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool"];

@@ -1,0 +1,245 @@
+//! Fragments over the real path: kernels' own, and those of a sender that keeps no order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use testbed::{
+    Bed, BedSpec, LbConfig, Process, Received, Service, UdpInbox, cut, digest, eventually, send_at,
+};
+
+use crate::scene::{BOUND, Scene, count};
+
+/// UDP that the backends keep, and do not answer.
+pub(crate) const INBOX_PORT: u16 = 5001;
+
+/// Takes UDP to [`INBOX_PORT`] besides.
+pub(crate) fn with_inbox(bed: &Bed) -> LbConfig {
+    let mut config = LbConfig::new(bed);
+    config.services.push(Service { ports: INBOX_PORT.to_string(), protocol: "udp", hash: None });
+    config
+}
+
+/// An inbox at the VIP of a family in each backend.
+pub(crate) fn inboxes(scene: &Scene, ipv4: bool) -> Vec<UdpInbox> {
+    let vip = scene.bed.vip(ipv4, INBOX_PORT);
+    let start = |host: &testbed::Host| {
+        // Nothing is to be lost at the backend: neither for want of memory, nor as a stray of long ago.
+        let limits = [
+            ("ipv4/ipfrag_high_thresh", "268435456"),
+            ("ipv6/ip6frag_high_thresh", "268435456"),
+            ("ipv4/ipfrag_max_dist", "0"),
+        ];
+        host.ns.sysctl(&limits).unwrap();
+        UdpInbox::start(&host.ns, vip).unwrap()
+    };
+    scene.bed.backends.iter().map(start).collect()
+}
+
+/// Waits until the inboxes together have had `expected` datagrams; whether they have.
+pub(crate) fn have_had(inboxes: &[UdpInbox], expected: usize) -> bool {
+    let sum = || inboxes.iter().map(UdpInbox::count).sum::<usize>();
+    eventually(BOUND, || (sum() >= expected).then_some(())).is_some()
+}
+
+#[test]
+fn large_pings_are_answered_by_a_backend_straight_to_the_client() {
+    let scene = Scene::with(LbConfig::new);
+    for ipv4 in [true, false] {
+        let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT).ip().to_string();
+        let args = ["-n", "-c", "20", "-i", "0.02", "-W", "5", "-s", "4000", &vip];
+        let said =
+            scene.bed.client.ns.text("ping", &args).unwrap_or_else(|e| panic!("{e:#}{}", scene.told()));
+        println!("{vip}: {}", said.lines().find(|line| line.contains("received")).unwrap());
+        assert!(said.contains("20 received"), "{said}");
+    }
+    let counts = scene.settled();
+    // 4,008 bytes are three pieces; what is answered is not seen here.
+    assert_eq!((counts.sent(), counts.over_threads(&["replies"]), counts.drops()), (120, 0, vec![]));
+    scene.taken_off(120);
+}
+
+const FLOWS: usize = 500;
+const LARGE: usize = 30_000;
+
+/// From each of many ports a large datagram and a small one: both come, whole, at one backend.
+fn large_datagrams_come_whole(ipv4: bool) {
+    let scene = Scene::new(&BedSpec { queues: 4, ..BedSpec::default() }, with_inbox);
+    let inboxes = inboxes(&scene, ipv4);
+    let vip = scene.bed.vip(ipv4, INBOX_PORT);
+    let client = scene.bed.client.address(vip.ip());
+    let (mut sent, mut open_sockets) = (BTreeMap::new(), vec![]);
+    for flows in (0..FLOWS).collect::<Vec<_>>().chunks(10) {
+        for &flow in flows {
+            let large: Vec<u8> = (0..LARGE).map(|n| u8::try_from((n * 7 + flow) % 251).unwrap()).collect();
+            let small = vec![1; 100];
+            // Half of the flows are known when the large one comes.
+            let both = if flow % 2 == 0 { [large, small] } else { [small, large] };
+            let socket = open(&scene, vip);
+            both.iter().for_each(|payload| assert_eq!(socket.send_to(payload, vip).unwrap(), payload.len()));
+            let digests: BTreeSet<_> = both.iter().map(|payload| (payload.len(), digest(payload))).collect();
+            let from = SocketAddr::new(client, socket.local_addr().unwrap().port());
+            sent.insert(from, digests);
+            open_sockets.push(socket); // its port is not to be another's
+        }
+        assert!(have_had(&inboxes, 2 * sent.len()), "{}", scene.told());
+    }
+    let counts = scene.settled();
+    let pieces = counts.received() - sent.len() as u64;
+    let crossed = counts.over_threads(&["to_threads"]);
+    let shares: Vec<usize> = inboxes.iter().map(|inbox| inbox.count() / 2).collect();
+    println!(
+        "{FLOWS} datagrams of {LARGE} bytes to {vip}: {pieces} pieces, {crossed} of them crossed threads, by backend {shares:?}"
+    );
+    assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()));
+    assert_eq!((shares.iter().sum::<usize>(), crossed > 0), (FLOWS, true));
+    let mut seen = BTreeMap::new();
+    for (backend, inbox) in inboxes.iter().enumerate() {
+        for Received { from, len, digest } in inbox.seen() {
+            let (at, digests) = seen.entry(from).or_insert((backend, BTreeSet::new()));
+            assert_eq!(*at, backend, "{from} came to two backends");
+            assert!(digests.insert((len, digest)), "{from} came twice");
+        }
+    }
+    let seen: BTreeMap<SocketAddr, _> =
+        seen.into_iter().map(|(from, (_, digests))| (from, digests)).collect();
+    assert_eq!(seen, sent);
+}
+
+/// Not connected: then Linux counts the identifications of a pair of addresses. Connected ones each begin anywhere, and two
+/// datagrams of one name would come within seconds.
+fn open(scene: &Scene, vip: SocketAddr) -> UdpSocket {
+    scene.bed.client.ns.run(move || {
+        let any: SocketAddr = if vip.is_ipv4() { ([0; 4], 0).into() } else { ([0; 8], 0).into() };
+        UdpSocket::bind(any).unwrap()
+    })
+}
+
+#[test]
+fn datagrams_of_30_kb_come_whole_to_the_backend_of_a_small_packet_over_ipv4() {
+    large_datagrams_come_whole(true);
+}
+
+#[test]
+fn datagrams_of_30_kb_come_whole_to_the_backend_of_a_small_packet_over_ipv6() {
+    large_datagrams_come_whole(false);
+}
+
+#[test]
+fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
+    let scene = Scene::with(|bed| {
+        let mut config = LbConfig::new(bed);
+        // Its TCP and its UDP are to meet at one backend.
+        for protocol in ["tcp", "udp"] {
+            config.services.push(Service { ports: "5201".into(), protocol, hash: Some("source") });
+        }
+        config
+    });
+    for ipv4 in [true, false] {
+        let vip = scene.bed.vip(ipv4, 5201).ip().to_string();
+        let serve = |host: &testbed::Host| {
+            let args = ["-s", "-B", &vip, "--forceflush"];
+            let mut server = Process::start(&host.ns, "iperf3", "iperf3", &args).unwrap();
+            server.wait_for_line(BOUND, |line| line.contains("listening")).unwrap();
+            server
+        };
+        let _servers: Vec<Process> = scene.bed.backends.iter().map(serve).collect();
+        let args = ["-c", &vip, "-u", "-l", "8000", "-b", "40M", "-t", "2", "-J"];
+        let ended = Process::to_end(&scene.bed.client.ns, "iperf3", &args, BOUND).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+        let sum = &report["end"]["sum"];
+        let [packets, lost] = ["packets", "lost_packets"].map(|key| sum[key].as_u64().unwrap_or_default());
+        println!("{vip}: {packets} datagrams of 8,000 bytes, {lost} lost, {} bit/s", sum["bits_per_second"]);
+        assert!(packets > 100 && lost < packets / 20, "{}\n{}", ended.out, scene.told());
+    }
+    assert_eq!(scene.settled().drops(), []);
+}
+
+/// As many as the promise names, and as many a second.
+const DATAGRAMS: usize = 10_000;
+/// Pieces of this many datagrams are shuffled.
+const WINDOW: usize = 100;
+const SOURCES: usize = 16;
+
+/// xorshift64*: the same run each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n as u64).unwrap()
+    }
+}
+
+/// Datagram `n` in two to five pieces, and what is to come of it.
+fn datagram(scene: &Scene, ipv4: bool, n: usize, random: &mut Random) -> (Vec<Vec<u8>>, Received) {
+    let mut spec = scene.frame(ipv4, INBOX_PORT);
+    let host = u8::try_from(n % SOURCES).unwrap();
+    let source: IpAddr = if ipv4 {
+        IpAddr::from([198, 18, 0, 100 + host])
+    } else {
+        IpAddr::from([0x2001, 0xdb8, 0x100, u16::from(host), 0, 0, 0, 7]) // each in a /64 of its own
+    };
+    spec.source = SocketAddr::new(source, u16::try_from(1024 + n).unwrap());
+    let room = 8 * (20 + random.below(130));
+    let len = room + 1 + random.below(4 * room - 20);
+    spec.payload = (0..len).map(|at| u8::try_from((at * 31 + n) % 256).unwrap()).collect();
+    let received = Received { from: spec.source, len, digest: digest(&spec.payload) };
+    (cut(&spec.bytes(), u32::try_from(n).unwrap(), room), received)
+}
+
+/// The pieces of some datagrams in any order, one in eight of them twice.
+fn shuffle(datagrams: &[Vec<Vec<u8>>], random: &mut Random) -> Vec<Vec<u8>> {
+    let mut pieces = datagrams.concat();
+    for _ in 0..pieces.len() / 8 {
+        pieces.push(pieces[random.below(pieces.len())].clone());
+    }
+    for last in (1..pieces.len()).rev() {
+        pieces.swap(last, random.below(last + 1));
+    }
+    pieces
+}
+
+fn pieces_in_any_order(ipv4: bool) {
+    let scene = Scene::new(&BedSpec { queues: 2, ..BedSpec::default() }, with_inbox);
+    let inboxes = inboxes(&scene, ipv4);
+    let (mut random, datagrams) = (Random(7), count(DATAGRAMS, 5 * DATAGRAMS));
+    let (cut, expected): (Vec<_>, BTreeSet<_>) =
+        (0..datagrams).map(|n| datagram(&scene, ipv4, n, &mut random)).unzip();
+    let frames: Vec<Vec<u8>> = cut.chunks(WINDOW).flat_map(|some| shuffle(some, &mut random)).collect();
+    drop(cut);
+    let (sent, port) = (frames.len(), &scene.bed.balancers[0].port);
+    let per_second = sent as f64 * DATAGRAMS as f64 / datagrams as f64;
+    let took = send_at(&scene.bed.router, port, frames, per_second).unwrap();
+    let all = have_had(&inboxes, datagrams);
+    let counts = scene.settled();
+    let table = |name| counts.over_threads(&["fragments", name]);
+    let seen: Vec<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
+    let whole: BTreeSet<Received> = seen.iter().copied().collect();
+    println!(
+        "{datagrams} datagrams in {sent} pieces in {took:.2?}, {:.0} a second; {} of {sent} pieces received, {} crossed threads, \
+         {} waited for their first, {} firsts came twice; {} whole, {} of them twice",
+        datagrams as f64 / took.as_secs_f64(),
+        counts.received(),
+        counts.over_threads(&["to_threads"]),
+        table("waited"),
+        table("duplicates"),
+        whole.len(),
+        seen.len() - whole.len(), // every piece of them came twice
+    );
+    assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()), "{}", scene.told());
+    assert_eq!(counts.received(), sent as u64, "lost in front of the balancer");
+    assert!(all, "{}", scene.told());
+    assert_eq!((whole.len(), whole == expected), (datagrams, true));
+}
+
+#[test]
+fn ten_thousand_datagrams_a_second_in_pieces_of_any_order_come_whole_over_ipv4() {
+    pieces_in_any_order(true);
+}
+
+#[test]
+fn ten_thousand_datagrams_a_second_in_pieces_of_any_order_come_whole_over_ipv6() {
+    pieces_in_any_order(false);
+}

@@ -1,0 +1,228 @@
+//! Paths that take less than the ends do: who sends too much is told so, or what he sends is cut.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use testbed::{
+    Bed, BedSpec, Capture, Client, Encapsulation, Frame, FrameSpec, Ip, LbConfig, Outer, Received, digest,
+    inject, join, may_be_cut,
+};
+
+use crate::fragments::{INBOX_PORT, have_had, inboxes, with_inbox};
+use crate::scene::{BOUND, Scene, count};
+
+/// No link takes more than any other, so that outer headers have no room.
+fn narrow(core_mtu: u32) -> BedSpec {
+    BedSpec { core_mtu, ..BedSpec::default() }
+}
+
+#[test]
+fn an_upload_over_a_path_of_1500_bytes_completes_because_the_client_is_told() {
+    for outer_v4 in [true, false] {
+        let scene = Scene::new(&narrow(1500), |bed| {
+            let config = LbConfig::new(bed);
+            if outer_v4 { config } else { config.outer_v6(bed) }
+        });
+        let bytes = if outer_v4 { count(10_000_000, 100_000_000) } else { 1_000_000 };
+        let (body, room) = (vec![7; bytes], if outer_v4 { 1476 } else { 1456 });
+        for ipv4 in [true, false] {
+            let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
+            let before = scene.balancer.counters().unwrap().over_threads(&["too_big_told"]);
+            let start = Instant::now();
+            let mut connection = scene.bed.http_client().connect(vip).unwrap();
+            let reply = connection.post("/", &body).unwrap_or_else(|e| panic!("{e}\n{}", scene.told()));
+            let took = start.elapsed();
+            drop(connection);
+            let told = scene.settled().over_threads(&["too_big_told"]) - before;
+            let route = scene.bed.client.ns.text("ip", &["route", "get", &vip.ip().to_string()]).unwrap();
+            println!("{bytes} bytes to {vip} in {took:.2?}, the client told {told} times");
+            let said = String::from_utf8(reply.body).unwrap();
+            assert!(said.contains(&format!("received {bytes}\n")), "{said}");
+            assert!(told > 0 && route.contains(&format!("mtu {room}")), "{told}, {route}");
+        }
+        let counts = scene.settled();
+        assert_eq!((counts.drops(), counts.over_threads(&["cut"])), (vec![], 0), "{}", scene.told());
+    }
+}
+
+#[test]
+fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
+    const BYTES: usize = 5_000_000;
+    const NARROW: u32 = 1300;
+    // Errors come by any queue: the thread that has one asks the others for the flow.
+    let scene = Scene::new(&BedSpec { queues: 4, ..BedSpec::default() }, LbConfig::new);
+    let port = &scene.bed.client.port;
+    scene.bed.router.ip(&format!("link set {port} mtu {NARROW}")).unwrap();
+    for ipv4 in [true, false] {
+        let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
+        let to_vip = move |frame: &[u8]| {
+            Frame::parse(frame).is_some_and(|f| is_too_big(&f.ip) && f.ip.destination == vip.ip())
+        };
+        let told = Capture::start(&scene.bed.router, &scene.bed.balancers[0].port, 1000, to_vip).unwrap();
+        let start = Instant::now();
+        let replies = scene.bed.http_client().get_many(vip, &format!("/bytes/{BYTES}"), 12, 4);
+        let took = start.elapsed();
+        let mut served = BTreeSet::new();
+        for reply in replies {
+            let reply = reply.unwrap_or_else(|error| panic!("{error}\n{}", scene.told()));
+            assert_eq!((reply.status, reply.body.len(), reply.peer), (200, BYTES, vip));
+            served.insert(reply.backend);
+        }
+        println!(
+            "12 downloads of {BYTES} bytes from {vip} in {took:.2?} by {served:?}, told {} times",
+            told.frames().len()
+        );
+        // 12 flows at one of three backends: 3^-11.
+        assert!(served.len() > 1, "{served:?}");
+        assert!(told.frames().len() >= served.len());
+        let client = scene.bed.client.address(vip.ip()).to_string();
+        for host in scene.bed.backends.iter().filter(|host| served.contains(&host.name)) {
+            let route = host.ns.text("ip", &["route", "get", &client]).unwrap();
+            assert!(route.contains(&format!("mtu {NARROW}")), "{}: {route}", host.name);
+        }
+    }
+    let counts = scene.settled();
+    println!("{} errors crossed threads", counts.over_threads(&["to_threads"]));
+    assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 0));
+}
+
+/// Fragmentation needed, or packet too big.
+fn is_too_big(ip: &Ip) -> bool {
+    matches!((ip.protocol, ip.payload()), (1, [3, 4, ..]) | (58, [2, 0, ..]))
+}
+
+const PACKETS: u16 = 20;
+
+/// Packets of 1,500 bytes that may be cut, on as many flows, straight to the balancer; what is to come of them.
+fn inject_large(scene: &Scene) -> (Vec<Vec<u8>>, BTreeSet<Received>) {
+    let port = &scene.bed.balancers[0].port;
+    let one = |number: u16| {
+        let spec = large(scene, true, number, 1500 - 28);
+        let received = Received { from: spec.source, len: spec.payload.len(), digest: digest(&spec.payload) };
+        (may_be_cut(spec.bytes()), received)
+    };
+    let (frames, expected): (Vec<_>, _) = (0..PACKETS).map(one).unzip();
+    frames.iter().for_each(|frame| inject(&scene.bed.router, port, frame).unwrap());
+    (frames, expected)
+}
+
+fn large(scene: &Scene, ipv4: bool, number: u16, payload: usize) -> FrameSpec {
+    let mut spec = scene.frame(ipv4, INBOX_PORT);
+    spec.source = SocketAddr::new(spec.source.ip(), 5000 + number);
+    spec.payload =
+        (0..payload).map(|at| u8::try_from((at * 13 + usize::from(number)) % 256).unwrap()).collect();
+    spec
+}
+
+#[test]
+fn packets_that_may_be_cut_are_cut_inside_and_come_whole() {
+    for (kind, outer_v4) in [
+        (Encapsulation::Gre, true),
+        (Encapsulation::Gre, false),
+        (Encapsulation::Ipip, true),
+        (Encapsulation::Gue, false),
+    ] {
+        let scene = Scene::new(&narrow(1500), |bed| {
+            let config = with_inbox(bed).encapsulation(kind);
+            if outer_v4 { config } else { config.outer_v6(bed) }
+        });
+        let inboxes = inboxes(&scene, true);
+        let (_, expected) = inject_large(&scene);
+        assert!(have_had(&inboxes, expected.len()), "{}", scene.told());
+        let counts = scene.settled();
+        let (cut, sent) = (counts.over_threads(&["cut"]), counts.sent());
+        println!(
+            "{kind:?}, outer IPv{}: {cut} of {PACKETS} packets cut, {sent} sent",
+            if outer_v4 { 4 } else { 6 }
+        );
+        assert_eq!((cut, sent, counts.drops()), (u64::from(PACKETS), 2 * u64::from(PACKETS), vec![]));
+        scene.taken_off(sent);
+        let seen: Vec<Received> = inboxes.iter().flat_map(testbed::UdpInbox::seen).collect();
+        assert_eq!((seen.len(), seen.into_iter().collect()), (expected.len(), expected));
+    }
+}
+
+/// Pieces of outer packets as the router receives them, put together: what the tunnel carries of each packet.
+fn cut_outside(scene: &Scene, inject: impl FnOnce(), packets: usize) -> Vec<Outer> {
+    let host = &scene.bed.balancers[0];
+    let is_piece = |frame: &[u8]| Frame::parse(frame).is_some_and(|frame| frame.ip.fragment.is_some());
+    let watch = Capture::start(&scene.bed.router, &host.port, 1000, is_piece).unwrap();
+    inject();
+    let seen = watch.wait_for(2 * packets, BOUND).unwrap_or_else(|e| panic!("{e:#}\n{}", scene.told()));
+    let pieces: Vec<Ip> = seen
+        .iter()
+        .filter(|frame| !frame.outgoing)
+        .map(|frame| Frame::parse(&frame.bytes).unwrap().ip)
+        .collect();
+    assert_eq!(pieces.len(), 2 * packets);
+    for piece in &pieces {
+        assert!(piece.bytes.len() <= scene.bed.spec.core_mtu as usize && piece.checksum_ok);
+        assert!(!piece.dont_fragment || piece.source.is_ipv6());
+    }
+    let whole = |pair: &[Ip]| {
+        let payload = join(pair).expect("the pieces of one packet follow each other");
+        let inner = Ip::parse(payload.get(4..).unwrap()).unwrap();
+        Outer { kind: testbed::Kind::Gre, outer: pair[0].clone(), inner }
+    };
+    pieces.chunks(2).map(whole).collect()
+}
+
+#[test]
+fn packets_that_may_be_cut_are_cut_outside_where_it_is_asked_for() {
+    for outer_v4 in [true, false] {
+        let scene = Scene::new(&narrow(1500), |bed| {
+            let mut config = with_inbox(bed);
+            config.encapsulation_keys = "too_big = \"fragment-outer\"".into();
+            if outer_v4 { config } else { config.outer_v6(bed) }
+        });
+        let mut frames = vec![];
+        let whole = cut_outside(&scene, || frames = inject_large(&scene).0, PACKETS.into());
+        for (frame, Outer { outer, inner, .. }) in frames.iter().zip(&whole) {
+            let original = Frame::parse(frame).unwrap().ip;
+            assert_eq!((inner.ttl, inner.payload()), (original.ttl - 1, original.payload()));
+            assert!(inner.checksum_ok && inner.transport_checksum_ok() == Some(true));
+            assert_eq!(outer.source, scene.bed.balancers[0].address(outer.destination));
+        }
+        let counts = scene.settled();
+        println!("outer IPv{}: {} packets cut", if outer_v4 { 4 } else { 6 }, counts.over_threads(&["cut"]));
+        assert_eq!(counts.over_threads(&["cut"]), u64::from(PACKETS));
+        assert_eq!((counts.sent(), counts.drops()), (2 * u64::from(PACKETS), vec![]));
+    }
+}
+
+#[test]
+fn ipv6_of_the_least_mtu_goes_through_a_path_that_has_no_room_for_the_outer_header() {
+    for outer_v4 in [true, false] {
+        let scene = Scene::new(&narrow(1290), |bed| {
+            let config = with_inbox(bed);
+            if outer_v4 { config } else { config.outer_v6(bed) }
+        });
+        let frame = large(&scene, false, 1, 1280 - 48).bytes();
+        let send = || inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
+        let whole = cut_outside(&scene, send, 1);
+        let original = Frame::parse(&frame).unwrap().ip;
+        assert_eq!((whole[0].inner.bytes.len(), whole[0].inner.payload()), (1280, original.payload()));
+        assert_eq!(scene.settled().drops(), []);
+    }
+}
+
+#[test]
+fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
+    let scene = Scene::new(&narrow(1500), |bed| {
+        let mut config = with_inbox(bed);
+        config.encapsulation_keys = "too_big = \"drop\"".into();
+        config
+    });
+    inject_large(&scene);
+    let counts = scene.settled();
+    assert_eq!((counts.drops(), counts.sent()), (vec![("too_big".into(), PACKETS.into())], 0));
+    // Who can be told is told all the same.
+    let frame = large(&scene, true, 0, 1500 - 28).bytes();
+    inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
+    let told = testbed::eventually(BOUND, || {
+        (scene.balancer.counters().unwrap().over_threads(&["too_big_told"]) == 1).then_some(())
+    });
+    assert!(told.is_some(), "{}", scene.told());
+    assert!(Client::new(&scene.bed.client.ns).get(scene.bed.vip(true, Bed::HTTP_PORT), "/").is_ok());
+}

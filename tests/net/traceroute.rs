@@ -1,0 +1,36 @@
+//! The balancer as a hop on the way: who asks by TTL is told its own address.
+
+use std::net::IpAddr;
+
+use testbed::{Bed, LbConfig};
+
+use crate::scene::Scene;
+
+/// The addresses of the hops, in order.
+fn hops(scene: &Scene, vip: IpAddr, way: &[&str]) -> Vec<IpAddr> {
+    let vip = vip.to_string();
+    let args = [&["-n", "-q", "1", "-w", "5", "-m", "6"], way, &[vip.as_str()]].concat();
+    let said = scene.bed.client.ns.text("traceroute", &args).unwrap();
+    println!("{}", said.trim_end());
+    let hop = |line: &str| line.split_whitespace().nth(1)?.parse().ok();
+    said.lines().skip(1).filter_map(hop).collect()
+}
+
+#[test]
+fn traceroute_shows_the_balancers_own_address_and_reaches_the_vip() {
+    let scene = Scene::with(LbConfig::new);
+    let host = &scene.bed.balancers[0];
+    let mut asked = 0;
+    for ipv4 in [true, false] {
+        let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT).ip();
+        let gateway: IpAddr = if ipv4 { [198, 18, 0, 1].into() } else { "2001:db8::1".parse().unwrap() };
+        for way in [&["-T", "-p", "80"][..], &["-U", "-p", "53"]] {
+            let found = hops(&scene, vip, way);
+            assert_eq!(found, [gateway, host.address(vip), vip], "{way:?}\n{}", scene.told());
+            asked += 1;
+        }
+    }
+    let counts = scene.settled();
+    assert_eq!((counts.over_threads(&["time_exceeded"]), counts.over_threads(&["replies"])), (asked, asked));
+    assert_eq!(counts.drops(), []);
+}
