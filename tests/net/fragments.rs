@@ -157,14 +157,18 @@ fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
 /// As many as the promise names, and as many a second.
 const DATAGRAMS: usize = 10_000;
 /// Pieces of this many datagrams are shuffled.
-const WINDOW: usize = 100;
+pub(crate) const WINDOW: usize = 100;
 const SOURCES: usize = 16;
 
 /// xorshift64*: the same run each time.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -173,7 +177,12 @@ impl Random {
 }
 
 /// Datagram `n` in two to five pieces, and what is to come of it.
-fn datagram(scene: &Scene, ipv4: bool, n: usize, random: &mut Random) -> (Vec<Vec<u8>>, Received) {
+pub(crate) fn cut_datagram(
+    scene: &Scene,
+    ipv4: bool,
+    n: usize,
+    random: &mut Random,
+) -> (Vec<Vec<u8>>, Received) {
     let mut spec = scene.frame(ipv4, INBOX_PORT);
     let host = u8::try_from(n % SOURCES).unwrap();
     let source: IpAddr = if ipv4 {
@@ -190,7 +199,7 @@ fn datagram(scene: &Scene, ipv4: bool, n: usize, random: &mut Random) -> (Vec<Ve
 }
 
 /// The pieces of some datagrams in any order, one in eight of them twice.
-fn shuffle(datagrams: &[Vec<Vec<u8>>], random: &mut Random) -> Vec<Vec<u8>> {
+pub(crate) fn shuffle(datagrams: &[Vec<Vec<u8>>], random: &mut Random) -> Vec<Vec<u8>> {
     let mut pieces = datagrams.concat();
     for _ in 0..pieces.len() / 8 {
         pieces.push(pieces[random.below(pieces.len())].clone());
@@ -204,9 +213,9 @@ fn shuffle(datagrams: &[Vec<Vec<u8>>], random: &mut Random) -> Vec<Vec<u8>> {
 fn pieces_in_any_order(ipv4: bool) {
     let scene = Scene::new(&BedSpec { queues: 2, ..BedSpec::default() }, with_inbox);
     let inboxes = inboxes(&scene, ipv4);
-    let (mut random, datagrams) = (Random(7), count(DATAGRAMS, 5 * DATAGRAMS));
+    let (mut random, datagrams) = (Random::new(7), count(DATAGRAMS, 5 * DATAGRAMS));
     let (cut, expected): (Vec<_>, BTreeSet<_>) =
-        (0..datagrams).map(|n| datagram(&scene, ipv4, n, &mut random)).unzip();
+        (0..datagrams).map(|n| cut_datagram(&scene, ipv4, n, &mut random)).unzip();
     let frames: Vec<Vec<u8>> = cut.chunks(WINDOW).flat_map(|some| shuffle(some, &mut random)).collect();
     drop(cut);
     let (sent, port) = (frames.len(), &scene.bed.balancers[0].port);

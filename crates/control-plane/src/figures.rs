@@ -98,6 +98,10 @@ pub struct ThreadFigures {
     pub too_big_told: u64,
     /// Packets cut to pieces because they were too large for the way.
     pub cut: u64,
+    /// Tunnelled packets whose outer header was taken off here.
+    pub opened: u64,
+    /// Fragments sent to another machine of the cluster, which gathers them.
+    pub redirected: u64,
     /// Drops by reason's name; every reason is there.
     pub drops: BTreeMap<String, u64>,
     /// The connection table.
@@ -204,6 +208,8 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
         self.time_exceeded += other.time_exceeded;
         self.too_big_told += other.too_big_told;
         self.cut += other.cut;
+        self.opened += other.opened;
+        self.redirected += other.redirected;
         for (reason, more) in &other.drops {
             *self.drops.entry(reason.clone()).or_default() += more;
         }

@@ -105,6 +105,8 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
         rehashed: counters.rehashed.read(),
         time_exceeded: counters.time_exceeded.read(),
         too_big_told: counters.too_big_told.read(),
+        opened: counters.opened.read(),
+        redirected: counters.redirected.read(),
         cut: counters.cut.read(),
         drops: DropReason::ALL
             .iter()

@@ -174,6 +174,10 @@ catalogue! {
         "Packets over the way's MTU that this thread turned into a message to their sender that says which size fits.";
     CUT: Counter "thread_cut_packets_total" ["thread"]
         "Packets over the way's MTU that this thread cut to pieces.";
+    OPENED: Counter "thread_opened_packets_total" ["thread"]
+        "Tunnelled packets of peers and encapsulators whose outer header this thread took off.";
+    REDIRECTED: Counter "thread_redirected_fragments_total" ["thread"]
+        "Fragments that this thread chose to send to another machine of the cluster, which gathers them.";
     BATCH: Histogram "batch_packets" []
         "Batches that were not empty, over all threads, by the packets in them.";
 

@@ -148,6 +148,8 @@ impl Samples {
             (&the::TIME_EXCEEDED, thread.time_exceeded),
             (&the::TOO_BIG_TOLD, thread.too_big_told),
             (&the::CUT, thread.cut),
+            (&the::OPENED, thread.opened),
+            (&the::REDIRECTED, thread.redirected),
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);

@@ -38,6 +38,8 @@ fn thread() -> ThreadFigures {
         time_exceeded: 60,
         too_big_told: 61,
         cut: 62,
+        opened: 63,
+        redirected: 64,
         drops: BTreeMap::from([("ttl".into(), 13), ("no_vip".into(), 0)]),
         flows: FlowFigures {
             entries: 14,
@@ -173,6 +175,8 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"thread_time_exceeded_packets_total{thread="0"}"#, 60.0),
     (r#"thread_too_big_told_packets_total{thread="0"}"#, 61.0),
     (r#"thread_cut_packets_total{thread="0"}"#, 62.0),
+    (r#"thread_opened_packets_total{thread="0"}"#, 63.0),
+    (r#"thread_redirected_fragments_total{thread="0"}"#, 64.0),
     (r#"thread_busy_seconds_total{thread="0"}"#, 1.5),
     (r#"batch_packets_bucket{le="1"}"#, 5.0),
     (r#"batch_packets_bucket{le="3"}"#, 9.0),

@@ -9,6 +9,7 @@
 use fragment_table::{Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
+use super::icmp::portless_policy;
 use super::opened::Reach;
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
@@ -157,11 +158,7 @@ impl Core {
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Err(reason);
         }
-        let policy = match service.policy {
-            HashPolicy::Source => HashPolicy::Source,
-            HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
-        };
-        let hash = snapshot.hasher.hash(policy, flow);
+        let hash = snapshot.hasher.hash(portless_policy(service), flow);
         let (key, road) = match parsed.protocol {
             protocol::ICMP | protocol::ICMPV6 => (hash, Road::Select),
             _ => (crate::selection::flow_key(service, hash), Road::Flow),

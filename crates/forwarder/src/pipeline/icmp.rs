@@ -16,7 +16,7 @@ use packet::{
 
 use super::{Core, NO_WORK, Road, Work};
 use crate::selection::flow_key;
-use crate::snapshot::{SlotId, SlotState, Snapshot};
+use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
 use crate::{DropReason, Errand, Flow, HashPolicy, Notice, Now, Origin, Packet, ThreadId, Verdict};
 
 /// How much ICMP a thread handles.
@@ -179,12 +179,21 @@ impl Core {
     }
 }
 
+/// What chooses the backend of a packet that is without ports although the service has them.
+pub(super) fn portless_policy(service: &Service) -> HashPolicy {
+    match service.policy {
+        HashPolicy::Source => HashPolicy::Source,
+        HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
+    }
+}
+
 /// Service, hash and key of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed.
 fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, u64), DropReason> {
     let (source, destination) = (quoted.addresses.dst, quoted.addresses.src);
     let ports = quoted.ports;
     let index = match (ports, quoted.protocol) {
-        (_, protocol::ICMP | protocol::ICMPV6) => None,
+        // An echo reply of a backend, to a request too large to be answered here.
+        (_, protocol::ICMP | protocol::ICMPV6) => snapshot.vips.first(&destination),
         (Some((vip_port, _)), protocol) => snapshot.vips.find(&destination, protocol, vip_port),
         // Without ports: a protocol that has none, or a service for which they don't matter.
         (None, protocol) => snapshot.vips.sole(&destination, protocol),
@@ -202,7 +211,11 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, u64), 
         destination_port: vip_port,
         protocol: quoted.protocol,
     };
-    let hash = snapshot.hasher.hash(service.policy, &flow);
+    let policy = match quoted.protocol {
+        protocol::ICMP | protocol::ICMPV6 => portless_policy(service),
+        _ => service.policy,
+    };
+    let hash = snapshot.hasher.hash(policy, &flow);
     Ok((index, hash, flow_key(service, hash)))
 }
 

@@ -373,3 +373,18 @@ fn an_error_about_our_own_outer_packet_is_told_to_the_control_plane() {
     assert_eq!(about(60, 1400, "192.0.2.2"), Verdict::Drop(DropReason::IcmpQuote), "another sent it");
     assert_eq!(notices.next(), None);
 }
+
+#[test]
+fn an_error_about_a_large_echo_reply_goes_to_the_backend_that_sent_it() {
+    let mut bed = Bed::with(parts(gre_slots(5), &[1; 5]), generous());
+    for host in 1..30 {
+        let source: &'static str = Box::leak(format!("2001:db8:9::{host:x}").into_boxed_str());
+        let request = Datagram { source, vip: VIP6, protocol: 58, id: 7, payload: vec![128; 2000] };
+        let expected = bed.all(&request.cut(1000)[0])[0].1[14 + 19];
+        let reply = Datagram { source: VIP6, vip: source, protocol: 58, id: 8, payload: vec![129; 2000] };
+        for piece in reply.cut(1000) {
+            let (verdict, out) = bed.send(24, &error(VIP6, (2, 0), &piece[14..]));
+            assert_eq!((verdict, out[14 + 19]), (Verdict::Tx, expected));
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Two balancers that stand for one: pieces of a datagram may come to either.
+
+use std::collections::BTreeSet;
+
+use testbed::{Balancer, BedSpec, LbConfig, Received, UdpInbox, mac_of, send_at};
+
+use crate::fragments::{Random, WINDOW, cut_datagram, have_had, inboxes, shuffle, with_inbox};
+use crate::scene::{Scene, count};
+
+/// A router in front that spreads packets without a thought for datagrams: each piece to either machine.
+fn pieces_to_either(ipv4: bool) {
+    let spec = BedSpec { balancers: 2, queues: 2, ..BedSpec::default() };
+    let mut file = None;
+    let scene = Scene::new(&spec, |bed| {
+        let config = with_inbox(bed);
+        file = Some(config.clone());
+        config
+    });
+    let config: LbConfig = file.unwrap();
+    let second = Balancer::start(&scene.bed, 1, &config).unwrap();
+    let inboxes = inboxes(&scene, ipv4);
+    let (mut random, datagrams) = (Random::new(11), count(2_000, 20_000));
+    let (cut, expected): (Vec<_>, BTreeSet<Received>) =
+        (0..datagrams).map(|n| cut_datagram(&scene, ipv4, n, &mut random)).unzip();
+    let hosts = &scene.bed.balancers;
+    let theirs = mac_of(&hosts[1].ns, hosts[1].device).unwrap();
+    for window in cut.chunks(WINDOW) {
+        let mut to: [Vec<Vec<u8>>; 2] = Default::default();
+        for mut piece in shuffle(window, &mut random) {
+            let which = random.below(2);
+            if which == 1 {
+                piece[..6].copy_from_slice(&theirs);
+            }
+            to[which].push(piece);
+        }
+        for (frames, host) in to.into_iter().zip(hosts) {
+            send_at(&scene.bed.router, &host.port, frames, 20_000.0).unwrap();
+        }
+    }
+    let all = have_had(&inboxes, datagrams);
+    let (first, second) = (scene.settled(), second.counters().unwrap());
+    let redirected = [&first, &second].map(|counts| counts.over_threads(&["redirected"]));
+    let opened = [&first, &second].map(|counts| counts.over_threads(&["opened"]));
+    println!("{datagrams} datagrams to two machines: {redirected:?} pieces redirected, {opened:?} opened");
+    assert_eq!((first.drops(), second.drops()), (vec![], vec![]), "{}", scene.told());
+    assert_eq!((redirected[0], redirected[1]), (opened[1], opened[0]), "each came to the other, once");
+    assert!(redirected.iter().all(|count| *count > datagrams as u64 / 4));
+    assert!(all, "{}", scene.told());
+    let seen: Vec<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
+    let whole: BTreeSet<Received> = seen.iter().copied().collect();
+    assert_eq!((whole.len(), whole == expected), (datagrams, true));
+}
+
+#[test]
+fn pieces_that_come_to_different_machines_meet_at_one_backend_over_ipv4() {
+    pieces_to_either(true);
+}
+
+#[test]
+fn pieces_that_come_to_different_machines_meet_at_one_backend_over_ipv6() {
+    pieces_to_either(false);
+}
