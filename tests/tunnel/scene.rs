@@ -11,6 +11,7 @@ use control_plane::compile::{compile_file, destinations, refresh_next_hops};
 use control_plane::config;
 use control_plane::health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
 use control_plane::next_hop::{self, Resolver, Unresolved};
+use control_plane::path_mtu::PathMtus;
 use forwarder::{Live, Slot, SlotId, SlotState, Snapshot};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -94,7 +95,8 @@ impl Checks {
         let (config, _) = config::load(file).unwrap();
         let next_hops = next_hops(&destinations(&config, None)).await;
         let compiled = compile_file(&config, machine).unwrap();
-        let snapshot = refresh_next_hops(&compiled.snapshot, &config, &next_hops).unwrap();
+        let snapshot =
+            refresh_next_hops(&compiled.snapshot, &config, &next_hops, &PathMtus::default()).unwrap();
         let live = Live::new(snapshot);
         let setup = Setup {
             tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What was learned. Bounded: of more than [`MOST`] ways the one that ends soonest is forgotten.
+/// What was learned. Bounded: of more ways than there is room for, the one that ends soonest is forgotten.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<IpAddr, Learned>,

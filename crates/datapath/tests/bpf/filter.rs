@@ -147,13 +147,13 @@ fn after_any_changes_the_filter_takes_exactly_what_is_wanted_and_halfway_what_bo
             for next in sets {
                 let filter = next.filter(&addresses);
                 steer.narrow_to(&filter).unwrap();
-                for n in 0..addresses.len() {
+                for (n, address) in addresses.iter().enumerate() {
                     let (before, after, now) = (held.takes(n), next.takes(n), taken(n));
                     prop_assert_eq!(
                         now.is_some(),
                         before.is_some() && after.is_some(),
                         "halfway {}",
-                        &addresses[n]
+                        address
                     );
                     prop_assert!(now.is_none() || now == before || now == after);
                 }
