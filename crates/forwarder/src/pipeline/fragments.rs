@@ -140,11 +140,7 @@ impl Core {
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Err(reason);
         }
-        let policy = match service.policy {
-            HashPolicy::Source => HashPolicy::Source,
-            HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
-        };
-        let hash = snapshot.hasher.hash(policy, flow);
+        let hash = snapshot.hasher.hash(without_ports(service.policy), flow);
         let (key, road) = match parsed.protocol {
             protocol::ICMP | protocol::ICMPV6 => (hash, Road::Select),
             _ => (crate::selection::flow_key(service, hash), Road::Flow),
@@ -288,6 +284,14 @@ fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
     let index = snapshot.vips.sole(&flow.destination, flow.protocol)?;
     let service = snapshot.services.get(index as usize)?;
     (service.policy != HashPolicy::FiveTuple).then_some(index)
+}
+
+/// What chooses the backend of a packet whose ports do not matter, at a service of this policy.
+pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
+    match policy {
+        HashPolicy::Source => HashPolicy::Source,
+        HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
+    }
 }
 
 /// What no honest host sends.
