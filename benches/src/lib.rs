@@ -5,7 +5,7 @@
 mod batch;
 mod groups;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use forwarder::{
@@ -70,7 +70,9 @@ fn parts() -> Parts {
         states: vec![SlotState::Serving; slots.len()],
         slots,
         next_hop: NextHopMode::Resolve,
-        own: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+        own: vec![Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()],
+        tunnels: Vec::new(),
+        peers: None,
     }
 }
 

@@ -20,6 +20,21 @@ fn has_xdp(host: &Host) -> bool {
     facts(host).0.get("xdp").is_some_and(|xdp| !xdp.is_null())
 }
 
+#[test]
+fn a_start_without_checks_through_the_tunnel_takes_away_what_a_killed_process_left_of_it() {
+    let bed = Bed::new(&testbed::BedSpec::default()).unwrap();
+    let ns = &bed.balancers[0].ns;
+    let rules = || ["-4", "-6"].map(|family| ns.text("ip", &[family, "rule"]).unwrap());
+    let before = rules();
+    for family in ["-4", "-6"] {
+        let left = [family, "rule", "add", "priority", "83", "fwmark", "83", "lookup", "8300"];
+        ns.text("ip", &left).unwrap();
+    }
+    let balancer = Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
+    assert_eq!(rules(), before);
+    balancer.stop().unwrap();
+}
+
 fn left_as_found(signal: Signal) {
     let bed = Bed::new(&testbed::BedSpec::default()).unwrap();
     let host = bed.balancers[0].clone();

@@ -97,7 +97,7 @@ impl Checks {
         let snapshot = refresh_next_hops(&compiled.snapshot, &config, &next_hops).unwrap();
         let live = Live::new(snapshot);
         let setup = Setup {
-            tun: datapath::tun::open(DEVICE).map_err(TunnelError::Device)?,
+            tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.into(),
             interface: interface.into(),
             own: config.machine(machine).unwrap().addresses().to_vec(),

@@ -193,6 +193,12 @@ impl Clock {
         matches!(signal, Signal::Data) && self == Self::new(now, State::Established as u8)
     }
 
+    /// A SYN after FIN or RST: a new connection with the same 5-tuple.
+    #[inline]
+    pub(crate) fn renewed_by(self, signal: Signal) -> bool {
+        matches!(signal, Signal::Syn) && self.state_byte() & !PROBATION == State::Closing as u8
+    }
+
     /// After a packet. The tick never goes back.
     #[inline]
     pub(crate) fn after(self, signal: Signal, now: Tick) -> Self {

@@ -15,7 +15,7 @@
 //! assert_eq!(table.lookup(flow, Signal::Syn, now), None);
 //! assert_eq!(table.insert(flow, 3, 1, Signal::Syn, now), Inserted::Tracked);
 //! let later = Tick::from_millis(300);
-//! assert_eq!(table.lookup(flow, Signal::Data, later), Some(Hit { slot: 3, vip: 1 }));
+//! assert_eq!(table.lookup(flow, Signal::Data, later), Some(Hit { slot: 3, vip: 1, renewed: false }));
 //! # Ok::<(), conntrack::ConfigError>(())
 //! ```
 

@@ -19,6 +19,8 @@ pub struct Hit {
     pub slot: u32,
     /// The VIP under which the flow was inserted: the caller compares it with the packet's.
     pub vip: u32,
+    /// The packet is a SYN on a flow that was closing: a new connection with the same 5-tuple, which owes its backend nothing.
+    pub renewed: bool,
 }
 
 /// What became of a newcomer.
@@ -100,7 +102,7 @@ impl FlowTable {
     /// The live flow of `hash`, moved on by this packet: its tick, its state, its probation.
     ///
     /// An expired entry is freed and is a miss. A SYN on an established flow changes nothing but the tick; on a
-    /// closing one it is a hit and begins a new connection, on probation.
+    /// closing one it is a hit that says so ([`Hit::renewed`]) and begins a new connection, on probation.
     #[inline]
     pub fn lookup(&mut self, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
         self.packet_of(self.candidates(hash), signal, now)
@@ -112,12 +114,16 @@ impl FlowTable {
             self.counters.miss += 1;
             return None;
         };
-        if !entry.clock().unmoved_by(signal, now) && !self.move_on(place, entry, signal, now) {
-            self.counters.miss += 1;
-            return None;
+        let mut renewed = false;
+        if !entry.clock().unmoved_by(signal, now) {
+            if !self.move_on(place, entry, signal, now) {
+                self.counters.miss += 1;
+                return None;
+            }
+            renewed = entry.clock().renewed_by(signal);
         }
         self.counters.hit += 1;
-        Some(Hit { slot: entry.slot(), vip: entry.vip() })
+        Some(Hit { slot: entry.slot(), vip: entry.vip(), renewed })
     }
 
     /// Tick and state after a packet; an unchanged line stays clean. `false`: the flow had expired, and is gone.
@@ -178,11 +184,20 @@ impl FlowTable {
         Inserted::Tracked
     }
 
-    /// Puts a live flow on another slot, because its backend went down; tick and state stay. `false`: no such flow.
+    /// Puts a live flow on another slot, because its backend takes it no more; tick and state stay. `false`: no such flow.
     pub fn reassign(&mut self, hash: u64, slot: u32, now: Tick) -> bool {
         let Some((place, entry)) = self.live(self.candidates(hash), now) else { return false };
         *self.at(place) = entry.with_slot(slot);
         self.counters.refresh += 1;
+        true
+    }
+
+    /// Forgets a live flow, because nothing can serve it; it counts as purged. `false`: no such flow.
+    pub fn forget(&mut self, hash: u64, now: Tick) -> bool {
+        let Some((place, _)) = self.live(self.candidates(hash), now) else { return false };
+        *self.at(place) = Packed::EMPTY;
+        self.counters.purged += 1;
+        self.entries -= 1;
         true
     }
 

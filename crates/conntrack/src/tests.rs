@@ -79,9 +79,11 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
         assert_eq!(table.insert(hash(1), 3, 4, *first, tick(100)), Inserted::Tracked);
         let mut now = 100;
         for (at, signal) in *packets {
+            let closing = table.peek(hash(1), tick(now)).is_some_and(|entry| entry.state == Closing);
+            let renewed = closing && *signal == Syn;
             assert_eq!(
                 table.lookup(hash(1), *signal, tick(*at)),
-                Some(Hit { slot: 3, vip: 4 }),
+                Some(Hit { slot: 3, vip: 4, renewed }),
                 "{packets:?}"
             );
             now = now.max(*at);
@@ -135,7 +137,7 @@ fn every_field_keeps_its_value_at_both_ends_of_its_range() {
         let mut table = table(1_000);
         assert_eq!(table.lookup(key, Signal::Data, tick(at)), None); // an empty place matches no tag
         assert_eq!(table.insert(key, slot, vip, Signal::Datagram, tick(at)), Inserted::Tracked);
-        assert_eq!(table.lookup(key, Signal::Datagram, tick(at)), Some(Hit { slot, vip }));
+        assert_eq!(table.lookup(key, Signal::Datagram, tick(at)), Some(Hit { slot, vip, renewed: false }));
         assert!(table.reassign(key, ID_LIMIT - 1 - slot, tick(at)));
         let expected = Entry {
             tag: (key & ((1 << 48) - 1)).max(1),
@@ -212,7 +214,10 @@ fn no_flood_moves_or_drops_an_established_flow() {
             let _ = table.insert(hash(1_000_000 + packet), 9, 2, signal, now);
         }
         for &flow in &known {
-            assert_eq!(table.lookup(flow, Signal::Data, tick(22)), Some(Hit { slot: 7, vip: 1 }));
+            assert_eq!(
+                table.lookup(flow, Signal::Data, tick(22)),
+                Some(Hit { slot: 7, vip: 1, renewed: false })
+            );
         }
         assert_eq!(table.len(), table.capacity());
         assert!(table.counters().evicted_from_probation > 90_000);
@@ -302,7 +307,7 @@ fn a_batch_answers_as_single_look_ups_do() {
     {
         let asked: Vec<Query> =
             (0..queries).zip(signals.clone()).map(|(i, signal)| Query { hash: hash(i), signal }).collect();
-        let mut hits = vec![Some(Hit { slot: 1, vip: 999 }); answers];
+        let mut hits = vec![Some(Hit { slot: 1, vip: 999, renewed: false }); answers];
         one.lookup_batch(&asked, tick(3), &mut hits);
         for (query, hit) in asked.iter().zip(&hits) {
             assert_eq!(*hit, other.lookup(query.hash, query.signal, tick(3)));

@@ -2,16 +2,17 @@
 //!
 //! In: connections on a Unix socket, or on TCP with mutual TLS. Out: [`Command`]s to whoever owns the balancer, who
 //! answers them; JSON back to the operator. Rooms: `command` and `view` (the messages), `routes` and `handlers` (HTTP to
-//! messages), `guard` (what no request may exceed), `server` and `paced` (connections and their limits), `socket`, `tls`.
+//! messages), `guard` (what no request may exceed), `server`, `room` and `paced` (connections and their limits), `socket`, `tls`.
 //! Not here: what is done about a command; metrics, whose routes are handed in.
-//! Invariant: a client that stops in the middle of anything costs nothing in the end.
+//! Invariant: a client that stops in the middle of anything costs nothing in the end, and delays nobody.
 
 pub mod command;
 mod guard;
 mod handlers;
-mod paced;
+pub(crate) mod paced;
 pub mod page;
 mod refuse;
+pub(crate) mod room;
 pub mod routes;
 pub mod server;
 pub mod socket;

@@ -10,6 +10,7 @@
 mod destinations;
 mod guards;
 mod index;
+mod peers;
 mod strays;
 mod tables;
 mod way;
@@ -29,6 +30,7 @@ use packet::{Family, Outer, SourcePrefix, Template};
 
 pub use self::destinations::destinations;
 pub use self::index::{Index, Membership};
+pub(crate) use self::peers::others;
 pub use self::way::refresh_next_hops;
 
 use self::guards::Guards;
@@ -155,10 +157,26 @@ impl Compiler {
                 draft.claim(key, slot(member, machine)?).ok_or(CompileError::TooMany)
             })?;
         }
-        let keys = reach.values().map(|pool| TableKey::of(config, pool, &index, from.standing)).collect();
+        let others = peers::others(config, machine);
+        if let Some(others) = &others {
+            index.enter(config, others, |key, member| {
+                let claimed = draft.claim(key, as_peer(slot(member, machine)?));
+                claimed.ok_or(CompileError::TooMany)
+            })?;
+        }
+        let keys = reach.values().map(|pool| TableKey::of(config, pool, &index, from.standing));
+        let peers = config.peers(machine);
+        let keys = keys.chain(peers.map(|pool| TableKey::of_all(config, pool))).collect();
         let tables = self.tables.build(keys, config.cluster())?;
-        for (pool, (table, weights)) in reach.values().zip(tables.of_pools()) {
+        let mut built = tables.of_pools();
+        for (pool, (table, weights)) in reach.values().zip(&mut built) {
             index.complete(pool, table, weights);
+        }
+        let peers = peers.zip(built.next());
+        let peers = peers.map(|(pool, (table, _))| Arc::new(peers::table(pool, machine, &index, table)));
+        drop(built);
+        if let Some(others) = &others {
+            index.complete(others, None, others.members().iter().map(Member::weight).collect());
         }
         let slots = draft.finish(from.now, ages(config), |id| state_of(from.states, id));
         let guards = self.guards.after(config.vips_of(machine));
@@ -180,6 +198,8 @@ impl Compiler {
             slots: with_ways,
             next_hop: way::mode(config, from.next_hops),
             own: machine.addresses().to_vec(),
+            tunnels: peers::senders(config, machine),
+            peers,
         })?;
         (self.slots, self.tables, self.strays, self.guards) = (slots, tables, strays, guards);
         Ok(Compiled { snapshot, index })
@@ -318,6 +338,17 @@ fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
             config::TooBig::Drop => TooBig::Drop,
         },
     })
+}
+
+/// A packet that is redirected says so, that it is not redirected again (RFC 1701: recursion control).
+fn as_peer(slot: Slot) -> Slot {
+    let forwarding = match slot.forwarding {
+        Forwarding::Tunnel { v4, v6 } => {
+            Forwarding::Tunnel { v4: v4.with_recursion(1), v6: v6.with_recursion(1) }
+        }
+        Forwarding::L2 => Forwarding::L2,
+    };
+    Slot { forwarding, ..slot }
 }
 
 fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileError> {

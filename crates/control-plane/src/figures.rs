@@ -88,14 +88,22 @@ pub struct ThreadFigures {
     pub busy_nanos: u64,
     /// Frames moved once because their backend needs another head room.
     pub head_room_mismatch: u64,
-    /// Flows whose backend was gone or down, so another was chosen.
+    /// Flows whose backend was gone, down, or draining when a new connection reused their 5-tuple, so another was chosen.
     pub reselected: u64,
     /// Choices whose first Maglev entry did not serve.
     pub rehashed: u64,
+    /// Frames turned into a time-exceeded message to their sender.
+    pub time_exceeded: u64,
+    /// Frames turned into a message to their sender that says which size fits.
+    pub too_big_told: u64,
+    /// Packets cut to pieces because they were too large for the way.
+    pub cut: u64,
     /// Drops by reason's name; every reason is there.
     pub drops: BTreeMap<String, u64>,
     /// The connection table.
     pub flows: FlowFigures,
+    /// The fragment table.
+    pub fragments: FragmentFigures,
     /// The XDP socket.
     pub socket: SocketFigures,
 }
@@ -121,6 +129,27 @@ pub struct FlowFigures {
     pub evicted: u64,
     /// Flows forwarded without an entry, for want of room.
     pub untracked: u64,
+}
+
+/// A table of fragmented datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FragmentFigures {
+    /// Datagrams whose first fragment has come (a level).
+    pub datagrams: u64,
+    /// Frames held for a first fragment that has not come (a level).
+    pub held: u64,
+    /// First fragments whose decision was recorded.
+    pub recorded: u64,
+    /// First fragments that came once more.
+    pub duplicates: u64,
+    /// Later fragments that found a decision.
+    pub followed: u64,
+    /// Later fragments that were held.
+    pub waited: u64,
+    /// Held fragments that went on because their first came.
+    pub released: u64,
+    /// Datagrams with a decision that gave way to a newer one before their time.
+    pub evicted: u64,
 }
 
 /// An XDP socket's statistics (`XDP_STATISTICS`), and the rings'.
@@ -172,10 +201,14 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
         self.head_room_mismatch += other.head_room_mismatch;
         self.reselected += other.reselected;
         self.rehashed += other.rehashed;
+        self.time_exceeded += other.time_exceeded;
+        self.too_big_told += other.too_big_told;
+        self.cut += other.cut;
         for (reason, more) in &other.drops {
             *self.drops.entry(reason.clone()).or_default() += more;
         }
         self.flows += &other.flows;
+        self.fragments += &other.fragments;
         self.socket += &other.socket;
     }
 }
@@ -191,6 +224,19 @@ impl AddAssign<&FlowFigures> for FlowFigures {
         self.expired += other.expired;
         self.evicted += other.evicted;
         self.untracked += other.untracked;
+    }
+}
+
+impl AddAssign<&FragmentFigures> for FragmentFigures {
+    fn add_assign(&mut self, other: &Self) {
+        self.datagrams += other.datagrams;
+        self.held += other.held;
+        self.recorded += other.recorded;
+        self.duplicates += other.duplicates;
+        self.followed += other.followed;
+        self.waited += other.waited;
+        self.released += other.released;
+        self.evicted += other.evicted;
     }
 }
 

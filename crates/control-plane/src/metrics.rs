@@ -31,7 +31,7 @@ pub struct MetricsInput {
     pub vips: BTreeMap<String, VipBackends>,
     /// Different at every start of the process.
     pub boot_id: String,
-    /// SHA-256 of the configuration in force, in hexadecimal digits.
+    /// Digest of the configuration in force, in hexadecimal digits.
     pub digest: String,
     /// How the last reload went; `None` before the first.
     pub last_reload: Option<LastReload>,
@@ -41,6 +41,8 @@ pub struct MetricsInput {
     pub forwarder_healthy: bool,
     /// Whether the machine blames itself for failed checks.
     pub own_fault: bool,
+    /// Targets that this machine has not been able to ask several times in a row.
+    pub checks_unable: u64,
     /// What the program was built from.
     pub build: Build,
 }
@@ -64,6 +66,7 @@ impl MetricsInput {
             ready: status.ready,
             forwarder_healthy: status.forwarder.healthy,
             own_fault: status.own_fault.is_some(),
+            checks_unable: status.checks_unable as u64,
             build: Build::default(),
         }
     }

@@ -293,6 +293,26 @@ fn an_operators_order_goes_before_health_but_for_the_dead_and_outlives_a_reload(
 }
 
 #[test]
+fn an_operators_drain_has_no_end_of_its_own_and_a_reloads_has() {
+    let text = |backends| pool("web", 1, backends, "") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text(3)));
+    bed.order("web-1", None, Some(Override { mode: Some(Mode::Drain), weight: None }));
+    bed.settle(0);
+    let gone = bed.live.slots().iter().position(|slot| &*slot.backend == "web-3").unwrap();
+    bed.job(Some(config(&text(2))), 1);
+    let states = |bed: &mut Bed, now| {
+        bed.tick(now);
+        (bed.state("web-1"), bed.live.states()[gone])
+    };
+    // 60 s of drain time, by default.
+    assert_eq!(states(&mut bed, 60), (SlotState::Draining, SlotState::Draining));
+    assert_eq!(states(&mut bed, 61), (SlotState::Draining, SlotState::Free));
+    assert_eq!(states(&mut bed, 100 * 3_600), (SlotState::Draining, SlotState::Free));
+    bed.order("web-1", None, None);
+    assert_eq!(bed.state("web-1"), SlotState::Serving);
+}
+
+#[test]
 fn a_reload_that_adds_a_check_takes_no_backend_out_before_its_first_result() {
     let plain = pool("web", 1, 2, "") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&plain));
@@ -386,7 +406,7 @@ fn changes_of_lists_and_limits_are_told_by_their_numbers() {
     );
     assert_eq!(
         said(three, &format!("{three}\nlimits = {{ new_flows_per_second = 10 }}")),
-        ["vip www: limits: none becomes 10 new flows/s"]
+        ["vip www: limits: none -> 10 new flows/s"]
     );
     assert_eq!(said(three, three), [""; 0]);
 }

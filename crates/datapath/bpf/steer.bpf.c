@@ -5,14 +5,29 @@
 // Every frame moves exactly one count.
 
 #include <linux/icmpv6.h>
+#include <linux/udp.h>
 
 #include "frame.h"
 
 #define GROWTH_MASK 63 // bits 0 to 5 of a value
 #define OWN 64 // an address of this machine within a prefix: the kernel's. Other bits are zero, and room for later
 
-// An address for a look-up among prefixes: all its bits count.
-struct prefix {
+#define MAX_ENDS 512 // of all prefixes: `steer/ends.rs` knows them too
+#define MAX_SOURCES 2048
+#define BY_GRE 1 // bits of a source's value
+#define BY_IPIP 2
+#define BY_GUE 4
+#define GUE_PORT 6080
+#define UNREACHABLE 3 // of ICMPv4, whose header has the shape of the other family's
+#define FRAGMENTATION_NEEDED 4
+
+// Addresses for a look-up among prefixes: all their bits count.
+struct prefix4 {
+	__u32 length;
+	__be32 address;
+};
+
+struct prefix6 {
 	__u32 length;
 	struct address address;
 };
@@ -37,14 +52,40 @@ struct {
 	__type(value, __u32);
 } vips SEC(".maps");
 
-// Kept short: the walk costs a cache line or two a level.
+// Kept short, and a family each: the walk costs some 5 ns a level, and the more the longer the keys are.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix);
+	__type(key, struct prefix4);
 	__type(value, __u32);
-} prefixes SEC(".maps");
+} prefixes4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix6);
+	__type(value, __u32);
+} prefixes6 SEC(".maps");
+
+// Where outer packets come from and tunnels end: the machine's own addresses, and prefixes of outer sources.
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, MAX_ENDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix6);
+	__type(value, __u32);
+} ends SEC(".maps");
+
+// Who may send tunnelled packets to them, and how they may be carried.
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, MAX_SOURCES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix6);
+	__type(value, __u32);
+} sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -91,13 +132,91 @@ static __always_inline int find_destination(const struct network *net, void *end
 }
 
 // The value of an address that is taken from the kernel. What has an entry of its own goes before the prefix that covers it.
-static __always_inline __u32 *find_value(const struct prefix *to)
+// Where there are no prefixes, their look-up ends at once.
+static __always_inline __u32 *find_value(const struct network *net, const struct prefix6 *to)
 {
 	__u32 *value = bpf_map_lookup_elem(&vips, &to->address);
+	struct prefix4 to4;
 
 	if (value)
 		return *value & OWN ? NULL : value;
-	return bpf_map_lookup_elem(&prefixes, to); // without prefixes an empty trie, and done
+	if (net->protocol != bpf_htons(ETH_P_IP))
+		return bpf_map_lookup_elem(&prefixes6, to);
+	to4.length = 32;
+	to4.address = to->address.words[3];
+	return bpf_map_lookup_elem(&prefixes4, &to4);
+}
+
+// By which encapsulation a packet of this protocol may be carried: 0, 4, 41 and 47 tell by themselves.
+static __always_inline __u32 carried_by(__u8 protocol, const struct udphdr *udp, void *end)
+{
+	switch (protocol) {
+	case IPPROTO_GRE:
+		return BY_GRE;
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
+		return BY_IPIP;
+	case IPPROTO_UDP:
+		return (void *)(udp + 1) <= end && udp->dest == bpf_htons(GUE_PORT) ? BY_GUE : 0;
+	}
+	return 0;
+}
+
+// Whether an ICMPv4 error says that a tunnel's packet was too big: one that the kernel did not send.
+static __always_inline int is_about_tunnel4(const struct icmp6hdr *icmp, void *end)
+{
+	const struct iphdr *quoted = (void *)(icmp + 1);
+
+	if ((void *)(quoted + 1) > end || icmp->icmp6_type != UNREACHABLE || icmp->icmp6_code != FRAGMENTATION_NEEDED)
+		return 0;
+	return carried_by(quoted->protocol, (void *)(quoted + 1), end) != 0; // we send no options
+}
+
+static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, void *end)
+{
+	const struct ipv6hdr *quoted = (void *)(icmp + 1);
+
+	if ((void *)(quoted + 1) > end || icmp->icmp6_type != ICMPV6_PKT_TOOBIG)
+		return 0;
+	return carried_by(quoted->nexthdr, (void *)(quoted + 1), end) != 0;
+}
+
+// What is sent to the machine itself and is for the packet threads all the same: tunnelled packets from those who may send
+// them, and errors about outer packets. All else of it is the kernel's, and is told by its protocol alone.
+static __always_inline int ends_here(const struct network *net, void *end, const struct address *to)
+{
+	struct prefix6 key = { .length = 128 };
+	__u32 by = 0, *allowed;
+	int is_error = 0;
+
+	if (net->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = net->header;
+		void *upper;
+
+		if ((void *)(ip + 1) > end || ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
+			return 0;
+		upper = ip + 1;
+		by = carried_by(ip->protocol, upper, end);
+		is_error = ip->protocol == IPPROTO_ICMP && is_about_tunnel4(upper, end);
+		from_ipv4(&key.address, ip->saddr);
+	} else {
+		struct ipv6hdr *ip6 = net->header;
+		void *upper = ip6 + 1;
+
+		if (upper > end || !from_ipv6(&key.address, &ip6->saddr))
+			return 0;
+		by = carried_by(ip6->nexthdr, upper, end);
+		is_error = ip6->nexthdr == IPPROTO_ICMPV6 && is_about_tunnel6(upper, end);
+	}
+	if (by) {
+		allowed = bpf_map_lookup_elem(&sources, &key);
+		if (!allowed || !(*allowed & by))
+			return 0;
+	} else if (!is_error) {
+		return 0;
+	}
+	key.address = *to;
+	return bpf_map_lookup_elem(&ends, &key) != NULL;
 }
 
 // RFC 4861: types 133 to 137 keep the link working, whatever a VIP covers.
@@ -132,7 +251,7 @@ int steer(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 queue = ctx->rx_queue_index, growth, *value;
 	struct network net;
-	struct prefix to = { .length = 128 };
+	struct prefix6 to = { .length = 128 }; // all its bits count
 
 	if (!find_network(data, end, &net))
 		return counted(PASSED, XDP_PASS); // what cannot be parsed is not ours to judge
@@ -140,14 +259,14 @@ int steer(struct xdp_md *ctx)
 		return counted(MULTICAST, XDP_PASS);
 	if (!find_destination(&net, end, &to.address))
 		return counted(PASSED, XDP_PASS);
-	value = find_value(&to);
-	if (!value)
+	value = find_value(&net, &to);
+	if (!value && !ends_here(&net, end, &to.address))
 		return counted(PASSED, XDP_PASS);
 	if (is_neighbour_discovery(&net, end))
 		return counted(NEIGHBOUR_DISCOVERY, XDP_PASS);
 	if (!bpf_map_lookup_elem(&xsks, &queue))
 		return counted(NO_SOCKET, no_socket_drops ? XDP_DROP : XDP_PASS);
-	growth = *value & GROWTH_MASK;
+	growth = value ? *value & GROWTH_MASK : 0;
 	if (growth && !open_head_room(ctx, growth))
 		return counted(NO_HEAD_ROOM, XDP_DROP);
 	if (bpf_redirect_map(&xsks, queue, XDP_DROP) != XDP_REDIRECT)

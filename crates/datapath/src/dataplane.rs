@@ -149,7 +149,7 @@ impl DataPlane {
 
     /// What the threads have to tell, since it was last asked.
     pub fn notices(&mut self) -> impl Iterator<Item = Notice> {
-        self.notices.iter_mut().flat_map(|notices| std::iter::from_fn(|| notices.next()))
+        self.notices.iter_mut().flatten()
     }
 
     /// Wakes a thread for its request.

@@ -5,6 +5,7 @@
 //! Invariant: what [`Steer::set_filter`] was given last is what the maps hold, and each of their entries is in
 //! `filter` too. The first byte of a frame says how far its head was moved: [`head_room_bytes`].
 
+mod ends;
 mod filter;
 #[cfg(test)]
 mod tests;
@@ -18,8 +19,10 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
 use forwarder::{FILTER_PREFIXES, Prefix};
 
+pub use self::ends::Ends;
 pub use self::filter::Filter;
 
+use self::ends::EndMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment};
 
 /// What cannot be changed while the program is attached.
@@ -115,6 +118,14 @@ pub enum SteerError {
         /// How many there are.
         wanted: usize,
     },
+    /// More addresses of tunnels' ends, or of those who send to them, than there is room for.
+    #[error("{wanted} tunnel ends or sources wanted, {allowed} allowed")]
+    TooManyEnds {
+        /// How many there would be.
+        wanted: usize,
+        /// How many there may be.
+        allowed: usize,
+    },
     /// More head room than a mark can tell.
     #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_GROWTH_BYTES} are allowed")]
     GrowthTooLarge {
@@ -129,10 +140,12 @@ pub enum SteerError {
 pub struct Steer {
     attachment: Attachment,
     addresses: HashMap<MapData, [u8; 16], u32>,
-    prefixes: LpmTrie<MapData, [u8; 16], u32>,
+    prefixes4: LpmTrie<MapData, [u8; 4], u32>,
+    prefixes6: LpmTrie<MapData, [u8; 16], u32>,
     sockets: XskMap<MapData>,
     counts: PerCpuArray<MapData, u64>,
-    /// What both hold.
+    ends: EndMaps,
+    /// What they hold.
     filter: Filter,
     max_vips: u32,
 }
@@ -153,15 +166,18 @@ impl Steer {
                 // Twice, so that a wholly other set can come before the old one goes.
                 .map_max_entries("vips", options.max_vips.saturating_add(MAX_OWN).saturating_mul(2))
                 // And once more between the two.
-                .map_max_entries("prefixes", MAP_PREFIXES)
+                .map_max_entries("prefixes4", MAP_PREFIXES)
+                .map_max_entries("prefixes6", MAP_PREFIXES)
                 .map_max_entries("xsks", options.max_queues.max(1)),
             OBJECT,
         )?;
         Ok(Self {
             addresses: attach::map(&mut ebpf, "vips")?,
-            prefixes: attach::map(&mut ebpf, "prefixes")?,
+            prefixes4: attach::map(&mut ebpf, "prefixes4")?,
+            prefixes6: attach::map(&mut ebpf, "prefixes6")?,
             sockets: attach::map(&mut ebpf, "xsks")?,
             counts: attach::map(&mut ebpf, "counts")?,
+            ends: EndMaps::new(attach::map(&mut ebpf, "ends")?, attach::map(&mut ebpf, "sources")?),
             attachment: attach::attach(ebpf, "steer", &interface)?,
             filter: Filter::default(),
             max_vips: options.max_vips,
@@ -242,6 +258,15 @@ impl Steer {
         self.exchange(&self.filter.narrowed_to(next))
     }
 
+    /// Hands over tunnelled packets that end at this machine, from those who may send them, and errors about outer packets
+    /// of its own. All else that is sent to it stays the kernel's.
+    ///
+    /// # Errors
+    /// [`SteerError::TooManyEnds`], or [`SteerError::Map`] with a part done, which another call completes.
+    pub fn set_ends(&mut self, wanted: &Ends) -> Result<(), SteerError> {
+        self.ends.set(wanted)
+    }
+
     /// What the program has done since it was attached, summed over the CPUs.
     ///
     /// # Errors
@@ -281,8 +306,7 @@ impl Steer {
         for (&prefix, &growth) in &wanted.prefixes {
             let before = self.filter.prefixes.get(&prefix).copied();
             if before != Some(growth) {
-                let value = u32::from(growth);
-                self.prefixes.insert(&prefix_key(prefix), value, 0).map_err(in_map("prefixes"))?;
+                self.insert_prefix(prefix, u32::from(growth))?;
                 self.filter.prefixes.insert(prefix, growth);
                 changed.written(before.is_none());
             }
@@ -290,11 +314,37 @@ impl Steer {
         Ok(())
     }
 
+    fn insert_prefix(&mut self, prefix: Prefix, value: u32) -> Result<(), SteerError> {
+        let length = prefix.length().into();
+        match prefix.address() {
+            IpAddr::V4(v4) => {
+                let key = Key::new(length, v4.octets());
+                self.prefixes4.insert(&key, value, 0).map_err(in_map("prefixes4"))
+            }
+            IpAddr::V6(v6) => {
+                let key = Key::new(length, v6.octets());
+                self.prefixes6.insert(&key, value, 0).map_err(in_map("prefixes6"))
+            }
+        }
+    }
+
+    fn remove_prefix(&mut self, prefix: Prefix) -> Result<(), SteerError> {
+        let length = prefix.length().into();
+        match prefix.address() {
+            IpAddr::V4(v4) => {
+                self.prefixes4.remove(&Key::new(length, v4.octets())).map_err(in_map("prefixes4"))
+            }
+            IpAddr::V6(v6) => {
+                self.prefixes6.remove(&Key::new(length, v6.octets())).map_err(in_map("prefixes6"))
+            }
+        }
+    }
+
     /// Prefixes first, for the same reason.
     fn remove(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
         let gone = |prefix: &&Prefix| !wanted.prefixes.contains_key(prefix);
         for prefix in self.filter.prefixes.keys().filter(gone).copied().collect::<Vec<_>>() {
-            self.prefixes.remove(&prefix_key(prefix)).map_err(in_map("prefixes"))?;
+            self.remove_prefix(prefix)?;
             self.filter.prefixes.remove(&prefix);
             changed.removed += 1;
         }
@@ -349,11 +399,6 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
         return Err(SteerError::TooManyOwn { wanted: own });
     }
     Ok(())
-}
-
-fn prefix_key(prefix: Prefix) -> Key<[u8; 16]> {
-    let in_front = if prefix.address().is_ipv4() { 96 } else { 0 };
-    Key::new(u32::from(prefix.length()) + in_front, attach::key(prefix.address()))
 }
 
 fn in_map(map: &'static str) -> impl FnOnce(MapError) -> SteerError {

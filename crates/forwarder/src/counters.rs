@@ -116,7 +116,7 @@ pub struct ThreadCounters {
     pub batch_sizes: [Counter; BATCH_SIZES],
     /// Frames whose opened head room was not what their backend needs: moved once.
     pub head_room_mismatch: Counter,
-    /// The flow's backend was gone or down, so another was chosen.
+    /// The flow's backend was gone, down, or draining when a new connection reused the 5-tuple, so another was chosen.
     pub reselected: Counter,
     /// The Maglev entry's backend was not serving, so the hash was hashed again.
     pub rehashed: Counter,
@@ -124,6 +124,10 @@ pub struct ThreadCounters {
     pub time_exceeded: Counter,
     /// Frames turned into a message to their sender that says which size fits.
     pub too_big_told: Counter,
+    /// Tunnelled packets whose outer header was taken off here.
+    pub opened: Counter,
+    /// Fragments chosen to be sent to another machine of the cluster, which gathers them.
+    pub redirected: Counter,
     /// Packets cut to pieces because they were too large for the way.
     pub cut: Counter,
     /// Nanoseconds spent on batches that were not empty.
@@ -160,6 +164,8 @@ impl ThreadCounters {
             rehashed: Counter::default(),
             time_exceeded: Counter::default(),
             too_big_told: Counter::default(),
+            opened: Counter::default(),
+            redirected: Counter::default(),
             cut: Counter::default(),
             busy_nanos: Counter::default(),
             flow_table: Gauges::default(),

@@ -62,6 +62,8 @@ drop_reasons! {
     IcmpRate = "icmp_rate",
     /// An ICMP error about an outer packet of this machine: taken in, and not passed on.
     TakenIn = "taken_in",
+    /// A tunnelled packet met congestion, and its sender does not know ECN (RFC 6040 §4.2).
+    Congestion = "congestion",
     /// The TTL or hop limit ends here.
     Ttl = "ttl",
     /// With its outer headers the packet is larger than the path to the backend takes.

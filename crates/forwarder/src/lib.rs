@@ -26,6 +26,7 @@ mod request;
 mod rewrite;
 mod selection;
 mod snapshot;
+mod tunnels;
 mod verdict;
 mod vip_table;
 
@@ -46,8 +47,9 @@ pub use request::{
 pub use selection::{Decision, Selection};
 pub use snapshot::{
     Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, PrefixGroup, Service, ServiceId,
-    Slot, SlotId, SlotState, Snapshot, SnapshotError, TooBig, VipAddress,
+    Slot, SlotId, SlotState, Snapshot, SnapshotError, THIS_MACHINE, TooBig, VipAddress,
 };
+pub use tunnels::{Carriers, Sender, TunnelSource};
 pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
 
 pub use conntrack::{Cursor, State as FlowState, Timeouts};

@@ -41,9 +41,11 @@ impl NoticeSink {
     }
 }
 
-impl Notices {
-    /// The next one, if there is one.
-    pub fn next(&mut self) -> Option<Notice> {
+/// Ends when there is none just now; another may come later.
+impl Iterator for Notices {
+    type Item = Notice;
+
+    fn next(&mut self) -> Option<Notice> {
         self.0.pop().ok()
     }
 }

@@ -46,7 +46,10 @@ impl Snapshot {
         let hash = self.hasher.hash(policy, &flow);
         let mode = &NextHopMode::Resolve;
         let limit = slot.mtu.into();
-        rewrite(packet, &Order { parsed: &parsed, slot, mode, hash, identification, limit })?;
+        rewrite(
+            packet,
+            &Order { parsed: &parsed, slot, mode, hash, identification, limit, lower_ttl: true },
+        )?;
         Ok(())
     }
 }

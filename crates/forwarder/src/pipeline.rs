@@ -8,6 +8,7 @@
 mod fragments;
 mod icmp;
 mod identifications;
+mod opened;
 mod refusal;
 
 use std::fmt;
@@ -20,14 +21,16 @@ pub use self::icmp::IcmpRates;
 
 use self::fragments::Fragments;
 use self::identifications::Identifications;
+use self::opened::Reach;
 use self::refusal::Cut;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
+use crate::vip_table::Recent;
 use crate::{
-    DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Outlet, Packet, PairCounter, Reader,
-    RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
+    DropReason, Errand, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
+    PairCounter, Reader, RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -110,6 +113,7 @@ struct Core {
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
+    recent: Recent,
 }
 
 /// What is known of a packet between two stages.
@@ -139,6 +143,8 @@ enum Road {
     LaterPiece,
     /// Ask the connection tables of all threads, then Maglev.
     IcmpError,
+    /// Nothing: it goes to the machine that gathers its datagram.
+    Redirect,
 }
 
 impl Pipeline {
@@ -172,6 +178,7 @@ impl Pipeline {
             work,
             identifications,
             swept: Now::default(),
+            recent: Recent::new(),
         };
         Ok(Self { reader: live.reader(), requests, core })
     }
@@ -211,9 +218,33 @@ impl Core {
             Err(ParseError::NotIp) => return Some(Verdict::Drop(DropReason::NotIp)),
             Err(ParseError::Malformed(_)) => return Some(Verdict::Drop(DropReason::Malformed)),
         };
-        let flow = flow_of(frame, &parsed);
+        if snapshot.opens && opened::may_carry(&parsed) && packet.origin() == Origin::Wire {
+            let opened = self.open(snapshot, now, packet, place, &parsed);
+            if let Some(verdict) = opened {
+                return verdict;
+            }
+        }
+        let reach = match packet.origin() {
+            Origin::Thread(_, Errand::Fragment { redirected: true }) => Reach::Here,
+            _ => Reach::Anywhere,
+        };
+        self.classify_parsed(snapshot, now, packet, place, parsed, reach)
+    }
+
+    /// Stage 1 behind the parser, for packets that came plain and for those that were opened.
+    #[inline]
+    fn classify_parsed(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        place: usize,
+        parsed: Parsed,
+        reach: Reach,
+    ) -> Option<Verdict> {
+        let flow = flow_of(packet.frame(), &parsed);
         if parsed.fragment != Fragment::None {
-            return self.classify_piece(snapshot, now, packet, place, parsed, &flow);
+            return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, reach));
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return self.classify_icmp(snapshot, now, packet, place, &parsed, &flow);
@@ -231,7 +262,8 @@ impl Core {
         flow: &Flow,
         road: Road,
     ) -> Result<(), DropReason> {
-        let index = snapshot.vips.find(&flow.destination, flow.protocol, flow.destination_port);
+        let (to, port) = (&flow.destination, flow.destination_port);
+        let index = snapshot.vips.find_recent(&mut self.recent, to, flow.protocol, port);
         let index = index.ok_or(DropReason::NoVip)?;
         let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
@@ -270,7 +302,13 @@ impl Core {
             let slot = SlotId(hit.slot);
             // Most services bar nothing: one length to look at.
             let barred = !service.barred.is_empty() && service.barred.binary_search(&slot).is_ok();
-            if matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) && !barred {
+            let keeps = match snapshot.state(slot) {
+                SlotState::Serving => true,
+                // Its flows go on; a new connection with an old 5-tuple is none of them.
+                SlotState::Draining => !hit.renewed,
+                SlotState::Down | SlotState::Free => false,
+            };
+            if keeps && !barred {
                 work.slot = slot;
                 return Ok(());
             }
@@ -278,6 +316,10 @@ impl Core {
             self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
         }
         let Some(selection) = snapshot.select(&service.pool, work.hash) else {
+            if hit.is_some_and(|hit| hit.renewed) {
+                // Else the SYN's repetition would be taken for a flow that the draining backend has.
+                self.flows.forget(work.key, tick);
+            }
             return Err(DropReason::NoBackend);
         };
         let (key, slot) = (work.key, selection.slot);
@@ -323,6 +365,7 @@ impl Core {
             hash: work.hash,
             identification,
             limit: slot.mtu.into(),
+            lower_ttl: work.road != Road::Redirect,
         };
         match rewrite(packet, &order) {
             Ok(Fit::Exact) => {}
@@ -354,6 +397,9 @@ impl Core {
                 continue;
             }
             let road = self.work.get(place).map_or(Road::Flow, |work| work.road);
+            if road == Road::Redirect {
+                continue; // to the machine that was chosen
+            }
             if matches!(road, Road::FirstPiece | Road::LaterPiece) {
                 *verdict = self.choose_piece(snapshot, now, packet, place);
             } else if road == Road::IcmpError {

@@ -18,6 +18,8 @@ pub(crate) struct Order<'a> {
     pub(crate) identification: u16,
     /// Bytes of the largest outer IP packet: mostly the slot's MTU.
     pub(crate) limit: usize,
+    /// Whether a hop is taken: once, where the packet came in (RFC 2003 §3.1), and not on its way between our machines.
+    pub(crate) lower_ttl: bool,
 }
 
 /// For a packet that is cut once it is wrapped.
@@ -42,7 +44,7 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Fit,
     let hop = next_hop(packet.frame(), order)?;
     let link_len = usize::from(parsed.l3);
     let ip = packet.frame_mut().get_mut(link_len..).ok_or(DropReason::Malformed)?;
-    if !decrement_ttl(ip, parsed.family) {
+    if order.lower_ttl && !decrement_ttl(ip, parsed.family) {
         return Err(DropReason::Ttl);
     }
     let template = slot.template(parsed.family);

@@ -65,29 +65,28 @@ impl Snapshot {
     #[must_use]
     #[inline]
     pub fn select(&self, pool: &PoolTable, hash: u64) -> Option<Selection> {
+        self.select_by(pool, hash, |slot| self.state(slot) == SlotState::Serving)
+    }
+
+    /// As [`Snapshot::select`], among those that `serves` admits.
+    #[inline]
+    pub(crate) fn select_by(
+        &self,
+        pool: &PoolTable,
+        hash: u64,
+        serves: impl Fn(SlotId) -> bool,
+    ) -> Option<Selection> {
         let table = pool.table.as_deref()?;
         let mut hash = hash;
         for rehashed in 0..=MAX_REHASH {
             let entry = table.slot_of(hash);
             let slot = *pool.slots.get(table.get(entry) as usize)?;
-            if self.serves(slot) {
+            if serves(slot) {
                 return Some(Selection { slot, entry, rehashed });
             }
             hash = hash_again(hash);
         }
-        self.walk(pool, table.slot_of(hash), table.lookup(hash) as usize)
-    }
-
-    fn walk(&self, pool: &PoolTable, entry: u32, from: usize) -> Option<Selection> {
-        let ranks = (from..pool.slots.len()).chain(0..from);
-        let mut weighted = ranks.filter(|rank| pool.weights.get(*rank).is_some_and(|weight| *weight > 0));
-        let rank = weighted.find(|rank| pool.slots.get(*rank).is_some_and(|slot| self.serves(*slot)))?;
-        Some(Selection { slot: *pool.slots.get(rank)?, entry, rehashed: MAX_REHASH + 1 })
-    }
-
-    #[inline]
-    fn serves(&self, slot: SlotId) -> bool {
-        self.state(slot) == SlotState::Serving
+        walk(pool, table.slot_of(hash), table.lookup(hash) as usize, serves)
     }
 
     /// Where `flow` would go if no connection table knew it. Limits on new flows are not foretold.
@@ -110,6 +109,13 @@ impl Snapshot {
             None => Decision::NoBackend { service: index, hash },
         }
     }
+}
+
+fn walk(pool: &PoolTable, entry: u32, from: usize, serves: impl Fn(SlotId) -> bool) -> Option<Selection> {
+    let ranks = (from..pool.slots.len()).chain(0..from);
+    let mut weighted = ranks.filter(|rank| pool.weights.get(*rank).is_some_and(|weight| *weight > 0));
+    let rank = weighted.find(|rank| pool.slots.get(*rank).is_some_and(|slot| serves(*slot)))?;
+    Some(Selection { slot: *pool.slots.get(rank)?, entry, rehashed: MAX_REHASH + 1 })
 }
 
 /// The connection table's key for a flow of `service`.

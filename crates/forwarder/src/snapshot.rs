@@ -16,7 +16,7 @@ use packet::{Family, Mac, Template};
 use crate::filter::filter;
 use crate::flow::mapped;
 use crate::vip_table::{Claim, Key, VipTable};
-use crate::{FlowHasher, Guard, GuardId, HashKey, HashPolicy, Prefix, Suffix};
+use crate::{FlowHasher, Guard, GuardId, HashKey, HashPolicy, Prefix, Suffix, TunnelSource};
 
 /// The number of a configuration; counts up from 1 while the process lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +29,9 @@ pub struct ServiceId(pub u32);
 /// A slot's number: a backend in a leaf pool. Stable over generations; below 2²⁴ - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
+
+/// The place of this machine itself in [`Parts::peers`]: it has no slot, and always serves.
+pub const THIS_MACHINE: SlotId = SlotId(u32::MAX);
 
 /// What a slot may be given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -226,6 +229,10 @@ pub struct Parts {
     pub next_hop: NextHopMode,
     /// The machine's own addresses; the first of a family is the source of its ICMP errors.
     pub own: Vec<IpAddr>,
+    /// Who may send tunnelled packets to it.
+    pub tunnels: Vec<TunnelSource>,
+    /// The machines of the cluster that gather fragments; `None`: this one alone.
+    pub peers: Option<Arc<PoolTable>>,
 }
 
 /// One generation. See the room's header.
@@ -240,6 +247,10 @@ pub struct Snapshot {
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
     own: Arc<[IpAddr]>,
+    pub(crate) tunnels: Arc<[TunnelSource]>,
+    /// Whether there are any, in a place that is read anyway.
+    pub(crate) opens: bool,
+    peers: Option<Arc<PoolTable>>,
     filter: Arc<[(IpAddr, u8)]>,
     filter_prefixes: Arc<[(Prefix, u8)]>,
 }
@@ -282,6 +293,9 @@ impl Snapshot {
             states: parts.states.into(),
             next_hop: parts.next_hop,
             own: parts.own.into(),
+            opens: !parts.tunnels.is_empty(),
+            tunnels: parts.tunnels.into(),
+            peers: parts.peers,
             filter: filter.addresses.into(),
             filter_prefixes: filter.prefixes.into(),
         })
@@ -322,6 +336,22 @@ impl Snapshot {
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
         &self.filter
+    }
+
+    /// Who may send tunnelled packets to this machine.
+    #[must_use]
+    pub fn tunnels(&self) -> &[TunnelSource] {
+        &self.tunnels
+    }
+
+    /// The machine that gathers what has this hash, if it is another one. A peer that does not serve is hashed around, the
+    /// same on every machine.
+    #[must_use]
+    pub(crate) fn peer(&self, hash: u64) -> Option<SlotId> {
+        let peers = self.peers.as_deref()?;
+        let serves = |slot| slot == THIS_MACHINE || self.state(slot) == SlotState::Serving;
+        let chosen = self.select_by(peers, hash, serves)?.slot;
+        (chosen != THIS_MACHINE).then_some(chosen)
     }
 
     /// The address that the machine itself speaks from in a family.

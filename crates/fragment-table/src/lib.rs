@@ -38,6 +38,9 @@ mod order;
 mod sources;
 mod table;
 
+#[cfg(test)]
+mod tests;
+
 pub use buffer::{Fate, HoldSlot};
 pub use config::{Config, ConfigError};
 pub use counters::Counters;

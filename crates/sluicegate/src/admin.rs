@@ -1,6 +1,7 @@
 //! The doors of the admin API, as the configuration has them.
 //!
-//! In: `[admin]`; whom orders go to; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped.
+//! In: `[admin]`; whom orders go to; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped; the socket's
+//! file is made again when somebody takes it away.
 //! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
 
 use anyhow::Context;
@@ -35,7 +36,7 @@ pub(crate) async fn open(
     if let Some(path) = admin.socket() {
         let group = path.group().map(AsRef::as_ref);
         let (socket, listener) = socket::listen(path.path(), path.mode(), group)?;
-        listeners.spawn(serve(Door::Unix(listener), router.clone(), Limits::default()));
+        listeners.spawn(socket.keep(listener, router.clone(), Limits::default()));
         file = Some(socket);
     }
     if let Some(tcp) = admin.tcp() {

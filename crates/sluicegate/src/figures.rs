@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use control_plane::figures::{
-    Figures, FlowFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
+    Figures, FlowFigures, FragmentFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
 };
 use datapath::steer::SteerCounts;
 use datapath::{DataPlane, SocketCounters};
-use forwarder::{Counter, DropReason, PairCounter, Snapshot, ThreadCounters};
+use forwarder::{Counter, DropReason, FragmentGauges, PairCounter, Snapshot, ThreadCounters};
 
 /// Everything that is counted, at one moment.
 pub(crate) fn figures(plane: &mut DataPlane, snapshot: &Snapshot) -> Figures {
@@ -103,6 +103,9 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
         head_room_mismatch: counters.head_room_mismatch.read(),
         reselected: counters.reselected.read(),
         rehashed: counters.rehashed.read(),
+        time_exceeded: counters.time_exceeded.read(),
+        too_big_told: counters.too_big_told.read(),
+        cut: counters.cut.read(),
         drops: DropReason::ALL
             .iter()
             .map(|reason| (reason.name().to_owned(), counters.drops(*reason)))
@@ -118,6 +121,7 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
             evicted: flows.flow_evicted.read(),
             untracked: flows.flow_untracked.read(),
         },
+        fragments: fragments(&counters.fragment_table),
         socket: SocketFigures {
             rx_dropped: kernel(&socket.rx_dropped),
             rx_ring_full: kernel(&socket.rx_ring_full),
@@ -128,5 +132,18 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
             fill_low: kernel(&socket.fill_low),
             turns: kernel(&socket.turns),
         },
+    }
+}
+
+fn fragments(table: &FragmentGauges) -> FragmentFigures {
+    FragmentFigures {
+        datagrams: table.datagrams.read(),
+        held: table.held.read(),
+        recorded: table.recorded.read(),
+        duplicates: table.duplicates.read(),
+        followed: table.followed.read(),
+        waited: table.waited.read(),
+        released: table.released.read(),
+        evicted: table.evicted.read(),
     }
 }

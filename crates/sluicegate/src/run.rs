@@ -15,6 +15,7 @@ mod next_hops;
 mod reload;
 mod settings;
 mod tunnel;
+mod unable;
 mod verdicts;
 mod work;
 
@@ -50,6 +51,7 @@ use self::next_hops::{merge, wanted, watch_next_hops};
 use self::reload::Reloads;
 use self::settings::{only_interface, settings};
 use self::tunnel::Way;
+use self::unable::Unable;
 use self::work::Finished;
 use crate::admin::{self, Doors};
 use crate::figures::figures;
@@ -124,6 +126,7 @@ struct Balancer {
     /// When each operator's order was given.
     ordered: HashMap<OverrideKey, Instant>,
     own_fault: Option<Instant>,
+    unable: Unable,
     /// Why checks through the tunnel can't be made.
     tunnel_fault: Option<String>,
     keeping: bool,
@@ -164,6 +167,7 @@ impl Balancer {
             tracing::warn!(%error, "capabilities that only the start needs are not given up");
         }
         // From here on threads have no more capabilities than this one.
+        Way::clear().await;
         let way = Way::default();
         way.open(&config, &machine, &plane.interface().name, &live).await?;
         let (health, events) = Health::start(way.dialers())?;
@@ -191,6 +195,7 @@ impl Balancer {
             running: Running::of(&config, &machine),
             ordered: HashMap::new(),
             own_fault: None,
+            unable: Unable::default(),
             tunnel_fault: None,
             keeping: false,
             warnings: Vec::new(),
@@ -334,6 +339,7 @@ impl Balancer {
                 self.own_fault = None;
                 tracing::info!("checks pass again: verdicts go on");
             }
+            Event::Unable(news) => self.unable.take(news, Instant::now()),
         }
         self.advance();
     }

@@ -32,7 +32,8 @@ pub(crate) fn status(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 fn is_well(status: &Status) -> bool {
     let refused = status.last_reload.as_ref().is_some_and(|last| last.outcome == ReloadOutcome::Refused);
-    status.ready && status.forwarder.healthy && status.own_fault.is_none() && !refused
+    let checked = status.own_fault.is_none() && status.checks_unable == 0;
+    status.ready && status.forwarder.healthy && checked && !refused
 }
 
 fn words(status: &Status) -> String {

@@ -424,7 +424,7 @@ fn where_says_what_becomes_of_icmp() {
     for protocol in ["icmp", "1"] {
         let (code, text) = ask("203.0.113.1:0", protocol);
         assert_eq!(code, 0, "{text}");
-        assert_says(&text, &["an echo request is answered in place", "all else", "dropped as icmp"]);
+        assert_says(&text, &["an echo request to a VIP is answered in place", "all else", "dropped as icmp"]);
         assert!(!text.contains("no_vip"), "{text}");
     }
     assert_says(&ask("203.0.113.1:0", "58").1, &["dropped", "the other family's ICMP"]);

@@ -65,7 +65,8 @@ impl Oracle {
                 flow.state = State::Established;
             }
         }
-        let (hit, changed) = (Hit { slot: flow.slot, vip: flow.vip }, *flow != before);
+        let renewed = before.state == State::Closing && flow.state == State::New;
+        let (hit, changed) = (Hit { slot: flow.slot, vip: flow.vip, renewed }, *flow != before);
         self.hits += 1;
         self.refreshes += u64::from(changed);
         Some(hit)
@@ -103,6 +104,7 @@ enum Op {
     Lookup(usize, Signal),
     Insert(usize, u32, u32, Signal),
     Reassign(usize, u32),
+    Forget(usize),
     Advance(u64),
     PurgeVip(u32),
     PurgeSlot(u32),
@@ -123,7 +125,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (key.clone(), signal()).prop_map(|(k, s)| Op::Lookup(k, s)),
         4 => (key.clone(), 0..9u32, 0..4u32, signal()).prop_map(|(k, slot, vip, s)| Op::Insert(k, slot, vip, s)),
-        1 => (key, 0..9u32).prop_map(|(k, slot)| Op::Reassign(k, slot)),
+        1 => (key.clone(), 0..9u32).prop_map(|(k, slot)| Op::Reassign(k, slot)),
+        1 => key.prop_map(Op::Forget),
         3 => (0..3u64).prop_map(Op::Advance),
         2 => prop_oneof![10..14u64, 30..34u64, 118..123u64, 398..403u64].prop_map(Op::Advance),
         1 => (0..4u32).prop_map(Op::PurgeVip),
@@ -155,6 +158,11 @@ fn apply(op: &Op, table: &mut FlowTable, oracle: &mut Oracle, now: &mut u64) -> 
             let known = oracle.flow(key(k)).map(|flow| flow.slot = slot).is_some();
             oracle.refreshes += u64::from(known);
             prop_assert_eq!(table.reassign(key(k), slot, at), known);
+        }
+        Op::Forget(k) => {
+            let known = oracle.flow(key(k)).is_some();
+            oracle.flows.retain(|flow| flow.key != key(k));
+            prop_assert_eq!(table.forget(key(k), at), known);
         }
         Op::Advance(ticks) => *now += ticks,
         Op::PurgeVip(vip) => {

@@ -13,11 +13,19 @@ use axum::response::{IntoResponse, Response};
 
 use super::command::CONFIG_BYTES;
 use super::refuse::bad;
+use super::room::Progress;
 use super::routes::{Desk, PUT_CONFIG};
 use super::server::Peer;
 use super::view::{Refusal, RefusalKind};
 
-pub(super) async fn guard(State(desk): State<Desk>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(desk: State<Desk>, request: Request, next: Next) -> Response {
+    let progress = request.extensions().get::<Progress>().cloned();
+    let response = judge(desk, request, next).await;
+    progress.iter().for_each(Progress::has_answer);
+    response
+}
+
+async fn judge(State(desk): State<Desk>, request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     if matches!(method, Method::GET | Method::HEAD) {
         return admit(&desk, request, next).await;
@@ -57,7 +65,10 @@ async fn admit(desk: &Desk, request: Request, next: Next) -> Response {
         None => None,
     };
     match read(&parts.headers, body, limit).await {
-        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Ok(bytes) => {
+            parts.extensions.get::<Progress>().into_iter().for_each(Progress::has_asked);
+            next.run(Request::from_parts(parts, Body::from(bytes))).await
+        }
         Err(response) => response,
     }
 }

@@ -1,6 +1,7 @@
 //! A stream whose peer must go on reading.
 //!
-//! In: any stream. Out: the same; a write for which the peer makes no room within the limit is an error.
+//! In: any stream. Out: the same; a write for which the peer makes no room within the limit is an error, and what has been
+//! written whole is told to the connection's [`Progress`].
 //! HTTP servers bound how long they wait for a request, and not how long for a reader.
 
 use std::io;
@@ -11,18 +12,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::room::Progress;
+
 /// See the file's header.
 #[derive(Debug)]
-pub(super) struct Paced<S> {
+pub(crate) struct Paced<S> {
     stream: S,
     patience: Duration,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
+    progress: Progress,
 }
 
 impl<S> Paced<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, deadline: Box::pin(sleep(patience)), waiting: false }
+    pub(crate) fn new(stream: S, patience: Duration, progress: Progress) -> Self {
+        Self { stream, patience, deadline: Box::pin(sleep(patience)), waiting: false, progress }
     }
 
     fn watch<T>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -74,6 +78,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_flush(context);
+        if outcome.is_ready() {
+            // HTTP's machine flushes when it has handed over all that it holds.
+            self.progress.has_sent();
+        }
         self.watch(context, outcome)
     }
 

@@ -2,7 +2,9 @@
 //!
 //! In: a [`Door`] and a router. Out: HTTP/1.1. Each door has its own room, so that strangers at one keep nobody from another.
 //! Not here: what a request means (`handlers`), how long its body may be (`guard`).
-//! Invariant: at most [`Limits::connections`] at a door, and none lives longer than `life` and `farewell` together.
+//! When a door is full, whoever is in the middle of a request gives way (`room`): who stops there delays nobody.
+//! Invariant: at most [`Limits::connections`] at a door and one that waits for room, and none lives longer than `life` and
+//! `farewell` together.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,11 +21,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::paced::Paced;
+use super::room::{Progress, Room, Seat};
 
 /// Where clients come in.
 pub enum Door {
@@ -45,7 +47,8 @@ impl fmt::Debug for Door {
 /// What a client may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time; more wait in the kernel.
+    /// Connections at a time. For one more, the oldest that has not sent a whole request is ended; when there is none,
+    /// more wait in the kernel.
     pub connections: usize,
     /// For the TLS handshake, and for the head of each request.
     pub head: Duration,
@@ -88,11 +91,9 @@ impl fmt::Display for Peer {
 
 /// Serves `router` at `door`, until dropped. Connections that are open then go on to their end.
 pub async fn serve(door: Door, router: Router, limits: Limits) -> Infallible {
-    let room = Arc::new(Semaphore::new(limits.connections));
+    let room = Room::new(limits.connections);
     loop {
-        // Before the accept: who finds no room costs no descriptor.
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { std::future::pending().await };
-        if let Err(error) = accept(&door, &router, limits, permit).await {
+        if let Err(error) = accept(&door, &router, limits, &room).await {
             // The client has gone, or descriptors are short: neither ends the door.
             tracing::debug!(%error, "admin: a connection was not accepted");
             sleep(AFTER_ERROR).await;
@@ -100,25 +101,22 @@ pub async fn serve(door: Door, router: Router, limits: Limits) -> Infallible {
     }
 }
 
-async fn accept(
-    door: &Door,
-    router: &Router,
-    limits: Limits,
-    permit: OwnedSemaphorePermit,
-) -> io::Result<()> {
+async fn accept(door: &Door, router: &Router, limits: Limits, room: &Arc<Room>) -> io::Result<()> {
     let router = router.clone();
     match door {
         Door::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
             let user = stream.peer_cred().ok().map(|credentials| credentials.uid());
-            spawn(permit, async move { converse(stream, Peer::Unix { user }, router, limits).await });
+            spawn(room.enter().await, move |seat| async move {
+                converse(stream, Peer::Unix { user }, router, limits, seat).await;
+            });
         }
         Door::Tls(listener, acceptor) => {
             let (stream, address) = listener.accept().await?;
             let handshake = acceptor.accept(stream);
-            spawn(permit, async move {
+            spawn(room.enter().await, move |seat| async move {
                 match timeout(limits.head, handshake).await {
-                    Ok(Ok(stream)) => converse(stream, Peer::Tcp(address), router, limits).await,
+                    Ok(Ok(stream)) => converse(stream, Peer::Tcp(address), router, limits, seat).await,
                     Ok(Err(error)) => tracing::debug!(%error, peer = %address, "admin: no TLS"),
                     Err(_) => tracing::debug!(peer = %address, "admin: no TLS in time"),
                 }
@@ -128,23 +126,34 @@ async fn accept(
     Ok(())
 }
 
-fn spawn(permit: OwnedSemaphorePermit, conversation: impl Future<Output = ()> + Send + 'static) {
+/// Until it ends, or its seat is needed.
+pub(crate) fn spawn<F>(seat: Seat, conversation: impl FnOnce(Progress) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let conversation = conversation(seat.progress());
     tokio::spawn(async move {
-        conversation.await;
-        drop(permit);
+        tokio::select! {
+            biased; // whoever was told to go does nothing more
+            () = seat.must_go() => {}
+            () = conversation => {}
+        }
+        // The connection is closed by now.
+        drop(seat);
     });
 }
 
-async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits)
+async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits, progress: Progress)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = TowerToHyperService::new(router.layer(Extension(peer)));
+    let stream = Paced::new(stream, limits.reading, progress.clone());
+    let service = TowerToHyperService::new(router.layer(Extension(progress)).layer(Extension(peer)));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(TokioIo::new(Paced::new(stream, limits.reading)), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     // How a conversation ends is the client's affair.
     if timeout(limits.life, connection.as_mut()).await.is_err() {

@@ -1,21 +1,103 @@
-//! The Unix socket: its file, with the permissions and the group of the configuration.
+//! The Unix socket: its file, with the permissions and the group of the configuration, made again when it is taken away.
 
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::convert::Infallible;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::{fs, io};
 
+use axum::Router;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
+use socket2::{Domain, SockAddr, Type};
 use tokio::net::UnixListener;
+use tokio::time::timeout;
 
-/// The socket's file; removed when it is dropped.
+use super::server::{Door, Limits, serve};
+
+/// The socket's file; removed when it is dropped, if it is still the one that was made.
 #[derive(Debug)]
-pub struct Socket(PathBuf);
+pub struct Socket(Arc<File>);
+
+/// The file, and how it is made.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    mode: u32,
+    group: Option<String>,
+    /// Device and number of what stands there by us; `None`: it is to stand there no more.
+    made: Mutex<Option<(u64, u64)>>,
+}
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Gone already is as good.
-        let _ = fs::remove_file(&self.0);
+        let mut made = self.0.made();
+        if self.0.stands(*made) {
+            // Gone already is as good.
+            let _ = fs::remove_file(&self.0.path);
+        }
+        *made = None;
+    }
+}
+
+impl Socket {
+    /// Serves at the file, as [`serve`], and looks after it once a second: when somebody has taken it away, it is made again.
+    /// Ends its part when it is dropped; the file goes with the [`Socket`].
+    pub fn keep(
+        &self,
+        listener: UnixListener,
+        router: Router,
+        limits: Limits,
+    ) -> impl Future<Output = Infallible> + use<> {
+        let file = Arc::clone(&self.0);
+        async move {
+            let mut serving = Box::pin(serve(Door::Unix(listener), router.clone(), limits));
+            let mut trouble = None;
+            loop {
+                if let Err(_passed) = timeout(EVERY, &mut serving).await
+                    && let Some(listener) = file.look_after(&mut trouble)
+                {
+                    serving = Box::pin(serve(Door::Unix(listener), router.clone(), limits));
+                }
+            }
+        }
+    }
+}
+
+impl File {
+    fn made(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what stands at the path is what was made.
+    fn stands(&self, made: Option<(u64, u64)>) -> bool {
+        made.is_some() && identity(&self.path) == made
+    }
+
+    /// The new listener when the file had to be made again; `trouble` is what was last said of a failure.
+    fn look_after(&self, trouble: &mut Option<String>) -> Option<UnixListener> {
+        let mut made = self.made();
+        if made.is_none() || self.stands(*made) {
+            *trouble = None;
+            return None;
+        }
+        match bind(&self.path, self.mode, self.group.as_deref()) {
+            Ok((listener, identity)) => {
+                *made = Some(identity);
+                *trouble = None;
+                tracing::warn!(path = %self.path.display(), "the admin socket's file was taken away, and is made again");
+                Some(listener)
+            }
+            Err(error) => {
+                let words = error.to_string();
+                if trouble.as_ref() != Some(&words) {
+                    tracing::error!(error = %words, "the admin socket's file was taken away, and can't be made again");
+                    *trouble = Some(words);
+                }
+                None
+            }
+        }
     }
 }
 
@@ -54,10 +136,18 @@ pub enum SocketError {
 /// # Errors
 /// [`SocketError`]; nothing is left behind. To change the group of a file needs membership in it, or CAP_CHOWN.
 pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, UnixListener), SocketError> {
+    let (listener, identity) = bind(path, mode, group)?;
+    let (path, group) = (path.to_owned(), group.map(str::to_owned));
+    let file = File { path, mode, group, made: Mutex::new(Some(identity)) };
+    Ok((Socket(Arc::new(file)), listener))
+}
+
+/// The listener, and what its file is known by.
+fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u64, u64)), SocketError> {
     let group = group.map(find_group).transpose()?;
     let failed = |step| move |error| SocketError::Io { path: path.to_owned(), step, error };
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        if answers(path) {
             return Err(SocketError::Taken { path: path.to_owned() });
         }
         fs::remove_file(path).map_err(failed("removing what a killed process left"))?;
@@ -67,12 +157,38 @@ pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, Un
     let bound = UnixListener::bind(path);
     umask(usual);
     let listener = bound.map_err(failed("listening"))?;
-    let socket = Socket(path.to_owned());
-    if let Some(group) = group {
-        chown(path, None, Some(group)).map_err(failed("giving it to its group"))?;
+    let open = || {
+        if let Some(group) = group {
+            chown(path, None, Some(group)).map_err(failed("giving it to its group"))?;
+        }
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(path, mode).map_err(failed("setting its permissions"))?;
+        let gone = || failed("looking at it")(io::ErrorKind::NotFound.into());
+        identity(path).ok_or_else(gone)
+    };
+    match open() {
+        Ok(identity) => Ok((listener, identity)),
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = fs::remove_file(path);
+            Err(error)
+        }
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("setting its permissions"))?;
-    Ok((socket, listener))
+}
+
+/// Whether somebody listens there. Does not wait: a full queue is an answer too.
+fn answers(path: &Path) -> bool {
+    let asked = || -> io::Result<()> {
+        let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    };
+    asked().map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true)
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
+    Some((found.dev(), found.ino()))
 }
 
 fn find_group(name: &str) -> Result<u32, SocketError> {
@@ -81,3 +197,6 @@ fn find_group(name: &str) -> Result<u32, SocketError> {
         _ => Err(SocketError::NoGroup { group: name.to_owned() }),
     }
 }
+
+/// Between two looks at the file: one system call each.
+const EVERY: Duration = Duration::from_secs(1);

@@ -52,6 +52,17 @@ impl TableKey {
     }
 }
 
+impl TableKey {
+    /// All members of a pool with the weights of the file, whatever their state: the same on every machine.
+    pub(super) fn of_all(config: &Config, pool: &Pool) -> Self {
+        let members = pool.members().iter();
+        let backends = members.map(|member| (Arc::clone(member.backend().name()), member.weight())).collect();
+        let cluster = config.cluster();
+        let content = Content { size: cluster.table_size(), key: *cluster.hash_key().bytes(), backends };
+        Self { pool: Arc::clone(pool.name()), content }
+    }
+}
+
 impl Tables {
     /// The tables for `keys`: those of `self` where they serve, new ones for the rest.
     pub(super) fn build(&self, keys: Vec<TableKey>, cluster: &Cluster) -> Result<Self, CompileError> {

@@ -7,8 +7,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::arrivals::Arrivals;
 use super::pem::Outside;
+use super::pool::{CHECKS, read_checks};
 use super::reader::{Node, Section};
+use super::report::At;
 use super::secret::HashKey;
 
 /// What all machines of a cluster share.
@@ -20,6 +23,7 @@ pub struct Cluster {
     flow_timeouts: FlowTimeouts,
     drain_time: Duration,
     watch: bool,
+    arrivals: Option<Arrivals>,
 }
 
 impl Cluster {
@@ -43,7 +47,8 @@ impl Cluster {
         self.flow_timeouts
     }
 
-    /// How long a draining backend keeps its flows: up to 24 h. Default 60 s.
+    /// How long flows go on whose backend a reload took from them; and the machine's own drain at most: up to 24 h. Default
+    /// 60 s. An operator's drain of a backend has no such end.
     pub fn drain_time(&self) -> Duration {
         self.drain_time
     }
@@ -53,7 +58,19 @@ impl Cluster {
         self.watch
     }
 
-    pub(super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> Option<Self> {
+    /// Who may send packets for VIPs in tunnels. Default: nobody.
+    pub fn arrivals(&self) -> Option<&Arrivals> {
+        self.arrivals.as_ref()
+    }
+
+    /// The cluster, and the names of the checks of peers.
+    pub(super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> (Option<Self>, Vec<At<Arc<str>>>) {
+        let checks = section.optional("peer_checks").and_then(|node| node.list(CHECKS)).unwrap_or_default();
+        let checks = read_checks(&checks);
+        (Self::read_values(section, outside), checks)
+    }
+
+    fn read_values(mut section: Section<'_>, outside: &Outside<'_>) -> Option<Self> {
         let name = section.required("name", "the name of the cluster").and_then(|node| node.name());
         let hash_key = section
             .required("hash_key_file", HASH_KEY)
@@ -64,8 +81,10 @@ impl Cluster {
         let drain_time =
             section.or("drain_time", DEFAULT_DRAIN_TIME, |node| node.duration(Duration::ZERO..=hours(24)));
         let watch = section.or("watch", false, |node| node.boolean());
+        let arrivals = section.optional("arrivals").and_then(|node| Arrivals::read(&node));
         section.finish(&[]);
-        Some(Self { name: name?, hash_key: hash_key?, table_size, flow_timeouts, drain_time, watch })
+        let (name, hash_key) = (name?, hash_key?);
+        Some(Self { name, hash_key, table_size, flow_timeouts, drain_time, watch, arrivals })
     }
 }
 

@@ -49,6 +49,7 @@ impl Sections<'_> {
         self.references();
         self.fallbacks(flattened);
         self.unused();
+        super::idle_keys::check(self);
         if self.vips.is_empty() {
             let place = Place { offset: 0, field: "vip".to_owned() };
             self.report.warning(&place, "no VIP: nothing is served", "a section [vip.NAME] for each VIP");

@@ -84,6 +84,11 @@ impl Encapsulation {
         self.kind != EncapsulationKind::L2 && !given
     }
 
+    /// What peers send each other: the machine's address outside, and cut inside where a piece does not fit.
+    pub(super) fn for_peers() -> Self {
+        Self::built_in("gre", EncapsulationKind::Gre)
+    }
+
     fn built_in(name: &str, kind: EncapsulationKind) -> Self {
         let name = name.into();
         Self { name, kind, source_prefixes: Vec::new(), dont_fragment: true, too_big: TooBig::FragmentInner }

@@ -40,7 +40,7 @@ impl Guard {
     }
 
     /// Reads the keys out of a VIP's section.
-    pub(super) fn read(section: &mut Section<'_>, lists: &Lists) -> Self {
+    pub(super) fn read(section: &mut Section<'_>, lists: &Lists<'_>) -> Self {
         let allow = SourceList::read(section, ["allow", "allow_files"], lists);
         let deny = SourceList::read(section, ["deny", "deny_files"], lists);
         let limits = section.or("limits", Limits::default(), |node| Limits::read(&node));
@@ -86,7 +86,7 @@ impl SourceList {
     fn read<'a>(
         section: &mut Section<'a>,
         [inline, files]: [&'static str; 2],
-        lists: &Lists,
+        lists: &Lists<'_>,
     ) -> Option<(Self, Node<'a>)> {
         let (inline, files) = (section.optional(inline), section.optional(files));
         let mut parts: Vec<Option<Arc<Block>>> = inline.iter().map(read_inline).collect();

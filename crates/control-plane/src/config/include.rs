@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeTable;
 
+use super::fence::{self, Fence, real};
 use super::problem::Problem;
 use super::reader::{Node, Section, quote};
 use super::report::{At, MAX_FILES, Place, Report};
@@ -25,9 +26,15 @@ pub(super) struct Part<'a> {
 }
 
 /// The first file and all that it includes.
-pub(super) fn gather<'a>(report: &'a Report, path: &Path, text: String) -> Vec<Part<'a>> {
+pub(super) fn gather<'a>(
+    report: &'a Report,
+    path: &Path,
+    text: String,
+    within: Option<&'a Fence>,
+) -> Vec<Part<'a>> {
     let left = MAX_BYTES.saturating_sub(text.len() as u64);
-    let mut gatherer = Gatherer { report, parts: Vec::new(), seen: BTreeMap::new(), path: Vec::new(), left };
+    let (parts, seen) = (Vec::new(), BTreeMap::new());
+    let mut gatherer = Gatherer { report, parts, seen, path: Vec::new(), left, within };
     gatherer.file(path, text, None);
     gatherer.parts
 }
@@ -41,6 +48,8 @@ struct Gatherer<'a> {
     path: Vec<PathBuf>,
     /// How many bytes all further files may have.
     left: u64,
+    /// Beyond it nothing is included.
+    within: Option<&'a Fence>,
 }
 
 impl<'a> Gatherer<'a> {
@@ -76,11 +85,21 @@ impl<'a> Gatherer<'a> {
     fn wanted(&self, base: usize, table: &Spanned<DeTable<'a>>) -> Vec<At<PathBuf>> {
         let mut section = Section::of_file(self.report, base, table.get_ref());
         let nodes = section.optional("include").and_then(|node| node.list(INCLUDE)).unwrap_or_default();
-        nodes.iter().flat_map(files).collect()
+        let inside = |node: &&Node<'_>| {
+            let outside = self.within.is_some_and(|fence| fence.keeps_out(node));
+            if outside {
+                fence::beyond(self.report, &node.place, node.as_str().unwrap_or_default());
+            }
+            !outside
+        };
+        nodes.iter().filter(inside).flat_map(files).collect()
     }
 
     fn include(&mut self, file: &At<PathBuf>) {
         let At { value: path, place } = file;
+        if self.within.is_some_and(|fence| !fence.holds(path)) {
+            return fence::beyond(self.report, place, &path.display().to_string());
+        }
         match self.seen.get(&real(path)) {
             Some(true) => return,
             Some(false) => return self.ring(path, place),
@@ -160,11 +179,6 @@ fn files(node: &Node<'_>) -> Vec<At<PathBuf>> {
         node.report.warning(&node.place, found, "a pattern that matches, or nothing here");
     }
     files
-}
-
-/// What tells a file from others, under whichever name it comes.
-fn real(path: &Path) -> PathBuf {
-    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn quote_all(names: &[String]) -> String {

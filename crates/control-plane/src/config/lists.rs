@@ -2,7 +2,8 @@
 //!
 //! In: names from `allow_files` and `deny_files`. Out: [`Block`]s, each file read once however many VIPs name it, and the
 //! [`Source`]s by which such files are watched and counted in the digest.
-//! A file lies in the folder of the file that names it, or below. What a line says is shown only once it was understood as
+//! A file lies in the folder of the file that names it, or below; that of a configuration that was put does with links
+//! followed (`fence`). What a line says is shown only once it was understood as
 //! an address: a name that leads to a secret must not bring it to light, as a configuration may come by the API.
 //! Limits: 1,000,000 lines and 64 MiB in all such files together.
 //! Not here: what the prefixes are for (`guard`), look-up (`forwarder`).
@@ -19,6 +20,7 @@ use forwarder::Prefix;
 use sha2::{Digest, Sha256};
 
 use super::address::{PrefixFlaw, source};
+use super::fence::{self, Fence, real};
 use super::problem::{Problem, Severity};
 use super::reader::{Node, quote};
 use super::source::Source;
@@ -57,17 +59,20 @@ impl Block {
 }
 
 /// What was read so far, and how much more may be.
-pub(super) struct Lists {
+pub(super) struct Lists<'a> {
     /// By real name; `None`: the file has problems, which were reported.
     files: RefCell<BTreeMap<PathBuf, Option<Arc<Block>>>>,
     sources: RefCell<Vec<Source>>,
+    /// Beyond it nothing is read.
+    within: Option<&'a Fence>,
     lines_left: Cell<usize>,
     bytes_left: Cell<u64>,
 }
 
-impl Lists {
-    pub(super) fn new() -> Self {
+impl<'a> Lists<'a> {
+    pub(super) fn new(within: Option<&'a Fence>) -> Self {
         Self {
+            within,
             files: RefCell::default(),
             sources: RefCell::default(),
             lines_left: Cell::new(MAX_LINES),
@@ -84,7 +89,11 @@ impl Lists {
     pub(super) fn file(&self, node: &Node<'_>) -> Option<Arc<Block>> {
         let name = node.parse(NAME, |text| is_below(text).then_some(text))?;
         let path = node.folder().join(name);
-        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        if self.within.is_some_and(|fence| !fence.holds(&path)) {
+            fence::beyond(node.report, &node.place, &path.display().to_string());
+            return None;
+        }
+        let real = real(&path);
         if let Some(known) = self.files.borrow().get(&real) {
             return known.clone();
         }

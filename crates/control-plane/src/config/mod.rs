@@ -9,19 +9,23 @@
 
 mod address;
 mod admin;
+mod arrivals;
 mod check;
 mod cluster;
 mod consistency;
 mod encapsulation;
+mod fence;
 mod flatten;
 mod groups;
 mod guard;
+mod idle_keys;
 mod include;
 mod io;
 mod lists;
 mod log;
 mod machine;
 mod near_miss;
+mod peers;
 mod pem;
 mod pool;
 mod ports;
@@ -38,11 +42,13 @@ mod vip;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
+pub use self::arrivals::Arrivals;
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
 };
@@ -64,6 +70,7 @@ pub use self::vip::{Hash, Service, Vip};
 pub use forwarder::{Prefix, Suffix};
 
 use self::consistency::Sections;
+use self::fence::Fence;
 use self::flatten::Flattener;
 use self::lists::Lists;
 use self::machine::MachineDraft;
@@ -84,6 +91,8 @@ pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>
 pub struct Config {
     cluster: Cluster,
     machines: Vec<Machine>,
+    /// By shard.
+    peers: BTreeMap<Arc<str>, Arc<Pool>>,
     io: Io,
     log: Log,
     admin: Admin,
@@ -91,15 +100,19 @@ pub struct Config {
     groups: Vec<Arc<PrefixGroup>>,
     vips: Vec<Vip>,
     sources: Vec<Source>,
+    /// Of what the files refer to; `None`: it was not read.
+    references: Option<[u8; 32]>,
 }
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self { cluster, machines, io, log, admin, pools, groups, vips, sources: _ } = self;
-        (cluster, machines, io, log, admin, pools, groups, vips)
+        let Self { cluster, machines, peers, io, log, admin, pools, groups, vips, sources: _, references: _ } =
+            self;
+        (cluster, machines, peers, io, log, admin, pools, groups, vips)
             == (
                 &other.cluster,
                 &other.machines,
+                &other.peers,
                 &other.io,
                 &other.log,
                 &other.admin,
@@ -126,6 +139,11 @@ impl Config {
     /// The machine of that name.
     pub fn machine(&self, name: &str) -> Option<&Machine> {
         self.machines.iter().find(|machine| machine.name() == name)
+    }
+
+    /// The machines of a machine's shard, itself among them, when there are others.
+    pub fn peers(&self, machine: &Machine) -> Option<&Arc<Pool>> {
+        self.peers.get(machine.shard()?)
     }
 
     /// How packets get in and out.
@@ -182,9 +200,11 @@ impl Config {
         &self.sources
     }
 
-    /// SHA-256 of the content of its files: of one file its own; of several that of their digests in order.
+    /// What machines of a cluster must agree on in one number: SHA-256 over the content of its files, the hash key (of
+    /// which it tells nothing) and the CAs that the files name; not over a machine's own certificate. Without secrets
+    /// ([`load_without_secrets`]) over the files alone.
     pub fn digest(&self) -> [u8; 32] {
-        source::digest(&self.sources)
+        source::digest(&self.sources, self.references.as_ref())
     }
 }
 
@@ -201,7 +221,7 @@ pub fn load(path: &Path) -> Result<(Config, Problems), Problems> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    assemble(first_text(path)?, path, Outside { secrets: Some(secrets) })
+    assemble(first_text(path)?, path, Outside { secrets: Some(secrets) }, None)
 }
 
 /// As [`load`], on a machine that has neither secrets nor certificates, such as a CI runner: their files are not read,
@@ -210,7 +230,7 @@ pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Proble
 /// # Errors
 /// As [`load`].
 pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems> {
-    assemble(first_text(path)?, path, Outside { secrets: None })
+    assemble(first_text(path)?, path, Outside { secrets: None }, None)
 }
 
 /// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With
@@ -221,19 +241,37 @@ pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems>
 /// # Cost
 /// Linear in the text, but for flattened pools: those cost their members, at most 4,194,304 in all.
 pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) })
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, None)
+}
+
+/// As [`parse`], for a text that came from elsewhere and stands in `file`'s place: what it includes, and its lists of
+/// prefixes, must lie in `file`'s folder or below, links followed, so that nobody reads other files through it.
+///
+/// # Errors
+/// As [`parse`], and for each file that lies elsewhere.
+pub fn parse_confined(
+    text: &str,
+    file: &Path,
+    secrets: ReadSecret<'_>,
+) -> Result<(Config, Problems), Problems> {
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, Some(Fence::around(file)))
 }
 
 fn first_text(path: &Path) -> Result<String, Problems> {
     include::read_text(path, include::MAX_BYTES).map_err(|problem| Problems(vec![problem]))
 }
 
-fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, Problems), Problems> {
+fn assemble(
+    text: String,
+    file: &Path,
+    outside: Outside<'_>,
+    within: Option<Fence>,
+) -> Result<(Config, Problems), Problems> {
     let report = Report::new();
     let config = {
-        let parts = include::gather(&report, file, text);
+        let parts = include::gather(&report, file, text, within.as_ref());
         let sections = parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
-        read(Root::new(&report, sections.collect()), &outside)
+        read(Root::new(&report, sections.collect()), &outside, within.as_ref())
     };
     let texts = Source::all(&report);
     let problems = report.finish()?;
@@ -244,7 +282,7 @@ fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, 
 }
 
 /// Reads all sections before any is judged missing, so that every problem is reported.
-fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
+fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Option<Config> {
     let report = root.report;
     root.each("include");
     for node in root.each("schema") {
@@ -252,17 +290,19 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
     }
     let log = root.once("log").and_then(|node| node.section()).map(Log::read);
     let cluster = root.required("cluster", "a section [cluster]").and_then(|node| node.section());
-    let cluster = cluster.and_then(|section| Cluster::read(section, outside));
+    let (cluster, peer_checks) = cluster.map(|section| Cluster::read(section, outside)).unwrap_or_default();
     let machines = MachineDraft::read_all(&mut root);
     let io = root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
     let encapsulations = encapsulation::read_all(&mut root);
     let checks = check::read_all(&mut root, outside);
     let pools = PoolDraft::read_all(&mut root);
     let group_drafts = GroupDraft::read_all(&mut root);
-    let lists = Lists::new();
+    let lists = Lists::new(within);
     let vips = VipDraft::read_all(&mut root, &lists);
     let admin = root.once("admin").and_then(|node| node.section());
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
+    let key = cluster.as_ref().map(Cluster::hash_key);
+    let references = outside.secrets.map(|_| source::references(key, &checks, &admin));
     root.finish(&["bgp"]);
     let flattened =
         Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
@@ -279,9 +319,12 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
         checks: &checks,
     };
     sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
+    let peer_checks = peers::checks(&peer_checks, &checks, report);
+    let machines: Vec<Machine> = machines.iter().map(MachineDraft::build).collect();
     Some(Config {
         cluster: cluster?,
-        machines: machines.iter().map(MachineDraft::build).collect(),
+        peers: peers::pools(&machines, &peer_checks),
+        machines,
         io,
         log: log.unwrap_or_default(),
         admin,
@@ -289,5 +332,6 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
         groups,
         pools: flattened,
         sources: lists.into_sources(),
+        references,
     })
 }

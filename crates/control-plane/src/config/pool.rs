@@ -117,6 +117,13 @@ impl Pool {
         self.shard.as_deref()
     }
 
+    /// The same without one of its backends.
+    pub(crate) fn without(&self, backend: &str) -> Self {
+        let mut other = self.clone();
+        other.members.retain(|member| **member.backend.name() != *backend);
+        other
+    }
+
     /// Its backends, each once, in the order of their names; at least one.
     pub fn members(&self) -> &[Member] {
         &self.members
@@ -210,7 +217,7 @@ impl PoolDraft {
     }
 }
 
-fn read_checks(nodes: &[Node<'_>]) -> Vec<At<Arc<str>>> {
+pub(super) fn read_checks(nodes: &[Node<'_>]) -> Vec<At<Arc<str>>> {
     let mut checks: Vec<At<Arc<str>>> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let Some(name) = node.name() else { continue };
@@ -262,6 +269,6 @@ fn read_weight(section: &mut Section<'_>) -> u32 {
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
-const CHECKS: &str = "a list of names of checks";
+pub(super) const CHECKS: &str = "a list of names of checks";
 const BACKENDS: &str = "a list of { name = \"b1\", address = \"198.18.1.1\", weight = 1 }";
 const POOLS: &str = "a list of { pool = \"NAME\", weight = 1 }";

@@ -1,9 +1,14 @@
 //! The files that a configuration came from, and the digest of their content.
 //!
-//! In: the texts. Out: [`Source`]s in the order in which they were read, and one digest for all.
-//! Lists of prefixes count as files of the configuration, behind the TOML. Not here: keys and certificates, the live tables.
+//! In: the texts, and what they refer to. Out: [`Source`]s in the order in which they were read, and one digest for all.
+//! What makes two machines choose or check differently is in the digest: the texts, the lists of prefixes that they name
+//! (behind the TOML), the hash key, the CAs of checks and of the admin API's clients. A machine's own certificate and its
+//! key are not: each machine may have another.
+//! Not here: the live tables.
+//! Invariant: of the hash key only a hash gets in, so that a digest may be shown; the key has 128 random bits.
 //! Source: FIPS 180-4 for SHA-256.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +16,10 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
+use super::admin::Admin;
+use super::check::CheckDraft;
 use super::report::Report;
+use super::secret::HashKey;
 
 /// One file of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,15 +97,39 @@ pub fn digest_of(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-/// Of one file its own SHA-256, as `sha256sum` prints it; of several the SHA-256 of their digests, 32 bytes each, in
-/// order. Paths do not count, so that a configuration may lie elsewhere on another machine.
-pub(super) fn digest(sources: &[Source]) -> [u8; 32] {
-    if let [only] = sources {
-        return only.digest;
-    }
-    let mut all = Sha256::new();
+/// SHA-256 of what all texts and all that they refer to say: of the files' digests in order, and of that of
+/// [`references`]. Paths do not count, so that a configuration may lie elsewhere on another machine.
+pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 32] {
+    let mut all = Sha256::new_with_prefix(b"sluicegate configuration\0");
+    all.update((sources.len() as u64).to_be_bytes());
     for source in sources {
         all.update(source.digest);
+    }
+    if let Some(references) = references {
+        all.update(references);
+    }
+    all.finalize().into()
+}
+
+/// SHA-256 of what the texts refer to: the hash key's own hash, then the CAs with whom each is for.
+pub(super) fn references(
+    key: Option<HashKey>,
+    checks: &BTreeMap<Arc<str>, CheckDraft>,
+    admin: &Admin,
+) -> [u8; 32] {
+    let mut all = Sha256::new_with_prefix(b"sluicegate references\0");
+    let key = key.map(|key| Sha256::new_with_prefix(b"sluicegate hash key\0").chain_update(key.bytes()));
+    all.update(key.map(Sha256::finalize).unwrap_or_default());
+    let checks = checks.iter().filter_map(|(name, draft)| {
+        Some((format!("check {name}"), draft.value.as_ref()?.kind().tls()?.ca.clone()?))
+    });
+    let clients = admin.tcp().map(|tcp| ("clients".to_owned(), Arc::clone(tcp.client_ca())));
+    for (whose, pem) in checks.chain(clients) {
+        for part in [whose.as_bytes(), pem.as_bytes()] {
+            // Each after its length: no two lists of parts run together into the same bytes.
+            all.update((part.len() as u64).to_be_bytes());
+            all.update(part);
+        }
     }
     all.finalize().into()
 }

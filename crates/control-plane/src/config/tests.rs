@@ -183,8 +183,11 @@ fn the_example_states_the_defaults() {
     assert_eq!(bare.admin(), example.admin());
     assert_eq!(example.io().queues(), Some(4));
     assert_eq!(bare.io(), &Io::default());
-    let (without_queues, _) = parsed(&EXAMPLE.replace("queues = 4 ", "# ")).unwrap();
-    assert_eq!(without_queues.io(), &Io::default());
+    let (frames, fragments) = (example.io().frames_per_queue(), example.io().fragments());
+    assert_eq!(fragments.buffered(frames), Io::default().fragments().buffered(frames));
+    // What follows from another key is no number of its own.
+    let resolved = EXAMPLE.replace("queues = 4 ", "# ").replace("buffered = 1_024 ", "# ");
+    assert_eq!(parsed(&resolved).unwrap().0.io(), &Io::default());
 }
 
 #[test]

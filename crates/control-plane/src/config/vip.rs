@@ -153,7 +153,7 @@ pub(super) struct ServiceDraft {
 }
 
 impl VipDraft {
-    pub(super) fn read_all(root: &mut Root<'_>, lists: &Lists) -> Vec<Self> {
+    pub(super) fn read_all(root: &mut Root<'_>, lists: &Lists<'_>) -> Vec<Self> {
         root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node, lists)).collect()
     }
 
@@ -178,7 +178,7 @@ impl VipDraft {
         Some(Vip { name, shard, addresses, group, suffixes, services, guard })
     }
 
-    fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists) -> Option<Self> {
+    fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let shard = section.optional("shard").and_then(|node| node.name());
         let addresses = section.optional("addresses");

@@ -61,10 +61,10 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
     changes
 }
 
-/// Whether `new` is `old`, text and files included: then its number stays.
+/// Whether `new` is `old`, text and files included, and those that they name: then its number stays.
 #[must_use]
 pub fn is_same(old: &Config, new: &Config) -> bool {
-    old.sources() == new.sources() && old == new
+    old.sources() == new.sources() && old.digest() == new.digest() && old == new
 }
 
 impl Changes {
@@ -124,7 +124,7 @@ fn own_addresses(changes: &mut Changes, old: &Config, new: &Config, machine: &st
 fn elsewhere(changes: &mut Changes, old: &Config, new: &Config) {
     if old != new {
         changes.say("nothing for this machine: other machines and shards, or the order of entries");
-    } else if old.sources() != new.sources() {
+    } else if !is_same(old, new) {
         changes.say("only the text: it says the same as before");
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::compile::Index;
+use crate::compile::{Index, others};
 use crate::config::{Config, Machine, Member, Via, Vip};
 use crate::health::engine::{HealthState, TargetKey, ThroughKey, Watched};
 use crate::slots::SlotKey;
@@ -29,6 +29,15 @@ impl Plan {
         for (leaf_member, vips) in memberships(config, machine) {
             let (key, member) = leaf_member;
             let targets = targets(member, &vips, machine);
+            for target in &targets {
+                plan.by_target.entry(target.clone()).or_default().push(key.clone());
+            }
+            if !targets.is_empty() {
+                plan.by_membership.insert(key, targets);
+            }
+        }
+        for member in others(config, machine).iter().flat_map(|peers| peers.members()) {
+            let (key, targets) = (SlotKey::of(member), targets(member, &BTreeSet::new(), machine));
             for target in &targets {
                 plan.by_target.entry(target.clone()).or_default().push(key.clone());
             }

@@ -40,6 +40,9 @@ pub enum Event {
     Changed(Vec<Turned>),
     /// This machine itself is at fault, as far as can be told: the last states stay. `false`: no longer.
     OwnFault(bool),
+    /// Targets that this machine has not been able to ask several times in a row, and why: no port, no permission. Their
+    /// verdicts stay, since it says nothing of the backend. `None`: it was asked again, or is watched no more.
+    Unable(Vec<(TargetKey, Option<String>)>),
 }
 
 /// A verdict that turned.

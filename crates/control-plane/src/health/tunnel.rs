@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forwarder::{Live, SlotId};
+use rtnetlink::packet_route::AddressFamily;
 use tokio::task::JoinHandle;
 
 pub use dialer::Dialer;
@@ -73,12 +74,25 @@ pub struct Setup {
 ///
 /// It ends with [`Tunnel::close`]; when it is dropped instead, or its
 /// process killed, device and routes go, and what stays (two rules, and the routes that refuse) concerns packets with the
-/// mark alone, until the next [`Tunnel::open`] replaces it.
+/// mark alone, until the next [`Tunnel::open`] replaces it or [`remove_leftovers`] takes it away.
 #[derive(Debug)]
 pub struct Tunnel {
     shared: Arc<Shared>,
     routes: Routes,
     pump: JoinHandle<()>,
+}
+
+/// Takes away what a killed process left of a tunnel with device `tun_name`: gives how many rules there were. Nothing is done
+/// while the device is there, which another process has then.
+///
+/// # Errors
+/// [`TunnelError::Netlink`], [`TunnelError::Refused`].
+/// # Panics
+/// Outside a tokio runtime with I/O enabled.
+/// # Cost
+/// Five netlink messages.
+pub async fn remove_leftovers(tun_name: &str, numbers: Numbers) -> Result<usize, TunnelError> {
+    Routes::remove_leftovers(tun_name, numbers).await
 }
 
 impl Tunnel {
@@ -152,6 +166,23 @@ pub enum TunnelError {
     /// The TUN device's file can't be read.
     #[error("the TUN device is of no use: {0}")]
     Device(#[source] io::Error),
+    /// The name is taken.
+    #[error(
+        "there is a device `{0}` already, and checks with via = \"vip\" need that name: another balancer in this network \
+         namespace has it, or somebody made it (`ip link show {0}`; if nobody needs it, `ip link delete {0}`)"
+    )]
+    NameTaken(String),
+    /// Other software's routing rule meets the checks' own.
+    #[error(
+        "{rule}: this routing rule is not the balancer's and uses {uses}, which checks with via = \"vip\" need for themselves: \
+         remove it, or have the other software use another number"
+    )]
+    RuleOfOthers {
+        /// The rule.
+        rule: String,
+        /// What both use.
+        uses: String,
+    },
     /// No raw socket.
     #[error("cannot open the checks' raw sockets: {0}")]
     Socket(#[source] io::Error),
@@ -170,6 +201,17 @@ pub enum TunnelError {
         #[source]
         reason: io::Error,
     },
+}
+
+impl TunnelError {
+    /// Why there is no TUN device `name`.
+    #[must_use]
+    pub fn of_device(name: &str, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ResourceBusy => Self::NameTaken(name.to_owned()),
+            _ => Self::Device(error),
+        }
+    }
 }
 
 /// What became of packets that came out of the TUN device.
@@ -224,6 +266,12 @@ impl Own {
             }
         }
         own
+    }
+
+    /// Those that the machine has.
+    fn families(self) -> impl Iterator<Item = AddressFamily> {
+        let v4 = self.v4.map(|_| AddressFamily::Inet);
+        v4.into_iter().chain(self.v6.map(|_| AddressFamily::Inet6))
     }
 
     /// The one of `other`'s family.

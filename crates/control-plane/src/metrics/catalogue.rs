@@ -95,6 +95,9 @@ catalogue! {
         "Checks by verdict (up, down, unknown), those over the bound of sluicegate_health_up included.";
     OWN_FAULT: Gauge "own_fault" []
         "1 while so many backends failed at once that the machine blames itself and keeps the last verdicts.";
+    HEALTH_UNABLE: Gauge "health_unable" []
+        "Targets of checks that this machine has not been able to ask several times in a row (no port, no permission): their \
+         last verdicts stay.";
     READY: Gauge "ready" []
         "1 while traffic would be served: every VIP that must be has a backend, the forwarder is healthy, no drain.";
     FORWARDER_HEALTHY: Gauge "forwarder_healthy" []
@@ -162,9 +165,15 @@ catalogue! {
     HEAD_ROOM: Counter "thread_head_room_mismatch_packets_total" ["thread"]
         "Packets that were moved once because their backend needs another head room than the XDP program opened.";
     RESELECTED: Counter "thread_reselected_flows_total" ["thread"]
-        "Flows whose backend was gone or down at their next packet, so that another was chosen.";
+        "Flows whose backend was gone, down, or draining when a new connection reused their 5-tuple, so that another was chosen.";
     REHASHED: Counter "thread_rehashed_packets_total" ["thread"]
         "Choices whose first Maglev entry named a backend that does not serve, so that the hash was hashed again.";
+    TIME_EXCEEDED: Counter "thread_time_exceeded_packets_total" ["thread"]
+        "Packets without a hop left that this thread turned into a time-exceeded message to their sender.";
+    TOO_BIG_TOLD: Counter "thread_too_big_told_packets_total" ["thread"]
+        "Packets over the way's MTU that this thread turned into a message to their sender that says which size fits.";
+    CUT: Counter "thread_cut_packets_total" ["thread"]
+        "Packets over the way's MTU that this thread cut to pieces.";
     BATCH: Histogram "batch_packets" []
         "Batches that were not empty, over all threads, by the packets in them.";
 
@@ -186,13 +195,31 @@ catalogue! {
     FLOW_UNTRACKED: Counter "flow_table_untracked_total" ["thread"]
         "Flows that found no room in their buckets and were forwarded by Maglev alone.";
 
+    // Fragment tables.
+    FRAGMENT_DATAGRAMS: Gauge "fragment_table_datagrams" ["thread"]
+        "Fragmented datagrams whose way this thread knows, expired ones that nobody looked at included.";
+    FRAGMENT_HELD: Gauge "fragment_table_held_packets" ["thread"]
+        "Fragments that this thread holds until the first one of their datagram comes.";
+    FRAGMENT_RECORDED: Counter "fragment_table_recorded_total" ["thread"]
+        "First fragments whose decision was recorded in this thread's fragment table.";
+    FRAGMENT_DUPLICATES: Counter "fragment_table_duplicates_total" ["thread"]
+        "First fragments that came to this thread once more.";
+    FRAGMENT_FOLLOWED: Counter "fragment_table_followed_packets_total" ["thread"]
+        "Later fragments that found the decision of their datagram as they came.";
+    FRAGMENT_WAITED: Counter "fragment_table_waited_packets_total" ["thread"]
+        "Later fragments that came before the first one of their datagram and were held.";
+    FRAGMENT_RELEASED: Counter "fragment_table_released_packets_total" ["thread"]
+        "Held fragments that went on because the first one of their datagram came.";
+    FRAGMENT_EVICTED: Counter "fragment_table_evicted_total" ["thread"]
+        "Datagrams with a decision that gave way to a newer one before their time.";
+
     // Configuration.
     GENERATION: Gauge "generation" []
         "Number of the configuration in force, counted from the start of the process; it moves at every reload that \
          changes something, and at every other change of the published snapshot.";
     CONFIG: Gauge "config_info" ["boot_id", "digest"]
         "Always 1: the labels are this start of the process and the first 12 hexadecimal digits of the configuration's \
-         SHA-256, which must agree on all machines of a cluster.";
+         SHA-256 (its files, hash key and CAs), which must agree on all machines of a cluster.";
     RELOAD_OK: Gauge "last_reload_success" []
         "1 when the last reload was taken, 0 when it was refused, and no series before the first.";
     RELOAD_SECONDS: Gauge "last_reload_duration_seconds" []

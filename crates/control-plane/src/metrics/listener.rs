@@ -3,27 +3,32 @@
 //! In: addresses of `admin.metrics`; what the run loop says of its readiness, and its answers to scrapes.
 //! Out: a [`Router`] for these routes, and [`serve`], which bounds what strangers can take: connections, time, header bytes.
 //! Not here: anything that changes the balancer.
-//! Invariant: at most [`MAX_CONNECTIONS`] connections, and none lives longer than [`CONNECTION_LIFE`].
+//! When all are taken, whoever is in the middle of a request gives way (`admin::room`): who stops there delays nobody.
+//! Invariant: at most [`MAX_CONNECTIONS`] connections and one that waits for room, and none lives longer than
+//! [`CONNECTION_LIFE`].
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{MetricsInput, render};
+use crate::admin::paced::Paced;
+use crate::admin::room::{Progress, Room};
+use crate::admin::server::spawn;
 use crate::admin::{Answer, Command};
 
 /// What the run loop says of itself. The default is a balancer that has only begun.
@@ -86,12 +91,12 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves `router` to every connection of `listener`, until dropped.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let room = Room::new(MAX_CONNECTIONS);
     loop {
-        // Before the accept: who finds no room waits in the kernel, and costs no descriptor.
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { std::future::pending().await };
         match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(answer(stream, router.clone(), permit))),
+            Ok((stream, _)) => {
+                spawn(room.enter().await, |progress| answer(stream, router.clone(), progress));
+            }
             Err(error) => {
                 // The client has gone, or descriptors are short: neither ends the listener.
                 tracing::debug!(%error, "metrics: a connection was not accepted");
@@ -101,7 +106,9 @@ pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
     }
 }
 
-async fn answer(stream: TcpStream, router: Router, permit: OwnedSemaphorePermit) {
+async fn answer(stream: TcpStream, router: Router, progress: Progress) {
+    let stream = Paced::new(stream, CONNECTION_LIFE, progress.clone());
+    let router = router.layer(from_fn_with_state(progress, follow));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIME)
@@ -110,7 +117,14 @@ async fn answer(stream: TcpStream, router: Router, permit: OwnedSemaphorePermit)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // A client that goes in the middle of something is its own affair.
     let _ = tokio::time::timeout(CONNECTION_LIFE, connection).await;
-    drop(permit);
+}
+
+/// Here a request is whole with its head: no route reads a body.
+async fn follow(State(progress): State<Progress>, request: Request, next: Next) -> Response {
+    progress.has_asked();
+    let response = next.run(request).await;
+    progress.has_answer();
+    response
 }
 
 async fn metrics(State(sources): State<Sources>) -> Response {
@@ -150,7 +164,7 @@ fn refuse(reasons: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, reasons.to_owned()).into_response()
 }
 
-/// More wait in the kernel's queue.
+/// For one more, the oldest that has not sent a whole request is ended; when there is none, more wait in the kernel's queue.
 pub const MAX_CONNECTIONS: usize = 32;
 /// From the accept to the last byte; the connection is closed after one answer.
 pub const CONNECTION_LIFE: Duration = Duration::from_secs(10);

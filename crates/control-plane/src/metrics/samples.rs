@@ -12,7 +12,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as 
 use super::catalogue::{self as the, Kind, Metric};
 use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_VIPS, MetricsInput, OTHER, VipBackends};
 use crate::admin::view::CheckState;
-use crate::figures::{ThreadFigures, TrafficFigures};
+use crate::figures::{FlowFigures, FragmentFigures, ThreadFigures, TrafficFigures};
 
 /// Samples of one moment, as a collector.
 pub(super) struct Samples {
@@ -99,6 +99,7 @@ impl Samples {
             self.push(&the::HEALTH_CHECKS, &[name], count as u64);
         }
         self.push(&the::OWN_FAULT, &[], input.own_fault.into());
+        self.push(&the::HEALTH_UNABLE, &[], input.checks_unable);
         self.push(&the::READY, &[], input.ready.into());
         self.push(&the::FORWARDER_HEALTHY, &[], input.forwarder_healthy.into());
     }
@@ -122,7 +123,7 @@ impl Samples {
     }
 
     fn thread(&mut self, number: &str, thread: &ThreadFigures) {
-        let (flows, socket) = (&thread.flows, &thread.socket);
+        let socket = &thread.socket;
         let rows = [
             (&the::SOCKET_RX_DROPPED, socket.rx_dropped),
             (&the::SOCKET_RX_FULL, socket.rx_ring_full),
@@ -144,6 +145,19 @@ impl Samples {
             (&the::HEAD_ROOM, thread.head_room_mismatch),
             (&the::RESELECTED, thread.reselected),
             (&the::REHASHED, thread.rehashed),
+            (&the::TIME_EXCEEDED, thread.time_exceeded),
+            (&the::TOO_BIG_TOLD, thread.too_big_told),
+            (&the::CUT, thread.cut),
+        ];
+        for (metric, value) in rows {
+            self.push(metric, &[number], value);
+        }
+        self.put(&the::THREAD_BUSY, &[number], thread.busy_nanos as f64 / 1e9);
+        self.tables(number, &thread.flows, &thread.fragments);
+    }
+
+    fn tables(&mut self, number: &str, flows: &FlowFigures, fragments: &FragmentFigures) {
+        let rows = [
             (&the::FLOW_ENTRIES, flows.entries),
             (&the::FLOW_CAPACITY, flows.capacity),
             (&the::FLOW_INSERTS, flows.inserts),
@@ -151,13 +165,20 @@ impl Samples {
             (&the::FLOW_EXPIRED, flows.expired),
             (&the::FLOW_EVICTED, flows.evicted),
             (&the::FLOW_UNTRACKED, flows.untracked),
+            (&the::FRAGMENT_DATAGRAMS, fragments.datagrams),
+            (&the::FRAGMENT_HELD, fragments.held),
+            (&the::FRAGMENT_RECORDED, fragments.recorded),
+            (&the::FRAGMENT_DUPLICATES, fragments.duplicates),
+            (&the::FRAGMENT_FOLLOWED, fragments.followed),
+            (&the::FRAGMENT_WAITED, fragments.waited),
+            (&the::FRAGMENT_RELEASED, fragments.released),
+            (&the::FRAGMENT_EVICTED, fragments.evicted),
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);
         }
         self.push(&the::FLOW_LOOKUPS, &[number, "hit"], flows.hits);
         self.push(&the::FLOW_LOOKUPS, &[number, "miss"], flows.misses);
-        self.put(&the::THREAD_BUSY, &[number], thread.busy_nanos as f64 / 1e9);
     }
 
     /// Index n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1, so that 2ⁿ⁺¹ - 1 is the bucket's bound.

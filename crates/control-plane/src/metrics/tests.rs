@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use super::catalogue::{self, Kind};
 use super::*;
-use crate::figures::{FlowFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures};
+use crate::figures::{
+    FlowFigures, FragmentFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
+};
 
 /// A value of a series in the text: the reader knows nothing of the writer.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -33,6 +35,9 @@ fn thread() -> ThreadFigures {
         head_room_mismatch: 10,
         reselected: 11,
         rehashed: 12,
+        time_exceeded: 60,
+        too_big_told: 61,
+        cut: 62,
         drops: BTreeMap::from([("ttl".into(), 13), ("no_vip".into(), 0)]),
         flows: FlowFigures {
             entries: 14,
@@ -44,6 +49,16 @@ fn thread() -> ThreadFigures {
             expired: 20,
             evicted: 21,
             untracked: 22,
+        },
+        fragments: FragmentFigures {
+            datagrams: 63,
+            held: 64,
+            recorded: 65,
+            duplicates: 66,
+            followed: 67,
+            waited: 68,
+            released: 69,
+            evicted: 70,
         },
         socket: SocketFigures {
             rx_dropped: 23,
@@ -100,6 +115,7 @@ pub(super) fn full_input() -> MetricsInput {
         ready: true,
         forwarder_healthy: true,
         own_fault: false,
+        checks_unable: 2,
         build: Build { version: "1.2.3", commit: "abc" },
     }
 }
@@ -120,6 +136,7 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"health_checks{state="down"}"#, 1.0),
     (r#"health_checks{state="unknown"}"#, 1.0),
     ("own_fault", 0.0),
+    ("health_unable", 2.0),
     ("ready", 1.0),
     ("forwarder_healthy", 1.0),
     (r#"dropped_packets_total{reason="ttl"}"#, 13.0),
@@ -153,6 +170,9 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"thread_head_room_mismatch_packets_total{thread="0"}"#, 10.0),
     (r#"thread_reselected_flows_total{thread="0"}"#, 11.0),
     (r#"thread_rehashed_packets_total{thread="0"}"#, 12.0),
+    (r#"thread_time_exceeded_packets_total{thread="0"}"#, 60.0),
+    (r#"thread_too_big_told_packets_total{thread="0"}"#, 61.0),
+    (r#"thread_cut_packets_total{thread="0"}"#, 62.0),
     (r#"thread_busy_seconds_total{thread="0"}"#, 1.5),
     (r#"batch_packets_bucket{le="1"}"#, 5.0),
     (r#"batch_packets_bucket{le="3"}"#, 9.0),
@@ -169,6 +189,14 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"flow_table_expired_total{thread="0"}"#, 20.0),
     (r#"flow_table_evicted_total{thread="0"}"#, 21.0),
     (r#"flow_table_untracked_total{thread="0"}"#, 22.0),
+    (r#"fragment_table_datagrams{thread="0"}"#, 63.0),
+    (r#"fragment_table_held_packets{thread="0"}"#, 64.0),
+    (r#"fragment_table_recorded_total{thread="0"}"#, 65.0),
+    (r#"fragment_table_duplicates_total{thread="0"}"#, 66.0),
+    (r#"fragment_table_followed_packets_total{thread="0"}"#, 67.0),
+    (r#"fragment_table_waited_packets_total{thread="0"}"#, 68.0),
+    (r#"fragment_table_released_packets_total{thread="0"}"#, 69.0),
+    (r#"fragment_table_evicted_total{thread="0"}"#, 70.0),
     ("generation", 31.0),
     (r#"config_info{boot_id="0f",digest="0123456789ab"}"#, 1.0),
     ("last_reload_success", 1.0),

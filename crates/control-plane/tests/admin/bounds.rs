@@ -105,6 +105,7 @@ async fn read_to_end(stream: &mut UnixStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+const LOOK: Duration = Duration::from_millis(20);
 const GOOD: &[u8] = b"GET /v1/status HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n";
 
 #[tokio::test]
@@ -177,14 +178,118 @@ async fn a_client_that_does_not_read_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_no_room_waits_until_another_is_cut_off() {
-    let limits = Limits { connections: 2, ..Limits::default() };
-    let open = Open::new(limits);
-    let silent = (open.connect().await, open.connect().await);
+async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
+    let open = Open::new(Limits::default());
+    for half in [
+        "",
+        "GET /v1/status HTTP/1.1\r\nHost: l",
+        "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nContent-Length: 10\r\n\r\nhal",
+        // Idle after an answer.
+        "GET /v1/status HTTP/1.1\r\nHost: lb\r\n\r\n",
+    ] {
+        let mut stopped = Vec::new();
+        for _ in 0..100 {
+            let mut stream = open.connect().await;
+            // It may be told to go already.
+            let _ = stream.write_all(half.as_bytes()).await;
+            stopped.push(stream);
+        }
+        let start = Instant::now();
+        assert!(open.serves().await, "{half:?}");
+        assert!(start.elapsed() < Duration::from_millis(250), "{half:?} {:?}", start.elapsed());
+    }
+    open.every_connection_has_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_who_do_not_read_delay_others_by_a_second() {
+    let open = Open::new(Limits::default());
+    let requests = b"GET /openapi.json HTTP/1.1\r\nHost: lb\r\n\r\n".repeat(100);
+    let mut stopped = Vec::new();
+    for _ in 0..100 {
+        let mut stream = open.connect().await;
+        // It has no room in the kernel once the door is full.
+        let _ = timeout(Duration::from_millis(1), stream.write_all(&requests)).await;
+        stopped.push(stream);
+    }
     let start = Instant::now();
     assert!(open.serves().await);
-    assert!(start.elapsed() >= limits.head, "{:?}", start.elapsed());
-    drop(silent);
+    assert!(start.elapsed() < Duration::from_millis(2_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_being_answered_is_never_displaced() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let folder = Folder::new();
+    let (orders, mut commands) = mpsc::channel(16);
+    let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
+    let router = router(orders, Rules { put: true }, Router::new());
+    let _server = tokio::spawn(file.keep(listener, router, limits));
+    let ask = async |path: PathBuf| {
+        let mut stream = UnixStream::connect(path).await.unwrap();
+        stream.write_all(GOOD).await.unwrap();
+        read_to_end(&mut stream).await
+    };
+    let clients: Vec<_> = (0..6).map(|_| tokio::spawn(ask(folder.0.join("admin.sock")))).collect();
+    sleep(Duration::from_secs(1)).await;
+    let mut waiting = Vec::new();
+    while let Ok(command) = commands.try_recv() {
+        waiting.push(command);
+    }
+    assert_eq!(waiting.len(), 4, "two have found no room, and nobody has left");
+    for _ in 0..6 {
+        let command = match waiting.pop() {
+            Some(command) => command,
+            None => commands.recv().await.unwrap(),
+        };
+        let Command::Status(answer) = command else { panic!("{command:?}") };
+        answer.send(Default::default()).unwrap();
+    }
+    for client in clients {
+        let answer = client.await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn the_file_is_made_again_when_somebody_takes_it_away_and_a_strangers_stays() {
+    let folder = Folder::new();
+    let path = folder.0.join("admin.sock");
+    let (commands, _) = mock::start();
+    let router = router(commands, Rules { put: true }, Router::new());
+    let (file, listener) = listen(&path, 0o640, None).unwrap();
+    let server = tokio::spawn(file.keep(listener, router, Limits::default()));
+    let serves = async || {
+        let Ok(mut stream) = UnixStream::connect(&path).await else { return false };
+        let written = stream.write_all(GOOD).await;
+        written.is_ok() && read_to_end(&mut stream).await.starts_with("HTTP/1.1 200")
+    };
+    let serves_soon = async || {
+        timeout(Duration::from_secs(5), async {
+            while !serves().await {
+                sleep(LOOK).await
+            }
+        })
+        .await
+        .is_ok()
+    };
+    assert!(serves().await);
+    fs::remove_file(&path).unwrap();
+    assert!(serves_soon().await, "it was taken away");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+    fs::rename(&path, folder.0.join("elsewhere")).unwrap();
+    fs::write(&path, "a file").unwrap();
+    sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a file", "another's is not replaced");
+    fs::remove_file(&path).unwrap();
+    assert!(serves_soon().await, "its place is free again");
+    // What another process made since stays when this one goes.
+    fs::remove_file(&path).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    server.abort();
+    drop(file);
+    assert!(path.exists());
+    drop(other);
 }
 
 #[tokio::test(start_paused = true)]

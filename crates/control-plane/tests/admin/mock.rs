@@ -100,6 +100,7 @@ pub(crate) fn status() -> Status {
         }),
         own_fault: Some("4 backends in 2 pools failed within 2 s, and none passed".into()),
         needs_restart: vec!["io.batch: 64 -> 32".into()],
+        checks_unable: 1,
         warnings: vec!["MTU of eth0 is 1500".into()],
     }
 }

@@ -27,7 +27,7 @@ fn a_prefix_is_taken_less_the_machines_own_addresses_and_what_keeps_the_link_wor
     let filter = Filter::new(
         [(ip("198.51.100.9"), 44)],
         [
-            (prefix("198.51.100.0", 24), 24),
+            (prefix("198.51.100.0", 25), 24),
             (prefix("198.51.100.64", 26), 20),
             (prefix("2001:db8:e::", 48), 40),
         ],
@@ -41,12 +41,12 @@ fn a_prefix_is_taken_less_the_machines_own_addresses_and_what_keeps_the_link_wor
     let discovery = SteerCounts { neighbour_discovery: 1, ..SteerCounts::default() };
     let rows = [
         (to("198.51.100.0", 17, &udp), Some(24), redirected),
-        (to("198.51.100.255", 17, &udp), Some(24), redirected),
+        (to("198.51.100.63", 17, &udp), Some(24), redirected),
         (to("198.51.100.64", 17, &udp), Some(20), redirected),
         (to("198.51.100.9", 17, &udp), Some(44), redirected),
         (to("198.51.100.1", 17, &udp), None, passed),
-        (to("198.51.101.0", 17, &udp), None, passed),
-        (to("198.51.99.255", 17, &udp), None, passed),
+        (to("198.51.100.128", 17, &udp), None, passed),
+        (to("198.51.100.255", 17, &udp), None, passed),
         (to("192.0.2.1", 17, &udp), None, passed),
         (to("2001:db8:e::", 17, &udp), Some(40), redirected),
         (to("2001:db8:e:ffff:ffff:ffff:ffff:ffff", 17, &udp), Some(40), redirected),
@@ -188,11 +188,10 @@ fn a_full_filter_is_exchanged_for_another_in_one_call() {
             let [high, low] = n.to_be_bytes();
             (IpAddr::from([198, 18 + third, high, low]), 24)
         });
-        let prefixes = (0..64).map(move |n| (Prefix::new([10 + third, n, 0, 0].into(), 16).unwrap(), 24));
-        let own = (0..1_024_u16).map(move |n| {
-            let [high, low] = n.to_be_bytes();
-            IpAddr::from([10 + third, 0, high, low])
-        });
+        let address =
+            move |net: u16, host: u16| IpAddr::from([0x2001, 0xdb8, third.into(), net, 0, 0, 0, host]);
+        let prefixes = (0..64).map(move |n| (Prefix::new(address(n, 0), 64).unwrap(), 24));
+        let own = (0..1_024).map(move |n| address(0, n));
         Filter::new(vips, prefixes, own)
     };
     let all = 1_000 + 64 + 1_024;

@@ -9,6 +9,7 @@
 use fragment_table::{Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
+use super::opened::Reach;
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
@@ -94,7 +95,7 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
         parsed: Parsed,
-        flow: &Flow,
+        (flow, reach): (&Flow, Reach),
     ) -> Option<Verdict> {
         if !snapshot.vips.contains(&flow.destination) {
             return Some(Verdict::Drop(DropReason::NoVip));
@@ -107,9 +108,17 @@ impl Core {
         }
         let addresses = parsed.addresses(packet.frame());
         let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
+        if reach == Reach::Anywhere
+            && packet.origin() == Origin::Wire
+            && let Some(slot) = snapshot.peer(three)
+        {
+            self.enter_redirect(place, parsed, slot, three);
+            return None;
+        }
         let gatherer = self.thread_of(three);
         if gatherer != self.config.thread && packet.origin() == Origin::Wire {
-            return Some(Verdict::ToThread(gatherer, Errand::Fragment { redirected: false }));
+            let redirected = reach == Reach::Here;
+            return Some(Verdict::ToThread(gatherer, Errand::Fragment { redirected }));
         }
         if matches!(parsed.fragment, Fragment::Later { .. }) {
             let work = Work { parsed, road: Road::LaterPiece, ..NO_WORK };
@@ -125,6 +134,14 @@ impl Core {
             return Some(Verdict::Drop(decided.err().unwrap_or(reason)));
         }
         None
+    }
+
+    /// To the machine whose turn it is by the three-tuple (paper §4.3).
+    fn enter_redirect(&mut self, place: usize, parsed: Parsed, slot: SlotId, hash: u64) {
+        self.counters.redirected.add(1);
+        if let Some(at) = self.work.get_mut(place) {
+            *at = Work { parsed, slot, hash, road: Road::Redirect, ..NO_WORK };
+        }
     }
 
     /// A piece whose ports do not matter: one of the VIP's services takes all of its protocol, hashed by addresses.

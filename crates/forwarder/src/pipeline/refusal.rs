@@ -10,7 +10,7 @@ use packet::{
     write_icmp_error,
 };
 
-use super::{Core, Work};
+use super::{Core, Road, Work};
 use crate::rewrite::{NO_LIMIT, Order, rewrite};
 use crate::snapshot::{Slot, Snapshot, TooBig};
 use crate::{DropReason, HoldSlot, Now, Outlet, Packet, Piece, Verdict};
@@ -130,6 +130,7 @@ impl Core {
             hash: work.hash,
             identification,
             limit: NO_LIMIT,
+            lower_ttl: work.road != Road::Redirect,
         };
         if let Err(reason) = rewrite(packet, &order) {
             return Verdict::Drop(reason);
@@ -197,6 +198,7 @@ impl Core {
             hash: work.hash,
             identification,
             limit: slot.mtu.into(),
+            lower_ttl: work.road != Road::Redirect,
         };
         rewrite(&mut inner, &order).ok()?;
         Some(inner.end())

@@ -166,7 +166,7 @@ fn masked<const LOW: bool>(bits: u128, length: u8) -> u128 {
 /// Both halves of the bits meet in one product. Not keyed: only what the configuration has is entered.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted, one at a time")]
-fn hash(space: u32, bits: u128, length: u8) -> usize {
+pub(super) fn hash(space: u32, bits: u128, length: u8) -> usize {
     let tag = (u64::from(space) << 8) | u64::from(length);
     let front = (bits >> 64) as u64 ^ 0x9e37_79b9_7f4a_7c15 ^ tag.rotate_left(40);
     let back = bits as u64 ^ 0xd1b5_4a32_d192_ed03;

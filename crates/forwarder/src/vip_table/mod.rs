@@ -11,14 +11,17 @@
 
 mod longest;
 mod ports;
+mod recent;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::longest::{Entry, Longest};
 use self::ports::{Interval, disjoint, search};
+pub(crate) use self::recent::Recent;
 use crate::prefix::{bits_of, low};
 use crate::{Prefix, Suffix};
 
@@ -68,6 +71,8 @@ struct Groups {
     prefixes: Longest<false>,
     suffixes: Longest<true>,
     blocks: Box<[Block]>,
+    /// No other table of this process has it; above 0.
+    stamp: u64,
 }
 
 impl VipTable {
@@ -102,7 +107,9 @@ impl VipTable {
             .collect();
         let groups = (!prefixes.is_empty() && !suffixes.is_empty()).then(|| {
             let prefixes = Longest::build(2, prefixes);
-            Box::new(Groups { prefixes, suffixes: Longest::build(spaces, suffixes), blocks: blocks.into() })
+            let (suffixes, stamp) =
+                (Longest::build(spaces, suffixes), STAMPS.fetch_add(1, Ordering::Relaxed));
+            Box::new(Groups { prefixes, suffixes, blocks: blocks.into(), stamp })
         });
         let places = places(&addresses);
         Ok(Self { places, addresses: addresses.into(), intervals: intervals.into(), groups })
@@ -111,7 +118,30 @@ impl VipTable {
     /// The service that an address, protocol and port belong to.
     #[inline]
     pub(crate) fn find(&self, address: &[u8; 16], protocol: u8, port: u16) -> Option<u32> {
-        let block = self.block(address)?;
+        self.in_block(self.block(address)?, protocol, port)
+    }
+
+    /// As [`Self::find`], for a packet thread that keeps what it found in groups.
+    #[inline]
+    pub(crate) fn find_recent(
+        &self,
+        recent: &mut Recent,
+        address: &[u8; 16],
+        protocol: u8,
+        port: u16,
+    ) -> Option<u32> {
+        let block = match self.address(address) {
+            Some(found) => found.block,
+            None => {
+                let groups = self.groups.as_ref()?;
+                recent.or_find(groups.stamp, address, || groups.block(address))?
+            }
+        };
+        self.in_block(block, protocol, port)
+    }
+
+    #[inline]
+    fn in_block(&self, block: Block, protocol: u8, port: u16) -> Option<u32> {
         let intervals = self.intervals.get(block.start as usize..)?.get(..block.len as usize)?;
         search(intervals, protocol, port)
     }
@@ -214,5 +244,6 @@ fn index(n: usize) -> u32 {
 
 const EMPTY: u32 = u32::MAX;
 
+static STAMPS: AtomicU64 = AtomicU64::new(1);
 /// What stands in front of a mapped IPv4 address.
 const MAPPED: u128 = 0xffff;

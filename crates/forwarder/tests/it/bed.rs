@@ -100,6 +100,8 @@ pub(crate) fn parts(slots: Vec<Slot>, weights: &[u32]) -> Parts {
         slots,
         next_hop: NextHopMode::Resolve,
         own: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+        tunnels: Vec::new(),
+        peers: None,
     }
 }
 

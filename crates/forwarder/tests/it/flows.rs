@@ -43,6 +43,49 @@ fn a_down_backends_flows_move_once_and_a_draining_ones_stay() {
 }
 
 #[test]
+fn a_syn_on_a_closing_flow_leaves_a_draining_backend_and_stays_on_a_serving_one() {
+    let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
+    let frame = |port: u16, flags: &str| tcp("198.51.100.7", 1000 + port, VIP4, 80, flags);
+    let begin = |bed: &mut Bed, port: u16| {
+        let first = bed.backend_of(&frame(port, "S")).unwrap();
+        bed.advance(1);
+        assert_eq!(bed.backend_of(&frame(port, "A")), Some(first));
+        first
+    };
+    let first: Vec<_> = (0..200).map(|port| begin(&mut bed, port)).collect();
+    let states = vec![SlotState::Draining, SlotState::Serving, SlotState::Serving];
+    bed.live.publish(bed.live.current().with_states(states).unwrap());
+    for (port, before) in (0..).zip(&first) {
+        assert_eq!(bed.backend_of(&frame(port, "S")), Some(*before), "established: a SYN moves nothing");
+        for flags in ["FA", "A", "RA", "SA"] {
+            assert_eq!(bed.backend_of(&frame(port, flags)), Some(*before), "{flags}");
+        }
+        let after = bed.backend_of(&frame(port, "S")).unwrap();
+        assert!(if *before == 1 { after != 1 } else { after == *before }, "{before} {after}");
+        for flags in ["S", "A", "FA", "S"] {
+            assert_eq!(bed.backend_of(&frame(port, flags)), Some(after), "{flags}: it is known there");
+        }
+    }
+    let moved = first.iter().filter(|backend| **backend == 1).count();
+    assert!(moved > 0);
+    assert_eq!(bed.counters.reselected.read(), moved as u64);
+}
+
+#[test]
+fn a_new_connection_with_an_old_5_tuple_gets_no_draining_backend_when_no_other_serves() {
+    let mut bed = Bed::new(parts(gre_slots(1), &[1]));
+    let frame = |flags: &str| tcp("198.51.100.7", 1000, VIP4, 80, flags);
+    assert_eq!(bed.backend_of(&frame("S")), Some(1));
+    assert_eq!(bed.backend_of(&frame("FA")), Some(1));
+    bed.live.publish(bed.live.current().with_states(vec![SlotState::Draining]).unwrap());
+    for _ in 0..3 {
+        assert_eq!(bed.backend_of(&frame("S")), None, "its repetitions too");
+    }
+    bed.live.publish(bed.live.current().with_states(vec![SlotState::Serving]).unwrap());
+    assert_eq!(bed.backend_of(&frame("S")), Some(1));
+}
+
+#[test]
 fn a_service_that_left_a_slot_behind_reselects_its_flows_there_and_others_stay() {
     let slots = gre_slots(3);
     let mut bed = Bed::new(parts(slots, &[1, 1, 1]));

@@ -15,3 +15,4 @@ mod pieces;
 mod publish;
 mod random;
 mod requests;
+mod tunnels;

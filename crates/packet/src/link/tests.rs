@@ -66,3 +66,40 @@ proptest! {
         prop_assert_eq!(&buf[link_len..], &old[link_len..]);
     }
 }
+
+fn tags() -> impl Strategy<Value = Tags> {
+    let tag = (any::<bool>(), 0..=4094u16, 0..=7u8).prop_map(|(service, id, priority)| {
+        if service { Tag::service(id, priority) } else { Tag::customer(id, priority) }.unwrap()
+    });
+    proptest::collection::vec(tag, 0..=2)
+        .prop_map(|tags| tags.into_iter().rev().fold(Tags::NONE, |tags, tag| tags.push(tag).unwrap()))
+}
+
+proptest! {
+    #[test]
+    fn a_link_header_with_other_tags_ends_where_it_should(tags in tags(), end in 0..70usize, len in 0..80usize) {
+        let mut buf = vec![0xee; len];
+        let start = write_link(&mut buf, end, DST, SRC, &tags, 0x0800);
+        if end < tags.link_len() || end > len {
+            prop_assert_eq!(start, None);
+            prop_assert_eq!(buf, vec![0xee; len]);
+            return Ok(());
+        }
+        let start = start.unwrap();
+        prop_assert_eq!(start, end - tags.link_len());
+        prop_assert!(buf[..start].iter().chain(&buf[end..]).all(|&byte| byte == 0xee));
+        let link = etherparse::Ethernet2Slice::from_slice_without_fcs(&buf[start..end]).unwrap();
+        prop_assert_eq!((link.destination(), link.source()), (DST.0, SRC.0));
+        let mut kind = u16::from(link.ether_type());
+        let mut rest = &buf[start + 14..end];
+        for tag in tags.outer().into_iter().chain(tags.inner()) {
+            prop_assert_eq!(kind, if tag.is_service() { 0x88a8 } else { 0x8100 });
+            let seen = etherparse::SingleVlanSlice::from_slice(rest).unwrap();
+            prop_assert_eq!(seen.vlan_identifier().value(), tag.id());
+            prop_assert_eq!(seen.priority_code_point().value(), tag.priority());
+            (kind, rest) = (u16::from(seen.ether_type()), &rest[4..]);
+        }
+        prop_assert_eq!((kind, rest.len()), (0x0800, 0));
+        prop_assert_eq!(Tags::read(&buf[start..end], u16::try_from(end - start).unwrap()), Some(tags));
+    }
+}

@@ -127,7 +127,7 @@ fn link_mtu(facts: &Facts) -> Vec<Finding> {
             "{link} carries packets of {mtu} bytes, and {} needs {needed}: {CLIENT_MTU} of a client and the outer header",
             named(&ways)
         );
-        Finding::warning("mtu-link", what, "clients' full-size packets are dropped as too_big")
+        Finding::warning("mtu-link", what, FULL_SIZE)
             .command(format!("ip link set dev {link} mtu {needed}"))
             .hint("have backends announce a smaller MSS")
     };
@@ -166,7 +166,7 @@ fn learned_mtu(facts: &Facts) -> Vec<Finding> {
             "the kernel's route to {} takes packets of {mtu} bytes, less than its link",
             named(&ways)
         );
-        Finding::warning("mtu-route", what, "clients' full-size packets are dropped as too_big")
+        Finding::warning("mtu-route", what, FULL_SIZE)
             .command(format!("ip {}route flush cache", if ipv4 { "" } else { "-6 " }))
             .hint(format!("that forgets what was learned of the path; a route's own mtu is shown by: ip route get {first}"))
     };
@@ -217,3 +217,5 @@ fn named(ways: &[&Way]) -> String {
         count => format!("{first} and {} more", count - 1),
     }
 }
+
+const FULL_SIZE: &str = "clients are told to send smaller packets, or theirs are cut, which costs time";

@@ -260,7 +260,11 @@ impl Balancer {
             last_reload: self.reloads.last.clone(),
             own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
             needs_restart: self.running.pending(config, self.controller.machine()),
-            warnings: self.warnings.iter().chain(&self.tunnel_fault).cloned().collect(),
+            checks_unable: self.unable.len(),
+            warnings: {
+                let unable = self.unable.warning(Instant::now());
+                self.warnings.iter().chain(&self.tunnel_fault).cloned().chain(unable).collect()
+            },
         }
     }
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use datapath::steer::Filter;
-use forwarder::Snapshot;
+use datapath::steer::{Ends, Filter};
+use forwarder::{Prefix, Snapshot};
 
 use super::Balancer;
 use crate::doctor;
@@ -24,7 +24,24 @@ impl Balancer {
     pub(super) fn open_filter(&mut self) -> anyhow::Result<()> {
         let filter = filter(&self.live.current(), &self.own);
         self.plane.steer().set_filter(&filter)?;
+        let ends = self.ends();
+        self.plane.steer().set_ends(&ends)?;
         Ok(())
+    }
+
+    /// Where tunnels end and outer packets come from: addresses of the file, and prefixes of outer sources.
+    fn ends(&self) -> Ends {
+        let (config, snapshot) = (self.controller.config(), self.live.current());
+        let whole = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
+        let own =
+            config.machine(self.controller.machine()).into_iter().flat_map(|machine| machine.addresses());
+        let members = config.pools().iter().flat_map(|pool| pool.members());
+        let prefixes = members.flat_map(|member| member.encapsulation().source_prefixes()).copied();
+        let mut addresses: Vec<Prefix> = own.filter_map(whole).chain(prefixes).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let sources = snapshot.tunnels().iter().map(|source| (source.prefix, source.carriers)).collect();
+        Ends { addresses, sources }
     }
 
     /// Addresses come and go; only prefixes could cover them.

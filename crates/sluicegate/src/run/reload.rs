@@ -174,7 +174,8 @@ pub(super) async fn load(
     let read = move || match text {
         None => config::load(&file),
         Some(text) => {
-            config::parse(&text, &file, &|name| config::read_secret(name, &|name| std::env::var_os(name)))
+            let secrets = |name: &_| config::read_secret(name, &|name| std::env::var_os(name));
+            config::parse_confined(&text, &file, &secrets)
         }
     };
     let read = tokio::task::spawn_blocking(read).await;

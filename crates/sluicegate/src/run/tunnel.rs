@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use control_plane::config::{Config, Via};
 use control_plane::health::Dialer;
 use control_plane::health::engine::Watched;
-use control_plane::health::tunnel::{Numbers, Setup, Tunnel, TunnelError};
+use control_plane::health::tunnel::{Numbers, Setup, Tunnel, TunnelError, remove_leftovers};
 use forwarder::Live;
 
 /// Shared by the control loop, reloads and the health thread.
@@ -51,6 +51,19 @@ impl Way {
         watched
     }
 
+    /// What a killed process left is taken away: the start of one without such checks would leave it for ever.
+    pub(super) async fn clear() {
+        match remove_leftovers(DEVICE, Numbers::default()).await {
+            Ok(0) => {}
+            Ok(rules) => {
+                tracing::info!(rules, "what a killed process left of the checks' tunnel is taken away")
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what a killed process may have left of the checks' tunnel stays")
+            }
+        }
+    }
+
     /// Opens the tunnel if the configuration asks for it and it is not open.
     pub(super) async fn open(
         &self,
@@ -65,7 +78,7 @@ impl Way {
             return Ok(());
         }
         let setup = Setup {
-            tun: datapath::tun::open(DEVICE).map_err(TunnelError::Device)?,
+            tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.to_owned(),
             interface: interface.to_owned(),
             own: config.machine(machine).map(|machine| machine.addresses().to_vec()).unwrap_or_default(),

@@ -17,7 +17,7 @@ pub struct Status {
     pub boot_id: String,
     /// Number of the generation in force.
     pub generation: u64,
-    /// SHA-256 of its text, in hex.
+    /// Its digest, in hex: SHA-256 over its files, the hash key and the CAs that they name; equal on all machines of a cluster.
     pub generation_sha256: String,
     /// The file that was read at start.
     pub config_file: String,
@@ -55,6 +55,8 @@ pub struct Status {
     pub own_fault: Option<String>,
     /// What is configured and only a restart brings, such as `io.batch: 64 -> 32`: from what runs to what is configured.
     pub needs_restart: Vec<String>,
+    /// Targets of checks that this machine has not been able to ask several times in a row: their last verdicts stay.
+    pub checks_unable: usize,
     /// What an operator should know, one sentence each.
     pub warnings: Vec<String>,
 }

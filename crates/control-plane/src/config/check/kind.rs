@@ -27,6 +27,17 @@ pub enum CheckKind {
     Memcached(MemcachedCheck),
 }
 
+impl CheckKind {
+    /// How TLS treats the backend, where the check uses it.
+    pub(in crate::config) fn tls(&self) -> Option<&Tls> {
+        match self {
+            Self::Http(http) => http.tls.as_ref(),
+            Self::Grpc(grpc) => grpc.tls.as_ref(),
+            Self::Tcp(_) | Self::Dns(_) | Self::Memcached(_) => None,
+        }
+    }
+}
+
 /// `tcp = { port }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TcpCheck {

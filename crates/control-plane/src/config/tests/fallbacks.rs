@@ -111,3 +111,45 @@ proptest! {
         prop_assert_eq!(errors(&text).len(), rings.count());
     }
 }
+
+#[test]
+fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
+    let own = "backends = [{ name = \"b\", address = \"198.18.0.1\" }]";
+    let keys = "fallback = { pool = \"spare\" }\nslow_start = \"30s\"";
+    let vip = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"top\" }]\n";
+    let warnings = |top: &str| {
+        let text = [
+            vip.to_owned(),
+            format!("[pool.top]\n{top}\npools = [{{ pool = \"middle\" }}]\n"),
+            format!("[pool.middle]\n{keys}\npools = [{{ pool = \"leaf\" }}]\n"),
+            format!("[pool.leaf]\n{keys}\n{own}\n"),
+            "[pool.spare]\nbackends = [{ name = \"s\", address = \"198.18.0.9\" }]\n".to_owned(),
+            format!("[pool.lone]\n{keys}\nbackends = [{{ name = \"l\", address = \"198.18.0.8\" }}]\n"),
+        ];
+        let (_, warnings) = parsed(&with_pools(&text.concat())).unwrap();
+        warnings.iter().map(|warning| (warning.line().unwrap(), warning.to_string())).collect::<Vec<_>>()
+    };
+    let never = |line: usize, pool: &str, key: &str, field: &str| {
+        let column = if key == "fallback" { 21 } else { 14 };
+        let words = format!(
+            "etc/a.toml:{line}:{column}: warning: pool.{pool}.{field}: found a {key} of a pool that is only inside others: \
+             it never acts, allowed {key} in a pool that a VIP names, such as \"top\""
+        );
+        (line, words)
+    };
+    let found = warnings(keys);
+    let expected = [
+        never(15, "middle", "fallback", "fallback.pool"),
+        never(16, "middle", "slow_start", "slow_start"),
+        // Its slow start acts, for the backends that it lists.
+        never(19, "leaf", "fallback", "fallback.pool"),
+    ];
+    assert_eq!(found[..3], expected);
+    assert!(
+        found.len() == 4 && found[3].1.contains("pool.lone: found a pool that no VIP uses"),
+        "{found:#?}"
+    );
+    // As a fallback of a named pool it acts.
+    let found = warnings("fallback = { pool = \"middle\" }");
+    assert!(found.iter().all(|(_, words)| !words.contains("pool.middle")), "{found:#?}");
+}

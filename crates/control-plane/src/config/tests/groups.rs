@@ -79,7 +79,7 @@ fn prefixes_are_unicast_without_host_bits_and_stand_once() {
         format!("[prefix_group.g]\nprefixes = [{prefixes}]\n{more}{}", vip("v", "g", "\"0.0.0.1/4\"", "[80]"))
     };
     expect(
-        &with("\"198.51.100.1/24\", \"224.0.0.0/8\", \"127.0.0.0/8\", \"fe00::/8\", 7, \"10.0.0.0/7\"", ""),
+        &with("\"198.51.100.1/24\", \"224.0.0.0/8\", \"127.0.0.0/8\", \"fe00::/8\", 7, \"192.0.2.0/7\"", ""),
         &[
             (10, "prefix_group.g.prefixes[0]", "bits behind its length", "zero behind"),
             (10, "prefix_group.g.prefixes[1]", "the multicast address", "unicast"),

@@ -240,6 +240,37 @@ fn a_list_counts_as_a_file_of_the_configuration_once_however_often_it_is_named()
 }
 
 #[test]
+fn a_configuration_that_is_put_reads_no_list_from_outside_its_folder() {
+    let bed = Bed::new();
+    let secret = bed.0.write("secret", "198.18.0.0/15\n", 0o644);
+    fs::create_dir(bed.0.0.join("etc")).unwrap();
+    for (name, target) in [("out.txt", "../secret"), ("in.txt", "list.txt"), ("lists", "../lists")] {
+        symlink(target, bed.0.0.join("etc").join(name)).unwrap();
+    }
+    bed.0.write("etc/list.txt", "198.18.0.0/15\n", 0o644);
+    bed.list("beyond.txt", "198.18.0.0/15\n");
+    let file = bed.0.0.join("etc/a.toml");
+    let text = |name: &str| format!("{BASE}deny_files = [\"{name}\"]\n");
+    let put = |name: &str| {
+        let put = parse_confined(&text(name), &file, &|_| Ok(KEY.to_owned()));
+        put.map(|(config, _)| prefixes(config.vips()[0].guard().deny()))
+            .map_err(|problems| problems.to_string())
+    };
+    for good in ["list.txt", "./list.txt", "in.txt"] {
+        assert_eq!(put(good), Ok(vec!["198.18.0.0/15".to_owned()]), "{good}");
+    }
+    for bad in ["out.txt", "lists/beyond.txt"] {
+        let problem = put(bad).unwrap_err();
+        assert!(problem.contains("which leads out of the configuration's folder"), "{problem}");
+        assert!(!problem.contains("198.18"), "{problem}");
+        // The file itself, which only who may write it can change, names it.
+        assert!(parse(&text(bad), &file, &|_| Ok(KEY.to_owned())).is_ok(), "{bad}");
+    }
+    let above = put("../secret").unwrap_err();
+    assert!(above.contains("named without .."), "{above} {}", secret.display());
+}
+
+#[test]
 fn any_bytes_are_a_list_or_refused() {
     use proptest::prelude::*;
     let bed = Bed::new();

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
+use super::admin::CERTIFICATE as PEM;
 use super::files::Folder;
 use super::{BASE, KEY};
-use crate::config::{Config, Problems, Severity, Source, load_with};
+use crate::config::{Config, Problems, Severity, Source, load_with, parse_confined};
+use crate::controller::is_same;
 
 fn loaded(folder: &Folder) -> Result<(Config, Problems), Problems> {
     load_with(&folder.0.join("a.toml"), &|_| Ok(KEY.to_owned()))
@@ -179,24 +181,115 @@ fn depth_number_and_size_are_bounded() {
 }
 
 #[test]
-fn the_digest_of_one_file_is_that_of_its_content_and_of_several_that_of_their_digests() {
-    let alone = folder(&[("a.toml", "")]);
-    let sha256 = |path: &Path| {
-        let output = std::process::Command::new("sha256sum").arg(path).output().unwrap();
-        let hex = String::from_utf8(output.stdout).unwrap();
-        (0..32).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect::<Vec<u8>>()
+fn the_digest_follows_every_files_text_and_not_where_it_lies() {
+    let files = [("a.toml", "include = [\"b.toml\"]"), ("b.toml", "")];
+    let (one, other) = (folder(&files), folder(&files));
+    let (first, _) = loaded(&one).unwrap();
+    let second = loaded(&other).unwrap().0;
+    assert!(first == second && first.sources() != second.sources());
+    assert_eq!(first.digest(), second.digest());
+    fs::write(other.0.join("b.toml"), "#").unwrap();
+    assert_ne!(first.digest(), loaded(&other).unwrap().0.digest());
+    let output = std::process::Command::new("sha256sum").arg(one.0.join("b.toml")).output().unwrap();
+    let hex: String = first.sources()[1].digest().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(
+        String::from_utf8(output.stdout).unwrap().starts_with(&hex),
+        "a file's own is that of its content"
+    );
+}
+
+#[test]
+fn the_digest_tells_machines_with_different_keys_or_cas_apart_and_shows_nothing_of_the_key() {
+    let check = "[check.c]\nhttps = { ca_file = \"ca.pem\" }\n[check.idle]\nhttps = { ca_file = \"idle.pem\" }\n[pool.q]\nchecks = [\"c\"]\n\
+                 backends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n";
+    let folder = folder(&[
+        ("a.toml", "include = [\"b.toml\"]"),
+        ("b.toml", check),
+        ("ca.pem", PEM),
+        ("idle.pem", PEM),
+    ]);
+    let with = |key: &str| load_with(&folder.0.join("a.toml"), &|_| Ok(key.to_owned())).unwrap().0;
+    let (first, again) = (with(KEY), with(&format!(" {KEY}\n")));
+    assert_eq!(first.digest(), again.digest(), "white space is no part of the key");
+    let other = KEY.replace("0f", "0e");
+    assert_ne!(first.digest(), with(&other).digest(), "another key");
+    let secretless = crate::config::load_without_secrets(&folder.0.join("a.toml")).unwrap().0;
+    assert_ne!(first.digest(), secretless.digest(), "a digest without the key is not one of a key");
+    let zeros = with("00000000000000000000000000000000");
+    assert_ne!(zeros.digest(), secretless.digest(), "nor of the stand-in's");
+    fs::write(folder.0.join("ca.pem"), format!("another comment\n{PEM}")).unwrap();
+    assert_ne!(first.digest(), with(KEY).digest(), "another CA file");
+    assert!(first.sources() == with(KEY).sources(), "what drift is told by is the files alone");
+    let before = with(KEY);
+    fs::write(folder.0.join("idle.pem"), format!("another comment\n{PEM}")).unwrap();
+    let after = with(KEY);
+    assert!(before == after && before.digest() != after.digest(), "a CA of a check that no pool names");
+    assert!(!is_same(&before, &after), "else a reload would keep a digest that no start gives");
+}
+
+/// What a put configuration may include: `names` in the first file, and whether that is refused.
+fn put(folder: &Folder, names: &str) -> Result<(), Vec<String>> {
+    let text = format!("include = [{names}]\n{BASE}");
+    let file = folder.0.join("etc/a.toml");
+    let put = parse_confined(&text, &file, &|_| Ok(KEY.to_owned()));
+    put.map(drop).map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn a_configuration_that_is_put_includes_nothing_from_outside_its_folder() {
+    let (x, secret) = (vip("x", 2), "root:x:0:0");
+    let folder = folder(&[
+        ("etc/vips/x.toml", &format!("include = [\"../pools/q.toml\"]\n{x}")),
+        ("etc/pools/q.toml", "[pool.q]\nbackends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n"),
+        ("etc/climbs.toml", "include = [\"../secret\"]\n"),
+        ("secret", secret),
+        ("etcetera/y.toml", &vip("y", 3)),
+    ]);
+    symlink("../secret", folder.0.join("etc/link.toml")).unwrap();
+    symlink("pools/q.toml", folder.0.join("etc/inside.toml")).unwrap();
+    let outside = folder.0.join("secret").display().to_string();
+    for good in ["\"vips/*.toml\"", "\"vips/../vips/x.toml\"", "\"./vips/x.toml\"", "\"inside.toml\""] {
+        assert_eq!(put(&folder, good), Ok(()), "{good}");
+    }
+    for bad in [
+        "../secret",
+        "../sec*",
+        "vips/../../secret",
+        "vips/.?/.?/secret",
+        ".*/secret",
+        "../no-such-file",
+        "../etcetera/y.toml",
+        "../etc/../secret",
+        "link.toml",
+        "l*.toml",
+        "climbs.toml",
+        &outside,
+        "/etc/passwd",
+    ] {
+        let problems = put(&folder, &format!("\"{bad}\"")).unwrap_err();
+        assert_eq!(problems.len(), 1, "{bad}: {problems:#?}");
+        assert!(
+            problems[0].contains("which leads out of the configuration's folder"),
+            "{bad}: {problems:#?}"
+        );
+        assert!(!problems[0].contains("root:x"), "{bad}: {problems:#?}");
+    }
+    let absent = put(&folder, "\"absent.toml\"").unwrap_err();
+    assert!(absent[0].contains("no such file"), "{absent:?}");
+    // The file itself, which only who may write it can change, includes what it likes.
+    fs::write(folder.0.join("etc/a.toml"), format!("include = [\"../etcetera/y.toml\"]\n{BASE}")).unwrap();
+    load_with(&folder.0.join("etc/a.toml"), &|_| Ok(KEY.to_owned())).unwrap();
+}
+
+#[test]
+fn a_put_for_a_file_without_a_folder_may_include_what_lies_beside_it() {
+    let secrets: crate::config::ReadSecret<'_> = &|_| Ok(KEY.to_owned());
+    let problems = |name: &str| {
+        let text = format!("include = [\"{name}\"]\n{BASE}");
+        parse_confined(&text, Path::new("a.toml"), secrets).unwrap_err().to_string()
     };
-    let (config, _) = loaded(&alone).unwrap();
-    assert_eq!(config.digest()[..], sha256(&alone.0.join("a.toml")));
-    assert_eq!(config.sources()[0].digest(), &config.digest());
-    let several = folder(&[("a.toml", "include = [\"b.toml\"]"), ("b.toml", "")]);
-    let (other, _) = loaded(&several).unwrap();
-    let digests = [sha256(&several.0.join("a.toml")), sha256(&several.0.join("b.toml"))].concat();
-    fs::write(several.0.join("digests"), digests).unwrap();
-    assert_eq!(other.digest()[..], sha256(&several.0.join("digests")));
-    assert!(config == other && config.sources() != other.sources());
-    fs::write(several.0.join("b.toml"), "#").unwrap();
-    assert_ne!(loaded(&several).unwrap().0.digest(), other.digest());
+    assert!(problems("no-such.toml").contains("no such file"));
+    assert!(problems("../Cargo.toml").contains("leads out"));
 }
 
 #[test]

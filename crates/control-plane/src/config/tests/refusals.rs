@@ -29,7 +29,27 @@ fn keys_are_checked() {
         (
             "batch = 64",
             "zzz = 64",
-            &[(8, "io.zzz", "an unknown key", "batch, flows_per_thread, frames_per_queue, ")],
+            &[(
+                8,
+                "io.zzz",
+                "an unknown key",
+                "batch, flows_per_thread, fragments, frames_per_queue, icmp, ",
+            )],
+        ),
+        (
+            "kind = \"gue\"",
+            "kind = \"gue\"\ntoo_big = \"cut\"",
+            &[(11, "encapsulation.t.too_big", "\"cut\"", "fragment-inner")],
+        ),
+        (
+            "batch = 64",
+            "frames_per_queue = 512\nfragments = { buffered = 129 }",
+            &[(9, "io.fragments.buffered", "129", "8 to 128")],
+        ),
+        (
+            "batch = 64",
+            "icmp = { replies_to_source = 1_000_001 }",
+            &[(8, "io.icmp.replies_to_source", "1000001", "0 to 1000000")],
         ),
         (
             "[io]",
@@ -38,7 +58,7 @@ fn keys_are_checked() {
                 7,
                 "oi",
                 "unknown",
-                "admin, check, cluster, encapsulation, include, io, log, machine, pool, schema, vip (did you mean \"io\"?)",
+                "admin, check, cluster, encapsulation, include, io, log, machine, pool, prefix_group, schema, vip (did you mean \"io\"?)",
             )],
         ),
         (
@@ -84,21 +104,6 @@ fn keys_of_later_versions_are_refused_by_name() {
                 "\"0777\"",
                 "four octal digits without execute bits, such as \"0660\"",
             )],
-        ),
-        (
-            "kind = \"gue\"",
-            "kind = \"gue\"\ntoo_big = \"fragment-inner\"",
-            &[(
-                11,
-                "encapsulation.t.too_big",
-                "\"fragment-inner\", which is not supported by this version",
-                "\"drop\"",
-            )],
-        ),
-        (
-            "kind = \"gue\"",
-            "kind = \"gue\"\ntoo_big = \"fragment-outer\"",
-            &[(11, "encapsulation.t.too_big", NO, "\"drop\"")],
         ),
         ("encapsulation = \"t\"", "encapsulation = \"t\"\nkv = {}", &[(13, "pool.p.kv", NO, OUT)]),
         (

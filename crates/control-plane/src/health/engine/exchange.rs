@@ -5,15 +5,16 @@
 //! Invariant: bounded by the number of targets, however slow a reader is: of a target, the latest change and the latest
 //! state wait, no more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
 use super::flights::{Ready, lock};
+use super::record::Ability;
 use super::registry::Difference;
-use super::target::{TargetReport, Watched};
+use super::target::{TargetKey, TargetReport, Watched};
 use super::{Event, Turned};
 
 /// A target as it is watched.
@@ -45,6 +46,7 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct Outbox {
     turned: BTreeMap<u32, Turned>,
+    abilities: HashMap<TargetKey, Option<String>>,
     own_fault: bool,
     /// What the reader was told last.
     told_fault: bool,
@@ -111,10 +113,19 @@ impl Exchange {
     }
 
     /// Tells the reader what turned.
-    pub(super) fn tell(&self, turned: impl Iterator<Item = (u32, Turned)>, own_fault: Option<bool>) {
+    pub(super) fn tell(
+        &self,
+        turned: impl Iterator<Item = (u32, Turned)>,
+        own_fault: Option<bool>,
+        abilities: impl Iterator<Item = (TargetKey, Ability)>,
+    ) {
         let mut outbox = lock(&self.outbox);
         outbox.turned.extend(turned);
         outbox.own_fault = own_fault.unwrap_or(outbox.own_fault);
+        outbox.abilities.extend(abilities.map(|(key, ability)| match ability {
+            Ability::Lost(why) => (key, Some(why)),
+            Ability::Back => (key, None),
+        }));
         drop(outbox);
         self.news.notify_one();
     }
@@ -143,6 +154,9 @@ impl Exchange {
         if !outbox.turned.is_empty() {
             let turned = std::mem::take(&mut outbox.turned);
             return Ok(Some(Event::Changed(turned.into_values().collect())));
+        }
+        if !outbox.abilities.is_empty() {
+            return Ok(Some(Event::Unable(std::mem::take(&mut outbox.abilities).into_iter().collect())));
         }
         if outbox.closed { Err(Closed) } else { Ok(None) }
     }

@@ -1,6 +1,6 @@
 //! What is remembered of one target's attempts, for display.
 //!
-//! In: results. Out: the report of a target.
+//! In: results. Out: the report of a target; the word that this machine has lost the ability to ask it, or has it again.
 //! Not here: verdicts, which rest on nothing of this.
 //! Invariant: of fixed size, but for the text of one failure.
 
@@ -21,6 +21,17 @@ pub(super) struct Record {
     history: u16,
     latency: Duration,
     failure: Option<Failure>,
+    /// Attempts in a row that this machine could not make.
+    local: u32,
+}
+
+/// What changed in this machine's ability to ask a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ability {
+    /// [`LOST_AFTER`] attempts in a row failed here, the last for this reason.
+    Lost(String),
+    /// The target was asked again.
+    Back,
 }
 
 impl Record {
@@ -33,6 +44,7 @@ impl Record {
             history: 0,
             latency: Duration::ZERO,
             failure: None,
+            local: 0,
         }
     }
 
@@ -41,14 +53,27 @@ impl Record {
         self.attempts
     }
 
+    /// This machine has not been able to ask for some time, and it was told so.
+    pub(super) fn is_lost(&self) -> bool {
+        self.local >= LOST_AFTER
+    }
+
     /// Takes note of a result.
-    pub(super) fn note(&mut self, result: Result<(), Failure>, latency: Duration) {
+    pub(super) fn note(&mut self, result: Result<(), Failure>, latency: Duration) -> Option<Ability> {
         self.attempts += 1;
         self.latency = latency;
         self.history = self.history << 1 | u16::from(result.is_ok());
+        let was_lost = self.is_lost();
+        let local = result.as_ref().is_err_and(Failure::is_local);
+        self.local = if local { self.local.saturating_add(1) } else { 0 };
         if let Err(failure) = result {
             self.failures += 1;
             self.failure = Some(failure);
+        }
+        match (was_lost, self.is_lost()) {
+            (false, true) => self.failure.as_ref().map(|failure| Ability::Lost(failure.to_string())),
+            (true, false) => Some(Ability::Back),
+            _ => None,
         }
     }
 
@@ -87,15 +112,33 @@ impl Record {
     }
 }
 
+/// As many as make a backend down by default: one may be chance.
+const LOST_AFTER: u32 = 3;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn the_ability_to_ask_is_lost_with_the_third_local_failure_in_a_row_and_back_with_any_other_result() {
+        let mut record = Record::new();
+        let mut note = |result| record.note(result, Duration::ZERO);
+        let local = || Err(Failure::Local("no port".into()));
+        assert_eq!(
+            [note(local()), note(local()), note(Ok(())), note(local()), note(local())],
+            [const { None }; 5]
+        );
+        let lost = Some(Ability::Lost("this machine could not ask: no port".into()));
+        assert_eq!([note(local()), note(local())], [lost.clone(), None]);
+        assert_eq!([note(Err(Failure::Refused)), note(Ok(()))], [Some(Ability::Back), None]);
+        assert_eq!([note(local()), note(local()), note(local())], [None, None, lost]);
+    }
+
+    #[test]
     fn the_history_is_of_the_last_sixteen_results_oldest_first() {
         let mut record = Record::new();
         for n in 0..20 {
-            record.note(if n % 3 == 0 { Err(Failure::Refused) } else { Ok(()) }, Duration::ZERO);
+            let _ = record.note(if n % 3 == 0 { Err(Failure::Refused) } else { Ok(()) }, Duration::ZERO);
         }
         assert_eq!((record.attempts, record.failures), (20, 7));
         let history: Vec<bool> = (0..16).rev().map(|age| record.history >> age & 1 == 1).collect();

@@ -19,8 +19,8 @@ use tokio::time::Sleep;
 use super::exchange::{Exchange, Spec};
 use super::flights::Flights;
 use super::pace::Pace;
-use super::record::Record;
-use super::target::TargetReport;
+use super::record::{Ability, Record};
+use super::target::{TargetKey, TargetReport};
 use super::verdicts::{Changes, Outcome, Rules, Verdicts};
 use super::wheel::Wheel;
 use super::{Dialing, Turned};
@@ -40,6 +40,8 @@ pub(super) struct Runner {
     /// Due, by number and serial, until there is room for them.
     waiting: VecDeque<(u32, u64)>,
     changes: Changes,
+    /// Targets that this machine can't ask, or can again: not told yet.
+    abilities: Vec<(TargetKey, Ability)>,
     pace: Pace,
     sleep: Pin<Box<Sleep>>,
     random: u64,
@@ -95,6 +97,7 @@ impl Runner {
             flights: Flights::new(Arc::clone(exchange.ready())),
             waiting: VecDeque::new(),
             changes: Changes::default(),
+            abilities: Vec::new(),
             pace: Pace::new(now),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             random: RandomState::new().hash_one(now) | 1,
@@ -175,6 +178,9 @@ impl Runner {
         self.verdicts.remove(id);
         self.exchange.forget(id);
         self.changes.turned.retain(|(turned, _)| *turned != id);
+        if target.record.is_lost() {
+            self.abilities.push((target.spec.watched.key.clone(), Ability::Back));
+        }
         self.len -= 1;
     }
 
@@ -280,7 +286,8 @@ impl Runner {
             Err(failure) if failure.is_local() => Outcome::Local,
             Err(_) => Outcome::Fail,
         };
-        target.record.note(result, started.elapsed());
+        let ability = target.record.note(result, started.elapsed());
+        self.abilities.extend(ability.map(|ability| (target.spec.watched.key.clone(), ability)));
         let first = target.record.attempts() == 1;
         self.verdicts.result(id, outcome, now, &mut self.changes);
         self.plan(id, first, outcome == Outcome::Pass, planned, now);
@@ -340,7 +347,7 @@ impl Runner {
     }
 
     fn tell(&mut self) {
-        if self.changes != Changes::default() {
+        if self.changes != Changes::default() || !self.abilities.is_empty() {
             let changes = std::mem::take(&mut self.changes);
             let targets = &mut self.targets;
             let keyed = changes.turned.into_iter().filter_map(|(id, state)| {
@@ -349,7 +356,7 @@ impl Runner {
                 let why = target.record.why(state);
                 Some((id, Turned { key: target.spec.watched.key.clone(), state, why }))
             });
-            self.exchange.tell(keyed, changes.own_fault);
+            self.exchange.tell(keyed, changes.own_fault, self.abilities.drain(..));
         }
     }
 

@@ -66,6 +66,7 @@ async fn until(
                         known.insert(port, state);
                     }
                 }
+                Event::Unable(unable) => panic!("{unable:?}"),
             }
         }
     };
@@ -260,13 +261,34 @@ fn a_reader_that_sleeps_is_told_the_latest_alone() {
     let turned = |state| Turned { key: key.clone(), state, why: None };
     for n in 0..1_001 {
         let state = if n % 2 == 0 { HealthState::Up } else { HealthState::Down };
-        exchange.tell(std::iter::once((7, turned(state))), Some(n % 2 == 0));
+        exchange.tell(std::iter::once((7, turned(state))), Some(n % 2 == 0), std::iter::empty());
     }
     assert!(matches!(events.try_recv(), Some(Event::OwnFault(true))));
     let Some(Event::Changed(changed)) = events.try_recv() else { panic!("no change") };
     assert_eq!(changed, [turned(HealthState::Up)]);
     assert!(events.try_recv().is_none());
-    exchange.tell(std::iter::once((7, turned(HealthState::Down))), None);
+    exchange.tell(std::iter::once((7, turned(HealthState::Down))), None, std::iter::empty());
     exchange.forget(7);
     assert!(events.try_recv().is_none());
+}
+
+#[tokio::test]
+async fn what_this_machine_cannot_ask_keeps_its_verdict_and_is_told_until_it_is_gone() {
+    let (health, mut events) = start();
+    // The kernel lets nobody send to a broadcast address who has not asked for it: a local error that lasts.
+    let address = IpAddr::V4(Ipv4Addr::BROADCAST);
+    let mut target = mute(9, "broadcast", Duration::from_millis(40));
+    target.key.address = address;
+    health.watch(vec![target.clone()]);
+    let next = tokio::time::timeout(LONG, events.recv()).await.expect("in time").expect("the thread runs");
+    let Event::Unable(unable) = next else { panic!("{next:?}") };
+    let [(key, Some(why))] = unable.as_slice() else { panic!("{unable:?}") };
+    assert!(*key == target.key && why.contains("this machine could not ask"), "{unable:?}");
+    let report = health.report().remove(0);
+    assert_eq!((report.state, report.fails, report.last_reason), (HealthState::Unknown, 0, Some("local")));
+    assert!(report.attempts >= 3 && report.last_error.as_ref() == Some(why), "{report:?}");
+    health.watch(vec![]);
+    let next = tokio::time::timeout(LONG, events.recv()).await.expect("in time").expect("the thread runs");
+    let Event::Unable(unable) = next else { panic!("{next:?}") };
+    assert_eq!(unable, [(target.key, None)]);
 }

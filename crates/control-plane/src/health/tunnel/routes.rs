@@ -3,9 +3,11 @@
 //! In: the device's name, the numbers. Out: rules and routes for the families that the machine has addresses of.
 //! Beside the way into the device each table has one of last resort that refuses: when the device is off, a check fails
 //! instead of taking the machine's usual way to the VIP, where another balancer would answer.
-//! Invariant: what an earlier process left is replaced, never doubled.
+//! Invariant: what an earlier process left is replaced, never doubled. A rule of others that takes the mark or the table is
+//! refused by name.
 //! Source: ip-rule(8), rtnetlink(7).
 
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,8 +15,8 @@ use futures_util::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
-use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use rtnetlink::{Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
 
 use super::{Numbers, Own, TunnelError};
 
@@ -29,11 +31,8 @@ pub(super) struct Routes {
 impl Routes {
     /// Switches device `name` on, and leads marked packets into it.
     pub(super) async fn install(name: &str, numbers: Numbers, own: Own) -> Result<Self, TunnelError> {
-        let (connection, handle, _) = rtnetlink::new_connection().map_err(TunnelError::Netlink)?;
-        tokio::spawn(connection);
-        let mut links = handle.link().get().match_name(name.to_owned()).execute();
-        let found = links.try_next().await.ok().flatten();
-        let device = found.ok_or_else(|| TunnelError::NoDevice(name.to_owned()))?.header.index;
+        let handle = connect()?;
+        let device = index(&handle, name).await.ok_or_else(|| TunnelError::NoDevice(name.to_owned()))?;
         let routes = Self { handle, numbers, device };
         match routes.set_up(own).await {
             Ok(()) => Ok(routes),
@@ -50,11 +49,49 @@ impl Routes {
         for family in FAMILIES {
             self.remove_rules(family).await?;
         }
-        if own.v4.is_some() {
-            self.lead(AddressFamily::Inet).await?;
+        for family in own.families() {
+            self.look_at_others(family).await?;
+            self.lead(family).await?;
         }
-        if own.v6.is_some() {
-            self.lead(AddressFamily::Inet6).await?;
+        Ok(())
+    }
+
+    /// Takes away the rules and the routes that refuse, which stay when a process is killed; says how many rules there were.
+    /// While device `name` is there, another process uses them: then nothing is done.
+    pub(super) async fn remove_leftovers(name: &str, numbers: Numbers) -> Result<usize, TunnelError> {
+        let handle = connect()?;
+        if index(&handle, name).await.is_some() {
+            return Ok(0);
+        }
+        let (routes, mut count) = (Self { handle, numbers, device: 0 }, 0);
+        for family in FAMILIES {
+            count += routes.remove_rules(family).await?;
+            let [_, last] = routes.routes(family);
+            // It is not there after most starts.
+            let _ = routes.handle.route().del(last).execute().await;
+        }
+        Ok(count)
+    }
+
+    /// Rules of other software that meet ours: with our mark its packets would go into the device, or ours elsewhere; with
+    /// our table alone its packets would. One with our priority may come before ours or not, by age: that is told.
+    async fn look_at_others(&self, family: AddressFamily) -> Result<(), TunnelError> {
+        let version = if family == AddressFamily::Inet { IpVersion::V4 } else { IpVersion::V6 };
+        let mut rules = self.handle.rule().get(version).execute();
+        let Numbers { mark, priority, table } = self.numbers;
+        while let Some(rule) = rules.try_next().await.map_err(refused("list routing rules"))? {
+            let other = Other::of(&rule);
+            let uses = if other.mark == Some(mark) {
+                format!("mark {mark}")
+            } else if other.table == table {
+                format!("table {table}")
+            } else if other.priority == priority {
+                tracing::warn!(rule = %other, "a routing rule of others has the priority of the checks' own");
+                continue;
+            } else {
+                continue;
+            };
+            return Err(TunnelError::RuleOfOthers { rule: other.to_string(), uses });
         }
         Ok(())
     }
@@ -62,8 +99,7 @@ impl Routes {
     /// Puts back what somebody took away: nothing is doubled, and what is there stays.
     pub(super) async fn mend(&self, own: Own) -> Result<(), TunnelError> {
         self.switch_on().await?;
-        let families = [(AddressFamily::Inet, own.v4.is_some()), (AddressFamily::Inet6, own.v6.is_some())];
-        for (family, _) in families.into_iter().filter(|(_, wanted)| *wanted) {
+        for family in own.families() {
             self.lead(family).await?;
         }
         Ok(())
@@ -107,15 +143,15 @@ impl Routes {
     }
 
     /// All rules that are as ours, however many there are.
-    async fn remove_rules(&self, family: AddressFamily) -> Result<(), TunnelError> {
-        for _ in 0..MOST_STALE {
+    async fn remove_rules(&self, family: AddressFamily) -> Result<usize, TunnelError> {
+        for count in 0..MOST_STALE {
             match self.handle.rule().del(self.rule(family)).execute().await {
                 Ok(()) => {}
-                Err(error) if is_absent(&error) => break,
+                Err(error) if is_absent(&error) => return Ok(count),
                 Err(error) => return Err(refused("remove the checks' routing rule")(error)),
             }
         }
-        Ok(())
+        Ok(MOST_STALE)
     }
 
     fn rule(&self, family: AddressFamily) -> RuleMessage {
@@ -139,6 +175,58 @@ impl Routes {
         }
         if family == AddressFamily::Inet { both!(Ipv4Addr) } else { both!(Ipv6Addr) }
     }
+}
+
+/// What of a rule may meet ours, and what tells the operator which it is.
+#[derive(Debug, Default)]
+struct Other {
+    is_ipv6: bool,
+    priority: u32,
+    /// Compared as a whole, and not by a rule for all but it.
+    mark: Option<u32>,
+    table: u32,
+}
+
+impl Other {
+    fn of(rule: &RuleMessage) -> Self {
+        let mut other = Self { is_ipv6: rule.header.family == AddressFamily::Inet6, ..Self::default() };
+        (other.table, other.mark) = (u32::from(rule.header.table), None);
+        let mut whole = !rule.header.flags.contains(RuleFlags::Invert);
+        for attribute in &rule.attributes {
+            match attribute {
+                RuleAttribute::Priority(priority) => other.priority = *priority,
+                RuleAttribute::FwMark(mark) => other.mark = Some(*mark),
+                RuleAttribute::FwMask(mask) => whole &= *mask == u32::MAX,
+                RuleAttribute::Table(table) => other.table = *table,
+                _ => {}
+            }
+        }
+        other.mark = other.mark.filter(|_| whole);
+        other
+    }
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_ipv6, priority, mark, table } = self;
+        write!(f, "ip {} rule, priority {priority}", if *is_ipv6 { "-6" } else { "-4" })?;
+        if let Some(mark) = mark {
+            write!(f, ", fwmark {mark}")?;
+        }
+        write!(f, ", lookup {table}")
+    }
+}
+
+fn connect() -> Result<Handle, TunnelError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(TunnelError::Netlink)?;
+    tokio::spawn(connection);
+    Ok(handle)
+}
+
+/// A device's number; `None`: there is none of that name.
+async fn index(handle: &Handle, name: &str) -> Option<u32> {
+    let mut links = handle.link().get().match_name(name.to_owned()).execute();
+    links.try_next().await.ok().flatten().map(|link| link.header.index)
 }
 
 fn refused(request: &'static str) -> impl FnOnce(rtnetlink::Error) -> TunnelError {

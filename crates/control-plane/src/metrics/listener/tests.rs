@@ -161,9 +161,9 @@ async fn a_header_without_end_is_refused() {
     begins(&scene.get("/healthz").await, 200);
 }
 
-/// Those who hold all connections open and say nothing delay others, and no more than that.
+/// Those who hold all connections open and say nothing.
 #[tokio::test(start_paused = true)]
-async fn silent_clients_are_put_out_and_others_served_after_them() {
+async fn silent_clients_are_put_out_without_an_answer() {
     let scene = Scene::new().await;
     let mut silent = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
@@ -195,4 +195,21 @@ async fn no_more_than_the_bound_is_accepted_at_once() {
         drop(ask);
     }
     begins(&read(late).await, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
+    let scene = Scene::new().await;
+    for half in ["", "GET /healthz HTTP/1.1\r\nHost: l"] {
+        let mut stopped = Vec::new();
+        for _ in 0..100 {
+            let mut stream = scene.connect().await;
+            // It may be told to go already.
+            let _ = stream.write_all(half.as_bytes()).await;
+            stopped.push(stream);
+        }
+        let start = tokio::time::Instant::now();
+        begins(&scene.get("/healthz").await, 200);
+        assert!(start.elapsed() < Duration::from_millis(250), "{half:?} {:?}", start.elapsed());
+    }
 }

@@ -1,0 +1,73 @@
+//! `[cluster.arrivals]`: who may send packets for VIPs to the machines in tunnels.
+//!
+//! In: the section. Out: [`Arrivals`].
+//! Not here: peers, which may always send fragments (`peers`); opening tunnels (`forwarder`).
+//! Source: paper §2.1.
+
+use forwarder::{Carriers, Prefix};
+
+use super::address::{PrefixFlaw, source};
+use super::reader::{Node, quote};
+
+/// Encapsulators between routers and balancers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrivals {
+    sources: Vec<Prefix>,
+    kinds: Carriers,
+}
+
+impl Arrivals {
+    /// Their addresses.
+    pub fn sources(&self) -> &[Prefix] {
+        &self.sources
+    }
+
+    /// How they may carry packets. Default: every way.
+    pub fn kinds(&self) -> Carriers {
+        self.kinds
+    }
+
+    pub(super) fn read(node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let sources = section.required("sources", SOURCES).and_then(|node| read_sources(&node));
+        let kinds = section.or("kinds", ALL, |node| read_kinds(&node));
+        section.finish(&[]);
+        Some(Self { sources: sources?, kinds })
+    }
+}
+
+fn read_sources(node: &Node<'_>) -> Option<Vec<Prefix>> {
+    let items = node.items(SOURCES)?;
+    if items.len() > MOST {
+        return node.wrong(SOURCES);
+    }
+    items.iter().map(read_source).collect()
+}
+
+fn read_source(node: &Node<'_>) -> Option<Prefix> {
+    let text = node.as_str().or_else(|| node.wrong(SOURCES))?;
+    match source(text) {
+        Ok(prefix) => Some(prefix),
+        Err(PrefixFlaw::NoAddress) => {
+            node.report.error(&node.place, quote(text), SOURCES);
+            None
+        }
+        Err(PrefixFlaw::Words { found, allowed }) => {
+            node.report.error(&node.place, found, allowed);
+            None
+        }
+    }
+}
+
+fn read_kinds(node: &Node<'_>) -> Option<Carriers> {
+    let kinds = [("gre", Carriers::GRE), ("ipip", Carriers::IPIP), ("gue", Carriers::GUE)];
+    let read: Option<Vec<Carriers>> =
+        node.items(KINDS)?.iter().map(|node| node.choice(&kinds, &[])).collect();
+    Some(read?.into_iter().fold(Carriers::NONE, Carriers::and))
+}
+
+const ALL: Carriers = Carriers::GRE.and(Carriers::IPIP).and(Carriers::GUE);
+/// A quarter of what the XDP program has room for: the peers are there too.
+const MOST: usize = 256;
+const SOURCES: &str = "a list of 1 to 256 prefixes or addresses";
+const KINDS: &str = "a list of \"gre\", \"ipip\" and \"gue\"";

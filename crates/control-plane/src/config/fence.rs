@@ -1,0 +1,73 @@
+//! How far a configuration that was put may reach: to files of the folder of its first file and below, links followed.
+//!
+//! In: names and paths. Out: whether they lie inside, and the one message for those that do not.
+//! Not here: whether a file is there, or may be read (`include`, `lists`).
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use super::reader::{Node, quote};
+use super::report::{Place, Report};
+
+/// The folder that a configuration from elsewhere may read from.
+pub(super) struct Fence {
+    /// As the first file's name has it.
+    named: PathBuf,
+    /// With links followed.
+    real: PathBuf,
+}
+
+impl Fence {
+    /// The folder of a configuration's first file.
+    pub(super) fn around(first: &Path) -> Self {
+        let named = first.parent().unwrap_or(Path::new("")).to_owned();
+        let real = real(if named.as_os_str().is_empty() { Path::new(".") } else { &named });
+        Self { named, real }
+    }
+
+    /// Judges a name before anything is looked for by it: of what lies outside, not even its being there is told.
+    pub(super) fn keeps_out(&self, node: &Node<'_>) -> bool {
+        let Some(name) = node.as_str() else { return false };
+        // `.?` matches `..`.
+        let dotted = |part: &str| part.starts_with('.') && part.contains(['*', '?', '[']);
+        name.split('/').any(dotted) || !self.covers(&node.folder().join(name))
+    }
+
+    /// Whether a path stays below by its own parts.
+    fn covers(&self, path: &Path) -> bool {
+        path.strip_prefix(&self.named).is_ok_and(|below| !climbs(below))
+    }
+
+    /// Whether a file lies below, once links are followed. One that is not there may pass: there is nothing to read.
+    pub(super) fn holds(&self, path: &Path) -> bool {
+        self.covers(path) && (real(path).starts_with(&self.real) || !path.exists())
+    }
+}
+
+/// Whether a relative path leads above where it starts, on its way at least.
+fn climbs(path: &Path) -> bool {
+    let mut depth = 0_usize;
+    for part in path.components() {
+        match part {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => match depth.checked_sub(1) {
+                Some(above) => depth = above,
+                None => return true,
+            },
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return true,
+        }
+    }
+    false
+}
+
+/// Reports a name that leads outside.
+pub(super) fn beyond(report: &Report, place: &Place, name: &str) {
+    let found = format!("{}, which leads out of the configuration's folder", quote(name));
+    report.error(place, found, "files in that folder and below, for a configuration that is put");
+}
+
+/// What tells a file from others, under whichever name it comes.
+pub(super) fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}

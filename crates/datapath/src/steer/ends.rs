@@ -1,0 +1,85 @@
+//! Tunnels that end at the machine's own addresses, and errors about what it sends from them.
+//!
+//! In: own addresses and prefixes of outer sources, who may send tunnelled packets and how. Out: entries of two maps.
+//! Not here: opening tunnels, reading errors (`forwarder`).
+
+use std::collections::BTreeMap;
+
+use aya::maps::lpm_trie::Key;
+use aya::maps::{LpmTrie, MapData};
+use forwarder::{Carriers, Prefix};
+
+use super::{SteerError, in_map};
+use crate::attach;
+
+/// See the room's header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// Where outer packets come from and tunnels end.
+    pub addresses: Vec<Prefix>,
+    /// Who may send tunnelled packets there, and how they may be carried.
+    pub sources: Vec<(Prefix, Carriers)>,
+}
+
+/// The two maps, and what they hold.
+pub(super) struct EndMaps {
+    pub(super) ends: Entries,
+    pub(super) sources: Entries,
+}
+
+pub(super) struct Entries {
+    pub(super) map: LpmTrie<MapData, [u8; 16], u32>,
+    pub(super) name: &'static str,
+    pub(super) most: usize,
+    pub(super) held: BTreeMap<Prefix, u32>,
+}
+
+impl EndMaps {
+    pub(super) fn new(
+        ends: LpmTrie<MapData, [u8; 16], u32>,
+        sources: LpmTrie<MapData, [u8; 16], u32>,
+    ) -> Self {
+        let entries = |map, name, most| Entries { map, name, most, held: BTreeMap::new() };
+        Self { ends: entries(ends, "ends", MAX_ENDS), sources: entries(sources, "sources", MAX_SOURCES) }
+    }
+
+    /// What is new comes first, so that nothing that stays is missing in between.
+    pub(super) fn set(&mut self, wanted: &Ends) -> Result<(), SteerError> {
+        let ends = wanted.addresses.iter().map(|prefix| (*prefix, 1)).collect();
+        let mut sources: BTreeMap<Prefix, u32> = BTreeMap::new();
+        for (prefix, carriers) in &wanted.sources {
+            *sources.entry(*prefix).or_default() |= u32::from(carriers.bits());
+        }
+        self.ends.set(ends)?;
+        self.sources.set(sources)
+    }
+}
+
+impl Entries {
+    fn set(&mut self, wanted: BTreeMap<Prefix, u32>) -> Result<(), SteerError> {
+        if wanted.len() > self.most {
+            return Err(SteerError::TooManyEnds { wanted: wanted.len(), allowed: self.most });
+        }
+        for (prefix, value) in &wanted {
+            if self.held.get(prefix) != Some(value) {
+                self.map.insert(&prefix_key(*prefix), *value, 0).map_err(in_map(self.name))?;
+                self.held.insert(*prefix, *value);
+            }
+        }
+        let gone: Vec<Prefix> = self.held.keys().filter(|held| !wanted.contains_key(held)).copied().collect();
+        for prefix in gone {
+            self.map.remove(&prefix_key(prefix)).map_err(in_map(self.name))?;
+            self.held.remove(&prefix);
+        }
+        Ok(())
+    }
+}
+
+fn prefix_key(prefix: Prefix) -> Key<[u8; 16]> {
+    let in_front = if prefix.address().is_ipv4() { 96 } else { 0 };
+    Key::new(u32::from(prefix.length()) + in_front, attach::key(prefix.address()))
+}
+
+/// Half of what the maps have room for, so that a wholly other set can come before the old one goes.
+const MAX_ENDS: usize = 256;
+const MAX_SOURCES: usize = 1_024;

@@ -1,0 +1,97 @@
+//! Packets that come in tunnels: opened in place, and then as if they had come plain.
+//!
+//! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet's road, by what its sender is.
+//! Not here: which of them reach a packet thread (XDP), who may send (`tunnels`), how headers come off (`packet`).
+//! Invariants: a packet is opened once, so a tunnel in a tunnel is for the backend; what came marked is never sent on to
+//! another machine, so that no two can play ball with it.
+//! Source: paper §2.1, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
+
+use packet::{
+    Fragment, OpenError, ParseError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol,
+};
+
+use super::{Core, flow_of};
+use crate::snapshot::Snapshot;
+use crate::tunnels::{Sender, sender};
+use crate::{DropReason, Errand, HashPolicy, Now, Origin, Packet, Verdict};
+
+/// How far a packet may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// To any backend, or on to another machine.
+    #[default]
+    Anywhere,
+    /// It came from another machine of ours: to a backend, or nowhere.
+    Here,
+}
+
+/// Whether a packet may be carrying another: cheap, and true of much that is not.
+#[inline]
+pub(super) fn may_carry(parsed: &Parsed) -> bool {
+    match parsed.protocol {
+        protocol::UDP => parsed.dst_port == protocol::GUE_PORT,
+        protocol::GRE | protocol::IPIP | protocol::IPV6 => true,
+        _ => false,
+    }
+}
+
+impl Core {
+    /// Opens a packet that somebody may send to us in a tunnel. `None`: it is none, and goes its way as it is.
+    #[cold]
+    pub(super) fn open(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        place: usize,
+        parsed: &Parsed,
+    ) -> Option<Option<Verdict>> {
+        let l3 = usize::from(parsed.l3);
+        let tunnelled = decapsulate(packet.frame().get(l3..usize::from(parsed.end))?)?;
+        let from = sender(&snapshot.tunnels, &tunnelled)?;
+        Some(match self.take_off(packet, l3, &tunnelled) {
+            Ok(inner) => self.classify_opened(snapshot, now, packet, place, inner, from),
+            Err(reason) => Some(Verdict::Drop(reason)),
+        })
+    }
+
+    fn take_off(
+        &mut self,
+        packet: &mut Packet<'_>,
+        l3: usize,
+        tunnelled: &Tunnelled,
+    ) -> Result<Parsed, DropReason> {
+        let start = packet.start();
+        let opened = open_in_place(packet.frame_mut(), l3, tunnelled).map_err(|error| match error {
+            OpenError::Congestion => DropReason::Congestion,
+            _ => DropReason::Malformed,
+        })?;
+        packet.set_bounds(start + opened.start, start + opened.end);
+        self.counters.opened.add(1);
+        parse(packet.frame()).map_err(|error| match error {
+            ParseError::NotIp => DropReason::NotIp,
+            ParseError::Malformed(_) => DropReason::Malformed,
+        })
+    }
+
+    fn classify_opened(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        place: usize,
+        parsed: Parsed,
+        from: Sender,
+    ) -> Option<Verdict> {
+        let reach = if from == Sender::Encapsulator { Reach::Anywhere } else { Reach::Here };
+        // Few outer tuples land on one queue: what RSS can't spread is spread by the inner tuple.
+        if from == Sender::Encapsulator && parsed.fragment == Fragment::None {
+            let hash = snapshot.hasher.hash(HashPolicy::FiveTuple, &flow_of(packet.frame(), &parsed));
+            let thread = self.thread_of(hash);
+            if thread != self.config.thread && packet.origin() == Origin::Wire {
+                return Some(Verdict::ToThread(thread, Errand::Steered));
+            }
+        }
+        self.classify_parsed(snapshot, now, packet, place, parsed, reach)
+    }
+}

@@ -1,0 +1,91 @@
+//! Who may send tunnelled packets to this machine, and what is done with them.
+//!
+//! Source: paper §2.1 (an encapsulator in front), §4.3 (fragments between machines), §4.2 (clusters stand in for each other).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use packet::{Encapsulation, Tunnelled};
+
+use crate::Prefix;
+
+/// Ways to carry a packet in another; a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Carriers(u8);
+
+impl Carriers {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// GRE.
+    pub const GRE: Self = Self(1);
+    /// IP in IP, in every mix of families.
+    pub const IPIP: Self = Self(2);
+    /// GUE over UDP.
+    pub const GUE: Self = Self(4);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// As the XDP program has them.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    fn holds(self, kind: Encapsulation) -> bool {
+        let wanted = match kind {
+            Encapsulation::Gre => Self::GRE,
+            Encapsulation::Ipip => Self::IPIP,
+            Encapsulation::Gue { .. } => Self::GUE,
+            Encapsulation::L2 => return false,
+        };
+        self.0 & wanted.0 != 0
+    }
+}
+
+/// What a sender of tunnelled packets is to this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// An encapsulator between the router and the balancers: the inner packet is as if it had come plain.
+    Encapsulator,
+    /// Another machine of the cluster, which sends fragments: they are not redirected again.
+    Peer,
+    /// A machine of another cluster, where no backend served: the packet is served here or dropped.
+    Cluster,
+}
+
+/// A sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelSource {
+    /// Outer source addresses.
+    pub prefix: Prefix,
+    /// How it may carry packets.
+    pub carriers: Carriers,
+    /// What it is.
+    pub sender: Sender,
+}
+
+/// What a tunnelled packet is by its sender; `None`: nobody who may send one.
+///
+/// The mark of recursion control decides between what one address may be: a peer or another cluster marks, an encapsulator
+/// does not.
+#[must_use]
+pub(crate) fn sender(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<Sender> {
+    let from = |source: &&TunnelSource| {
+        source.prefix.contains(canonical(tunnelled.source)) && source.carriers.holds(tunnelled.kind)
+    };
+    let marked = tunnelled.recursion > 0;
+    sources.iter().filter(from).map(|source| source.sender).find(|sender| match sender {
+        Sender::Encapsulator => !marked,
+        Sender::Peer | Sender::Cluster => marked,
+    })
+}
+
+fn canonical(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => Ipv6Addr::to_canonical(&v6),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}

@@ -1,0 +1,239 @@
+//! Packets that come in tunnels: from encapsulators as if plain, from peers once and no further.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use forwarder::*;
+use packet::{Encapsulation, Family, Outer, Template};
+
+use crate::bed::*;
+use crate::pieces::{Datagram, udp_payload};
+
+fn from(address: &str, sender: Sender) -> TunnelSource {
+    let bits = if ip(address).is_ipv4() { 32 } else { 128 };
+    let all = Carriers::GRE.and(Carriers::IPIP).and(Carriers::GUE);
+    TunnelSource { prefix: Prefix::new(ip(address), bits).unwrap(), carriers: all, sender }
+}
+
+/// `frame` in a tunnel to `to`, as a kernel's encapsulator sends it: Ethernet, outer headers, the inner packet as it is.
+fn wrapped(frame: &[u8], kind: Encapsulation, outer: (&str, &str), recursion: u8) -> Vec<u8> {
+    let inner = &frame[14..];
+    let family = if inner[0] >> 4 == 4 { Family::V4 } else { Family::V6 };
+    let outer = match (ip(outer.0), ip(outer.1)) {
+        (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) => {
+            Outer::V4 { source, destination }
+        }
+        (std::net::IpAddr::V6(source), std::net::IpAddr::V6(destination)) => {
+            Outer::V6 { source, destination }
+        }
+        _ => panic!("one family"),
+    };
+    let template = Template::new(kind, outer, family, true).with_recursion(recursion);
+    let mut bytes = frame[..12].to_vec();
+    bytes.extend(template.ethertype().to_be_bytes());
+    let start = bytes.len();
+    bytes.resize(start + template.len(), 0);
+    template.write(&mut bytes[start..], inner.len() as u16, 0, 7, 9).unwrap();
+    bytes.extend(inner);
+    bytes
+}
+
+fn plain() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for port in 0..20 {
+        frames.push(tcp("198.51.100.7", 1000 + port, VIP4, 80, "A"));
+        frames.push(udp("2001:db8:9::7", 1000 + port, VIP6, 443, b"payload"));
+    }
+    frames
+}
+
+#[test]
+fn what_an_encapsulator_sends_goes_on_as_if_it_had_come_plain() {
+    let sources = [("192.0.2.77", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
+    let kinds = [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue { udp_checksum: false }];
+    for (kind, outer) in kinds.iter().flat_map(|kind| sources.map(|outer| (kind, outer))) {
+        let mut parts = parts(gre_slots(5), &[1; 5]);
+        parts.tunnels = vec![from(outer.0, Sender::Encapsulator)];
+        let mut bed = Bed::new(parts);
+        for frame in plain() {
+            let (verdict, expected) = bed.send(24, &frame);
+            assert_eq!(verdict, Verdict::Tx);
+            let (verdict, out) = bed.send(0, &wrapped(&frame, *kind, outer, 0));
+            assert_eq!((verdict, &out), (Verdict::Tx, &expected), "{kind:?} {outer:?}");
+        }
+        assert_eq!(bed.counters.opened.read(), 40);
+    }
+}
+
+#[test]
+fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    let mut bed = Bed::new(parts);
+    let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
+    let stranger = wrapped(&frame, Encapsulation::Gre, ("192.0.2.78", "192.0.2.1"), 0);
+    assert_eq!(bed.send(0, &stranger).0, Verdict::Drop(DropReason::NoVip));
+    let marked = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 1);
+    assert_eq!(bed.send(0, &marked).0, Verdict::Drop(DropReason::NoVip), "an encapsulator marks nothing");
+    let once = wrapped(&frame, Encapsulation::Ipip, ("192.0.2.77", "192.0.2.1"), 0);
+    let twice = wrapped(&once, Encapsulation::Ipip, ("192.0.2.77", "192.0.2.1"), 0);
+    assert_eq!(
+        bed.send(0, &twice).0,
+        Verdict::Drop(DropReason::NoVip),
+        "the inner one is for the machine itself"
+    );
+    let mut cut = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
+    cut.truncate(14 + 24 + 10);
+    cut[16..18].copy_from_slice(&34u16.to_be_bytes());
+    assert!(matches!(bed.send(0, &cut).0, Verdict::Drop(_)));
+}
+
+#[test]
+fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    let live = Live::new(Snapshot::new(parts).unwrap());
+    let pipeline = |thread| {
+        let config = PipelineConfig { thread: ThreadId(thread), threads: 4, ..config() };
+        Pipeline::new(config, &live, Arc::new(ThreadCounters::new(16, 16)), None).unwrap()
+    };
+    let mut threads: Vec<Pipeline> = (0..4).map(pipeline).collect();
+    let mut share: HashMap<u16, usize> = HashMap::new();
+    for port in 0..400 {
+        let frame = tcp("198.51.100.7", 1000 + port, VIP4, 80, "A");
+        let outer = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
+        let mut buffer = vec![0; ROOM];
+        buffer[..outer.len()].copy_from_slice(&outer);
+        let mut packets = [Packet::new(&mut buffer, 0, outer.len(), Origin::Wire)];
+        let mut verdicts = [Verdict::Tx];
+        threads[2].process(Now::from_nanos(9), &mut packets, &mut verdicts);
+        let thread = match verdicts[0] {
+            Verdict::Tx => 2,
+            Verdict::ToThread(thread, errand) => {
+                assert_eq!((errand, packets[0].frame()), (Errand::Steered, &frame[..]), "opened");
+                let (start, end) = (packets[0].start(), packets[0].end());
+                let mut there = [Packet::new(&mut buffer, start, end, Origin::Thread(ThreadId(2), errand))];
+                threads[usize::from(thread.0)].process(Now::from_nanos(9), &mut there, &mut verdicts);
+                assert_eq!(verdicts[0], Verdict::Tx);
+                thread.0
+            }
+            other => panic!("{other:?}"),
+        };
+        *share.entry(thread).or_default() += 1;
+    }
+    assert!(share.len() == 4 && share.values().all(|count| (60..140).contains(count)), "{share:?}");
+}
+
+/// Two machines whose peers are each other: of slot 4, the other one.
+fn cluster() -> [Bed; 2] {
+    ["192.0.2.1", "192.0.2.3"].map(|own| {
+        let other = if own == "192.0.2.1" { "192.0.2.3" } else { "192.0.2.1" };
+        let mut slots = gre_slots(4);
+        slots.push(slot("lb", other, Encapsulation::Gre));
+        let (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) = (ip(own), ip(other)) else {
+            panic!("IPv4")
+        };
+        let template = |inner| {
+            Template::new(Encapsulation::Gre, Outer::V4 { source, destination }, inner, true)
+                .with_recursion(1)
+        };
+        slots[4].forwarding = Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) };
+        slots.iter_mut().for_each(|slot| slot.too_big = TooBig::FragmentInner);
+        let mut parts = parts(slots, &[1; 4]);
+        parts.own = vec![ip(own)];
+        parts.tunnels = vec![from(other, Sender::Peer)];
+        let two =
+            pool(&[slot("lb1", other, Encapsulation::Gre), slot("lb2", other, Encapsulation::Gre)], &[1, 1]);
+        let slots = if own == "192.0.2.1" { [THIS_MACHINE, SlotId(4)] } else { [SlotId(4), THIS_MACHINE] };
+        parts.peers = Some(Arc::new(PoolTable {
+            name: "peers@a".into(),
+            table: two.table.clone(),
+            slots: slots.into(),
+            weights: [1, 1].into(),
+        }));
+        Bed::new(parts)
+    })
+}
+
+fn datagram(host: u8, vip: &'static str) -> Datagram {
+    let source = if vip == VIP4 { format!("198.51.100.{host}") } else { format!("2001:db8:9::{host:x}") };
+    let source: &'static str = Box::leak(source.into_boxed_str());
+    let payload = udp_payload(1000 + u16::from(host), 443, 2800);
+    Datagram { source, vip, protocol: 17, id: 7, payload }
+}
+
+#[test]
+fn pieces_that_came_to_different_machines_meet_at_one_and_go_to_one_backend() {
+    let mut redirected = 0;
+    for vip in [VIP4, VIP6] {
+        for host in 1..40 {
+            let mut cluster = cluster();
+            let datagram = datagram(host, vip);
+            let whole = udp(datagram.source, 1000 + u16::from(host), vip, 443, b"");
+            let expected = cluster[0].backend_of(&whole).unwrap();
+            let mut delivered = 0;
+            for (came_to, piece) in [1, 0, 1].into_iter().zip(datagram.cut(1000).iter().rev()) {
+                for (verdict, frame) in cluster[came_to].all(piece) {
+                    assert_eq!(verdict, Verdict::Tx);
+                    let mut arrived = vec![frame];
+                    if arrived[0][14 + 19] != expected || arrived[0][14 + 16..14 + 19] != [198, 18, 1] {
+                        assert_eq!(arrived[0][14 + 16..14 + 19], [192, 0, 2], "to the other machine");
+                        assert_eq!(arrived[0][14 + 20..14 + 22], [1, 0], "marked as redirected once");
+                        redirected += 1;
+                        let out = cluster[1 - came_to].all(&arrived.remove(0));
+                        arrived.extend(out.into_iter().map(|(verdict, frame)| {
+                            assert_eq!(verdict, Verdict::Tx);
+                            frame
+                        }));
+                    }
+                    for frame in arrived {
+                        assert_eq!(frame[14 + 16..14 + 20], [198, 18, 1, expected]);
+                        let hops = if vip == VIP4 { frame[14 + 24 + 8] } else { frame[14 + 24 + 7] };
+                        assert_eq!(hops, 63, "one hop in all");
+                        delivered += 1;
+                    }
+                }
+            }
+            assert_eq!(delivered, 3, "{vip} {host}");
+        }
+    }
+    assert!(redirected > 60, "{redirected}");
+}
+
+#[test]
+fn a_dead_peer_is_hashed_around() {
+    let mut cluster = cluster();
+    let mut states = cluster[0].live.current().states().to_vec();
+    states[4] = SlotState::Down;
+    let next = cluster[0].live.current().with_states(states).unwrap();
+    cluster[0].live.publish(next);
+    for host in 1..40 {
+        let pieces = datagram(host, VIP4).cut(1400);
+        let out: Vec<_> = pieces.iter().flat_map(|piece| cluster[0].all(piece)).collect();
+        assert!(out.len() == 2 + usize::from(pieces.len() == 3));
+        assert!(out.iter().all(|(verdict, frame)| *verdict == Verdict::Tx && frame[14 + 16] == 198));
+    }
+    assert_eq!(cluster[0].counters.redirected.read(), 0);
+}
+
+#[test]
+fn a_full_size_fragment_is_cut_once_more_on_its_way_to_a_peer() {
+    let mut cluster = cluster();
+    let mut seen = 0;
+    for host in 1..30 {
+        let datagram = datagram(host, VIP4);
+        let mut inner = 0;
+        for piece in datagram.cut(1480) {
+            let out = cluster[0].all(&piece);
+            assert!(out.iter().all(|(verdict, frame)| *verdict == Verdict::Tx && frame.len() <= 1514));
+            if out[0].1[14 + 16] == 192 {
+                seen += out.len();
+                for (_, frame) in &out {
+                    inner += cluster[1].all(frame).len();
+                }
+            }
+        }
+        assert!(inner == 0 || inner > 2, "{inner}");
+    }
+    assert!(seen > 20);
+}
