@@ -9,7 +9,6 @@
 use fragment_table::{Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
-use super::icmp::portless_policy;
 use super::opened::Reach;
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
@@ -158,7 +157,7 @@ impl Core {
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Err(reason);
         }
-        let hash = snapshot.hasher.hash(portless_policy(service), flow);
+        let hash = snapshot.hasher.hash(without_ports(service.policy), flow);
         let (key, road) = match parsed.protocol {
             protocol::ICMP | protocol::ICMPV6 => (hash, Road::Select),
             _ => (crate::selection::flow_key(service, hash), Road::Flow),
@@ -302,6 +301,14 @@ fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
     let index = snapshot.vips.sole(&flow.destination, flow.protocol)?;
     let service = snapshot.services.get(index as usize)?;
     (service.policy != HashPolicy::FiveTuple).then_some(index)
+}
+
+/// What chooses the backend of a packet whose ports do not matter, at a service of this policy.
+pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
+    match policy {
+        HashPolicy::Source => HashPolicy::Source,
+        HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
+    }
 }
 
 /// What no honest host sends.

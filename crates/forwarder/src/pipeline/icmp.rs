@@ -14,9 +14,10 @@ use packet::{
     quoted_tunnel,
 };
 
+use super::fragments::without_ports;
 use super::{Core, NO_WORK, Road, Work};
 use crate::selection::flow_key;
-use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
+use crate::snapshot::{SlotId, SlotState, Snapshot};
 use crate::{DropReason, Errand, Flow, HashPolicy, Notice, Now, Origin, Packet, ThreadId, Verdict};
 
 /// How much ICMP a thread handles.
@@ -106,12 +107,13 @@ impl Core {
         if error.quoted.addresses.src != flow.destination {
             return Err(DropReason::IcmpQuote);
         }
-        let (index, hash, key) = quoted_flow(snapshot, &error.quoted)?;
-        self.flows.prefetch(key);
+        let (index, hash, road) = quoted_flow(snapshot, &error.quoted)?;
         let service = snapshot.services.get(index as usize).ok_or(DropReason::IcmpQuote)?;
+        let key = flow_key(service, hash);
+        self.flows.prefetch(key);
         let work = Work { parsed: *parsed, hash, key, service: index, counted: service.id, ..NO_WORK };
         let at = self.work.get_mut(place).ok_or(DropReason::IcmpQuote)?;
-        *at = Work { road: Road::IcmpError, ..work };
+        *at = Work { road, ..work };
         Ok(())
     }
 
@@ -179,31 +181,23 @@ impl Core {
     }
 }
 
-/// What chooses the backend of a packet that is without ports although the service has them.
-pub(super) fn portless_policy(service: &Service) -> HashPolicy {
-    match service.policy {
-        HashPolicy::Source => HashPolicy::Source,
-        HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
-    }
-}
-
-/// Service, hash and key of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed.
-fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, u64), DropReason> {
+/// Service and hash of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed; and where its
+/// backend is found. An echo reply is of no flow: its request was given a backend by its addresses (`fragments`).
+fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Road), DropReason> {
     let (source, destination) = (quoted.addresses.dst, quoted.addresses.src);
-    let ports = quoted.ports;
-    let index = match (ports, quoted.protocol) {
-        // An echo reply of a backend, to a request too large to be answered here.
-        (_, protocol::ICMP | protocol::ICMPV6) => snapshot.vips.first(&destination),
-        (Some((vip_port, _)), protocol) => snapshot.vips.find(&destination, protocol, vip_port),
+    let is_icmp = matches!(quoted.protocol, protocol::ICMP | protocol::ICMPV6);
+    let index = match quoted.ports {
+        _ if is_icmp => snapshot.vips.first(&destination),
+        Some((vip_port, _)) => snapshot.vips.find(&destination, quoted.protocol, vip_port),
         // Without ports: a protocol that has none, or a service for which they don't matter.
-        (None, protocol) => snapshot.vips.sole(&destination, protocol),
+        None => snapshot.vips.sole(&destination, quoted.protocol),
     };
     let index = index.ok_or(DropReason::IcmpQuote)?;
     let service = snapshot.services.get(index as usize).ok_or(DropReason::IcmpQuote)?;
-    if ports.is_none() && has_ports(quoted.protocol) && service.policy == HashPolicy::FiveTuple {
+    if quoted.ports.is_none() && has_ports(quoted.protocol) && service.policy == HashPolicy::FiveTuple {
         return Err(DropReason::IcmpQuote);
     }
-    let (vip_port, client_port) = ports.unwrap_or((0, 0));
+    let (vip_port, client_port) = quoted.ports.unwrap_or((0, 0));
     let flow = Flow {
         source,
         destination,
@@ -211,12 +205,12 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, u64), 
         destination_port: vip_port,
         protocol: quoted.protocol,
     };
-    let policy = match quoted.protocol {
-        protocol::ICMP | protocol::ICMPV6 => portless_policy(service),
-        _ => service.policy,
+    let (policy, road) = if is_icmp {
+        (without_ports(service.policy), Road::Select)
+    } else {
+        (service.policy, Road::IcmpError)
     };
-    let hash = snapshot.hasher.hash(policy, &flow);
-    Ok((index, hash, flow_key(service, hash)))
+    Ok((index, snapshot.hasher.hash(policy, &flow), road))
 }
 
 const fn has_ports(protocol: u8) -> bool {

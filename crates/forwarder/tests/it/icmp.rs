@@ -127,6 +127,29 @@ fn a_quote_that_names_no_flow_is_dropped_by_name() {
 }
 
 #[test]
+fn an_error_about_an_echo_reply_goes_to_the_backend_that_had_the_request() {
+    for (vip, request, reply, kind) in [(VIP4, (1, 8), 0, (3, 4)), (VIP6, (58, 128), 129, (2, 0))] {
+        let mut bed = Bed::with(parts(gre_slots(7), &[1; 7]), generous());
+        for host in 1..30 {
+            let client =
+                if vip == VIP4 { format!("198.51.100.{host}") } else { format!("2001:db8:9::{host}") };
+            let client: &'static str = Box::leak(client.into_boxed_str());
+            let mut payload = vec![request.1, 0, 0, 0, 0, 1, 0, 1];
+            payload.resize(4000, 0);
+            let asked = Datagram { source: client, vip, protocol: request.0, id: host, payload };
+            let expected = bed.backend_of(&asked.cut(1400)[0]).unwrap();
+            let mut answer = Datagram { source: vip, vip: client, ..asked };
+            answer.payload[0] = reply;
+            for piece in answer.cut(1400) {
+                let (verdict, out) = bed.send(24, &error(vip, kind, &piece[14..600]));
+                assert_eq!((verdict, out[14 + 19]), (Verdict::Tx, expected), "{client}");
+            }
+        }
+        assert_eq!(bed.pipeline.flows().len(), 0);
+    }
+}
+
+#[test]
 fn an_error_asks_one_thread_after_the_other() {
     let live = Live::new(Snapshot::new(parts(gre_slots(5), &[1; 5])).unwrap());
     let mut threads: Vec<Pipeline> = (0..3)

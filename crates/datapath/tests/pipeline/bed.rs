@@ -1,0 +1,184 @@
+//! Three engines with the real pipeline, rings as small as bounds can be met in, and backends of every kind.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, XDP_HEADROOM, mesh};
+use forwarder::{
+    Binding, Carriers, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Sender, Service, ServiceId, Slot,
+    SlotId, SlotState, Snapshot, ThreadCounters, Timeouts, TooBig, TunnelSource, notice_ring,
+};
+use maglev_hash::{Backend, Options, Seed};
+use packet::{Encapsulation, Family, Mac, Outer, Template};
+
+use crate::random::Random;
+
+pub(crate) const THREADS: u16 = 3;
+pub(crate) const FRAMES: usize = 144;
+pub(crate) const VIPS: [IpAddr; 2] = both([203, 0, 113, 10], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10]);
+pub(crate) const OWN: [IpAddr; 2] = both([192, 0, 2, 1], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]);
+pub(crate) const ENCAPSULATORS: [IpAddr; 2] = both([192, 0, 2, 77], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x77]);
+pub(crate) const PEERS: [IpAddr; 2] = both([192, 0, 2, 3], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 3]);
+const RING: usize = 64;
+const BATCH: usize = 32;
+const MAILBOX: usize = 16;
+
+const fn both(v4: [u8; 4], v6: [u16; 8]) -> [IpAddr; 2] {
+    let ([a, b, c, d], [s, t, u, v, w, x, y, z]) = (v4, v6);
+    [IpAddr::V4(Ipv4Addr::new(a, b, c, d)), IpAddr::V6(Ipv6Addr::new(s, t, u, v, w, x, y, z))]
+}
+
+pub(crate) type Thread = Engine<MemoryDevice, Pipeline>;
+
+pub(crate) fn threads(live: &Live) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
+    let counters: Vec<_> = (0..THREADS).map(|_| Arc::new(ThreadCounters::new(64, 16))).collect();
+    let engine = |mailboxes: datapath::Mailboxes<MemoryFrame>| {
+        let me = mailboxes.me();
+        let counters = Arc::clone(&counters[usize::from(me.0)]);
+        let config = PipelineConfig { thread: me, ..config() };
+        let pipeline = Pipeline::new(config, live, Arc::clone(&counters), None).unwrap();
+        // Nobody listens: the ring is full soon, and no packet minds.
+        let pipeline = pipeline.with_notices(notice_ring(4).0);
+        let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, CHUNK - XDP_HEADROOM)).collect();
+        let all = FRAMES * usize::from(THREADS);
+        Engine::new(MemoryDevice::new(RING), pipeline, mailboxes, frames, all, counters)
+    };
+    (mesh(THREADS, MAILBOX).into_iter().map(engine).collect(), counters)
+}
+
+/// Bounds that the run reaches.
+fn config() -> PipelineConfig {
+    PipelineConfig {
+        thread: forwarder::ThreadId(0),
+        threads: THREADS,
+        flows: 1_024,
+        timeouts: Timeouts::default(),
+        max_batch: BATCH,
+        icmp: IcmpRates { replies: 100, replies_to_source: 20, errors: 300, errors_of_source: 150 },
+        limit_sources: 1_024,
+        fragments: FragmentConfig {
+            datagrams: 64,
+            buffered: 48,
+            per_datagram: 4,
+            per_source: 8,
+            lifetime: std::time::Duration::from_millis(100),
+        },
+        held_of_a_pool: 36,
+    }
+}
+
+/// Backends of every kind, over both outer families, with paths that take more or less, and one that nobody knows the way to.
+fn slots() -> Vec<Slot> {
+    let kinds = [
+        (Encapsulation::Gre, true, 1500, TooBig::FragmentInner),
+        (Encapsulation::Gre, false, 1300, TooBig::FragmentOuter),
+        (Encapsulation::Ipip, true, 1280, TooBig::FragmentOuter),
+        (Encapsulation::Gue { udp_checksum: true }, true, 1400, TooBig::FragmentInner),
+        (Encapsulation::Gue { udp_checksum: false }, false, 9000, TooBig::Drop),
+        (Encapsulation::L2, true, 1500, TooBig::Drop),
+        (Encapsulation::Gre, true, 1500, TooBig::FragmentInner),
+    ];
+    let mut slots: Vec<Slot> = (1u8..)
+        .zip(kinds)
+        .map(|(n, (kind, outer_v4, mtu, too_big))| Slot {
+            backend: format!("b{n}").into(),
+            address: if outer_v4 { IpAddr::from([198, 18, 1, n]) } else { backend_v6(n) },
+            forwarding: forwarding(kind, outer_v4, n),
+            next_hop: Some(NextHop { destination: Mac([2, 0, 0, 0, 0, 3]), source: Mac([2, 0, 0, 0, 0, 1]) }),
+            mtu,
+            too_big,
+        })
+        .collect();
+    slots.last_mut().unwrap().next_hop = None;
+    slots
+}
+
+fn backend_v6(n: u8) -> IpAddr {
+    IpAddr::from([0x2001, 0xdb8, 0x18, 0, 0, 0, 0, u16::from(n)])
+}
+
+fn forwarding(kind: Encapsulation, outer_v4: bool, n: u8) -> Forwarding {
+    let outer = match (outer_v4, backend_v6(n)) {
+        (false, IpAddr::V6(destination)) => Outer::V6 { source: "2001:db8::1".parse().unwrap(), destination },
+        _ => Outer::V4 { source: [192, 0, 2, 1].into(), destination: [198, 18, 1, n].into() },
+    };
+    if kind == Encapsulation::L2 {
+        return Forwarding::L2;
+    }
+    let template = |inner| Template::new(kind, outer, inner, true);
+    Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) }
+}
+
+/// TCP 80 and UDP 443 by 5-tuple, UDP 53 by addresses, GRE.
+pub(crate) fn snapshot() -> Snapshot {
+    let slots = slots();
+    let backends: Vec<Backend<'_>> =
+        slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
+    let mut options = Options::new(Seed::new([7; 16]));
+    (options.size, options.allow_coarse) = (1_021, true);
+    let pool = Arc::new(PoolTable {
+        name: "web".into(),
+        table: Some(Arc::new(maglev_hash::build(&backends, &options).unwrap())),
+        slots: (0..slots.len() as u32).map(SlotId).collect(),
+        weights: slots.iter().map(|_| 1).collect(),
+    });
+    let policies =
+        [HashPolicy::FiveTuple, HashPolicy::FiveTuple, HashPolicy::Addresses, HashPolicy::FiveTuple];
+    let services = (0u32..).zip(policies).map(|(id, policy)| Service {
+        id: ServiceId(id),
+        name: format!("s{id}").into(),
+        policy,
+        pool: Arc::clone(&pool),
+        barred: Arc::default(),
+        guard: None,
+    });
+    let ports = [(6, 80..=80), (17, 443..=443), (17, 53..=53), (47, 0..=65535)];
+    let bindings = VIPS.iter().flat_map(|&vip| {
+        ports.iter().cloned().enumerate().map(move |(service, (protocol, ports))| Binding {
+            address: vip.into(),
+            protocol,
+            ports,
+            service,
+        })
+    });
+    Snapshot::new(Parts {
+        generation: Generation(1),
+        hash_key: HashKey::new([5; 16]),
+        services: services.collect(),
+        bindings: bindings.collect(),
+        groups: vec![],
+        states: vec![SlotState::Serving; slots.len()],
+        slots,
+        next_hop: NextHopMode::Resolve,
+        own: OWN.to_vec(),
+        tunnels: tunnels(),
+        peers: None,
+    })
+    .unwrap()
+}
+
+/// An encapsulator and another machine of the cluster, over both families.
+fn tunnels() -> Vec<TunnelSource> {
+    let senders = [(ENCAPSULATORS, Sender::Encapsulator), (PEERS, Sender::Peer)];
+    senders
+        .into_iter()
+        .flat_map(|(addresses, sender)| addresses.map(|address| (address, sender)))
+        .map(|(address, sender)| TunnelSource {
+            prefix: Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).unwrap(),
+            carriers: Carriers::GRE.and(Carriers::IPIP).and(Carriers::GUE),
+            sender,
+        })
+        .collect()
+}
+
+/// Some serve, some don't; once in a while none.
+pub(crate) fn states(random: &mut Random) -> Vec<SlotState> {
+    let none = random.once_in(8);
+    slots()
+        .iter()
+        .map(|_| if none || random.once_in(4) { SlotState::Down } else { random.of(&STATES) })
+        .collect()
+}
+
+const STATES: [SlotState; 3] = [SlotState::Serving, SlotState::Serving, SlotState::Draining];
