@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod counters;
 mod drop_reason;
 mod flow;
@@ -26,6 +27,10 @@ mod snapshot;
 mod verdict;
 mod vip_table;
 
+pub use capture::{
+    CaptureCounts, CaptureFilter, Catch, DropReasons, EVERY_PACKET, Record, SNAP_BYTES, Snapped, Tap,
+    TapSize, VipFilter, capture_tap,
+};
 pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};

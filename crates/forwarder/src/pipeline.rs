@@ -9,6 +9,7 @@ mod fragments;
 mod icmp;
 mod identifications;
 mod refusal;
+mod tap;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use self::icmp::IcmpRates;
 use self::fragments::Fragments;
 use self::identifications::Identifications;
 use self::refusal::Cut;
+use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
@@ -107,6 +109,7 @@ struct Core {
     /// Packets held to be cut, each in the hold slot of its place behind those of the fragment table.
     cuts: Vec<Cut>,
     limits: Limits,
+    tap: Option<Box<Tap>>,
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
@@ -139,6 +142,8 @@ enum Road {
     LaterPiece,
     /// Ask the connection tables of all threads, then Maglev.
     IcmpError,
+    /// Nothing more: the connection table was asked, and did not know it.
+    NewFlow,
 }
 
 impl Pipeline {
@@ -169,6 +174,7 @@ impl Pipeline {
             notices: None,
             cuts,
             limits,
+            tap: None,
             work,
             identifications,
             swept: Now::default(),
@@ -266,6 +272,9 @@ impl Core {
         }
         let signal = signal(service, &work.parsed);
         let hit = self.flows.lookup(work.key, signal, tick);
+        if hit.is_none() {
+            work.road = Road::NewFlow;
+        }
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
             // Most services bar nothing: one length to look at.
@@ -344,6 +353,7 @@ impl Core {
         packets: &mut [Packet<'_>],
         verdicts: &mut [Verdict],
     ) {
+        self.tap_before(packets);
         for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
             // Tx stands for "still on the road" until the last stage has confirmed it.
             *verdict = self.classify(snapshot, now, packet, place).unwrap_or(Verdict::Tx);
@@ -370,6 +380,7 @@ impl Core {
                 self.counters.dropped(reason);
             }
         }
+        self.tap_after(snapshot, now, packets, verdicts);
     }
 
     /// Frees expired entries, one round an hour however often it is called: long before the 24-bit tick comes round to
@@ -413,8 +424,9 @@ impl Forward for Pipeline {
         core.sweep(now);
         core.publish_table_counters();
         if let Some(server) = &mut self.requests {
-            let (thread, flows, snapshot) = (core.config.thread, &mut core.flows, self.reader.load());
-            server.serve(&mut request::Context { thread, snapshot, flows, now: now.tick() });
+            let (thread, snapshot) = (core.config.thread, self.reader.load());
+            let (flows, tap) = (&mut core.flows, &mut core.tap);
+            server.serve(&mut request::Context { thread, snapshot, flows, tap, now: now.tick() });
         }
     }
 
