@@ -272,9 +272,6 @@ impl Core {
         }
         let signal = signal(service, &work.parsed);
         let hit = self.flows.lookup(work.key, signal, tick);
-        if hit.is_none() {
-            work.road = Road::NewFlow;
-        }
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
             // Most services bar nothing: one length to look at.
@@ -283,8 +280,11 @@ impl Core {
                 work.slot = slot;
                 return Ok(());
             }
-        } else if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
-            self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
+        } else {
+            work.road = Road::NewFlow;
+            if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
+                self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
+            }
         }
         let Some(selection) = snapshot.select(&service.pool, work.hash) else {
             return Err(DropReason::NoBackend);
