@@ -92,6 +92,10 @@ pub struct ThreadFigures {
     pub reselected: u64,
     /// Choices whose first Maglev entry did not serve.
     pub rehashed: u64,
+    /// Packets of which a capture was given a record.
+    pub captured: u64,
+    /// Packets that a capture wanted and that found no room.
+    pub capture_lost: u64,
     /// Drops by reason's name; every reason is there.
     pub drops: BTreeMap<String, u64>,
     /// The connection table.
@@ -172,6 +176,8 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
         self.head_room_mismatch += other.head_room_mismatch;
         self.reselected += other.reselected;
         self.rehashed += other.rehashed;
+        self.captured += other.captured;
+        self.capture_lost += other.capture_lost;
         for (reason, more) in &other.drops {
             *self.drops.entry(reason.clone()).or_default() += more;
         }

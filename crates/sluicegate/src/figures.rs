@@ -103,6 +103,8 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
         head_room_mismatch: counters.head_room_mismatch.read(),
         reselected: counters.reselected.read(),
         rehashed: counters.rehashed.read(),
+        captured: counters.captured.read(),
+        capture_lost: counters.capture_lost.read(),
         drops: DropReason::ALL
             .iter()
             .map(|reason| (reason.name().to_owned(), counters.drops(*reason)))

@@ -2,7 +2,8 @@
 //!
 //! In: a [`Door`] and a router. Out: HTTP/1.1. Each door has its own room, so that strangers at one keep nobody from another.
 //! Not here: what a request means (`handlers`), how long its body may be (`guard`).
-//! Invariant: at most [`Limits::connections`] at a door, and none lives longer than `life` and `farewell` together.
+//! Invariant: at most [`Limits::connections`] at a door, and none lives longer than `life` and `farewell` together, but to carry
+//! a stream to its end, which has bounds of its own.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,6 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::{Extension, Router};
@@ -53,7 +55,7 @@ pub struct Limits {
     pub reading: Duration,
     /// A connection serves no new request after so long.
     pub life: Duration,
-    /// It is cut off so long after that.
+    /// It is cut off so long after that, unless a stream is under way.
     pub farewell: Duration,
 }
 
@@ -83,6 +85,31 @@ impl fmt::Display for Peer {
             Self::Unix { user: None } => f.write_str("uid ?"),
             Self::Tcp(address) => address.fmt(f),
         }
+    }
+}
+
+/// Whether a connection carries a stream.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Streaming(Arc<AtomicBool>);
+
+/// A stream; it is over when this is dropped.
+#[derive(Debug)]
+pub(super) struct Stream(Arc<AtomicBool>);
+
+impl Streaming {
+    pub(super) fn begin(&self) -> Stream {
+        self.0.store(true, Ordering::Relaxed);
+        Stream(Arc::clone(&self.0))
+    }
+
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -139,7 +166,9 @@ async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = TowerToHyperService::new(router.layer(Extension(peer)));
+    let streaming = Streaming::default();
+    let router = router.layer(Extension(peer)).layer(Extension(streaming.clone()));
+    let service = TowerToHyperService::new(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
@@ -149,7 +178,7 @@ where
     // How a conversation ends is the client's affair.
     if timeout(limits.life, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
-        let _ = timeout(limits.farewell, connection).await;
+        while timeout(limits.farewell, connection.as_mut()).await.is_err() && streaming.is_on() {}
     }
 }
 

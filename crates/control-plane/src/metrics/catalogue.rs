@@ -165,6 +165,10 @@ catalogue! {
         "Flows whose backend was gone or down at their next packet, so that another was chosen.";
     REHASHED: Counter "thread_rehashed_packets_total" ["thread"]
         "Choices whose first Maglev entry named a backend that does not serve, so that the hash was hashed again.";
+    CAPTURED: Counter "thread_captured_packets_total" ["thread"]
+        "Packets of which this thread gave a capture a record.";
+    CAPTURE_LOST: Counter "thread_capture_lost_packets_total" ["thread"]
+        "Packets that a capture wanted of this thread and that found its ring full; they were forwarded all the same.";
     BATCH: Histogram "batch_packets" []
         "Batches that were not empty, over all threads, by the packets in them.";
 

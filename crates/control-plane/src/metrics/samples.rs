@@ -144,6 +144,8 @@ impl Samples {
             (&the::HEAD_ROOM, thread.head_room_mismatch),
             (&the::RESELECTED, thread.reselected),
             (&the::REHASHED, thread.rehashed),
+            (&the::CAPTURED, thread.captured),
+            (&the::CAPTURE_LOST, thread.capture_lost),
             (&the::FLOW_ENTRIES, flows.entries),
             (&the::FLOW_CAPACITY, flows.capacity),
             (&the::FLOW_INSERTS, flows.inserts),

@@ -18,6 +18,7 @@ use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
 
 use super::Balancer;
+use super::capture::Running;
 use super::flows::Filters;
 use super::reload::Origin;
 use super::work::{Finished, Wanting};
@@ -51,6 +52,8 @@ impl Balancer {
                 Ok(filters) => self.walks.purge(filters, answer),
                 Err(refusal) => _ = answer.send(Err(refusal)),
             },
+            Command::Capture { order, answer } => self.capture(order, answer),
+            Command::EndCapture(answer) => self.end_capture(answer),
             Command::Where { source, destination, protocol, answer } => {
                 let ends = |socket: std::net::SocketAddr| (socket.ip(), socket.port());
                 match Flow::new(ends(source), ends(destination), protocol) {
@@ -128,7 +131,7 @@ impl Balancer {
         }
     }
 
-    fn filters(&self, query: &FlowQuery) -> Result<Filters, Refusal> {
+    pub(super) fn filters(&self, query: &FlowQuery) -> Result<Filters, Refusal> {
         let snapshot = self.live.current();
         let absent =
             |what: &str, name: &str| Refusal::new(RefusalKind::NotFound, format!("no {what} \"{name}\""));
@@ -260,7 +263,13 @@ impl Balancer {
             last_reload: self.reloads.last.clone(),
             own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
             needs_restart: self.running.pending(config, self.controller.machine()),
-            warnings: self.warnings.iter().chain(&self.tunnel_fault).cloned().collect(),
+            warnings: self
+                .warnings
+                .iter()
+                .chain(&self.tunnel_fault)
+                .cloned()
+                .chain(self.capture.as_ref().map(Running::told))
+                .collect(),
         }
     }
 }
