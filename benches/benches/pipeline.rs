@@ -2,6 +2,7 @@
 //!
 //! Row = which flows the 64-byte frames belong to; batches of 64, one core, time per packet. `pipeline` is the forwarder's
 //! `process`, `engine` a turn of a packet thread's loop over memory rings, with reaping, refilling and polling.
+//! `capture`: the same `process` with a tap in place, which somebody empties.
 //! `guards`: the same `process` with lists and limits that let all of it pass.
 //! The default configuration: a connection table of 1,000,000 flows. At 1 M flows, then, it is full.
 //! Budget: 67 ns a packet is 14.88 Mpps, 10 GbE; the bar is 60 (one flow, 1 k), 120 (1 M) and 150 ns (SYN flood).
@@ -14,8 +15,14 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
-use forwarder::{Guard, Live, Now, Pipeline, PrefixSet, Snapshot, SourceLimit, ThreadCounters, ThreadId};
-use sluicegate_benches::{Batch, DEFAULT_BATCH, FRAME_ROOM, GRE_V4, frame, pipeline, snapshot};
+use forwarder::{
+    CaptureFilter, EVERY_PACKET, Forward, Guard, HoldSlot, Live, Now, OutOfFrames, Outlet, Packet, Piece,
+    Pipeline, PrefixSet, Request, Snapshot, SourceLimit, TapSize, ThreadCounters, ThreadId, Verdict,
+    capture_tap, request_ring,
+};
+use sluicegate_benches::{
+    Batch, DEFAULT_BATCH, FRAME_ROOM, GRE_V4, frame, pipeline, pipeline_with, snapshot,
+};
 
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
@@ -82,7 +89,18 @@ fn row(
     traffic: Traffic,
 ) -> (Pipeline, Arc<ThreadCounters>) {
     let live = Live::new(snapshot);
-    let (mut pipeline, counters) = pipeline(&live);
+    let (pipeline, counters) = pipeline(&live);
+    (measure(group, name, pipeline, traffic, || {}), counters)
+}
+
+/// `between` runs after each batch, and is not timed.
+fn measure(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    mut pipeline: Pipeline,
+    traffic: Traffic,
+    mut between: impl FnMut(),
+) -> Pipeline {
     let mut batch = Batch::default();
     let mut now = establish(&mut pipeline, &mut batch, traffic);
     let mut state = 1;
@@ -93,12 +111,13 @@ fn row(
             for _ in 0..batches {
                 now = Now::from_nanos(now.nanos() + 10_000);
                 took += batch.run(&mut pipeline, now, || traffic.next(&mut state));
+                between();
             }
             // Whole batches were run: scaled to the packets that were asked for.
             took.mul_f64(packets as f64 / (batches * DEFAULT_BATCH as u64) as f64)
         });
     });
-    (pipeline, counters)
+    pipeline
 }
 
 fn process(c: &mut Criterion) {
@@ -158,6 +177,43 @@ fn guards(c: &mut Criterion) {
     group.finish();
 }
 
+/// A tap for a pipeline needs one request, which sends nothing.
+struct NoFrames;
+
+impl Outlet for NoFrames {
+    fn originate(&mut self, _: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames> {
+        Err(OutOfFrames)
+    }
+
+    fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}
+
+    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {}
+}
+
+fn capture(c: &mut Criterion) {
+    let mut group = c.benchmark_group("capture");
+    group.throughput(Throughput::Elements(1)).measurement_time(Duration::from_secs(3)).sample_size(40);
+    for (name, sample) in [("off", None), ("1 packet in 1000", Some(1_000)), ("every packet", Some(1))] {
+        let live = Live::new(snapshot());
+        let (mut port, server) = request_ring(1);
+        let (mut pipeline, _) = pipeline_with(&live, Some(server));
+        let filter = CaptureFilter {
+            sample: sample.and_then(NonZeroU32::new).unwrap_or(EVERY_PACKET),
+            ..CaptureFilter::default()
+        };
+        let (tap, mut catch) =
+            capture_tap(filter, TapSize { snap: 256, records: 1_024, batch: DEFAULT_BATCH });
+        port.ask(Request::Capture(sample.map(|_| tap))).expect("room for one");
+        pipeline.poll(Now::default(), &mut NoFrames);
+        measure(&mut group, name, pipeline, Traffic::Flows(1_000), || {
+            while let Some(record) = catch.pop() {
+                catch.give_back(record);
+            }
+        });
+    }
+    group.finish();
+}
+
 /// A turn of the loop: inject, step, take what was sent; only the step is timed.
 fn engine(c: &mut Criterion) {
     let mut group = c.benchmark_group("engine");
@@ -195,5 +251,5 @@ fn engine(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, process, guards, engine);
+criterion_group!(benches, process, guards, capture, engine);
 criterion_main!(benches);

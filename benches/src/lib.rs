@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use forwarder::{
     Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
-    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Service, ServiceId, Slot, SlotId, SlotState,
-    Snapshot, ThreadCounters, ThreadId, Timeouts, TooBig,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, RequestServer, Service, ServiceId, Slot, SlotId,
+    SlotState, Snapshot, ThreadCounters, ThreadId, Timeouts, TooBig,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
@@ -96,6 +96,15 @@ fn slot(number: u8) -> Slot {
 /// Never: the defaults are in range.
 #[must_use]
 pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
+    pipeline_with(live, None)
+}
+
+/// The same, which answers requests.
+///
+/// # Panics
+/// Never: the defaults are in range.
+#[must_use]
+pub fn pipeline_with(live: &Live, requests: Option<RequestServer>) -> (Pipeline, Arc<ThreadCounters>) {
     let counters = Arc::new(ThreadCounters::new(65_536, 65_536));
     let config = PipelineConfig {
         thread: ThreadId(0),
@@ -109,7 +118,7 @@ pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
         limit_sources: 65_536,
     };
     let pipeline =
-        Pipeline::new(config, live, Arc::clone(&counters), None).expect("the defaults are in range");
+        Pipeline::new(config, live, Arc::clone(&counters), requests).expect("the defaults are in range");
     (pipeline, counters)
 }
 

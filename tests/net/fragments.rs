@@ -50,11 +50,14 @@ fn large_pings_are_answered_by_a_backend_straight_to_the_client() {
         let said =
             scene.bed.client.ns.text("ping", &args).unwrap_or_else(|e| panic!("{e:#}{}", scene.told()));
         println!("{vip}: {}", said.lines().find(|line| line.contains("received")).unwrap());
-        assert!(said.contains("20 received"), "{said}");
+        // Over IPv6 the first answer may meet a smaller MTU on its way: then the backend is told, by errors that come here.
+        let all = said.contains("20 received") || (!ipv4 && said.contains("19 received"));
+        assert!(all, "{said}");
     }
     let counts = scene.settled();
     // 4,008 bytes are three pieces; what is answered is not seen here.
-    assert_eq!((counts.sent(), counts.over_threads(&["replies"]), counts.drops()), (120, 0, vec![]));
+    assert_eq!((counts.over_threads(&["replies"]), counts.drops()), (0, vec![]));
+    assert!((120..=124).contains(&counts.sent()), "{}", counts.sent());
     scene.taken_off(120);
 }
 

@@ -100,7 +100,7 @@ fn another_xdp_program_on_the_interface_is_named() {
     let mut other = Process::start(&host.ns, "decap", program, &args).unwrap();
     other.wait_for_line(BOUND, |line| line.contains("ready")).unwrap();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
-    refused(&run(&bed, &file, "lb1"), &["lb0 already has an XDP program", "ip link set dev lb0 xdp off"]);
+    refused(&run(&bed, &file, "lb1"), &["lb0 already has an XDP program", "`sluicegate decap` which runs"]);
     assert!(other.stop(BOUND).unwrap().success(), "the other one was left alone");
     Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
 }

@@ -32,7 +32,7 @@ impl Lane {
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => setup::BUILD.to_vec(),
-            Self::Net => [setup::BUILD, setup::BED, setup::SERVICE].concat(),
+            Self::Net => [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE].concat(),
             Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),
             Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),
         }

@@ -21,6 +21,9 @@ pub(crate) const BED: &[&str] =
 /// For the tests of the systemd unit and of what an operator may do to the program: `systemd-analyze`, `bpftool`.
 pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool"];
 
+/// For the test of captures, which it reads.
+pub(crate) const CAPTURE: &[&str] = &["tshark"];
+
 /// For the status page and the metrics; Chromium draws no text without a font.
 pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core", "prometheus"];
 

@@ -2,10 +2,11 @@
 //!
 //! In: connections on a Unix socket, or on TCP with mutual TLS. Out: [`Command`]s to whoever owns the balancer, who
 //! answers them; JSON back to the operator. Rooms: `command` and `view` (the messages), `routes` and `handlers` (HTTP to
-//! messages), `guard` (what no request may exceed), `server`, `room` and `paced` (connections and their limits), `socket`, `tls`.
+//! messages), `capture` (packets as a stream), `guard` (what no request may exceed), `server`, `room` and `paced` (connections and their limits), `socket`, `tls`.
 //! Not here: what is done about a command; metrics, whose routes are handed in.
 //! Invariant: a client that stops in the middle of anything costs nothing in the end, and delays nobody.
 
+mod capture;
 pub mod command;
 mod guard;
 mod handlers;
@@ -19,7 +20,7 @@ pub mod socket;
 pub mod tls;
 pub mod view;
 
-pub use command::{Answer, BackendAction, Command, FlowQuery};
+pub use command::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery};
 pub use routes::{Rules, router};
 pub use server::{Door, Limits, serve};
 pub use socket::Socket;

@@ -102,6 +102,10 @@ pub struct ThreadFigures {
     pub opened: u64,
     /// Fragments sent to another machine of the cluster, which gathers them.
     pub redirected: u64,
+    /// Packets of which a capture was given a record.
+    pub captured: u64,
+    /// Packets that a capture wanted and that found no room.
+    pub capture_lost: u64,
     /// Drops by reason's name; every reason is there.
     pub drops: BTreeMap<String, u64>,
     /// The connection table.
@@ -210,6 +214,8 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
         self.cut += other.cut;
         self.opened += other.opened;
         self.redirected += other.redirected;
+        self.captured += other.captured;
+        self.capture_lost += other.capture_lost;
         for (reason, more) in &other.drops {
             *self.drops.entry(reason.clone()).or_default() += more;
         }

@@ -71,6 +71,7 @@ pub struct DataPlane {
     wakers: Arc<[Waker]>,
     stop: Arc<AtomicBool>,
     monitor: Monitor,
+    origin: Instant,
 }
 
 impl DataPlane {
@@ -102,6 +103,7 @@ impl DataPlane {
             notices: Vec::new(),
             wakers,
             stop: Arc::new(AtomicBool::new(false)),
+            origin: Instant::now(),
         };
         plane.start_threads(settings, live, bound)?;
         Ok(plane)
@@ -142,6 +144,12 @@ impl DataPlane {
         &self.sockets
     }
 
+    /// Where the threads' clock began: they count nanoseconds from here.
+    #[must_use]
+    pub fn origin(&self) -> Instant {
+        self.origin
+    }
+
     /// The request port of a thread; call [`DataPlane::wake`] after asking.
     pub fn requests(&mut self, thread: ThreadId) -> Option<&mut RequestPort> {
         self.requests.get_mut(usize::from(thread.0))
@@ -178,7 +186,6 @@ impl DataPlane {
         let count = bound.len();
         let frames_in_all = count * settings.frames_per_queue as usize;
         let threads = u16::try_from(count).unwrap_or(u16::MAX);
-        let origin = Instant::now();
         let (born, all_born) = channel();
         for ((number, (device, frames)), mailboxes) in
             bound.into_iter().enumerate().zip(mesh(threads, MAILBOX))
@@ -219,7 +226,7 @@ impl DataPlane {
                 number,
                 idle: settings.idle,
                 stop: Arc::clone(&self.stop),
-                origin,
+                origin: self.origin,
                 born: Some(born.clone()),
             };
             let handle =

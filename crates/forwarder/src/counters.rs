@@ -130,6 +130,10 @@ pub struct ThreadCounters {
     pub redirected: Counter,
     /// Packets cut to pieces because they were too large for the way.
     pub cut: Counter,
+    /// Packets of which a capture was given a record.
+    pub captured: Counter,
+    /// Packets that a capture wanted and that found no room in its ring.
+    pub capture_lost: Counter,
     /// Nanoseconds spent on batches that were not empty.
     pub busy_nanos: Counter,
     /// The connection table.
@@ -167,6 +171,8 @@ impl ThreadCounters {
             opened: Counter::default(),
             redirected: Counter::default(),
             cut: Counter::default(),
+            captured: Counter::default(),
+            capture_lost: Counter::default(),
             busy_nanos: Counter::default(),
             flow_table: Gauges::default(),
             fragment_table: FragmentGauges::default(),

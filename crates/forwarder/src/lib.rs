@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod aggregate;
+mod capture;
 mod counters;
 mod drop_reason;
 mod filter;
@@ -31,6 +32,10 @@ mod verdict;
 mod vip_table;
 
 pub use aggregate::{Aggregate, aggregate};
+pub use capture::{
+    CaptureCounts, CaptureFilter, Catch, DropReasons, EVERY_PACKET, Record, SNAP_BYTES, Snapped, Tap,
+    TapSize, VipFilter, capture_tap,
+};
 pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
 pub use filter::FILTER_PREFIXES;

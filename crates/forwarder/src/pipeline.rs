@@ -10,6 +10,7 @@ mod icmp;
 mod identifications;
 mod opened;
 mod refusal;
+mod tap;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use self::fragments::Fragments;
 use self::identifications::Identifications;
 use self::opened::Reach;
 use self::refusal::Cut;
+use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
@@ -110,6 +112,7 @@ struct Core {
     /// Packets held to be cut, each in the hold slot of its place behind those of the fragment table.
     cuts: Vec<Cut>,
     limits: Limits,
+    tap: Option<Box<Tap>>,
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
@@ -145,6 +148,8 @@ enum Road {
     IcmpError,
     /// Nothing: it goes to the machine that gathers its datagram.
     Redirect,
+    /// Nothing more: the connection table was asked, and did not know it.
+    NewFlow,
 }
 
 impl Pipeline {
@@ -175,6 +180,7 @@ impl Pipeline {
             notices: None,
             cuts,
             limits,
+            tap: None,
             work,
             identifications,
             swept: Now::default(),
@@ -312,8 +318,11 @@ impl Core {
                 work.slot = slot;
                 return Ok(());
             }
-        } else if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
-            self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
+        } else {
+            work.road = Road::NewFlow;
+            if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
+                self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
+            }
         }
         let Some(selection) = snapshot.select(&service.pool, work.hash) else {
             if hit.is_some_and(|hit| hit.renewed) {
@@ -387,6 +396,7 @@ impl Core {
         packets: &mut [Packet<'_>],
         verdicts: &mut [Verdict],
     ) {
+        self.tap_before(packets);
         for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
             // Tx stands for "still on the road" until the last stage has confirmed it.
             *verdict = self.classify(snapshot, now, packet, place).unwrap_or(Verdict::Tx);
@@ -416,6 +426,7 @@ impl Core {
                 self.counters.dropped(reason);
             }
         }
+        self.tap_after(snapshot, now, packets, verdicts);
     }
 
     /// Frees expired entries, one round an hour however often it is called: long before the 24-bit tick comes round to
@@ -459,8 +470,9 @@ impl Forward for Pipeline {
         core.sweep(now);
         core.publish_table_counters();
         if let Some(server) = &mut self.requests {
-            let (thread, flows, snapshot) = (core.config.thread, &mut core.flows, self.reader.load());
-            server.serve(&mut request::Context { thread, snapshot, flows, now: now.tick() });
+            let (thread, snapshot) = (core.config.thread, self.reader.load());
+            let (flows, tap) = (&mut core.flows, &mut core.tap);
+            server.serve(&mut request::Context { thread, snapshot, flows, tap, now: now.tick() });
         }
     }
 

@@ -6,6 +6,7 @@
 use conntrack::{Cursor, Entry, Filter, FlowTable, Tick};
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::capture::Tap;
 use crate::snapshot::{Generation, SlotId, Snapshot};
 use crate::{Decision, Flow, ServiceId, ThreadId};
 
@@ -52,6 +53,8 @@ pub enum Request {
     },
     /// Where would a packet of this flow go now?
     Where(Flow),
+    /// Put this tap in the place of the one that is there; `None`: capture nothing.
+    Capture(Option<Box<Tap>>),
 }
 
 /// An answer.
@@ -73,6 +76,8 @@ pub enum Reply {
     },
     /// The thread's own view.
     Where(WhereAnswer),
+    /// The tap that was there, for the asker to free.
+    Capture(Option<Box<Tap>>),
 }
 
 /// What a thread says of a flow.
@@ -134,6 +139,7 @@ pub(crate) struct Context<'a> {
     pub(crate) thread: ThreadId,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) flows: &'a mut FlowTable,
+    pub(crate) tap: &'a mut Option<Box<Tap>>,
     pub(crate) now: Tick,
 }
 
@@ -156,6 +162,7 @@ impl RequestServer {
                 Reply::Purged { count, next }
             }
             Request::Where(flow) => Reply::Where(answer_where(context, &flow)),
+            Request::Capture(tap) => Reply::Capture(std::mem::replace(context.tap, tap)),
         };
         // There is room: it was looked for above, and nobody else produces.
         let _ = self.replies.push(reply);

@@ -59,9 +59,14 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     let list =
         Request::List { filter: FlowFilter::All, from: Default::default(), buffer: Vec::with_capacity(512) };
     bed.port.ask(list).unwrap();
+    // Its ring is smaller than what it catches. Taken out in the region too, and freed outside.
+    let size = TapSize { snap: 256, records: 100, batch: 64 };
+    let (tap, mut catch) = capture_tap(CaptureFilter::default(), size);
+    bed.port.ask(Request::Capture(Some(tap))).unwrap();
     let mut verdicts = [Verdict::Tx; 64];
+    let mut caught = Vec::with_capacity(200);
     let region = Region::new(ALLOCATOR);
-    for batch in frames.chunks(64) {
+    for (number, batch) in frames.chunks(64).enumerate() {
         let mut left = buffers.iter_mut().zip(batch);
         let mut packets: [Packet<'_>; 64] = std::array::from_fn(|_| {
             let (buffer, frame) = left.next().unwrap();
@@ -70,6 +75,15 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
         });
         bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
         bed.poll();
+        if number == 30 {
+            for _ in 0..50 {
+                catch.pop().into_iter().for_each(|record| catch.give_back(record));
+            }
+        }
+        if number == 40 {
+            caught.extend(std::iter::from_fn(|| catch.pop()));
+            bed.port.ask(Request::Capture(None)).unwrap();
+        }
     }
     let change = region.change();
     let refused =
@@ -80,4 +94,8 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
         bed.port.answer().is_some() && bed.port.answer().is_some(),
         "both requests were served in the region"
     );
+    let home = [bed.port.answer(), bed.port.answer()];
+    assert!(matches!(home, [Some(Reply::Capture(None)), Some(Reply::Capture(Some(_)))]), "{home:?}");
+    assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));
+    assert!(bed.counters.capture_lost.read() > 0, "the ring was full");
 }

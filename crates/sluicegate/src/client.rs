@@ -3,7 +3,10 @@
 //! In: a request. Out: the answer as its type, or why there is none, which is also the exit code.
 //! Not here: what the verbs print.
 
+mod stream;
+
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -133,6 +136,24 @@ impl Client {
         self.send(RELOAD_PATIENCE, Request::put(path).header(header::IF_MATCH, if_match), body.into())
     }
 
+    /// Posts to `path`, and hands the answer's body to `take` as it comes, until it ends or `take` breaks.
+    /// `began` is called when it begins. The first SIGINT or SIGTERM asks the balancer to end it, by DELETE; the second
+    /// ends it here.
+    pub(crate) fn follow(
+        &self,
+        path: &str,
+        began: impl FnOnce(),
+        take: impl FnMut(&Bytes) -> anyhow::Result<ControlFlow<()>>,
+    ) -> anyhow::Result<()> {
+        let whole = path.split('?').next().unwrap_or_default();
+        let request = |builder: hyper::http::request::Builder| {
+            builder.header(header::HOST, HOST).body(Full::new(Bytes::new()))
+        };
+        let (post, delete) = (request(Request::post(path))?, request(Request::delete(whole))?);
+        let wait = self.wait.unwrap_or(PATIENCE);
+        self.runtime.block_on(stream::follow(&self.socket, (post, delete), wait, began, take))
+    }
+
     fn send<T: DeserializeOwned>(
         &self,
         usual: Duration,
@@ -140,9 +161,7 @@ impl Client {
         body: Bytes,
     ) -> anyhow::Result<T> {
         let request = request.header(header::HOST, HOST).body(Full::new(body))?;
-        let no_daemon = |why: &dyn fmt::Display| {
-            anyhow::Error::new(Failure::NoDaemon(format!("{}: {why}", self.socket.display())))
-        };
+        let no_daemon = |why: &dyn fmt::Display| no_daemon(&self.socket, why);
         let wait = self.wait.unwrap_or(usual);
         // From the connection to the last byte of the answer.
         let exchange = async { tokio::time::timeout(wait, exchange(&self.socket, request)).await };
@@ -157,9 +176,21 @@ impl Client {
         if status.is_success() {
             return serde_json::from_slice(&body).context("an answer of another version");
         }
-        let refusal: Refusal = serde_json::from_slice(&body)
-            .with_context(|| format!("an answer of another version, with status {status}"))?;
-        Err(Failure::Refused(refusal).into())
+        Err(refused(status, &body))
+    }
+}
+
+fn no_daemon(socket: &Path, why: &dyn fmt::Display) -> anyhow::Error {
+    Failure::NoDaemon(format!("{}: {why}", socket.display())).into()
+}
+
+/// What an answer says that is no success.
+fn refused(status: hyper::StatusCode, body: &[u8]) -> anyhow::Error {
+    match serde_json::from_slice::<Refusal>(body) {
+        Ok(refusal) => Failure::Refused(refusal).into(),
+        Err(error) => {
+            anyhow::Error::new(error).context(format!("an answer of another version, with status {status}"))
+        }
     }
 }
 

@@ -108,6 +108,8 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
         opened: counters.opened.read(),
         redirected: counters.redirected.read(),
         cut: counters.cut.read(),
+        captured: counters.captured.read(),
+        capture_lost: counters.capture_lost.read(),
         drops: DropReason::ALL
             .iter()
             .map(|reason| (reason.name().to_owned(), counters.drops(*reason)))

@@ -2,7 +2,7 @@
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
 //! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `operate`,
-//! `live_config`, `top`, whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `offline`
+//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -10,6 +10,7 @@
 
 mod admin;
 mod backend;
+mod capture;
 mod client;
 mod config_check;
 mod config_diff;
@@ -22,6 +23,7 @@ mod logging;
 mod notify;
 mod offline;
 mod operate;
+mod pcapng;
 mod privileges;
 mod probe;
 mod run;
@@ -70,6 +72,8 @@ enum Verb {
     Flow(operate::FlowVerb),
     /// Say which backend a flow would go to, and why: from the file alone, or by the running balancer.
     Where(flow_path::Arguments),
+    /// Write packets of the running balancer to a file that Wireshark reads, as they came and as they left, with what was decided.
+    Capture(capture::Arguments),
     /// Run a capture through the same pipeline, offline.
     Replay(offline::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
@@ -131,6 +135,7 @@ fn main() -> ExitCode {
         Verb::Health(verb) => operate::health(&verb),
         Verb::Flow(verb) => operate::flow(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
+        Verb::Capture(arguments) => capture::capture(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),

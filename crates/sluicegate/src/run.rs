@@ -1,13 +1,14 @@
 //! `sluicegate run`: both planes, wired.
 //!
 //! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
-//! balancer. Rooms: `reload`, `answers` (the API), `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `filter`, `tunnel`,
+//! balancer. Rooms: `reload`, `answers` (the API), `capture`, `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `filter`, `tunnel`,
 //! `verdicts` (their lines in the log), `work` (done elsewhere).
 //! Not here: any decision about a packet, any rule about a configuration or about health.
 //! Invariants: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads. Nothing
 //! that takes more than a few milliseconds runs on the control loop.
 
 mod answers;
+mod capture;
 mod files;
 mod filter;
 mod flows;
@@ -113,6 +114,7 @@ struct Balancer {
     way: Way,
     reloads: Reloads,
     walks: Walks,
+    capture: Option<capture::Running>,
     finished: (mpsc::UnboundedSender<Finished>, mpsc::UnboundedReceiver<Finished>),
     origin: Instant,
     started: SystemTime,
@@ -187,6 +189,7 @@ impl Balancer {
             way,
             reloads: Reloads::default(),
             walks: Walks::default(),
+            capture: None,
             finished: mpsc::unbounded_channel(),
             origin,
             started: SystemTime::now(),

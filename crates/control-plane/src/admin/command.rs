@@ -4,12 +4,16 @@
 //! Invariant: a sender that is dropped unanswered is an answer too: the operator is told that the balancer is stopping.
 
 use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use bytes::Bytes;
+use forwarder::DropReason;
+use tokio::sync::{mpsc, oneshot};
 
 use super::view::{
-    BackendChange, BackendRow, ConfigView, FlowPage, HealthView, Purged, Refusal, ReloadReport, Status,
-    VipRow, WhereView,
+    BackendChange, BackendRow, CaptureEnd, ConfigView, FlowPage, HealthView, Purged, Refusal, ReloadReport,
+    Status, VipRow, WhereView,
 };
 use crate::figures::Figures;
 
@@ -84,7 +88,41 @@ pub enum Command {
         /// One row a thread.
         answer: Answer<Result<WhereView, Refusal>>,
     },
+    /// Capture packets. It ends at its bounds, when the stream is dropped, or by `EndCapture`.
+    Capture {
+        /// Which.
+        order: CaptureOrder,
+        /// Not found when there is no such VIP or backend; a conflict while another capture runs.
+        answer: Answer<Result<CaptureStream, Refusal>>,
+    },
+    /// End the capture that runs: its stream comes to its end.
+    EndCapture(Answer<Result<CaptureEnd, Refusal>>),
 }
+
+/// Which packets are to be captured, and how many. All conditions must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureOrder {
+    /// Of this VIP.
+    pub vip: Option<String>,
+    /// For this backend.
+    pub backend: Option<String>,
+    /// Dropped for one of these reasons.
+    pub drops: Option<Vec<DropReason>>,
+    /// Of a flow that the connection table did not know.
+    pub new_flows: bool,
+    /// One of so many, on each thread.
+    pub sample: NonZeroU32,
+    /// Bytes of each packet, within [`forwarder::SNAP_BYTES`].
+    pub snap: usize,
+    /// No more packets than this.
+    pub count: Option<NonZeroU64>,
+    /// No longer than this.
+    pub within: Duration,
+}
+
+/// A capture file as it is made, in whole blocks.
+#[derive(Debug)]
+pub struct CaptureStream(pub mpsc::Receiver<Bytes>);
 
 /// What an operator may do to a backend. The last one wins; it outlives a reload, not a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

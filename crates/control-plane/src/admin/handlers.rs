@@ -27,7 +27,7 @@ type Asked<T> = Result<Json<T>, Refusal>;
 /// An answer to an order, with what the log says of it.
 pub(super) type Done<T> = (Extension<Order>, Json<T>);
 
-fn done<T>(order: Order, answer: T) -> Done<T> {
+pub(super) fn done<T>(order: Order, answer: T) -> Done<T> {
     (Extension(order), Json(answer))
 }
 
@@ -231,12 +231,12 @@ fn read_if_match(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     tag.filter(|tag| !tag.contains('"')).map(|tag| Some(tag.to_owned())).ok_or_else(wrong)
 }
 
-fn query<T>(read: Result<Query<T>, QueryRejection>) -> Result<Query<T>, Refusal> {
+pub(super) fn query<T>(read: Result<Query<T>, QueryRejection>) -> Result<Query<T>, Refusal> {
     read.map_err(|error| bad_request(error.body_text()))
 }
 
 /// Sends a command and waits for its answer.
-async fn ask<T>(desk: &Desk, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, Refusal> {
+pub(super) async fn ask<T>(desk: &Desk, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, Refusal> {
     let unavailable = |message| Refusal::new(RefusalKind::Unavailable, message);
     let (answer, answered) = oneshot::channel();
     let asked = async {

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::command::{BackendAction, Command};
 use super::view::{Refusal, RefusalKind};
-use super::{guard, handlers, refuse};
+use super::{capture, guard, handlers, refuse};
 
 /// What the configuration says of the API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +74,8 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Desk>)> {
         ("get", "/v1/flows", get(handlers::flows)),
         ("delete", "/v1/flows", delete(handlers::purge)),
         ("get", "/v1/where", get(handlers::where_to)),
+        ("post", "/v1/capture", post(capture::capture)),
+        ("delete", "/v1/capture", delete(capture::end)),
         ("get", "/v1/config", get(handlers::config)),
         ("put", PUT_CONFIG, put(handlers::put_config)),
         ("post", "/v1/reload", post(handlers::reload)),

@@ -5,6 +5,7 @@
 //! When a door is full, whoever is in the middle of a request gives way (`room`): who stops there delays nobody.
 //! Invariant: at most [`Limits::connections`] at a door and one that waits for room, and none lives longer than `life` and
 //! `farewell` together.
+//! A stream is carried to its end, which has bounds of its own.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,6 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::{Extension, Router};
@@ -56,7 +58,7 @@ pub struct Limits {
     pub reading: Duration,
     /// A connection serves no new request after so long.
     pub life: Duration,
-    /// It is cut off so long after that.
+    /// It is cut off so long after that, unless a stream is under way.
     pub farewell: Duration,
 }
 
@@ -86,6 +88,31 @@ impl fmt::Display for Peer {
             Self::Unix { user: None } => f.write_str("uid ?"),
             Self::Tcp(address) => address.fmt(f),
         }
+    }
+}
+
+/// Whether a connection carries a stream.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Streaming(Arc<AtomicBool>);
+
+/// A stream; it is over when this is dropped.
+#[derive(Debug)]
+pub(super) struct Stream(Arc<AtomicBool>);
+
+impl Streaming {
+    pub(super) fn begin(&self) -> Stream {
+        self.0.store(true, Ordering::Relaxed);
+        Stream(Arc::clone(&self.0))
+    }
+
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -148,7 +175,9 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stream = Paced::new(stream, limits.reading, progress.clone());
-    let service = TowerToHyperService::new(router.layer(Extension(progress)).layer(Extension(peer)));
+    let streaming = Streaming::default();
+    let router = router.layer(Extension(progress)).layer(Extension(peer)).layer(Extension(streaming.clone()));
+    let service = TowerToHyperService::new(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
@@ -158,7 +187,7 @@ where
     // How a conversation ends is the client's affair.
     if timeout(limits.life, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
-        let _ = timeout(limits.farewell, connection).await;
+        while timeout(limits.farewell, connection.as_mut()).await.is_err() && streaming.is_on() {}
     }
 }
 

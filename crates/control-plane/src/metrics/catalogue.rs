@@ -178,6 +178,10 @@ catalogue! {
         "Tunnelled packets of peers and encapsulators whose outer header this thread took off.";
     REDIRECTED: Counter "thread_redirected_fragments_total" ["thread"]
         "Fragments that this thread chose to send to another machine of the cluster, which gathers them.";
+    CAPTURED: Counter "thread_captured_packets_total" ["thread"]
+        "Packets of which this thread gave a capture a record.";
+    CAPTURE_LOST: Counter "thread_capture_lost_packets_total" ["thread"]
+        "Packets that a capture wanted of this thread and that found its ring full; they were forwarded all the same.";
     BATCH: Histogram "batch_packets" []
         "Batches that were not empty, over all threads, by the packets in them.";
 

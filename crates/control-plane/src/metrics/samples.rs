@@ -150,6 +150,8 @@ impl Samples {
             (&the::CUT, thread.cut),
             (&the::OPENED, thread.opened),
             (&the::REDIRECTED, thread.redirected),
+            (&the::CAPTURED, thread.captured),
+            (&the::CAPTURE_LOST, thread.capture_lost),
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);

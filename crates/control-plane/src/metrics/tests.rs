@@ -40,6 +40,8 @@ fn thread() -> ThreadFigures {
         cut: 62,
         opened: 63,
         redirected: 64,
+        captured: 41,
+        capture_lost: 42,
         drops: BTreeMap::from([("ttl".into(), 13), ("no_vip".into(), 0)]),
         flows: FlowFigures {
             entries: 14,
@@ -177,6 +179,8 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"thread_cut_packets_total{thread="0"}"#, 62.0),
     (r#"thread_opened_packets_total{thread="0"}"#, 63.0),
     (r#"thread_redirected_fragments_total{thread="0"}"#, 64.0),
+    (r#"thread_captured_packets_total{thread="0"}"#, 41.0),
+    (r#"thread_capture_lost_packets_total{thread="0"}"#, 42.0),
     (r#"thread_busy_seconds_total{thread="0"}"#, 1.5),
     (r#"batch_packets_bucket{le="1"}"#, 5.0),
     (r#"batch_packets_bucket{le="3"}"#, 9.0),

@@ -38,24 +38,25 @@ impl Drop for Folder {
     }
 }
 
-struct Open {
+pub(crate) struct Open {
     folder: Folder,
+    pub(crate) log: mock::Log,
     commands: mpsc::Sender<Command>,
     server: JoinHandle<std::convert::Infallible>,
     _file: Socket,
 }
 
 impl Open {
-    fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         let folder = Folder::new();
-        let (commands, _) = mock::start();
+        let (commands, log) = mock::start();
         let router = router(commands.clone(), Rules { put: true }, Router::new());
         let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
         let server = tokio::spawn(serve(Door::Unix(listener), router, limits));
-        Self { folder, commands, server, _file: file }
+        Self { folder, log, commands, server, _file: file }
     }
 
-    async fn connect(&self) -> UnixStream {
+    pub(crate) async fn connect(&self) -> UnixStream {
         UnixStream::connect(self.folder.0.join("admin.sock")).await.unwrap()
     }
 
@@ -66,12 +67,12 @@ impl Open {
         read_to_end(&mut stream).await
     }
 
-    async fn serves(&self) -> bool {
+    pub(crate) async fn serves(&self) -> bool {
         self.throw(GOOD).await.starts_with("HTTP/1.1 200")
     }
 
     /// Each connection that is open holds a way to the loop.
-    async fn every_connection_has_ended(&self) {
+    pub(crate) async fn every_connection_has_ended(&self) {
         for _ in 0..1_000 {
             // The test's, the router's; the guard's layer holds one of its own.
             if self.commands.strong_count() <= self.at_rest() {
@@ -332,6 +333,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
         &b"GET /v1/flows?vip=www&limit=10 HTTP/1.1\r\nHost: lb\r\n\r\n"[..],
         b"PUT /v1/config HTTP/1.1\r\nHost: lb\r\nIf-Match: \"x\"\r\nContent-Length: 3\r\n\r\nabc",
         b"POST /v1/backends/b1/weight?pool=web HTTP/1.1\r\nContent-Length: 13\r\n\r\n{\"weight\": 5}",
+        b"POST /v1/capture?drop=ttl&sample=5&count=2 HTTP/1.1\r\nHost: lb\r\n\r\n",
         b"GET /v1/where?source=192.0.2.7:1&destination=203.0.113.10:80&protocol=tcp HTTP/1.0\r\n\r\n",
     ]);
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bounds;
+mod capture;
 mod document;
 mod mock;
 mod requests;

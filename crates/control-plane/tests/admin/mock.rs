@@ -1,9 +1,10 @@
 //! A control loop that answers every command with fixed rows, and keeps what it was asked.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use control_plane::admin::view::*;
-use control_plane::admin::{BackendAction, Command, FlowQuery};
+use control_plane::admin::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery};
 use control_plane::figures::{Figures, FlowFigures, ThreadFigures, TrafficFigures};
 use tokio::sync::mpsc;
 
@@ -19,7 +20,10 @@ pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
         let mut readings = 0;
         while let Some(command) = commands.recv().await {
             written.lock().unwrap().push(words(&command));
-            answer(command, &mut readings);
+            match command {
+                Command::Capture { order, answer } => capture(order, answer, Arc::clone(&written)),
+                other => answer(other, &mut readings),
+            }
         }
     });
     (sender, log)
@@ -31,6 +35,7 @@ fn words(command: &Command) -> String {
         Command::PutConfig { text, if_match, .. } => format!("put {text:?} onto {if_match:?}"),
         Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
         Command::PurgeFlows { filter, .. } => format!("purge {filter:?}"),
+        Command::Capture { order, .. } => order.to_string(),
         Command::Where { source, destination, protocol, .. } => {
             format!("where {source} {destination} {protocol}")
         }
@@ -60,8 +65,38 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Where { source, destination, protocol, answer } => {
             drop(answer.send(Ok(WhereView { source, destination, protocol, threads: where_rows() })));
         }
+        Command::EndCapture(answer) => {
+            drop(answer.send(Ok(CaptureEnd { matched: 9, captured: 3, lost: 1 })));
+        }
         _ => {}
     }
+}
+
+/// A chunk a second, as many as were asked for; the log has what became of the stream.
+fn capture(order: CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>, log: Log) {
+    let refused = match order.vip.as_deref() {
+        Some("busy") => Some((RefusalKind::Conflict, "a capture is running")),
+        Some("nobody") => Some((RefusalKind::NotFound, "no VIP \"nobody\"")),
+        _ => None,
+    };
+    if let Some((kind, words)) = refused {
+        return drop(answer.send(Err(Refusal::new(kind, words))));
+    }
+    let (chunks, stream) = mpsc::channel(2);
+    drop(answer.send(Ok(CaptureStream(stream))));
+    tokio::spawn(async move {
+        for number in 0..order.count.map_or(u64::MAX, |count| count.get()) {
+            // Larger than what the kernel keeps for a reader.
+            let chunk = format!("{number:08}").repeat(1 << 13);
+            let second = tokio::time::sleep(Duration::from_secs(1));
+            tokio::select! {
+                () = chunks.closed() => break,
+                () = second => drop(chunks.send(chunk.into()).await),
+            }
+        }
+        let ended = if chunks.is_closed() { "the stream was dropped" } else { "the stream has ended" };
+        log.lock().unwrap().push(ended.to_owned());
+    });
 }
 
 pub(crate) fn status() -> Status {

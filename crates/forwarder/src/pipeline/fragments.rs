@@ -261,6 +261,7 @@ impl Core {
             let Some(release) = self.fragments.table.release() else { return };
             outlet.release(HoldSlot(release.slot.0), &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
+                self.tap_before(std::slice::from_ref(&*packet));
                 let verdict = match release.fate {
                     Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, decided),
                     Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
@@ -268,6 +269,7 @@ impl Core {
                 if let Verdict::Drop(reason) = verdict {
                     self.counters.dropped(reason);
                 }
+                self.tap_after(snapshot, now, std::slice::from_ref(&*packet), &[verdict]);
                 verdict
             });
         }

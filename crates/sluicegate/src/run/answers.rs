@@ -18,6 +18,7 @@ use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
 
 use super::Balancer;
+use super::capture::Running;
 use super::flows::Filters;
 use super::reload::Origin;
 use super::work::{Finished, Wanting};
@@ -51,6 +52,8 @@ impl Balancer {
                 Ok(filters) => self.walks.purge(filters, answer),
                 Err(refusal) => _ = answer.send(Err(refusal)),
             },
+            Command::Capture { order, answer } => self.capture(order, answer),
+            Command::EndCapture(answer) => self.end_capture(answer),
             Command::Where { source, destination, protocol, answer } => {
                 let ends = |socket: std::net::SocketAddr| (socket.ip(), socket.port());
                 match Flow::new(ends(source), ends(destination), protocol) {
@@ -128,7 +131,7 @@ impl Balancer {
         }
     }
 
-    fn filters(&self, query: &FlowQuery) -> Result<Filters, Refusal> {
+    pub(super) fn filters(&self, query: &FlowQuery) -> Result<Filters, Refusal> {
         let snapshot = self.live.current();
         let absent =
             |what: &str, name: &str| Refusal::new(RefusalKind::NotFound, format!("no {what} \"{name}\""));
@@ -263,7 +266,8 @@ impl Balancer {
             checks_unable: self.unable.len(),
             warnings: {
                 let unable = self.unable.warning(Instant::now());
-                self.warnings.iter().chain(&self.tunnel_fault).cloned().chain(unable).collect()
+                let capture = self.capture.as_ref().map(Running::told);
+                self.warnings.iter().chain(&self.tunnel_fault).cloned().chain(unable).chain(capture).collect()
             },
         }
     }

@@ -7,13 +7,14 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use control_plane::admin::CaptureStream;
 use control_plane::admin::command::Answer;
 use control_plane::admin::view::{FlowPage, FlowRow, Purged, Refusal, WhereBackend, WhereRow, WhereView};
 use control_plane::compile::Index;
 use datapath::DataPlane;
 use forwarder::{
     Cursor, Decision, Flow, FlowEntry, FlowFilter, FlowState, HashPolicy, Reply, Request, ServiceId, SlotId,
-    Snapshot, ThreadId, WhereAnswer,
+    Snapshot, Tap, ThreadId, WhereAnswer,
 };
 
 /// One question to all threads, one after the other.
@@ -27,6 +28,9 @@ struct Walk {
     /// A question is out.
     asked: bool,
 }
+
+/// Taps that wait to be put in place, one a thread.
+pub(super) type Taps = VecDeque<Box<Tap>>;
 
 #[derive(Debug)]
 enum Goal {
@@ -45,6 +49,11 @@ enum Goal {
         flow: Flow,
         view: WhereView,
         answer: Answer<Result<WhereView, Refusal>>,
+    },
+    /// Puts a tap into each thread, or none; those that were there are freed.
+    Tap {
+        taps: Taps,
+        answer: Option<(Answer<Result<CaptureStream, Refusal>>, CaptureStream)>,
     },
 }
 
@@ -97,6 +106,15 @@ impl Walks {
         self.enter(Goal::Where { flow, view, answer });
     }
 
+    /// Taps, one a thread or none at all; whoever waits for the stream has it when they are all in place.
+    pub(super) fn tap(
+        &mut self,
+        taps: Taps,
+        answer: Option<(Answer<Result<CaptureStream, Refusal>>, CaptureStream)>,
+    ) {
+        self.enter(Goal::Tap { taps, answer });
+    }
+
     fn enter(&mut self, goal: Goal) {
         self.waiting.push_back(Walk { goal, thread: 0, filter: 0, from: Cursor::default(), asked: false });
     }
@@ -126,7 +144,7 @@ impl Walks {
 
 impl Walk {
     fn ask(&mut self, plane: &mut DataPlane, mut buffer: Vec<FlowEntry>) {
-        let request = match &self.goal {
+        let request = match &mut self.goal {
             Goal::List { filters, .. } => {
                 buffer.reserve(FLOWS_A_STEP);
                 let filter = filters.questions().get(self.filter).copied().unwrap_or(FlowFilter::All);
@@ -137,10 +155,15 @@ impl Walk {
                 Request::Purge { filter, from: self.from }
             }
             Goal::Where { flow, .. } => Request::Where(*flow),
+            Goal::Tap { taps, .. } => Request::Capture(taps.pop_front()),
         };
         let thread = ThreadId(self.thread);
         if let Some(port) = plane.requests(thread) {
-            self.asked = port.ask(request).is_ok();
+            let asked = port.ask(request);
+            self.asked = asked.is_ok();
+            if let (Goal::Tap { taps, .. }, Err(Request::Capture(Some(tap)))) = (&mut self.goal, asked) {
+                taps.push_front(tap);
+            }
         }
         plane.wake(thread);
     }
@@ -161,6 +184,7 @@ impl Walk {
                 view.threads.push(where_row(&answer, snapshot, index));
                 None
             }
+            (Goal::Tap { .. }, Reply::Capture(_)) => None,
             // Answers come in the order of the questions: no other pair comes up.
             _ => None,
         };
@@ -175,7 +199,7 @@ impl Walk {
         self.from = Cursor::default();
         let filters = match &self.goal {
             Goal::List { filters, .. } | Goal::Purge { filters, .. } => filters.questions().len(),
-            Goal::Where { .. } => 1,
+            Goal::Where { .. } | Goal::Tap { .. } => 1,
         };
         self.filter += 1;
         if self.filter >= filters {
@@ -193,6 +217,8 @@ impl Goal {
             }
             Self::Purge { answer, filters, .. } => answer.is_closed() || filters.questions().is_empty(),
             Self::Where { answer, .. } => answer.is_closed(),
+            // Each thread's turn comes: an asker who has gone closes the taps, and they are fetched after that.
+            Self::Tap { .. } => false,
         }
     }
 
@@ -208,6 +234,11 @@ impl Goal {
             }
             Self::Purge { count, answer, .. } => _ = answer.send(Ok(Purged { flows: count })),
             Self::Where { view, answer, .. } => _ = answer.send(Ok(view)),
+            Self::Tap { answer, .. } => {
+                if let Some((answer, stream)) = answer {
+                    let _ = answer.send(Ok(stream));
+                }
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ pub(super) enum Finished {
     Told(Changes),
     Kept(Kept),
     Reported(Vec<TargetReport>, Wanting),
+    Captured,
 }
 
 /// Whom a report of the health thread is for.
@@ -92,6 +93,7 @@ impl Balancer {
             Finished::Told(told) => self.take_changes(told),
             Finished::Kept(kept) => self.take_kept(kept),
             Finished::Reported(reports, wanting) => self.tell_health(&reports, wanting),
+            Finished::Captured => self.capture_is_over(),
         }
         self.advance();
     }

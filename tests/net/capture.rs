@@ -1,0 +1,222 @@
+//! `sluicegate capture` over the real path, read by tshark.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::sys::signal::Signal;
+use testbed::{Bed, LbConfig, Process, eventually, inject};
+
+use crate::scene::{BOUND, Scene, verb};
+
+/// A capture that runs, until it is ended.
+struct Running {
+    process: Process,
+    file: PathBuf,
+}
+
+/// One frame as tshark shows it.
+#[derive(Clone, Debug, PartialEq)]
+struct Shown {
+    interface: String,
+    /// As it was, and as it is kept.
+    lengths: (usize, usize),
+    comment: String,
+    /// Outer and inner.
+    destinations: String,
+    seconds: f64,
+}
+
+fn socket(scene: &Scene) -> String {
+    LbConfig::admin_socket(&scene.bed, 0).to_str().unwrap().to_owned()
+}
+
+fn start(scene: &Scene, name: &str, args: &[&str]) -> Running {
+    let file = scene.bed.dir().join(format!("{name}.pcapng"));
+    let socket = socket(scene);
+    let args = [&["capture", "--socket", &socket, "-w", file.to_str().unwrap()], args].concat();
+    let host = &scene.bed.balancers[0];
+    let mut process = Process::start(&host.ns, name, scene.bed.program().unwrap(), &args).unwrap();
+    process.wait_for_line(BOUND, |line| line.contains("capturing to")).unwrap();
+    Running { process, file }
+}
+
+impl Running {
+    /// Its last words once it has ended, and what tshark shows of its file.
+    fn end(mut self, scene: &Scene) -> (String, Vec<Shown>) {
+        self.process.signal(Signal::SIGINT).unwrap();
+        self.over(scene)
+    }
+
+    fn over(&mut self, scene: &Scene) -> (String, Vec<Shown>) {
+        let status = self.process.wait(BOUND).unwrap_or_else(|| panic!("{}", self.process.tail()));
+        assert!(status.success(), "{}", self.process.tail());
+        let last = self.process.lines().pop().unwrap().text;
+        (last, shown(scene, &self.file))
+    }
+}
+
+fn shown(scene: &Scene, file: &Path) -> Vec<Shown> {
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-n", "-r"]).arg(file).args(["-T", "fields", "-E", "separator=|"]);
+    for field in
+        ["frame.interface_name", "frame.len", "frame.cap_len", "frame.comment", "ip.dst", "frame.time_epoch"]
+    {
+        tshark.args(["-e", field]);
+    }
+    let output = scene.bed.client.ns.output(tshark).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(row).collect()
+}
+
+fn row(line: &str) -> Shown {
+    let fields: Vec<&str> = line.split('|').collect();
+    let [interface, whole, kept, comment, destinations, seconds] = fields[..] else { panic!("{line}") };
+    Shown {
+        interface: interface.to_owned(),
+        lengths: (whole.parse().unwrap(), kept.parse().unwrap()),
+        comment: comment.to_owned(),
+        destinations: destinations.to_owned(),
+        seconds: seconds.parse().unwrap(),
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+#[test]
+fn tshark_shows_packets_as_they_came_and_as_they_left_with_what_was_decided() {
+    let scene = Scene::with(LbConfig::new);
+    let port = &scene.bed.balancers[0].port;
+    let send = |port_number| {
+        let mut frame = scene.frame(true, port_number);
+        frame.payload = vec![7; 300];
+        let bytes = frame.bytes();
+        inject(&scene.bed.router, port, &bytes).unwrap();
+        bytes.len()
+    };
+    let (began, running) = (now(), start(&scene, "all", &["--snaplen", "128"]));
+    let whole = send(Bed::SINK_PORT);
+    send(54);
+    eventually(BOUND, || (scene.balancer.counters().unwrap().over_threads(&["captured"]) >= 2).then_some(()))
+        .unwrap();
+    let status = verb(&scene.bed, &["status", "--socket", &socket(&scene)]);
+    assert!(status.out.contains("capture 1 packet in 1, 128 bytes each"), "{status:?}");
+    let (last, frames) = running.end(&scene);
+    assert_eq!(last, "sluicegate: 2 packets of 2 that matched, 0 lost");
+    let [came, left, dropped] = &frames[..] else { panic!("{frames:#?}") };
+    let vip = scene.bed.vip(true, 0).ip();
+    assert_eq!((came.interface.as_str(), came.lengths), ("before", (whole, 128)));
+    assert_eq!((left.interface.as_str(), left.lengths), ("after", (whole + 24, 128)));
+    let backend =
+        scene.bed.backends.iter().find(|host| came.comment.contains(&format!("address={} ", host.v4)));
+    let backend = backend.unwrap_or_else(|| panic!("{came:?}"));
+    assert_eq!(
+        (&came.destinations, &left.destinations),
+        (&vip.to_string(), &format!("{},{vip}", backend.v4))
+    );
+    let name = &backend.name;
+    assert!(came.comment.starts_with("verdict=tx service=\"www udp "), "{came:?}");
+    assert!(came.comment.contains(&format!(" backend=\"{name}\" ")), "{came:?}");
+    assert!(came.comment.ends_with(" flow=new thread=0 generation=1"), "{came:?}");
+    assert_eq!(came.comment, left.comment);
+    assert_eq!(dropped.comment, "verdict=drop reason=no_vip thread=0 generation=1");
+    assert_eq!((dropped.interface.as_str(), dropped.lengths), ("before", (whole, 128)));
+    for frame in &frames {
+        assert!((began - 0.1..now() + 0.1).contains(&frame.seconds), "{began} {frame:?}");
+    }
+}
+
+#[test]
+fn each_condition_keeps_all_other_packets_out() {
+    let scene = Scene::with(LbConfig::new);
+    let port = &scene.bed.balancers[0].port;
+    let mut flows = scene.flows(true, 30);
+    let answered = scene.round(&mut flows);
+    let mut round = || {
+        scene.round(&mut flows);
+        scene.flows(false, 4).round().unwrap();
+        for ipv4 in [true, false] {
+            inject(&scene.bed.router, port, &scene.frame(ipv4, 54).bytes()).unwrap();
+            let mut last = scene.frame(ipv4, Bed::SINK_PORT);
+            last.ttl = 1;
+            inject(&scene.bed.router, port, &last.bytes()).unwrap();
+        }
+        scene.settled();
+    };
+    let to_b1 = answered.iter().filter(|name| *name == "b1").count();
+    let before = |frames: &[Shown]| frames.iter().filter(|frame| frame.interface == "before").count();
+    let cases: [(&str, &[&str], &str, std::ops::RangeInclusive<usize>); 5] = [
+        ("no_vip", &["--drop", "no_vip"], "verdict=drop reason=no_vip ", 2..=2),
+        ("ttl", &["--drop", "ttl,malformed", "--backend", "b1"], " reason=ttl ", 0..=2),
+        ("vip", &["--vip", "www"], "", 38..=38),
+        ("backend", &["--backend", "b1", "--vip", "www"], " backend=\"b1\" ", to_b1..=to_b1 + 6),
+        ("new", &["--new-flows"], " flow=new ", 4..=6),
+    ];
+    for (name, args, words, count) in cases {
+        let running = start(&scene, name, args);
+        round();
+        let (last, frames) = running.end(&scene);
+        assert!(frames.iter().all(|frame| frame.comment.contains(words)), "{name}: {frames:#?}");
+        assert!(count.contains(&before(&frames)), "{name}: {last} {frames:#?}");
+        assert!(last.ends_with(" 0 lost"), "{last}");
+    }
+}
+
+#[test]
+fn a_capture_ends_at_its_bounds_and_within_a_second_of_its_client() {
+    let scene = Scene::with(LbConfig::new);
+    let mut flows = scene.flows(true, 20);
+    let sampled = start(&scene, "sampled", &["--sample", "1/10", "--count", "3"]);
+    for _ in 0..2 {
+        scene.round(&mut flows);
+    }
+    let refused = verb(&scene.bed, &["capture", "--socket", &socket(&scene), "-w", "-"]);
+    assert!(refused.code == Some(1) && refused.err.contains("one at a time"), "{refused:?}");
+    scene.round(&mut flows);
+    let mut sampled = sampled;
+    let (last, frames) = sampled.over(&scene);
+    assert!(last.starts_with("sluicegate: 3 packets of "), "{last}");
+    assert_eq!(frames.len(), 6);
+
+    let mut brief = start(&scene, "brief", &["--duration", "1s"]);
+    assert_eq!(brief.over(&scene).1, []);
+    for wrong in [["--vip", "nobody"], ["--backend", "nobody"], ["--drop", "nothing"]] {
+        let socket = socket(&scene);
+        let args = [&["capture", "--socket", &socket, "-w", "-"], &wrong[..]].concat();
+        let ended = verb(&scene.bed, &args);
+        assert!(ended.code == Some(1) && ended.err.contains(&format!("{}", wrong[1])), "{ended:?}");
+    }
+
+    let mut killed = start(&scene, "killed", &[]);
+    scene.round(&mut flows);
+    eventually(BOUND, || (!shown(&scene, &killed.file).is_empty()).then_some(())).unwrap();
+    killed.process.kill();
+    std::thread::sleep(Duration::from_secs(1));
+    let of = || scene.balancer.counters().unwrap().over_threads(&["captured"]);
+    let before = of();
+    scene.round(&mut flows);
+    assert_eq!(of(), before, "it is off");
+    // What was written is whole blocks.
+    assert_eq!(shown(&scene, &killed.file).len(), 40);
+    let status = verb(&scene.bed, &["status", "--socket", &socket(&scene)]);
+    assert!(!status.out.contains("capture"), "{status:?}");
+}
+
+#[test]
+fn tshark_reads_along_from_a_pipe() {
+    let scene = Scene::with(LbConfig::new);
+    let line = format!(
+        "{} capture --socket {} --drop no_vip -w - | tshark -n -l -r - -T fields -e frame.comment",
+        scene.bed.program().unwrap().display(),
+        socket(&scene)
+    );
+    let ns = &scene.bed.balancers[0].ns;
+    let mut pipe = Process::start(ns, "pipe", "sh", &["-c", &line]).unwrap();
+    pipe.wait_for_line(BOUND, |line| line.contains("capturing to")).unwrap();
+    inject(&scene.bed.router, &scene.bed.balancers[0].port, &scene.frame(true, 54).bytes()).unwrap();
+    // Before the capture ends.
+    pipe.wait_for_line(BOUND, |line| line == "verdict=drop reason=no_vip thread=0 generation=1").unwrap();
+}
