@@ -17,28 +17,31 @@ fn narrow(core_mtu: u32) -> BedSpec {
     BedSpec { core_mtu, ..BedSpec::default() }
 }
 
+/// Sends `bytes` to a VIP over TCP; how often the client was told, and the path's MTU as it then knows it.
+fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
+    let told = || scene.settled().over_threads(&["too_big_told"]);
+    let (before, start) = (told(), Instant::now());
+    let mut connection = scene.bed.http_client().connect(vip).unwrap();
+    let reply = connection.post("/", &vec![7; bytes]).unwrap_or_else(|e| panic!("{e}\n{}", scene.told()));
+    let took = start.elapsed();
+    drop(connection);
+    let told = told() - before;
+    println!("{bytes} bytes to {vip} in {took:.2?}, the client told {told} times");
+    let said = String::from_utf8(reply.body).unwrap();
+    assert!(said.contains(&format!("received {bytes}\n")), "{said}");
+    (told, scene.bed.client.ns.text("ip", &["route", "get", &vip.ip().to_string()]).unwrap())
+}
+
 #[test]
 fn an_upload_over_a_path_of_1500_bytes_completes_because_the_client_is_told() {
-    for outer_v4 in [true, false] {
+    for (outer_v4, room) in [(true, 1476), (false, 1456)] {
         let scene = Scene::new(&narrow(1500), |bed| {
             let config = LbConfig::new(bed);
             if outer_v4 { config } else { config.outer_v6(bed) }
         });
-        let bytes = if outer_v4 { count(10_000_000, 100_000_000) } else { 1_000_000 };
-        let (body, room) = (vec![7; bytes], if outer_v4 { 1476 } else { 1456 });
         for ipv4 in [true, false] {
-            let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
-            let before = scene.balancer.counters().unwrap().over_threads(&["too_big_told"]);
-            let start = Instant::now();
-            let mut connection = scene.bed.http_client().connect(vip).unwrap();
-            let reply = connection.post("/", &body).unwrap_or_else(|e| panic!("{e}\n{}", scene.told()));
-            let took = start.elapsed();
-            drop(connection);
-            let told = scene.settled().over_threads(&["too_big_told"]) - before;
-            let route = scene.bed.client.ns.text("ip", &["route", "get", &vip.ip().to_string()]).unwrap();
-            println!("{bytes} bytes to {vip} in {took:.2?}, the client told {told} times");
-            let said = String::from_utf8(reply.body).unwrap();
-            assert!(said.contains(&format!("received {bytes}\n")), "{said}");
+            let bytes = count(10_000_000, 100_000_000);
+            let (told, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), bytes);
             assert!(told > 0 && route.contains(&format!("mtu {room}")), "{told}, {route}");
         }
         let counts = scene.settled();
@@ -46,10 +49,26 @@ fn an_upload_over_a_path_of_1500_bytes_completes_because_the_client_is_told() {
     }
 }
 
+const BYTES: usize = 5_000_000;
+const NARROW: u32 = 1300;
+
+/// Downloads from a VIP, on twelve connections: which backends answered.
+fn download(scene: &Scene, vip: SocketAddr) -> BTreeSet<String> {
+    let start = Instant::now();
+    let replies = scene.bed.http_client().get_many(vip, &format!("/bytes/{BYTES}"), 12, 4);
+    let took = start.elapsed();
+    let served = replies.into_iter().map(|reply| {
+        let reply = reply.unwrap_or_else(|error| panic!("{error}\n{}", scene.told()));
+        assert_eq!((reply.status, reply.body.len(), reply.peer), (200, BYTES, vip));
+        reply.backend
+    });
+    let served = served.collect();
+    println!("12 downloads of {BYTES} bytes from {vip} in {took:.2?} by {served:?}");
+    served
+}
+
 #[test]
 fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
-    const BYTES: usize = 5_000_000;
-    const NARROW: u32 = 1300;
     // Errors come by any queue: the thread that has one asks the others for the flow.
     let scene = Scene::new(&BedSpec { queues: 4, ..BedSpec::default() }, LbConfig::new);
     let port = &scene.bed.client.port;
@@ -60,22 +79,10 @@ fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
             Frame::parse(frame).is_some_and(|f| is_too_big(&f.ip) && f.ip.destination == vip.ip())
         };
         let told = Capture::start(&scene.bed.router, &scene.bed.balancers[0].port, 1000, to_vip).unwrap();
-        let start = Instant::now();
-        let replies = scene.bed.http_client().get_many(vip, &format!("/bytes/{BYTES}"), 12, 4);
-        let took = start.elapsed();
-        let mut served = BTreeSet::new();
-        for reply in replies {
-            let reply = reply.unwrap_or_else(|error| panic!("{error}\n{}", scene.told()));
-            assert_eq!((reply.status, reply.body.len(), reply.peer), (200, BYTES, vip));
-            served.insert(reply.backend);
-        }
-        println!(
-            "12 downloads of {BYTES} bytes from {vip} in {took:.2?} by {served:?}, told {} times",
-            told.frames().len()
-        );
+        let served = download(&scene, vip);
+        println!("the router told {} times", told.frames().len());
         // 12 flows at one of three backends: 3^-11.
-        assert!(served.len() > 1, "{served:?}");
-        assert!(told.frames().len() >= served.len());
+        assert!(served.len() > 1 && told.frames().len() >= served.len(), "{served:?}");
         let client = scene.bed.client.address(vip.ip()).to_string();
         for host in scene.bed.backends.iter().filter(|host| served.contains(&host.name)) {
             let route = host.ns.text("ip", &["route", "get", &client]).unwrap();

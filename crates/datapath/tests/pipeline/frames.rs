@@ -241,7 +241,7 @@ fn ip(
     if source.is_ipv4() {
         let options = if random.once_in(8) { vec![1; 4 * (1 + random.below(10) as usize)] } else { vec![] };
         let flags = match place {
-            Some(Place { offset, more, .. }) => u16::from(more) << 13 | offset / 8,
+            Some(Place { offset, more, .. }) => (u16::from(more) << 13) | (offset / 8),
             None => random.of(&[0, 0x4000]),
         };
         let mut packet = header(source, destination, payload.protocol, ttl, flags, &payload.bytes, &options);
@@ -254,7 +254,7 @@ fn ip(
     let mut bytes = payload.bytes.clone();
     let mut next = payload.protocol;
     if let Some(Place { id, offset, more }) = place {
-        let word = (offset & 0xfff8 | u16::from(more)).to_be_bytes();
+        let word = ((offset & 0xfff8) | u16::from(more)).to_be_bytes();
         let id = id.to_be_bytes();
         bytes = [&[next, 0, word[0], word[1]][..], &id, &bytes].concat();
         next = 44;
