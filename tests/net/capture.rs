@@ -187,7 +187,7 @@ fn a_capture_ends_at_its_bounds_and_within_a_second_of_its_client() {
         let socket = socket(&scene);
         let args = [&["capture", "--socket", &socket, "-w", "-"], &wrong[..]].concat();
         let ended = verb(&scene.bed, &args);
-        assert!(ended.code == Some(1) && ended.err.contains(&format!("{}", wrong[1])), "{ended:?}");
+        assert!(ended.code == Some(1) && ended.err.contains(wrong[1]), "{ended:?}");
     }
 
     let mut killed = start(&scene, "killed", &[]);

@@ -221,8 +221,7 @@ impl Core {
         let frame = packet.frame();
         let parsed = match parse(frame) {
             Ok(parsed) => parsed,
-            Err(ParseError::NotIp) => return Some(Verdict::Drop(DropReason::NotIp)),
-            Err(ParseError::Malformed(_)) => return Some(Verdict::Drop(DropReason::Malformed)),
+            Err(error) => return Some(Verdict::Drop(unreadable(error))),
         };
         if snapshot.opens && opened::may_carry(&parsed) && packet.origin() == Origin::Wire {
             let opened = self.open(snapshot, now, packet, place, &parsed);
@@ -490,6 +489,14 @@ impl Forward for Pipeline {
 
     fn hold_slots(&self) -> usize {
         self.core.fragments.hold_slots() + self.core.cuts.capacity()
+    }
+}
+
+/// Why a frame that the parser refuses is dropped.
+fn unreadable(error: ParseError) -> DropReason {
+    match error {
+        ParseError::NotIp => DropReason::NotIp,
+        ParseError::Malformed(_) => DropReason::Malformed,
     }
 }
 

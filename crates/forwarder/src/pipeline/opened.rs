@@ -6,11 +6,9 @@
 //! another machine, so that no two can play ball with it.
 //! Source: paper §2.1, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
 
-use packet::{
-    Fragment, OpenError, ParseError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol,
-};
+use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};
 
-use super::{Core, flow_of};
+use super::{Core, flow_of, unreadable};
 use crate::snapshot::Snapshot;
 use crate::tunnels::{Sender, sender};
 use crate::{DropReason, Errand, HashPolicy, Now, Origin, Packet, Verdict};
@@ -68,10 +66,7 @@ impl Core {
         })?;
         packet.set_bounds(start + opened.start, start + opened.end);
         self.counters.opened.add(1);
-        parse(packet.frame()).map_err(|error| match error {
-            ParseError::NotIp => DropReason::NotIp,
-            ParseError::Malformed(_) => DropReason::Malformed,
-        })
+        parse(packet.frame()).map_err(unreadable)
     }
 
     fn classify_opened(
