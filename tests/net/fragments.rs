@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Instant;
 
 use testbed::{
     Bed, BedSpec, LbConfig, Process, Received, Service, UdpInbox, cut, digest, eventually, send_at,
@@ -235,10 +236,21 @@ fn pieces_in_any_order(ipv4: bool) {
     let (mut random, datagrams) = (Random::new(7), count(DATAGRAMS, 5 * DATAGRAMS));
     let (cut, expected): (Vec<_>, BTreeSet<_>) =
         (0..datagrams).map(|n| cut_datagram(&scene, ipv4, n, &mut random)).unzip();
-    let frames: Vec<Vec<u8>> = cut.chunks(WINDOW).flat_map(|some| shuffle(some, &mut random)).collect();
-    let (sent, port) = (frames.len(), &scene.bed.balancers[0].port);
-    let per_second = sent as f64 * DATAGRAMS as f64 / datagrams as f64;
-    let took = send_at(&scene.bed.router, port, frames, per_second).unwrap();
+    let windows: Vec<Vec<Vec<u8>>> = cut.chunks(WINDOW).map(|some| shuffle(some, &mut random)).collect();
+    let (sent, port) = (windows.concat().len(), &scene.bed.balancers[0].port);
+    let start = Instant::now();
+    if datagrams > DATAGRAMS {
+        // The rate of the promise, and no wait for anybody.
+        let per_second = sent as f64 * DATAGRAMS as f64 / datagrams as f64;
+        send_at(&scene.bed.router, port, windows.concat(), per_second).unwrap();
+    } else {
+        // As fast, but never further ahead than a ring holds: on busy cores nothing is lost in front of the balancer.
+        for (n, window) in (1..).zip(windows) {
+            send_at(&scene.bed.router, port, window, 40_000.0).unwrap();
+            have_had(&inboxes, n * WINDOW);
+        }
+    }
+    let took = start.elapsed();
     // Those whose every piece came twice come twice.
     eventually(BOUND, || (distinct(&inboxes).len() >= datagrams).then_some(()));
     let (counts, whole) = (scene.settled(), distinct(&inboxes));
