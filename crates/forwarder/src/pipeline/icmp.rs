@@ -92,8 +92,8 @@ impl Core {
         parsed: &Parsed,
         (flow, error): (&Flow, &IcmpError),
     ) -> Result<(), DropReason> {
-        // Asked once, where it comes in.
-        if packet.origin() == Origin::Wire {
+        // Asked once: not again by the threads that hand it on for their tables' sake.
+        if !matches!(packet.origin(), Origin::Thread(_, Errand::IcmpError { .. })) {
             let (key, rates) = (!snapshot.hasher.source(&flow.source), self.config.icmp);
             let admitted = self.limits.admit_source(key, rates.errors_of_source, now);
             if !(admitted && self.errors.admit(rates.errors, now)) {
