@@ -63,8 +63,12 @@ impl Core {
         parsed: &Parsed,
         flow: &Flow,
     ) -> Verdict {
-        if !snapshot.vips.contains(&flow.destination) {
+        let service = snapshot.vips.first(&flow.destination);
+        let Some(service) = service.and_then(|index| snapshot.services.get(index as usize)) else {
             return Verdict::Drop(DropReason::NoVip);
+        };
+        if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
+            return Verdict::Drop(reason);
         }
         if !echo_reply(packet.frame_mut(), parsed) {
             return Verdict::Drop(DropReason::Icmp);
@@ -205,6 +209,10 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Road),
         destination_port: vip_port,
         protocol: quoted.protocol,
     };
+    // The lists are about the client. A router on its way is in none of them.
+    if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(&flow)) {
+        return Err(reason);
+    }
     let (policy, road) = if is_icmp {
         (without_ports(service.policy), Road::Select)
     } else {
