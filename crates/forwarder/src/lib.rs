@@ -12,6 +12,7 @@
 
 mod counters;
 mod drop_reason;
+mod explain;
 mod flow;
 mod guard;
 mod live;
@@ -23,11 +24,13 @@ mod request;
 mod rewrite;
 mod selection;
 mod snapshot;
+mod trace;
 mod verdict;
 mod vip_table;
 
 pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
+pub use explain::{Explanation, Outcome, Step};
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use live::{Live, Reader};
@@ -42,6 +45,7 @@ pub use snapshot::{
     Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, Service, ServiceId, Slot,
     SlotId, SlotState, Snapshot, SnapshotError, TooBig,
 };
+pub use trace::{MARK_AGE, MARK_BYTES, Mark, Sighting, Trace, TraceKey, TraceRefusal, WallClock};
 pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
 
 pub use conntrack::{Cursor, State as FlowState, Timeouts};

@@ -9,6 +9,7 @@ mod fragments;
 mod icmp;
 mod identifications;
 mod refusal;
+mod tracing;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,13 +22,14 @@ pub use self::icmp::IcmpRates;
 use self::fragments::Fragments;
 use self::identifications::Identifications;
 use self::refusal::Cut;
+use self::tracing::Tracing;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, rewrite};
 use crate::selection::flow_key;
-use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
+use crate::snapshot::{Service, SlotId, Snapshot};
 use crate::{
     DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Outlet, Packet, PairCounter, Reader,
-    RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
+    RequestServer, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -107,6 +109,7 @@ struct Core {
     /// Packets held to be cut, each in the hold slot of its place behind those of the fragment table.
     cuts: Vec<Cut>,
     limits: Limits,
+    tracing: Tracing,
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
@@ -123,6 +126,8 @@ struct Work {
     /// The number by which it is counted.
     counted: ServiceId,
     slot: SlotId,
+    /// What found the slot.
+    step: Option<Step>,
     road: Road,
 }
 
@@ -159,6 +164,7 @@ impl Pipeline {
         let fragments = Fragments::new(&config)?;
         // A batch, and as many held pieces that were released.
         let cuts = Vec::with_capacity(config.max_batch * 2);
+        let tracing = Tracing::new(live.clock().clone(), config.max_batch);
         let core = Core {
             config,
             flows,
@@ -169,6 +175,7 @@ impl Pipeline {
             notices: None,
             cuts,
             limits,
+            tracing,
             work,
             identifications,
             swept: Now::default(),
@@ -211,6 +218,7 @@ impl Core {
             Err(ParseError::NotIp) => return Some(Verdict::Drop(DropReason::NotIp)),
             Err(ParseError::Malformed(_)) => return Some(Verdict::Drop(DropReason::Malformed)),
         };
+        self.look_for_mark(snapshot, frame, &parsed, place);
         let flow = flow_of(frame, &parsed);
         if parsed.fragment != Fragment::None {
             return self.classify_piece(snapshot, now, packet, place, parsed, &flow);
@@ -241,7 +249,7 @@ impl Core {
         let key = flow_key(service, hash);
         self.flows.prefetch(key);
         if let Some(work) = self.work.get_mut(place) {
-            *work = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
+            *work = Work { parsed, hash, key, service: index, counted: service.id, road, ..NO_WORK };
         }
         Ok(())
     }
@@ -268,10 +276,8 @@ impl Core {
         let hit = self.flows.lookup(work.key, signal, tick);
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
-            // Most services bar nothing: one length to look at.
-            let barred = !service.barred.is_empty() && service.barred.binary_search(&slot).is_ok();
-            if matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) && !barred {
-                work.slot = slot;
+            if snapshot.keeps(service, slot) {
+                (work.slot, work.step) = (slot, Some(Step::FlowTable));
                 return Ok(());
             }
         } else if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
@@ -281,7 +287,8 @@ impl Core {
             return Err(DropReason::NoBackend);
         };
         let (key, slot) = (work.key, selection.slot);
-        work.slot = slot;
+        let (entry, rehashed) = (selection.entry, selection.rehashed);
+        (work.slot, work.step) = (slot, Some(Step::Maglev { entry, rehashed, reselected: hit.is_some() }));
         for pair in self.pairs(slot, Some(service.id.0)) {
             pair.flows.add(1);
         }
@@ -370,6 +377,7 @@ impl Core {
                 self.counters.dropped(reason);
             }
         }
+        self.tell_of_marked(snapshot, now, verdicts);
     }
 
     /// Frees expired entries, one round an hour however often it is called: long before the 24-bit tick comes round to
@@ -481,6 +489,7 @@ const NO_WORK: Work = Work {
     service: NO_SERVICE,
     counted: ServiceId(NO_SERVICE),
     slot: SlotId(u32::MAX),
+    step: None,
     road: Road::Flow,
 };
 /// No service has this index, and none is counted under this number.

@@ -476,7 +476,7 @@ impl Balancer {
         let now = self.origin.elapsed();
         let mut changed = self.path_mtus.expire(now);
         for notice in self.plane.notices() {
-            let Notice::PathMtu { destination, mtu } = notice;
+            let Notice::PathMtu { destination, mtu } = notice else { continue };
             if self.path_mtus.learn(destination, mtu, now) {
                 tracing::info!(backend = %destination, mtu, "a router says what the path takes");
                 changed = true;

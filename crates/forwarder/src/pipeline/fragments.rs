@@ -12,8 +12,8 @@ use packet::{Family, Fragment, Parsed, protocol};
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
-    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, ThreadId,
-    Verdict,
+    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, Step,
+    ThreadId, Verdict,
 };
 
 /// What was decided for a first piece, and holds for the others.
@@ -112,7 +112,8 @@ impl Core {
             return Some(Verdict::ToThread(gatherer, Errand::Fragment { redirected: false }));
         }
         if matches!(parsed.fragment, Fragment::Later { .. }) {
-            let work = Work { parsed, road: Road::LaterPiece, ..NO_WORK };
+            let (road, step) = (Road::LaterPiece, Some(Step::FragmentTable));
+            let work = Work { parsed, step, road, ..NO_WORK };
             if let Some(at) = self.work.get_mut(place) {
                 *at = work;
             }
@@ -150,7 +151,7 @@ impl Core {
             _ => (crate::selection::flow_key(service, hash), Road::Flow),
         };
         let at = self.work.get_mut(place).ok_or(DropReason::NoVip)?;
-        *at = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
+        *at = Work { parsed, hash, key, service: index, counted: service.id, road, ..NO_WORK };
         Ok(())
     }
 
@@ -248,6 +249,7 @@ impl Core {
             let Some(release) = self.fragments.table.release() else { return };
             outlet.release(HoldSlot(release.slot.0), &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
+                self.look_at_held(snapshot, packet);
                 let verdict = match release.fate {
                     Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, decided),
                     Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
@@ -255,6 +257,7 @@ impl Core {
                 if let Verdict::Drop(reason) = verdict {
                     self.counters.dropped(reason);
                 }
+                self.tell_of_marked(snapshot, now, &[verdict]);
                 verdict
             });
         }
@@ -270,7 +273,7 @@ impl Core {
         let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
         // Between batches no place is in use.
         if let Some(work) = self.work.first_mut() {
-            *work = Work { parsed, ..NO_WORK };
+            *work = Work { parsed, step: Some(Step::FragmentTable), ..NO_WORK };
         }
         match self.follow(snapshot, 0, decided) {
             Verdict::Tx => self.write(snapshot, now, packet, 0),

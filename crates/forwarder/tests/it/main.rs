@@ -14,3 +14,4 @@ mod pieces;
 mod publish;
 mod random;
 mod requests;
+mod tracing;
