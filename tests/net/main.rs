@@ -23,4 +23,5 @@ mod reload;
 mod scene;
 mod service;
 mod soak;
+mod tracing;
 mod vlan;

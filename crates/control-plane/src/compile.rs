@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, Service, ServiceId, Slot, SlotId, SlotState,
-    Snapshot, Timeouts, TooBig,
+    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, PrefixSet, Service, ServiceId, Slot, SlotId,
+    SlotState, Snapshot, Timeouts, TooBig, Trace, TraceKey,
 };
 use maglev_hash::BuildError;
 use packet::{Family, Outer, SourcePrefix, Template};
@@ -179,7 +179,8 @@ impl Compiler {
             slots: with_ways,
             next_hop: way::mode(config, from.next_hops),
             own: machine.addresses().to_vec(),
-        })?;
+        })?
+        .with_trace(trace(config));
         (self.slots, self.tables, self.strays, self.guards) = (slots, tables, strays, guards);
         Ok(Compiled { snapshot, index })
     }
@@ -212,6 +213,20 @@ impl Compiler {
         let snapshot = current.with_services(services)?.with_states(self.states(standing))?;
         Ok(Some(snapshot))
     }
+}
+
+/// Whom packet threads tell of marked packets.
+fn trace(config: &Config) -> Option<Trace> {
+    let wanted = config.trace()?;
+    let receivers = wanted.receivers().iter().map(|prefix| (prefix.address(), prefix.length()));
+    let (receivers, per_second) = (PrefixSet::new(receivers), wanted.max_per_second());
+    Some(Trace { key: trace_key(config), receivers, per_second })
+}
+
+/// What a cluster's marks and reports are signed under.
+#[must_use]
+pub fn trace_key(config: &Config) -> TraceKey {
+    TraceKey::derive(&HashKey::new(*config.cluster().hash_key().bytes()))
 }
 
 fn state_of(states: &[SlotState], id: SlotId) -> SlotState {

@@ -92,6 +92,10 @@ pub struct ThreadFigures {
     pub reselected: u64,
     /// Choices whose first Maglev entry did not serve.
     pub rehashed: u64,
+    /// Marked packets that the tracer's receiver was told of.
+    pub trace_reports: u64,
+    /// Packets that began like a marked one and were not told of, by reason's name; every reason is there.
+    pub trace_refused: BTreeMap<String, u64>,
     /// Drops by reason's name; every reason is there.
     pub drops: BTreeMap<String, u64>,
     /// The connection table.
@@ -172,6 +176,10 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
         self.head_room_mismatch += other.head_room_mismatch;
         self.reselected += other.reselected;
         self.rehashed += other.rehashed;
+        self.trace_reports += other.trace_reports;
+        for (reason, more) in &other.trace_refused {
+            *self.trace_refused.entry(reason.clone()).or_default() += more;
+        }
         for (reason, more) in &other.drops {
             *self.drops.entry(reason.clone()).or_default() += more;
         }
@@ -218,6 +226,7 @@ mod tests {
         let one = ThreadFigures {
             batch_sizes: vec![1, 2],
             drops: [("no_vip".to_owned(), 7)].into(),
+            trace_refused: [("mac".to_owned(), 7)].into(),
             ..ThreadFigures::default()
         };
         let mut value = serde_json::to_value(&one).unwrap();

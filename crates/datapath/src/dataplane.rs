@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    FragmentConfig, IcmpRates, Live, Notice, Notices, Pipeline, PipelineConfig, RequestPort, ThreadCounters,
-    ThreadId, Timeouts, notice_ring, request_ring,
+    FragmentConfig, IcmpRates, Live, Notice, Notices, Now, Pipeline, PipelineConfig, RequestPort,
+    ThreadCounters, ThreadId, Timeouts, notice_ring, request_ring,
 };
 
 use crate::attach::AttachMode;
@@ -71,6 +71,8 @@ pub struct DataPlane {
     wakers: Arc<[Waker]>,
     stop: Arc<AtomicBool>,
     monitor: Monitor,
+    /// Where the packet threads' clock begins.
+    origin: Instant,
 }
 
 impl DataPlane {
@@ -102,6 +104,7 @@ impl DataPlane {
             notices: Vec::new(),
             wakers,
             stop: Arc::new(AtomicBool::new(false)),
+            origin: Instant::now(),
         };
         plane.start_threads(settings, live, bound)?;
         Ok(plane)
@@ -152,6 +155,12 @@ impl DataPlane {
         self.notices.iter_mut().flat_map(|notices| std::iter::from_fn(|| notices.next()))
     }
 
+    /// The time by the packet threads' clock.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        Now::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// Wakes a thread for its request.
     pub fn wake(&self, thread: ThreadId) {
         if let Some(waker) = self.wakers.get(usize::from(thread.0)) {
@@ -178,7 +187,6 @@ impl DataPlane {
         let count = bound.len();
         let frames_in_all = count * settings.frames_per_queue as usize;
         let threads = u16::try_from(count).unwrap_or(u16::MAX);
-        let origin = Instant::now();
         let (born, all_born) = channel();
         for ((number, (device, frames)), mailboxes) in
             bound.into_iter().enumerate().zip(mesh(threads, MAILBOX))
@@ -219,7 +227,7 @@ impl DataPlane {
                 number,
                 idle: settings.idle,
                 stop: Arc::clone(&self.stop),
-                origin,
+                origin: self.origin,
                 born: Some(born.clone()),
             };
             let handle =

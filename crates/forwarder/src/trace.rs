@@ -112,7 +112,7 @@ impl Trace {
     /// # Errors
     /// [`TraceRefusal`].
     /// # Cost
-    /// One SipHash-2-4 over 96 bytes.
+    /// One SipHash-2-4 over 85 bytes.
     pub fn read(&self, bytes: &[u8], flow: &Flow, unix_seconds: u64) -> Result<Mark, TraceRefusal> {
         let (mark, signed) = Mark::parse(bytes).ok_or(TraceRefusal::Malformed)?;
         if mark.unix_seconds.abs_diff(unix_seconds) > MARK_AGE {

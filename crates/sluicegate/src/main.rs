@@ -2,7 +2,7 @@
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
 //! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `operate`,
-//! `live_config`, `top`, whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `offline`
+//! `live_config`, `top`, whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -29,6 +29,7 @@ mod shutdown;
 mod status;
 mod table;
 mod top;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,6 +71,8 @@ enum Verb {
     Flow(operate::FlowVerb),
     /// Say which backend a flow would go to, and why: from the file alone, or by the running balancer.
     Where(flow_path::Arguments),
+    /// Send marked packets by a router, and print by which machines, and why, they go to which backend. Needs CAP_NET_RAW.
+    Trace(trace::Arguments),
     /// Run a capture through the same pipeline, offline.
     Replay(offline::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
@@ -131,6 +134,7 @@ fn main() -> ExitCode {
         Verb::Health(verb) => operate::health(&verb),
         Verb::Flow(verb) => operate::flow(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
+        Verb::Trace(arguments) => trace::trace(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),

@@ -31,6 +31,7 @@ mod report;
 mod secret;
 mod shards;
 mod source;
+mod trace;
 mod vip;
 
 #[cfg(test)]
@@ -58,6 +59,7 @@ pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::{format_duration, parse_duration};
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
+pub use self::trace::Trace;
 pub use self::vip::{Hash, Service, Vip};
 
 use self::consistency::Sections;
@@ -83,6 +85,7 @@ pub struct Config {
     io: Io,
     log: Log,
     admin: Admin,
+    trace: Option<Trace>,
     pools: Vec<Arc<Pool>>,
     vips: Vec<Vip>,
     sources: Vec<Source>,
@@ -90,14 +93,15 @@ pub struct Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self { cluster, machines, io, log, admin, pools, vips, sources: _ } = self;
-        (cluster, machines, io, log, admin, pools, vips)
+        let Self { cluster, machines, io, log, admin, trace, pools, vips, sources: _ } = self;
+        (cluster, machines, io, log, admin, trace, pools, vips)
             == (
                 &other.cluster,
                 &other.machines,
                 &other.io,
                 &other.log,
                 &other.admin,
+                &other.trace,
                 &other.pools,
                 &other.vips,
             )
@@ -135,6 +139,11 @@ impl Config {
     /// Where it is administered.
     pub fn admin(&self) -> &Admin {
         &self.admin
+    }
+
+    /// Whom it tells of marked packets; `None`: nobody.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
     }
 
     /// All pools, flattened, in the order of their names.
@@ -251,6 +260,8 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
     let vips = VipDraft::read_all(&mut root, &lists);
     let admin = root.once("admin").and_then(|node| node.section());
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
+    let trace = root.once("trace").and_then(|node| node.section());
+    let trace = trace.map(Trace::read);
     root.finish(&["prefix_group", "bgp"]);
     let flattened =
         Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
@@ -270,6 +281,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>) -> Option<Config> {
         io,
         log: log.unwrap_or_default(),
         admin,
+        trace: trace.flatten(),
         vips: vips.iter().map(|vip| vip.build(&flattened)).collect::<Option<_>>()?,
         pools: flattened,
         sources: lists.into_sources(),

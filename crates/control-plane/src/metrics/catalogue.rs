@@ -165,6 +165,10 @@ catalogue! {
         "Flows whose backend was gone or down at their next packet, so that another was chosen.";
     REHASHED: Counter "thread_rehashed_packets_total" ["thread"]
         "Choices whose first Maglev entry named a backend that does not serve, so that the hash was hashed again.";
+    TRACE_REPORTS: Counter "thread_trace_reports_total" ["thread"]
+        "Marked packets of the tracer that this thread had reported.";
+    TRACE_REFUSED: Counter "thread_trace_refused_packets_total" ["thread", "reason"]
+        "Packets that began like a marked one and were forwarded without a report, for this reason.";
     BATCH: Histogram "batch_packets" []
         "Batches that were not empty, over all threads, by the packets in them.";
 

@@ -144,6 +144,7 @@ impl Samples {
             (&the::HEAD_ROOM, thread.head_room_mismatch),
             (&the::RESELECTED, thread.reselected),
             (&the::REHASHED, thread.rehashed),
+            (&the::TRACE_REPORTS, thread.trace_reports),
             (&the::FLOW_ENTRIES, flows.entries),
             (&the::FLOW_CAPACITY, flows.capacity),
             (&the::FLOW_INSERTS, flows.inserts),
@@ -154,6 +155,9 @@ impl Samples {
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);
+        }
+        for (reason, count) in &thread.trace_refused {
+            self.push(&the::TRACE_REFUSED, &[number, reason], *count);
         }
         self.push(&the::FLOW_LOOKUPS, &[number, "hit"], flows.hits);
         self.push(&the::FLOW_LOOKUPS, &[number, "miss"], flows.misses);

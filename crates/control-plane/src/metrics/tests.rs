@@ -33,6 +33,8 @@ fn thread() -> ThreadFigures {
         head_room_mismatch: 10,
         reselected: 11,
         rehashed: 12,
+        trace_reports: 90,
+        trace_refused: BTreeMap::from([("mac".into(), 91)]),
         drops: BTreeMap::from([("ttl".into(), 13), ("no_vip".into(), 0)]),
         flows: FlowFigures {
             entries: 14,
@@ -153,6 +155,8 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"thread_head_room_mismatch_packets_total{thread="0"}"#, 10.0),
     (r#"thread_reselected_flows_total{thread="0"}"#, 11.0),
     (r#"thread_rehashed_packets_total{thread="0"}"#, 12.0),
+    (r#"thread_trace_reports_total{thread="0"}"#, 90.0),
+    (r#"thread_trace_refused_packets_total{reason="mac",thread="0"}"#, 91.0),
     (r#"thread_busy_seconds_total{thread="0"}"#, 1.5),
     (r#"batch_packets_bucket{le="1"}"#, 5.0),
     (r#"batch_packets_bucket{le="3"}"#, 9.0),
