@@ -30,4 +30,5 @@ mod scene;
 mod service;
 mod soak;
 mod traceroute;
+mod tracing;
 mod vlan;

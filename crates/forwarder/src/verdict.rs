@@ -3,7 +3,7 @@
 //! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
 //! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
 
-use crate::{DropReason, Packet};
+use crate::{DropReason, Packet, Sender};
 
 /// A moment on a monotonic clock, in nanoseconds since an origin of the caller's choice. Read once a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,11 +37,14 @@ pub struct ThreadId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Errand {
     /// It was steered here by its hash: process it as if it had come off the wire.
-    Steered,
+    Steered {
+        /// Who had sent it in a tunnel, if it came in one.
+        opened: Option<Sender>,
+    },
     /// A piece of a datagram whose pieces this thread gathers.
     Fragment {
-        /// It was redirected once, by a peer: it is not redirected again.
-        redirected: bool,
+        /// Who had sent it in a tunnel, if it came in one. A peer's is not redirected again.
+        opened: Option<Sender>,
     },
     /// An ICMP error whose flow none of the threads asked so far knows.
     IcmpError {

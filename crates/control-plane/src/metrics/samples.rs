@@ -152,9 +152,13 @@ impl Samples {
             (&the::REDIRECTED, thread.redirected),
             (&the::CAPTURED, thread.captured),
             (&the::CAPTURE_LOST, thread.capture_lost),
+            (&the::TRACE_REPORTS, thread.trace_reports),
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);
+        }
+        for (reason, count) in &thread.trace_refused {
+            self.push(&the::TRACE_REFUSED, &[number, reason], *count);
         }
         self.put(&the::THREAD_BUSY, &[number], thread.busy_nanos as f64 / 1e9);
         self.tables(number, &thread.flows, &thread.fragments);

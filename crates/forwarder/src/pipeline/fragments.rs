@@ -9,12 +9,11 @@
 use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
-use super::opened::Reach;
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
-    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, ThreadId,
-    Verdict,
+    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, Sender,
+    Step, ThreadId, Verdict,
 };
 
 /// What was decided for a first piece, and holds for the others.
@@ -96,7 +95,7 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
         parsed: Parsed,
-        (flow, reach): (&Flow, Reach),
+        (flow, opened): (&Flow, Option<Sender>),
     ) -> Option<Verdict> {
         if !snapshot.vips.contains(&flow.destination) {
             return Some(Verdict::Drop(DropReason::NoVip));
@@ -109,7 +108,7 @@ impl Core {
         }
         let addresses = parsed.addresses(packet.frame());
         let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
-        if reach == Reach::Anywhere
+        if opened.is_none_or(Sender::may_go_on)
             && packet.origin() == Origin::Wire
             && let Some(slot) = snapshot.peer(three)
         {
@@ -118,11 +117,11 @@ impl Core {
         }
         let gatherer = self.thread_of(three);
         if gatherer != self.config.thread && packet.origin() == Origin::Wire {
-            let redirected = reach == Reach::Here;
-            return Some(Verdict::ToThread(gatherer, Errand::Fragment { redirected }));
+            return Some(Verdict::ToThread(gatherer, Errand::Fragment { opened }));
         }
         if matches!(parsed.fragment, Fragment::Later { .. }) {
-            let work = Work { parsed, road: Road::LaterPiece, ..NO_WORK };
+            let (road, step) = (Road::LaterPiece, Some(Step::FragmentTable));
+            let work = Work { parsed, step, road, ..NO_WORK };
             if let Some(at) = self.work.get_mut(place) {
                 *at = work;
             }
@@ -141,7 +140,8 @@ impl Core {
     fn enter_redirect(&mut self, place: usize, parsed: Parsed, slot: SlotId, hash: u64) {
         self.counters.redirected.add(1);
         if let Some(at) = self.work.get_mut(place) {
-            *at = Work { parsed, slot, hash, road: Road::Redirect, ..NO_WORK };
+            let (road, step) = (Road::Redirect, Some(Step::Redirect));
+            *at = Work { parsed, slot, hash, step, road, ..NO_WORK };
         }
     }
 
@@ -164,7 +164,7 @@ impl Core {
             _ => (crate::selection::flow_key(service, hash), Road::Flow),
         };
         let at = self.work.get_mut(place).ok_or(DropReason::NoVip)?;
-        *at = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
+        *at = Work { parsed, hash, key, service: index, counted: service.id, road, ..NO_WORK };
         Ok(())
     }
 
@@ -197,7 +197,14 @@ impl Core {
             (Ok(()), None) => Decided::Not(DropReason::NoVip),
         };
         match self.record(snapshot, packet, &parsed, &name, decided, now) {
-            Ok(decided) => self.follow(snapshot, place, decided),
+            Ok(held) => {
+                if held != decided
+                    && let Some(work) = self.work.get_mut(place)
+                {
+                    work.step = Some(Step::FragmentTable);
+                }
+                self.follow(snapshot, place, held)
+            }
             Err(reason) => Verdict::Drop(reason),
         }
     }
@@ -264,6 +271,7 @@ impl Core {
             outlet.release(HoldSlot(release.slot.0), &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
                 self.tap_before(std::slice::from_ref(&*packet));
+                self.look_at_held(snapshot, packet, HoldSlot(release.slot.0));
                 let verdict = match release.fate {
                     Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, decided),
                     Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
@@ -272,6 +280,7 @@ impl Core {
                     self.counters.dropped(reason);
                 }
                 self.tap_after(snapshot, now, std::slice::from_ref(&*packet), &[verdict]);
+                self.tell_of_marked(snapshot, now, &[verdict]);
                 verdict
             });
         }
@@ -287,7 +296,7 @@ impl Core {
         let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
         // Between batches no place is in use.
         if let Some(work) = self.work.first_mut() {
-            *work = Work { parsed, ..NO_WORK };
+            *work = Work { parsed, step: Some(Step::FragmentTable), ..NO_WORK };
         }
         match self.follow(snapshot, 0, decided) {
             Verdict::Tx => self.write(snapshot, now, packet, 0),

@@ -179,6 +179,7 @@ impl Core {
             let lowest = lowest_mtu(error.quoted.family);
             let mtu = if mtu == 0 { older_router(&error.quoted) } else { mtu };
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(lowest);
+            // Lost when there is no room: routers repeat themselves.
             notices.tell(Notice::PathMtu { destination: canonical(&error.quoted.addresses.dst), mtu });
         }
         DropReason::TakenIn
