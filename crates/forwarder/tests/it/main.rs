@@ -16,4 +16,5 @@ mod pieces;
 mod publish;
 mod random;
 mod requests;
+mod tracing;
 mod tunnels;
