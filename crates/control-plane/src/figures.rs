@@ -162,6 +162,8 @@ pub struct FragmentFigures {
     pub released: u64,
     /// Datagrams with a decision that gave way to a newer one before their time.
     pub evicted: u64,
+    /// Whole datagrams whose name another one took over before their time.
+    pub succeeded: u64,
 }
 
 /// An XDP socket's statistics (`XDP_STATISTICS`), and the rings'.
@@ -257,6 +259,7 @@ impl AddAssign<&FragmentFigures> for FragmentFigures {
         self.waited += other.waited;
         self.released += other.released;
         self.evicted += other.evicted;
+        self.succeeded += other.succeeded;
     }
 }
 

@@ -86,6 +86,8 @@ pub struct FragmentGauges {
     pub released: Counter,
     /// Datagrams with a decision that gave way to a newer one before their time.
     pub evicted: Counter,
+    /// Whole datagrams whose name another one took over before their time.
+    pub succeeded: Counter,
 }
 
 /// Counters of one packet thread.

@@ -360,7 +360,7 @@ impl Core {
         let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        let bytes = packet.frame().len() as u64;
+        let bytes = packet.frame().len();
         let identification = self.identifications.next();
         let mode = &snapshot.next_hop;
         let order = Order {
@@ -377,11 +377,17 @@ impl Core {
             Ok(Fit::Moved) => self.counters.head_room_mismatch.add(1),
             Err(reason) => return self.refuse(snapshot, now, packet, place, reason),
         }
+        self.count_forwarded(work, bytes);
+        Verdict::Tx
+    }
+
+    /// Counts a packet for its backend and its service, as it came.
+    #[inline]
+    fn count_forwarded(&self, work: &Work, bytes: usize) {
         for pair in self.pairs(work.slot, Some(work.counted.0)) {
             pair.packets.add(1);
-            pair.bytes.add(bytes);
+            pair.bytes.add(bytes as u64);
         }
-        Verdict::Tx
     }
 
     /// The stages, one after the other over the whole batch.

@@ -80,6 +80,8 @@ pub enum Piece {
     Of(usize),
     /// Nothing follows: the frame is split.
     End,
+    /// There can be no further piece: what was held is dropped, for this reason.
+    Failed(DropReason),
 }
 
 /// No frame is free for a packet that nobody sent us.
@@ -99,7 +101,7 @@ pub trait Outlet {
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict);
 
     /// Ends a hold by sending several frames in its place. `carve` reads the held packet and writes the next piece into
-    /// a free frame, until it says [`Piece::End`]. An empty slot is left alone.
+    /// a free frame, until it says [`Piece::End`] or [`Piece::Failed`]. An empty slot is left alone.
     ///
     /// Of n pieces one counts as the held packet sent, the others as originated; pieces that no frame is free for, or
     /// that the transmit ring has no room for, are lost: then the held packet is dropped, with that reason.

@@ -154,5 +154,6 @@ fn fragments(table: &FragmentGauges) -> FragmentFigures {
         waited: table.waited.read(),
         released: table.released.read(),
         evicted: table.evicted.read(),
+        succeeded: table.succeeded.read(),
     }
 }

@@ -310,7 +310,9 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         node.number(1..=1);
     }
     let log = root.once("log").and_then(|node| node.section()).map(Log::read);
-    let cluster = root.required("cluster", "a section [cluster]").and_then(|node| node.section());
+    let cluster = root.required("cluster", "a section [cluster]");
+    let cluster_place = cluster.as_ref().map(|node| node.place.clone());
+    let cluster = cluster.and_then(|node| node.section());
     let (cluster, peer_checks) = cluster.map(|section| Cluster::read(section, outside)).unwrap_or_default();
     let machines = MachineDraft::read_all(&mut root);
     let io = root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
@@ -344,9 +346,11 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
     let peer_checks = peers::checks(&peer_checks, &checks, report);
     let machines: Vec<Machine> = machines.iter().map(MachineDraft::build).collect();
+    let peers = peers::pools(&machines, &peer_checks);
+    cluster_place.inspect(|place| peers::warn_of_unchecked(&peers, place, report));
     Some(Config {
         cluster: cluster?,
-        peers: peers::pools(&machines, &peer_checks),
+        peers,
         machines,
         io,
         log: log.unwrap_or_default(),

@@ -224,6 +224,8 @@ catalogue! {
         "Held fragments that went on because the first one of their datagram came.";
     FRAGMENT_EVICTED: Counter "fragment_table_evicted_total" ["thread"]
         "Datagrams with a decision that gave way to a newer one before their time.";
+    FRAGMENT_SUCCEEDED: Counter "fragment_table_succeeded_total" ["thread"]
+        "Whole datagrams whose name, identification included, another one took over before their time.";
 
     // Configuration.
     GENERATION: Gauge "generation" []

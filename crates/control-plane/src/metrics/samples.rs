@@ -181,6 +181,7 @@ impl Samples {
             (&the::FRAGMENT_WAITED, fragments.waited),
             (&the::FRAGMENT_RELEASED, fragments.released),
             (&the::FRAGMENT_EVICTED, fragments.evicted),
+            (&the::FRAGMENT_SUCCEEDED, fragments.succeeded),
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);

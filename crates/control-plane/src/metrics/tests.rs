@@ -65,6 +65,7 @@ fn thread() -> ThreadFigures {
             waited: 68,
             released: 69,
             evicted: 70,
+            succeeded: 71,
         },
         socket: SocketFigures {
             rx_dropped: 23,
@@ -209,6 +210,7 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"fragment_table_waited_packets_total{thread="0"}"#, 68.0),
     (r#"fragment_table_released_packets_total{thread="0"}"#, 69.0),
     (r#"fragment_table_evicted_total{thread="0"}"#, 70.0),
+    (r#"fragment_table_succeeded_total{thread="0"}"#, 71.0),
     ("generation", 31.0),
     (r#"config_info{boot_id="0f",digest="0123456789ab"}"#, 1.0),
     ("last_reload_success", 1.0),

@@ -6,7 +6,7 @@
 //! Invariant: a first piece and a whole packet of one 5-tuple are given the same backend by one function.
 //! Source: paper §4.3; RFC 791 §3.2, RFC 8200 §4.5, RFC 1858.
 
-use fragment_table::{Fate, First, FragmentTable, Key, Later, Millis, Refusal};
+use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
@@ -63,6 +63,7 @@ impl Fragments {
         to.waited.set(from.held);
         to.released.set(from.released);
         to.evicted.set(from.evicted);
+        to.succeeded.set(from.succeeded);
     }
 
     /// Holds a frame of `pool`, unless too many of it are held here: a pool that is held empty receives nothing. A number
@@ -187,7 +188,7 @@ impl Core {
         };
         let name = name(snapshot, packet, &parsed);
         if road == Road::LaterPiece {
-            return self.choose_later(snapshot, now, packet, place, &name);
+            return self.choose_later(snapshot, now, packet, place, (&name, extent(&parsed)));
         }
         let chosen = self.choose(snapshot, (now, now.tick()), packet, place);
         let decided = match (chosen, self.work.get(place)) {
@@ -214,11 +215,11 @@ impl Core {
         now: Now,
         packet: &Packet<'_>,
         place: usize,
-        name: &Name,
+        (name, extent): (&Name, Extent),
     ) -> Verdict {
         let pool = home(packet, self.config.thread);
         let source = snapshot.hasher.source(&name.key.source);
-        match self.fragments.table.later(&name.key, name.hash, source, millis(now)) {
+        match self.fragments.table.later(&name.key, name.hash, source, extent, millis(now)) {
             Later::Known(decided) => self.follow(snapshot, place, decided),
             Later::Hold(slot) => self.fragments.hold(pool, slot),
             Later::Refused(refusal) => Verdict::Drop(refused(refusal)),
@@ -237,7 +238,8 @@ impl Core {
     ) -> Result<Decided, DropReason> {
         let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
         let digest = snapshot.hasher.digest(bytes);
-        match self.fragments.table.first(&name.key, name.hash, digest, decided, millis(now)) {
+        let extent = extent(parsed);
+        match self.fragments.table.first(&name.key, name.hash, digest, extent, decided, millis(now)) {
             First::Recorded => Ok(decided),
             First::Duplicate(before) => Ok(before),
             First::Conflict => Err(DropReason::FragmentConflict),
@@ -247,9 +249,9 @@ impl Core {
     /// Puts a piece on the road that was decided for the first. A backend that went down in between has lost the first
     /// piece, so the others are of no use to another one.
     fn follow(&mut self, snapshot: &Snapshot, place: usize, decided: Decided) -> Verdict {
-        let Decided::To { slot, service, hash } = decided else {
-            let Decided::Not(reason) = decided else { return Verdict::Drop(DropReason::NoBackend) };
-            return Verdict::Drop(reason);
+        let (slot, service, hash) = match decided {
+            Decided::To { slot, service, hash } => (slot, service, hash),
+            Decided::Not(reason) => return Verdict::Drop(reason),
         };
         if !matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) {
             return Verdict::Drop(DropReason::NoBackend);
@@ -320,6 +322,16 @@ pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
         HashPolicy::Source => HashPolicy::Source,
         HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
     }
+}
+
+/// The bytes of its datagram that a piece carries. Behind extension headers some count for none, so that such a datagram is
+/// not found to be whole.
+fn extent(parsed: &Parsed) -> Extent {
+    let (offset, more) = match parsed.fragment {
+        Fragment::Later { offset, more, .. } => (offset, more),
+        Fragment::First { .. } | Fragment::None => (0, true),
+    };
+    Extent { offset, bytes: parsed.end.saturating_sub(parsed.l4), more }
 }
 
 /// What no honest host sends.

@@ -89,6 +89,26 @@ fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
 }
 
 #[test]
+fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    let icmp = IcmpRates { errors: 10, ..config().icmp };
+    let mut bed = Bed::with(parts, PipelineConfig { icmp, threads: 1, ..config() });
+    let mut quote = Vec::new();
+    let step = etherparse::PacketBuilder::ipv4([203, 0, 113, 10], [198, 51, 100, 7], 60);
+    step.tcp(80, 9, 7, 8).write(&mut quote, &[0; 20]).unwrap();
+    let mut message = Vec::new();
+    let step =
+        etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([192, 0, 2, 254], [203, 0, 113, 10], 64);
+    step.icmpv4_raw(3, 1, [0; 4]).write(&mut message, &quote).unwrap();
+    let steered = Origin::Thread(ThreadId(1), Errand::Steered { opened: Some(Sender::Encapsulator) });
+    let verdicts: Vec<Verdict> = (0..15).map(|_| bed.send_from(steered, 24, &message).0).collect();
+    let (passed, limited) = verdicts.split_at(10);
+    assert!(passed.iter().all(|verdict| *verdict == Verdict::Tx), "{passed:?}");
+    assert!(limited.iter().all(|verdict| *verdict == Verdict::Drop(DropReason::IcmpRate)), "{limited:?}");
+}
+
+#[test]
 fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
     parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
