@@ -199,11 +199,11 @@ impl Bed {
 
     /// One packet with `head` bytes of room in front; gives the verdict and the frame as it then is.
     pub(crate) fn send(&mut self, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
-        self.send_from(Origin::Wire, head, frame)
+        self.send_as(Origin::Wire, head, frame)
     }
 
     /// The same for one that may come from another thread.
-    pub(crate) fn send_from(&mut self, origin: Origin, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
+    pub(crate) fn send_as(&mut self, origin: Origin, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut buffer = vec![0xee; ROOM];
         buffer[head..head + frame.len()].copy_from_slice(frame);
         let mut packets = [Packet::new(&mut buffer, head, head + frame.len(), origin)];

@@ -380,7 +380,7 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
                 crossed[n] += 1;
                 assert_eq!((traced.told(), inner), (None, frame.clone()), "opened, and not yet decided");
                 // As if this were the thread that it goes to: it does not matter to what is told.
-                let (verdict, _) = traced.bed.send_from(Origin::Thread(ThreadId(1), errand), 24, frame);
+                let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), errand), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }
             assert_eq!(traced.told().unwrap().opened, Some(Sender::Encapsulator));

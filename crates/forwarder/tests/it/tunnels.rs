@@ -102,7 +102,7 @@ fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
         etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([192, 0, 2, 254], [203, 0, 113, 10], 64);
     step.icmpv4_raw(3, 1, [0; 4]).write(&mut message, &quote).unwrap();
     let steered = Origin::Thread(ThreadId(1), Errand::Steered { opened: Some(Sender::Encapsulator) });
-    let verdicts: Vec<Verdict> = (0..15).map(|_| bed.send_from(steered, 24, &message).0).collect();
+    let verdicts: Vec<Verdict> = (0..15).map(|_| bed.send_as(steered, 24, &message).0).collect();
     let (passed, limited) = verdicts.split_at(10);
     assert!(passed.iter().all(|verdict| *verdict == Verdict::Tx), "{passed:?}");
     assert!(limited.iter().all(|verdict| *verdict == Verdict::Drop(DropReason::IcmpRate)), "{limited:?}");
