@@ -20,6 +20,8 @@ fn narrow(core_mtu: u32) -> BedSpec {
 /// Sends `bytes` to a VIP over TCP; how often the client was told, and the path's MTU as it then knows it.
 fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
     let told = || scene.settled().over_threads(&["too_big_told"]);
+    // Never more under way than a ring holds, or a busy machine would lose some in front of the balancer.
+    scene.bed.client.ns.sysctl(&[("ipv4/tcp_wmem", "4096 65536 1048576")]).unwrap();
     let (before, start) = (told(), Instant::now());
     let mut connection = scene.bed.http_client().connect(vip).unwrap();
     let reply = connection.post("/", &vec![7; bytes]).unwrap_or_else(|e| panic!("{e}\n{}", scene.told()));
@@ -127,9 +129,10 @@ fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
         };
         let told = Capture::start(&scene.bed.router, &scene.bed.balancers[0].port, 1000, to_vip).unwrap();
         let served = download(&scene, vip);
+        told.wait_for(served.len(), BOUND).unwrap();
         println!("the router told {} times", told.frames().len());
         // 12 flows at one of three backends: 3^-11.
-        assert!(served.len() > 1 && told.frames().len() >= served.len(), "{served:?}");
+        assert!(served.len() > 1, "{served:?}");
         let client = scene.bed.client.address(vip.ip()).to_string();
         for host in scene.bed.backends.iter().filter(|host| served.contains(&host.name)) {
             let route = host.ns.text("ip", &["route", "get", &client]).unwrap();
@@ -269,8 +272,8 @@ fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
         config
     });
     inject_large(&scene);
-    let counts = scene.settled();
-    assert_eq!((counts.drops(), counts.sent()), (vec![("too_big".into(), PACKETS.into())], 0));
+    scene.drops_become("too_big", PACKETS.into());
+    assert_eq!(scene.settled().sent(), 0);
     // Who can be told is told all the same.
     let frame = large(&scene, true, 0, 1500 - 28).bytes();
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
