@@ -14,6 +14,8 @@ use testbed::{Balancer, Bed, BedSpec, Capture, Ended, LbConfig, Process, eventua
 use crate::scene::{BOUND, SILENCE, Scene, backend_of};
 
 const PORT: u16 = 41_000;
+/// Within [`BOUND`].
+const PATIENCE: &str = "15s";
 
 fn scene() -> Scene {
     Scene::with(|bed| {
@@ -39,7 +41,11 @@ fn router(ipv4: bool) -> &'static str {
 fn trace(bed: &Bed, file: &Path, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Ended {
     let (source, to, ipv4) = (source.to_string(), vip.to_string(), vip.is_ipv4());
     let file = file.to_str().unwrap();
-    let args = [&["trace", &source, &to], more, &["--via", router(ipv4), "--config", file]].concat();
+    let mut args = [&["trace", &source, &to], more, &["--via", router(ipv4), "--config", file]].concat();
+    if !more.contains(&"--timeout") {
+        // Ends as soon as all is told.
+        args.extend(["--timeout", PATIENCE]);
+    }
     Process::to_end(&bed.client.ns, bed.program().unwrap(), &args, BOUND).unwrap()
 }
 
