@@ -119,7 +119,7 @@ impl Scene {
 /// Runs a verb of the program under test to its end, on the first balancer's machine.
 pub(crate) fn verb(bed: &Bed, args: &[&str]) -> Ended {
     let ns = bed.balancers.first().map_or(&bed.client.ns, |host| &host.ns);
-    Process::to_end(ns, bed.program().unwrap(), args, BOUND).unwrap()
+    Process::to_end(ns, bed.program().unwrap(), args, 10 * BOUND).unwrap()
 }
 
 /// The backend that `where` names for a flow, by a file alone.

@@ -14,8 +14,6 @@ use testbed::{Balancer, Bed, BedSpec, Capture, Ended, LbConfig, Process, eventua
 use crate::scene::{BOUND, SILENCE, Scene, backend_of};
 
 const PORT: u16 = 41_000;
-/// Within [`BOUND`].
-const PATIENCE: &str = "15s";
 
 fn scene() -> Scene {
     Scene::with(|bed| {
@@ -41,12 +39,10 @@ fn router(ipv4: bool) -> &'static str {
 fn trace(bed: &Bed, file: &Path, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Ended {
     let (source, to, ipv4) = (source.to_string(), vip.to_string(), vip.is_ipv4());
     let file = file.to_str().unwrap();
-    let mut args = [&["trace", &source, &to], more, &["--via", router(ipv4), "--config", file]].concat();
-    if !more.contains(&"--timeout") {
-        // Ends as soon as all is told.
-        args.extend(["--timeout", PATIENCE]);
-    }
-    Process::to_end(&bed.client.ns, bed.program().unwrap(), &args, BOUND).unwrap()
+    let patience: &[&str] = if more.contains(&"--timeout") { &[] } else { &["--timeout", "20s"] };
+    let args =
+        [&["trace", &source, &to], more, patience, &["--via", router(ipv4), "--config", file]].concat();
+    Process::to_end(&bed.client.ns, bed.program().unwrap(), &args, 2 * BOUND).unwrap()
 }
 
 /// The only report of each packet, all of them from the balancer.
