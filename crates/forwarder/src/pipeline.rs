@@ -26,7 +26,7 @@ use self::opened::Reach;
 use self::refusal::Cut;
 use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
-use crate::rewrite::{Fit, Order, rewrite};
+use crate::rewrite::{Fit, Order, Written, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
 use crate::vip_table::Recent;
@@ -376,8 +376,8 @@ impl Core {
             lower_ttl: work.road != Road::Redirect,
         };
         match rewrite(packet, &order) {
-            Ok(Fit::Exact) => {}
-            Ok(Fit::Moved) => self.counters.head_room_mismatch.add(1),
+            Ok(Written { fit: Fit::Exact, .. }) => {}
+            Ok(Written { fit: Fit::Moved, .. }) => self.counters.head_room_mismatch.add(1),
             Err(reason) => return self.refuse(snapshot, now, packet, place, reason),
         }
         for pair in self.pairs(work.slot, Some(work.counted.0)) {

@@ -38,6 +38,7 @@ mod secret;
 mod shards;
 mod source;
 mod vip;
+mod vlan;
 
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,7 @@ pub use self::quantity::{format_duration, parse_duration};
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
 pub use self::vip::{Hash, Service, Vip};
+pub use self::vlan::{Vlan, VlanRule};
 pub use forwarder::{Prefix, Suffix};
 
 use self::consistency::Sections;

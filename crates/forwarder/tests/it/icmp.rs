@@ -221,7 +221,7 @@ fn read_error(out: &[u8]) -> (u8, u8, u32, IpAddr, IpAddr, Vec<u8>) {
     (message[0], message[1], mtu, source, destination, message[8..].to_vec())
 }
 
-fn without_df(mut frame: Vec<u8>) -> Vec<u8> {
+pub(crate) fn without_df(mut frame: Vec<u8>) -> Vec<u8> {
     frame[14 + 6] = 0;
     refresh(frame)
 }

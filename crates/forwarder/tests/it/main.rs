@@ -17,3 +17,4 @@ mod publish;
 mod random;
 mod requests;
 mod tunnels;
+mod vlan;
