@@ -168,8 +168,13 @@ async fn ask_http(stream: &mut tokio::net::TcpStream) -> std::io::Result<String>
     Ok(answer)
 }
 
+/// Whether an attempt fails, or is not answered.
+pub(crate) async fn fails(attempt: impl Future<Output = Result<String, String>>) -> bool {
+    !tokio::time::timeout(SILENCE, attempt).await.is_ok_and(|answer| answer.is_ok())
+}
+
 async fn within(attempt: impl Future<Output = std::io::Result<String>>) -> Result<String, String> {
-    match tokio::time::timeout(SILENCE, attempt).await {
+    match tokio::time::timeout(BOUND, attempt).await {
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(_) => Err("no answer in time".into()),
     }

@@ -142,6 +142,21 @@ fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
 }
 
 #[test]
+fn who_is_told_of_marked_packets_changes_at_once_and_is_told_from_what_to_what() {
+    let traced = format!("{FILE}[trace]\nreceivers = [\"198.51.100.9\", \"2001:db8:9::/64\"]\n");
+    let other = format!("{traced}max_per_second = 7\n");
+    let (on, off) = ("reports to 198.51.100.9/32, 2001:db8:9::/64, 100/s a thread", "off");
+    let slower = on.replace("100/s", "7/s");
+    for (old, new, from, to) in
+        [(FILE, &*traced, off, on), (&traced, &other, on, &slower), (&other, FILE, &slower, off)]
+    {
+        let Changes { sentences, needs_restart } = told(FILE, old, new);
+        assert_eq!(sentences, [format!("trace: {from} -> {to}")]);
+        assert_eq!(needs_restart, [""; 0]);
+    }
+}
+
+#[test]
 fn what_goes_back_to_what_runs_waits_no_longer_and_what_waits_is_not_forgotten() {
     let changed = with(&[("batch = 64", "batch = 32")]);
     let and_more = with(&[("batch = 64", "batch = 32"), ("interval = \"2s\"", "interval = \"1s\"")]);

@@ -17,7 +17,8 @@ use crate::filter::filter;
 use crate::flow::mapped;
 use crate::vip_table::{Claim, Key, VipTable};
 use crate::{
-    FlowHasher, Guard, GuardId, HashKey, HashPolicy, InterfaceId, Prefix, Suffix, Tagging, TunnelSource,
+    FlowHasher, Guard, GuardId, HashKey, HashPolicy, InterfaceId, Prefix, Suffix, Tagging, Trace,
+    TunnelSource,
 };
 
 /// The number of a configuration; counts up from 1 while the process lives.
@@ -262,6 +263,7 @@ pub struct Snapshot {
     // Apart from the slots, so that a verdict on one of 100,000 copies as many bytes and no more.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
+    pub(crate) trace: Option<Arc<Trace>>,
     own: Arc<[IpAddr]>,
     pub(crate) tunnels: Arc<[TunnelSource]>,
     /// Whether there are any, in a place that is read anyway.
@@ -308,6 +310,7 @@ impl Snapshot {
             slots: parts.slots.into(),
             states: parts.states.into(),
             next_hop: parts.next_hop,
+            trace: None,
             own: parts.own.into(),
             opens: !parts.tunnels.is_empty(),
             tunnels: parts.tunnels.into(),
@@ -387,6 +390,18 @@ impl Snapshot {
     #[must_use]
     pub fn next_hop_mode(&self) -> &NextHopMode {
         &self.next_hop
+    }
+
+    /// The same generation, whose marked packets are told of as `trace` says; `None`: nobody is told.
+    #[must_use]
+    pub fn with_trace(self, trace: Option<Trace>) -> Self {
+        Self { trace: trace.map(Arc::new), ..self }
+    }
+
+    /// Whom it tells of marked packets.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
     }
 
     /// The same generation with other states. Tables stay, and a slot that no longer serves is skipped by rehashing.

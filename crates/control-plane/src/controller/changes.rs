@@ -48,6 +48,7 @@ pub struct Side<'a> {
 pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
     let mut changes = Changes { needs_restart: running.pending(new.config, machine), ..Changes::default() };
     cluster(&mut changes, old.config, new.config);
+    trace(&mut changes, old.config, new.config);
     restarts(&mut changes, running, [old.config, new.config], machine);
     own_addresses(&mut changes, old.config, new.config, machine);
     vlans(&mut changes, old.config, new.config, machine);
@@ -100,6 +101,18 @@ fn cluster(changes: &mut Changes, old: &Config, new: &Config) {
     changes.differ("cluster.table_size", &old.table_size(), &new.table_size(), u32::to_string);
     changes.differ("cluster.drain_time", &old.drain_time(), &new.drain_time(), |time| format_duration(*time));
     changes.differ("cluster.watch", &old.watch(), &new.watch(), bool::to_string);
+}
+
+fn trace(changes: &mut Changes, old: &Config, new: &Config) {
+    changes.differ("trace", &old.trace(), &new.trace(), |trace| {
+        trace.map_or_else(
+            || "off".to_owned(),
+            |trace| {
+                let receivers: Vec<String> = trace.receivers().iter().map(ToString::to_string).collect();
+                format!("reports to {}, {}/s a thread", receivers.join(", "), trace.max_per_second())
+            },
+        )
+    });
 }
 
 /// A key that goes back to what runs waits for nothing.

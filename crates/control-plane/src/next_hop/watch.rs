@@ -57,10 +57,10 @@ impl Watch {
     /// `stop` is ready.
     ///
     /// A change in the kernel, or of `wanted`, is answered after 50 ms at the earliest, so that a burst counts once,
-    /// and within a few hundred milliseconds. While a destination or gateway is unresolved all is looked at anew
-    /// every second, otherwise every 10 s. The kernel is told to ask a needed neighbour that is missing, failed or
-    /// stale. One that failed stays so until it answers, even while it is asked again. When the sender of `wanted`
-    /// is gone, its last value stands.
+    /// and within a few hundred milliseconds of the kernel's word, which comes at most once a second for carriers.
+    /// While a destination or gateway is unresolved all is looked at anew every second, otherwise every 10 s. The
+    /// kernel is told to ask a needed neighbour that is missing, failed or stale. One that failed stays so until it
+    /// answers, even while it is asked again. When the sender of `wanted` is gone, its last value stands.
     ///
     /// # Errors
     /// [`NextHopError::Closed`]; whatever may pass is logged, the last table stands, and a second later the kernel is
