@@ -187,7 +187,7 @@ impl Compiler {
         index.lead(&mut services, from.standing, &states);
         strays.bar(&mut services);
         let mut with_ways = slots.slots().to_vec();
-        way::fill_in(&mut with_ways, from.next_hops);
+        way::fill_in(&mut with_ways, machine, from.next_hops);
         let snapshot = Snapshot::new(Parts {
             generation: from.generation,
             hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
@@ -196,7 +196,7 @@ impl Compiler {
             groups: groups(config),
             states,
             slots: with_ways,
-            next_hop: way::mode(config, from.next_hops),
+            next_hop: way::mode(config, machine, from.next_hops),
             own: machine.addresses().to_vec(),
             tunnels: peers::senders(config, machine),
             peers,

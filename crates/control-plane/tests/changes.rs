@@ -248,3 +248,20 @@ fn a_verdict_is_for_backends_pools_and_vips_by_name() {
         (vec!["a1".into()], vec!["a".into()], vec!["v".into()])
     );
 }
+
+#[test]
+fn another_vlan_policy_is_told_of_this_machine_alone_and_waits_for_nothing() {
+    let strip = |machine: &str, rules: &str| {
+        let head = format!("[machine.{machine}]");
+        with(&[(&head, &format!("[machine.{machine}.vlan.eth0]\n{rules}\n{head}"))])
+    };
+    let new = strip("lb1", "policy = \"translate\"\ntranslate = [{ from = [5], to = [7, 8] }, { to = [] }]");
+    let said = told(FILE, FILE, &new);
+    assert_eq!(
+        said.sentences,
+        ["machine.lb1.vlan.eth0: keep -> translate (5 to 7.8 by 802.1ad, any to untagged)"]
+    );
+    assert!(said.needs_restart.is_empty());
+    let said = told(FILE, FILE, &strip("lb2", "policy = \"strip\"")).sentences;
+    assert!(said.len() == 1 && said[0].starts_with("nothing for this machine"), "{said:?}");
+}

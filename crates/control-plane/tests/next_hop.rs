@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use control_plane::next_hop::{Gateway, NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
 use nix::sched::{CloneFlags, setns, unshare};
+use packet::Tags;
 use tokio::sync::{oneshot, watch};
 
 const OUT0: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
@@ -114,6 +115,8 @@ fn ip(address: &str) -> IpAddr {
 fn resolved(interface: u32, gateway: Option<&str>, source: &str) -> Resolved {
     Resolved {
         interface,
+        leaves_by: interface,
+        tags: Tags::NONE,
         destination: IN0,
         source: OUT0,
         mtu_bytes: 1_500,
@@ -148,6 +151,7 @@ impl Watching {
         let first = Wanted {
             destinations: destinations.iter().copied().map(ip).collect(),
             gateway_interfaces: gateway_interfaces.to_vec(),
+            ..Wanted::default()
         };
         let (wanted, receiver) = watch::channel(first);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -349,6 +353,8 @@ fn a_watch_follows_changes() {
     let table = watching.told("a route", |table| of_route(table).is_ok_and(|hop| hop.interface == out1));
     let elsewhere = Resolved {
         interface: out1,
+        leaves_by: out1,
+        tags: Tags::NONE,
         destination: IN1,
         source: OUT1,
         mtu_bytes: 1_350,
@@ -367,7 +373,7 @@ fn a_watch_follows_changes() {
     theirs.ip("link set in0 up");
     watching.told("carrier back", |table| table.next_hops[&ip("192.0.2.2")].is_ok());
 
-    let wanted = Wanted { destinations: vec![ip("198.18.0.2")], gateway_interfaces: Vec::new() };
+    let wanted = Wanted { destinations: vec![ip("198.18.0.2")], ..Wanted::default() };
     watching.wanted.send(wanted).unwrap();
     let table = watching.told("wanted", |table| table.next_hops.contains_key(&ip("198.18.0.2")));
     assert_eq!(table.next_hops.len(), 1);

@@ -28,6 +28,7 @@ mod request;
 mod rewrite;
 mod selection;
 mod snapshot;
+mod tagging;
 mod trace;
 mod tunnels;
 mod verdict;
@@ -57,9 +58,12 @@ pub use snapshot::{
     Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, PrefixGroup, Service, ServiceId,
     Slot, SlotId, SlotState, Snapshot, SnapshotError, THIS_MACHINE, TooBig, VipAddress,
 };
+pub use tagging::{Tagging, Translation};
 pub use trace::{MARK_AGE, MARK_BYTES, Mark, Sighting, Trace, TraceKey, TraceRefusal, WallClock};
 pub use tunnels::{Carriers, Sender, TunnelSource};
-pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
+pub use verdict::{
+    Errand, Forward, HoldSlot, InterfaceId, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict,
+};
 
 pub use conntrack::{Cursor, State as FlowState, Timeouts};
 pub use fragment_table::Config as FragmentConfig;

@@ -27,7 +27,7 @@ use self::refusal::Cut;
 use self::tracing::Tracing;
 use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
-use crate::rewrite::{Fit, Order, rewrite};
+use crate::rewrite::{Fit, Order, Written, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, Snapshot};
 use crate::vip_table::Recent;
@@ -373,8 +373,8 @@ impl Core {
             lower_ttl: work.road != Road::Redirect,
         };
         match rewrite(packet, &order) {
-            Ok(Fit::Exact) => {}
-            Ok(Fit::Moved) => self.counters.head_room_mismatch.add(1),
+            Ok(Written { fit: Fit::Exact, .. }) => {}
+            Ok(Written { fit: Fit::Moved, .. }) => self.counters.head_room_mismatch.add(1),
             Err(reason) => return self.refuse(snapshot, now, packet, place, reason),
         }
         self.count_forwarded(work, bytes);

@@ -33,6 +33,10 @@ impl Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId(pub u16);
 
+/// An interface of this machine, counted from 0 in the order of the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct InterfaceId(pub u8);
+
 /// Why a packet crosses to another thread, for the pipeline there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Errand {

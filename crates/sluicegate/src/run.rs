@@ -158,7 +158,8 @@ impl Balancer {
         if let Err(error) = doctor::warn_at_start(&config, &machine, &next_hops).await {
             tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
         }
-        let next_hops = Arc::new(next_hop::Table { next_hops, gateways: Vec::new() });
+        let next_hops = next_hop::Table { next_hops, ..next_hop::Table::default() };
+        let next_hops = Arc::new(next_hops.by(vec![interface.index]));
         let (controller, snapshot) =
             Controller::start(Arc::clone(&config), &machine, Arc::clone(&next_hops), origin.elapsed())?;
         let live = Live::new(snapshot);
@@ -474,8 +475,8 @@ impl Balancer {
 
     /// The same snapshot over the ways and paths that are known now.
     fn renew_ways(&mut self) {
-        let config = self.controller.config();
-        match refresh_next_hops(&self.live.current(), config, &self.next_hops, &self.path_mtus) {
+        let (config, machine) = (self.controller.config(), self.controller.machine());
+        match refresh_next_hops(&self.live.current(), config, machine, &self.next_hops, &self.path_mtus) {
             Ok(snapshot) => self.live.publish(snapshot),
             Err(error) => tracing::error!(%error, "next hops not taken over"),
         }

@@ -39,6 +39,7 @@ mod shards;
 mod source;
 mod trace;
 mod vip;
+mod vlan;
 
 #[cfg(test)]
 mod tests;
@@ -69,6 +70,7 @@ pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
 pub use self::trace::Trace;
 pub use self::vip::{Hash, Service, Vip};
+pub use self::vlan::{Vlan, VlanRule};
 pub use forwarder::{Prefix, Suffix};
 
 use self::consistency::Sections;

@@ -51,6 +51,7 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
     trace(&mut changes, old.config, new.config);
     restarts(&mut changes, running, [old.config, new.config], machine);
     own_addresses(&mut changes, old.config, new.config, machine);
+    vlans(&mut changes, old.config, new.config, machine);
     groups(&mut changes, old.config, new.config);
     vips(&mut changes, old.config, new.config, machine);
     checks::definitions(&mut changes, old.config, new.config);
@@ -131,6 +132,15 @@ fn own_addresses(changes: &mut Changes, old: &Config, new: &Config, machine: &st
         let words: Vec<String> = addresses.iter().flatten().map(ToString::to_string).collect();
         if words.is_empty() { "none".to_owned() } else { words.join(", ") }
     });
+}
+
+/// Of interfaces that both have: of another, its name says all.
+fn vlans(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
+    let (Some(old), Some(new)) = (old.machine(machine), new.machine(machine)) else { return };
+    for interface in old.interfaces().iter().filter(|interface| new.interfaces().contains(interface)) {
+        let what = format!("machine.{machine}.vlan.{interface}");
+        changes.differ(&what, &old.vlan(interface), &new.vlan(interface), ToString::to_string);
+    }
 }
 
 /// Something differs, and nothing of it is for this machine.

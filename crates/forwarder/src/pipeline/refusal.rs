@@ -141,10 +141,13 @@ impl Core {
             limit: NO_LIMIT,
             lower_ttl: work.road != Road::Redirect,
         };
-        if let Err(reason) = rewrite(packet, &order) {
-            return Verdict::Drop(reason);
-        }
-        let link_len = usize::from(work.parsed.l3);
+        let l3 = match rewrite(packet, &order) {
+            Ok(written) => written.link_len,
+            Err(reason) => return Verdict::Drop(reason),
+        };
+        // The pieces have the link header of the whole as it now is.
+        let work = &Work { parsed: Parsed { l3, ..work.parsed }, ..*work };
+        let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();
         allow_cutting(ip, identification);
         let identification = self.identifications.next_wide();

@@ -38,7 +38,7 @@ pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
         backend: name.into(),
         address: ip(address),
         forwarding,
-        next_hop: Some(NextHop { destination: Mac(HOP), source: Mac(OURS) }),
+        next_hop: Some(NextHop::plain(Mac(HOP), Mac(OURS))),
         mtu: 1500,
         too_big: TooBig::Drop,
     }

@@ -18,3 +18,4 @@ mod random;
 mod requests;
 mod tracing;
 mod tunnels;
+mod vlan;
