@@ -404,7 +404,7 @@ fn frames_leave_with_the_tags_of_their_way_else_as_the_interface_has_it() {
         for slot in refreshed.slots() {
             let hop = slot.next_hop.as_ref().unwrap();
             match (&hop.tagging, machine) {
-                (Tagging::Set(tags), _) if slot.address == tagged => assert_eq!(*tags, vlan),
+                (tagging, _) if slot.address == tagged => assert_eq!(*tagging, Tagging::Set(vlan)),
                 (Tagging::Keep, "lb2") => {}
                 (Tagging::Translate(rules), "lb1") => {
                     let ids: Vec<_> = rules.iter().map(|rule| (rule.from, rule.to.ids())).collect();
