@@ -19,6 +19,8 @@ pub(crate) enum Lane {
     Unit,
     /// Real traffic in namespaces, and the demo: root
     Net,
+    /// BGP and BFD with bird, FRR and gobgpd in namespaces: root
+    Bgp,
     /// Alert rules by promtool, a real Prometheus, the status page in Chromium: root
     Web,
     /// Zero-copy and the kernel's own tunnels, in a VM: root
@@ -26,13 +28,14 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    pub(crate) const ALL: [Self; 4] = [Self::Unit, Self::Net, Self::Web, Self::ZeroCopy];
+    pub(crate) const ALL: [Self; 5] = [Self::Unit, Self::Net, Self::Bgp, Self::Web, Self::ZeroCopy];
 
     /// Debian packages that it needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => setup::BUILD.to_vec(),
             Self::Net => [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE].concat(),
+            Self::Bgp => [setup::BUILD, setup::BED, setup::ROUTERS].concat(),
             Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),
             Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),
         }
@@ -42,6 +45,7 @@ impl Lane {
         match self {
             Self::Unit => "unit",
             Self::Net => "net",
+            Self::Bgp => "bgp",
             Self::Web => "web",
             Self::ZeroCopy => "zero-copy",
         }
@@ -51,6 +55,7 @@ impl Lane {
         Duration::from_secs(match self {
             Self::Unit => 8 * 60,
             Self::Net => 6 * 60,
+            Self::Bgp => 4 * 60,
             Self::Web => 2 * 60,
             Self::ZeroCopy => 3 * 60,
         })
@@ -61,6 +66,7 @@ impl Lane {
         match self {
             Self::Unit => unit(long),
             Self::Net => net(long),
+            Self::Bgp => bgp(long),
             Self::Web => web(long),
             Self::ZeroCopy => zero_copy::run(),
         }
@@ -125,6 +131,12 @@ fn net(long: bool) -> Result<()> {
     }
     demo::run(Some(binary.clone()), true, false)?;
     nothing_left(&binary)
+}
+
+fn bgp(long: bool) -> Result<()> {
+    setup::require_root("the lane bgp")?;
+    let test = ["test", "--release", "--package", "sluicegate-bgp", "--test", "routers"];
+    step(cargo(&test).args(["--", "--test-threads=2"]), long)
 }
 
 fn web(long: bool) -> Result<()> {

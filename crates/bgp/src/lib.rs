@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+pub mod bfd;
 mod codec;
 mod collision;
 mod config;

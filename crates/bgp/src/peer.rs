@@ -191,8 +191,9 @@ impl Peer {
         for connection in self.connections_mut().filter(|c| c.session.state() == State::Established) {
             connection.session.lost("the peer has restarted", Instant::now().into_std());
         }
-        if let Some(old) = &mut self.accepted {
+        if let Some(mut old) = self.accepted.take() {
             old.stop(&Stop::Collision);
+            self.leave(old);
         }
         self.settle();
         self.accepted = self.connect(stream);
@@ -237,14 +238,19 @@ impl Peer {
 
     fn ended(&mut self, connection: Connection) {
         let why = connection.session.end().unwrap_or_default().to_owned();
-        if self.closing.len() < MAX_CLOSING {
-            self.closing.spawn(connection.close());
-        }
+        self.leave(connection);
         if self.connections().next().is_some() {
             // The other one goes on.
             tracing::debug!(peer = self.config.name, why, "connection ended");
         } else {
             self.failed(&why);
+        }
+    }
+
+    /// Lets the last message of an ended connection arrive.
+    fn leave(&mut self, connection: Connection) {
+        if self.closing.len() < MAX_CLOSING {
+            self.closing.spawn(connection.close());
         }
     }
 
