@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, UdpSocket};
+use std::num::Wrapping;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -35,8 +36,7 @@ pub(crate) struct Worker {
     on_change: Box<dyn FnMut(BfdChange) + Send>,
     ears: [Option<Ear>; 2],
     sessions: Sessions,
-    seed: RandomState,
-    numbers: u32,
+    numbers: Wrapping<u64>,
 }
 
 /// Sessions by slot; a discriminator holds its slot in the lower half.
@@ -65,7 +65,9 @@ impl Worker {
         on_change: Box<dyn FnMut(BfdChange) + Send>,
     ) -> Self {
         let (ears, sessions) = ([None, None], Sessions::default());
-        Self { ports, shared, todo, woken, on_change, ears, sessions, seed: RandomState::new(), numbers: 0 }
+        // Never zero, which it would not leave.
+        let numbers = Wrapping(RandomState::new().hash_one(0) | 1);
+        Self { ports, shared, todo, woken, on_change, ears, sessions, numbers }
     }
 
     pub(crate) fn run(mut self) {
@@ -139,7 +141,8 @@ impl Worker {
             let index = usize::from(is_v4);
             for _ in 0..MOST_BATCHES {
                 let Some(mut ear) = self.ears[index].take() else { break };
-                let more = ear.hear(is_v4, |datagram| self.heard(&datagram));
+                let now = Instant::now();
+                let more = ear.hear(is_v4, |datagram| self.heard(&datagram, now));
                 self.ears[index] = Some(ear);
                 // An error is the echo of a peer that is not there; the next packet says more.
                 if !more.unwrap_or(true) {
@@ -149,7 +152,7 @@ impl Worker {
         }
     }
 
-    fn heard(&mut self, datagram: &Datagram<'_>) {
+    fn heard(&mut self, datagram: &Datagram<'_>, now: Instant) {
         let counters = &self.shared.counters;
         count(&counters.received);
         //= RFC 5881 §5
@@ -163,7 +166,7 @@ impl Worker {
         let Some(slot) = self.sessions.find(control.your_discriminator, from) else {
             return count(&counters.stray);
         };
-        self.with(slot, |session, now| session.received(&control, now));
+        self.with(slot, |session| session.received(&control, now));
     }
 
     fn tick_all(&mut self) {
@@ -171,16 +174,16 @@ impl Worker {
         while let Some((at, slot)) = self.sessions.schedule.pop(now) {
             if self.sessions.is_current(slot, at) {
                 let chance = self.chance();
-                self.with(slot, |session, now| session.tick(now, chance));
+                self.with(slot, |session| session.tick(now, chance));
             }
         }
     }
 
     /// Lets something happen to a session, and does what follows from it.
-    fn with(&mut self, slot: u32, happen: impl FnOnce(&mut Session, Instant) -> Option<Control>) {
+    fn with(&mut self, slot: u32, happen: impl FnOnce(&mut Session) -> Option<Control>) {
         let Some(watched) = self.sessions.get(slot) else { return };
         let from = watched.session.state();
-        if let Some(packet) = happen(&mut watched.session, Instant::now()) {
+        if let Some(packet) = happen(&mut watched.session) {
             send(&watched.mouth, &packet, &self.shared);
         }
         let (to, diagnostic) = (watched.session.state(), watched.session.diagnostic());
@@ -211,10 +214,12 @@ impl Worker {
         }
     }
 
+    /// Marsaglia's xorshift64: jitter and discriminators, nothing that must stay secret.
     fn chance(&mut self) -> u32 {
-        self.numbers = self.numbers.wrapping_add(1);
-        let [a, b, c, d, ..] = self.seed.hash_one(self.numbers).to_ne_bytes();
-        u32::from_ne_bytes([a, b, c, d])
+        self.numbers ^= self.numbers << 13;
+        self.numbers ^= self.numbers >> 7;
+        self.numbers ^= self.numbers << 17;
+        u32::try_from(self.numbers.0 >> 32).unwrap_or(0)
     }
 }
 
