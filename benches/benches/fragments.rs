@@ -12,11 +12,16 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fragment_table::{Config, FragmentTable, Key, Millis};
+use fragment_table::{Config, Extent, FragmentTable, Key, Millis};
 use siphasher::sip::SipHasher13;
 
 const BATCH: usize = 21; // datagrams
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+
+/// Of a datagram of 4,000 bytes over links of 1,500.
+const FIRST: Extent = Extent { offset: 0, bytes: 1_480, more: true };
+const SECOND: Extent = Extent { offset: 1_480, ..FIRST };
+const THIRD: Extent = Extent { offset: 2_960, bytes: 1_048, more: false };
 
 /// A datagram: its key, its hash, the hash of its source.
 type Name = (Key, u64, u64);
@@ -41,7 +46,7 @@ fn bed() -> (FragmentTable<u64>, Vec<Name>) {
     let mut table = FragmentTable::new(&config).expect("the default, and memory");
     let names = names(u32::try_from(BATCH).expect("small") * 2_048);
     for (key, hash, _) in &names {
-        let _ = table.first(key, *hash, 1, 7, Millis(0));
+        let _ = table.first(key, *hash, 1, FIRST, 7, Millis(0));
     }
     assert!(table.known() == config.datagrams && names.len() > 2 * config.datagrams);
     (table, names)
@@ -49,10 +54,11 @@ fn bed() -> (FragmentTable<u64>, Vec<Name>) {
 
 /// One piece of a datagram, and nothing else.
 fn piece(table: &mut FragmentTable<u64>, (key, hash, source): &Name, number: usize) {
+    let extent = if number == 1 { SECOND } else { THIRD };
     if number == 0 {
-        let _ = black_box(table.first(key, *hash, 1, 7, Millis(1)));
+        let _ = black_box(table.first(key, *hash, 1, FIRST, 7, Millis(1)));
     } else {
-        let _ = black_box(table.later(key, *hash, *source, Millis(1)));
+        let _ = black_box(table.later(key, *hash, *source, extent, Millis(1)));
     }
 }
 
@@ -96,7 +102,7 @@ fn floods(c: &mut Criterion) {
     let names = names(u32::try_from(BATCH).expect("small") * 2_048);
     let mut batches = names.chunks_exact(BATCH).cycle();
     for (key, hash, source) in &names {
-        let _ = table.later(key, *hash, *source, Millis(1));
+        let _ = table.later(key, *hash, *source, SECOND, Millis(1));
     }
     group.bench_function("flood", |b| {
         b.iter(|| batches.next().expect("a cycle").iter().for_each(|name| piece(&mut table, name, 1)));

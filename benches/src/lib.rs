@@ -84,7 +84,7 @@ fn slot(number: u8) -> Slot {
         backend: format!("b{number:03}").into(),
         address: destination.into(),
         forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
-        next_hop: Some(NextHop { destination: Mac([2, 0, 0, 0, 0, 2]), source: Mac([2, 0, 0, 0, 0, 1]) }),
+        next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]))),
         mtu: 1500,
         too_big: TooBig::Drop,
     }

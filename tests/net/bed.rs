@@ -156,7 +156,7 @@ fn a_blast_sends_as_many_frames_as_the_device_counts() {
         |now: testbed::DeviceCounts| now.tx_packets + now.tx_dropped - before.tx_packets - before.tx_dropped;
     // The kernel itself may add a few of its own (neighbour discovery).
     let seen = counted(device_counts(&left, "eth0").unwrap());
-    assert!(sent > 100 && (sent..sent + 20).contains(&seen), "{sent} sent in {time:?}, {seen} counted");
+    assert!(sent > 0 && (sent..sent + 20).contains(&seen), "{sent} sent in {time:?}, {seen} counted");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Drops over the real path: each packet moves its own reason's count by one, and no other.
 
-use testbed::{Bed, BedSpec, FrameSpec, LbConfig, UdpServer, cut, eventually, inject, udp_ask};
+use testbed::{Bed, BedSpec, FrameSpec, LbConfig, UdpServer, cut, eventually, inject, send_at, udp_ask};
 
 use crate::scene::{BOUND, SILENCE, Scene};
 
@@ -53,9 +53,14 @@ fn each_reason_counts_its_own_packets() {
     }
 }
 
+/// Pieces of a datagram are expected for so long.
+fn remembering(bed: &Bed, lifetime: &str) -> LbConfig {
+    LbConfig { more: format!("[io.fragments]\nlifetime = \"{lifetime}\"\n"), ..LbConfig::new(bed) }
+}
+
 #[test]
 fn pieces_that_no_honest_host_sends_are_dropped_by_name() {
-    let scene = Scene::with(LbConfig::new);
+    let scene = Scene::with(|bed| remembering(bed, "60s"));
     let port = &scene.bed.balancers[0].port;
     let send = |bytes: &[u8]| inject(&scene.bed.router, port, bytes).unwrap();
     for ipv4 in [true, false] {
@@ -67,7 +72,10 @@ fn pieces_that_no_honest_host_sends_are_dropped_by_name() {
         };
         rises(&scene, "fragment_tiny", 1, || send(&pieces(1, true, 8)[0]));
         rises(&scene, "fragment_overlap", 1, || send(&pieces(2, true, 8)[1]));
+        let sent = scene.settled().sent();
         send(&pieces(3, false, 400)[0]);
+        let known = eventually(BOUND, || (scene.balancer.counters().unwrap().sent() > sent).then_some(()));
+        assert!(known.is_some(), "{}", scene.told());
         rises(&scene, "fragment_conflict", 1, || {
             let mut other = pieces(3, false, 400).swap_remove(0);
             *other.last_mut().unwrap() ^= 1;
@@ -79,7 +87,7 @@ fn pieces_that_no_honest_host_sends_are_dropped_by_name() {
 
 #[test]
 fn of_a_datagram_whose_first_piece_is_late_64_pieces_wait_and_no_longer_than_they_may() {
-    let scene = Scene::with(LbConfig::new);
+    let scene = Scene::with(|bed| remembering(bed, "10s"));
     let mut whole = scene.frame(true, Bed::SINK_PORT);
     whole.payload = vec![7; 600];
     for piece in &cut(&whole.bytes(), 4, 8)[1..66] {
@@ -128,6 +136,9 @@ fn a_packet_that_its_outer_header_makes_too_big_is_told_and_the_largest_that_fit
         let before = told();
         let over = vec![7; largest + 1];
         udp_ask(&scene.bed.client.ns, echo, &over, SILENCE).unwrap_err();
+        let route = || scene.bed.client.ns.text("ip", &["route", "get", &echo.ip().to_string()]).unwrap();
+        let heard = eventually(BOUND, || route().contains("mtu 1376").then_some(()));
+        assert!(heard.is_some(), "{}{}", route(), scene.told());
         assert_eq!(told() - before, 1, "{}", scene.told());
         // From now on the client itself cuts.
         udp_ask(&scene.bed.client.ns, echo, &over, BOUND)
@@ -168,9 +179,13 @@ fn pings_over_the_rate_are_dropped_by_name() {
     let scene = Scene::with(LbConfig::new);
     let echo = icmp(&scene, true, [8, 0], vec![]).bytes();
     let port = &scene.bed.balancers[0].port;
-    let time = std::time::Duration::from_millis(300);
-    let (sent, _) =
-        testbed::blast(&scene.bed.router, port, vec![echo; 64], time).unwrap().join().unwrap().unwrap();
+    let mut sent = 0;
+    let over = eventually(BOUND, || {
+        send_at(&scene.bed.router, port, vec![echo.clone(); 5_000], f64::INFINITY).unwrap();
+        sent += 5_000;
+        (scene.balancer.counters().unwrap().over_threads(&["drops", "reply_rate"]) > 0).then_some(())
+    });
+    assert!(over.is_some(), "{}", scene.told());
     // The generator may outrun the socket, so what the kernel lost counts too.
     let counts = eventually(BOUND, || {
         let counts = scene.balancer.counters().unwrap();
@@ -193,9 +208,12 @@ fn decap_takes_nothing_off_from_other_sources() {
     let balancer = testbed::Balancer::start(&bed, 0, &LbConfig::new(&bed)).unwrap();
     let scene = Scene { balancer, decaps, bed };
     let mut flows =
-        testbed::UdpFlows::open(&scene.bed.client.ns, scene.bed.vip(true, Bed::ECHO_PORT), 5, SILENCE / 6)
+        testbed::UdpFlows::open(&scene.bed.client.ns, scene.bed.vip(true, Bed::ECHO_PORT), 5, SILENCE)
             .unwrap();
     assert_eq!(flows.round().unwrap(), vec![None; 5]);
+    // It tells its counts each second.
+    let seen = || scene.decaps[0].counts().filter(|counts| counts["refused_source"] == 5);
+    assert!(eventually(BOUND, seen).is_some(), "{:?}", scene.decaps[0].counts());
     let Scene { balancer, mut decaps, bed } = scene;
     let refused = decaps.remove(0).stop().unwrap();
     assert_eq!((refused["refused_source"].as_u64(), testbed::Decap::taken_off(&refused)), (Some(5), 0));

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod arrivals;
 mod bed;
 mod capture;
 mod cluster;
@@ -29,4 +30,5 @@ mod scene;
 mod service;
 mod soak;
 mod traceroute;
+mod tracing;
 mod vlan;

@@ -44,7 +44,7 @@ fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
     let (v4, v6) = (scene.bed.vip(true, Bed::HTTP_PORT), scene.bed.vip(false, Bed::HTTP_PORT));
     let file = LbConfig::new(&scene.bed).write(&scene.bed, 0).unwrap();
     let urls = [format!("http://{v4}/"), format!("tcp://{v4}"), format!("tcp://{v6}")];
-    let pace = ["--interval", "200ms", "--timeout", "190ms", "--json", "--metrics", "127.0.0.1:0"];
+    let pace = ["--interval", "1s", "--timeout", "1s", "--json", "--metrics", "127.0.0.1:0"];
     let of_file = ["--config", file.to_str().unwrap(), &urls[0]];
     let mut probe = start(&scene.bed, &[pace.as_slice(), &of_file].concat());
     let line = probe.wait_for_line(BOUND, |line| line.starts_with("metrics at")).unwrap();
@@ -52,7 +52,7 @@ fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
     let at: SocketAddr = at.parse().unwrap();
     for url in &urls {
         let object = wait_for(&mut probe, 0, url, true);
-        assert!(object["last_seconds"].as_f64().unwrap() < 0.2, "{object}");
+        assert!(object["last_seconds"].as_f64().is_some_and(|seconds| seconds <= 1.0), "{object}");
     }
     // Whoever answered, each answer came through the balancer.
     assert!(scene.settled().sent() >= 3);
@@ -60,7 +60,10 @@ fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
     let seen = probe.line_count();
     scene.bed.http.clear();
     for url in &urls {
-        assert_eq!(wait_for(&mut probe, seen, url, false)["last_failure"], "connection refused", "{url}");
+        let object = wait_for(&mut probe, seen, url, false);
+        // One that a server had not taken up yet is reset.
+        let why = object["last_failure"].as_str().unwrap();
+        assert!(["connection refused", "connection reset"].contains(&why), "{object}");
     }
     let labels = |url: &str, vip: &str| {
         let kind = url.split("://").next().unwrap();
@@ -72,7 +75,8 @@ fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
         "sluicegate_probe_failures_total{{{}}}",
         http.replace(",target", ",reason=\"refused\",target")
     );
-    assert!(series(&scene, at, &refused).unwrap() >= 1.0);
+    let told = || series(&scene, at, &refused).filter(|&count| count >= 1.0);
+    assert!(eventually(BOUND, told).is_some(), "{refused}");
 
     let seen = probe.line_count();
     for host in &scene.bed.backends {
@@ -102,7 +106,7 @@ fn probe_ends_with_the_code_of_what_it_saw() {
     let program = scene.bed.program().unwrap();
     let to_end = |arguments: &[&str]| Process::to_end(client, &program, arguments, BOUND).unwrap();
     let url = format!("http://{vip}/");
-    let pace = ["probe", "--interval", "100ms", "--timeout", "100ms", "--count", "3"];
+    let pace = ["probe", "--interval", "1s", "--timeout", "1s", "--count", "3"];
     let well = to_end(&[pace.as_slice(), &[&url]].concat());
     assert_eq!(well.code, Some(0), "{}{}", well.out, well.err);
     assert!(well.out.contains("up http://"), "{}", well.out);

@@ -35,7 +35,7 @@ fn a_queue_without_a_socket_passes_or_drops_as_configured() {
         });
         let vip = scene.bed.vip(true, 53);
         let mut flows =
-            testbed::UdpFlows::open(&scene.bed.client.ns, vip, 24, crate::scene::SILENCE / 6).unwrap();
+            testbed::UdpFlows::open(&scene.bed.client.ns, vip, 24, crate::scene::BOUND / 10).unwrap();
         let answered = flows.round().unwrap().into_iter().flatten().count();
         // 24 flows all on one of two queues: 2^-23.
         assert!((1..24).contains(&answered), "{answered} of 24");

@@ -56,7 +56,7 @@ impl Scene {
 
     /// `count` UDP flows to the echo port of a family's first VIP.
     pub(crate) fn flows(&self, ipv4: bool, count: usize) -> UdpFlows {
-        UdpFlows::open(&self.bed.client.ns, self.bed.vip(ipv4, Bed::ECHO_PORT), count, BOUND / 10).unwrap()
+        UdpFlows::open(&self.bed.client.ns, self.bed.vip(ipv4, Bed::ECHO_PORT), count, BOUND).unwrap()
     }
 
     /// One packet on each flow, all answered: by whom.
@@ -81,6 +81,14 @@ impl Scene {
         let counts = agreed.unwrap_or_else(|| panic!("the counts do not agree\n{}", self.told()));
         assert_eq!(counts.lost_before_threads(), 0, "{}", self.told());
         counts
+    }
+
+    /// Waits until so many packets have been dropped for that reason; none was for another.
+    pub(crate) fn drops_become(&self, reason: &str, count: u64) {
+        let wanted = [(reason.to_owned(), count)];
+        let have = || (self.balancer.counters().unwrap().drops() == wanted).then_some(());
+        assert!(eventually(BOUND, have).is_some(), "not {wanted:?}\n{}", self.told());
+        assert_eq!(self.settled().drops(), wanted);
     }
 
     /// Waits until the backends have taken off what has been sent: `expected` packets, and what connections that were
@@ -111,7 +119,7 @@ impl Scene {
 /// Runs a verb of the program under test to its end, on the first balancer's machine.
 pub(crate) fn verb(bed: &Bed, args: &[&str]) -> Ended {
     let ns = bed.balancers.first().map_or(&bed.client.ns, |host| &host.ns);
-    Process::to_end(ns, bed.program().unwrap(), args, BOUND).unwrap()
+    Process::to_end(ns, bed.program().unwrap(), args, 10 * BOUND).unwrap()
 }
 
 /// The backend that `where` names for a flow, by a file alone.

@@ -152,8 +152,8 @@ fn drains_and_a_second_signal_ends_it(mut scene: Scene, manager: &Manager) {
 fn a_drain_ends_when_nobody_sends_any_more() {
     let mut scene = Scene::with(|bed| config(bed, &[VIP_V4, VIP_V6], "10m"));
     scene.ask(true, 8);
-    scene.balancer.process.signal(Signal::SIGINT).unwrap();
     let begun = Instant::now();
+    scene.balancer.process.signal(Signal::SIGINT).unwrap();
     scene
         .balancer
         .process
@@ -167,10 +167,10 @@ fn a_drain_ends_when_nobody_sends_any_more() {
 fn a_drain_ends_with_the_drain_time_whatever_is_sent() {
     let mut scene = Scene::with(|bed| config(bed, &[VIP_V4, VIP_V6], "2s"));
     let mut flows = scene.flows(true, 4);
-    scene.balancer.process.signal(Signal::SIGTERM).unwrap();
     let begun = Instant::now();
+    scene.balancer.process.signal(Signal::SIGTERM).unwrap();
     let over = eventually(10 * BOUND, || {
-        flows.round().unwrap();
+        flows.round_within(SILENCE).unwrap();
         let lines = scene.balancer.process.lines();
         lines.iter().any(|line| line.text.contains("the drain time has passed")).then(|| begun.elapsed())
     });

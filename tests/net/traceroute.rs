@@ -9,7 +9,7 @@ use crate::scene::Scene;
 /// The addresses of the hops, in order.
 fn hops(scene: &Scene, vip: IpAddr, way: &[&str]) -> Vec<IpAddr> {
     let vip = vip.to_string();
-    let args = [&["-n", "-q", "1", "-w", "5", "-m", "6"], way, &[vip.as_str()]].concat();
+    let args = [&["-n", "-q", "1", "-w", "20", "-m", "6"], way, &[vip.as_str()]].concat();
     let said = scene.bed.client.ns.text("traceroute", &args).unwrap();
     println!("{}", said.trim_end());
     let hop = |line: &str| line.split_whitespace().nth(1)?.parse().ok();

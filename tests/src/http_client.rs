@@ -75,8 +75,8 @@ impl Client {
     pub fn new(ns: &Namespace) -> Self {
         Self {
             ns: ns.clone(),
-            connect_timeout: Duration::from_secs(5),
-            reply_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(30),
         }
     }
 

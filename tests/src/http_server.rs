@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::socket::{Backlog, listen};
 
 use crate::Namespace;
 
@@ -35,6 +36,8 @@ impl HttpServer {
             .run(move || TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)))
             .with_context(|| format!("{name} can't listen on port {port}"))?;
         listener.set_nonblocking(true)?;
+        // On a busy machine more connections wait than the library's 128, and a SYN that finds no room is lost for a second.
+        listen(&listener, Backlog::new(4_096)?)?;
         let shared =
             Arc::new(Shared { name: name.into(), requests: AtomicU64::new(0), stop: AtomicBool::new(false) });
         let thread = {

@@ -56,6 +56,14 @@ impl UdpFlows {
     /// # Errors
     /// A reply is not the bed's, answers another packet, or tells of another client.
     pub fn round(&mut self) -> Result<Vec<Option<String>>> {
+        self.round_within(self.timeout)
+    }
+
+    /// The same with another patience, as where no answer is expected.
+    ///
+    /// # Errors
+    /// As [`Self::round`].
+    pub fn round_within(&mut self, timeout: Duration) -> Result<Vec<Option<String>>> {
         let mut answers = Vec::with_capacity(self.sockets.len());
         for window in self.sockets.chunks(WINDOW) {
             for socket in window {
@@ -63,7 +71,7 @@ impl UdpFlows {
                 socket.send(self.sent.to_string().as_bytes()).or_else(refused)?;
             }
             let first = self.sent + 1 - u64::try_from(window.len())?;
-            let end = Instant::now() + self.timeout;
+            let end = Instant::now() + timeout;
             for (number, socket) in (first..).zip(window) {
                 answers.push(answer(socket, number, end)?);
             }

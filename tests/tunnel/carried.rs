@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use control_plane::config::{CheckKind, DnsCheck, DnsRecord, TcpCheck};
 use control_plane::health::{self, Dialer};
-use testbed::{Balancer, Capture, Captured, Encapsulation, Frame, Ip, Kind, eventually, inject, mac_of};
+use testbed::{Balancer, Capture, Encapsulation, Frame, Ip, Kind, eventually, inject, mac_of};
 
 use crate::scene::{BOUND, Scene};
 
@@ -30,8 +30,8 @@ fn carries(kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Ve
     assert_eq!((counts.no_port, counts.no_next_hop, counts.too_big, counts.errors), (0, 0, 0, 0), "{counts}");
     let sent = usize::try_from(counts.sent).unwrap();
     // The reset of the last connection may be on its way.
-    let frames = outside.wait_for(sent, BOUND).unwrap();
-    let frames: Vec<Frame> = frames.iter().map(|frame| Frame::parse(&frame.bytes).unwrap()).collect();
+    let all = eventually(BOUND, || Some(arrived(&outside)).filter(|frames| frames.len() >= sent));
+    let frames: Vec<Frame> = all.unwrap().iter().map(|bytes| Frame::parse(bytes).unwrap()).collect();
     let kinds: BTreeSet<_> = frames.iter().map(inner).map(|i| (i.source.is_ipv4(), i.protocol)).collect();
     assert_eq!(kinds, BTreeSet::from([(true, 6), (true, 17), (false, 6), (false, 17)]));
     same_as_clients(&scene, &outside, &frames);
@@ -53,6 +53,12 @@ fn watch(scene: &Scene) -> Capture {
     Capture::start(&scene.bed.router, &host.port, 10_000, wanted).unwrap()
 }
 
+/// What has come from the balancer's machine. What goes to it the router sends on for the kernel there, which refuses a
+/// segment that came after its check had ended.
+fn arrived(outside: &Capture) -> Vec<Vec<u8>> {
+    outside.frames().into_iter().filter(|frame| !frame.outgoing).map(|frame| frame.bytes).collect()
+}
+
 fn inner(frame: &Frame) -> Ip {
     frame.outer().map_or_else(|| frame.ip.clone(), |outer| outer.inner)
 }
@@ -61,17 +67,13 @@ fn inner(frame: &Frame) -> Ip {
 fn same_as_clients(scene: &Scene, outside: &Capture, frames: &[Frame]) {
     let host = &scene.bed.balancers[0];
     let (from, to) = (mac_of(&scene.bed.router, &host.port).unwrap(), mac_of(&host.ns, host.device).unwrap());
-    let arrived = |frames: &[Captured]| -> Vec<Vec<u8>> {
-        frames.iter().filter(|frame| !frame.outgoing).map(|frame| frame.bytes.clone()).collect()
-    };
-    let mine = arrived(&outside.frames());
+    let mine = arrived(outside);
     for (n, frame) in frames.iter().enumerate() {
         let ip = inner(frame);
         let ethertype = if ip.source.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] };
         let as_client = [&to[..], &from, &ethertype, &one_hop_more(&ip)].concat();
         inject(&scene.bed.router, &host.port, &as_client).unwrap();
-        let seen =
-            eventually(BOUND, || Some(arrived(&outside.frames())).filter(|seen| seen.len() > mine.len() + n));
+        let seen = eventually(BOUND, || Some(arrived(outside)).filter(|seen| seen.len() > mine.len() + n));
         let seen = seen.unwrap();
         assert_eq!(testbed::hex(&seen[mine.len() + n]), testbed::hex(&mine[n]), "packet {n}: {}", ip.words());
     }

@@ -96,7 +96,8 @@ impl Checks {
         let next_hops = next_hops(&destinations(&config, None)).await;
         let compiled = compile_file(&config, machine).unwrap();
         let snapshot =
-            refresh_next_hops(&compiled.snapshot, &config, &next_hops, &PathMtus::default()).unwrap();
+            refresh_next_hops(&compiled.snapshot, &config, machine, &next_hops, &PathMtus::default())
+                .unwrap();
         let live = Live::new(snapshot);
         let setup = Setup {
             tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
@@ -167,8 +168,13 @@ async fn ask_http(stream: &mut tokio::net::TcpStream) -> std::io::Result<String>
     Ok(answer)
 }
 
+/// Whether an attempt fails, or is not answered.
+pub(crate) async fn fails(attempt: impl Future<Output = Result<String, String>>) -> bool {
+    !tokio::time::timeout(SILENCE, attempt).await.is_ok_and(|answer| answer.is_ok())
+}
+
 async fn within(attempt: impl Future<Output = std::io::Result<String>>) -> Result<String, String> {
-    match tokio::time::timeout(SILENCE, attempt).await {
+    match tokio::time::timeout(BOUND, attempt).await {
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(_) => Err("no answer in time".into()),
     }
@@ -187,7 +193,7 @@ async fn next_hops(addresses: &[IpAddr]) -> next_hop::Table {
             }
         }
         if !pending || since.elapsed() > BOUND {
-            return next_hop::Table { next_hops, gateways: Vec::new() };
+            return next_hop::Table { next_hops, ..next_hop::Table::default() };
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -54,7 +54,7 @@ impl Stage {
     /// Makes requests over both families, and demands that the pool answers each.
     fn all_answered(&self, what: &str, vips: [IpAddr; 2]) {
         // A NIC may drop its link for seconds when XDP comes: the fourth SYN is sent after 7 s.
-        let client = self.bed.http_client().connect_timeout(Duration::from_secs(12));
+        let client = self.bed.http_client();
         for vip in vips.map(|vip| SocketAddr::new(vip, Bed::HTTP_PORT)) {
             let replies = client.get_many(vip, "/", REQUESTS, 8);
             let answered = replies.iter().flatten().filter(|reply| {

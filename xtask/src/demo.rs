@@ -244,4 +244,4 @@ const FLOWS: u16 = 1000;
 const BLAST: Duration = Duration::from_secs(2);
 const AFTER: usize = 20;
 const SHORT: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(30);

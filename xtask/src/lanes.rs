@@ -1,7 +1,7 @@
 //! Test lanes: what each runs, what it needs, how long it may take.
 //!
-//! Every lane runs, whatever the ones before it did; one failure makes the task fail. A lane over its budget is told, not
-//! failed: time decides nothing.
+//! Every lane runs all its steps, whatever the ones before did; at the end stands each failed test by its name and lane. One
+//! failure makes the task fail. A lane over its budget is told, not failed: time decides nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 
 use crate::cargo::{self, Metadata, cargo};
+use crate::steps::Steps;
 use crate::{demo, setup, tidy, zero_copy};
 
 /// A group of tests that needs the same things.
@@ -61,15 +62,20 @@ impl Lane {
         })
     }
 
-    fn run(self, long: bool) -> Result<()> {
-        setup::ensure(&self.packages())?;
-        match self {
-            Self::Unit => unit(long),
-            Self::Net => net(long),
-            Self::Bgp => bgp(long),
-            Self::Web => web(long),
-            Self::ZeroCopy => zero_copy::run(),
+    /// The names of what failed.
+    fn run(self, long: bool) -> Vec<String> {
+        let mut steps = Steps::new(long);
+        // Without what it needs nothing that follows would tell anything.
+        if steps.check(setup::ensure(&self.packages())).is_some() {
+            match self {
+                Self::Unit => unit(&mut steps),
+                Self::Net => net(&mut steps),
+                Self::Bgp => bgp(&mut steps),
+                Self::Web => web(&mut steps),
+                Self::ZeroCopy => zero_copy::run(&mut steps),
+            }
         }
+        steps.end()
     }
 }
 
@@ -78,97 +84,95 @@ pub(crate) fn chosen(lanes: &[Lane]) -> &[Lane] {
     if lanes.is_empty() { &Lane::ALL } else { lanes }
 }
 
-/// Runs `lanes`, or all, and prints the seconds of each.
+/// Runs `lanes`, or all, and prints what failed and the seconds of each.
 pub(crate) fn run(lanes: &[Lane], long: bool) -> Result<()> {
-    let mut failed = Vec::new();
+    let (mut failed, mut seconds) = (Vec::new(), 0);
     let mut summary = String::new();
     for &lane in chosen(lanes) {
         let start = Instant::now();
-        let outcome = lane.run(long);
+        let failures = lane.run(long);
         let (took, budget) = (start.elapsed().as_secs(), lane.budget().as_secs());
-        let word = if outcome.is_ok() { "ok" } else { "FAILED" };
+        seconds += took;
+        let word = if failures.is_empty() { "ok" } else { "FAILED" };
         let late = if took > budget { ", over its budget" } else { "" };
         summary += &format!("lane {}: {word}, {took} s of {budget} s{late}\n", lane.name());
-        if let Err(error) = outcome {
-            eprintln!("lane {}: {error:#}", lane.name());
+        for failure in &failures {
+            summary += &format!("lane {}: FAILED {failure}\n", lane.name());
+        }
+        if !failures.is_empty() {
             failed.push(lane.name());
         }
     }
     print!("{summary}");
+    println!("all: {seconds} s");
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
 
-fn unit(long: bool) -> Result<()> {
-    step(&mut cargo(&["fmt", "--all", "--check"]), long)?;
-    step(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), long)?;
+fn unit(steps: &mut Steps) {
+    steps.command(&mut cargo(&["fmt", "--all", "--check"]));
+    steps.command(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     // Clippy passes over test targets that `cargo test` passes over.
-    for package in Metadata::read()?.packages() {
+    for package in steps.check(Metadata::read()).iter().flat_map(Metadata::packages) {
         for test in package.targets("test", true) {
             let args = ["clippy", "--package", package.name(), "--test", test, "--", "-D", "warnings"];
-            step(&mut cargo(&args), long)?;
+            steps.command(&mut cargo(&args));
         }
     }
-    step(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"), long)?;
-    step(&mut cargo(&["test", "--workspace"]), long)?;
+    steps.command(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"));
+    steps.tests(&mut cargo(&["test", "--workspace", "--no-fail-fast"]));
     let loom = ["test", "--release", "--package", "sluicegate-loom", "--target-dir", "target/loom"];
-    step(cargo(&loom).env("RUSTFLAGS", "--cfg loom"), long)?;
-    tidy::run()
+    steps.tests(cargo(&loom).env("RUSTFLAGS", "--cfg loom"));
+    steps.check(tidy::run());
 }
 
-fn net(long: bool) -> Result<()> {
-    setup::require_root("the lane net")?;
-    let binary = cargo::release_binary()?;
-    let tests = [
+fn net(steps: &mut Steps) {
+    let built = setup::require_root("the lane net").and_then(|()| cargo::release_binary());
+    let Some(binary) = steps.check(built) else { return };
+    for (package, test) in [
         ("sluicegate-testbed", "net"),
         ("sluicegate-testbed", "tunnel"),
         ("sluicegate-datapath", "bpf"),
         ("sluicegate-control-plane", "next_hop"),
-    ];
-    for (package, test) in tests {
+    ] {
         let args = ["test", "--release", "--package", package, "--test", test, "--", "--test-threads=2"];
-        step(cargo(&args).env("SLUICEGATE_BIN", &binary), long)?;
+        steps.tests(cargo(&args).env("SLUICEGATE_BIN", &binary));
     }
-    demo::run(Some(binary.clone()), true, false)?;
-    nothing_left(&binary)
+    steps.check(demo::run(Some(binary.clone()), true, false));
+    steps.check(nothing_left(&binary));
 }
 
-fn bgp(long: bool) -> Result<()> {
-    setup::require_root("the lane bgp")?;
-    let test = ["test", "--release", "--package", "sluicegate-bgp", "--test", "routers"];
-    step(cargo(&test).args(["--", "--test-threads=2"]), long)
+fn bgp(steps: &mut Steps) {
+    if steps.check(setup::require_root("the lane bgp")).is_some() {
+        let test = ["test", "--release", "--package", "sluicegate-bgp", "--test", "routers"];
+        steps.tests(cargo(&test).args(["--", "--test-threads=2"]));
+    }
 }
 
-fn web(long: bool) -> Result<()> {
-    setup::require_root("the lane web")?;
+fn web(steps: &mut Steps) {
     let is_test = |name: &str| name.ends_with(".test.yml");
-    let rules = config_files(|name| name.starts_with("alerts") && name.ends_with(".yml") && !is_test(name))?;
-    for (task, files) in [("check", rules), ("test", config_files(is_test)?)] {
-        ensure!(!files.is_empty(), "no rules in config/ to {task}");
-        cargo::run(Command::new("promtool").args([task, "rules"]).args(files))?;
+    let is_rules = |name: &str| name.starts_with("alerts") && name.ends_with(".yml") && !is_test(name);
+    for (task, files) in [("check", config_files(is_rules)), ("test", config_files(is_test))] {
+        if let Some(files) = steps.check(files) {
+            steps.command(Command::new("promtool").args([task, "rules"]).args(files));
+        }
     }
-    let binary = cargo::release_binary()?;
+    let built = setup::require_root("the lane web").and_then(|()| cargo::release_binary());
+    let Some(binary) = steps.check(built) else { return };
     let args =
         ["test", "--release", "--package", "sluicegate-testbed", "--test", "web", "--", "--test-threads=2"];
-    step(cargo(&args).env("SLUICEGATE_BIN", &binary), long)?;
-    nothing_left(&binary)
+    steps.tests(cargo(&args).env("SLUICEGATE_BIN", &binary));
+    steps.check(nothing_left(&binary));
 }
 
-/// Files of `config/` whose name is meant.
+/// Files of `config/` whose name is meant; there are some.
 fn config_files(is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(cargo::root().join("config"))?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     let named = |path: &PathBuf| path.file_name().is_some_and(|name| is_meant(&name.to_string_lossy()));
-    Ok(paths.into_iter().filter(named).collect())
-}
-
-fn step(command: &mut Command, long: bool) -> Result<()> {
-    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
-    eprintln!("── cargo {}", words.join(" "));
-    if long {
-        command.env("SLUICEGATE_LONG", "1");
-    }
-    cargo::run(command)
+    let files: Vec<_> = paths.into_iter().filter(named).collect();
+    ensure!(!files.is_empty(), "no rules in config/");
+    Ok(files)
 }
 
 /// Fails when a process of the binary under test is still there.

@@ -14,6 +14,7 @@ mod lanes;
 mod offer;
 mod report;
 mod setup;
+mod steps;
 mod testpmd;
 mod tidy;
 mod zero_copy;

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, PrefixGroup, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, Timeouts, TooBig, VipAddress,
+    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, PrefixGroup, PrefixSet, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, Timeouts, TooBig, Trace, TraceKey, VipAddress,
 };
 use maglev_hash::BuildError;
 use packet::{Family, Outer, SourcePrefix, Template};
@@ -187,7 +187,7 @@ impl Compiler {
         index.lead(&mut services, from.standing, &states);
         strays.bar(&mut services);
         let mut with_ways = slots.slots().to_vec();
-        way::fill_in(&mut with_ways, from.next_hops);
+        way::fill_in(&mut with_ways, machine, from.next_hops);
         let snapshot = Snapshot::new(Parts {
             generation: from.generation,
             hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
@@ -196,11 +196,12 @@ impl Compiler {
             groups: groups(config),
             states,
             slots: with_ways,
-            next_hop: way::mode(config, from.next_hops),
+            next_hop: way::mode(config, machine, from.next_hops),
             own: machine.addresses().to_vec(),
             tunnels: peers::senders(config, machine),
             peers,
-        })?;
+        })?
+        .with_trace(trace(config));
         (self.slots, self.tables, self.strays, self.guards) = (slots, tables, strays, guards);
         Ok(Compiled { snapshot, index })
     }
@@ -233,6 +234,20 @@ impl Compiler {
         let snapshot = current.with_services(services)?.with_states(self.states(standing))?;
         Ok(Some(snapshot))
     }
+}
+
+/// Whom packet threads tell of marked packets.
+fn trace(config: &Config) -> Option<Trace> {
+    let wanted = config.trace()?;
+    let receivers = wanted.receivers().iter().map(|prefix| (prefix.address(), prefix.length()));
+    let (receivers, per_second) = (PrefixSet::new(receivers), wanted.max_per_second());
+    Some(Trace { key: trace_key(config), receivers, per_second })
+}
+
+/// What a cluster's marks and reports are signed under.
+#[must_use]
+pub fn trace_key(config: &Config) -> TraceKey {
+    TraceKey::derive(&HashKey::new(*config.cluster().hash_key().bytes()))
 }
 
 fn state_of(states: &[SlotState], id: SlotId) -> SlotState {

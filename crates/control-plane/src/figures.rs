@@ -106,6 +106,10 @@ pub struct ThreadFigures {
     pub captured: u64,
     /// Packets that a capture wanted and that found no room.
     pub capture_lost: u64,
+    /// Marked packets that the tracer's receiver was told of.
+    pub trace_reports: u64,
+    /// Packets that began like a marked one and were not told of, by reason's name; every reason is there.
+    pub trace_refused: BTreeMap<String, u64>,
     /// Drops by reason's name; every reason is there.
     pub drops: BTreeMap<String, u64>,
     /// The connection table.
@@ -158,6 +162,8 @@ pub struct FragmentFigures {
     pub released: u64,
     /// Datagrams with a decision that gave way to a newer one before their time.
     pub evicted: u64,
+    /// Whole datagrams whose name another one took over before their time.
+    pub succeeded: u64,
 }
 
 /// An XDP socket's statistics (`XDP_STATISTICS`), and the rings'.
@@ -216,6 +222,10 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
         self.redirected += other.redirected;
         self.captured += other.captured;
         self.capture_lost += other.capture_lost;
+        self.trace_reports += other.trace_reports;
+        for (reason, more) in &other.trace_refused {
+            *self.trace_refused.entry(reason.clone()).or_default() += more;
+        }
         for (reason, more) in &other.drops {
             *self.drops.entry(reason.clone()).or_default() += more;
         }
@@ -249,6 +259,7 @@ impl AddAssign<&FragmentFigures> for FragmentFigures {
         self.waited += other.waited;
         self.released += other.released;
         self.evicted += other.evicted;
+        self.succeeded += other.succeeded;
     }
 }
 
@@ -276,6 +287,7 @@ mod tests {
         let one = ThreadFigures {
             batch_sizes: vec![1, 2],
             drops: [("no_vip".to_owned(), 7)].into(),
+            trace_refused: [("mac".to_owned(), 7)].into(),
             ..ThreadFigures::default()
         };
         let mut value = serde_json::to_value(&one).unwrap();

@@ -11,6 +11,7 @@ pub mod admin;
 pub mod compile;
 pub mod config;
 pub mod controller;
+pub mod explained;
 pub mod figures;
 pub mod health;
 pub mod metrics;
@@ -18,6 +19,7 @@ pub mod next_hop;
 pub mod path_mtu;
 mod slots;
 pub mod standing;
+pub mod trace_report;
 pub mod words;
 
 pub use slots::SlotKey;

@@ -18,14 +18,20 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use packet::Tags;
+
 pub use resolver::Resolver;
 pub use watch::Watch;
 
 /// Where packets for one destination go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Index of the interface that they leave by.
+    /// Index of the interface that the route names.
     pub interface: u32,
+    /// Index of the one that frames leave by: the same, or what the VLAN device that the route names stands on.
+    pub leaves_by: u32,
+    /// The tags of the VLAN devices in between.
+    pub tags: Tags,
     /// Ethernet address of the gateway, or of the destination itself when it is on the link.
     pub destination: [u8; 6],
     /// Ethernet address of the interface.
@@ -72,6 +78,16 @@ pub enum Unresolved {
         /// Its index.
         interface: u32,
     },
+    /// The interface is a VLAN device on VLAN devices: three tags, of which two can be written.
+    TooManyTags {
+        /// Its index.
+        interface: u32,
+    },
+    /// Frames would leave by an interface that packet threads have no socket on.
+    OtherInterface {
+        /// Its index.
+        interface: u32,
+    },
     /// The kernel does not know the neighbour's Ethernet address yet.
     NeighbourPending {
         /// Index of the interface.
@@ -103,6 +119,12 @@ impl fmt::Display for Unresolved {
             Self::Encapsulated => f.write_str("its route adds a header that only the kernel writes"),
             Self::LinkDown { interface } => write!(f, "interface {interface} is down or has no carrier"),
             Self::NoMac { interface } => write!(f, "interface {interface} has no Ethernet address"),
+            Self::TooManyTags { interface } => {
+                write!(f, "interface {interface} adds more than two VLAN tags")
+            }
+            Self::OtherInterface { interface } => {
+                write!(f, "its route leaves by interface {interface}, which is not one of the balancer's")
+            }
             Self::NeighbourPending { interface, neighbour } => {
                 write!(f, "neighbour {neighbour} on interface {interface} is not resolved yet")
             }
@@ -129,8 +151,11 @@ pub struct Gateway {
 pub struct Wanted {
     /// Addresses that packets are sent to: backends and peers.
     pub destinations: Vec<IpAddr>,
-    /// Indices of the interfaces whose gateways `reflect` may answer; empty when it is not in use.
+    /// Indices of the interfaces whose gateways `reflect` may answer, by VLAN devices on them too; empty when it is not in
+    /// use.
     pub gateway_interfaces: Vec<u32>,
+    /// [`Table::interfaces`].
+    pub interfaces: Vec<u32>,
 }
 
 /// All that was [`Wanted`], as it is now.
@@ -140,6 +165,26 @@ pub struct Table {
     pub next_hops: HashMap<IpAddr, Result<Resolved, Unresolved>>,
     /// The gateways whose Ethernet address is known, sorted.
     pub gateways: Vec<Gateway>,
+    /// Indices of the interfaces that frames can leave by, in the order of the configuration; empty: by whichever it is, as
+    /// nothing is sent.
+    pub interfaces: Vec<u32>,
+}
+
+impl Table {
+    /// With `interfaces` as those that frames can leave by: a way by another one is none.
+    #[must_use]
+    pub fn by(mut self, interfaces: Vec<u32>) -> Self {
+        self.interfaces = interfaces;
+        for way in self.next_hops.values_mut() {
+            *way = way.and_then(|way| match self.interfaces.contains(&way.leaves_by) {
+                false if !self.interfaces.is_empty() => {
+                    Err(Unresolved::OtherInterface { interface: way.leaves_by })
+                }
+                _ => Ok(way),
+            });
+        }
+        self
+    }
 }
 
 /// Why the kernel could not be asked.

@@ -142,6 +142,21 @@ fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
 }
 
 #[test]
+fn who_is_told_of_marked_packets_changes_at_once_and_is_told_from_what_to_what() {
+    let traced = format!("{FILE}[trace]\nreceivers = [\"198.51.100.9\", \"2001:db8:9::/64\"]\n");
+    let other = format!("{traced}max_per_second = 7\n");
+    let (on, off) = ("reports to 198.51.100.9/32, 2001:db8:9::/64, 100/s a thread", "off");
+    let slower = on.replace("100/s", "7/s");
+    for (old, new, from, to) in
+        [(FILE, &*traced, off, on), (&traced, &other, on, &slower), (&other, FILE, &slower, off)]
+    {
+        let Changes { sentences, needs_restart } = told(FILE, old, new);
+        assert_eq!(sentences, [format!("trace: {from} -> {to}")]);
+        assert_eq!(needs_restart, [""; 0]);
+    }
+}
+
+#[test]
 fn what_goes_back_to_what_runs_waits_no_longer_and_what_waits_is_not_forgotten() {
     let changed = with(&[("batch = 64", "batch = 32")]);
     let and_more = with(&[("batch = 64", "batch = 32"), ("interval = \"2s\"", "interval = \"1s\"")]);
@@ -232,4 +247,21 @@ fn a_verdict_is_for_backends_pools_and_vips_by_name() {
         (names(&concerned.backends), names(&concerned.pools), names(&concerned.vips)),
         (vec!["a1".into()], vec!["a".into()], vec!["v".into()])
     );
+}
+
+#[test]
+fn another_vlan_policy_is_told_of_this_machine_alone_and_waits_for_nothing() {
+    let strip = |machine: &str, rules: &str| {
+        let head = format!("[machine.{machine}]");
+        with(&[(&head, &format!("[machine.{machine}.vlan.eth0]\n{rules}\n{head}"))])
+    };
+    let new = strip("lb1", "policy = \"translate\"\ntranslate = [{ from = [5], to = [7, 8] }, { to = [] }]");
+    let said = told(FILE, FILE, &new);
+    assert_eq!(
+        said.sentences,
+        ["machine.lb1.vlan.eth0: keep -> translate (5 to 7.8 by 802.1ad, any to untagged)"]
+    );
+    assert!(said.needs_restart.is_empty());
+    let said = told(FILE, FILE, &strip("lb2", "policy = \"strip\"")).sentences;
+    assert!(said.len() == 1 && said[0].starts_with("nothing for this machine"), "{said:?}");
 }

@@ -13,7 +13,8 @@ use control_plane::config::{Config, parse};
 use control_plane::next_hop::{Resolved, Table, Unresolved};
 use control_plane::path_mtu::PathMtus;
 use control_plane::standing::Standing;
-use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot};
+use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot, Tagging};
+use packet::{Tag, Tags};
 
 const HEAD: &str = r#"
 [cluster]
@@ -167,6 +168,8 @@ fn a_draining_slot_keeps_its_way_over_reloads() {
     compile(&mut compiler, &config(&pools("198.18.1.2")), 0);
     let way = Resolved {
         interface: 2,
+        leaves_by: 2,
+        tags: Tags::NONE,
         destination: [2, 0, 0, 0, 0, 9],
         source: [2, 0, 0, 0, 0, 1],
         mtu_bytes: 1500,
@@ -174,7 +177,7 @@ fn a_draining_slot_keeps_its_way_over_reloads() {
         preferred_source: None,
     };
     let old: IpAddr = "198.18.1.2".parse().unwrap();
-    let table = Table { next_hops: HashMap::from([(old, Ok(way))]), gateways: Vec::new() };
+    let table = Table { next_hops: HashMap::from([(old, Ok(way))]), ..Table::default() };
     let moved = config(&pools("198.18.1.9"));
     let after = compile_for(&mut compiler, &moved, "lb1", &table, 1).unwrap();
     let (slot, state) =
@@ -255,6 +258,8 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
     assert!(snapshot.slots().iter().all(|slot| slot.next_hop.is_none()));
     let way = Resolved {
         interface: 2,
+        leaves_by: 2,
+        tags: Tags::NONE,
         destination: [2, 0, 0, 0, 0, 9],
         source: [2, 0, 0, 0, 0, 1],
         mtu_bytes: 9000,
@@ -266,8 +271,8 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
         .into_iter()
         .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }))
         .collect();
-    let table = Table { next_hops, gateways: Vec::new() };
-    let refreshed = refresh_next_hops(&snapshot, &config, &table, &PathMtus::default()).unwrap();
+    let table = Table { next_hops, ..Table::default() };
+    let refreshed = refresh_next_hops(&snapshot, &config, "lb1", &table, &PathMtus::default()).unwrap();
     for slot in refreshed.slots() {
         assert_eq!(
             (slot.next_hop.is_some(), slot.mtu),
@@ -369,4 +374,50 @@ fn a_vip_with_limits_keeps_its_number_while_it_has_them() {
     let each = guard.per_source.unwrap();
     assert_eq!(guard.new_flows_per_second.map(Into::into), Some(7_u32));
     assert_eq!((each.new_flows_per_second.get(), each.v4_prefix, each.v6_prefix), (2, 24, 64));
+}
+
+#[test]
+fn frames_leave_with_the_tags_of_their_way_else_as_the_interface_has_it() {
+    let text = format!("{HEAD}{}{VIPS}", pools("198.18.1.2"));
+    let policy = "[machine.lb1.vlan.eth0]\npolicy = \"translate\"\ntranslate = [{ from = [5], to = [7, 8] }, \
+                  { to = [], from = [] }, { to = [9], outer = \"802.1ad\" }]\n[machine.lb2]";
+    let text = text.replace("[machine.lb2]", policy);
+    let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+    let (config, _) = parse(&text, Path::new("test.toml"), &secret).unwrap();
+    let snapshot = compile(&mut Compiler::default(), &config, 0);
+    let vlan = Tags::NONE.push(Tag::service(30, 0).unwrap()).unwrap();
+    let way = |tags| Resolved {
+        interface: 2,
+        leaves_by: 2,
+        tags,
+        destination: [2, 0, 0, 0, 0, 9],
+        source: [2, 0, 0, 0, 0, 1],
+        mtu_bytes: 1500,
+        gateway: None,
+        preferred_source: None,
+    };
+    let [plain, tagged] = ["198.18.1.1", "198.18.1.2"].map(|text| text.parse::<IpAddr>().unwrap());
+    let next_hops = HashMap::from([(plain, Ok(way(Tags::NONE))), (tagged, Ok(way(vlan)))]);
+    let table = Table { next_hops, ..Table::default() };
+    for machine in ["lb1", "lb2"] {
+        let refreshed = refresh_next_hops(&snapshot, &config, machine, &table, &PathMtus::default()).unwrap();
+        for slot in refreshed.slots() {
+            let hop = slot.next_hop.as_ref().unwrap();
+            match (&hop.tagging, machine) {
+                (Tagging::Set(tags), _) if slot.address == tagged => assert_eq!(*tags, vlan),
+                (Tagging::Keep, "lb2") => {}
+                (Tagging::Translate(rules), "lb1") => {
+                    let ids: Vec<_> = rules.iter().map(|rule| (rule.from, rule.to.ids())).collect();
+                    let from = |id| Some([id, None]);
+                    let two = [Some(7), Some(8)];
+                    assert_eq!(ids, [(from(Some(5)), two), (from(None), [None; 2]), (None, [Some(9), None])]);
+                    let kinds = |place: usize| {
+                        [rules[place].to.outer(), rules[place].to.inner()].map(|tag| tag.map(Tag::is_service))
+                    };
+                    assert_eq!((kinds(0), kinds(2)), ([Some(true), Some(false)], [Some(true), None]));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }

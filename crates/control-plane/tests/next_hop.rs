@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use control_plane::next_hop::{Gateway, NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
 use nix::sched::{CloneFlags, setns, unshare};
+use packet::Tags;
 use tokio::sync::{oneshot, watch};
 
 const OUT0: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
@@ -114,6 +115,8 @@ fn ip(address: &str) -> IpAddr {
 fn resolved(interface: u32, gateway: Option<&str>, source: &str) -> Resolved {
     Resolved {
         interface,
+        leaves_by: interface,
+        tags: Tags::NONE,
         destination: IN0,
         source: OUT0,
         mtu_bytes: 1_500,
@@ -122,9 +125,10 @@ fn resolved(interface: u32, gateway: Option<&str>, source: &str) -> Resolved {
     }
 }
 
-/// Resolves until `destination` is no longer pending; at most 5 s.
+/// Resolves until `destination` is no longer pending.
 async fn settled(resolver: &mut Resolver, destination: IpAddr) -> Result<Resolved, Unresolved> {
-    for _ in 0..250 {
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
         let now = resolver.resolve(&[destination]).await.unwrap()[&destination];
         if !matches!(now, Err(Unresolved::NeighbourPending { .. })) {
             return now;
@@ -147,6 +151,7 @@ impl Watching {
         let first = Wanted {
             destinations: destinations.iter().copied().map(ip).collect(),
             gateway_interfaces: gateway_interfaces.to_vec(),
+            ..Wanted::default()
         };
         let (wanted, receiver) = watch::channel(first);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -164,21 +169,26 @@ impl Watching {
         Self { tables, wanted, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Waits for a table that `accept`s, and says how long after `since` it came.
-    fn until(
-        &self,
-        since: Instant,
-        limit: Duration,
-        mut accept: impl FnMut(&Table) -> bool,
-    ) -> (Duration, Table) {
-        let mut last = None;
+    /// Waits for a table that `accept`s, and prints how long after now it came.
+    fn until(&self, what: &str, accept: impl FnMut(&Table) -> bool) -> Table {
+        self.within(PATIENCE, what, accept)
+    }
+
+    /// The same for a change that the kernel tells: sooner than the next look that comes without one.
+    fn told(&self, what: &str, accept: impl FnMut(&Table) -> bool) -> Table {
+        self.within(9 * SECOND, what, accept)
+    }
+
+    fn within(&self, limit: Duration, what: &str, mut accept: impl FnMut(&Table) -> bool) -> Table {
+        let (since, mut last) = (Instant::now(), None);
         while let Ok((at, table)) = self.tables.recv_timeout(limit.saturating_sub(since.elapsed())) {
             if accept(&table) {
-                return (at.saturating_duration_since(since), table);
+                println!("{what}: {:?}", at.saturating_duration_since(since));
+                return table;
             }
             last = Some(table);
         }
-        panic!("not within {limit:?}; last seen: {last:?}")
+        panic!("{what}: not within {limit:?}; last seen: {last:?}")
     }
 
     /// Stops it, and says how long that took.
@@ -191,6 +201,11 @@ impl Watching {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// For what must come: ten times the slowest of it, a neighbour that the kernel asks three times, once a second. How
+/// fast it comes is printed, and decides nothing: the machine may be busy, and the kernel tells of a carrier at most
+/// once a second, counted over all links of all namespaces (Linux `net/core/link_watch.c`).
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_neighbour_on_the_link_and_one_behind_a_gateway_resolve_in_both_families() {
@@ -304,47 +319,42 @@ fn gateways_are_those_of_the_given_interfaces_and_known() {
     // A watch has the kernel ask for them by itself.
     ours.ip("neighbour flush dev out0");
     let watching = Watching::start(&ours, &[], &[out0]);
-    watching.until(Instant::now(), 2 * SECOND, |table| table.gateways == first);
+    watching.until("gateways", |table| table.gateways == first);
 }
 
 #[test]
-fn a_watch_follows_changes_within_a_second() {
+fn a_watch_follows_changes() {
     let (ours, theirs) = machines(2);
     ours.ip("route add 198.51.100.0/24 via 192.0.2.2");
     let (out0, out1) = (ours.index("out0"), ours.index("out1"));
     let destinations = ["192.0.2.2", "198.51.100.7", "2001:db8:0:1::2"];
     let watching = Watching::start(&ours, &destinations, &[]);
-    let follow = |what: &str, since, accept: &dyn Fn(&Table) -> bool| {
-        let (took, table) = watching.until(since, SECOND, accept);
-        println!("{what}: {took:?}");
-        table
-    };
     let all = |table: &Table, check: &dyn Fn(&Resolved) -> bool| {
         table.next_hops.values().all(|next_hop| next_hop.as_ref().is_ok_and(check))
     };
 
-    // The kernel's first question may meet an interface that is not quite up; it asks again a second later.
-    let (took, table) = watching.until(Instant::now(), 3 * SECOND, |table| all(table, &|_| true));
-    println!("first resolved: {took:?}");
+    // The kernel's first questions meet an interface that is not quite up; it asks again each second.
+    let table = watching.until("first resolved", |table| all(table, &|_| true));
     assert_eq!(table.next_hops.len(), 3);
     assert_eq!(table.next_hops[&ip("198.51.100.7")], Ok(resolved(out0, Some("192.0.2.2"), "192.0.2.1")));
 
     let new = [2, 0, 0, 0, 0, 0x77];
     theirs.ip("link set in0 address 02:00:00:00:00:77");
-    follow("a neighbour's MAC", Instant::now(), &|table| all(table, &|hop| hop.destination == new));
+    watching.told("a neighbour's MAC", |table| all(table, &|hop| hop.destination == new));
 
     ours.ip("link set out0 address 02:00:00:00:00:66");
-    follow("our MAC", Instant::now(), &|table| all(table, &|hop| hop.source == [2, 0, 0, 0, 0, 0x66]));
+    watching.told("our MAC", |table| all(table, &|hop| hop.source == [2, 0, 0, 0, 0, 0x66]));
 
     ours.ip("link set out0 mtu 1400");
-    follow("MTU of the link", Instant::now(), &|table| all(table, &|hop| hop.mtu_bytes == 1_400));
+    watching.told("MTU of the link", |table| all(table, &|hop| hop.mtu_bytes == 1_400));
 
     let of_route = |table: &Table| table.next_hops[&ip("198.51.100.7")];
     ours.ip("route replace 198.51.100.0/24 via 198.18.0.2 mtu 1350");
-    let table =
-        follow("a route", Instant::now(), &|table| of_route(table).is_ok_and(|hop| hop.interface == out1));
+    let table = watching.told("a route", |table| of_route(table).is_ok_and(|hop| hop.interface == out1));
     let elsewhere = Resolved {
         interface: out1,
+        leaves_by: out1,
+        tags: Tags::NONE,
         destination: IN1,
         source: OUT1,
         mtu_bytes: 1_350,
@@ -354,23 +364,21 @@ fn a_watch_follows_changes_within_a_second() {
     assert_eq!(of_route(&table), Ok(elsewhere));
 
     ours.ip("route delete 198.51.100.0/24");
-    follow("a route gone", Instant::now(), &|table| of_route(table) == Err(Unresolved::NoRoute));
+    watching.told("a route gone", |table| of_route(table) == Err(Unresolved::NoRoute));
 
     theirs.ip("link set in0 down");
-    follow("carrier lost", Instant::now(), &|table| {
+    watching.told("carrier lost", |table| {
         table.next_hops[&ip("192.0.2.2")] == Err(Unresolved::LinkDown { interface: out0 })
     });
     theirs.ip("link set in0 up");
-    follow("carrier back", Instant::now(), &|table| table.next_hops[&ip("192.0.2.2")].is_ok());
+    watching.told("carrier back", |table| table.next_hops[&ip("192.0.2.2")].is_ok());
 
-    let wanted = Wanted { destinations: vec![ip("198.18.0.2")], gateway_interfaces: Vec::new() };
+    let wanted = Wanted { destinations: vec![ip("198.18.0.2")], ..Wanted::default() };
     watching.wanted.send(wanted).unwrap();
-    let table = follow("wanted", Instant::now(), &|table| table.next_hops.contains_key(&ip("198.18.0.2")));
+    let table = watching.told("wanted", |table| table.next_hops.contains_key(&ip("198.18.0.2")));
     assert_eq!(table.next_hops.len(), 1);
 
-    let took = watching.stop();
-    println!("stop: {took:?}");
-    assert!(took < SECOND);
+    println!("stop: {:?}", watching.stop());
 }
 
 #[test]
@@ -378,12 +386,12 @@ fn a_stale_neighbour_stays_usable_and_is_asked_until_it_is_reachable() {
     let (ours, _theirs) = machines(1);
     ours.sysctl("ipv4/neigh/out0/delay_first_probe_time", "1");
     let watching = Watching::start(&ours, &["192.0.2.2"], &[]);
-    watching.until(Instant::now(), SECOND, |table| table.next_hops[&ip("192.0.2.2")].is_ok());
+    watching.until("first resolved", |table| table.next_hops[&ip("192.0.2.2")].is_ok());
     let state = || ours.ip("neighbour show 192.0.2.2 dev out0");
     ours.ip("neighbour change 192.0.2.2 lladdr 02:00:00:00:00:20 dev out0 nud stale");
     let since = Instant::now();
     while !state().contains("REACHABLE") {
-        assert!(since.elapsed() < 5 * SECOND, "{}", state());
+        assert!(since.elapsed() < PATIENCE, "{}", state());
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("stale to reachable: {:?}", since.elapsed());
@@ -396,13 +404,12 @@ fn a_dead_neighbour_fails_once_and_is_found_when_it_comes_back() {
     let watching = Watching::start(&ours, &["192.0.2.3"], &[]);
     let (interface, neighbour) = (ours.index("out0"), ip("192.0.2.3"));
     let failed = Err(Unresolved::NeighbourFailed { interface, neighbour });
-    watching.until(Instant::now(), 6 * SECOND, |table| table.next_hops[&neighbour] == failed);
+    watching.until("failed", |table| table.next_hops[&neighbour] == failed);
     // Longer than the kernel needs to ask three times and fail again.
     let more = watching.tables.recv_timeout(5 * SECOND);
     assert!(more.is_err(), "no flapping between pending and failed: {more:?}");
     theirs.ip("address add 192.0.2.3/24 dev in0");
-    let (took, _) = watching.until(Instant::now(), 2 * SECOND, |table| table.next_hops[&neighbour].is_ok());
-    println!("back: {took:?}");
+    watching.until("back", |table| table.next_hops[&neighbour].is_ok());
 }
 
 #[test]
@@ -410,13 +417,13 @@ fn a_permanent_neighbour_stays_permanent() {
     let (ours, _theirs) = machines(1);
     ours.ip("neighbour add 192.0.2.9 lladdr 02:00:00:00:00:99 dev out0 nud permanent");
     let watching = Watching::start(&ours, &["192.0.2.9", "192.0.2.98"], &[]);
-    watching.until(Instant::now(), SECOND, |table| table.next_hops[&ip("192.0.2.9")].is_ok());
+    watching.until("first resolved", |table| table.next_hops[&ip("192.0.2.9")].is_ok());
     std::thread::sleep(2 * SECOND); // 192.0.2.98 makes it look every second
     assert!(ours.ip("neighbour show 192.0.2.9").contains("PERMANENT"));
 }
 
 #[test]
-fn a_thousand_destinations_resolve_within_a_second() {
+fn a_thousand_destinations_resolve_in_one_look() {
     let (ours, _theirs) = machines(1);
     let destinations: Vec<IpAddr> =
         (0..1_000).map(|n| ip(&format!("198.51.{}.{}", 100 + n / 250, n % 250 + 1))).collect();
@@ -428,7 +435,6 @@ fn a_thousand_destinations_resolve_within_a_second() {
         let since = Instant::now();
         let table = resolver.resolve(&destinations).await.unwrap();
         println!("1,000 destinations: {:?}", since.elapsed());
-        assert!(since.elapsed() < SECOND);
         assert_eq!(table.len(), 1_000);
         assert!(table.values().all(|next_hop| next_hop.is_ok_and(|hop| hop.destination == IN0)));
     });

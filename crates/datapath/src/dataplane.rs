@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    FragmentConfig, IcmpRates, Live, Notice, Notices, Pipeline, PipelineConfig, RequestPort, ThreadCounters,
-    ThreadId, Timeouts, notice_ring, request_ring,
+    FragmentConfig, IcmpRates, Live, Notice, Notices, Now, Pipeline, PipelineConfig, RequestPort,
+    ThreadCounters, ThreadId, Timeouts, notice_ring, request_ring,
 };
 
 use crate::attach::AttachMode;
@@ -71,6 +71,7 @@ pub struct DataPlane {
     wakers: Arc<[Waker]>,
     stop: Arc<AtomicBool>,
     monitor: Monitor,
+    /// Where the packet threads' clock begins.
     origin: Instant,
 }
 
@@ -158,6 +159,12 @@ impl DataPlane {
     /// What the threads have to tell, since it was last asked.
     pub fn notices(&mut self) -> impl Iterator<Item = Notice> {
         self.notices.iter_mut().flatten()
+    }
+
+    /// The time by the packet threads' clock.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        Now::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Wakes a thread for its request.

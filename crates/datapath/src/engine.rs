@@ -290,9 +290,13 @@ impl<D: Device> Port<D> {
             let Some(mut frame) = self.free.pop() else { return (sent, Err(DropReason::NoFrame)) };
             let Received { frame: whole, start, end } = &mut arrival.received;
             let packet = Packet::new(self.device.bytes(whole), *start, *end, arrival.origin);
-            let Piece::Of(length) = carve(&packet, self.device.bytes(&mut frame)) else {
-                self.free.push(frame);
-                return (sent, Ok(()));
+            let length = match carve(&packet, self.device.bytes(&mut frame)) {
+                Piece::Of(length) => length,
+                end @ (Piece::End | Piece::Failed(_)) => {
+                    self.free.push(frame);
+                    let failed = if let Piece::Failed(reason) = end { Err(reason) } else { Ok(()) };
+                    return (sent, failed);
+                }
             };
             if let Err(reason) = self.send(Received { frame, start: 0, end: length }) {
                 return (sent, Err(reason));
@@ -402,7 +406,7 @@ impl<D: Device> Outlet for Port<D> {
         let Some(mut arrival) = self.take_held(slot) else { return };
         let (sent, outcome) = self.carve(&mut arrival, carve);
         self.release_frame(arrival.received.frame);
-        // The held packet is one of those sent, or else the one dropped.
+        // The held packet is one of those sent, or else the one dropped: of nothing nothing can be sent.
         let outcome = if sent == 0 { outcome.and(Err(DropReason::Malformed)) } else { outcome };
         self.counters.originated.add(sent - u64::from(outcome.is_ok()));
         if let Err(reason) = outcome {

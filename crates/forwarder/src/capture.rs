@@ -13,6 +13,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use packet::{Family, network};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 pub use self::filter::{CaptureFilter, DropReasons, VipFilter};
@@ -316,18 +317,9 @@ fn keep(frame: &[u8], room: &mut [u8]) -> Kept {
 
 /// The IP destination of a frame that may be cut short.
 fn destination(frame: &[u8]) -> Option<IpAddr> {
-    let mut at = 12;
-    let ethertype = loop {
-        match u16::from_be_bytes(*frame.get(at..)?.first_chunk()?) {
-            0x8100 | 0x88a8 if at < 20 => at += 4,
-            other => break other,
-        }
-    };
-    let ip = frame.get(at + 2..)?;
-    match ethertype {
-        0x0800 => Some(IpAddr::from(*ip.get(16..)?.first_chunk::<4>()?)),
-        0x86dd => Some(IpAddr::from(*ip.get(24..)?.first_chunk::<16>()?)),
-        _ => None,
+    match network(frame)? {
+        (Family::V4, ip) => Some(IpAddr::from(*ip.get(16..)?.first_chunk::<4>()?)),
+        (Family::V6, ip) => Some(IpAddr::from(*ip.get(24..)?.first_chunk::<16>()?)),
     }
 }
 

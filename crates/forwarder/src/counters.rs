@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::DropReason;
+use crate::{DropReason, TraceRefusal};
 
 /// A number that only its owner writes.
 #[derive(Debug, Default)]
@@ -86,6 +86,8 @@ pub struct FragmentGauges {
     pub released: Counter,
     /// Datagrams with a decision that gave way to a newer one before their time.
     pub evicted: Counter,
+    /// Whole datagrams whose name another one took over before their time.
+    pub succeeded: Counter,
 }
 
 /// Counters of one packet thread.
@@ -134,6 +136,8 @@ pub struct ThreadCounters {
     pub captured: Counter,
     /// Packets that a capture wanted and that found no room in its ring.
     pub capture_lost: Counter,
+    /// Marked packets that the control plane was told of.
+    pub trace_reports: Counter,
     /// Nanoseconds spent on batches that were not empty.
     pub busy_nanos: Counter,
     /// The connection table.
@@ -142,6 +146,8 @@ pub struct ThreadCounters {
     pub fragment_table: FragmentGauges,
     /// Drops, by [`DropReason`].
     drops: Box<[Counter]>,
+    /// Packets that began like a marked one and were not told of, by [`TraceRefusal`].
+    trace_refused: [Counter; TraceRefusal::ALL.len()],
     backends: Box<[PairCounter]>,
     services: Box<[PairCounter]>,
 }
@@ -173,10 +179,12 @@ impl ThreadCounters {
             cut: Counter::default(),
             captured: Counter::default(),
             capture_lost: Counter::default(),
+            trace_reports: Counter::default(),
             busy_nanos: Counter::default(),
             flow_table: Gauges::default(),
             fragment_table: FragmentGauges::default(),
             drops: DropReason::ALL.iter().map(|_| Counter::default()).collect(),
+            trace_refused: Default::default(),
             backends: make(backends),
             services: make(services),
         }
@@ -204,6 +212,19 @@ impl ThreadCounters {
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.drops.get(reason.index()).map_or(0, Counter::read)
+    }
+
+    /// Counts a packet that began like a marked one, and was not told of.
+    pub fn trace_refused(&self, refusal: TraceRefusal) {
+        if let Some(counter) = self.trace_refused.get(refusal as usize) {
+            counter.add(1);
+        }
+    }
+
+    /// Those for one reason.
+    #[must_use]
+    pub fn trace_refusals(&self, refusal: TraceRefusal) -> u64 {
+        self.trace_refused.get(refusal as usize).map_or(0, Counter::read)
     }
 
     /// The counters of a slot, `None` beyond the room.

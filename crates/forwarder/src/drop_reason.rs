@@ -72,6 +72,8 @@ drop_reasons! {
     NoNextHop = "no_next_hop",
     /// `next_hop = "reflect"`, and the frame came from a MAC address that is no known gateway.
     UnknownGateway = "unknown_gateway",
+    /// The VLAN tags of the frame are none that the interface it would leave by translates.
+    VlanUnmapped = "vlan_unmapped",
     /// The frame leaves too little room for the outer headers.
     NoHeadRoom = "no_head_room",
     /// An answer in place (ICMP echo) over the configured rate.

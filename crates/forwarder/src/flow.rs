@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use packet::Addresses;
 use siphasher::sip::SipHasher13;
+use siphasher::sip128::SipHasher24;
 
 /// The 5-tuple. IPv4 addresses are v4-mapped; ports are 0 where the protocol has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +83,11 @@ impl HashKey {
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
+    }
+
+    /// A key for another purpose, by which this one can't be told; `label` names the purpose.
+    pub(crate) fn derive(&self, label: &[u8]) -> [u8; 16] {
+        SipHasher24::new_with_key(&self.0).hash(label).as_bytes()
     }
 }
 

@@ -4,7 +4,8 @@
 //! denies a source ends its flows at once; limits only for a packet that would enter a new flow into the connection table.
 //! The rule of the lists: where there is an allow list, the source must be on it; and it must not be on the deny list,
 //! however long the prefix that allows it.
-//! Not here: files and TOML (`control-plane`), ICMP (echo is limited by its own rate).
+//! Of ICMP, lists alone are asked: for an echo its sender, for an error the client of the flow that it quotes.
+//! Not here: files and TOML (`control-plane`), rates of ICMP (`pipeline/icmp`).
 
 mod limits;
 mod meter;

@@ -14,6 +14,7 @@ mod aggregate;
 mod capture;
 mod counters;
 mod drop_reason;
+mod explain;
 mod filter;
 mod flow;
 mod guard;
@@ -27,6 +28,8 @@ mod request;
 mod rewrite;
 mod selection;
 mod snapshot;
+mod tagging;
+mod trace;
 mod tunnels;
 mod verdict;
 mod vip_table;
@@ -38,6 +41,7 @@ pub use capture::{
 };
 pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
 pub use drop_reason::DropReason;
+pub use explain::{Explanation, Outcome, Step};
 pub use filter::FILTER_PREFIXES;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
@@ -54,8 +58,12 @@ pub use snapshot::{
     Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, PrefixGroup, Service, ServiceId,
     Slot, SlotId, SlotState, Snapshot, SnapshotError, THIS_MACHINE, TooBig, VipAddress,
 };
+pub use tagging::{Tagging, Translation};
+pub use trace::{MARK_AGE, MARK_BYTES, Mark, Sighting, Trace, TraceKey, TraceRefusal, WallClock};
 pub use tunnels::{Carriers, Sender, TunnelSource};
-pub use verdict::{Errand, Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict};
+pub use verdict::{
+    Errand, Forward, HoldSlot, InterfaceId, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict,
+};
 
 pub use conntrack::{Cursor, State as FlowState, Timeouts};
 pub use fragment_table::Config as FragmentConfig;

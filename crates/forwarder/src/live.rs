@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Cache};
 
-use crate::Snapshot;
+use crate::{Snapshot, WallClock};
 
 /// The current snapshot, shared by everyone. Clones share it.
 #[derive(Clone, Debug)]
@@ -20,6 +20,7 @@ struct Shared(Arc<Inner>);
 struct Inner {
     current: ArcSwap<Snapshot>,
     retired: Mutex<Vec<Arc<Snapshot>>>,
+    clock: WallClock,
 }
 
 impl Live {
@@ -27,7 +28,8 @@ impl Live {
     #[must_use]
     pub fn new(first: Snapshot) -> Self {
         let retired = Mutex::new(Vec::new());
-        Self(Shared(Arc::new(Inner { current: ArcSwap::from_pointee(first), retired })))
+        let (current, clock) = (ArcSwap::from_pointee(first), WallClock::default());
+        Self(Shared(Arc::new(Inner { current, retired, clock })))
     }
 
     /// Makes `next` the truth. Packet threads see it at their next batch; packets in flight finish under the old one,
@@ -50,6 +52,12 @@ impl Live {
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
         self.0.0.current.load_full()
+    }
+
+    /// The time of day, for the packet threads that have none: who publishes tells it, several times a minute.
+    #[must_use]
+    pub fn clock(&self) -> &WallClock {
+        &self.0.0.clock
     }
 
     /// A thread's own view.

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::Sighting;
+
 /// Something that a packet thread saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -16,6 +18,8 @@ pub enum Notice {
         /// Bytes of the largest outer IP packet.
         mtu: u16,
     },
+    /// A marked packet was decided.
+    Trace(Sighting),
 }
 
 /// The packet thread's end.
@@ -34,10 +38,9 @@ pub fn notice_ring(capacity: usize) -> (NoticeSink, Notices) {
 }
 
 impl NoticeSink {
-    /// Tells it, if there is room.
-    pub(crate) fn tell(&mut self, notice: Notice) {
-        // Full: the control plane is behind, and routers repeat themselves.
-        let _ = self.0.push(notice);
+    /// Tells it, if there is room. `false`: the control plane is behind.
+    pub(crate) fn tell(&mut self, notice: Notice) -> bool {
+        self.0.push(notice).is_ok()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{DropReason, Flow, HashPolicy, NextHopMode, Packet, SlotId, Snapshot}
 impl Snapshot {
     /// Wraps a frame for `slot`, in whatever state that is, and leaves it at the front of its buffer: an Ethernet
     /// header to the slot's next hop, the outer headers, the packet with one hop less. The link header that the frame
-    /// comes with needs only its Ethernet type.
+    /// comes with needs only its Ethernet type. Gives the bytes of the link header: the way may have VLAN tags.
     ///
     /// The flow is hashed as the service of its destination has it, by the 5-tuple where there is none. What is made
     /// here always goes to the slot's own next hop, under [`NextHopMode::Reflect`] too. `identification` is for outer
@@ -26,7 +26,7 @@ impl Snapshot {
         slot: SlotId,
         packet: &mut Packet<'_>,
         identification: u16,
-    ) -> Result<(), DropReason> {
+    ) -> Result<usize, DropReason> {
         let slot = self.slots.get(slot.0 as usize).ok_or(DropReason::NoBackend)?;
         let parsed = parse(packet.frame()).map_err(|_| DropReason::Malformed)?;
         let addresses = parsed.addresses(packet.frame());
@@ -46,10 +46,7 @@ impl Snapshot {
         let hash = self.hasher.hash(policy, &flow);
         let mode = &NextHopMode::Resolve;
         let limit = slot.mtu.into();
-        rewrite(
-            packet,
-            &Order { parsed: &parsed, slot, mode, hash, identification, limit, lower_ttl: true },
-        )?;
-        Ok(())
+        let order = Order { parsed: &parsed, slot, mode, hash, identification, limit, lower_ttl: true };
+        rewrite(packet, &order).map(|written| written.link_len.into())
     }
 }

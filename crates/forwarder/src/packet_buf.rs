@@ -3,7 +3,7 @@
 //! A descriptor's start can't be moved, so head room lies inside the buffer: `[0, start)` is writable room,
 //! `[start, end)` the frame, `[end, len)` room behind. What is sent always starts at 0.
 
-use crate::{Errand, ThreadId};
+use crate::{Errand, InterfaceId, ThreadId};
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,16 +21,24 @@ pub struct Packet<'a> {
     start: usize,
     end: usize,
     origin: Origin,
+    interface: InterfaceId,
 }
 
 impl<'a> Packet<'a> {
-    /// A frame that lies in `buf[start..end]`. Bounds beyond `buf` are cut to it.
+    /// A frame of the first interface that lies in `buf[start..end]`. Bounds beyond `buf` are cut to it.
     #[must_use]
     #[inline]
     pub fn new(buf: &'a mut [u8], start: usize, end: usize, origin: Origin) -> Self {
         let end = end.min(buf.len());
         let start = start.min(end);
-        Self { buf, start, end, origin }
+        Self { buf, start, end, origin, interface: InterfaceId(0) }
+    }
+
+    /// The same frame of another interface.
+    #[must_use]
+    #[inline]
+    pub fn on(self, interface: InterfaceId) -> Self {
+        Self { interface, ..self }
     }
 
     /// The received frame, or after a [`crate::Verdict::Tx`] the one to send.
@@ -79,6 +87,19 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn origin(&self) -> Origin {
         self.origin
+    }
+
+    /// The interface that it came by, or after a [`crate::Verdict::Tx`] the one to send it by.
+    #[must_use]
+    #[inline]
+    pub fn interface(&self) -> InterfaceId {
+        self.interface
+    }
+
+    /// Declares by which interface it is to leave.
+    #[inline]
+    pub fn set_interface(&mut self, interface: InterfaceId) {
+        self.interface = interface;
     }
 
     /// Declares `[start, end)` the frame; cut to the buffer.

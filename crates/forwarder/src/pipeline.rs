@@ -11,6 +11,7 @@ mod identifications;
 mod opened;
 mod refusal;
 mod tap;
+mod tracing;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,17 +23,18 @@ pub use self::icmp::IcmpRates;
 
 use self::fragments::Fragments;
 use self::identifications::Identifications;
-use self::opened::Reach;
 use self::refusal::Cut;
+use self::tracing::Tracing;
 use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
-use crate::rewrite::{Fit, Order, rewrite};
+use crate::rewrite::{Fit, Order, Written, rewrite};
 use crate::selection::flow_key;
-use crate::snapshot::{Service, SlotId, SlotState, Snapshot};
+use crate::snapshot::{Service, SlotId, Snapshot};
 use crate::vip_table::Recent;
 use crate::{
     DropReason, Errand, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    PairCounter, Reader, RequestServer, ServiceId, ThreadCounters, ThreadId, Timeouts, Verdict, request,
+    PairCounter, Reader, RequestServer, Sender, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, Verdict,
+    request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -113,6 +115,7 @@ struct Core {
     cuts: Vec<Cut>,
     limits: Limits,
     tap: Option<Box<Tap>>,
+    tracing: Tracing,
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
@@ -130,6 +133,8 @@ struct Work {
     /// The number by which it is counted.
     counted: ServiceId,
     slot: SlotId,
+    /// What found the slot.
+    step: Option<Step>,
     road: Road,
 }
 
@@ -170,6 +175,7 @@ impl Pipeline {
         let fragments = Fragments::new(&config)?;
         // A batch, and as many held pieces that were released.
         let cuts = Vec::with_capacity(config.max_batch * 2);
+        let tracing = Tracing::new(live.clock().clone(), config.max_batch, fragments.hold_slots());
         let core = Core {
             config,
             flows,
@@ -181,6 +187,7 @@ impl Pipeline {
             cuts,
             limits,
             tap: None,
+            tracing,
             work,
             identifications,
             swept: Now::default(),
@@ -229,11 +236,7 @@ impl Core {
                 return verdict;
             }
         }
-        let reach = match packet.origin() {
-            Origin::Thread(_, Errand::Fragment { redirected: true }) => Reach::Here,
-            _ => Reach::Anywhere,
-        };
-        self.classify_parsed(snapshot, now, packet, place, parsed, reach)
+        self.classify_parsed(snapshot, now, packet, place, parsed, opened_before(packet.origin()))
     }
 
     /// Stage 1 behind the parser, for packets that came plain and for those that were opened.
@@ -245,11 +248,12 @@ impl Core {
         packet: &mut Packet<'_>,
         place: usize,
         parsed: Parsed,
-        reach: Reach,
+        opened: Option<Sender>,
     ) -> Option<Verdict> {
+        self.look_for_mark(snapshot, packet.frame(), &parsed, (place, opened));
         let flow = flow_of(packet.frame(), &parsed);
         if parsed.fragment != Fragment::None {
-            return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, reach));
+            return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, opened));
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return self.classify_icmp(snapshot, now, packet, place, &parsed, &flow);
@@ -278,7 +282,7 @@ impl Core {
         let key = flow_key(service, hash);
         self.flows.prefetch(key);
         if let Some(work) = self.work.get_mut(place) {
-            *work = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
+            *work = Work { parsed, hash, key, service: index, counted: service.id, road, ..NO_WORK };
         }
         Ok(())
     }
@@ -305,16 +309,8 @@ impl Core {
         let hit = self.flows.lookup(work.key, signal, tick);
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
-            // Most services bar nothing: one length to look at.
-            let barred = !service.barred.is_empty() && service.barred.binary_search(&slot).is_ok();
-            let keeps = match snapshot.state(slot) {
-                SlotState::Serving => true,
-                // Its flows go on; a new connection with an old 5-tuple is none of them.
-                SlotState::Draining => !hit.renewed,
-                SlotState::Down | SlotState::Free => false,
-            };
-            if keeps && !barred {
-                work.slot = slot;
+            if snapshot.keeps(service, slot, hit.renewed) {
+                (work.slot, work.step) = (slot, Some(Step::FlowTable));
                 return Ok(());
             }
         } else {
@@ -331,7 +327,8 @@ impl Core {
             return Err(DropReason::NoBackend);
         };
         let (key, slot) = (work.key, selection.slot);
-        work.slot = slot;
+        let (entry, rehashed) = (selection.entry, selection.rehashed);
+        (work.slot, work.step) = (slot, Some(Step::Maglev { entry, rehashed, reselected: hit.is_some() }));
         for pair in self.pairs(slot, Some(service.id.0)) {
             pair.flows.add(1);
         }
@@ -363,7 +360,7 @@ impl Core {
         let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        let bytes = packet.frame().len() as u64;
+        let bytes = packet.frame().len();
         let identification = self.identifications.next();
         let mode = &snapshot.next_hop;
         let order = Order {
@@ -376,15 +373,21 @@ impl Core {
             lower_ttl: work.road != Road::Redirect,
         };
         match rewrite(packet, &order) {
-            Ok(Fit::Exact) => {}
-            Ok(Fit::Moved) => self.counters.head_room_mismatch.add(1),
+            Ok(Written { fit: Fit::Exact, .. }) => {}
+            Ok(Written { fit: Fit::Moved, .. }) => self.counters.head_room_mismatch.add(1),
             Err(reason) => return self.refuse(snapshot, now, packet, place, reason),
         }
+        self.count_forwarded(work, bytes);
+        Verdict::Tx
+    }
+
+    /// Counts a packet for its backend and its service, as it came.
+    #[inline]
+    fn count_forwarded(&self, work: &Work, bytes: usize) {
         for pair in self.pairs(work.slot, Some(work.counted.0)) {
             pair.packets.add(1);
-            pair.bytes.add(bytes);
+            pair.bytes.add(bytes as u64);
         }
-        Verdict::Tx
     }
 
     /// The stages, one after the other over the whole batch.
@@ -426,6 +429,7 @@ impl Core {
             }
         }
         self.tap_after(snapshot, now, packets, verdicts);
+        self.tell_of_marked(snapshot, now, verdicts);
     }
 
     /// Frees expired entries, one round an hour however often it is called: long before the 24-bit tick comes round to
@@ -500,6 +504,15 @@ fn unreadable(error: ParseError) -> DropReason {
     }
 }
 
+/// Who had sent a packet in a tunnel that another thread opened.
+#[inline]
+fn opened_before(origin: Origin) -> Option<Sender> {
+    match origin {
+        Origin::Thread(_, Errand::Steered { opened } | Errand::Fragment { opened }) => opened,
+        Origin::Thread(_, Errand::IcmpError { .. }) | Origin::Wire => None,
+    }
+}
+
 /// The 5-tuple of a parsed frame.
 #[inline]
 fn flow_of(frame: &[u8], parsed: &Parsed) -> Flow {
@@ -546,6 +559,7 @@ const NO_WORK: Work = Work {
     service: NO_SERVICE,
     counted: ServiceId(NO_SERVICE),
     slot: SlotId(u32::MAX),
+    step: None,
     road: Road::Flow,
 };
 /// No service has this index, and none is counted under this number.

@@ -8,7 +8,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::capture::Tap;
 use crate::snapshot::{Generation, SlotId, Snapshot};
-use crate::{Decision, Flow, ServiceId, ThreadId};
+use crate::{Decision, Explanation, Flow, ServiceId, ThreadId};
 
 /// Which flows are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +87,12 @@ pub struct WhereAnswer {
     pub thread: ThreadId,
     /// Under which generation.
     pub generation: Generation,
-    /// What the connection table says; it goes before the decision while its slot serves or drains, unless that is
-    /// [`Decision::Refused`].
+    /// What the connection table says.
     pub tracked: Option<FlowEntry>,
-    /// What the snapshot says.
+    /// What the snapshot says of a flow that no table knows.
     pub decision: Decision,
+    /// What becomes of a packet now.
+    pub explanation: Explanation,
 }
 
 /// The control plane's end.
@@ -192,7 +193,9 @@ fn answer_where(context: &Context<'_>, flow: &Flow) -> WhereAnswer {
     };
     let key = service.map(|service| context.snapshot.hasher.flow_key(service, flow));
     let tracked = key.and_then(|key| context.flows.peek(key, context.now)).map(flow_entry);
-    WhereAnswer { thread: context.thread, generation: context.snapshot.generation(), tracked, decision }
+    let explanation = context.snapshot.explain(flow, tracked.map(|entry| entry.slot));
+    let generation = context.snapshot.generation();
+    WhereAnswer { thread: context.thread, generation, tracked, decision, explanation }
 }
 
 fn flow_entry(entry: Entry) -> FlowEntry {

@@ -94,8 +94,7 @@ impl Snapshot {
     pub fn decide(&self, flow: &Flow) -> Decision {
         if matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6) {
             let own = if flow.addresses().1.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
-            let known = self.vips.contains(&flow.destination);
-            return if known { Decision::Icmp { echo: flow.protocol == own } } else { Decision::NoVip };
+            return self.decide_icmp(flow, flow.protocol == own);
         }
         let found = self.vips.find(&flow.destination, flow.protocol, flow.destination_port);
         let Some(index) = found.map(|index| index as usize) else { return Decision::NoVip };
@@ -107,6 +106,18 @@ impl Snapshot {
         match self.select(&service.pool, hash) {
             Some(selection) => Decision::Chosen { service: index, hash, selection },
             None => Decision::NoBackend { service: index, hash },
+        }
+    }
+
+    /// The lists of the VIP's first service ask for the sender.
+    fn decide_icmp(&self, flow: &Flow, echo: bool) -> Decision {
+        let first = self.vips.first(&flow.destination).map(|index| index as usize);
+        let Some((index, service)) = first.and_then(|index| Some((index, self.services.get(index)?))) else {
+            return Decision::NoVip;
+        };
+        match service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
+            Some(reason) => Decision::Refused { service: index, reason },
+            None => Decision::Icmp { echo },
         }
     }
 }

@@ -16,7 +16,10 @@ use packet::{Family, Mac, Template};
 use crate::filter::filter;
 use crate::flow::mapped;
 use crate::vip_table::{Claim, Key, VipTable};
-use crate::{FlowHasher, Guard, GuardId, HashKey, HashPolicy, Prefix, Suffix, TunnelSource};
+use crate::{
+    FlowHasher, Guard, GuardId, HashKey, HashPolicy, InterfaceId, Prefix, Suffix, Tagging, Trace,
+    TunnelSource,
+};
 
 /// The number of a configuration; counts up from 1 while the process lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,12 +51,24 @@ pub enum SlotState {
 }
 
 /// Where the frames for a slot go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The gateway's or the backend's own MAC address.
     pub destination: Mac,
     /// The MAC address of our interface.
     pub source: Mac,
+    /// The interface that they leave by.
+    pub interface: InterfaceId,
+    /// What becomes of their VLAN tags.
+    pub tagging: Tagging,
+}
+
+impl NextHop {
+    /// By the first interface, with the tags that frames came with.
+    #[must_use]
+    pub const fn plain(destination: Mac, source: Mac) -> Self {
+        Self { destination, source, interface: InterfaceId(0), tagging: Tagging::Keep }
+    }
 }
 
 /// What becomes of a packet that is larger than the way takes, when its DF flag is clear. With DF, and for IPv6, its sender is
@@ -205,6 +220,8 @@ pub enum NextHopMode {
     Reflect {
         /// MAC addresses of the known gateways.
         gateways: Box<[Mac]>,
+        /// What becomes of VLAN tags on each interface; kept where there is nothing for it.
+        tagging: Box<[Tagging]>,
     },
 }
 
@@ -246,6 +263,7 @@ pub struct Snapshot {
     // Apart from the slots, so that a verdict on one of 100,000 copies as many bytes and no more.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
+    pub(crate) trace: Option<Arc<Trace>>,
     own: Arc<[IpAddr]>,
     pub(crate) tunnels: Arc<[TunnelSource]>,
     /// Whether there are any, in a place that is read anyway.
@@ -292,6 +310,7 @@ impl Snapshot {
             slots: parts.slots.into(),
             states: parts.states.into(),
             next_hop: parts.next_hop,
+            trace: None,
             own: parts.own.into(),
             opens: !parts.tunnels.is_empty(),
             tunnels: parts.tunnels.into(),
@@ -371,6 +390,18 @@ impl Snapshot {
     #[must_use]
     pub fn next_hop_mode(&self) -> &NextHopMode {
         &self.next_hop
+    }
+
+    /// The same generation, whose marked packets are told of as `trace` says; `None`: nobody is told.
+    #[must_use]
+    pub fn with_trace(self, trace: Option<Trace>) -> Self {
+        Self { trace: trace.map(Arc::new), ..self }
+    }
+
+    /// Whom it tells of marked packets.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
     }
 
     /// The same generation with other states. Tables stay, and a slot that no longer serves is skipped by rehashing.

@@ -46,7 +46,7 @@ impl Carriers {
 }
 
 /// What a sender of tunnelled packets is to this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sender {
     /// An encapsulator between the router and the balancers: the inner packet is as if it had come plain.
     Encapsulator,
@@ -54,6 +54,14 @@ pub enum Sender {
     Peer,
     /// A machine of another cluster, where no backend served: the packet is served here or dropped.
     Cluster,
+}
+
+impl Sender {
+    /// Whether what it sends may be sent on to another machine: what came marked is for a backend, or for nobody.
+    #[must_use]
+    pub(crate) fn may_go_on(self) -> bool {
+        self == Self::Encapsulator
+    }
 }
 
 /// A sender.

@@ -3,7 +3,7 @@
 //! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
 //! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
 
-use crate::{DropReason, Packet};
+use crate::{DropReason, Packet, Sender};
 
 /// A moment on a monotonic clock, in nanoseconds since an origin of the caller's choice. Read once a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,15 +33,22 @@ impl Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId(pub u16);
 
+/// An interface of this machine, counted from 0 in the order of the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct InterfaceId(pub u8);
+
 /// Why a packet crosses to another thread, for the pipeline there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Errand {
     /// It was steered here by its hash: process it as if it had come off the wire.
-    Steered,
+    Steered {
+        /// Who had sent it in a tunnel, if it came in one.
+        opened: Option<Sender>,
+    },
     /// A piece of a datagram whose pieces this thread gathers.
     Fragment {
-        /// It was redirected once, by a peer: it is not redirected again.
-        redirected: bool,
+        /// Who had sent it in a tunnel, if it came in one. A peer's is not redirected again.
+        opened: Option<Sender>,
     },
     /// An ICMP error whose flow none of the threads asked so far knows.
     IcmpError {
@@ -77,6 +84,8 @@ pub enum Piece {
     Of(usize),
     /// Nothing follows: the frame is split.
     End,
+    /// There can be no further piece: what was held is dropped, for this reason.
+    Failed(DropReason),
 }
 
 /// No frame is free for a packet that nobody sent us.
@@ -96,7 +105,7 @@ pub trait Outlet {
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict);
 
     /// Ends a hold by sending several frames in its place. `carve` reads the held packet and writes the next piece into
-    /// a free frame, until it says [`Piece::End`]. An empty slot is left alone.
+    /// a free frame, until it says [`Piece::End`] or [`Piece::Failed`]. An empty slot is left alone.
     ///
     /// Of n pieces one counts as the held packet sent, the others as originated; pieces that no frame is free for, or
     /// that the transmit ring has no room for, are lost: then the held packet is dropped, with that reason.

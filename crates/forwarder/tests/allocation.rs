@@ -35,17 +35,31 @@ fn guard_all(parts: &mut Parts) {
     parts.services.iter_mut().for_each(|service| service.guard = Some(Arc::clone(&guard)));
 }
 
+/// A packet that is to be told of.
+fn marked(key: &TraceKey, port: u16) -> Vec<u8> {
+    let flow = Flow::new((ip("198.51.100.8"), port), (ip(VIP4), 443), 17).unwrap();
+    let mark = Mark { receiver: "198.18.0.9:9".parse().unwrap(), unix_seconds: 0, trace: 1, probe: 2 };
+    udp("198.51.100.8", port, VIP4, 443, &mark.sign(key, &flow))
+}
+
 #[test]
 fn a_running_pipeline_allocates_and_frees_nothing() {
     let slots = gre_slots(3);
     let mut parts = parts(slots, &[1, 1, 1]);
     guard_all(&mut parts);
-    let mut bed = Bed::with_flows(parts, 1024);
+    let key = TraceKey::derive(&parts.hash_key);
+    let (sink, _notices) = notice_ring(16);
+    let mut bed = Bed::with_flows(parts, 1024).with_notices(sink);
+    let receivers = PrefixSet::new([(ip("198.18.0.9"), 32)]);
+    let traced =
+        bed.live.current().as_ref().clone().with_trace(Some(Trace { key, receivers, per_second: 20 }));
+    bed.live.publish(traced);
     let mut buffers: Vec<Vec<u8>> = vec![vec![0; ROOM]; 64];
     let frames: Vec<Vec<u8>> = (0..4096u16)
         .map(|n| match n % 4 {
             0 => tcp("198.51.100.7", n, VIP4, 80, "S"),
             1 => udp("2001:db8:1::7", n, VIP6, 443, b"x"),
+            2 if n % 8 == 2 => marked(&key, n),
             2 => udp("198.51.100.7", n, VIP4, 9, b"no such port"),
             _ => vec![0; usize::from(n % 60)],
         })
@@ -89,6 +103,9 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     let refused =
         [DropReason::Denied, DropReason::SourceFlowRate].map(|reason| bed.counters.drops(reason) > 0);
     assert_eq!(refused, [true, true], "lists and limits were at work");
+    let refused =
+        [TraceRefusal::Rate, TraceRefusal::RingFull].map(|why| bed.counters.trace_refusals(why) > 0);
+    assert_eq!((bed.counters.trace_reports.read(), refused), (16, [true, true]), "the tracer was at work");
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
     assert!(
         bed.port.answer().is_some() && bed.port.answer().is_some(),

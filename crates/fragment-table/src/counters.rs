@@ -1,7 +1,7 @@
 //! What happened in one table, counted by its one owner; the packet thread copies the sums out.
 //!
 //! Invariants: every call of `first` is one of recorded, duplicate, conflict; every call of `later` one of known,
-//! held, refused (three); `recorded = known datagrams + expired_known + evicted`;
+//! held, refused (three); `recorded = known datagrams + expired_known + evicted + succeeded`;
 //! `held = held frames + released + expired_frames`.
 
 /// Sums since construction. They wrap at 2^64.
@@ -13,6 +13,8 @@ pub struct Counters {
     pub duplicates: u64,
     /// First fragments other than the one that was recorded.
     pub conflicts: u64,
+    /// Whole datagrams whose name another one took over before their time.
+    pub succeeded: u64,
     /// Later fragments that found a decision.
     pub known: u64,
     /// Later fragments that were given a hold slot.

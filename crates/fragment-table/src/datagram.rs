@@ -22,6 +22,38 @@ pub struct Key {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
+/// Which bytes of its datagram a fragment carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of the datagram in front of it; 0 for the first fragment.
+    pub offset: u16,
+    /// Bytes that it carries.
+    pub bytes: u16,
+    /// Whether another follows.
+    pub more: bool,
+}
+
+/// How much of a datagram has come. Nothing is reassembled here: repeated bytes count twice, so a datagram of which pieces
+/// came twice may pass for whole a little early, never late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrived {
+    bytes: u32,
+    whole: Option<u32>, // bytes, once the last fragment has told
+}
+
+impl Arrived {
+    pub(crate) fn add(&mut self, piece: Extent) {
+        self.bytes = self.bytes.saturating_add(piece.bytes.into());
+        if !piece.more {
+            self.whole = Some(u32::from(piece.offset) + u32::from(piece.bytes));
+        }
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole.is_some_and(|whole| self.bytes >= whole)
+    }
+}
+
 /// A datagram of which at least one fragment was seen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram<D> {
@@ -29,6 +61,7 @@ pub(crate) struct Datagram<D> {
     pub(crate) hash: u64,
     pub(crate) deadline: u64, // milliseconds; from then on it counts as absent
     pub(crate) first: Option<Seen<D>>,
+    pub(crate) arrived: Arrived,
     pub(crate) held: List, // empty once the first fragment was seen
 }
 
@@ -46,6 +79,7 @@ impl<D> Datagram<D> {
         hash: 0,
         deadline: 0,
         first: None,
+        arrived: Arrived { bytes: 0, whole: None },
         held: List::EMPTY,
     };
 }

@@ -13,7 +13,7 @@
 use crate::buffer::{Buffer, Fate, HoldSlot, List};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
-use crate::datagram::{Datagram, Key, Millis, Seen};
+use crate::datagram::{Datagram, Extent, Key, Millis, Seen};
 use crate::order::Order;
 use crate::sources::Sources;
 use crate::{Chains, filled};
@@ -27,7 +27,9 @@ pub enum First<D> {
     Recorded,
     /// It is like the first of its datagram: this was decided for that one.
     Duplicate(D),
-    /// Its datagram had another first fragment, whose decision stands: drop it, by name.
+    /// Its datagram had another first fragment, whose decision stands, and is not whole: drop it, by name. Of a whole one
+    /// no fragment is to come, so that another first fragment is that of the next datagram of this name: identifications
+    /// of IPv4 have 16 bits, and come again within the lifetime.
     Conflict,
 }
 
@@ -111,16 +113,29 @@ impl<D: Copy> FragmentTable<D> {
 
     /// Records what was decided for a first fragment, or tells what was decided before.
     ///
-    /// `digest` is a 64-bit hash of the fragment's bytes that matter: equal ones are taken for a duplicate. There is
-    /// always room: a known datagram gives way if need be.
+    /// `digest` is a 64-bit hash of the fragment's bytes that matter: equal ones are taken for a duplicate. `extent` is what
+    /// the fragment carries. There is always room: a known datagram gives way if need be.
     ///
     /// # Cost
     /// Constant, and a step for each frame that waited ([`Config::per_datagram`] at most).
-    pub fn first(&mut self, key: &Key, hash: u64, digest: u64, decision: D, now: Millis) -> First<D> {
+    pub fn first(
+        &mut self,
+        key: &Key,
+        hash: u64,
+        digest: u64,
+        extent: Extent,
+        decision: D,
+        now: Millis,
+    ) -> First<D> {
         let now = self.advance(now);
-        let at = self.live(key, hash, now);
-        if let Some(seen) = at.and_then(|at| self.datagram(at).first) {
-            return self.again(seen, digest);
+        let mut at = self.live(key, hash, now);
+        if let Some((place, seen)) = at.and_then(|at| Some((at, self.datagram(at).first?))) {
+            if seen.digest == digest || !self.datagram(place).arrived.is_whole() {
+                return self.again(seen, digest);
+            }
+            self.counters.succeeded += 1;
+            self.remove(place);
+            at = None;
         }
         if self.known.len() == self.config.datagrams {
             self.make_room(now);
@@ -128,6 +143,7 @@ impl<D: Copy> FragmentTable<D> {
         let at = at.unwrap_or_else(|| self.open(key, hash, now));
         let datagram = self.datagram(at);
         datagram.first = Some(Seen { digest, decision });
+        datagram.arrived.add(extent);
         let held = core::mem::replace(&mut datagram.held, List::EMPTY);
         self.buffer.queue(held, Fate::Forward(decision));
         self.known.add(at);
@@ -138,15 +154,16 @@ impl<D: Copy> FragmentTable<D> {
     /// Looks up the decision for a later fragment, or takes a hold slot for it.
     ///
     /// `source` is a keyed 64-bit hash of what counts as one source: an IPv4 address; of IPv6 better the first 64
-    /// bits, since one host has all addresses behind them.
+    /// bits, since one host has all addresses behind them. `extent` is what the fragment carries.
     ///
     /// # Cost
     /// Constant; as [`FragmentTable::first`] when the datagram is found expired.
-    pub fn later(&mut self, key: &Key, hash: u64, source: u64, now: Millis) -> Later<D> {
+    pub fn later(&mut self, key: &Key, hash: u64, source: u64, extent: Extent, now: Millis) -> Later<D> {
         let now = self.advance(now);
         let at = self.live(key, hash, now);
-        if let Some(seen) = at.and_then(|at| self.datagram(at).first) {
+        if let Some((at, seen)) = at.and_then(|at| Some((at, self.datagram(at).first?))) {
             self.counters.known += 1;
+            self.datagram(at).arrived.add(extent);
             return Later::Known(seen.decision);
         }
         if let Some(refusal) = self.refusal(at, source) {
@@ -154,6 +171,7 @@ impl<D: Copy> FragmentTable<D> {
         }
         let at = at.unwrap_or_else(|| self.open(key, hash, now));
         let source = self.sources.enter(source);
+        self.datagram(at).arrived.add(extent);
         self.counters.held += 1;
         Later::Hold(self.buffer.keep(&mut self.datagrams[at as usize].held, source))
     }

@@ -6,10 +6,16 @@ mod oracle;
 use core::time::Duration;
 
 use crate::{
-    Config, Counters, Fate, First, FragmentTable, HoldSlot, Key, Later, Millis, Refusal, Release, filled,
+    Config, Counters, Extent, Fate, First, FragmentTable, HoldSlot, Key, Later, Millis, Refusal, Release,
+    filled,
 };
 
 type Table = FragmentTable<u32>;
+
+/// Pieces of 8 bytes, the last of three being the only one that nothing follows.
+const FIRST: Extent = Extent { offset: 0, bytes: 8, more: true };
+const MIDDLE: Extent = Extent { offset: 8, bytes: 8, more: true };
+const LAST: Extent = Extent { offset: 16, bytes: 8, more: false };
 
 fn config() -> Config {
     let lifetime = Duration::from_secs(1);
@@ -39,11 +45,11 @@ fn hash_of(key: &Key) -> u64 {
 }
 
 fn first(table: &mut Table, key: Key, digest: u64, decision: u32, now: u64) -> First<u32> {
-    table.first(&key, hash_of(&key), digest, decision, Millis(now))
+    table.first(&key, hash_of(&key), digest, FIRST, decision, Millis(now))
 }
 
 fn later(table: &mut Table, key: Key, now: u64) -> Later<u32> {
-    table.later(&key, hash_of(&key), hash(u64::from(key.source[15])), Millis(now))
+    table.later(&key, hash_of(&key), hash(u64::from(key.source[15])), MIDDLE, Millis(now))
 }
 
 fn hold(table: &mut Table, key: Key, now: u64) -> HoldSlot {
@@ -59,7 +65,7 @@ fn released(table: &mut Table) -> Vec<Release<u32>> {
 
 fn assert_adds_up(table: &Table) {
     let c = table.counters();
-    assert_eq!(c.recorded, table.known() as u64 + c.expired_known + c.evicted);
+    assert_eq!(c.recorded, table.known() as u64 + c.expired_known + c.evicted + c.succeeded);
     assert_eq!(c.held, table.held() as u64 + c.released + c.expired_frames);
     assert!(table.known() <= table.config().datagrams && table.held() <= table.config().buffered);
     assert!(table.queued() <= table.held() && table.waiting() <= table.held() - table.queued());
@@ -112,6 +118,27 @@ fn a_second_first_fragment_is_a_duplicate_or_a_conflict_and_the_first_decision_s
 }
 
 #[test]
+fn the_next_datagram_of_a_name_begins_once_all_pieces_of_the_last_have_come() {
+    let mut table = table();
+    let source = hash(1);
+    let (key, hash) = (key(1, 1), hash_of(&key(1, 1)));
+    // The last piece waits, the others come behind the first.
+    assert!(matches!(table.later(&key, hash, source, LAST, Millis(0)), Later::Hold(_)));
+    assert_eq!(first(&mut table, key, 5, 70, 1), First::Recorded);
+    assert_eq!(first(&mut table, key, 6, 71, 2), First::Conflict);
+    assert_eq!(later(&mut table, key, 3), Later::Known(70));
+    assert_eq!(first(&mut table, key, 5, 72, 4), First::Duplicate(70), "the last datagram's first, late");
+    assert_eq!(first(&mut table, key, 6, 73, 5), First::Recorded);
+    assert_eq!(later(&mut table, key, 999), Later::Known(73));
+    assert_eq!(first(&mut table, key, 5, 74, 1_000), First::Conflict, "the new one is not whole");
+    assert_eq!(later(&mut table, key, 1_004), Later::Known(73), "its lifetime began with its own first");
+    let c = table.counters();
+    assert_eq!((c.recorded, c.succeeded, c.conflicts, c.duplicates, c.known), (2, 1, 2, 1, 3));
+    assert_eq!((table.known(), table.waiting()), (1, 0));
+    assert_adds_up(&table);
+}
+
+#[test]
 fn every_part_of_the_key_tells_datagrams_apart_even_when_their_hashes_are_equal() {
     let base = key(1, 1);
     let others = [
@@ -121,14 +148,14 @@ fn every_part_of_the_key_tells_datagrams_apart_even_when_their_hashes_are_equal(
         Key { id: 2, ..base },
     ];
     let mut table = Table::new(&Config { datagrams: 8, ..config() }).unwrap();
-    assert_eq!(table.first(&base, 9, 5, 70, Millis(0)), First::Recorded);
+    assert_eq!(table.first(&base, 9, 5, FIRST, 70, Millis(0)), First::Recorded);
     for (other, decision) in others.iter().zip(71..) {
-        assert_eq!(table.first(other, 9, 5, decision, Millis(0)), First::Recorded);
+        assert_eq!(table.first(other, 9, 5, FIRST, decision, Millis(0)), First::Recorded);
     }
     for (other, decision) in others.iter().zip(71..) {
-        assert_eq!(table.later(other, 9, 1, Millis(0)), Later::Known(decision));
+        assert_eq!(table.later(other, 9, 1, MIDDLE, Millis(0)), Later::Known(decision));
     }
-    assert_eq!(table.later(&base, 9, 1, Millis(0)), Later::Known(70));
+    assert_eq!(table.later(&base, 9, 1, MIDDLE, Millis(0)), Later::Known(70));
 }
 
 #[test]

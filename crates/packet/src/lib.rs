@@ -60,7 +60,7 @@ pub use crate::ipv6::{Extension, Extensions, Ipv6, Upper};
 pub use crate::link::{Mac, MacError, rewrite_link, write_link};
 pub use crate::malformed::{Malformed, ParseError};
 pub use crate::open::{OpenError, open_in_place};
-pub use crate::parse::{Addresses, Fragment, Parsed, parse};
+pub use crate::parse::{Addresses, Fragment, Parsed, network, parse};
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};
 pub use crate::source_prefix::{PrefixError, SourcePrefix};
 pub use crate::tags::{Tag, Tags};

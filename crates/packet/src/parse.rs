@@ -109,15 +109,33 @@ impl Parsed {
 /// No allocation, no loop outside extension headers: `cargo xtask bench packet/parse`.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed, ParseError> {
-    let (link, rest) = frame.split_first_chunk::<14>().ok_or(Malformed::Truncated)?;
-    let (kind, rest, l3) = match u16::from_be_bytes([link[12], link[13]]) {
-        protocol::ETHERTYPE_VLAN | protocol::ETHERTYPE_QINQ => behind_tags(rest)?,
-        kind => (kind, rest, 14),
-    };
+    let (kind, rest, l3) = behind_link(frame)?;
     match kind {
         protocol::ETHERTYPE_IPV4 => ipv4(rest, l3),
         protocol::ETHERTYPE_IPV6 => ipv6(rest, l3),
         _ => Err(ParseError::NotIp), // a third tag too
+    }
+}
+
+/// The family that a frame's Ethernet type names, behind two tags at most, and what follows. Nothing of that is looked at: the
+/// frame may be cut short anywhere.
+#[inline]
+#[must_use]
+pub fn network(frame: &[u8]) -> Option<(Family, &[u8])> {
+    match behind_link(frame).ok()? {
+        (protocol::ETHERTYPE_IPV4, rest, _) => Some((Family::V4, rest)),
+        (protocol::ETHERTYPE_IPV6, rest, _) => Some((Family::V6, rest)),
+        _ => None,
+    }
+}
+
+/// Ethernet type and bytes behind the link header, and where in the frame these start.
+#[inline]
+fn behind_link(frame: &[u8]) -> Result<(u16, &[u8], u16), Malformed> {
+    let (link, rest) = frame.split_first_chunk::<14>().ok_or(Malformed::Truncated)?;
+    match u16::from_be_bytes([link[12], link[13]]) {
+        protocol::ETHERTYPE_VLAN | protocol::ETHERTYPE_QINQ => behind_tags(rest),
+        kind => Ok((kind, rest, 14)),
     }
 }
 

@@ -41,6 +41,14 @@ impl Tag {
         self.0[2] >> 5
     }
 
+    /// With the priority and the drop eligibility of `other`.
+    #[inline]
+    #[must_use]
+    pub const fn with_priority_of(self, other: Self) -> Self {
+        let [k0, k1, hi, lo] = self.0;
+        Self([k0, k1, other.0[2] & 0xf0 | hi & 0x0f, lo])
+    }
+
     /// Whether this is a service tag (0x88a8).
     #[inline]
     #[must_use]
@@ -100,6 +108,27 @@ impl Tags {
     #[must_use]
     pub const fn replace(self, tag: Tag) -> Self {
         Self { outer: Some(tag), ..self }
+    }
+
+    /// The same with the priorities of a frame's tags: each that of the tag in its place, or of the frame's outermost where
+    /// there was none. An untagged frame has none to give.
+    #[must_use]
+    pub fn with_priorities_of(self, frame: &Self) -> Self {
+        let Some(outermost) = frame.outer else { return self };
+        let inner = frame.inner.unwrap_or(outermost);
+        Self {
+            outer: self.outer.map(|tag| tag.with_priority_of(outermost)),
+            inner: self.inner.map(|tag| tag.with_priority_of(inner)),
+        }
+    }
+
+    /// The VLANs, outermost first: a lone tag with identifier 0 says priority alone, so that its frame is in none.
+    #[must_use]
+    pub fn ids(&self) -> [Option<u16>; 2] {
+        match (self.outer, self.inner) {
+            (Some(lone), None) => [Some(lone.id()).filter(|id| *id > 0), None],
+            (outer, inner) => [outer.map(Tag::id), inner.map(Tag::id)],
+        }
     }
 
     /// The outermost tag.

@@ -10,7 +10,7 @@ use control_plane::figures::{
 };
 use datapath::steer::SteerCounts;
 use datapath::{DataPlane, SocketCounters};
-use forwarder::{Counter, DropReason, FragmentGauges, PairCounter, Snapshot, ThreadCounters};
+use forwarder::{Counter, DropReason, FragmentGauges, PairCounter, Snapshot, ThreadCounters, TraceRefusal};
 
 /// Everything that is counted, at one moment.
 pub(crate) fn figures(plane: &mut DataPlane, snapshot: &Snapshot) -> Figures {
@@ -110,6 +110,11 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
         cut: counters.cut.read(),
         captured: counters.captured.read(),
         capture_lost: counters.capture_lost.read(),
+        trace_reports: counters.trace_reports.read(),
+        trace_refused: TraceRefusal::ALL
+            .iter()
+            .map(|refusal| (refusal.name().to_owned(), counters.trace_refusals(*refusal)))
+            .collect(),
         drops: DropReason::ALL
             .iter()
             .map(|reason| (reason.name().to_owned(), counters.drops(*reason)))
@@ -149,5 +154,6 @@ fn fragments(table: &FragmentGauges) -> FragmentFigures {
         waited: table.waited.read(),
         released: table.released.read(),
         evicted: table.evicted.read(),
+        succeeded: table.succeeded.read(),
     }
 }

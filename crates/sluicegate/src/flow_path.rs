@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use control_plane::admin::view::WhereView;
+use control_plane::admin::view::{WhereBackend, WhereView};
 use control_plane::compile::compile_file;
-use forwarder::{Decision, Flow, HashPolicy, Service, Snapshot};
+use control_plane::explained::Explained;
+use forwarder::Flow;
 use packet::protocol;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::client::{Client, Reach};
 use crate::table::{Table, ago, or_dash, print_json};
@@ -57,7 +58,7 @@ impl Arguments {
     }
 }
 
-fn socket(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn socket(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "wanted an address with a port: 192.0.2.7:40000 or [2001:db8::7]:40000".to_owned())
 }
@@ -91,15 +92,26 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .ok_or_else(|| {
             anyhow::anyhow!("{} and {} are of different families", arguments.source, arguments.destination)
         })?;
-    let decision = snapshot.decide(&flow);
-    let explained = explain(&snapshot, &flow, &decision);
+    // No table knows it.
+    let explained = Explained::new(&snapshot.explain(&flow, None), &snapshot);
     if arguments.json {
-        println!("{explained:#}");
+        let protocol = arguments.protocol();
+        let Arguments { source, destination, .. } = *arguments;
+        print_json(&Answer { source, destination, protocol, explained: &explained })?;
     } else {
         print_words(arguments, &explained);
     }
-    let found = matches!(decision, Decision::Chosen { .. } | Decision::Icmp { echo: true });
-    Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if explained.is_served() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// By the file alone.
+#[derive(Serialize)]
+struct Answer<'a> {
+    source: SocketAddr,
+    destination: SocketAddr,
+    protocol: u8,
+    #[serde(flatten)]
+    explained: &'a Explained,
 }
 
 /// As the packet threads say.
@@ -112,75 +124,29 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         print_json(&view)?;
     } else {
-        let mut table = Table::new([">thread", "verdict", "service", "chosen", "tracked", "state", ">idle"]);
+        let mut table =
+            Table::new([">thread", "verdict", "service", "by", "backend", "tracked", "state", ">idle"]);
         for row in &view.threads {
-            let tracked = row.tracked.as_ref();
+            let (tracked, explained) = (row.tracked.as_ref(), &row.explained);
+            let place = |found: &WhereBackend| format!("{} at {}", found.name, found.address);
             table.row([
                 row.thread.to_string(),
-                row.verdict.clone(),
-                or_dash(row.service.as_deref()),
-                row.backend
-                    .as_ref()
-                    .map_or_else(|| "-".to_owned(), |found| format!("{} at {}", found.name, found.address)),
+                explained.verdict.clone(),
+                or_dash(explained.service.as_deref()),
+                or_dash(explained.step.as_deref()),
+                or_dash(explained.backend.as_ref().map(place).as_deref()),
                 or_dash(tracked.and_then(|flow| flow.backend.as_deref())),
                 or_dash(tracked.map(|flow| flow.state.as_str())),
                 tracked.map_or_else(|| "-".to_owned(), |flow| ago(flow.idle_seconds)),
             ]);
         }
         table.print();
-        if let Some(words) = view.threads.iter().find_map(|row| of_icmp(&row.verdict)) {
+        if let Some(words) = view.threads.iter().find_map(|row| of_icmp(&row.explained.verdict)) {
             println!("{words}");
         }
     }
-    let found = view.threads.iter().any(|row| matches!(row.verdict.as_str(), "forward" | "reply"));
+    let found = view.threads.iter().any(|row| row.explained.is_served());
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn explain(snapshot: &Snapshot, flow: &Flow, decision: &Decision) -> Value {
-    let of_service = |service: usize, hash: Option<u64>| {
-        snapshot.services().get(service).map(|found| {
-            json!({
-                "service": &*found.name,
-                "pool": &*found.pool.name,
-                "hashed": policy(found),
-                "hash": hash.map(|hash| format!("{hash:#018x}")),
-                "table_size": found.pool.table.as_ref().map(|table| table.size()),
-            })
-        })
-    };
-    let mut answer = json!({ "protocol": flow.protocol });
-    match *decision {
-        Decision::NoVip => answer["verdict"] = "no_vip".into(),
-        Decision::Refused { service, reason } => {
-            answer["verdict"] = reason.name().into();
-            answer["why"] = of_service(service, None).into();
-        }
-        Decision::Icmp { echo: true } => answer["verdict"] = "reply".into(),
-        Decision::Icmp { echo: false } => answer["verdict"] = "icmp".into(),
-        Decision::NoBackend { service, hash } => {
-            answer["verdict"] = "no_backend".into();
-            answer["why"] = of_service(service, Some(hash)).into();
-        }
-        Decision::Chosen { service, hash, selection } => {
-            answer["verdict"] = "forward".into();
-            answer["why"] = of_service(service, Some(hash)).into();
-            answer["table_entry"] = selection.entry.into();
-            answer["rehashed"] = selection.rehashed.into();
-            if let Some(slot) = snapshot.slots().get(selection.slot.0 as usize) {
-                answer["backend"] =
-                    json!({ "name": &*slot.backend, "address": slot.address, "growth": slot.growth() });
-            }
-        }
-    }
-    answer
-}
-
-fn policy(service: &Service) -> &'static str {
-    match service.policy {
-        HashPolicy::FiveTuple => "5-tuple",
-        HashPolicy::Addresses => "addresses",
-        HashPolicy::Source => "source",
-    }
 }
 
 /// What happens to ICMP, in words.
@@ -195,30 +161,47 @@ fn of_icmp(verdict: &str) -> Option<&'static str> {
     }
 }
 
-fn print_words(arguments: &Arguments, explained: &Value) {
+fn print_words(arguments: &Arguments, explained: &Explained) {
     let (source, destination) = (arguments.source, arguments.destination);
     println!("{source} -> {destination}, protocol {}", arguments.protocol());
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let why = &explained["why"];
-    if why.is_object() {
-        println!("  service  {}, hashed by {}", text(&why["service"]), text(&why["hashed"]));
-        if why["hash"].is_string() {
-            println!("  hash     {}", text(&why["hash"]));
+    let said = [
+        (
+            "service",
+            explained
+                .service
+                .as_ref()
+                .map(|name| format!("{name}, hashed by {}", or_dash(explained.hashed.as_deref()))),
+        ),
+        ("hash", explained.hash.clone()),
+        ("pool", explained.pool.clone()),
+        (
+            "entry",
+            explained
+                .table_entry
+                .map(|entry| format!("{entry} of {}", explained.table_size.unwrap_or_default())),
+        ),
+        (
+            "backend",
+            explained
+                .backend
+                .as_ref()
+                .map(|found| format!("{} at {} by {}", found.name, found.address, found.encapsulation)),
+        ),
+    ];
+    for (what, words) in said {
+        if let Some(words) = words {
+            println!("  {what:<7}  {words}");
         }
-        println!("  pool     {}", text(&why["pool"]));
     }
-    match explained["verdict"].as_str() {
-        Some("forward") => {
-            println!("  entry    {} of {}", explained["table_entry"], text(&why["table_size"]));
-            let backend = &explained["backend"];
-            println!("  backend  {} at {}", text(&backend["name"]), text(&backend["address"]));
+    match explained.verdict.as_str() {
+        "forward" => {
             println!("The connection table of a running machine goes before this, for flows that it knows.");
         }
-        Some("no_vip") => println!("  dropped  no_vip: no service has this address, port and protocol"),
-        Some("not_allowed") => println!("  dropped  not_allowed: the source is not on the VIP's allow list"),
-        Some("denied") => println!("  dropped  denied: the source is on the VIP's deny list"),
-        Some(verdict @ "reply") => println!("  answered {}", of_icmp(verdict).unwrap_or_default()),
-        Some(verdict @ "icmp") => println!("  dropped  {}", of_icmp(verdict).unwrap_or_default()),
+        "no_vip" => println!("  dropped  no_vip: no service has this address, port and protocol"),
+        "not_allowed" => println!("  dropped  not_allowed: the source is not on the VIP's allow list"),
+        "denied" => println!("  dropped  denied: the source is on the VIP's deny list"),
+        verdict @ "reply" => println!("  answered {}", of_icmp(verdict).unwrap_or_default()),
+        verdict @ "icmp" => println!("  dropped  {}", of_icmp(verdict).unwrap_or_default()),
         _ => println!("  dropped  no_backend: no backend of the pool has a weight"),
     }
 }

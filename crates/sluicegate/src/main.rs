@@ -2,7 +2,7 @@
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
 //! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `operate`,
-//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `offline`
+//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -31,6 +31,7 @@ mod shutdown;
 mod status;
 mod table;
 mod top;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -74,6 +75,8 @@ enum Verb {
     Where(flow_path::Arguments),
     /// Write packets of the running balancer to a file that Wireshark reads, as they came and as they left, with what was decided.
     Capture(capture::Arguments),
+    /// Send marked packets by a router, and print by which machines, and why, they go to which backend. Needs CAP_NET_RAW.
+    Trace(trace::Arguments),
     /// Run a capture through the same pipeline, offline.
     Replay(offline::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
@@ -136,6 +139,7 @@ fn main() -> ExitCode {
         Verb::Flow(verb) => operate::flow(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Capture(arguments) => capture::capture(&arguments),
+        Verb::Trace(arguments) => trace::trace(&arguments),
         Verb::Replay(arguments) => offline::replay(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),

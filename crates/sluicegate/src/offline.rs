@@ -51,7 +51,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let snapshot = compile_file(&config, &machine)?.snapshot;
     let mut slots = snapshot.slots().to_vec();
     for slot in &mut slots {
-        slot.next_hop = Some(NextHop { destination: arguments.next_hop, source: arguments.own });
+        slot.next_hop = Some(NextHop::plain(arguments.next_hop, arguments.own));
     }
     let snapshot = snapshot.with_slots(slots, NextHopMode::Resolve)?;
     let live = Live::new(snapshot.clone());

@@ -2,7 +2,7 @@
 //!
 //! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
 //! balancer. Rooms: `reload`, `answers` (the API), `capture`, `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `filter`, `tunnel`,
-//! `verdicts` (their lines in the log), `work` (done elsewhere).
+//! `verdicts` (their lines in the log), `reports` (of the packet tracer), `work` (done elsewhere).
 //! Not here: any decision about a packet, any rule about a configuration or about health.
 //! Invariants: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads. Nothing
 //! that takes more than a few milliseconds runs on the control loop.
@@ -14,6 +14,7 @@ mod filter;
 mod flows;
 mod next_hops;
 mod reload;
+mod reports;
 mod settings;
 mod tunnel;
 mod unable;
@@ -39,17 +40,19 @@ use control_plane::standing::OverrideKey;
 use control_plane::words::count_of;
 use datapath::interface::{Interface, InterfaceError};
 use datapath::{DataPlane, inspect};
-use forwarder::{Live, Notice, Snapshot};
+use forwarder::{Live, Notice, Sighting, Snapshot};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use self::files::FileWatch;
 use self::flows::Walks;
 pub(crate) use self::next_hops::next_hops;
+pub(crate) use self::reports::unix_micros;
 pub(crate) use self::settings::fragments;
 
 use self::next_hops::{merge, wanted, watch_next_hops};
 use self::reload::Reloads;
+use self::reports::Reports;
 use self::settings::{only_interface, settings};
 use self::tunnel::Way;
 use self::unable::Unable;
@@ -115,6 +118,7 @@ struct Balancer {
     reloads: Reloads,
     walks: Walks,
     capture: Option<capture::Running>,
+    reports: Reports,
     finished: (mpsc::UnboundedSender<Finished>, mpsc::UnboundedReceiver<Finished>),
     origin: Instant,
     started: SystemTime,
@@ -154,10 +158,12 @@ impl Balancer {
         if let Err(error) = doctor::warn_at_start(&config, &machine, &next_hops).await {
             tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
         }
-        let next_hops = Arc::new(next_hop::Table { next_hops, gateways: Vec::new() });
+        let next_hops = next_hop::Table { next_hops, ..next_hop::Table::default() };
+        let next_hops = Arc::new(next_hops.by(vec![interface.index]));
         let (controller, snapshot) =
             Controller::start(Arc::clone(&config), &machine, Arc::clone(&next_hops), origin.elapsed())?;
         let live = Live::new(snapshot);
+        live.clock().set(unix_seconds());
         let plane = DataPlane::start(interface, &settings(&config), &live)?;
         let manager = Rc::new(Notifier::from_environment());
         let liveness = Liveness::new(Rc::clone(&manager));
@@ -190,6 +196,7 @@ impl Balancer {
             reloads: Reloads::default(),
             walks: Walks::default(),
             capture: None,
+            reports: Reports::default(),
             finished: mpsc::unbounded_channel(),
             origin,
             started: SystemTime::now(),
@@ -402,6 +409,7 @@ impl Balancer {
     fn look(&mut self) -> bool {
         let (now, forwarded) = (Instant::now(), self.forwarded());
         self.liveness.take(self.plane.health(), now);
+        self.live.clock().set(unix_seconds());
         self.take_notices();
         self.look_at_vips();
         self.ready_when_checked();
@@ -467,8 +475,8 @@ impl Balancer {
 
     /// The same snapshot over the ways and paths that are known now.
     fn renew_ways(&mut self) {
-        let config = self.controller.config();
-        match refresh_next_hops(&self.live.current(), config, &self.next_hops, &self.path_mtus) {
+        let (config, machine) = (self.controller.config(), self.controller.machine());
+        match refresh_next_hops(&self.live.current(), config, machine, &self.next_hops, &self.path_mtus) {
             Ok(snapshot) => self.live.publish(snapshot),
             Err(error) => tracing::error!(%error, "next hops not taken over"),
         }
@@ -479,17 +487,38 @@ impl Balancer {
     fn take_notices(&mut self) {
         let now = self.origin.elapsed();
         let mut changed = self.path_mtus.expire(now);
+        let mut sighted = Vec::new();
         for notice in self.plane.notices() {
-            let Notice::PathMtu { destination, mtu } = notice;
-            if self.path_mtus.learn(destination, mtu, now) {
-                tracing::info!(backend = %destination, mtu, "a router says what the path takes");
-                changed = true;
+            match notice {
+                Notice::PathMtu { destination, mtu } => {
+                    if self.path_mtus.learn(destination, mtu, now) {
+                        tracing::info!(backend = %destination, mtu, "a router says what the path takes");
+                        changed = true;
+                    }
+                }
+                Notice::Trace(sighting) => sighted.push(sighting),
             }
         }
         if changed {
             self.renew_ways();
         }
+        self.report(&sighted);
     }
+
+    fn report(&mut self, sighted: &[Sighting]) {
+        let (snapshot, controller) = (self.live.current(), &self.controller);
+        // Both clocks once, so that what one batch saw is told with one time.
+        let (micros, now) = (unix_micros(SystemTime::now()), self.plane.now());
+        for sighting in sighted {
+            let ago = now.nanos().saturating_sub(sighting.at.nanos()) / 1_000;
+            let seen = micros.saturating_sub(ago);
+            self.reports.tell(sighting, seen, &snapshot, controller.config(), controller.machine());
+        }
+    }
+}
+
+fn unix_seconds() -> u64 {
+    unix_micros(SystemTime::now()) / 1_000_000
 }
 
 /// A number that no other start has.

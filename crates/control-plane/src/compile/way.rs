@@ -1,60 +1,98 @@
 //! Ways to the backends: from what rtnetlink knows to what packet threads need.
+//!
+//! In: the table of next hops, the machine's VLAN policies. Out: each slot's next hop, MTU and tags.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use forwarder::{NextHop, NextHopMode, Slot, Snapshot};
-use packet::Mac;
+use forwarder::{InterfaceId, NextHop, NextHopMode, Slot, Snapshot, Tagging, Translation};
+use packet::{Mac, Tag, Tags};
 
-use super::CompileError;
-use crate::config::{self, Config};
+use super::{CompileError, find_machine};
+use crate::config::{self, Config, Machine, Vlan, VlanRule};
 use crate::next_hop;
 use crate::path_mtu::PathMtus;
 
 /// The same snapshot with what is now known of next hops and of the paths behind them.
 ///
 /// # Errors
-/// Never in fact: the slots are the snapshot's own.
+/// [`CompileError::NoMachine`] alone: the slots are the snapshot's own.
 pub fn refresh_next_hops(
     snapshot: &Snapshot,
     config: &Config,
+    machine: &str,
     next_hops: &next_hop::Table,
     path_mtus: &PathMtus,
 ) -> Result<Snapshot, CompileError> {
+    let machine = find_machine(config, machine)?;
     let mut slots = snapshot.slots().to_vec();
-    fill_in(&mut slots, next_hops);
+    fill_in(&mut slots, machine, next_hops);
     for slot in &mut slots {
         if let Some(learned) = path_mtus.of(&slot.address) {
             slot.mtu = slot.mtu.min(learned);
         }
     }
-    Ok(snapshot.with_slots(slots, mode(config, next_hops))?)
+    Ok(snapshot.with_slots(slots, mode(config, machine, next_hops))?)
 }
 
 /// Each slot's next hop and the MTU of its way.
-pub(super) fn fill_in(slots: &mut [Slot], next_hops: &next_hop::Table) {
+pub(super) fn fill_in(slots: &mut [Slot], machine: &Machine, next_hops: &next_hop::Table) {
+    let taggings = taggings(machine);
     for slot in slots {
-        (slot.next_hop, slot.mtu) = way_to(slot.address, next_hops);
+        (slot.next_hop, slot.mtu) = way_to(slot.address, &taggings, next_hops);
     }
 }
 
 /// The next hop and the MTU of the way; without a way the MTU is Ethernet's, and packets are dropped for want of a way.
-fn way_to(address: IpAddr, next_hops: &next_hop::Table) -> (Option<NextHop>, u16) {
-    match next_hops.next_hops.get(&address) {
-        Some(Ok(found)) => {
-            let hop = NextHop { destination: Mac(found.destination), source: Mac(found.source) };
-            (Some(hop), u16::try_from(found.mtu_bytes).unwrap_or(u16::MAX))
-        }
-        _ => (None, ETHERNET_MTU),
-    }
+fn way_to(address: IpAddr, taggings: &[Tagging], next_hops: &next_hop::Table) -> (Option<NextHop>, u16) {
+    let Some(Ok(found)) = next_hops.next_hops.get(&address) else { return (None, ETHERNET_MTU) };
+    let place = next_hops.interfaces.iter().position(|index| *index == found.leaves_by).unwrap_or(0);
+    let hop = NextHop {
+        destination: Mac(found.destination),
+        source: Mac(found.source),
+        interface: InterfaceId(u8::try_from(place).unwrap_or(u8::MAX)),
+        // A VLAN device on the way says by itself which VLAN the next hop is in.
+        tagging: match found.tags {
+            Tags::NONE => taggings.get(place).cloned().unwrap_or_default(),
+            tags => Tagging::Set(tags),
+        },
+    };
+    (Some(hop), u16::try_from(found.mtu_bytes).unwrap_or(u16::MAX))
 }
 
-pub(super) fn mode(config: &Config, next_hops: &next_hop::Table) -> NextHopMode {
+pub(super) fn mode(config: &Config, machine: &Machine, next_hops: &next_hop::Table) -> NextHopMode {
     match config.io().next_hop() {
         config::NextHop::Resolve => NextHopMode::Resolve,
         config::NextHop::Reflect => NextHopMode::Reflect {
             gateways: next_hops.gateways.iter().map(|gateway| Mac(gateway.mac)).collect(),
+            tagging: taggings(machine).into(),
         },
     }
+}
+
+/// What becomes of tags on each of the machine's interfaces, in their order.
+fn taggings(machine: &Machine) -> Vec<Tagging> {
+    machine.interfaces().iter().map(|interface| tagging(machine.vlan(interface))).collect()
+}
+
+fn tagging(vlan: &Vlan) -> Tagging {
+    match vlan {
+        Vlan::Keep => Tagging::Keep,
+        Vlan::Strip => Tagging::Set(Tags::NONE),
+        Vlan::Translate(rules) => Tagging::Translate(rules.iter().map(translation).collect::<Arc<_>>()),
+    }
+}
+
+fn translation(rule: &VlanRule) -> Translation {
+    let from = rule.from().map(|vlans| [vlans.first().copied(), vlans.get(1).copied()]);
+    let last = rule.to().len().saturating_sub(1);
+    let innermost_first = rule.to().iter().rev().enumerate();
+    let to = innermost_first.fold(Tags::NONE, |tags, (place, id)| {
+        let is_service = place == last && rule.is_service();
+        let tag = if is_service { Tag::service(*id, 0) } else { Tag::customer(*id, 0) };
+        tag.and_then(|tag| tags.push(tag)).unwrap_or(tags)
+    });
+    Translation { from, to }
 }
 
 /// Where no way is known.

@@ -3,11 +3,13 @@
 //! In: the sections. Out: [`Machine`]s in the order of their names.
 //! Not here: which of them this host is; the binary asks [`Config::machine`](super::Config::machine).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::reader::{Node, Root};
 use super::report::{At, Place};
+use super::vlan::{self, Vlan};
 
 /// One machine that runs the balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,7 @@ pub struct Machine {
     shard: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
     interfaces: Vec<String>,
+    vlans: BTreeMap<String, Vlan>,
 }
 
 impl Machine {
@@ -39,6 +42,11 @@ impl Machine {
     pub fn interfaces(&self) -> &[String] {
         &self.interfaces
     }
+
+    /// What becomes of the VLAN tags of frames that leave by `interface`. Default [`Vlan::Keep`].
+    pub fn vlan(&self, interface: &str) -> &Vlan {
+        self.vlans.get(interface).unwrap_or(&Vlan::Keep)
+    }
 }
 
 /// A machine and where its parts are written.
@@ -47,6 +55,7 @@ pub(super) struct MachineDraft {
     pub(super) addresses: Vec<At<IpAddr>>,
     pub(super) shard: Option<Arc<str>>,
     interfaces: Vec<String>,
+    vlans: BTreeMap<String, Vlan>,
 }
 
 impl MachineDraft {
@@ -56,6 +65,7 @@ impl MachineDraft {
             shard: self.shard.clone(),
             addresses: self.addresses.iter().map(|address| address.value).collect(),
             interfaces: self.interfaces.clone(),
+            vlans: self.vlans.clone(),
         }
     }
 
@@ -76,11 +86,12 @@ impl MachineDraft {
         let shard = section.optional("shard").and_then(|node| node.name());
         let addresses = section.required("addresses", ADDRESSES).and_then(|node| node.items(ADDRESSES));
         let interfaces = section.required("interfaces", INTERFACES).and_then(|node| node.items(INTERFACES));
+        let interfaces = read_interfaces(&interfaces.unwrap_or_default());
+        let vlans = vlan::read_all(&mut section, &interfaces);
         section.finish(&[]);
         let addresses = addresses.unwrap_or_default();
         let addresses = addresses.iter().filter_map(|node| Some(node.at(node.unicast()?))).collect();
-        let interfaces = read_interfaces(&interfaces.unwrap_or_default());
-        Some(Self { name, addresses, shard, interfaces })
+        Some(Self { name, addresses, shard, interfaces, vlans })
     }
 }
 

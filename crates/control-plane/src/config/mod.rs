@@ -37,7 +37,9 @@ mod report;
 mod secret;
 mod shards;
 mod source;
+mod trace;
 mod vip;
+mod vlan;
 
 #[cfg(test)]
 mod tests;
@@ -66,7 +68,9 @@ pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::{format_duration, parse_duration};
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
+pub use self::trace::Trace;
 pub use self::vip::{Hash, Service, Vip};
+pub use self::vlan::{Vlan, VlanRule};
 pub use forwarder::{Prefix, Suffix};
 
 use self::consistency::Sections;
@@ -96,6 +100,7 @@ pub struct Config {
     io: Io,
     log: Log,
     admin: Admin,
+    trace: Option<Trace>,
     pools: Vec<Arc<Pool>>,
     groups: Vec<Arc<PrefixGroup>>,
     vips: Vec<Vip>,
@@ -106,9 +111,21 @@ pub struct Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self { cluster, machines, peers, io, log, admin, pools, groups, vips, sources: _, references: _ } =
-            self;
-        (cluster, machines, peers, io, log, admin, pools, groups, vips)
+        let Self {
+            cluster,
+            machines,
+            peers,
+            io,
+            log,
+            admin,
+            trace,
+            pools,
+            groups,
+            vips,
+            sources: _,
+            references: _,
+        } = self;
+        (cluster, machines, peers, io, log, admin, trace, pools, groups, vips)
             == (
                 &other.cluster,
                 &other.machines,
@@ -116,6 +133,7 @@ impl PartialEq for Config {
                 &other.io,
                 &other.log,
                 &other.admin,
+                &other.trace,
                 &other.pools,
                 &other.groups,
                 &other.vips,
@@ -159,6 +177,11 @@ impl Config {
     /// Where it is administered.
     pub fn admin(&self) -> &Admin {
         &self.admin
+    }
+
+    /// Whom it tells of marked packets; `None`: nobody.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
     }
 
     /// All pools, flattened, in the order of their names.
@@ -289,7 +312,9 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         node.number(1..=1);
     }
     let log = root.once("log").and_then(|node| node.section()).map(Log::read);
-    let cluster = root.required("cluster", "a section [cluster]").and_then(|node| node.section());
+    let cluster = root.required("cluster", "a section [cluster]");
+    let cluster_place = cluster.as_ref().map(|node| node.place.clone());
+    let cluster = cluster.and_then(|node| node.section());
     let (cluster, peer_checks) = cluster.map(|section| Cluster::read(section, outside)).unwrap_or_default();
     let machines = MachineDraft::read_all(&mut root);
     let io = root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
@@ -301,6 +326,8 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     let vips = VipDraft::read_all(&mut root, &lists);
     let admin = root.once("admin").and_then(|node| node.section());
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
+    let trace = root.once("trace").and_then(|node| node.section());
+    let trace = trace.map(Trace::read);
     let key = cluster.as_ref().map(Cluster::hash_key);
     let references = outside.secrets.map(|_| source::references(key, &checks, &admin));
     root.finish(&["bgp"]);
@@ -321,13 +348,16 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
     let peer_checks = peers::checks(&peer_checks, &checks, report);
     let machines: Vec<Machine> = machines.iter().map(MachineDraft::build).collect();
+    let peers = peers::pools(&machines, &peer_checks);
+    cluster_place.inspect(|place| peers::warn_of_unchecked(&peers, place, report));
     Some(Config {
         cluster: cluster?,
-        peers: peers::pools(&machines, &peer_checks),
+        peers,
         machines,
         io,
         log: log.unwrap_or_default(),
         admin,
+        trace: trace.flatten(),
         vips: vips.iter().map(|vip| vip.build(&flattened, &groups)).collect::<Option<_>>()?,
         groups,
         pools: flattened,

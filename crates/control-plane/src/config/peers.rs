@@ -14,7 +14,7 @@ use super::encapsulation::Encapsulation;
 use super::machine::Machine;
 use super::near_miss::hint;
 use super::pool::{Backend, Member, Pool};
-use super::report::{At, Report};
+use super::report::{At, Place, Report};
 
 /// The peers of each shard that has any, by its name.
 pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc<str>, Arc<Pool>> {
@@ -49,6 +49,15 @@ fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<M
 /// Where a machine takes what its peers send: its first address.
 fn own_address(machine: &Machine) -> Option<IpAddr> {
     machine.addresses().first().copied()
+}
+
+/// A machine that nobody checks takes its share of the fragments with it when it dies.
+pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: &Place, report: &Report) {
+    let unchecked = |pool: &&Arc<Pool>| pool.members.iter().all(|member| member.checks.is_empty());
+    let Some(shard) = peers.values().find(unchecked).and_then(|pool| pool.shard.as_ref()) else { return };
+    let place = Place { offset: cluster.offset, field: format!("{}.peer_checks", cluster.field) };
+    let found = format!("none, but shard \"{shard}\" has several machines: who dies loses its fragments");
+    report.warning(&place, found, "names of checks with via = \"backend\"");
 }
 
 /// The checks that are named, each once.

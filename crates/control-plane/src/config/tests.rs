@@ -13,6 +13,7 @@ mod refusals;
 mod services;
 mod shards;
 mod size;
+mod trace;
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -48,8 +48,10 @@ pub struct Side<'a> {
 pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
     let mut changes = Changes { needs_restart: running.pending(new.config, machine), ..Changes::default() };
     cluster(&mut changes, old.config, new.config);
+    trace(&mut changes, old.config, new.config);
     restarts(&mut changes, running, [old.config, new.config], machine);
     own_addresses(&mut changes, old.config, new.config, machine);
+    vlans(&mut changes, old.config, new.config, machine);
     groups(&mut changes, old.config, new.config);
     vips(&mut changes, old.config, new.config, machine);
     checks::definitions(&mut changes, old.config, new.config);
@@ -101,6 +103,18 @@ fn cluster(changes: &mut Changes, old: &Config, new: &Config) {
     changes.differ("cluster.watch", &old.watch(), &new.watch(), bool::to_string);
 }
 
+fn trace(changes: &mut Changes, old: &Config, new: &Config) {
+    changes.differ("trace", &old.trace(), &new.trace(), |trace| {
+        trace.map_or_else(
+            || "off".to_owned(),
+            |trace| {
+                let receivers: Vec<String> = trace.receivers().iter().map(ToString::to_string).collect();
+                format!("reports to {}, {}/s a thread", receivers.join(", "), trace.max_per_second())
+            },
+        )
+    });
+}
+
 /// A key that goes back to what runs waits for nothing.
 fn restarts(changes: &mut Changes, running: &Running, [old, new]: [&Config; 2], machine: &str) {
     let (old, new) = (Running::of(old, machine), Running::of(new, machine));
@@ -118,6 +132,15 @@ fn own_addresses(changes: &mut Changes, old: &Config, new: &Config, machine: &st
         let words: Vec<String> = addresses.iter().flatten().map(ToString::to_string).collect();
         if words.is_empty() { "none".to_owned() } else { words.join(", ") }
     });
+}
+
+/// Of interfaces that both have: of another, its name says all.
+fn vlans(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
+    let (Some(old), Some(new)) = (old.machine(machine), new.machine(machine)) else { return };
+    for interface in old.interfaces().iter().filter(|interface| new.interfaces().contains(interface)) {
+        let what = format!("machine.{machine}.vlan.{interface}");
+        changes.differ(&what, &old.vlan(interface), &new.vlan(interface), ToString::to_string);
+    }
 }
 
 /// Something differs, and nothing of it is for this machine.

@@ -182,6 +182,10 @@ catalogue! {
         "Packets of which this thread gave a capture a record.";
     CAPTURE_LOST: Counter "thread_capture_lost_packets_total" ["thread"]
         "Packets that a capture wanted of this thread and that found its ring full; they were forwarded all the same.";
+    TRACE_REPORTS: Counter "thread_trace_reports_total" ["thread"]
+        "Marked packets of the tracer that this thread had reported.";
+    TRACE_REFUSED: Counter "thread_trace_refused_packets_total" ["thread", "reason"]
+        "Packets that began like a marked one and were forwarded without a report, for this reason.";
     BATCH: Histogram "batch_packets" []
         "Batches that were not empty, over all threads, by the packets in them.";
 
@@ -220,6 +224,8 @@ catalogue! {
         "Held fragments that went on because the first one of their datagram came.";
     FRAGMENT_EVICTED: Counter "fragment_table_evicted_total" ["thread"]
         "Datagrams with a decision that gave way to a newer one before their time.";
+    FRAGMENT_SUCCEEDED: Counter "fragment_table_succeeded_total" ["thread"]
+        "Whole datagrams whose name, identification included, another one took over before their time.";
 
     // Configuration.
     GENERATION: Gauge "generation" []

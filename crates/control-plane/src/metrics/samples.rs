@@ -152,9 +152,13 @@ impl Samples {
             (&the::REDIRECTED, thread.redirected),
             (&the::CAPTURED, thread.captured),
             (&the::CAPTURE_LOST, thread.capture_lost),
+            (&the::TRACE_REPORTS, thread.trace_reports),
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);
+        }
+        for (reason, count) in &thread.trace_refused {
+            self.push(&the::TRACE_REFUSED, &[number, reason], *count);
         }
         self.put(&the::THREAD_BUSY, &[number], thread.busy_nanos as f64 / 1e9);
         self.tables(number, &thread.flows, &thread.fragments);
@@ -177,6 +181,7 @@ impl Samples {
             (&the::FRAGMENT_WAITED, fragments.waited),
             (&the::FRAGMENT_RELEASED, fragments.released),
             (&the::FRAGMENT_EVICTED, fragments.evicted),
+            (&the::FRAGMENT_SUCCEEDED, fragments.succeeded),
         ];
         for (metric, value) in rows {
             self.push(metric, &[number], value);

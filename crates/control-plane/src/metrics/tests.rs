@@ -42,6 +42,8 @@ fn thread() -> ThreadFigures {
         redirected: 64,
         captured: 41,
         capture_lost: 42,
+        trace_reports: 90,
+        trace_refused: BTreeMap::from([("mac".into(), 91)]),
         drops: BTreeMap::from([("ttl".into(), 13), ("no_vip".into(), 0)]),
         flows: FlowFigures {
             entries: 14,
@@ -63,6 +65,7 @@ fn thread() -> ThreadFigures {
             waited: 68,
             released: 69,
             evicted: 70,
+            succeeded: 71,
         },
         socket: SocketFigures {
             rx_dropped: 23,
@@ -181,6 +184,8 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"thread_redirected_fragments_total{thread="0"}"#, 64.0),
     (r#"thread_captured_packets_total{thread="0"}"#, 41.0),
     (r#"thread_capture_lost_packets_total{thread="0"}"#, 42.0),
+    (r#"thread_trace_reports_total{thread="0"}"#, 90.0),
+    (r#"thread_trace_refused_packets_total{reason="mac",thread="0"}"#, 91.0),
     (r#"thread_busy_seconds_total{thread="0"}"#, 1.5),
     (r#"batch_packets_bucket{le="1"}"#, 5.0),
     (r#"batch_packets_bucket{le="3"}"#, 9.0),
@@ -205,6 +210,7 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"fragment_table_waited_packets_total{thread="0"}"#, 68.0),
     (r#"fragment_table_released_packets_total{thread="0"}"#, 69.0),
     (r#"fragment_table_evicted_total{thread="0"}"#, 70.0),
+    (r#"fragment_table_succeeded_total{thread="0"}"#, 71.0),
     ("generation", 31.0),
     (r#"config_info{boot_id="0f",digest="0123456789ab"}"#, 1.0),
     ("last_reload_success", 1.0),

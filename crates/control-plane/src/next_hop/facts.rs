@@ -6,7 +6,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use packet::{Tag, Tags};
+use rtnetlink::packet_route::link::{
+    InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, VlanProtocol,
+};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -35,6 +38,16 @@ pub(super) struct Link {
     pub(super) mac: Option<[u8; 6]>,
     pub(super) mtu_bytes: u32,
     pub(super) is_running: bool,
+    pub(super) vlan: Option<Vlan>,
+}
+
+/// What a VLAN device does to frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Vlan {
+    /// Index of the interface that it hands them to.
+    pub(super) on: u32,
+    /// The tag that it puts in front of those that they have.
+    pub(super) tag: Tag,
 }
 
 /// An entry of the neighbour table.
@@ -113,8 +126,30 @@ impl Facts {
             });
         };
         let mtu_bytes = route.mtu_bytes.map_or(link.mtu_bytes, |mtu| mtu.min(link.mtu_bytes));
+        let (leaves_by, tags) = self.way_out(interface)?;
         let Route { gateway, preferred_source, .. } = *route;
-        Ok(Resolved { interface, destination, source, mtu_bytes, gateway, preferred_source })
+        Ok(Resolved { interface, leaves_by, tags, destination, source, mtu_bytes, gateway, preferred_source })
+    }
+
+    /// By which interface frames for `interface` leave, and with which tags: down through VLAN devices.
+    fn way_out(&self, interface: u32) -> Result<(u32, Tags), Unresolved> {
+        let (mut lowest, mut tags) = (interface, Tags::NONE);
+        while let Some(vlan) = self.links.get(&lowest).and_then(|link| link.vlan) {
+            // Two tags at most, so that this ends whatever the kernel says.
+            tags = tags.push(vlan.tag).ok_or(Unresolved::TooManyTags { interface })?;
+            lowest = vlan.on;
+        }
+        Ok((lowest, tags))
+    }
+
+    /// `interfaces` and the VLAN devices on them.
+    pub(super) fn with_vlans(&self, interfaces: &[u32]) -> Vec<u32> {
+        let stands_on = |index: &u32| self.way_out(*index).is_ok_and(|(on, _)| interfaces.contains(&on));
+        let mut all = interfaces.to_vec();
+        all.extend(
+            self.links.keys().filter(|index| !interfaces.contains(index)).filter(|index| stands_on(index)),
+        );
+        all
     }
 
     /// Those of `gateways` that frames can be sent to now, in their order.
@@ -148,15 +183,31 @@ pub(super) fn link(message: &LinkMessage) -> (u32, Link) {
         mac: None,
         mtu_bytes: 0,
         is_running: header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+        vlan: None,
     };
+    let (mut tag, mut on) = (None, None);
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Address(bytes) if has_mac => link.mac = mac_of(bytes),
             LinkAttribute::Mtu(bytes) => link.mtu_bytes = *bytes,
+            LinkAttribute::Link(index) => on = Some(*index),
+            LinkAttribute::LinkInfo(infos) => tag = infos.iter().find_map(tag_of),
             _ => {}
         }
     }
+    link.vlan = on.zip(tag).map(|(on, tag)| Vlan { on, tag });
     (header.index, link)
+}
+
+/// The tag of a VLAN device; `None`: it is another kind of device.
+fn tag_of(info: &LinkInfo) -> Option<Tag> {
+    let LinkInfo::Data(InfoData::Vlan(facts)) = info else { return None };
+    let id = facts.iter().find_map(|fact| match fact {
+        InfoVlan::Id(id) => Some(*id),
+        _ => None,
+    })?;
+    let is_service = facts.contains(&InfoVlan::Protocol(VlanProtocol::Ieee8021Ad));
+    if is_service { Tag::service(id, 0) } else { Tag::customer(id, 0) }
 }
 
 /// Reads one neighbour of a dump or of a notification; `None` when it is no neighbour by IP address.

@@ -4,9 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
 
+use packet::{Tag, Tags};
 use rtnetlink::packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::link::{
+    InfoData, InfoKind, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    VlanProtocol,
+};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -15,7 +19,7 @@ use rtnetlink::packet_route::route::{
     RouteVia,
 };
 
-use super::facts::{self, Facts, Link, Neighbour, Route};
+use super::facts::{self, Facts, Link, Neighbour, Route, Vlan};
 use super::resolver::refused_route;
 use super::watch::{matters, table};
 use super::{Gateway, Resolved, Table, Unresolved};
@@ -52,7 +56,7 @@ fn route() -> Route {
 }
 
 fn link() -> Link {
-    Link { mac: Some(OURS), mtu_bytes: 1_500, is_running: true }
+    Link { mac: Some(OURS), mtu_bytes: 1_500, is_running: true, vlan: None }
 }
 
 /// Interface 3, and the gateway on it in `state`.
@@ -66,6 +70,8 @@ fn facts(state: NeighbourState) -> Facts {
 fn resolved() -> Resolved {
     Resolved {
         interface: 3,
+        leaves_by: 3,
+        tags: Tags::NONE,
         destination: THEIRS,
         source: OURS,
         mtu_bytes: 1_500,
@@ -241,10 +247,77 @@ fn a_link_has_an_ethernet_address_only_if_it_is_ethernet() {
         message.attributes = vec![LinkAttribute::Address(address.to_vec()), LinkAttribute::Mtu(1_500)];
         assert_eq!(
             facts::link(&message),
-            (3, Link { mac, mtu_bytes: 1_500, is_running }),
+            (3, Link { mac, mtu_bytes: 1_500, is_running, vlan: Option::None }),
             "{kind:?} {flags:?}"
         );
     }
+}
+
+/// A device on interface 3, of which `info` is told.
+fn device(info: &[LinkInfo]) -> Link {
+    let mut message = LinkMessage::default();
+    message.header.link_layer_type = LinkLayerType::Ether;
+    message.attributes = vec![LinkAttribute::Link(3), LinkAttribute::LinkInfo(info.to_vec())];
+    facts::link(&message).1
+}
+
+#[test]
+fn a_vlan_device_says_its_tag_and_what_it_stands_on() {
+    let vlan = |facts: &[InfoVlan]| {
+        device(&[LinkInfo::Kind(InfoKind::Vlan), LinkInfo::Data(InfoData::Vlan(facts.to_vec()))]).vlan
+    };
+    let on = |tag: Option<Tag>| tag.map(|tag| Vlan { on: 3, tag });
+    let (id, protocol) = (InfoVlan::Id(100), InfoVlan::Protocol);
+    assert_eq!(vlan(&[protocol(VlanProtocol::Ieee8021Q), id.clone()]), on(Tag::customer(100, 0)));
+    assert_eq!(vlan(&[id.clone(), protocol(VlanProtocol::Ieee8021Ad)]), on(Tag::service(100, 0)));
+    assert_eq!(vlan(&[id]), on(Tag::customer(100, 0)));
+    assert_eq!((vlan(&[]), vlan(&[InfoVlan::Id(4095)])), (None, None));
+    // A veth's link is its other end, maybe in another namespace.
+    let veth = InfoData::Veth(InfoVeth::Peer(LinkMessage::default()));
+    assert_eq!(device(&[LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(veth)]).vlan, None);
+}
+
+/// Interface 3, and a chain of VLAN devices on it: 4 with the first tag on 3, 5 with the second on 4, and so on.
+fn stacked(tags: &[Tag]) -> Facts {
+    let mut facts = facts(NeighbourState::Reachable);
+    for (on, &tag) in (3..).zip(tags) {
+        facts.links.insert(on + 1, Link { vlan: Some(Vlan { on, tag }), ..link() });
+        let known = Neighbour { state: NeighbourState::Reachable, mac: Some(THEIRS) };
+        facts.neighbours.insert((on + 1, via()), known);
+    }
+    facts
+}
+
+#[test]
+fn a_route_over_vlan_devices_leaves_by_what_they_stand_on_with_their_tags() {
+    let (outer, inner) = (Tag::service(30, 0).unwrap(), Tag::customer(7, 0).unwrap());
+    let facts = stacked(&[outer, inner, inner]);
+    let one = Tags::NONE.push(outer).unwrap();
+    let two = Tags::NONE.push(inner).unwrap().push(outer).unwrap();
+    for (interface, tags) in [(3, Tags::NONE), (4, one), (5, two)] {
+        let found = facts.next_hop(to(), &Route { interface, ..route() });
+        assert_eq!(found, Ok(Resolved { interface, leaves_by: 3, tags, ..resolved() }));
+    }
+    let three = facts.next_hop(to(), &Route { interface: 6, ..route() });
+    assert_eq!(three, Err(Unresolved::TooManyTags { interface: 6 }));
+    let mut round = stacked(&[outer]);
+    round.links.insert(3, Link { vlan: Some(Vlan { on: 4, tag: inner }), ..link() });
+    assert_eq!(round.next_hop(to(), &route()), Err(Unresolved::TooManyTags { interface: 3 }));
+    let mut all = facts.with_vlans(&[3]);
+    all.sort_unstable();
+    assert_eq!((all, facts.with_vlans(&[9])), (vec![3, 4, 5], vec![9]));
+}
+
+#[test]
+fn a_way_by_an_interface_that_is_not_ours_is_none() {
+    let next_hops = HashMap::from([(to(), Ok(resolved())), (via(), Err(pending()))]);
+    let table = Table { next_hops, ..Table::default() };
+    assert_eq!(table.clone().by(vec![]), table, "nothing is sent");
+    let ours = table.clone().by(vec![9, 3]);
+    assert_eq!((&ours.next_hops, &ours.interfaces[..]), (&table.next_hops, &[9, 3][..]));
+    let strange = table.by(vec![9]);
+    assert_eq!(strange.next_hops[&to()], Err(Unresolved::OtherInterface { interface: 3 }));
+    assert_eq!(strange.next_hops[&via()], Err(pending()));
 }
 
 fn neighbour_message(address: Option<&str>, mac: &[u8]) -> NeighbourMessage {
@@ -308,7 +381,7 @@ fn only_gateways_that_can_be_sent_to_are_known() {
 fn a_failed_neighbour_stays_failed_while_it_is_asked_again() {
     let incomplete = facts(NeighbourState::Incomplete);
     let routes = HashMap::from([(to(), Ok(route()))]);
-    let before = |was| Table { next_hops: HashMap::from([(to(), was)]), gateways: Vec::new() };
+    let before = |was| Table { next_hops: HashMap::from([(to(), was)]), ..Table::default() };
     let elsewhere = Unresolved::NeighbourFailed { interface: 3, neighbour: ip("192.0.2.3") };
     for (was, expected) in [
         (Err(failed()), failed()),

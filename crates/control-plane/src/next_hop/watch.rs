@@ -57,10 +57,10 @@ impl Watch {
     /// `stop` is ready.
     ///
     /// A change in the kernel, or of `wanted`, is answered after 50 ms at the earliest, so that a burst counts once,
-    /// and within a few hundred milliseconds. While a destination or gateway is unresolved all is looked at anew
-    /// every second, otherwise every 10 s. The kernel is told to ask a needed neighbour that is missing, failed or
-    /// stale. One that failed stays so until it answers, even while it is asked again. When the sender of `wanted`
-    /// is gone, its last value stands.
+    /// and within a few hundred milliseconds of the kernel's word, which comes at most once a second for carriers.
+    /// While a destination or gateway is unresolved all is looked at anew every second, otherwise every 10 s. The
+    /// kernel is told to ask a needed neighbour that is missing, failed or stale. One that failed stays so until it
+    /// answers, even while it is asked again. When the sender of `wanted` is gone, its last value stands.
     ///
     /// # Errors
     /// [`NextHopError::Closed`]; whatever may pass is logged, the last table stands, and a second later the kernel is
@@ -105,11 +105,11 @@ impl Watch {
         last: &mut Option<Table>,
         on_change: &mut impl FnMut(&Table),
     ) -> Result<bool, NextHopError> {
-        let Wanted { destinations, gateway_interfaces } = wanted.borrow_and_update().clone();
+        let Wanted { destinations, gateway_interfaces, interfaces } = wanted.borrow_and_update().clone();
         let routes = self.resolver.routes(&destinations).await?;
-        let gateways = self.resolver.gateway_keys(&gateway_interfaces).await?;
+        let gateways = self.gateways(&gateway_interfaces).await?;
         let facts = self.resolver.facts().await?;
-        let table = table(&routes, &gateways, &facts, last.as_ref());
+        let table = table(&routes, &gateways, &facts, last.as_ref()).by(interfaces);
         let is_whole = table.gateways.len() == gateways.len() && table.next_hops.values().all(Result::is_ok);
         if last.as_ref() != Some(&table) {
             on_change(&table);
@@ -119,6 +119,15 @@ impl Watch {
         self.needed.extend(routes.iter().filter_map(|(to, route)| Some(route.as_ref().ok()?.neighbour(*to))));
         self.keep_alive(&facts).await?;
         Ok(is_whole)
+    }
+
+    /// Gateways over `interfaces` and over the VLAN devices on them. Asks nothing when there are none.
+    async fn gateways(&mut self, interfaces: &[u32]) -> Result<BTreeSet<NeighbourKey>, NextHopError> {
+        if interfaces.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let all = self.resolver.facts().await?.with_vlans(interfaces);
+        self.resolver.gateway_keys(&all).await
     }
 
     /// Waits for the next reason to look again. `true`: to stop.
@@ -201,7 +210,11 @@ pub(super) fn table(
             (now, _) => (to, now),
         }
     };
-    Table { next_hops: routes.iter().map(next_hop).collect(), gateways: facts.known_gateways(gateways) }
+    Table {
+        next_hops: routes.iter().map(next_hop).collect(),
+        gateways: facts.known_gateways(gateways),
+        interfaces: Vec::new(),
+    }
 }
 
 /// Whether a notification may change what was said. Neighbours of no concern are many on a busy link.

@@ -266,7 +266,7 @@ async fn the_file_is_made_again_when_somebody_takes_it_away_and_a_strangers_stay
         written.is_ok() && read_to_end(&mut stream).await.starts_with("HTTP/1.1 200")
     };
     let serves_soon = async || {
-        timeout(Duration::from_secs(5), async {
+        timeout(Duration::from_secs(30), async {
             while !serves().await {
                 sleep(LOOK).await
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use control_plane::admin::view::*;
 use control_plane::admin::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery};
+use control_plane::explained::Explained;
 use control_plane::figures::{Figures, FlowFigures, ThreadFigures, TrafficFigures};
 use tokio::sync::mpsc;
 
@@ -356,33 +357,35 @@ fn page(filter: &FlowQuery, limit: usize) -> Result<FlowPage, Refusal> {
 }
 
 fn where_rows() -> Vec<WhereRow> {
-    let chosen = WhereRow {
-        thread: 0,
-        generation: 7,
-        tracked: Some(flow()),
+    let backend = |name: &str, last| WhereBackend {
+        name: name.into(),
+        address: [198, 18, 1, last].into(),
+        encapsulation: "gre".into(),
+    };
+    let known = Explained {
         verdict: "forward".into(),
+        step: Some("flow_table".into()),
         service: Some("www tcp 80,443".into()),
         pool: Some("web".into()),
         hashed: Some("5-tuple".into()),
         hash: Some("0x0123456789abcdef".into()),
-        table_entry: Some(17),
         table_size: Some(65_537),
-        rehashed: Some(false),
-        backend: Some(WhereBackend { name: "b1".into(), address: [198, 18, 1, 1].into() }),
+        backend: Some(backend("b1", 1)),
+        ..Explained::default()
+    };
+    let chosen = WhereRow {
+        thread: 0,
+        generation: 7,
+        tracked: Some(flow()),
+        chosen: Some(backend("b2", 2)),
+        explained: known,
     };
     let nobody = WhereRow {
         thread: 1,
         generation: 7,
         tracked: None,
-        verdict: "no_vip".into(),
-        service: None,
-        pool: None,
-        hashed: None,
-        hash: None,
-        table_entry: None,
-        table_size: None,
-        rehashed: None,
-        backend: None,
+        chosen: None,
+        explained: Explained { verdict: "no_vip".into(), ..Explained::default() },
     };
     vec![chosen, nobody]
 }

@@ -85,7 +85,7 @@ fn slots() -> Vec<Slot> {
             backend: format!("b{n}").into(),
             address: if outer_v4 { IpAddr::from([198, 18, 1, n]) } else { backend_v6(n) },
             forwarding: forwarding(kind, outer_v4, n),
-            next_hop: Some(NextHop { destination: Mac([2, 0, 0, 0, 0, 3]), source: Mac([2, 0, 0, 0, 0, 1]) }),
+            next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
             mtu,
             too_big,
         })

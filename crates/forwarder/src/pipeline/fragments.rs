@@ -6,15 +6,14 @@
 //! Invariant: a first piece and a whole packet of one 5-tuple are given the same backend by one function.
 //! Source: paper §4.3; RFC 791 §3.2, RFC 8200 §4.5, RFC 1858.
 
-use fragment_table::{Fate, First, FragmentTable, Key, Later, Millis, Refusal};
+use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
-use super::opened::Reach;
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
-    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, ThreadId,
-    Verdict,
+    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, Sender,
+    Step, ThreadId, Verdict,
 };
 
 /// What was decided for a first piece, and holds for the others.
@@ -64,6 +63,7 @@ impl Fragments {
         to.waited.set(from.held);
         to.released.set(from.released);
         to.evicted.set(from.evicted);
+        to.succeeded.set(from.succeeded);
     }
 
     /// Holds a frame of `pool`, unless too many of it are held here: a pool that is held empty receives nothing. A number
@@ -95,7 +95,7 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
         parsed: Parsed,
-        (flow, reach): (&Flow, Reach),
+        (flow, opened): (&Flow, Option<Sender>),
     ) -> Option<Verdict> {
         if !snapshot.vips.contains(&flow.destination) {
             return Some(Verdict::Drop(DropReason::NoVip));
@@ -108,7 +108,7 @@ impl Core {
         }
         let addresses = parsed.addresses(packet.frame());
         let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
-        if reach == Reach::Anywhere
+        if opened.is_none_or(Sender::may_go_on)
             && packet.origin() == Origin::Wire
             && let Some(slot) = snapshot.peer(three)
         {
@@ -117,11 +117,11 @@ impl Core {
         }
         let gatherer = self.thread_of(three);
         if gatherer != self.config.thread && packet.origin() == Origin::Wire {
-            let redirected = reach == Reach::Here;
-            return Some(Verdict::ToThread(gatherer, Errand::Fragment { redirected }));
+            return Some(Verdict::ToThread(gatherer, Errand::Fragment { opened }));
         }
         if matches!(parsed.fragment, Fragment::Later { .. }) {
-            let work = Work { parsed, road: Road::LaterPiece, ..NO_WORK };
+            let (road, step) = (Road::LaterPiece, Some(Step::FragmentTable));
+            let work = Work { parsed, step, road, ..NO_WORK };
             if let Some(at) = self.work.get_mut(place) {
                 *at = work;
             }
@@ -140,7 +140,8 @@ impl Core {
     fn enter_redirect(&mut self, place: usize, parsed: Parsed, slot: SlotId, hash: u64) {
         self.counters.redirected.add(1);
         if let Some(at) = self.work.get_mut(place) {
-            *at = Work { parsed, slot, hash, road: Road::Redirect, ..NO_WORK };
+            let (road, step) = (Road::Redirect, Some(Step::Redirect));
+            *at = Work { parsed, slot, hash, step, road, ..NO_WORK };
         }
     }
 
@@ -163,7 +164,7 @@ impl Core {
             _ => (crate::selection::flow_key(service, hash), Road::Flow),
         };
         let at = self.work.get_mut(place).ok_or(DropReason::NoVip)?;
-        *at = Work { parsed, hash, key, service: index, counted: service.id, slot: NO_WORK.slot, road };
+        *at = Work { parsed, hash, key, service: index, counted: service.id, road, ..NO_WORK };
         Ok(())
     }
 
@@ -187,7 +188,7 @@ impl Core {
         };
         let name = name(snapshot, packet, &parsed);
         if road == Road::LaterPiece {
-            return self.choose_later(snapshot, now, packet, place, &name);
+            return self.choose_later(snapshot, now, packet, place, (&name, extent(&parsed)));
         }
         let chosen = self.choose(snapshot, (now, now.tick()), packet, place);
         let decided = match (chosen, self.work.get(place)) {
@@ -196,7 +197,14 @@ impl Core {
             (Ok(()), None) => Decided::Not(DropReason::NoVip),
         };
         match self.record(snapshot, packet, &parsed, &name, decided, now) {
-            Ok(decided) => self.follow(snapshot, place, decided),
+            Ok(held) => {
+                if held != decided
+                    && let Some(work) = self.work.get_mut(place)
+                {
+                    work.step = Some(Step::FragmentTable);
+                }
+                self.follow(snapshot, place, held)
+            }
             Err(reason) => Verdict::Drop(reason),
         }
     }
@@ -207,11 +215,11 @@ impl Core {
         now: Now,
         packet: &Packet<'_>,
         place: usize,
-        name: &Name,
+        (name, extent): (&Name, Extent),
     ) -> Verdict {
         let pool = home(packet, self.config.thread);
         let source = snapshot.hasher.source(&name.key.source);
-        match self.fragments.table.later(&name.key, name.hash, source, millis(now)) {
+        match self.fragments.table.later(&name.key, name.hash, source, extent, millis(now)) {
             Later::Known(decided) => self.follow(snapshot, place, decided),
             Later::Hold(slot) => self.fragments.hold(pool, slot),
             Later::Refused(refusal) => Verdict::Drop(refused(refusal)),
@@ -230,7 +238,8 @@ impl Core {
     ) -> Result<Decided, DropReason> {
         let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
         let digest = snapshot.hasher.digest(bytes);
-        match self.fragments.table.first(&name.key, name.hash, digest, decided, millis(now)) {
+        let extent = extent(parsed);
+        match self.fragments.table.first(&name.key, name.hash, digest, extent, decided, millis(now)) {
             First::Recorded => Ok(decided),
             First::Duplicate(before) => Ok(before),
             First::Conflict => Err(DropReason::FragmentConflict),
@@ -240,9 +249,9 @@ impl Core {
     /// Puts a piece on the road that was decided for the first. A backend that went down in between has lost the first
     /// piece, so the others are of no use to another one.
     fn follow(&mut self, snapshot: &Snapshot, place: usize, decided: Decided) -> Verdict {
-        let Decided::To { slot, service, hash } = decided else {
-            let Decided::Not(reason) = decided else { return Verdict::Drop(DropReason::NoBackend) };
-            return Verdict::Drop(reason);
+        let (slot, service, hash) = match decided {
+            Decided::To { slot, service, hash } => (slot, service, hash),
+            Decided::Not(reason) => return Verdict::Drop(reason),
         };
         if !matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) {
             return Verdict::Drop(DropReason::NoBackend);
@@ -262,6 +271,7 @@ impl Core {
             outlet.release(HoldSlot(release.slot.0), &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
                 self.tap_before(std::slice::from_ref(&*packet));
+                self.look_at_held(snapshot, packet, HoldSlot(release.slot.0));
                 let verdict = match release.fate {
                     Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, decided),
                     Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
@@ -270,6 +280,7 @@ impl Core {
                     self.counters.dropped(reason);
                 }
                 self.tap_after(snapshot, now, std::slice::from_ref(&*packet), &[verdict]);
+                self.tell_of_marked(snapshot, now, &[verdict]);
                 verdict
             });
         }
@@ -285,7 +296,7 @@ impl Core {
         let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
         // Between batches no place is in use.
         if let Some(work) = self.work.first_mut() {
-            *work = Work { parsed, ..NO_WORK };
+            *work = Work { parsed, step: Some(Step::FragmentTable), ..NO_WORK };
         }
         match self.follow(snapshot, 0, decided) {
             Verdict::Tx => self.write(snapshot, now, packet, 0),
@@ -311,6 +322,16 @@ pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
         HashPolicy::Source => HashPolicy::Source,
         HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
     }
+}
+
+/// The bytes of its datagram that a piece carries. Behind extension headers some count for none, so that such a datagram is
+/// not found to be whole.
+fn extent(parsed: &Parsed) -> Extent {
+    let (offset, more) = match parsed.fragment {
+        Fragment::Later { offset, more, .. } => (offset, more),
+        Fragment::First { .. } | Fragment::None => (0, true),
+    };
+    Extent { offset, bytes: parsed.end.saturating_sub(parsed.l4), more }
 }
 
 /// What no honest host sends.

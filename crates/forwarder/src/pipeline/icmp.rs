@@ -63,8 +63,12 @@ impl Core {
         parsed: &Parsed,
         flow: &Flow,
     ) -> Verdict {
-        if !snapshot.vips.contains(&flow.destination) {
+        let service = snapshot.vips.first(&flow.destination);
+        let Some(service) = service.and_then(|index| snapshot.services.get(index as usize)) else {
             return Verdict::Drop(DropReason::NoVip);
+        };
+        if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
+            return Verdict::Drop(reason);
         }
         if !echo_reply(packet.frame_mut(), parsed) {
             return Verdict::Drop(DropReason::Icmp);
@@ -92,8 +96,8 @@ impl Core {
         parsed: &Parsed,
         (flow, error): (&Flow, &IcmpError),
     ) -> Result<(), DropReason> {
-        // Asked once, where it comes in.
-        if packet.origin() == Origin::Wire {
+        // Asked once: not again by the threads that hand it on for their tables' sake.
+        if !matches!(packet.origin(), Origin::Thread(_, Errand::IcmpError { .. })) {
             let (key, rates) = (!snapshot.hasher.source(&flow.source), self.config.icmp);
             let admitted = self.limits.admit_source(key, rates.errors_of_source, now);
             if !(admitted && self.errors.admit(rates.errors, now)) {
@@ -175,6 +179,7 @@ impl Core {
             let lowest = lowest_mtu(error.quoted.family);
             let mtu = if mtu == 0 { older_router(&error.quoted) } else { mtu };
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(lowest);
+            // Lost when there is no room: routers repeat themselves.
             notices.tell(Notice::PathMtu { destination: canonical(&error.quoted.addresses.dst), mtu });
         }
         DropReason::TakenIn
@@ -205,6 +210,10 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Road),
         destination_port: vip_port,
         protocol: quoted.protocol,
     };
+    // The lists are about the client. A router on its way is in none of them.
+    if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(&flow)) {
+        return Err(reason);
+    }
     let (policy, road) = if is_icmp {
         (without_ports(service.policy), Road::Select)
     } else {

@@ -13,16 +13,6 @@ use crate::snapshot::Snapshot;
 use crate::tunnels::{Sender, sender};
 use crate::{DropReason, Errand, HashPolicy, Now, Origin, Packet, Verdict};
 
-/// How far a packet may go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// To any backend, or on to another machine.
-    #[default]
-    Anywhere,
-    /// It came from another machine of ours: to a backend, or nowhere.
-    Here,
-}
-
 /// Whether a packet may be carrying another: cheap, and true of much that is not.
 #[inline]
 pub(super) fn may_carry(parsed: &Parsed) -> bool {
@@ -78,15 +68,15 @@ impl Core {
         parsed: Parsed,
         from: Sender,
     ) -> Option<Verdict> {
-        let reach = if from == Sender::Encapsulator { Reach::Anywhere } else { Reach::Here };
+        let opened = Some(from);
         // Few outer tuples land on one queue: what RSS can't spread is spread by the inner tuple.
         if from == Sender::Encapsulator && parsed.fragment == Fragment::None {
             let hash = snapshot.hasher.hash(HashPolicy::FiveTuple, &flow_of(packet.frame(), &parsed));
             let thread = self.thread_of(hash);
             if thread != self.config.thread && packet.origin() == Origin::Wire {
-                return Some(Verdict::ToThread(thread, Errand::Steered));
+                return Some(Verdict::ToThread(thread, Errand::Steered { opened }));
             }
         }
-        self.classify_parsed(snapshot, now, packet, place, parsed, reach)
+        self.classify_parsed(snapshot, now, packet, place, parsed, opened)
     }
 }

@@ -10,7 +10,7 @@ use packet::{
     write_icmp_error,
 };
 
-use super::{Core, Road, Work};
+use super::{Core, Road, Work, unreadable};
 use crate::rewrite::{NO_LIMIT, Order, rewrite};
 use crate::snapshot::{Slot, Snapshot, TooBig};
 use crate::{DropReason, HoldSlot, Now, Outlet, Packet, Piece, Verdict};
@@ -42,16 +42,25 @@ impl Core {
         reason: DropReason,
     ) -> Verdict {
         let Some(work) = self.work.get(place).copied() else { return Verdict::Drop(reason) };
-        match reason {
+        // Neither told of a size nor cut: here its way ends (RFC 1812 §5.3.1 comes before §5.2.7.2).
+        let ends = reason == DropReason::TooBig && work.parsed.ttl <= 1 && work.road != Road::Redirect;
+        match if ends { DropReason::Ttl } else { reason } {
             DropReason::Ttl => {
                 let source = snapshot.own_address(work.parsed.family);
                 let kind = IcmpErrorKind::TimeExceeded { code: 0 };
                 let told =
                     source.and_then(|source| self.tell(snapshot, now, packet, &work.parsed, kind, source));
-                told.inspect(|_| self.counters.time_exceeded.add(1)).unwrap_or(Verdict::Drop(reason))
+                told.inspect(|_| self.counters.time_exceeded.add(1)).unwrap_or(Verdict::Drop(DropReason::Ttl))
             }
-            DropReason::TooBig => self.too_big(snapshot, now, packet, &work),
-            _ => Verdict::Drop(reason),
+            DropReason::TooBig => {
+                let bytes = packet.frame().len();
+                let verdict = self.too_big(snapshot, now, packet, &work);
+                if matches!(verdict, Verdict::Hold(_)) {
+                    self.count_forwarded(&work, bytes);
+                }
+                verdict
+            }
+            reason => Verdict::Drop(reason),
         }
     }
 
@@ -132,10 +141,13 @@ impl Core {
             limit: NO_LIMIT,
             lower_ttl: work.road != Road::Redirect,
         };
-        if let Err(reason) = rewrite(packet, &order) {
-            return Verdict::Drop(reason);
-        }
-        let link_len = usize::from(work.parsed.l3);
+        let l3 = match rewrite(packet, &order) {
+            Ok(written) => written.link_len,
+            Err(reason) => return Verdict::Drop(reason),
+        };
+        // The pieces have the link header of the whole as it now is.
+        let work = &Work { parsed: Parsed { l3, ..work.parsed }, ..*work };
+        let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();
         allow_cutting(ip, identification);
         let identification = self.identifications.next_wide();
@@ -161,13 +173,17 @@ impl Core {
             outlet.split(HoldSlot(hold), &mut |packet, out| {
                 let piece = self.cut_one(snapshot, packet, &cut, next, out);
                 next += 1;
-                piece.map_or(Piece::End, Piece::Of)
+                match piece {
+                    Ok(Some(length)) => Piece::Of(length),
+                    Ok(None) => Piece::End,
+                    Err(reason) => Piece::Failed(reason),
+                }
             });
         }
         self.cuts.clear();
     }
 
-    /// Writes piece number `next` of a held packet to the front of `out`. `None`: there is none, or it can't be cut.
+    /// Writes piece number `next` of a held packet to the front of `out`. `None`: there is none.
     fn cut_one(
         &mut self,
         snapshot: &Snapshot,
@@ -175,21 +191,22 @@ impl Core {
         cut: &Cut,
         next: usize,
         out: &mut [u8],
-    ) -> Option<usize> {
+    ) -> Result<Option<usize>, DropReason> {
         let work = &cut.work;
-        let slot = snapshot.slots.get(work.slot.0 as usize)?;
+        let slot = snapshot.slots.get(work.slot.0 as usize).ok_or(DropReason::NoBackend)?;
         let link_len = usize::from(work.parsed.l3);
-        let (link, ip) = packet.frame().split_at_checked(link_len)?;
+        let (link, ip) = packet.frame().split_at_checked(link_len).ok_or(DropReason::Malformed)?;
         let growth = if cut.what == What::Inner { slot.growth() } else { 0 };
-        let piece = pieces(ip, slot, cut.what, growth).ok()?.nth(next)?;
-        out.get_mut(growth..growth + link_len)?.copy_from_slice(link);
-        let len = piece.write(out.get_mut(growth + link_len..)?)?;
-        let end = growth + link_len + len;
+        let mut pieces = pieces(ip, slot, cut.what, growth).map_err(|error| uncuttable(&error))?;
+        let Some(piece) = pieces.nth(next) else { return Ok(None) };
+        let start = growth + link_len;
+        out.get_mut(growth..start).ok_or(DropReason::NoHeadRoom)?.copy_from_slice(link);
+        let len = out.get_mut(start..).and_then(|room| piece.write(room)).ok_or(DropReason::NoHeadRoom)?;
         if cut.what != What::Inner {
-            return Some(end);
+            return Ok(Some(start + len));
         }
-        let mut inner = Packet::new(out, growth, end, packet.origin());
-        let parsed = packet::parse(inner.frame()).ok()?;
+        let mut inner = Packet::new(out, growth, start + len, packet.origin());
+        let parsed = packet::parse(inner.frame()).map_err(unreadable)?;
         let identification = self.identifications.next();
         let order = Order {
             parsed: &parsed,
@@ -200,8 +217,18 @@ impl Core {
             limit: slot.mtu.into(),
             lower_ttl: work.road != Road::Redirect,
         };
-        rewrite(&mut inner, &order).ok()?;
-        Some(inner.end())
+        rewrite(&mut inner, &order)?;
+        Ok(Some(inner.end()))
+    }
+}
+
+/// Why a packet that should be cut is dropped.
+fn uncuttable(error: &FragmentError) -> DropReason {
+    match error {
+        FragmentError::DontFragment | FragmentError::MtuTooSmall { .. } | FragmentError::Extensions => {
+            DropReason::TooBig
+        }
+        _ => DropReason::Malformed,
     }
 }
 

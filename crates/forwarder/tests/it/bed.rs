@@ -38,7 +38,7 @@ pub(crate) fn slot(name: &str, address: &str, kind: Encapsulation) -> Slot {
         backend: name.into(),
         address: ip(address),
         forwarding,
-        next_hop: Some(NextHop { destination: Mac(HOP), source: Mac(OURS) }),
+        next_hop: Some(NextHop::plain(Mac(HOP), Mac(OURS))),
         mtu: 1500,
         too_big: TooBig::Drop,
     }
@@ -145,8 +145,12 @@ impl Outlet for Held {
         let Some((mut buffer, start, end)) = self.frames.remove(&slot) else { return };
         let packet = Packet::new(&mut buffer, start, end, Origin::Wire);
         let mut room = vec![0xdd; ROOM];
-        while let Piece::Of(length) = carve(&packet, &mut room) {
-            self.out.push((Verdict::Tx, room[..length].to_vec()));
+        loop {
+            match carve(&packet, &mut room) {
+                Piece::Of(length) => self.out.push((Verdict::Tx, room[..length].to_vec())),
+                Piece::Failed(reason) => return self.out.push((Verdict::Drop(reason), room)),
+                Piece::End => return,
+            }
         }
     }
 }
@@ -195,9 +199,14 @@ impl Bed {
 
     /// One packet with `head` bytes of room in front; gives the verdict and the frame as it then is.
     pub(crate) fn send(&mut self, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        self.send_as(Origin::Wire, head, frame)
+    }
+
+    /// The same for one that may come from another thread.
+    pub(crate) fn send_as(&mut self, origin: Origin, head: usize, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut buffer = vec![0xee; ROOM];
         buffer[head..head + frame.len()].copy_from_slice(frame);
-        let mut packets = [Packet::new(&mut buffer, head, head + frame.len(), Origin::Wire)];
+        let mut packets = [Packet::new(&mut buffer, head, head + frame.len(), origin)];
         let mut verdicts = [Verdict::Tx];
         self.pipeline.process(self.now, &mut packets, &mut verdicts);
         let (start, end) = (packets[0].start(), packets[0].end());

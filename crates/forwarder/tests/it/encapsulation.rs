@@ -114,7 +114,7 @@ fn ethernet_padding_does_not_travel() {
 #[test]
 fn reflect_answers_known_gateways_only() {
     let mut reflecting = parts(gre_slots(1), &[1]);
-    reflecting.next_hop = NextHopMode::Reflect { gateways: [Mac(ROUTER)].into() };
+    reflecting.next_hop = NextHopMode::Reflect { gateways: [Mac(ROUTER)].into(), tagging: Box::default() };
     let mut bed = Bed::new(reflecting);
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "S");
     let (verdict, out) = bed.send(24, &frame);

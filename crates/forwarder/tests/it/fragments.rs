@@ -74,6 +74,47 @@ fn duplicates_pass_and_another_first_is_a_conflict() {
 }
 
 #[test]
+fn an_identification_that_comes_again_names_the_next_datagram_once_the_last_is_whole() {
+    for vip in [VIP4, VIP6] {
+        let mut bed = Bed::new(parts(gre_slots(5), &[1; 5]));
+        let mut backends = std::collections::HashSet::new();
+        for source_port in 0..40u32 {
+            let payload = udp_payload(2_000 + source_port as u16, 443, 3_000);
+            let datagram = Datagram { payload, ..datagram(vip, 443, 5, 0) };
+            let whole = udp(datagram.source, 2_000 + source_port as u16, vip, 443, b"");
+            let expected = bed.backend_of(&whole).unwrap();
+            // In the order of their bytes, and with the last in front of the others.
+            let mut pieces = datagram.cut(1024);
+            if source_port % 2 == 1 {
+                pieces.swap(1, 2);
+            }
+            for piece in &pieces {
+                assert_eq!(delivered(&bed.all(piece)[0]).0, expected, "{vip} {source_port}");
+            }
+            backends.insert(expected);
+        }
+        assert_eq!(backends.len(), 5, "or the last one's backend would do");
+        assert_eq!(drops(&bed, DropReason::FragmentConflict), 0);
+        bed.poll();
+        assert_eq!(bed.counters.fragment_table.succeeded.read(), 39);
+    }
+}
+
+#[test]
+fn a_datagram_of_which_eight_bytes_are_missing_is_not_whole() {
+    for vip in [VIP4, VIP6] {
+        let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));
+        let datagram = datagram(vip, 443, 5, 2000);
+        let _ = (bed.all(&datagram.piece(0, 1024)), bed.all(&datagram.piece(1032, 2008)));
+        let mut other = datagram.piece(0, 1024);
+        *other.last_mut().unwrap() ^= 1;
+        assert_eq!(bed.all(&other)[0].0, Verdict::Drop(DropReason::FragmentConflict));
+        let _ = bed.all(&datagram.piece(1024, 1032));
+        assert_eq!(bed.all(&other)[0].0, Verdict::Tx);
+    }
+}
+
+#[test]
 fn a_first_that_never_comes_costs_its_pieces_their_time_and_no_more() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
     for id in 0..3 {
@@ -180,7 +221,7 @@ fn pieces_cross_to_the_thread_that_gathers_them() {
         for (came_on, piece) in (0..4).zip([&pieces[0], &pieces[1], &pieces[0], &pieces[1]]) {
             match one(&mut threads[came_on], piece, Origin::Wire) {
                 Verdict::ToThread(to, errand) => {
-                    assert_eq!(errand, Errand::Fragment { redirected: false });
+                    assert_eq!(errand, Errand::Fragment { opened: None });
                     let origin = Origin::Thread(ThreadId(came_on as u16), errand);
                     assert_ne!(
                         one(&mut threads[usize::from(to.0)], piece, origin),

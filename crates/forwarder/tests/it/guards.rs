@@ -71,6 +71,46 @@ fn an_allow_list_serves_its_sources_alone_and_a_deny_list_goes_before_it() {
     assert_eq!(bed.send(24, &other).0, Verdict::Tx, "another service has no guard");
 }
 
+/// ICMPv4 from `source` to the first VIP: an echo request, or an error that quotes an answer to `client`.
+fn icmp(source: [u8; 4], client: Option<[u8; 4]>) -> Vec<u8> {
+    let (mut frame, mut quote) = (Vec::new(), Vec::new());
+    let step = etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4(source, [203, 0, 113, 10], 64);
+    let Some(client) = client else {
+        step.icmpv4_echo_request(1, 2).write(&mut frame, b"ping").unwrap();
+        return frame;
+    };
+    let answer = etherparse::PacketBuilder::ipv4([203, 0, 113, 10], client, 60);
+    answer.tcp(80, 9, 7, 8).write(&mut quote, &[0; 20]).unwrap();
+    step.icmpv4_raw(3, 1, [0; 4]).write(&mut frame, &quote).unwrap();
+    frame
+}
+
+#[test]
+fn lists_are_asked_for_who_pings_and_for_the_client_that_an_error_is_about() {
+    let guard = Guard {
+        allow: list(&[("198.51.100.0", 24)]),
+        deny: list(&[("198.51.100.128", 25)]),
+        ..Guard::default()
+    };
+    let mut bed = Bed::new(guarded(guard));
+    let (served, denied, router) = ([198, 51, 100, 7], [198, 51, 100, 130], [192, 0, 2, 254]);
+    assert_eq!(bed.send(24, &icmp(served, None)).0, Verdict::Reply);
+    assert_eq!(bed.send(24, &icmp(denied, None)).0, Verdict::Drop(DropReason::Denied));
+    assert_eq!(bed.send(24, &icmp(router, None)).0, Verdict::Drop(DropReason::NotAllowed));
+    assert_eq!(bed.send(24, &icmp(router, Some(served))).0, Verdict::Tx, "a router is no client");
+    assert_eq!(bed.send(24, &icmp(served, Some(denied))).0, Verdict::Drop(DropReason::Denied));
+    assert_eq!(drops(&bed), [("not_allowed", 1), ("denied", 2)]);
+    // `where` foretells as much of a ping.
+    let foretold = |source: [u8; 4]| {
+        let flow = Flow::new((source.into(), 0), (ip(VIP4), 0), 1).unwrap();
+        bed.live.current().explain(&flow, None).outcome
+    };
+    assert_eq!(
+        [served, denied, router].map(foretold),
+        [Outcome::Reply, Outcome::Drop(DropReason::Denied), Outcome::Drop(DropReason::NotAllowed)]
+    );
+}
+
 #[test]
 fn a_new_deny_list_cuts_flows_that_are_known_and_its_end_lets_them_go_on() {
     let mut bed = Bed::new(parts(gre_slots(3), &[1, 1, 1]));

@@ -221,7 +221,7 @@ fn read_error(out: &[u8]) -> (u8, u8, u32, IpAddr, IpAddr, Vec<u8>) {
     (message[0], message[1], mtu, source, destination, message[8..].to_vec())
 }
 
-fn without_df(mut frame: Vec<u8>) -> Vec<u8> {
+pub(crate) fn without_df(mut frame: Vec<u8>) -> Vec<u8> {
     frame[14 + 6] = 0;
     refresh(frame)
 }
@@ -278,6 +278,27 @@ fn a_packet_without_a_hop_left_is_answered_from_the_machine() {
     assert_eq!(bed.counters.time_exceeded.read(), 2);
 }
 
+#[test]
+fn what_is_too_big_and_has_no_hop_left_is_told_of_the_hop_and_never_cut() {
+    for too_big in [TooBig::FragmentInner, TooBig::FragmentOuter, TooBig::Drop] {
+        let mut slots = gre_slots(1);
+        slots[0].too_big = too_big;
+        let mut bed = Bed::with(parts(slots, &[1]), generous());
+        let mut four = udp("198.51.100.7", 9, VIP4, 443, &[5; 1460]);
+        four[14 + 8] = 1;
+        for frame in [refresh(four.clone()), without_df(four)] {
+            let (verdict, out) = bed.send(24, &frame);
+            assert_eq!((verdict, read_error(&out).0), (Verdict::Reply, 11));
+        }
+        let mut six = udp("2001:db8:9::7", 9, VIP6, 443, &[5; 1440]);
+        six[14 + 7] = 1;
+        let (verdict, out) = bed.send(24, &six);
+        assert_eq!((verdict, read_error(&out).0), (Verdict::Reply, 3));
+        assert_eq!((bed.counters.time_exceeded.read(), bed.counters.too_big_told.read()), (3, 0));
+        assert_eq!((bed.holding(), bed.counters.cut.read()), (0, 0));
+    }
+}
+
 /// Puts IPv4 packets together, whatever their order: by the book and slowly.
 fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
     let mut bytes: Vec<Option<u8>> = Vec::new();
@@ -326,7 +347,26 @@ fn with_df_clear_the_packet_is_cut_inside_or_outside() {
         };
         assert_eq!(inner, frame[34..]);
         assert_eq!(bed.counters.cut.read(), 1);
+        // One packet of the client's, whatever it was cut to.
+        let forwarded = bed.counters.backend(0).unwrap();
+        assert_eq!((forwarded.packets.read(), forwarded.bytes.read()), (1, frame.len() as u64));
     }
+}
+
+#[test]
+fn what_cannot_be_cut_is_dropped_for_what_hindered_it() {
+    let mut slots = gre_slots(1);
+    slots[0].too_big = TooBig::FragmentInner;
+    let mut bed = Bed::new(parts(slots, &[1]));
+    let frame = without_df(udp("198.51.100.7", 9, VIP4, 443, &[5; 1460]));
+    let mut lying = frame.clone();
+    lying[14 + 10] ^= 1;
+    assert_eq!(bed.all(&lying)[0].0, Verdict::Drop(DropReason::Malformed), "its checksum");
+    let mut slots = gre_slots(1);
+    (slots[0].too_big, slots[0].next_hop) = (TooBig::FragmentInner, None);
+    bed.live.publish(Snapshot::new(parts(slots, &[1])).unwrap());
+    assert_eq!(bed.all(&frame)[0].0, Verdict::Drop(DropReason::NoNextHop));
+    assert_eq!(bed.holding(), 0);
 }
 
 #[test]

@@ -16,4 +16,6 @@ mod pieces;
 mod publish;
 mod random;
 mod requests;
+mod tracing;
 mod tunnels;
+mod vlan;

@@ -32,7 +32,7 @@ fn originate(snapshot: &Snapshot, slot: u32, head: usize, frame: &[u8]) -> Resul
     let mut buffer = vec![0xee; ROOM];
     buffer[head..head + frame.len()].copy_from_slice(frame);
     let mut packet = Packet::new(&mut buffer, head, head + frame.len(), Origin::Wire);
-    snapshot.originate(SlotId(slot), &mut packet, 0).map(|()| packet.frame().to_vec())
+    snapshot.originate(SlotId(slot), &mut packet, 0).map(|_| packet.frame().to_vec())
 }
 
 proptest! {
@@ -76,7 +76,7 @@ fn a_slot_that_is_down_is_served_and_one_without_a_way_is_not() {
 #[test]
 fn what_is_made_here_goes_to_the_slots_own_next_hop_when_others_are_reflected() {
     let mut parts = parts(slots(), &[1; 6]);
-    parts.next_hop = NextHopMode::Reflect { gateways: Box::new([]) };
+    parts.next_hop = NextHopMode::Reflect { gateways: Box::new([]), tagging: Box::default() };
     let snapshot = Snapshot::new(parts).unwrap();
     let made = originate(&snapshot, 0, 60, &frame(true, 9, true, 80)).unwrap();
     assert_eq!((&made[..6], &made[6..12]), (&HOP[..], &OURS[..]));

@@ -9,14 +9,14 @@ use packet::{Encapsulation, Family, Outer, Template};
 use crate::bed::*;
 use crate::pieces::{Datagram, udp_payload};
 
-fn from(address: &str, sender: Sender) -> TunnelSource {
+pub(crate) fn from(address: &str, sender: Sender) -> TunnelSource {
     let bits = if ip(address).is_ipv4() { 32 } else { 128 };
     let all = Carriers::GRE.and(Carriers::IPIP).and(Carriers::GUE);
     TunnelSource { prefix: Prefix::new(ip(address), bits).unwrap(), carriers: all, sender }
 }
 
 /// `frame` in a tunnel to `to`, as a kernel's encapsulator sends it: Ethernet, outer headers, the inner packet as it is.
-fn wrapped(frame: &[u8], kind: Encapsulation, outer: (&str, &str), recursion: u8) -> Vec<u8> {
+pub(crate) fn wrapped(frame: &[u8], kind: Encapsulation, outer: (&str, &str), recursion: u8) -> Vec<u8> {
     let inner = &frame[14..];
     let family = if inner[0] >> 4 == 4 { Family::V4 } else { Family::V6 };
     let outer = match (ip(outer.0), ip(outer.1)) {
@@ -89,6 +89,26 @@ fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
 }
 
 #[test]
+fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    let icmp = IcmpRates { errors: 10, ..config().icmp };
+    let mut bed = Bed::with(parts, PipelineConfig { icmp, threads: 1, ..config() });
+    let mut quote = Vec::new();
+    let step = etherparse::PacketBuilder::ipv4([203, 0, 113, 10], [198, 51, 100, 7], 60);
+    step.tcp(80, 9, 7, 8).write(&mut quote, &[0; 20]).unwrap();
+    let mut message = Vec::new();
+    let step =
+        etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([192, 0, 2, 254], [203, 0, 113, 10], 64);
+    step.icmpv4_raw(3, 1, [0; 4]).write(&mut message, &quote).unwrap();
+    let steered = Origin::Thread(ThreadId(1), Errand::Steered { opened: Some(Sender::Encapsulator) });
+    let verdicts: Vec<Verdict> = (0..15).map(|_| bed.send_as(steered, 24, &message).0).collect();
+    let (passed, limited) = verdicts.split_at(10);
+    assert!(passed.iter().all(|verdict| *verdict == Verdict::Tx), "{passed:?}");
+    assert!(limited.iter().all(|verdict| *verdict == Verdict::Drop(DropReason::IcmpRate)), "{limited:?}");
+}
+
+#[test]
 fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
     parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
@@ -110,7 +130,11 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
         let thread = match verdicts[0] {
             Verdict::Tx => 2,
             Verdict::ToThread(thread, errand) => {
-                assert_eq!((errand, packets[0].frame()), (Errand::Steered, &frame[..]), "opened");
+                assert_eq!(
+                    (errand, packets[0].frame()),
+                    (Errand::Steered { opened: Some(Sender::Encapsulator) }, &frame[..]),
+                    "opened"
+                );
                 let (start, end) = (packets[0].start(), packets[0].end());
                 let mut there = [Packet::new(&mut buffer, start, end, Origin::Thread(ThreadId(2), errand))];
                 threads[usize::from(thread.0)].process(Now::from_nanos(9), &mut there, &mut verdicts);
@@ -125,7 +149,7 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
 }
 
 /// Two machines whose peers are each other: of slot 4, the other one.
-fn cluster() -> [Bed; 2] {
+pub(crate) fn machines() -> [Parts; 2] {
     ["192.0.2.1", "192.0.2.3"].map(|own| {
         let other = if own == "192.0.2.1" { "192.0.2.3" } else { "192.0.2.1" };
         let mut slots = gre_slots(4);
@@ -151,8 +175,12 @@ fn cluster() -> [Bed; 2] {
             slots: slots.into(),
             weights: [1, 1].into(),
         }));
-        Bed::new(parts)
+        parts
     })
+}
+
+fn cluster() -> [Bed; 2] {
+    machines().map(Bed::new)
 }
 
 fn datagram(host: u8, vip: &'static str) -> Datagram {

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use proptest::prelude::*;
 
-use super::{hash, key};
-use crate::{Config, Fate, First, FragmentTable, Later, Millis, Refusal};
+use super::{FIRST, hash, key};
+use crate::{Config, Extent, Fate, First, FragmentTable, Later, Millis, Refusal};
 
 /// One datagram that the oracle knows; `first` has digest, decision, and how many were recorded before it.
 #[derive(Debug)]
@@ -15,6 +15,17 @@ struct Datagram {
     seen_at: u64,
     first: Option<(u64, u32, u64)>,
     slots: Vec<u32>,
+    pieces: Vec<Extent>,
+}
+
+impl Datagram {
+    fn is_whole(&self) -> bool {
+        let ends = self.pieces.iter().filter(|piece| !piece.more);
+        let Some(end) = ends.map(|piece| u64::from(piece.offset) + u64::from(piece.bytes)).next_back() else {
+            return false;
+        };
+        self.pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>() >= end
+    }
 }
 
 struct Oracle {
@@ -62,12 +73,16 @@ impl Oracle {
         self.queue.extend(gone.slots.into_iter().map(|slot| (slot, None)));
     }
 
-    fn first(&mut self, number: u8, digest: u64, decision: u32, now: u64) -> First<u32> {
+    fn first(&mut self, number: u8, digest: u64, extent: Extent, decision: u32, now: u64) -> First<u32> {
         let at = self.look_at(number, now);
         if let Some((known, decided, _)) = at.and_then(|at| self.datagrams[at].first) {
             let same = known == digest;
-            self.count(if same { "duplicates" } else { "conflicts" });
-            return if same { First::Duplicate(decided) } else { First::Conflict };
+            if same || !self.datagrams[at.unwrap()].is_whole() {
+                self.count(if same { "duplicates" } else { "conflicts" });
+                return if same { First::Duplicate(decided) } else { First::Conflict };
+            }
+            self.datagrams.remove(at.unwrap());
+            self.count("succeeded");
         }
         let known: Vec<(u64, usize)> = self
             .datagrams
@@ -81,6 +96,7 @@ impl Oracle {
         let order = self.sums.get("recorded").copied().unwrap_or(0);
         let index = self.datagram(number);
         self.datagrams[index].first = Some((digest, decision, order));
+        self.datagrams[index].pieces.push(extent);
         for slot in core::mem::take(&mut self.datagrams[index].slots) {
             self.queue.push_back((slot, Some(decision)));
         }
@@ -90,17 +106,19 @@ impl Oracle {
 
     fn datagram(&mut self, number: u8) -> usize {
         self.datagrams.iter().position(|datagram| datagram.number == number).unwrap_or_else(|| {
-            let fresh = Datagram { number, seen_at: self.now, first: None, slots: Vec::new() };
+            let fresh =
+                Datagram { number, seen_at: self.now, first: None, slots: Vec::new(), pieces: Vec::new() };
             self.datagrams.push(fresh);
             self.datagrams.len() - 1
         })
     }
 
     /// `Err`: a slot must be given, the oracle does not say which.
-    fn later(&mut self, number: u8, source: u8, now: u64) -> Result<Later<u32>, ()> {
+    fn later(&mut self, number: u8, source: u8, extent: Extent, now: u64) -> Result<Later<u32>, ()> {
         let at = self.look_at(number, now);
         if let Some((_, decision, _)) = at.and_then(|at| self.datagrams[at].first) {
             self.count("known");
+            self.datagrams[at.unwrap()].pieces.push(extent);
             return Ok(Later::Known(decision));
         }
         let here = at.map_or(0, |at| self.datagrams[at].slots.len());
@@ -115,9 +133,10 @@ impl Oracle {
         Ok(Later::Refused(refusal))
     }
 
-    fn hold(&mut self, number: u8, source: u8, slot: u32) {
+    fn hold(&mut self, number: u8, source: u8, extent: Extent, slot: u32) {
         let index = self.datagram(number);
         self.datagrams[index].slots.push(slot);
+        self.datagrams[index].pieces.push(extent);
         self.owners.insert(slot, source);
         self.count("held");
     }
@@ -160,7 +179,7 @@ impl Oracle {
 #[derive(Clone, Debug)]
 enum Op {
     First(u8, u64),
-    Later(u8),
+    Later(u8, Extent),
     Expire(usize),
     Release(usize),
     Forward(u64),
@@ -170,13 +189,22 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         5 => (0..DATAGRAMS, 0..2u64).prop_map(|(number, digest)| Op::First(number, digest)),
-        10 => (0..DATAGRAMS).prop_map(Op::Later),
+        10 => (0..DATAGRAMS, extent()).prop_map(|(number, extent)| Op::Later(number, extent)),
         1 => (0..4usize).prop_map(Op::Expire),
         4 => (1..4usize).prop_map(Op::Release),
         4 => (0..40u64).prop_map(Op::Forward),
         1 => (95..105u64).prop_map(Op::Forward),
         1 => (1..300u64).prop_map(Op::Back),
     ]
+}
+
+/// Small, so that many sequences make a datagram whole.
+fn extent() -> impl Strategy<Value = Extent> {
+    (1..4u16, 0..3u16, any::<bool>()).prop_map(|(place, eights, more)| Extent {
+        offset: place * 8,
+        bytes: eights * 8,
+        more,
+    })
 }
 
 fn configs() -> impl Strategy<Value = Config> {
@@ -208,10 +236,10 @@ impl Pair {
             Op::First(number, digest) => {
                 let (key, hash) = self.name(number);
                 self.decision += 1;
-                let found = self.table.first(&key, hash, digest, self.decision, now);
-                prop_assert_eq!(found, self.oracle.first(number, digest, self.decision, now.0));
+                let found = self.table.first(&key, hash, digest, FIRST, self.decision, now);
+                prop_assert_eq!(found, self.oracle.first(number, digest, FIRST, self.decision, now.0));
             }
-            Op::Later(number) => self.later(number, now)?,
+            Op::Later(number, extent) => self.later(number, extent, now)?,
             Op::Expire(budget) => {
                 prop_assert_eq!(self.table.expire(now, budget), self.oracle.expire(now.0, budget));
             }
@@ -228,15 +256,15 @@ impl Pair {
         (key(number % 3, u32::from(number)), hash)
     }
 
-    fn later(&mut self, number: u8, now: Millis) -> Result<(), TestCaseError> {
+    fn later(&mut self, number: u8, extent: Extent, now: Millis) -> Result<(), TestCaseError> {
         let (key, named) = self.name(number);
         let source = number % 3;
-        let found = self.table.later(&key, named, hash(1_000 + u64::from(source)), now);
-        match (found, self.oracle.later(number, source, now.0)) {
+        let found = self.table.later(&key, named, hash(1_000 + u64::from(source)), extent, now);
+        match (found, self.oracle.later(number, source, extent, now.0)) {
             (Later::Hold(slot), Err(())) => {
                 prop_assert!((slot.0 as usize) < self.oracle.config.buffered);
                 prop_assert!(!self.oracle.owners.contains_key(&slot.0), "{slot:?} is taken");
-                self.oracle.hold(number, source, slot.0);
+                self.oracle.hold(number, source, extent, slot.0);
             }
             (found, expected) => prop_assert_eq!(Ok(found), expected),
         }
@@ -278,6 +306,7 @@ impl Pair {
             (c.expired_waiting, "expired waiting"),
             (c.expired_frames, "expired frames"),
             (c.evicted, "evicted"),
+            (c.succeeded, "succeeded"),
         ];
         for (found, name) in counted {
             prop_assert_eq!(found, oracle.sum(name), "{}", name);
@@ -296,12 +325,13 @@ impl Pair {
         let mut slots = BTreeSet::new();
         for number in 0..self.oracle.config.buffered as u64 {
             let id = u32::try_from(1_000 + number).unwrap();
-            let found = self.table.later(&key(7, id), hash(number), hash(2_000 + number), Millis(self.clock));
+            let found =
+                self.table.later(&key(7, id), hash(number), hash(2_000 + number), FIRST, Millis(self.clock));
             prop_assert!(matches!(found, Later::Hold(slot) if slots.insert(slot.0)), "{:?}", found);
         }
         for number in 0..self.oracle.config.datagrams {
             let id = u32::try_from(2_000 + number).unwrap();
-            let found = self.table.first(&key(8, id), hash(u64::from(id)), 1, 1, Millis(self.clock));
+            let found = self.table.first(&key(8, id), hash(u64::from(id)), 1, FIRST, 1, Millis(self.clock));
             prop_assert_eq!(found, First::Recorded);
         }
         prop_assert_eq!(self.table.counters().evicted, self.oracle.sum("evicted"));

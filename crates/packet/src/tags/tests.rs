@@ -23,6 +23,31 @@ fn tags_are_pushed_popped_and_replaced_at_the_front() {
 }
 
 #[test]
+fn priorities_are_taken_over_place_by_place_and_from_the_outermost_where_there_was_none() {
+    // Priority 3 and drop eligible; priority 6.
+    let (a, b) = (Tag([0x88, 0xa8, 0x70, 1]), Tag([0x81, 0, 0xc0, 2]));
+    let (one, two) = (Tags::NONE.push(a).unwrap(), Tags::NONE.push(b).unwrap().push(a).unwrap());
+    let new = Tags::NONE.push(Tag::customer(20, 0).unwrap()).unwrap();
+    let new_two = new.push(Tag::service(30, 0).unwrap()).unwrap();
+    let bytes = |tags: Tags| (tags.outer().map(Tag::bytes), tags.inner().map(Tag::bytes));
+    let (outer, inner) = ([0x88, 0xa8, 0x70, 30], |high| [0x81, 0, high, 20]);
+    assert_eq!(bytes(new_two.with_priorities_of(&two)), (Some(outer), Some(inner(0xc0))));
+    assert_eq!(bytes(new_two.with_priorities_of(&one)), (Some(outer), Some(inner(0x70))));
+    assert_eq!(new_two.with_priorities_of(&Tags::NONE), new_two);
+    assert_eq!(bytes(new.with_priorities_of(&two)), (Some(inner(0x70)), None));
+    assert_eq!(Tags::NONE.with_priorities_of(&two), Tags::NONE);
+}
+
+#[test]
+fn a_lone_tag_with_identifier_0_is_in_no_vlan() {
+    let tag = |id| Tag::customer(id, 5).unwrap();
+    let one = |id| Tags::NONE.push(tag(id)).unwrap();
+    assert_eq!(Tags::NONE.ids(), [None, None]);
+    assert_eq!((one(0).ids(), one(7).ids()), ([None, None], [Some(7), None]));
+    assert_eq!(one(7).push(tag(0)).unwrap().ids(), [Some(0), Some(7)]);
+}
+
+#[test]
 fn the_tags_of_a_frame_are_read_as_they_stand() {
     let frame = [&[7; 12][..], &[0x88, 0xa8, 0x20, 5, 0x81, 0, 0x10, 6, 8, 0]].concat();
     let tags = Tags::read(&frame, 22).unwrap();

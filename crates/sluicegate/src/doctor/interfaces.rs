@@ -175,6 +175,8 @@ impl VipFact {
                 Unresolved::NeighbourPending { interface, .. }
                 | Unresolved::NeighbourFailed { interface, .. }
                 | Unresolved::LinkDown { interface }
+                | Unresolved::TooManyTags { interface }
+                | Unresolved::OtherInterface { interface }
                 | Unresolved::NoMac { interface },
             ) => Ok(interface),
             other => other,

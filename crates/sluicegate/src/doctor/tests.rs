@@ -22,6 +22,8 @@ fn ip(text: &str) -> IpAddr {
 fn resolved() -> Resolved {
     Resolved {
         interface: INDEX,
+        leaves_by: INDEX,
+        tags: packet::Tags::NONE,
         destination: [2, 0, 0, 0, 0, 9],
         source: [2, 0, 0, 0, 0, 1],
         mtu_bytes: 1_600,
@@ -296,7 +298,7 @@ fn faults_of_the_ways_to_backends() {
         (|f| f.ways[0].next_hop = Err(Unresolved::NoRoute), &[("no-next-hop", ERROR, "no way to backend b1 (198.18.1.1): no route", "")]),
         (|f| f.ways.iter_mut().for_each(|way| way.next_hop = Err(NEIGHBOUR)), &[("no-next-hop", ERROR, "backend b1 (198.18.1.1) and 1 more: neighbour 192.0.2.254", "")]),
         (|f| f.ways[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
-        (|f| f.ways[0].next_hop = Ok(Resolved { interface: 8, ..resolved() }), &[("other-interface", ERROR, "backend b1 (198.18.1.1) is routed out of eth0", "")]),
+        (|f| f.ways[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "backend b1 (198.18.1.1) is routed out of eth0", "")]),
         (|f| { f.ways[0].kind = "l2"; f.ways[0].growth = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
         (|f| { f.ways[0].kind = "l2"; f.ways[0].growth = 0; f.ways[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
         // 1,500 and 24.

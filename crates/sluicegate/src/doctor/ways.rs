@@ -93,7 +93,8 @@ fn unresolved(facts: &Facts) -> Vec<Finding> {
 /// Frames leave by the interface whose socket took the packet in.
 fn elsewhere(facts: &Facts) -> Vec<Finding> {
     let Some(nic) = facts.nic() else { return Vec::new() };
-    let is_elsewhere = |way: &&Way| way.next_hop.is_ok_and(|hop| hop.interface != nic.index);
+    // By a VLAN device on it, frames leave by the interface.
+    let is_elsewhere = |way: &&Way| way.next_hop.is_ok_and(|hop| hop.leaves_by != nic.index);
     let by_link = group(facts.ways.iter().filter(is_elsewhere), |way| {
         way.link.as_ref().map_or_else(|| "another interface".to_owned(), |(link, _)| link.clone())
     });

@@ -11,10 +11,11 @@ use control_plane::admin::CaptureStream;
 use control_plane::admin::command::Answer;
 use control_plane::admin::view::{FlowPage, FlowRow, Purged, Refusal, WhereBackend, WhereRow, WhereView};
 use control_plane::compile::Index;
+use control_plane::explained::Explained;
 use datapath::DataPlane;
 use forwarder::{
-    Cursor, Decision, Flow, FlowEntry, FlowFilter, FlowState, HashPolicy, Reply, Request, ServiceId, SlotId,
-    Snapshot, Tap, ThreadId, WhereAnswer,
+    Cursor, Decision, Flow, FlowEntry, FlowFilter, FlowState, Reply, Request, ServiceId, SlotId, Snapshot,
+    Tap, ThreadId, WhereAnswer,
 };
 
 /// One question to all threads, one after the other.
@@ -266,36 +267,16 @@ fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, index: &Index) 
 }
 
 fn where_row(said: &WhereAnswer, snapshot: &Snapshot, index: &Index) -> WhereRow {
-    let (verdict, service, hash, selection) = match said.decision {
-        Decision::NoVip => ("no_vip", None, None, None),
-        Decision::Refused { service, reason } => (reason.name(), Some(service), None, None),
-        Decision::Icmp { echo: true } => ("reply", None, None, None),
-        Decision::Icmp { echo: false } => ("icmp", None, None, None),
-        Decision::NoBackend { service, hash } => ("no_backend", Some(service), Some(hash), None),
-        Decision::Chosen { service, hash, selection } => {
-            ("forward", Some(service), Some(hash), Some(selection))
-        }
-    };
-    let service = service.and_then(|at| snapshot.services().get(at));
-    let chosen = selection.and_then(|selection| snapshot.slots().get(selection.slot.0 as usize));
-    let policy = |policy| match policy {
-        HashPolicy::FiveTuple => "5-tuple",
-        HashPolicy::Addresses => "addresses",
-        HashPolicy::Source => "source",
+    let chosen = match said.decision {
+        Decision::Chosen { selection, .. } => snapshot.slots().get(selection.slot.0 as usize),
+        _ => None,
     };
     WhereRow {
         thread: said.thread.0.into(),
         generation: said.generation.0,
         tracked: said.tracked.map(|entry| flow_row(said.thread.0, &entry, snapshot, index)),
-        verdict: verdict.to_owned(),
-        service: service.map(|service| service.name.to_string()),
-        pool: service.map(|service| service.pool.name.to_string()),
-        hashed: service.map(|service| policy(service.policy).to_owned()),
-        hash: hash.map(|hash| format!("{hash:#018x}")),
-        table_entry: selection.map(|selection| selection.entry.into()),
-        table_size: service.and_then(|service| service.pool.table.as_ref()).map(|table| table.size().into()),
-        rehashed: selection.map(|selection| selection.rehashed > 0),
-        backend: chosen.map(|slot| WhereBackend { name: slot.backend.to_string(), address: slot.address }),
+        chosen: chosen.map(WhereBackend::of),
+        explained: Explained::new(&said.explanation, snapshot),
     }
 }
 

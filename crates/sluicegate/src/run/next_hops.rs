@@ -45,8 +45,9 @@ fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
 
 pub(super) fn wanted(config: &Config, plane: &DataPlane, live: &Live) -> Wanted {
     let reflecting = config.io().next_hop() == config::NextHop::Reflect;
-    let gateway_interfaces = if reflecting { vec![plane.interface().index] } else { Vec::new() };
-    Wanted { destinations: destinations(config, Some(&live.current())), gateway_interfaces }
+    let interfaces = vec![plane.interface().index];
+    let gateway_interfaces = if reflecting { interfaces.clone() } else { Vec::new() };
+    Wanted { destinations: destinations(config, Some(&live.current())), gateway_interfaces, interfaces }
 }
 
 /// A task that keeps next hops fresh: what it wants, and what it finds.

@@ -102,7 +102,8 @@ impl Balancer {
         let (before, old) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
         let next = self.controller.finish(done, self.origin.elapsed());
         let next = next.and_then(|next| {
-            refresh_next_hops(&next, self.controller.config(), &self.next_hops, &self.path_mtus)
+            let (config, machine) = (self.controller.config(), self.controller.machine());
+            refresh_next_hops(&next, config, machine, &self.next_hops, &self.path_mtus)
         });
         match next {
             Ok(snapshot) if new => self.take_configuration(snapshot, before, old),

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::explained::Explained;
+
 /// Tracked flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlowPage {
@@ -63,27 +65,14 @@ pub struct WhereRow {
     pub thread: usize,
     /// The generation that it answered under.
     pub generation: u64,
-    /// The flow in its connection table; it goes before the choice while its backend serves or drains.
+    /// The flow in its connection table, which goes before the choice while its backend serves or drains.
     pub tracked: Option<FlowRow>,
-    /// `forward`, `no_vip`, `not_allowed`, `denied` or `no_backend`; for ICMP `reply` (an echo request is answered in place, all else of ICMP is
-    /// dropped as `icmp`) or `icmp` (dropped, whatever it is).
-    pub verdict: String,
-    /// The service that it matches.
-    pub service: Option<String>,
-    /// The pool that serves it.
-    pub pool: Option<String>,
-    /// `5-tuple`, `addresses` or `source`.
-    pub hashed: Option<String>,
-    /// The flow's hash, in hex.
-    pub hash: Option<String>,
-    /// The Maglev table's entry.
-    pub table_entry: Option<u64>,
-    /// Entries of that table.
-    pub table_size: Option<u64>,
-    /// The first entry's backend does not serve.
-    pub rehashed: Option<bool>,
-    /// Whom the table chooses.
-    pub backend: Option<WhereBackend>,
+    /// Whom the Maglev table would choose if no connection table knew the flow.
+    pub chosen: Option<WhereBackend>,
+    /// What becomes of a packet of it now. An echo request to a VIP is answered in place: `reply`; all else of ICMP is dropped
+    /// as `icmp`.
+    #[serde(flatten)]
+    pub explained: Explained,
 }
 
 /// A backend that was chosen.
@@ -93,4 +82,6 @@ pub struct WhereBackend {
     pub name: String,
     /// Its address.
     pub address: IpAddr,
+    /// How packets travel to it: `gre`, `ipip`, `gue` or `l2`.
+    pub encapsulation: String,
 }

@@ -22,7 +22,7 @@ fn keys_are_checked() {
                     6,
                     "machine.lb1.interface",
                     "unknown key",
-                    "addresses, interfaces, shard (did you mean \"interfaces\"?)",
+                    "addresses, interfaces, shard, vlan (did you mean \"interfaces\"?)",
                 ),
             ],
         ),
@@ -58,7 +58,7 @@ fn keys_are_checked() {
                 7,
                 "oi",
                 "unknown",
-                "admin, check, cluster, encapsulation, include, io, log, machine, pool, prefix_group, schema, vip (did you mean \"io\"?)",
+                "admin, check, cluster, encapsulation, include, io, log, machine, pool, prefix_group, schema, trace, vip (did you mean \"io\"?)",
             )],
         ),
         (
@@ -292,4 +292,58 @@ fn white_space_around_a_key_is_cut_off_and_capitals_count() {
     assert_eq!(config.cluster().hash_key(), parsed(EXAMPLE).unwrap().0.cluster().hash_key());
     let high = parse(EXAMPLE, Path::new("a.toml"), &|_| Ok("f1E2".repeat(8))).unwrap().0;
     assert_eq!(high.cluster().hash_key().bytes()[..4], [0xf1, 0xe2, 0xf1, 0xe2]);
+}
+
+#[test]
+fn what_is_wrong_with_vlan_policies_is_told() {
+    let policy = |lines: &str| BASE.replace("[io]", &format!("[machine.lb1.vlan.eth0]\n{lines}\n[io]"));
+    let told = |lines: &str| {
+        let problems = all(&policy(lines));
+        problems.iter().map(|p| (p.field().to_owned(), p.to_string())).collect::<Vec<_>>()
+    };
+    for valid in [
+        "",
+        "policy = \"keep\"",
+        "policy = \"strip\"",
+        "policy = \"translate\"\ntranslate = [{ from = [], to = [1] }, { from = [4094, 1], to = [] }, { to = [2, 3] }]",
+    ] {
+        assert_eq!(told(valid), [], "{valid}");
+    }
+    for (lines, field, words) in [
+        ("policy = \"pop\"", "policy", "\"keep\", \"translate\", \"strip\""),
+        ("policy = \"translate\"", "translate", "1 to 64 rules"),
+        ("policy = \"strip\"\ntranslate = []", "translate", "unless policy = \"translate\""),
+        ("policy = \"translate\"\ntranslate = []", "translate", "an empty list"),
+        ("policy = \"translate\"\ntranslate = [{ from = [1] }]", "translate[0].to", "at most two VLANs"),
+        ("policy = \"translate\"\ntranslate = [{ to = [0] }]", "translate[0].to[0]", "from 1 to 4094"),
+        ("policy = \"translate\"\ntranslate = [{ to = [1], from = [4095] }]", "translate[0].from[0]", "4094"),
+        ("policy = \"translate\"\ntranslate = [{ to = [1, 2, 3] }]", "translate[0].to", "at most two VLANs"),
+        ("policy = \"translate\"\ntranslate = [{ to = [1], outer = \"q\" }]", "translate[0].outer", "802.1q"),
+        (
+            "policy = \"translate\"\ntranslate = [{ to = [], outer = \"802.1ad\" }]",
+            "translate[0].outer",
+            "leave untagged",
+        ),
+        (
+            "policy = \"translate\"\ntranslate = [{ to = [1] }, { from = [2], to = [3] }]",
+            "translate[1]",
+            "no rule behind one without from",
+        ),
+        (
+            "policy = \"translate\"\ntranslate = [{ from = [2], to = [1] }, { from = [2], to = [3] }]",
+            "translate[1]",
+            "one rule for the same VLANs",
+        ),
+    ] {
+        let problems = told(lines);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].0, format!("machine.lb1.vlan.eth0.{field}"));
+        assert!(problems[0].1.contains(words), "{problems:?}");
+    }
+    let strange = all(&BASE.replace("[io]", "[machine.lb1.vlan.eth1]\n[io]"));
+    assert_eq!(strange.len(), 1);
+    assert_eq!(
+        (strange[0].field(), strange[0].allowed()),
+        ("machine.lb1.vlan.eth1", "one of interfaces: eth0")
+    );
 }

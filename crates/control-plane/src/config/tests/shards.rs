@@ -37,6 +37,23 @@ fn read(text: &str) -> Result<(Config, Problems), Problems> {
 }
 
 #[test]
+fn a_shard_of_several_machines_without_checks_of_them_is_warned_of() {
+    let rest = [pool(0, None, ""), vip(0, None, 0)].concat();
+    let alone = text(&[Some("a"), Some("b"), None, None], &rest);
+    assert_eq!(read(&alone).unwrap().1.to_string(), "");
+    let several = text(&[Some("a"), Some("b"), Some("b")], &rest);
+    let (_, warnings) = read(&several).unwrap();
+    let shown = warnings.to_string();
+    assert!(
+        shown.contains("warning: cluster.peer_checks: found none, but shard \"b\" has several"),
+        "{shown}"
+    );
+    let check = "[check.c]\ntcp = { port = 1 }\ninterval = \"2s\"\ntimeout = \"1s\"\n";
+    let checked = several.replacen("[cluster]\n", "[cluster]\npeer_checks = [\"c\"]\n", 1) + check;
+    assert!(!read(&checked).unwrap().1.to_string().contains("peer_checks"));
+}
+
+#[test]
 fn a_machine_serves_its_own_shard_and_what_has_none() {
     let rest = [
         pool(0, None, ""),

@@ -35,7 +35,7 @@ fn watched(check: Check, backend: &str, pools: &[&str]) -> Watched {
 }
 
 fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
-    watched(check(CheckKind::Tcp(TcpCheck { port }), Duration::from_millis(40)), backend, &[pool])
+    watched(check(CheckKind::Tcp(TcpCheck { port }), LONG), backend, &[pool])
 }
 
 /// A target that never answers: `name` tells it from others.
@@ -237,7 +237,11 @@ fn what_stays_keeps_its_past_and_what_comes_back_does_not() {
     let listener = TcpListener::bind((HERE, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let (health, _events) = start();
-    let target = tcp(port, "a", "p");
+    let mut target = tcp(port, "a", "p");
+    let mut patient = (*target.key.check).clone();
+    // Its second attempt comes so late that a look before it comes first.
+    (patient.fast_interval, patient.interval) = (Duration::from_secs(2), Duration::from_secs(2));
+    target.key.check = Arc::new(patient);
     health.watch(vec![target.clone()]);
     eventually("it is up", || health.report().iter().any(|report| report.attempts >= 2));
     let mut renamed = target.clone();

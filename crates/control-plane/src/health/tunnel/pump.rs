@@ -91,13 +91,13 @@ impl Wrapper {
     fn carry(&self, snapshot: &Snapshot, buffer: &mut [u8], len: usize) -> Result<(), Failed> {
         let (slot, mut packet) = self.claimed(buffer, len).ok_or(Failed::Unclaimed)?;
         // The kernel writes the identification where DF is clear.
-        snapshot.originate(slot, &mut packet, 0).map_err(Failed::Dropped)?;
+        let link_len = snapshot.originate(slot, &mut packet, 0).map_err(Failed::Dropped)?;
         let slot = snapshot.slots().get(slot.0 as usize).ok_or(Failed::Unsent)?;
         let frame = packet.frame();
         let sent = if slot.growth() == 0 {
             self.senders.send_frame(frame)
         } else {
-            self.senders.send_packet(frame.get(LINK..).unwrap_or_default(), slot.address)
+            self.senders.send_packet(frame.get(link_len..).unwrap_or_default(), slot.address)
         };
         sent.map_err(|error| {
             tracing::debug!(%error, backend = %slot.backend, "a check's packet could not be sent");

@@ -1,0 +1,41 @@
+//! `[trace]`: whom a machine tells of marked packets.
+
+use super::*;
+
+#[test]
+fn without_the_section_nobody_is_told() {
+    assert_eq!(parsed(BASE).unwrap().0.trace(), None);
+}
+
+#[test]
+fn receivers_are_prefixes_and_addresses_of_both_families() {
+    let text = format!("{BASE}[trace]\nreceivers = [\"198.18.0.9\", \"2001:db8:9::/64\"]\n");
+    let (config, warnings) = parsed(&text).unwrap();
+    assert_eq!(warnings.to_string(), "");
+    let trace = config.trace().unwrap();
+    let shown: Vec<String> = trace.receivers().iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["198.18.0.9/32", "2001:db8:9::/64"]);
+    assert_eq!(trace.max_per_second(), 100);
+    let (other, _) = parsed(&format!("{text}max_per_second = 200\n")).unwrap();
+    assert_eq!(other.trace().unwrap().max_per_second(), 200);
+    assert_ne!(config, other);
+}
+
+#[test]
+fn what_is_wrong_is_told_by_line_and_field() {
+    check(&[
+        ("", "[trace]\n", &[(1, "trace.receivers", "nothing", "a list of prefixes")]),
+        ("", "[trace]\nreceivers = []\n", &[(2, "trace.receivers", "an empty list", "such as")]),
+        (
+            "",
+            "[trace]\nreceivers = [\"monitor\", 7, \"198.18.0.9/16\"]\nmax_per_second = 201\nreciever = 1\n",
+            &[
+                (2, "trace.receivers[0]", "\"monitor\"", "prefixes or addresses"),
+                (2, "trace.receivers[1]", "7", "prefixes or addresses"),
+                (2, "trace.receivers[2]", "bits behind its length", "198.18.0.0/16"),
+                (3, "trace.max_per_second", "201", "an integer from 1 to 200"),
+                (4, "trace.reciever", "an unknown key", "did you mean \"receivers\"?"),
+            ],
+        ),
+    ]);
+}

@@ -1,0 +1,334 @@
+//! What was reported, as a tree and as JSON.
+//!
+//! In: reports. Out: lines. Not here: who may report (`control_plane::trace_report`).
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use control_plane::trace_report::Report;
+use serde::Serialize;
+
+use super::link::Link;
+use super::{Arguments, Protocol};
+use crate::table::print_json;
+
+/// A trace under way.
+#[derive(Debug, Serialize)]
+pub(super) struct Trace {
+    #[serde(skip)]
+    pub(super) id: u64,
+    trace: String,
+    source: SocketAddr,
+    destination: SocketAddr,
+    protocol: &'static str,
+    via: IpAddr,
+    via_mac: String,
+    interface: String,
+    receiver: SocketAddr,
+    /// Datagrams that are no report of this cluster, or none of this trace.
+    strangers: u64,
+    /// Of each packet: one when it is sent whole.
+    pieces: usize,
+    pub(super) probes: Vec<Seen>,
+}
+
+/// One packet, or its pieces, and who told of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Seen {
+    pub(super) probe: u32,
+    pub(super) sent_unix_micros: u64,
+    pub(super) reports: Vec<Report>,
+}
+
+/// A report, and those of the machine that it says the packet was redirected to.
+struct Path<'a> {
+    report: &'a Report,
+    onward: Vec<&'a Report>,
+}
+
+impl Seen {
+    /// The reports of machines that the router gave something to, each with what came of it.
+    fn paths(&self) -> Vec<Path<'_>> {
+        let comes_of = |onward: &Report, report: &Report| {
+            let to = report.explained.backend.as_ref().map(|machine| &*machine.name);
+            onward.opened.as_deref() == Some("peer")
+                && is_redirect(report)
+                && to == Some(&*onward.machine)
+                && is_later(onward) == is_later(report)
+        };
+        // A packet that the network doubled is told of twice, and all that came of it stands under the first.
+        let first_of = |onward| self.reports.iter().position(|report| comes_of(onward, report));
+        let onward_of = |n| self.reports.iter().filter(move |onward| first_of(onward) == Some(n)).collect();
+        let all = self.reports.iter().enumerate().filter(|(_, report)| first_of(report).is_none());
+        all.map(|(n, report)| Path { report, onward: onward_of(n) }).collect()
+    }
+
+    fn branches(&self, text: &mut String) {
+        let paths = self.paths();
+        for (n, Path { report, onward }) in paths.iter().enumerate() {
+            let (branch, stem) = if n + 1 == paths.len() { ("└─", "   ") } else { ("├─", "│  ") };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{branch} {}", line(report, self.sent_unix_micros));
+            for (n, report) in onward.iter().enumerate() {
+                let branch = if n + 1 == onward.len() { "└─" } else { "├─" };
+                let _ = writeln!(text, "{stem}{branch} {}", line(report, self.sent_unix_micros));
+            }
+            if is_redirect(report) && onward.is_empty() {
+                let _ = writeln!(text, "{stem}└─ no report");
+            }
+        }
+        if paths.is_empty() {
+            text.push_str("└─ no report\n");
+        }
+    }
+}
+
+impl Trace {
+    pub(super) fn new(arguments: &Arguments, link: &Link, receiver: SocketAddr, id: u64) -> Self {
+        Self {
+            id,
+            trace: format!("{id:016x}"),
+            source: arguments.source,
+            destination: arguments.destination,
+            protocol: match arguments.protocol {
+                Protocol::Tcp => "tcp",
+                Protocol::Udp => "udp",
+            },
+            via: link.way.router,
+            via_mac: link.router_mac(),
+            interface: link.interface.clone(),
+            receiver,
+            strangers: 0,
+            pieces: if arguments.fragments { 2 } else { 1 },
+            probes: Vec::new(),
+        }
+    }
+
+    /// Files a report under its packet, in the order of time.
+    pub(super) fn take(&mut self, report: Option<Report>) {
+        let report = report.filter(|report| report.trace == self.trace);
+        let seen =
+            report.as_ref().and_then(|report| self.probes.iter_mut().find(|seen| seen.probe == report.probe));
+        match (report, seen) {
+            (Some(report), Some(seen)) if seen.reports.len() < MOST_REPORTS => {
+                seen.reports.push(report);
+                seen.reports.sort_by_key(|report| report.unix_micros);
+            }
+            _ => self.strangers += 1,
+        }
+    }
+
+    /// Whether each packet, or each of its pieces, was reported by somebody, and by whom it was redirected to.
+    pub(super) fn is_complete(&self) -> bool {
+        let is_told = |seen: &Seen| (0..self.pieces).all(|piece| seen.reports.iter().any(is_piece(piece)));
+        let arrived = |seen: &Seen| {
+            let paths = seen.paths();
+            paths.iter().all(|path| !is_redirect(path.report) || !path.onward.is_empty())
+        };
+        self.probes.iter().all(|seen| is_told(seen) && arrived(seen))
+    }
+
+    /// Whether each packet was reported, and nobody dropped one.
+    pub(super) fn is_well(&self) -> bool {
+        let served = |seen: &Seen| seen.reports.iter().all(|report| report.explained.is_served());
+        self.is_complete() && self.probes.iter().all(served)
+    }
+
+    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
+        if json {
+            return print_json(self);
+        }
+        print!("{}", self.tree());
+        Ok(())
+    }
+
+    fn tree(&self) -> String {
+        let Self { trace, source, destination, protocol, via, via_mac, interface, receiver, .. } = self;
+        let mut text = format!(
+            "trace {trace}: {source} -> {destination} {protocol}, by {via} ({via_mac} on {interface}), reports to {receiver}\n"
+        );
+        for seen in &self.probes {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "packet {}", seen.probe);
+            seen.branches(&mut text);
+        }
+        if !self.is_complete() {
+            text.push_str(SILENCE);
+        }
+        if self.strangers > 0 {
+            let _ = writeln!(
+                text,
+                "{} datagrams were no reports of this trace under this cluster's key",
+                self.strangers
+            );
+        }
+        text
+    }
+}
+
+fn is_redirect(report: &Report) -> bool {
+    report.explained.step.as_deref() == Some("redirect")
+}
+
+/// Later pieces have no ports.
+fn is_later(report: &Report) -> bool {
+    report.source.port() == 0 && report.destination.port() == 0
+}
+
+/// Whether a report is of the first piece, or the whole packet, which are number 0, or of a later one.
+fn is_piece(number: usize) -> impl Fn(&Report) -> bool {
+    move |report| is_later(report) == (number > 0)
+}
+
+fn line(report: &Report, sent: u64) -> String {
+    let (sign, micros) = match report.unix_micros.checked_sub(sent) {
+        Some(later) => ('+', later),
+        None => ('-', sent - report.unix_micros),
+    };
+    let piece = if is_later(report) { "later piece: " } else { "" };
+    let opened = report.opened.as_ref().map(|sender| format!("opened, from {sender}: ")).unwrap_or_default();
+    format!(
+        "{} (generation {}, thread {}) at {sign}{}.{} ms: {piece}{opened}{}",
+        report.machine,
+        report.generation,
+        report.thread,
+        micros / 1_000,
+        micros % 1_000 / 100,
+        report.explained.sentence()
+    )
+}
+
+/// More than a packet meets machines.
+const MOST_REPORTS: usize = 64;
+const SILENCE: &str = "A packet without a report met no machine that may tell of it: the router has another way for the VIP, the machine has \
+                       no [trace] with this receiver or another hash key, its clock differs by more than a minute, or the reports are over \
+                       their rate (sluicegate_thread_trace_refused_packets_total says which).\n";
+
+#[cfg(test)]
+mod tests {
+    use control_plane::admin::view::WhereBackend;
+    use control_plane::explained::Explained;
+
+    use super::*;
+
+    fn report(probe: u32, machine: &str, micros: u64, step: &str) -> Report {
+        let backend = WhereBackend {
+            name: "b3".to_owned(),
+            address: [198, 18, 2, 3].into(),
+            encapsulation: "gre".to_owned(),
+        };
+        Report {
+            version: 1,
+            trace: "000000000000004d".to_owned(),
+            probe,
+            cluster: "fra1".to_owned(),
+            machine: machine.to_owned(),
+            generation: 7,
+            thread: 2,
+            unix_micros: micros,
+            source: "192.0.2.7:40000".parse().unwrap(),
+            destination: "203.0.113.10:80".parse().unwrap(),
+            protocol: 6,
+            opened: None,
+            explained: Explained {
+                verdict: "forward".to_owned(),
+                step: Some(step.to_owned()),
+                table_entry: Some(17),
+                table_size: Some(65_537),
+                backend: Some(backend),
+                ..Explained::default()
+            },
+        }
+    }
+
+    fn trace() -> Trace {
+        let seen = |probe, sent_unix_micros| Seen { probe, sent_unix_micros, reports: Vec::new() };
+        Trace {
+            id: 77,
+            trace: "000000000000004d".to_owned(),
+            source: "192.0.2.7:40000".parse().unwrap(),
+            destination: "203.0.113.10:80".parse().unwrap(),
+            protocol: "tcp",
+            via: [198, 18, 0, 1].into(),
+            via_mac: "02:00:00:00:00:01".to_owned(),
+            interface: "eth0".to_owned(),
+            receiver: "198.18.0.9:9000".parse().unwrap(),
+            strangers: 0,
+            pieces: 1,
+            probes: vec![seen(1, 1_000_000), seen(2, 2_000_000)],
+        }
+    }
+
+    #[test]
+    fn a_tree_has_a_line_a_machine_in_the_order_of_time() {
+        let mut trace = trace();
+        trace.take(Some(report(1, "lb2", 1_001_000, "maglev")));
+        trace.take(Some(report(1, "lb1", 1_000_450, "flow_table")));
+        assert!(!trace.is_complete());
+        trace.take(Some(report(2, "lb1", 1_999_900, "flow_table")));
+        assert!(trace.is_well());
+        let expected = "trace 000000000000004d: 192.0.2.7:40000 -> 203.0.113.10:80 tcp, by 198.18.0.1 (02:00:00:00:00:01 on eth0), \
+                        reports to 198.18.0.9:9000\n\
+                        packet 1\n\
+                        ├─ lb1 (generation 7, thread 2) at +0.4 ms: flow table -> backend b3 at 198.18.2.3 by gre\n\
+                        └─ lb2 (generation 7, thread 2) at +1.0 ms: Maglev entry 17 of 65537 -> backend b3 at 198.18.2.3 by gre\n\
+                        packet 2\n\
+                        └─ lb1 (generation 7, thread 2) at -0.1 ms: flow table -> backend b3 at 198.18.2.3 by gre\n";
+        assert_eq!(trace.tree(), expected);
+    }
+
+    #[test]
+    fn a_redirected_piece_has_its_way_below_and_is_awaited_there() {
+        let mut trace = trace();
+        (trace.pieces, trace.probes) = (2, vec![trace.probes.remove(0)]);
+        let redirected = |micros, ports: bool| {
+            let mut report = report(1, "lb1", micros, "redirect");
+            report.explained.backend.as_mut().unwrap().name = "lb2".to_owned();
+            if !ports {
+                report.source.set_port(0);
+                report.destination.set_port(0);
+            }
+            report
+        };
+        let onward = |micros, like: &Report, step| Report {
+            opened: Some("peer".to_owned()),
+            source: like.source,
+            destination: like.destination,
+            ..report(1, "lb2", micros, step)
+        };
+        let (first, later) = (redirected(1_000_100, true), redirected(1_000_200, false));
+        // The other machine's clock is ahead of what it tells of, or behind.
+        trace.take(Some(onward(1_000_000, &first, "maglev")));
+        trace.take(Some(first.clone()));
+        assert!(!trace.is_complete(), "of the later piece nothing was told");
+        trace.take(Some(later.clone()));
+        assert!(!trace.is_complete() && trace.tree().contains("\n   └─ no report\n"), "{}", trace.tree());
+        trace.take(Some(onward(1_000_900, &later, "fragment_table")));
+        assert!(trace.is_well());
+        let lines = "packet 1\n\
+                     ├─ lb1 (generation 7, thread 2) at +0.1 ms: redirected -> machine lb2 at 198.18.2.3 by gre\n\
+                     │  └─ lb2 (generation 7, thread 2) at +0.0 ms: opened, from peer: Maglev entry 17 of 65537 -> backend b3 at 198.18.2.3 by gre\n\
+                     └─ lb1 (generation 7, thread 2) at +0.2 ms: later piece: redirected -> machine lb2 at 198.18.2.3 by gre\n   \
+                     └─ lb2 (generation 7, thread 2) at +0.9 ms: later piece: opened, from peer: fragment table -> backend b3 at 198.18.2.3 by gre\n";
+        assert!(trace.tree().ends_with(lines), "{}", trace.tree());
+    }
+
+    #[test]
+    fn silence_strangers_and_drops_are_findings() {
+        let mut trace = trace();
+        trace.take(None);
+        let mut other = report(1, "lb1", 0, "maglev");
+        other.trace = "000000000000004e".to_owned();
+        trace.take(Some(other));
+        trace.take(Some(report(3, "lb1", 0, "maglev")));
+        assert!(trace.strangers == 3 && !trace.is_complete() && !trace.is_well());
+        let tree = trace.tree();
+        assert!(tree.contains("packet 2\n└─ no report\n") && tree.contains("met no machine"), "{tree}");
+        assert!(tree.contains("3 datagrams were no reports"), "{tree}");
+        let mut dropped = report(1, "lb1", 0, "flow_table");
+        dropped.explained.verdict = "ttl".to_owned();
+        trace.take(Some(dropped));
+        trace.take(Some(report(2, "lb1", 0, "flow_table")));
+        assert!(trace.is_complete() && !trace.is_well());
+    }
+}

@@ -1,0 +1,144 @@
+//! An encapsulator between the router and the balancers: what it tunnels to a balancer is served as if it had come plain.
+//!
+//! The outer headers are written here, by the book and by nothing of ours; this kernel has no tunnels.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use testbed::{Bed, BedSpec, LbConfig, Received, UdpInbox, digest, send_at};
+
+use crate::fragments::{INBOX_PORT, have_had, inboxes, with_inbox};
+use crate::scene::{SILENCE, Scene, count};
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Gre,
+    Ipip,
+    Gue,
+}
+
+/// The encapsulator: the router, by its addresses on the first balancer's link.
+const ENCAPSULATOR: [&str; 2] = ["192.0.2.0", "2001:db8:0:1::ff"];
+
+/// A frame's IP packet in a tunnel between two addresses.
+fn tunnelled(frame: &[u8], kind: Kind, from: IpAddr, to: IpAddr) -> Vec<u8> {
+    let inner = &frame[14..];
+    let (ethertype, number): ([u8; 2], u8) =
+        if inner[0] >> 4 == 4 { ([8, 0], 4) } else { ([0x86, 0xdd], 41) };
+    let length = |more: usize| u16::try_from(inner.len() + more).unwrap().to_be_bytes();
+    let (protocol, header) = match kind {
+        Kind::Gre => (47, [&[0, 0], &ethertype[..]].concat()),
+        Kind::Ipip => (number, vec![]),
+        // UDP from any port to 6080 without a checksum, then variant 0: no flags, no options.
+        Kind::Gue => (17, [&[0xd0, 0x01, 0x17, 0xc0], &length(12)[..], &[0, 0, 0, number, 0, 0]].concat()),
+    };
+    let mut bytes = frame[..12].to_vec();
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut ip =
+                [&[0x45, 0], &length(20 + header.len())[..], &[0, 0, 0x40, 0, 64, protocol, 0, 0]].concat();
+            ip.extend([from.octets(), to.octets()].concat());
+            let sum: u32 = ip.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+            let folded = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+            ip[10..12].copy_from_slice(&(!folded).to_be_bytes());
+            bytes.extend([&[8, 0], &ip[..]].concat());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            bytes.extend([&length(header.len())[..], &[protocol, 64]].concat());
+            bytes.extend([from.octets(), to.octets()].concat());
+        }
+        _ => panic!("one family"),
+    }
+    bytes.extend([&header[..], inner].concat());
+    bytes
+}
+
+/// Datagrams of as many flows to the inbox port, in a tunnel; what is to come of them.
+fn datagrams(
+    scene: &Scene,
+    (ipv4, kind, from): (bool, Kind, IpAddr),
+    many: usize,
+) -> (Vec<Vec<u8>>, BTreeSet<Received>) {
+    let to = scene.bed.balancers[0].address(from);
+    let one = |n: usize| {
+        let mut spec = scene.frame(ipv4, INBOX_PORT);
+        spec.source = SocketAddr::new(spec.source.ip(), 2_000 + u16::try_from(n).unwrap());
+        spec.payload = [&[kind as u8, u8::from(from.is_ipv4())], &vec![7; n % 900][..]].concat();
+        let received = Received { from: spec.source, len: spec.payload.len(), digest: digest(&spec.payload) };
+        (tunnelled(&spec.bytes(), kind, from, to), received)
+    };
+    (0..many).map(one).unzip()
+}
+
+fn arrivals(bed: &Bed, sources: &[&str], kinds: &str) -> LbConfig {
+    let mut config = with_inbox(bed);
+    let keys = format!("[cluster.arrivals]\nsources = {sources:?}\nkinds = [{kinds}]");
+    config.cluster = format!("{}\n{keys}", config.cluster);
+    config
+}
+
+#[test]
+fn what_an_encapsulator_tunnels_is_served_whatever_the_tunnel_and_spread_over_the_threads() {
+    let spec = BedSpec { queues: 4, ..BedSpec::default() };
+    let scene = Scene::new(&spec, |bed| arrivals(bed, &ENCAPSULATOR, "\"gre\", \"ipip\", \"gue\""));
+    let many = count(400, 4_000);
+    for ipv4 in [true, false] {
+        let inboxes = inboxes(&scene, ipv4);
+        let mut all = 0;
+        for (kind, from) in [Kind::Gre, Kind::Ipip, Kind::Gue]
+            .into_iter()
+            .flat_map(|kind| ENCAPSULATOR.map(|from| (kind, from)))
+        {
+            let before = scene.settled();
+            let (frames, expected) = datagrams(&scene, (ipv4, kind, from.parse().unwrap()), many);
+            // Never further ahead than a ring holds.
+            for some in frames.chunks(400) {
+                send_at(&scene.bed.router, &scene.bed.balancers[0].port, some.to_vec(), 20_000.0).unwrap();
+                all += some.len();
+                assert!(have_had(&inboxes, all), "{kind:?} from {from}\n{}", scene.told());
+            }
+            let counts = scene.settled();
+            let grown = |path: &[&str]| counts.over_threads(path) - before.over_threads(path);
+            let (opened, crossed) = (grown(&["opened"]), grown(&["to_threads"]));
+            println!(
+                "{kind:?} from {from}, IPv{}: {opened} opened, {crossed} crossed",
+                if ipv4 { 4 } else { 6 }
+            );
+            assert_eq!(opened, many as u64);
+            // One outer tuple, one queue; three of four flows are for another thread.
+            assert!(crossed > opened / 2 && crossed < opened, "{crossed}");
+            let seen: BTreeSet<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
+            assert!(seen.is_superset(&expected));
+            let shares = inboxes.iter().filter(|inbox| inbox.count() > 0).count();
+            assert_eq!(shares, inboxes.len(), "all backends have a share");
+        }
+    }
+    assert_eq!(scene.settled().drops(), []);
+}
+
+#[test]
+fn tunnels_of_others_and_of_another_kind_are_left_to_the_kernel() {
+    let scene = Scene::with(|bed| arrivals(bed, &ENCAPSULATOR[..1], "\"gre\""));
+    let inboxes = inboxes(&scene, true);
+    let mut frames = vec![];
+    let [allowed, other] = ENCAPSULATOR.map(|from| from.parse::<IpAddr>().unwrap());
+    for (kind, from) in [
+        (Kind::Ipip, allowed),
+        (Kind::Gue, allowed),
+        (Kind::Gre, other),
+        (Kind::Gre, scene.bed.client.v4.into()),
+    ] {
+        frames.extend(datagrams(&scene, (true, kind, from), 20).0);
+    }
+    send_at(&scene.bed.router, &scene.bed.balancers[0].port, frames, 20_000.0).unwrap();
+    // Behind all of them one that is opened.
+    let (frames, expected) = datagrams(&scene, (true, Kind::Gre, allowed), 1);
+    send_at(&scene.bed.router, &scene.bed.balancers[0].port, frames, 20_000.0).unwrap();
+    assert!(have_had(&inboxes, 1), "{}", scene.told());
+    std::thread::sleep(SILENCE);
+    let counts = scene.settled();
+    assert_eq!((counts.received(), counts.over_threads(&["opened"])), (1, 1), "{}", scene.told());
+    let seen: BTreeSet<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
+    assert_eq!(seen, expected);
+}
