@@ -20,6 +20,8 @@ pub(crate) enum Lane {
     Unit,
     /// Real traffic in namespaces, and the demo: root
     Net,
+    /// BGP and BFD with bird, FRR and gobgpd in namespaces: root
+    Bgp,
     /// Alert rules by promtool, a real Prometheus, the status page in Chromium: root
     Web,
     /// Zero-copy and the kernel's own tunnels, in a VM: root
@@ -27,13 +29,14 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    pub(crate) const ALL: [Self; 4] = [Self::Unit, Self::Net, Self::Web, Self::ZeroCopy];
+    pub(crate) const ALL: [Self; 5] = [Self::Unit, Self::Net, Self::Bgp, Self::Web, Self::ZeroCopy];
 
     /// Debian packages that it needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => setup::BUILD.to_vec(),
             Self::Net => [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE].concat(),
+            Self::Bgp => [setup::BUILD, setup::BED, setup::ROUTERS].concat(),
             Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),
             Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),
         }
@@ -43,6 +46,7 @@ impl Lane {
         match self {
             Self::Unit => "unit",
             Self::Net => "net",
+            Self::Bgp => "bgp",
             Self::Web => "web",
             Self::ZeroCopy => "zero-copy",
         }
@@ -52,6 +56,7 @@ impl Lane {
         Duration::from_secs(match self {
             Self::Unit => 8 * 60,
             Self::Net => 6 * 60,
+            Self::Bgp => 4 * 60,
             Self::Web => 2 * 60,
             Self::ZeroCopy => 3 * 60,
         })
@@ -65,6 +70,7 @@ impl Lane {
             match self {
                 Self::Unit => unit(&mut steps),
                 Self::Net => net(&mut steps),
+                Self::Bgp => bgp(&mut steps),
                 Self::Web => web(&mut steps),
                 Self::ZeroCopy => zero_copy::run(&mut steps),
             }
@@ -134,6 +140,13 @@ fn net(steps: &mut Steps) {
     }
     steps.check(demo::run(Some(binary.clone()), true, false));
     steps.check(nothing_left(&binary));
+}
+
+fn bgp(steps: &mut Steps) {
+    if steps.check(setup::require_root("the lane bgp")).is_some() {
+        let test = ["test", "--release", "--package", "sluicegate-bgp", "--test", "routers"];
+        steps.tests(cargo(&test).args(["--", "--test-threads=2"]));
+    }
 }
 
 fn web(steps: &mut Steps) {

@@ -24,6 +24,9 @@ pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool"];
 /// For the test of captures, which it reads.
 pub(crate) const CAPTURE: &[&str] = &["tshark"];
 
+/// For the tests against routers.
+pub(crate) const ROUTERS: &[&str] = &["bird2", "frr", "gobgpd"];
+
 /// For the status page and the metrics; Chromium draws no text without a font.
 pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core", "prometheus"];
 

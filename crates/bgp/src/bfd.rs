@@ -1,0 +1,257 @@
+//! Bidirectional Forwarding Detection beside BGP: a lost peer is seen within milliseconds.
+//!
+//! In: the peers to watch. Out: each change of a session's state, to a function of the program, on the thread of BFD.
+//! Not here: what a lost peer means ([`crate::Speaker::bfd_down`] ends its BGP session), echo, demand of our own,
+//! authentication, multihop.
+//! Invariant: a thread of its own and nothing but BFD on it, since a busy runtime would report peers down that are not.
+//! Source: RFC 5880, asynchronous mode; RFC 5881, single hop.
+
+mod packet;
+mod schedule;
+mod session;
+mod socket;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+pub use packet::{Diagnostic, SessionState};
+
+use thread::{Command, Worker};
+
+/// The UDP ports of BFD; others are for tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BfdPorts {
+    /// Where we are told.
+    pub own: u16,
+    /// Where peers are told.
+    pub peer: u16,
+}
+
+impl Default for BfdPorts {
+    fn default() -> Self {
+        Self { own: packet::PORT, peer: packet::PORT }
+    }
+}
+
+/// A peer to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BfdConfig {
+    /// What the operator calls it; unique.
+    pub name: String,
+    /// Its address, on a link of ours.
+    pub peer: IpAddr,
+    /// The interface of a link-local address, by its index; else 0.
+    pub scope: u32,
+    /// The address that it knows us by; `None`: what the kernel chooses.
+    pub local: Option<IpAddr>,
+    /// Between two packets in either direction, at best: 10 ms to 10 s.
+    pub interval: Duration,
+    /// So many packets lost in a row mean that the peer is down.
+    pub multiplier: u8,
+}
+
+impl BfdConfig {
+    /// A session of 100 ms, three times.
+    #[must_use]
+    pub fn new(name: &str, peer: IpAddr) -> Self {
+        let interval = Duration::from_millis(100);
+        Self { name: name.into(), peer, scope: 0, local: None, interval, multiplier: 3 }
+    }
+
+    fn check(&self) -> Result<(), BfdError> {
+        let wrong = |what: &str| Err(BfdError::Config { name: self.name.clone(), what: what.into() });
+        if !(SHORTEST..=LONGEST).contains(&self.interval) {
+            return wrong("interval: 10 ms to 10 s are allowed");
+        }
+        if self.multiplier == 0 {
+            return wrong("multiplier: 1 to 255 are allowed");
+        }
+        if self.local.is_some_and(|local| local.is_ipv4() != self.peer.is_ipv4()) {
+            return wrong("local: must be of the peer's family");
+        }
+        Ok(())
+    }
+}
+
+/// A session's state has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BfdChange {
+    /// The session's name.
+    pub name: String,
+    /// What it was.
+    pub from: SessionState,
+    /// What it is.
+    pub to: SessionState,
+    /// Why.
+    pub diagnostic: Diagnostic,
+}
+
+impl BfdChange {
+    /// The peer was there, and is lost: the moment to end what relies on it.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        self.from == SessionState::Up
+    }
+}
+
+/// A session, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BfdStatus {
+    /// Its peer.
+    pub peer: IpAddr,
+    /// Its state.
+    pub state: SessionState,
+    /// Since when.
+    pub since: SystemTime,
+    /// Why it is not up, or was not.
+    pub diagnostic: Diagnostic,
+    /// How often it was lost.
+    pub losses: u64,
+}
+
+/// Packets, over all sessions. One writer; read at any time.
+#[derive(Debug, Default)]
+pub struct BfdCounters {
+    /// Sent.
+    pub sent: AtomicU64,
+    /// The kernel refused to send.
+    pub send_failed: AtomicU64,
+    /// Received, good and bad.
+    pub received: AtomicU64,
+    /// Of those: came over a router, as the hop limit says.
+    pub far: AtomicU64,
+    /// Of those: not BFD, or with a field that must not be so.
+    pub malformed: AtomicU64,
+    /// Of those: for no session of ours.
+    pub stray: AtomicU64,
+}
+
+/// What the thread and the handle both see.
+#[derive(Debug, Default)]
+struct Shared {
+    status: Mutex<BTreeMap<String, BfdStatus>>,
+    counters: BfdCounters,
+}
+
+impl Shared {
+    fn status(&self) -> MutexGuard<'_, BTreeMap<String, BfdStatus>> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The handle of the BFD thread. Dropping it tells every peer that this is on purpose, and ends the thread.
+#[derive(Debug)]
+pub struct Bfd {
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+    wake: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bfd {
+    /// Starts the thread, in the network namespace of the calling one. `on_change` is called on it and must not wait.
+    ///
+    /// # Errors
+    /// The system has no thread or descriptor left.
+    pub fn start(ports: BfdPorts, on_change: impl FnMut(BfdChange) + Send + 'static) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let (commands, todo) = channel();
+        let (wake, woken) = socket::wake_pair()?;
+        let worker = Worker::new(ports, Arc::clone(&shared), todo, woken, Box::new(on_change));
+        let thread = std::thread::Builder::new().name("bfd".into()).spawn(move || worker.run())?;
+        Ok(Self { shared, commands, wake, thread: Some(thread) })
+    }
+
+    /// Watches a peer.
+    ///
+    /// # Errors
+    /// A field out of range, a name or a peer that another session has, or a socket that can't be had.
+    pub fn add(&self, config: BfdConfig) -> Result<(), BfdError> {
+        config.check()?;
+        let (answer, answered) = channel();
+        self.command(Command::Add(Box::new(config), answer));
+        answered.recv().unwrap_or(Err(BfdError::Gone))
+    }
+
+    /// Watches a peer no more, and tells it so. A name that no session has is nothing to do.
+    pub fn remove(&self, name: &str) {
+        self.command(Command::Remove(name.into()));
+    }
+
+    /// All sessions, by their names.
+    #[must_use]
+    pub fn status(&self) -> BTreeMap<String, BfdStatus> {
+        self.shared.status().clone()
+    }
+
+    /// Packets, over all sessions.
+    #[must_use]
+    pub fn counters(&self) -> &BfdCounters {
+        &self.shared.counters
+    }
+
+    fn command(&self, command: Command) {
+        // Both fail only when the thread has ended, and then there is nobody to wake.
+        drop(self.commands.send(command));
+        _ = nix::unistd::write(&self.wake, &[0]);
+    }
+}
+
+impl Drop for Bfd {
+    fn drop(&mut self) {
+        self.command(Command::End);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Why a session is not taken.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BfdError {
+    /// A field is out of range, or another session has it.
+    Config {
+        /// The session's name.
+        name: String,
+        /// What is wrong, and what is allowed.
+        what: String,
+    },
+    /// A socket can't be had.
+    Socket {
+        /// The session's name.
+        name: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The thread has ended.
+    Gone,
+}
+
+impl fmt::Display for BfdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config { name, what } => write!(f, "BFD session {name}: {what}"),
+            Self::Socket { name, error } => write!(f, "BFD session {name}: no socket: {error}"),
+            Self::Gone => f.write_str("the BFD thread has ended"),
+        }
+    }
+}
+
+impl std::error::Error for BfdError {}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed); // read for display alone
+}
+
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(10);

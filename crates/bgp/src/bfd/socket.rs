@@ -1,0 +1,163 @@
+//! UDP sockets of BFD: one for each family to hear with, one for each session to speak with.
+//!
+//! Source: RFC 5881 §4 (a source port of its own for each session, from 49152 up), §5 (hop limit 255).
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::cmsg_space;
+use nix::fcntl::OFlag;
+use nix::sys::socket::sockopt::{Ipv4RecvTtl, Ipv6RecvHopLimit};
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg,
+    setsockopt,
+};
+use nix::unistd::pipe2;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// A received datagram: where from, over how many hops, and its first bytes.
+pub(crate) struct Datagram<'a> {
+    pub(crate) from: IpAddr,
+    pub(crate) scope: u32,
+    pub(crate) hop_limit: i32,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// Hears all peers of a family.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    socket: UdpSocket,
+    buffers: Vec<[u8; BUFFER_BYTES]>,
+}
+
+impl Ear {
+    pub(crate) fn new(is_v4: bool, port: u16) -> io::Result<Self> {
+        let socket = plain(is_v4)?;
+        let any: IpAddr = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        if is_v4 {
+            setsockopt(&socket, Ipv4RecvTtl, &true)?;
+        } else {
+            setsockopt(&socket, Ipv6RecvHopLimit, &true)?;
+        }
+        // A burst of a thousand packets must fit; what the kernel allows is taken.
+        drop(socket.set_recv_buffer_size(RECEIVE_BYTES));
+        socket.bind(&SocketAddr::new(any, port).into())?;
+        Ok(Self { socket: socket.into(), buffers: vec![[0; BUFFER_BYTES]; BATCH] })
+    }
+
+    pub(crate) fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Takes one batch; whether there may be more.
+    pub(crate) fn hear(&mut self, is_v4: bool, heard: impl FnMut(Datagram<'_>)) -> io::Result<bool> {
+        let fd = self.socket.as_raw_fd();
+        if is_v4 {
+            receive(fd, &mut self.buffers, |from: SockaddrIn| (from.ip().into(), 0), heard)
+        } else {
+            let address = |from: SockaddrIn6| {
+                let local = from.ip().is_unicast_link_local();
+                (from.ip().into(), if local { from.scope_id() } else { 0 })
+            };
+            receive(fd, &mut self.buffers, address, heard)
+        }
+    }
+}
+
+fn receive<S: SockaddrLike + Copy>(
+    fd: i32,
+    buffers: &mut [[u8; BUFFER_BYTES]],
+    address: impl Fn(S) -> (IpAddr, u32),
+    mut heard: impl FnMut(Datagram<'_>),
+) -> io::Result<bool> {
+    // Made anew each time: the kernel writes lengths into it, which nix does not put back.
+    let mut headers = MultiHeaders::<S>::preallocate(buffers.len(), Some(cmsg_space!(i32)));
+    let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
+    let messages = match recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
+        Ok(messages) => messages,
+        Err(nix::Error::EAGAIN) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    let mut count = 0;
+    for message in messages {
+        count += 1;
+        let Some((from, scope)) = message.address.map(&address) else { continue };
+        let hop_limit = hop_limit(&message);
+        let bytes = message.iovs().next().unwrap_or_default();
+        heard(Datagram { from, scope, hop_limit, bytes });
+    }
+    Ok(count == BATCH)
+}
+
+/// What the packet had left when it came; 0 when the kernel does not say.
+fn hop_limit<S>(message: &RecvMsg<'_, '_, S>) -> i32 {
+    let mut found = message.cmsgs().into_iter().flatten().filter_map(|cmsg| match cmsg {
+        ControlMessageOwned::Ipv4Ttl(ttl) | ControlMessageOwned::Ipv6HopLimit(ttl) => Some(ttl),
+        _ => None,
+    });
+    found.next().unwrap_or(0)
+}
+
+/// Speaks to one peer. `number` spreads sessions over the source ports.
+pub(crate) fn mouth(
+    local: Option<IpAddr>,
+    peer: IpAddr,
+    scope: u32,
+    port: u16,
+    number: u32,
+) -> io::Result<UdpSocket> {
+    let any: IpAddr =
+        if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = plain(peer.is_ipv4())?;
+    let ports = u32::from(u16::MAX - FIRST_SOURCE_PORT) + 1;
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for n in 0..ports {
+        let offset = u16::try_from(number.wrapping_add(n) % ports).unwrap_or(0);
+        let at = scoped(local.unwrap_or(any), FIRST_SOURCE_PORT + offset, scope);
+        match socket.bind(&at.into()) {
+            Ok(()) => {
+                socket.connect(&scoped(peer, port, scope).into())?;
+                return Ok(socket.into());
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+fn scoped(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
+    match address {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => SocketAddrV6::new(v6, port, 0, scope).into(),
+        address => SocketAddr::new(address, port),
+    }
+}
+
+/// The end to write to, and the one that the thread polls.
+pub(crate) fn wake_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    Ok((write, read))
+}
+
+fn plain(is_v4: bool) -> io::Result<Socket> {
+    let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    if is_v4 {
+        socket.set_ttl_v4(255)?;
+        socket.set_tos_v4(NETWORK_CONTROL)?;
+    } else {
+        socket.set_only_v6(true)?;
+        socket.set_unicast_hops_v6(255)?;
+        socket.set_tclass_v6(NETWORK_CONTROL)?;
+    }
+    Ok(socket)
+}
+
+const FIRST_SOURCE_PORT: u16 = 49_152;
+const BATCH: usize = 64;
+/// A control packet with the longest authentication is shorter.
+const BUFFER_BYTES: usize = 64;
+const RECEIVE_BYTES: usize = 1 << 20;
+/// CS6, RFC 4594 §3.1.
+const NETWORK_CONTROL: u32 = 0xc0;

@@ -1,0 +1,291 @@
+//! The loop of the BFD thread: hear, tick what is due, sleep.
+//!
+//! Invariant: a turn takes at most a bounded number of packets before timers are looked at; turns are at least a millisecond
+//! apart, so that a thousand sessions cost a thousand turns a second and not one for each packet.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::{IpAddr, UdpSocket};
+use std::num::Wrapping;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use super::packet::Control;
+use super::schedule::Schedule;
+use super::session::Session;
+use super::socket::{self, Datagram, Ear};
+use super::{BfdChange, BfdConfig, BfdError, BfdPorts, BfdStatus, SessionState, Shared, count};
+
+pub(crate) enum Command {
+    Add(Box<BfdConfig>, Sender<Result<(), BfdError>>),
+    Remove(String),
+    End,
+}
+
+pub(crate) struct Worker {
+    ports: BfdPorts,
+    shared: Arc<Shared>,
+    todo: Receiver<Command>,
+    woken: OwnedFd,
+    on_change: Box<dyn FnMut(BfdChange) + Send>,
+    ears: [Option<Ear>; 2],
+    sessions: Sessions,
+    numbers: Wrapping<u64>,
+}
+
+/// Sessions by slot; a discriminator holds its slot in the lower half.
+#[derive(Default)]
+struct Sessions {
+    slots: Vec<Option<Watched>>,
+    by_peer: HashMap<(IpAddr, u32), u32>,
+    by_name: HashMap<String, u32>,
+    schedule: Schedule,
+}
+
+struct Watched {
+    config: BfdConfig,
+    session: Session,
+    mouth: UdpSocket,
+    /// The entry of the schedule that counts.
+    scheduled: Option<Instant>,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        ports: BfdPorts,
+        shared: Arc<Shared>,
+        todo: Receiver<Command>,
+        woken: OwnedFd,
+        on_change: Box<dyn FnMut(BfdChange) + Send>,
+    ) -> Self {
+        let (ears, sessions) = ([None, None], Sessions::default());
+        // Never zero, which it would not leave.
+        let numbers = Wrapping(RandomState::new().hash_one(0) | 1);
+        Self { ports, shared, todo, woken, on_change, ears, sessions, numbers }
+    }
+
+    pub(crate) fn run(mut self) {
+        loop {
+            let turn = Instant::now();
+            while let Ok(command) = self.todo.try_recv() {
+                match command {
+                    Command::Add(config, answer) => drop(answer.send(self.add(*config, turn))),
+                    Command::Remove(name) => self.remove(&name),
+                    Command::End => return self.end(),
+                }
+            }
+            self.hear_all();
+            self.tick_all();
+            std::thread::sleep(LEAST_TURN.saturating_sub(turn.elapsed()));
+            self.sleep();
+        }
+    }
+
+    fn add(&mut self, config: BfdConfig, now: Instant) -> Result<(), BfdError> {
+        let key = (config.peer, config.scope);
+        let taken = |what: &str| Err(BfdError::Config { name: config.name.clone(), what: what.into() });
+        if self.sessions.by_name.contains_key(&config.name) {
+            return taken("name: another session has it");
+        }
+        if self.sessions.by_peer.contains_key(&key) {
+            return taken("peer: another session has it");
+        }
+        let Some(slot) = self.sessions.free_slot() else { return taken("65,536 sessions are the most") };
+        let no_socket = |error| BfdError::Socket { name: config.name.clone(), error };
+        let is_v4 = config.peer.is_ipv4();
+        let ear = &mut self.ears[usize::from(is_v4)];
+        if ear.is_none() {
+            *ear = Some(Ear::new(is_v4, self.ports.own).map_err(no_socket)?);
+        }
+        let number = self.chance();
+        let mouth = socket::mouth(config.local, config.peer, config.scope, self.ports.peer, number);
+        let mouth = mouth.map_err(no_socket)?;
+        // Never zero: the upper half is not.
+        let discriminator = (self.chance() | 1) << 16 | slot;
+        let interval = u32::try_from(config.interval.as_micros()).unwrap_or(u32::MAX);
+        let session = Session::new(discriminator, interval, config.multiplier, now);
+        let status = BfdStatus {
+            peer: config.peer,
+            state: session.state(),
+            since: SystemTime::now(),
+            diagnostic: session.diagnostic(),
+            losses: 0,
+        };
+        self.shared.status().insert(config.name.clone(), status);
+        self.sessions.insert(slot, Watched { config, session, mouth, scheduled: None });
+        self.sessions.reschedule(slot);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(mut watched) = self.sessions.remove(name) {
+            let last = watched.session.admin_down();
+            send(&watched.mouth, &last, &self.shared);
+            self.shared.status().remove(name);
+        }
+    }
+
+    fn end(mut self) {
+        let names: Vec<String> = self.sessions.by_name.keys().cloned().collect();
+        names.iter().for_each(|name| self.remove(name));
+    }
+
+    fn hear_all(&mut self) {
+        for is_v4 in [true, false] {
+            let index = usize::from(is_v4);
+            for _ in 0..MOST_BATCHES {
+                let Some(mut ear) = self.ears[index].take() else { break };
+                let now = Instant::now();
+                let more = ear.hear(is_v4, |datagram| self.heard(&datagram, now));
+                self.ears[index] = Some(ear);
+                // An error is the echo of a peer that is not there; the next packet says more.
+                if !more.unwrap_or(true) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, datagram: &Datagram<'_>, now: Instant) {
+        let counters = &self.shared.counters;
+        count(&counters.received);
+        //= RFC 5881 §5
+        //# All received BFD Control packets that are demultiplexed to the session MUST be discarded if the received TTL or Hop
+        //# Limit is not equal to 255.
+        if datagram.hop_limit != 255 {
+            return count(&counters.far);
+        }
+        let Some(control) = Control::parse(datagram.bytes) else { return count(&counters.malformed) };
+        let from = (datagram.from, datagram.scope);
+        let Some(slot) = self.sessions.find(control.your_discriminator, from) else {
+            return count(&counters.stray);
+        };
+        self.with(slot, |session| session.received(&control, now));
+    }
+
+    fn tick_all(&mut self) {
+        let now = Instant::now();
+        while let Some((at, slot)) = self.sessions.schedule.pop(now) {
+            if self.sessions.is_current(slot, at) {
+                let chance = self.chance();
+                self.with(slot, |session| session.tick(now, chance));
+            }
+        }
+    }
+
+    /// Lets something happen to a session, and does what follows from it.
+    fn with(&mut self, slot: u32, happen: impl FnOnce(&mut Session) -> Option<Control>) {
+        let Some(watched) = self.sessions.get(slot) else { return };
+        let from = watched.session.state();
+        if let Some(packet) = happen(&mut watched.session) {
+            send(&watched.mouth, &packet, &self.shared);
+        }
+        let (to, diagnostic) = (watched.session.state(), watched.session.diagnostic());
+        if from != to {
+            let name = watched.config.name.clone();
+            if let Some(status) = self.shared.status().get_mut(&name) {
+                (status.state, status.diagnostic, status.since) = (to, diagnostic, SystemTime::now());
+                status.losses += u64::from(from == SessionState::Up);
+            }
+            tracing::debug!(session = name, %from, %to, ?diagnostic, "BFD");
+            (self.on_change)(BfdChange { name, from, to, diagnostic });
+        }
+        self.sessions.reschedule(slot);
+    }
+
+    /// Until a packet, a command or a deadline comes.
+    fn sleep(&self) {
+        let wait = self.sessions.schedule.next().map(|at| at.saturating_duration_since(Instant::now()));
+        let wait = wait.map(TimeSpec::from);
+        let ears = self.ears.iter().flatten().map(|ear| ear.socket().as_fd());
+        let fds = ears.chain([self.woken.as_fd()]);
+        let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // A signal or an odd descriptor only makes the turn come sooner.
+        _ = ppoll(&mut fds, wait, None);
+        let mut bytes = [0; 64];
+        if fds.last().and_then(PollFd::any) == Some(true) {
+            _ = nix::unistd::read(&self.woken, &mut bytes);
+        }
+    }
+
+    /// Marsaglia's xorshift64: jitter and discriminators, nothing that must stay secret.
+    fn chance(&mut self) -> u32 {
+        self.numbers ^= self.numbers << 13;
+        self.numbers ^= self.numbers >> 7;
+        self.numbers ^= self.numbers << 17;
+        u32::try_from(self.numbers.0 >> 32).unwrap_or(0)
+    }
+}
+
+impl Sessions {
+    fn free_slot(&self) -> Option<u32> {
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        u16::try_from(free).ok().map(u32::from)
+    }
+
+    fn insert(&mut self, slot: u32, watched: Watched) {
+        self.by_name.insert(watched.config.name.clone(), slot);
+        self.by_peer.insert((watched.config.peer, watched.config.scope), slot);
+        let index = slot as usize;
+        if index == self.slots.len() {
+            self.slots.push(None);
+        }
+        if let Some(place) = self.slots.get_mut(index) {
+            *place = Some(watched);
+        }
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Watched> {
+        let slot = self.by_name.remove(name)?;
+        let watched = self.slots.get_mut(slot as usize)?.take()?;
+        self.by_peer.remove(&(watched.config.peer, watched.config.scope));
+        Some(watched)
+    }
+
+    fn get(&mut self, slot: u32) -> Option<&mut Watched> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// RFC 5880 §6.8.6: by our discriminator, or while the peer does not know it by the peer; from the peer in either case.
+    fn find(&mut self, discriminator: u32, from: (IpAddr, u32)) -> Option<u32> {
+        if discriminator == 0 {
+            return self.by_peer.get(&from).copied();
+        }
+        let slot = discriminator & 0xffff;
+        let watched = self.get(slot)?;
+        let is_meant = watched.session.discriminator() == discriminator
+            && (watched.config.peer, watched.config.scope) == from;
+        is_meant.then_some(slot)
+    }
+
+    /// Whether this entry of the schedule counts, which it then does no more.
+    fn is_current(&mut self, slot: u32, at: Instant) -> bool {
+        self.get(slot)
+            .is_some_and(|watched| watched.scheduled.take_if(|scheduled| *scheduled == at).is_some())
+    }
+
+    fn reschedule(&mut self, slot: u32) {
+        let Some(watched) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        let Some(at) = watched.session.deadline() else { return };
+        // A later deadline is found when the earlier entry comes up.
+        if watched.scheduled.is_none_or(|scheduled| at < scheduled) {
+            watched.scheduled = Some(at);
+            self.schedule.push(at, slot);
+        }
+    }
+}
+
+fn send(mouth: &UdpSocket, packet: &Control, shared: &Shared) {
+    // A refusal is what a peer without BFD answers, and comes with the next packet after it.
+    let sent = mouth.send(&packet.encode()).or_else(|_| mouth.send(&packet.encode()));
+    count(if sent.is_ok() { &shared.counters.sent } else { &shared.counters.send_failed });
+}
+
+const LEAST_TURN: Duration = Duration::from_millis(1);
+const MOST_BATCHES: usize = 32;

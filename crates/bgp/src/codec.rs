@@ -1,0 +1,422 @@
+//! The door to `rustbgpd-wire`: the only file that names it.
+//!
+//! In: whole frames from a peer, and messages of ours. Out: messages of our own types, and bytes.
+//! Not here: when a message is due (`session`) and what it does to the state (`machine`, which takes the foreign OPEN and
+//! NOTIFICATION from the last section here without naming their types).
+//! Invariant: bytes of a peer never panic, and cost at most what one frame of 65,535 bytes can hold.
+//! Source: RFC 4271 §4, §6; RFC 4760, 6793, 7606, 8654, 8950.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use rustbgpd_wire as wire;
+
+use crate::message::{Capability, Message, Notification, Open, Refresh, RefreshKind, Update};
+use crate::prefix::{Family, Prefix};
+use crate::route::Attributes;
+
+/// Why bytes are no message, and what to tell the peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed {
+    pub(crate) notification: Notification,
+    pub(crate) what: String,
+}
+
+impl From<wire::DecodeError> for Malformed {
+    fn from(error: wire::DecodeError) -> Self {
+        let (code, subcode, data) = error.to_notification();
+        // What comes back to the peer fits a message of any size that it may take.
+        let data = data.get(..data.len().min(MAX_RETURNED_BYTES)).unwrap_or_default().to_vec();
+        let notification = Notification { code: code.as_u8(), subcode, data };
+        Self { notification, what: error.to_string() }
+    }
+}
+
+/// What the session agreed on that changes how routes are written and read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    pub(crate) local_asn: u32,
+    /// The peer is in another AS.
+    pub(crate) external: bool,
+    /// AS numbers have four bytes.
+    pub(crate) four_byte: bool,
+}
+
+/// A message of ours has no form. The configuration's limits leave no way here; it is told, not hidden.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unencodable(String);
+
+impl fmt::Display for Unencodable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a message cannot be written: {}", self.0)
+    }
+}
+
+impl From<wire::EncodeError> for Unencodable {
+    fn from(error: wire::EncodeError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Length of the frame that `bytes` begin with; `None`: the header is not complete.
+///
+/// # Errors
+/// Not a header, or a length that no message of its type has.
+pub(crate) fn frame_bytes(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    // We offer extended messages, so they must be taken.
+    Ok(wire::peek_message_length(bytes, wire::EXTENDED_MAX_MESSAGE_LEN)?.map(usize::from))
+}
+
+/// Reads one whole frame.
+///
+/// # Errors
+/// What ends the session, by RFC 4271 §6 and, for UPDATE, RFC 7606.
+pub(crate) fn decode(frame: &[u8], dialect: Dialect) -> Result<Message, Malformed> {
+    let mut bytes = Bytes::copy_from_slice(frame);
+    Ok(match wire::decode_message(&mut bytes, wire::EXTENDED_MAX_MESSAGE_LEN)? {
+        wire::Message::Open(open) => Message::Open(own_open(&open)),
+        wire::Message::Update(update) => Message::Update(own_update(&update, dialect)?),
+        wire::Message::Notification(notification) => Message::Notification(own_notification(&notification)),
+        wire::Message::Keepalive => Message::Keepalive,
+        wire::Message::RouteRefresh(refresh) => Message::Refresh(own_refresh(&refresh)),
+        other => {
+            let what = format!("a message of type {} is not known here", other.message_type());
+            return Err(Malformed { notification: Notification::new(1, 3), what });
+        }
+    })
+}
+
+/// The words of the registry for a NOTIFICATION.
+pub(crate) fn describe(code: u8, subcode: u8) -> &'static str {
+    wire::notification::description(wire::NotificationCode::from_u8(code), subcode)
+}
+
+pub(crate) fn encode_open(open: &Open) -> Result<Vec<u8>, Unencodable> {
+    encode(&wire::Message::Open(foreign_open(open)))
+}
+
+pub(crate) fn encode_notification(notification: &Notification) -> Result<Vec<u8>, Unencodable> {
+    encode(&wire::Message::Notification(foreign_notification(notification)))
+}
+
+pub(crate) fn encode_keepalive() -> Result<Vec<u8>, Unencodable> {
+    encode(&wire::Message::Keepalive)
+}
+
+pub(crate) fn encode_refresh(family: Family, kind: RefreshKind) -> Result<Vec<u8>, Unencodable> {
+    let kind = match kind {
+        RefreshKind::Begin => wire::RouteRefreshSubtype::BoRR,
+        RefreshKind::End => wire::RouteRefreshSubtype::EoRR,
+        RefreshKind::Request | RefreshKind::Unknown => wire::RouteRefreshSubtype::Normal,
+    };
+    let (afi, safi) = foreign_family(family);
+    encode(&wire::Message::RouteRefresh(wire::RouteRefreshMessage::new_with_subtype(afi, safi, kind)))
+}
+
+/// An UPDATE that announces `prefixes`, all of `family`.
+pub(crate) fn encode_announce(
+    dialect: Dialect,
+    attributes: &Attributes,
+    family: Family,
+    next_hop: IpAddr,
+    prefixes: &[Prefix],
+) -> Result<Vec<u8>, Unencodable> {
+    let mut list = path_attributes(dialect, attributes);
+    let (entries, mode) = match (family, next_hop) {
+        (Family::Ipv4, IpAddr::V4(next_hop)) => {
+            list.push(wire::PathAttribute::NextHop(next_hop));
+            (body_entries(prefixes), wire::Ipv4UnicastMode::Body)
+        }
+        _ => {
+            list.push(reach(family, next_hop, prefixes));
+            (Vec::new(), wire::Ipv4UnicastMode::MpReach)
+        }
+    };
+    let update = wire::UpdateMessage::try_build(&entries, &[], &list, dialect.four_byte, false, mode)?;
+    encode(&wire::Message::Update(update))
+}
+
+/// An UPDATE that withdraws `prefixes`, all of `family`; of none it is the End-of-RIB (RFC 4724 §2).
+///
+/// `by_body`: IPv4 in the fields of RFC 4271, else in the attribute of RFC 4760.
+pub(crate) fn encode_withdraw(
+    family: Family,
+    prefixes: &[Prefix],
+    by_body: bool,
+) -> Result<Vec<u8>, Unencodable> {
+    let update = if family == Family::Ipv4 && by_body {
+        let entries = body_entries(prefixes);
+        wire::UpdateMessage::try_build(&[], &entries, &[], true, false, wire::Ipv4UnicastMode::Body)?
+    } else {
+        let list = [unreach(family, prefixes)];
+        wire::UpdateMessage::try_build(&[], &[], &list, true, false, wire::Ipv4UnicastMode::MpReach)?
+    };
+    encode(&wire::Message::Update(update))
+}
+
+/// Bytes that an UPDATE with these attributes has left for prefixes.
+pub(crate) fn room(dialect: Dialect, attributes: &Attributes, family: Family, next_hop: IpAddr) -> usize {
+    let used = encode_announce(dialect, attributes, family, next_hop, &[]).map_or(0, |bytes| bytes.len());
+    // An attribute of more than 255 bytes has a length of two.
+    usize::from(wire::MAX_MESSAGE_LEN).saturating_sub(used + 1)
+}
+
+/// Bytes that an UPDATE has for withdrawn prefixes.
+pub(crate) const WITHDRAW_ROOM: usize = 4000;
+
+fn encode(message: &wire::Message) -> Result<Vec<u8>, Unencodable> {
+    Ok(wire::encode_message(message)?.to_vec())
+}
+
+/// All but the next hop, in the order of their types.
+fn path_attributes(dialect: Dialect, attributes: &Attributes) -> Vec<wire::PathAttribute> {
+    use wire::PathAttribute as A;
+    let mut list = vec![A::Origin(wire::Origin::Igp)];
+    let path =
+        vec![dialect.local_asn; if dialect.external { 1 + usize::from(attributes.prepend) } else { 0 }];
+    let segments = if path.is_empty() { vec![] } else { vec![wire::AsPathSegment::AsSequence(path.clone())] };
+    list.push(A::AsPath(wire::AsPath { segments })); // a number that needs four bytes becomes 23456 where it must
+    list.extend(attributes.med.map(A::Med));
+    if !dialect.external {
+        list.push(A::LocalPref(attributes.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)));
+    }
+    if !attributes.communities.is_empty() {
+        list.push(A::Communities(attributes.communities.iter().map(|community| community.bits()).collect()));
+    }
+    if dialect.local_asn > u32::from(u16::MAX) && !dialect.four_byte && !path.is_empty() {
+        list.push(as4_path(&path));
+    }
+    if !attributes.large_communities.is_empty() {
+        let large = attributes.large_communities.iter().map(|c| wire::LargeCommunity::new(c.0, c.1, c.2));
+        list.push(A::LargeCommunities(large.collect()));
+    }
+    list
+}
+
+/// RFC 6793 §4.2.2: the path with its real numbers, past a peer that knows two bytes alone.
+fn as4_path(path: &[u32]) -> wire::PathAttribute {
+    let mut data = Vec::new();
+    for part in path.chunks(MAX_SEGMENT) {
+        data.extend_from_slice(&[2, u8::try_from(part.len()).unwrap_or(u8::MAX)]);
+        data.extend(part.iter().flat_map(|asn| asn.to_be_bytes()));
+    }
+    let flags = if data.len() > 255 { 0xd0 } else { 0xc0 };
+    wire::PathAttribute::Unknown(wire::RawAttribute { flags, type_code: 17, data: Bytes::from(data) })
+}
+
+fn reach(family: Family, next_hop: IpAddr, prefixes: &[Prefix]) -> wire::PathAttribute {
+    let (afi, safi) = foreign_family(family);
+    wire::PathAttribute::MpReachNlri(Box::new(wire::MpReachNlri {
+        afi,
+        safi,
+        next_hop,
+        link_local_next_hop: None,
+        announced: entries(prefixes),
+        flowspec_announced: Vec::new(),
+        evpn_announced: Vec::new(),
+        bgpls_announced: Vec::new(),
+        vpn_announced: Vec::new(),
+        labeled_announced: Vec::new(),
+        rtc_announced: Vec::new(),
+    }))
+}
+
+fn unreach(family: Family, prefixes: &[Prefix]) -> wire::PathAttribute {
+    let (afi, safi) = foreign_family(family);
+    wire::PathAttribute::MpUnreachNlri(Box::new(wire::MpUnreachNlri {
+        afi,
+        safi,
+        withdrawn: entries(prefixes),
+        flowspec_withdrawn: Vec::new(),
+        evpn_withdrawn: Vec::new(),
+        bgpls_withdrawn: Vec::new(),
+        vpn_withdrawn: Vec::new(),
+        labeled_withdrawn: Vec::new(),
+        rtc_withdrawn: Vec::new(),
+    }))
+}
+
+fn entries(prefixes: &[Prefix]) -> Vec<wire::NlriEntry> {
+    let foreign = |prefix: &Prefix| match prefix.address() {
+        IpAddr::V4(address) => wire::Prefix::V4(wire::Ipv4Prefix::new(address, prefix.len())),
+        IpAddr::V6(address) => wire::Prefix::V6(wire::Ipv6Prefix::new(address, prefix.len())),
+    };
+    prefixes.iter().map(|prefix| wire::NlriEntry { path_id: 0, prefix: foreign(prefix) }).collect()
+}
+
+fn body_entries(prefixes: &[Prefix]) -> Vec<wire::Ipv4NlriEntry> {
+    let v4 = entries(prefixes).into_iter().filter_map(|entry| match entry.prefix {
+        wire::Prefix::V4(prefix) => Some(wire::Ipv4NlriEntry { path_id: 0, prefix }),
+        wire::Prefix::V6(_) => None,
+    });
+    v4.collect()
+}
+
+fn own_update(update: &wire::UpdateMessage, dialect: Dialect) -> Result<Update, Malformed> {
+    let revised = update.parse_revised(dialect.four_byte, !dialect.external, false, &[])?;
+    let parsed = revised.update;
+    let mut own = Update {
+        announced: parsed.announced.iter().filter_map(|e| own_v4(e.prefix)).collect(),
+        withdrawn: parsed.withdrawn.iter().filter_map(|e| own_v4(e.prefix)).collect(),
+        tolerated: None,
+    };
+    for attribute in &parsed.attributes {
+        match attribute {
+            wire::PathAttribute::MpReachNlri(reach) => own.announced.extend(own_prefixes(&reach.announced)),
+            wire::PathAttribute::MpUnreachNlri(gone) => own.withdrawn.extend(own_prefixes(&gone.withdrawn)),
+            _ => {}
+        }
+    }
+    for malformed in revised.malformed {
+        //= RFC 7606 §3 (h)
+        //# Otherwise, the approach with the strongest action MUST be used.
+        if malformed.disposition == wire::ErrorDisposition::SessionReset {
+            return Err(malformed.error.into());
+        }
+        own.tolerated.get_or_insert_with(|| {
+            format!(
+                "attribute {}: {} ({})",
+                malformed.type_code,
+                malformed.error,
+                malformed.disposition.as_str()
+            )
+        });
+    }
+    Ok(own)
+}
+
+fn own_v4(prefix: wire::Ipv4Prefix) -> Option<Prefix> {
+    Prefix::new(prefix.addr.into(), prefix.len).ok()
+}
+
+fn own_prefixes(entries: &[wire::NlriEntry]) -> impl Iterator<Item = Prefix> {
+    entries.iter().filter_map(|entry| match entry.prefix {
+        wire::Prefix::V4(prefix) => own_v4(prefix),
+        wire::Prefix::V6(prefix) => Prefix::new(prefix.addr.into(), prefix.len).ok(),
+    })
+}
+
+fn own_refresh(refresh: &wire::RouteRefreshMessage) -> Refresh {
+    let family = refresh.afi().zip(refresh.safi()).and_then(own_family);
+    let kind = match refresh.subtype() {
+        wire::RouteRefreshSubtype::Normal => RefreshKind::Request,
+        wire::RouteRefreshSubtype::BoRR => RefreshKind::Begin,
+        wire::RouteRefreshSubtype::EoRR => RefreshKind::End,
+        _ => RefreshKind::Unknown,
+    };
+    Refresh { family, kind }
+}
+
+// ── What the machine takes and gives ──
+
+pub(crate) fn foreign_family(family: Family) -> (wire::Afi, wire::Safi) {
+    let afi = if family == Family::Ipv4 { wire::Afi::Ipv4 } else { wire::Afi::Ipv6 };
+    (afi, wire::Safi::Unicast)
+}
+
+pub(crate) fn own_family(family: (wire::Afi, wire::Safi)) -> Option<Family> {
+    Family::ALL.into_iter().find(|&own| foreign_family(own) == family)
+}
+
+pub(crate) fn foreign_notification(notification: &Notification) -> wire::NotificationMessage {
+    let code = wire::NotificationCode::from_u8(notification.code);
+    wire::NotificationMessage::new(code, notification.subcode, Bytes::from(notification.data.clone()))
+}
+
+pub(crate) fn own_notification(notification: &wire::NotificationMessage) -> Notification {
+    Notification {
+        code: notification.code.as_u8(),
+        subcode: notification.subcode,
+        data: notification.data.to_vec(),
+    }
+}
+
+pub(crate) fn foreign_open(open: &Open) -> wire::OpenMessage {
+    wire::OpenMessage {
+        version: 4,
+        my_as: open.short_asn,
+        hold_time: open.hold_seconds,
+        bgp_identifier: open.router_id,
+        capabilities: open.capabilities.iter().map(foreign_capability).collect(),
+    }
+}
+
+pub(crate) fn own_open(open: &wire::OpenMessage) -> Open {
+    Open {
+        short_asn: open.my_as,
+        hold_seconds: open.hold_time,
+        router_id: open.bgp_identifier,
+        capabilities: open.capabilities.iter().flat_map(own_capability).collect(),
+    }
+}
+
+fn foreign_capability(capability: &Capability) -> wire::Capability {
+    match capability {
+        Capability::Multiprotocol(family) => {
+            let (afi, safi) = foreign_family(*family);
+            wire::Capability::MultiProtocol { afi, safi }
+        }
+        Capability::ExtendedNextHop => {
+            let (nlri_afi, nlri_safi) = foreign_family(Family::Ipv4);
+            wire::Capability::ExtendedNextHop(vec![wire::ExtendedNextHopFamily {
+                nlri_afi,
+                nlri_safi,
+                next_hop_afi: wire::Afi::Ipv6,
+            }])
+        }
+        Capability::RouteRefresh => wire::Capability::RouteRefresh,
+        Capability::EnhancedRouteRefresh => wire::Capability::EnhancedRouteRefresh,
+        Capability::ExtendedMessage => wire::Capability::ExtendedMessage,
+        Capability::FourByteAsn(asn) => wire::Capability::FourOctetAs { asn: *asn },
+        Capability::GracefulRestart { restarting, notification, seconds, families } => {
+            let families = families.iter().map(|&(family, forwarding_preserved)| {
+                let (afi, safi) = foreign_family(family);
+                wire::GracefulRestartFamily { afi, safi, forwarding_preserved }
+            });
+            wire::Capability::GracefulRestart {
+                restart_state: *restarting,
+                notification: *notification,
+                restart_time: *seconds,
+                families: families.collect(),
+            }
+        }
+        Capability::Other(code) => wire::Capability::Unknown { code: *code, data: Bytes::new() },
+    }
+}
+
+fn own_capability(capability: &wire::Capability) -> Option<Capability> {
+    Some(match capability {
+        wire::Capability::MultiProtocol { afi, safi } => match own_family((*afi, *safi)) {
+            Some(family) => Capability::Multiprotocol(family),
+            None => Capability::Other(capability.code()),
+        },
+        wire::Capability::ExtendedNextHop(list) => {
+            let ours = list.iter().any(|entry| {
+                own_family((entry.nlri_afi, entry.nlri_safi)) == Some(Family::Ipv4)
+                    && entry.next_hop_afi == wire::Afi::Ipv6
+            });
+            if ours { Capability::ExtendedNextHop } else { Capability::Other(capability.code()) }
+        }
+        wire::Capability::RouteRefresh => Capability::RouteRefresh,
+        wire::Capability::EnhancedRouteRefresh => Capability::EnhancedRouteRefresh,
+        wire::Capability::ExtendedMessage => Capability::ExtendedMessage,
+        wire::Capability::FourOctetAs { asn } => Capability::FourByteAsn(*asn),
+        wire::Capability::GracefulRestart { restart_state, notification, restart_time, families } => {
+            let own = families.iter().filter_map(|family| {
+                own_family((family.afi, family.safi)).map(|own| (own, family.forwarding_preserved))
+            });
+            Capability::GracefulRestart {
+                restarting: *restart_state,
+                notification: *notification,
+                seconds: *restart_time,
+                families: own.collect(),
+            }
+        }
+        other => Capability::Other(other.code()),
+    })
+}
+
+const DEFAULT_LOCAL_PREF: u32 = 100;
+const MAX_SEGMENT: usize = 255;
+const MAX_RETURNED_BYTES: usize = 1024;

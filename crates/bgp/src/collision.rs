@@ -1,0 +1,86 @@
+//! Two connections with one peer: which one goes.
+//!
+//! Source: RFC 4271 §6.8; RFC 6286 §2.3.
+
+use std::net::Ipv4Addr;
+
+use crate::status::State;
+
+/// Who opened a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Dialled,
+    Accepted,
+}
+
+/// One end of a possible collision: AS number and identifier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) asn: u32,
+    pub(crate) router_id: Ipv4Addr,
+}
+
+/// The connection to close with Cease/7; `None`: no collision yet, as one of them has not heard the peer's OPEN.
+pub(crate) fn loser(dialled: State, accepted: State, us: End, peer: End) -> Option<Side> {
+    if dialled.min(accepted) < State::OpenConfirm {
+        return None;
+    }
+    //= RFC 4271 §6.8
+    //# a connection collision with an existing BGP connection that is in the Established state causes closing of the newly
+    //# created connection
+    match (dialled, accepted) {
+        (State::Established, _) => return Some(Side::Accepted),
+        (_, State::Established) => return Some(Side::Dialled),
+        _ => {}
+    }
+    // The one that the higher identifier opened stays; between equal ones (in different ASes) the higher AS number.
+    let ours_is_higher = (us.router_id, us.asn) > (peer.router_id, peer.asn);
+    Some(if ours_is_higher { Side::Accepted } else { Side::Dialled })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(asn: u32, last: u8) -> End {
+        End { asn, router_id: Ipv4Addr::new(192, 0, 2, last) }
+    }
+
+    #[test]
+    fn the_higher_identifier_keeps_what_it_opened() {
+        use State::OpenConfirm as Confirm;
+        for (us, peer, loses) in [
+            (end(65_101, 9), end(65_000, 1), Side::Accepted),
+            (end(65_101, 1), end(65_000, 9), Side::Dialled),
+            (end(65_101, 5), end(65_000, 5), Side::Accepted),
+            (end(65_000, 5), end(65_101, 5), Side::Dialled),
+        ] {
+            assert_eq!(loser(Confirm, Confirm, us, peer), Some(loses), "{us:?} {peer:?}");
+        }
+    }
+
+    #[test]
+    fn both_ends_close_the_same_connection() {
+        for (a, b) in [(end(1, 1), end(2, 2)), (end(1, 2), end(2, 1)), (end(1, 3), end(2, 3))] {
+            let here = loser(State::OpenConfirm, State::OpenConfirm, a, b);
+            let there = loser(State::OpenConfirm, State::OpenConfirm, b, a);
+            assert_ne!(here, there, "what we dialled they accepted");
+        }
+    }
+
+    #[test]
+    fn an_established_session_stays_whoever_is_higher() {
+        for (us, peer) in [(end(1, 1), end(2, 2)), (end(1, 2), end(2, 1))] {
+            assert_eq!(loser(State::Established, State::OpenConfirm, us, peer), Some(Side::Accepted));
+            assert_eq!(loser(State::OpenConfirm, State::Established, us, peer), Some(Side::Dialled));
+        }
+    }
+
+    #[test]
+    fn a_connection_without_an_open_is_no_collision() {
+        for state in [State::OpenSent, State::OpenConfirm, State::Established] {
+            assert_eq!(loser(state, State::OpenSent, end(1, 1), end(2, 2)), None);
+            assert_eq!(loser(State::OpenSent, state, end(1, 1), end(2, 2)), None);
+        }
+    }
+}

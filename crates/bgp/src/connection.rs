@@ -1,0 +1,102 @@
+//! A session and its TCP connection.
+//!
+//! In: readiness of the socket, the clock. Out: bytes moved between the two; the linger that lets a last message arrive.
+//! Invariant: one turn reads at most one buffer, so that a peer that never stops sending does not keep its task from the rest.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::config::PeerConfig;
+use crate::local::Local;
+use crate::route::Routes;
+use crate::session::{Session, Stop};
+use crate::socket;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    pub(crate) session: Session,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        stream: TcpStream,
+        local: Local,
+        config: Arc<PeerConfig>,
+        want: Arc<Routes>,
+    ) -> io::Result<Self> {
+        if let Some(hops) = config.gtsm_hops {
+            socket::set_furthest(&stream, config.address.is_ipv6(), Some(hops))?;
+        }
+        let own: IpAddr = stream.local_addr()?.ip();
+        let session = Session::new(local, config, own, want, now());
+        Ok(Self { stream, session, buffer: vec![0; BUFFER_BYTES] })
+    }
+
+    /// Waits for the next thing to happen, and lets the session have it. May be dropped while it waits.
+    pub(crate) async fn turn(&mut self) {
+        let has_output = !self.session.output(now()).is_empty();
+        let deadline = self.session.deadline().map(Instant::from_std);
+        tokio::select! {
+            ready = self.stream.readable() => self.read(ready),
+            ready = self.stream.writable(), if has_output => self.write(ready),
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                self.session.tick(now());
+            }
+        }
+    }
+
+    pub(crate) fn stop(&mut self, stop: &Stop) {
+        self.session.stop(stop, now());
+    }
+
+    /// Writes what is left, then waits for the other end to close: at once a reset could overtake the last message.
+    pub(crate) async fn close(mut self) {
+        let rest = self.session.output(now()).to_vec();
+        drop(timeout(LINGER, linger(&mut self.stream, &rest)).await);
+    }
+
+    fn read(&mut self, ready: io::Result<()>) {
+        match ready.and_then(|()| self.stream.try_read(&mut self.buffer)) {
+            Ok(0) => self.session.lost("closed by the peer", now()),
+            Ok(count) => self.session.received(self.buffer.get(..count).unwrap_or_default(), now()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => self.session.lost(&error.to_string(), now()),
+        }
+    }
+
+    fn write(&mut self, ready: io::Result<()>) {
+        match ready.and_then(|()| self.stream.try_write(self.session.output(now()))) {
+            Ok(count) => self.session.written(count, now()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => self.session.lost(&error.to_string(), now()),
+        }
+    }
+}
+
+/// Tells a peer why its connection is not taken.
+pub(crate) async fn turn_away(mut stream: TcpStream, message: Vec<u8>) {
+    drop(timeout(LINGER, linger(&mut stream, &message)).await);
+}
+
+async fn linger(stream: &mut TcpStream, rest: &[u8]) -> io::Result<()> {
+    stream.write_all(rest).await?;
+    stream.shutdown().await?;
+    let mut left = [0; 4096];
+    while stream.read(&mut left).await? > 0 {}
+    Ok(())
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+const BUFFER_BYTES: usize = 16 << 10;
+const LINGER: Duration = Duration::from_secs(2);

@@ -1,0 +1,69 @@
+//! An attempt to connect, under way or not.
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::io;
+use std::pin::Pin;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::config::PeerConfig;
+use crate::socket;
+
+type Attempt = Pin<Box<dyn Future<Output = Result<TcpStream, String>> + Send>>;
+
+#[derive(Default)]
+pub(crate) struct Dialling(Option<Attempt>);
+
+impl Dialling {
+    pub(crate) fn start(&mut self, config: &PeerConfig) {
+        let config = config.clone();
+        self.0 = Some(Box::pin(async move {
+            let attempt = timeout(config.dial, socket::dial(&config)).await;
+            attempt
+                .map_err(|_| no_answer(&config))
+                .and_then(|done| done.map_err(|error| refused(&config, &error)))
+        }));
+    }
+
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn give_up(&mut self) {
+        self.0 = None;
+    }
+
+    /// Waits for its end; for ever while none is under way. May be dropped while it waits.
+    pub(crate) async fn ended(&mut self) -> Result<TcpStream, String> {
+        let Some(attempt) = &mut self.0 else { return pending().await };
+        let ended = attempt.await;
+        self.0 = None;
+        ended
+    }
+}
+
+impl fmt::Debug for Dialling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Dialling").field(&self.is_under_way()).finish()
+    }
+}
+
+fn no_answer(config: &PeerConfig) -> String {
+    let cause = if config.md5.is_some() {
+        "if it is up, does it have the same MD5 key? A wrong one is dropped without a word"
+    } else {
+        "if it is up, does it ask for an MD5 key?"
+    };
+    format!("no answer from {} in {:?}: {cause}", config.socket_address(), config.dial)
+}
+
+fn refused(config: &PeerConfig, error: &io::Error) -> String {
+    let from = config.local_address.map(|local| format!(" from {local}")).unwrap_or_default();
+    // The kernel's own time for a connection is shorter than ours.
+    if error.kind() == io::ErrorKind::TimedOut {
+        return no_answer(config);
+    }
+    format!("can't connect to {}{from}: {error}", config.socket_address())
+}

@@ -1,0 +1,40 @@
+//! A BGP speaker for programs that announce routes and take none: load balancers, anycast servers.
+//!
+//! In: peers ([`PeerConfig`]), and the whole set of routes that each is to have ([`Desired`]). Out: sessions that keep routers
+//! at that set, and their [`Status`]. Not here: best paths, a routing table, anything that a peer announces: it is checked,
+//! counted and dropped.
+//! Invariants: a peer costs bounded memory and no other peer its session, whatever it sends; a key is never shown; the foreign
+//! codec and state machine are named in one file each (`codec`, `machine`).
+//! Source: RFC 4271, 4760, 5082, 6793, 7606, 8950 and those that the rooms name.
+
+#![forbid(unsafe_code)]
+
+mod backoff;
+pub mod bfd;
+mod codec;
+mod collision;
+mod config;
+mod connection;
+mod dialling;
+mod inbox;
+mod listener;
+mod local;
+mod machine;
+mod message;
+mod outbound;
+mod outbox;
+mod peer;
+mod prefix;
+mod report;
+mod route;
+mod session;
+mod socket;
+mod speaker;
+mod status;
+
+pub use config::{ConfigError, Connect, GracefulRestart, Md5Key, PeerConfig, SpeakerConfig};
+pub use message::Capability;
+pub use prefix::{BadPrefix, Family, Prefix};
+pub use route::{Attributes, Community, Desired, LargeCommunity, Routes, TooManyCommunities};
+pub use speaker::{Speaker, StartError};
+pub use status::{Counts, Negotiated, PeerStatus, State, Status};

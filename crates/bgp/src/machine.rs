@@ -1,0 +1,218 @@
+//! The door to `rustbgpd-fsm`: the only file that names it.
+//!
+//! In: events of one connection. Out: what to send, which timers to set, when to close.
+//! Not here: clocks and sockets; backoff and collisions (`peer`): one machine is one TCP connection and never starts again.
+//! What the foreign machine leaves to us is done here: its OPEN is corrected, a Cease becomes a hard reset where the peer asks
+//! for one, errors of its own get the subcode of their state.
+//! Source: RFC 4271 §8; RFC 4724, 6608, 8538.
+
+use std::time::Duration;
+
+use rustbgpd_fsm as fsm;
+
+use crate::codec;
+use crate::config::PeerConfig;
+use crate::local::Local;
+use crate::message::{Capability, Notification, Open};
+use crate::prefix::Family;
+use crate::status::{Negotiated, State};
+
+/// What has happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// The TCP connection is there.
+    Connected,
+    Open(Open),
+    Keepalive,
+    Update,
+    Refresh(Family),
+    Notification(Notification),
+    HoldExpired,
+    KeepaliveDue,
+    /// The connection is gone.
+    Lost,
+    /// The operator ends the session; data of the Cease (RFC 9003).
+    Stop(Vec<u8>),
+    BfdDown,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    SendOpen(Open),
+    SendKeepalive,
+    SendNotification(Notification),
+    /// Set a timer, or with `None` stop it.
+    Timer(Timer, Option<Duration>),
+    /// The connection ends when all is sent.
+    Close,
+    State(State),
+    Established(Box<Negotiated>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    Hold,
+    Keepalive,
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    inner: fsm::Session,
+    config: PeerConfig,
+    peer_open: Option<Open>,
+    hard_reset: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(local: Local, config: &PeerConfig) -> Self {
+        let mut foreign = fsm::PeerConfig::new(local.asn, config.asn, local.router_id);
+        foreign.hold_time = u16::try_from(config.hold.as_secs()).unwrap_or(u16::MAX);
+        foreign.families = config.families.iter().map(|&family| codec::foreign_family(family)).collect();
+        // A family list without IPv4 means it: no fallback to what a silent peer is taken to speak.
+        foreign.disable_ipv4_unicast = !config.families.contains(&Family::Ipv4);
+        if let Some(restart) = config.graceful_restart {
+            foreign.graceful_restart = true;
+            foreign.gr_restart_time = restart.seconds;
+        }
+        let mut inner = fsm::Session::new(foreign);
+        // It would dial now; the connection is made elsewhere.
+        drop(inner.handle_event(fsm::Event::ManualStart));
+        Self { inner, config: config.clone(), peer_open: None, hard_reset: false }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        own_state(self.inner.state())
+    }
+
+    /// The peer's OPEN, once it was received.
+    pub(crate) fn peer_open(&self) -> Option<&Open> {
+        self.peer_open.as_ref()
+    }
+
+    pub(crate) fn handle(&mut self, event: Event) -> Vec<Output> {
+        let before = self.state();
+        let foreign = match event {
+            Event::Connected => fsm::Event::TcpConnectionConfirmed,
+            Event::Open(open) => {
+                let foreign = fsm::Event::OpenReceived(codec::foreign_open(&open));
+                self.peer_open.get_or_insert(open);
+                foreign
+            }
+            Event::Keepalive => fsm::Event::KeepaliveReceived,
+            Event::Update => fsm::Event::UpdateReceived,
+            Event::Refresh(family) => {
+                let (afi, safi) = codec::foreign_family(family);
+                fsm::Event::RouteRefreshReceived { afi, safi }
+            }
+            Event::Notification(n) => fsm::Event::NotificationReceived(codec::foreign_notification(&n)),
+            Event::HoldExpired => fsm::Event::HoldTimerExpires,
+            Event::KeepaliveDue => fsm::Event::KeepaliveTimerExpires,
+            Event::Lost => fsm::Event::TcpConnectionFails,
+            Event::Stop(data) => fsm::Event::ManualStop { reason: Some(data.into()) },
+            Event::BfdDown => fsm::Event::BfdDown,
+        };
+        let actions = self.inner.handle_event(foreign);
+        actions.into_iter().filter_map(|action| self.own(action, before)).collect()
+    }
+
+    /// Ends the connection with a NOTIFICATION that the foreign machine has no event for. Call nothing after it.
+    pub(crate) fn refuse(&mut self, notification: Notification) -> Vec<Output> {
+        let notification = self.as_peer_wants(notification);
+        vec![Output::SendNotification(notification), Output::Close, Output::State(State::Idle)]
+    }
+
+    fn own(&mut self, action: fsm::Action, before: State) -> Option<Output> {
+        Some(match action {
+            fsm::Action::SendOpen(open) => Output::SendOpen(self.correct(codec::own_open(&open))),
+            fsm::Action::SendKeepalive => Output::SendKeepalive,
+            fsm::Action::SendNotification(notification) => {
+                let own = with_subcode(codec::own_notification(&notification), before);
+                Output::SendNotification(self.as_peer_wants(own))
+            }
+            fsm::Action::StartTimer(timer, seconds) => {
+                Output::Timer(own_timer(timer)?, Some(Duration::from_secs(seconds.into())))
+            }
+            fsm::Action::StopTimer(timer) => Output::Timer(own_timer(timer)?, None),
+            fsm::Action::CloseTcpConnection => Output::Close,
+            fsm::Action::StateChanged { new, .. } => Output::State(own_state(new)),
+            fsm::Action::SessionEstablished(negotiated) => {
+                // It is gone by the time that a Cease is sent.
+                self.hard_reset = negotiated.peer_notification_gr;
+                Output::Established(Box::new(self.negotiated(&negotiated)))
+            }
+            _ => return None,
+        })
+    }
+
+    /// The foreign machine offers RFC 8950 by itself, and fixes the bits of a restart at zero.
+    fn correct(&self, mut open: Open) -> Open {
+        open.capabilities.retain(|capability| *capability != Capability::ExtendedNextHop);
+        if self.config.extended_next_hop {
+            open.capabilities.push(Capability::ExtendedNextHop);
+        }
+        for capability in &mut open.capabilities {
+            if let (Capability::GracefulRestart { restarting, families, .. }, Some(restart)) =
+                (capability, self.config.graceful_restart)
+            {
+                *restarting = restart.restarting;
+                families.iter_mut().for_each(|(_, forwarding)| *forwarding = restart.forwarding);
+            }
+        }
+        open
+    }
+
+    /// With the N bit a plain Cease means "keep my routes": a black hole for the restart time (RFC 8538 §3).
+    fn as_peer_wants(&self, notification: Notification) -> Notification {
+        if self.hard_reset { notification.into_hard_reset() } else { notification }
+    }
+
+    fn negotiated(&self, foreign: &fsm::NegotiatedSession) -> Negotiated {
+        let capabilities = self.peer_open.as_ref().map(|open| open.capabilities.clone()).unwrap_or_default();
+        Negotiated {
+            asn: foreign.peer_asn,
+            router_id: foreign.peer_router_id,
+            hold: Duration::from_secs(foreign.hold_time.into()),
+            families: foreign.negotiated_families.iter().filter_map(|&f| codec::own_family(f)).collect(),
+            four_byte_asn: foreign.four_octet_as,
+            extended_next_hop: self.config.extended_next_hop
+                && capabilities.contains(&Capability::ExtendedNextHop),
+            route_refresh: foreign.peer_route_refresh,
+            enhanced_route_refresh: foreign.peer_enhanced_route_refresh,
+            hard_reset: foreign.peer_notification_gr,
+            peer_capabilities: capabilities,
+        }
+    }
+}
+
+/// RFC 6608: which state an unexpected message came in.
+fn with_subcode(notification: Notification, state: State) -> Notification {
+    let subcode = match (notification.code, notification.subcode, state) {
+        (Notification::FSM_ERROR, 0, State::OpenSent) => 1,
+        (Notification::FSM_ERROR, 0, State::OpenConfirm) => 2,
+        (Notification::FSM_ERROR, 0, State::Established) => 3,
+        (_, subcode, _) => subcode,
+    };
+    Notification { subcode, ..notification }
+}
+
+fn own_timer(timer: fsm::TimerType) -> Option<Timer> {
+    match timer {
+        fsm::TimerType::Hold => Some(Timer::Hold),
+        fsm::TimerType::Keepalive => Some(Timer::Keepalive),
+        // The backoff is the peer's.
+        _ => None,
+    }
+}
+
+fn own_state(state: fsm::SessionState) -> State {
+    match state {
+        fsm::SessionState::Idle => State::Idle,
+        fsm::SessionState::Connect => State::Connect,
+        fsm::SessionState::Active => State::Active,
+        fsm::SessionState::OpenSent => State::OpenSent,
+        fsm::SessionState::OpenConfirm => State::OpenConfirm,
+        fsm::SessionState::Established => State::Established,
+    }
+}

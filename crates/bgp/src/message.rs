@@ -1,0 +1,233 @@
+//! What two speakers say to each other, in types of our own.
+//!
+//! In and out: [`crate::codec`] turns them to bytes and back. Not here: bytes, and what a message does to a session.
+//! Source: RFC 4271 §4; RFC 2918, 4486, 4760, 6793, 7313, 8538, 8950, 9003.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use crate::prefix::{Family, Prefix};
+
+/// A message as received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    Open(Open),
+    Update(Update),
+    Notification(Notification),
+    Keepalive,
+    Refresh(Refresh),
+}
+
+/// The first message of either side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// The field of two bytes; 23456 stands for a number that needs four.
+    pub(crate) short_asn: u16,
+    pub(crate) hold_seconds: u16,
+    pub(crate) router_id: Ipv4Addr,
+    pub(crate) capabilities: Vec<Capability>,
+}
+
+impl Open {
+    /// The AS number that is meant.
+    pub(crate) fn asn(&self) -> u32 {
+        let long = self.capabilities.iter().find_map(|capability| match capability {
+            Capability::FourByteAsn(asn) => Some(*asn),
+            _ => None,
+        });
+        long.unwrap_or(self.short_asn.into())
+    }
+}
+
+/// What a speaker can do, as its OPEN says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// Routes of a family (RFC 4760).
+    Multiprotocol(Family),
+    /// IPv4 routes with an IPv6 next hop (RFC 8950).
+    ExtendedNextHop,
+    /// Route refresh (RFC 2918).
+    RouteRefresh,
+    /// Route refresh with a begin and an end (RFC 7313).
+    EnhancedRouteRefresh,
+    /// Messages of up to 65,535 bytes (RFC 8654).
+    ExtendedMessage,
+    /// AS numbers of four bytes (RFC 6793).
+    FourByteAsn(u32),
+    /// Graceful restart (RFC 4724, RFC 8538).
+    GracefulRestart {
+        /// The R bit: it has just restarted.
+        restarting: bool,
+        /// The N bit: a NOTIFICATION keeps routes too, unless it is a hard reset.
+        notification: bool,
+        /// How long its routes may be kept while it restarts, in seconds.
+        seconds: u16,
+        /// Families, each with its F bit: forwarding went on meanwhile.
+        families: Vec<(Family, bool)>,
+    },
+    /// Any other, by its number.
+    Other(u8),
+}
+
+/// Routes that a peer announces and withdraws. Nothing of it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Update {
+    pub(crate) announced: Vec<Prefix>,
+    pub(crate) withdrawn: Vec<Prefix>,
+    /// What was wrong with it and does not end the session (RFC 7606).
+    pub(crate) tolerated: Option<String>,
+}
+
+/// The end of a session, and why.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Notification {
+    pub(crate) code: u8,
+    pub(crate) subcode: u8,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Notification {
+    pub(crate) const CEASE: u8 = 6;
+    pub(crate) const FSM_ERROR: u8 = 5;
+
+    pub(crate) fn new(code: u8, subcode: u8) -> Self {
+        Self { code, subcode, data: Vec::new() }
+    }
+
+    pub(crate) fn cease(subcode: Cease) -> Self {
+        Self::new(Self::CEASE, subcode as u8)
+    }
+
+    /// RFC 8538 §3: a Cease inside a hard reset, so that a peer with the N bit drops our routes at once.
+    pub(crate) fn into_hard_reset(self) -> Self {
+        let hard = Cease::HardReset as u8;
+        if self.code != Self::CEASE || self.subcode == hard {
+            return self;
+        }
+        let data = [&[self.code, self.subcode], self.data.as_slice()].concat();
+        Self { code: Self::CEASE, subcode: hard, data }
+    }
+
+    /// What a hard reset carries, else itself.
+    fn inner(&self) -> (u8, u8, &[u8]) {
+        match (self.code, self.subcode, self.data.as_slice()) {
+            (Self::CEASE, 9, [code, subcode, data @ ..]) => (*code, *subcode, data),
+            (code, subcode, data) => (code, subcode, data),
+        }
+    }
+
+    /// The text of an administrative shutdown or reset, control characters replaced; `None`: none, or not UTF-8.
+    pub(crate) fn shutdown_text(&self) -> Option<String> {
+        let (Self::CEASE, 2 | 4, [len, text @ ..]) = self.inner() else { return None };
+        let text = text.get(..usize::from(*len)).filter(|text| !text.is_empty())?;
+        let text = std::str::from_utf8(text).ok()?;
+        Some(text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect())
+    }
+}
+
+impl fmt::Display for Notification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (code, subcode, data) = self.inner();
+        write!(f, "{} ({code}/{subcode}", crate::codec::describe(code, subcode))?;
+        if (self.code, self.subcode) != (code, subcode) {
+            f.write_str(", as a hard reset")?;
+        }
+        match self.shutdown_text() {
+            Some(text) => write!(f, ": {text:?})"),
+            None if data.is_empty() => f.write_str(")"),
+            None => {
+                f.write_str(", data")?;
+                data.iter().take(SHOWN_BYTES).try_for_each(|byte| write!(f, " {byte:02x}"))?;
+                f.write_str(if data.len() > SHOWN_BYTES { "…)" } else { ")" })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Notification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Subcodes of Cease (RFC 4486, 8538, 9384).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Cease {
+    MaximumPrefixes = 1,
+    PeerDeconfigured = 3,
+    ConnectionRejected = 5,
+    OtherConfigurationChange = 6,
+    Collision = 7,
+    HardReset = 9,
+}
+
+/// A request to say all routes of a family again, or one end of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refresh {
+    /// `None`: a family that we never offered.
+    pub(crate) family: Option<Family>,
+    pub(crate) kind: RefreshKind,
+}
+
+/// RFC 7313 §3.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefreshKind {
+    Request,
+    Begin,
+    End,
+    Unknown,
+}
+
+/// The data of an administrative shutdown: a length, and a text cut at a character (RFC 9003 §2).
+pub(crate) fn shutdown_data(text: &str) -> Vec<u8> {
+    let text = text.get(..text.floor_char_boundary(MAX_SHUTDOWN_BYTES)).unwrap_or_default();
+    let mut data = vec![u8::try_from(text.len()).unwrap_or(0)];
+    data.extend_from_slice(text.as_bytes());
+    data
+}
+
+/// What receivers of RFC 8203 take; RFC 9003 allows 255.
+const MAX_SHUTDOWN_BYTES: usize = 128;
+const SHOWN_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shutdown(text: &str) -> Notification {
+        Notification { code: 6, subcode: 2, data: shutdown_data(text) }
+    }
+
+    #[test]
+    fn a_shutdown_text_is_cut_at_a_character_and_read_back() {
+        let long = "ä".repeat(100);
+        let notification = shutdown(&long);
+        assert_eq!(notification.data.len(), 1 + 128);
+        assert_eq!(notification.shutdown_text().unwrap(), "ä".repeat(64));
+        assert_eq!(shutdown("").shutdown_text(), None);
+    }
+
+    #[test]
+    fn a_hard_reset_carries_the_whole_cease_and_shows_it() {
+        let hard = shutdown("rack 7 moves").into_hard_reset();
+        assert_eq!((hard.code, hard.subcode), (6, 9));
+        assert_eq!(hard.data.get(..3), Some([6, 2, 12].as_slice()));
+        assert_eq!(hard.shutdown_text().as_deref(), Some("rack 7 moves"));
+        assert_eq!(hard.to_string(), "Administrative Shutdown (6/2, as a hard reset: \"rack 7 moves\")");
+        assert_eq!(hard.clone().into_hard_reset(), hard, "one envelope is enough");
+        let hold = Notification::new(4, 0);
+        assert_eq!(hold.clone().into_hard_reset(), hold, "only a Cease is wrapped");
+    }
+
+    #[test]
+    fn text_of_a_peer_cannot_break_a_log_line() {
+        let notification = Notification { data: b"\x09bye\nERROR".to_vec(), ..shutdown("") };
+        let shown = notification.to_string();
+        assert!(shown.contains("bye\u{fffd}ERROR"), "{shown}");
+        let lying = Notification { data: vec![200, b'x'], ..shutdown("") };
+        assert_eq!(lying.to_string(), "Administrative Shutdown (6/2, data c8 78)");
+        let garbage = Notification { data: vec![2, 0xff, 0xfe], ..shutdown("") };
+        assert_eq!(garbage.shutdown_text(), None);
+    }
+}

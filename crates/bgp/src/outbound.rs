@@ -1,0 +1,242 @@
+//! What one peer has from us, and the messages that bring it to what is desired.
+//!
+//! In: the desired table, and requests to say it again. Out: one UPDATE or ROUTE-REFRESH at a time, written only when it is
+//! taken, so that a slow peer holds no more than the tables. Not here: the connection.
+//! Invariant: `sent` is what the peer holds once it has read all messages taken so far.
+//! Source: RFC 4271 §9.2; RFC 4724 §2; RFC 7313 §4; RFC 8950.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::codec::{self, Dialect, Unencodable};
+use crate::config::PeerConfig;
+use crate::message::RefreshKind;
+use crate::prefix::{Family, Prefix};
+use crate::route::{Attributes, Routes};
+use crate::status::Negotiated;
+
+/// Next hops of a session, by [`Family::index`]; `None`: routes of that family can't be said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NextHops([Option<IpAddr>; 2]);
+
+impl NextHops {
+    /// What is configured, else our own address in the session.
+    pub(crate) fn new(config: &PeerConfig, negotiated: &Negotiated, local: IpAddr) -> Self {
+        let own_v4 = Some(local).filter(IpAddr::is_ipv4);
+        let own_v6 =
+            Some(local).filter(|local| matches!(local, IpAddr::V6(v6) if !v6.is_unicast_link_local()));
+        let v6 = config.next_hop_v6.map(IpAddr::V6).or(own_v6);
+        let mut v4 = config.next_hop_v4.map(IpAddr::V4).or(own_v4);
+        if negotiated.extended_next_hop {
+            v4 = v4.or(v6);
+        }
+        let of = |family, hop: Option<IpAddr>| hop.filter(|_| negotiated.families.contains(&family));
+        Self([of(Family::Ipv4, v4), of(Family::Ipv6, v6)])
+    }
+
+    fn of(&self, family: Family) -> Option<IpAddr> {
+        self.0.get(family.index()).copied().flatten()
+    }
+}
+
+/// The peer's table, and the way to the desired one.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    dialect: Dialect,
+    next_hops: NextHops,
+    enhanced: bool,
+    want: Arc<Routes>,
+    sent: BTreeMap<Prefix, Arc<Attributes>>,
+    counts: [usize; 2],
+    unannounceable: usize,
+    work: VecDeque<Work>,
+    pending: usize,
+    ends_of_rib: VecDeque<Family>,
+    refresh_wanted: [bool; 2],
+    refreshing: Option<Family>,
+}
+
+/// Prefixes that share a message as far as they fit.
+#[derive(Debug)]
+enum Work {
+    Withdraw(Family, Vec<Prefix>),
+    Announce(Family, Arc<Attributes>, Vec<Prefix>),
+}
+
+impl Outbound {
+    /// The peer has nothing yet, and is told the end of each family's first table.
+    pub(crate) fn new(
+        dialect: Dialect,
+        next_hops: NextHops,
+        negotiated: &Negotiated,
+        want: Arc<Routes>,
+    ) -> Self {
+        let mut outbound = Self {
+            dialect,
+            next_hops,
+            enhanced: negotiated.enhanced_route_refresh,
+            want,
+            sent: BTreeMap::new(),
+            counts: [0; 2],
+            unannounceable: 0,
+            work: VecDeque::new(),
+            pending: 0,
+            ends_of_rib: negotiated.families.iter().copied().collect(),
+            refresh_wanted: [false; 2],
+            refreshing: None,
+        };
+        outbound.plan();
+        outbound
+    }
+
+    /// Another table is wanted.
+    pub(crate) fn desire(&mut self, want: Arc<Routes>) {
+        if !Arc::ptr_eq(&want, &self.want) {
+            self.want = want;
+            self.plan();
+        }
+    }
+
+    /// Other next hops: every route is said again.
+    pub(crate) fn use_next_hops(&mut self, next_hops: NextHops) {
+        if next_hops != self.next_hops {
+            self.next_hops = next_hops;
+            Family::ALL.into_iter().for_each(|family| self.forget(family));
+            self.plan();
+        }
+    }
+
+    /// The peer wants a family again. However often it asks, one answer is given after the other.
+    pub(crate) fn refresh(&mut self, family: Family) {
+        if let Some(wanted) = self.refresh_wanted.get_mut(family.index()) {
+            *wanted = true;
+        }
+    }
+
+    /// Routes of a family that the peer has.
+    pub(crate) fn announced(&self, family: Family) -> usize {
+        self.counts.get(family.index()).copied().unwrap_or(0)
+    }
+
+    /// Wanted routes that this session has no next hop for.
+    pub(crate) fn unannounceable(&self) -> usize {
+        self.unannounceable
+    }
+
+    /// Routes and withdrawals that no message has been taken for.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// The next message, if there is something to say.
+    pub(crate) fn next(&mut self) -> Option<Result<Vec<u8>, Unencodable>> {
+        if let Some(work) = self.work.pop_front() {
+            return Some(self.write(work));
+        }
+        if let Some(family) = self.refreshing.take() {
+            return Some(codec::encode_refresh(family, RefreshKind::End));
+        }
+        if let Some(family) = self.ends_of_rib.pop_front() {
+            return Some(codec::encode_withdraw(family, &[], family == Family::Ipv4));
+        }
+        let family =
+            Family::ALL.into_iter().find(|family| self.refresh_wanted.get(family.index()) == Some(&true))?;
+        if let Some(wanted) = self.refresh_wanted.get_mut(family.index()) {
+            *wanted = false;
+        }
+        self.forget(family);
+        self.plan();
+        if self.enhanced {
+            self.refreshing = Some(family);
+            return Some(codec::encode_refresh(family, RefreshKind::Begin));
+        }
+        self.next()
+    }
+
+    /// Compares what the peer has with what is wanted.
+    fn plan(&mut self) {
+        self.unannounceable = 0;
+        let mut groups = BTreeMap::<(Family, &Arc<Attributes>), Vec<Prefix>>::new();
+        for (prefix, attributes) in self.want.iter() {
+            if self.next_hops.of(prefix.family()).is_none() {
+                self.unannounceable += 1;
+            } else if self.sent.get(&prefix).is_none_or(|sent| sent != attributes) {
+                groups.entry((prefix.family(), attributes)).or_default().push(prefix);
+            }
+        }
+        let mut gone: [Vec<Prefix>; 2] = [Vec::new(), Vec::new()];
+        for &prefix in self.sent.keys().filter(|&&prefix| self.want.get(prefix).is_none()) {
+            if let Some(list) = gone.get_mut(prefix.family().index()) {
+                list.push(prefix);
+            }
+        }
+        let gone = Family::ALL.into_iter().zip(gone).filter(|(_, list)| !list.is_empty());
+        let gone = gone.map(|(family, list)| Work::Withdraw(family, list));
+        let new = groups.into_iter();
+        let new =
+            new.map(|((family, attributes), list)| Work::Announce(family, Arc::clone(attributes), list));
+        self.work = gone.chain(new).collect();
+        let count = |work: &Work| match work {
+            Work::Withdraw(_, list) | Work::Announce(_, _, list) => list.len(),
+        };
+        self.pending = self.work.iter().map(count).sum();
+    }
+
+    /// One message of `work`; what does not fit it stays first.
+    fn write(&mut self, work: Work) -> Result<Vec<u8>, Unencodable> {
+        match work {
+            Work::Withdraw(family, mut list) => {
+                let part = take_fitting(&mut list, codec::WITHDRAW_ROOM);
+                self.put_back(part.len(), list, |list| Work::Withdraw(family, list));
+                part.iter().for_each(|prefix| self.note(*prefix, None));
+                let by_body = self.next_hops.of(family).is_none_or(|hop| hop.is_ipv4());
+                codec::encode_withdraw(family, &part, by_body)
+            }
+            Work::Announce(family, attributes, mut list) => {
+                let Some(next_hop) = self.next_hops.of(family) else { return Ok(Vec::new()) };
+                let part = take_fitting(&mut list, codec::room(self.dialect, &attributes, family, next_hop));
+                self.put_back(part.len(), list, |list| Work::Announce(family, Arc::clone(&attributes), list));
+                part.iter().for_each(|prefix| self.note(*prefix, Some(&attributes)));
+                codec::encode_announce(self.dialect, &attributes, family, next_hop, &part)
+            }
+        }
+    }
+
+    fn put_back(&mut self, taken: usize, rest: Vec<Prefix>, work: impl FnOnce(Vec<Prefix>) -> Work) {
+        self.pending = self.pending.saturating_sub(taken);
+        if !rest.is_empty() {
+            self.work.push_front(work(rest));
+        }
+    }
+
+    fn note(&mut self, prefix: Prefix, attributes: Option<&Arc<Attributes>>) {
+        let Some(count) = self.counts.get_mut(prefix.family().index()) else { return };
+        match attributes {
+            Some(attributes) => {
+                *count += usize::from(self.sent.insert(prefix, Arc::clone(attributes)).is_none());
+            }
+            None => *count -= usize::from(self.sent.remove(&prefix).is_some()),
+        }
+    }
+
+    /// Lets the wanted routes of a family be said again; those to be withdrawn stay known.
+    fn forget(&mut self, family: Family) {
+        let want = Arc::clone(&self.want);
+        self.sent.retain(|&prefix, _| prefix.family() != family || want.get(prefix).is_none());
+        if let Some(count) = self.counts.get_mut(family.index()) {
+            *count = self.sent.keys().filter(|prefix| prefix.family() == family).count();
+        }
+    }
+}
+
+/// The last prefixes of `list` that fit `room` bytes; one at least.
+fn take_fitting(list: &mut Vec<Prefix>, room: usize) -> Vec<Prefix> {
+    let mut used = 0;
+    let fitting = list.iter().rev().take_while(|prefix| {
+        used += prefix.encoded_bytes();
+        used <= room
+    });
+    let count = fitting.count().max(1).min(list.len());
+    list.split_off(list.len() - count)
+}

@@ -1,0 +1,75 @@
+//! Bytes for a peer that its connection has not taken yet.
+//!
+//! Invariant: routes are put into it while it holds less than a few messages, so a peer that reads nothing costs no more.
+
+use std::time::Instant;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    start: usize,
+    /// Where the message begins that `start` is in, or the next one.
+    boundaries: std::collections::VecDeque<usize>,
+    stuck_since: Option<Instant>,
+}
+
+impl Outbox {
+    /// Whether another UPDATE should be made.
+    pub(crate) fn has_room(&self) -> bool {
+        self.bytes().len() < ENOUGH_BYTES
+    }
+
+    pub(crate) fn push(&mut self, message: &[u8], now: Instant) {
+        if self.bytes().is_empty() {
+            self.clear();
+            self.stuck_since = Some(now);
+        }
+        self.boundaries.push_back(self.bytes.len());
+        self.bytes.extend_from_slice(message);
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    /// Since when the connection has taken nothing of what is here.
+    pub(crate) fn stuck_since(&self) -> Option<Instant> {
+        self.stuck_since
+    }
+
+    pub(crate) fn written(&mut self, count: usize, now: Instant) {
+        self.start += count;
+        while self.boundaries.front().is_some_and(|&at| at < self.start) {
+            self.boundaries.pop_front();
+        }
+        if self.bytes().is_empty() {
+            self.clear();
+        } else {
+            self.stuck_since = Some(now);
+            self.forget_written();
+        }
+    }
+
+    /// Takes back all but the message that is under way: a NOTIFICATION follows.
+    pub(crate) fn drop_unstarted(&mut self) {
+        if let Some(&at) = self.boundaries.front() {
+            self.bytes.truncate(at);
+            self.boundaries.clear();
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self { bytes: std::mem::take(&mut self.bytes), ..Self::default() };
+        self.bytes.clear();
+    }
+
+    fn forget_written(&mut self) {
+        if self.start >= ENOUGH_BYTES {
+            self.bytes.drain(..self.start);
+            self.boundaries.iter_mut().for_each(|at| *at -= self.start);
+            self.start = 0;
+        }
+    }
+}
+
+const ENOUGH_BYTES: usize = 16 << 10;

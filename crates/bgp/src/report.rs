@@ -1,0 +1,82 @@
+//! What a peer's task lets others see: its entry in the status, and its log lines.
+//!
+//! Invariant: a task that was replaced changes nothing of its successor's entry; the same failure again is told quietly.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::config::PeerConfig;
+use crate::session::Session;
+use crate::status::{Counts, Negotiated, PeerStatus, State, Status};
+
+#[derive(Debug)]
+pub(crate) struct Report {
+    board: Arc<watch::Sender<Status>>,
+    own: PeerStatus,
+    said: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn new(board: Arc<watch::Sender<Status>>, config: &PeerConfig, task: u64) -> Self {
+        let own = PeerStatus::new(&config.name, config.address, config.asn, task);
+        board.send_modify(|status| drop(status.insert(config.name.clone(), own.clone())));
+        Self { board, own, said: None }
+    }
+
+    pub(crate) fn established(&mut self, negotiated: Option<&Negotiated>) {
+        self.own.established += 1;
+        self.said = None;
+        let Some(negotiated) = negotiated else { return };
+        tracing::info!(
+            peer = self.own.name,
+            address = %self.own.address,
+            asn = negotiated.asn,
+            router_id = %negotiated.router_id,
+            hold = ?negotiated.hold,
+            families = ?negotiated.families,
+            "BGP session established"
+        );
+    }
+
+    /// `next`: after so long the peer is dialled again.
+    pub(crate) fn failed(&mut self, why: &str, next: Option<Duration>, failures: u32) {
+        self.own.last_error = Some((why.into(), SystemTime::now()));
+        self.own.failures = failures;
+        if self.said.as_deref() == Some(why) {
+            tracing::debug!(peer = self.own.name, why, ?next, failures, "no BGP session, as before");
+            return;
+        }
+        self.said = Some(why.into());
+        tracing::warn!(peer = self.own.name, address = %self.own.address, why, ?next, "no BGP session");
+    }
+
+    pub(crate) fn publish(&mut self, config: &PeerConfig, waiting: State, session: Option<&Session>) {
+        let state = session.map_or(waiting, Session::state);
+        if state != self.own.state {
+            (self.own.state, self.own.since) = (state, SystemTime::now());
+        }
+        if state == State::Established {
+            self.own.failures = 0;
+        }
+        (self.own.address, self.own.asn) = (config.address, config.asn);
+        self.own.negotiated = session.and_then(Session::negotiated).cloned();
+        self.own.counts = session.map(Session::counts).unwrap_or_default();
+        let own = &self.own;
+        self.board.send_if_modified(|status| match status.get_mut(&own.name) {
+            Some(shown) if shown.task == own.task && shown != own => {
+                let news = worth_telling(shown) != worth_telling(own);
+                shown.clone_from(own);
+                news
+            }
+            _ => false,
+        });
+    }
+}
+
+/// Messages that come and go wake nobody.
+fn worth_telling(status: &PeerStatus) -> PeerStatus {
+    let counts = Counts { messages_sent: 0, messages_received: 0, ignored_prefixes: 0, ..status.counts };
+    PeerStatus { counts, ..status.clone() }
+}

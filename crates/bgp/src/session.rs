@@ -1,0 +1,379 @@
+//! One connection's session, without socket and clock.
+//!
+//! In: bytes as they come, the time, and orders. Out: bytes to write, the next deadline, and why it ended.
+//! Not here: dialling and the choice between two connections (`peer`); the states themselves (`machine`).
+//! Invariant: it holds one frame of the peer and a few messages of ours, whatever the peer sends or does not read; once it has
+//! ended it takes nothing more.
+//! Source: RFC 4271 §6, §8; RFC 7606; RFC 9687.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::codec::{self, Dialect, Malformed};
+use crate::config::PeerConfig;
+use crate::inbox::Inbox;
+use crate::local::Local;
+use crate::machine::{Event, Machine, Output, Timer};
+use crate::message::{Cease, Message, Notification, Refresh, RefreshKind, Update};
+use crate::outbound::{NextHops, Outbound};
+use crate::outbox::Outbox;
+use crate::prefix::{Family, Prefix};
+use crate::route::Routes;
+use crate::status::{Counts, Negotiated, State};
+
+/// Why a session is to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// By the operator, with a text for the other end.
+    Shutdown(String),
+    Deconfigured,
+    ConfigurationChange,
+    BfdDown,
+    Collision,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    config: Arc<PeerConfig>,
+    local: Local,
+    local_address: IpAddr,
+    machine: Machine,
+    inbox: Inbox,
+    outbox: Outbox,
+    outbound: Option<Outbound>,
+    want: Arc<Routes>,
+    negotiated: Option<Negotiated>,
+    counts: Counts,
+    heard: HashSet<u64>,
+    hasher: RandomState,
+    open_by: Option<Instant>,
+    hold_by: Option<Instant>,
+    keepalive_at: Option<Instant>,
+    end: Option<String>,
+}
+
+impl Session {
+    /// A session on a connection that is there: our OPEN waits to be written.
+    pub(crate) fn new(
+        local: Local,
+        config: Arc<PeerConfig>,
+        local_address: IpAddr,
+        want: Arc<Routes>,
+        now: Instant,
+    ) -> Self {
+        let mut session = Self {
+            local,
+            local_address,
+            machine: Machine::new(local, &config),
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            outbound: None,
+            want,
+            negotiated: None,
+            counts: Counts::default(),
+            heard: HashSet::new(),
+            hasher: RandomState::new(),
+            open_by: Some(now + config.open),
+            hold_by: None,
+            keepalive_at: None,
+            end: None,
+            config,
+        };
+        session.feed(Event::Connected, now);
+        session
+    }
+
+    pub(crate) fn state(&self) -> State {
+        if self.end.is_some() { State::Idle } else { self.machine.state() }
+    }
+
+    /// The identifier in the peer's OPEN.
+    pub(crate) fn peer_id(&self) -> Option<Ipv4Addr> {
+        self.machine.peer_open().map(|open| open.router_id)
+    }
+
+    pub(crate) fn negotiated(&self) -> Option<&Negotiated> {
+        self.negotiated.as_ref()
+    }
+
+    /// Why it ended. What is left to be written should still be.
+    pub(crate) fn end(&self) -> Option<&str> {
+        self.end.as_deref()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let Some(outbound) = &self.outbound else { return self.counts };
+        Counts {
+            announced_v4: outbound.announced(Family::Ipv4),
+            announced_v6: outbound.announced(Family::Ipv6),
+            unannounceable: outbound.unannounceable(),
+            pending: outbound.pending(),
+            ..self.counts
+        }
+    }
+
+    /// Bytes have come.
+    pub(crate) fn received(&mut self, bytes: &[u8], now: Instant) {
+        self.inbox.push(bytes);
+        while self.end.is_none() {
+            match self.inbox.next(self.dialect()) {
+                Ok(Some(message)) => self.message(message, now),
+                Ok(None) => break,
+                Err(malformed) => self.malformed(malformed, now),
+            }
+        }
+    }
+
+    /// The connection is gone.
+    pub(crate) fn lost(&mut self, why: &str, now: Instant) {
+        if self.end.is_none() {
+            self.end_with(format!("connection lost in {}: {why}", self.state()));
+            self.feed(Event::Lost, now);
+            self.outbox.clear();
+        }
+    }
+
+    /// When [`Self::tick`] is due next.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let stuck = self.outbox.stuck_since().map(|since| since + self.config.send_hold);
+        let timers = [self.open_by, self.hold_by, self.keepalive_at, stuck];
+        timers.into_iter().flatten().filter(|_| self.end.is_none()).min()
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if self.end.is_some() {
+            return;
+        }
+        let stuck = self.outbox.stuck_since().map(|since| since + self.config.send_hold);
+        if due(stuck) {
+            // RFC 9687 §3: no NOTIFICATION would get through.
+            self.end_with(format!("the peer took nothing for {:?}", self.config.send_hold));
+            self.outbox.clear();
+        } else if due(self.open_by) {
+            self.end_with(format!("no session within {:?}: half open in {}", self.config.open, self.state()));
+            self.feed(Event::HoldExpired, now);
+        } else if due(self.hold_by) {
+            let silence = self.negotiated.as_ref().map_or(self.config.hold, |negotiated| negotiated.hold);
+            self.end_with(format!("nothing heard for {silence:?}: hold time expired"));
+            self.feed(Event::HoldExpired, now);
+        } else if due(self.keepalive_at) {
+            self.feed(Event::KeepaliveDue, now);
+        }
+    }
+
+    /// Bytes to be written now; empty: nothing is. More routes are put into messages as room comes up.
+    pub(crate) fn output(&mut self, now: Instant) -> &[u8] {
+        while self.end.is_none() && self.outbox.has_room() {
+            match self.outbound.as_mut().and_then(Outbound::next) {
+                Some(Ok(bytes)) => self.send(&bytes, now),
+                Some(Err(error)) => tracing::error!(peer = self.config.name, %error, "routes left out"),
+                None => break,
+            }
+        }
+        self.outbox.bytes()
+    }
+
+    /// So many of those bytes were written.
+    pub(crate) fn written(&mut self, count: usize, now: Instant) {
+        self.outbox.written(count, now);
+    }
+
+    /// Another table is to be announced.
+    pub(crate) fn desire(&mut self, want: Arc<Routes>) {
+        if let Some(outbound) = &mut self.outbound {
+            outbound.desire(Arc::clone(&want));
+        }
+        self.want = want;
+    }
+
+    /// Another configuration that keeps the session ([`PeerConfig::keeps_session`]).
+    pub(crate) fn reconfigure(&mut self, config: Arc<PeerConfig>) {
+        self.config = config;
+        if let (Some(outbound), Some(negotiated)) = (&mut self.outbound, &self.negotiated) {
+            outbound.use_next_hops(NextHops::new(&self.config, negotiated, self.local_address));
+        }
+    }
+
+    /// Ends the session from our side.
+    pub(crate) fn stop(&mut self, stop: &Stop, now: Instant) {
+        if self.end.is_some() {
+            return;
+        }
+        let (why, cease) = match stop {
+            Stop::Shutdown(text) => {
+                self.end_with(format!("shut down: {text:?}"));
+                return self.feed(Event::Stop(crate::message::shutdown_data(text)), now);
+            }
+            Stop::BfdDown => {
+                self.end_with("BFD says that the peer is down".into());
+                return self.feed(Event::BfdDown, now);
+            }
+            Stop::Deconfigured => ("the peer was removed", Cease::PeerDeconfigured),
+            Stop::ConfigurationChange => ("its configuration changed", Cease::OtherConfigurationChange),
+            Stop::Collision => ("another connection of the peer took its place", Cease::Collision),
+        };
+        self.refuse(why.into(), Notification::cease(cease), now);
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect {
+            local_asn: self.local.asn,
+            external: self.local.asn != self.config.asn,
+            four_byte: self.negotiated.as_ref().is_none_or(|negotiated| negotiated.four_byte_asn),
+        }
+    }
+
+    fn message(&mut self, message: Message, now: Instant) {
+        self.counts.messages_received += 1;
+        match message {
+            Message::Open(open) => {
+                tracing::debug!(peer = self.config.name, ?open, "OPEN received");
+                self.feed(Event::Open(open), now);
+            }
+            Message::Keepalive => self.feed(Event::Keepalive, now),
+            Message::Update(update) => {
+                self.feed(Event::Update, now);
+                self.update(&update, now);
+            }
+            Message::Refresh(refresh) => self.refresh(refresh, now),
+            Message::Notification(notification) => {
+                self.end_with(format!("the peer ended the session: {notification}"));
+                self.feed(Event::Notification(notification), now);
+            }
+        }
+    }
+
+    /// Counts what a peer announces, and drops it.
+    fn update(&mut self, update: &Update, now: Instant) {
+        if self.end.is_some() {
+            return;
+        }
+        self.counts.ignored_prefixes += update.announced.len() as u64;
+        if let Some(what) = &update.tolerated {
+            self.counts.tolerated_errors += 1;
+            if self.counts.tolerated_errors == 1 {
+                tracing::warn!(
+                    peer = self.config.name,
+                    what,
+                    "malformed UPDATE tolerated; later ones are counted"
+                );
+            }
+        }
+        let Some(most) = self.config.max_prefixes else { return };
+        let hash = |prefix: &Prefix| self.hasher.hash_one(prefix);
+        update.withdrawn.iter().for_each(|prefix| _ = self.heard.remove(&hash(prefix)));
+        for prefix in &update.announced {
+            self.heard.insert(hash(prefix));
+            if self.heard.len() > most as usize {
+                let why = format!("the peer announces more than {most} prefixes");
+                return self.refuse(why, Notification::cease(Cease::MaximumPrefixes), now);
+            }
+        }
+    }
+
+    fn refresh(&mut self, refresh: Refresh, now: Instant) {
+        // A family that is not spoken is ignored (RFC 2918 §4), but the message is a sign of life all the same.
+        self.feed(Event::Refresh(refresh.family.unwrap_or(Family::Ipv4)), now);
+        if let (Some(outbound), Some(family), RefreshKind::Request) =
+            (&mut self.outbound, refresh.family, refresh.kind)
+        {
+            self.counts.refreshes += 1;
+            outbound.refresh(family);
+        }
+    }
+
+    fn malformed(&mut self, malformed: Malformed, now: Instant) {
+        let why = format!("malformed message in {}: {}", self.state(), malformed.what);
+        self.refuse(why, malformed.notification, now);
+    }
+
+    fn refuse(&mut self, why: String, notification: Notification, now: Instant) {
+        self.end_with(why);
+        let outputs = self.machine.refuse(notification);
+        self.carry_out(outputs, now);
+    }
+
+    /// The first reason stands.
+    fn end_with(&mut self, why: String) {
+        self.end.get_or_insert(why);
+    }
+
+    fn feed(&mut self, event: Event, now: Instant) {
+        let outputs = self.machine.handle(event);
+        self.carry_out(outputs, now);
+    }
+
+    fn carry_out(&mut self, outputs: Vec<Output>, now: Instant) {
+        for output in outputs {
+            match output {
+                Output::SendOpen(open) => self.send_encoded(codec::encode_open(&open), now),
+                Output::SendKeepalive => self.send_encoded(codec::encode_keepalive(), now),
+                Output::SendNotification(notification) => {
+                    self.end_with(self.explain(&notification));
+                    self.outbox.drop_unstarted();
+                    self.send_encoded(codec::encode_notification(&notification), now);
+                }
+                Output::Timer(timer, after) => {
+                    let at = after.map(|after| now + after);
+                    match timer {
+                        Timer::Hold => self.hold_by = at,
+                        Timer::Keepalive => self.keepalive_at = at,
+                    }
+                }
+                Output::Close => self.end_with(format!("closed in {}", self.state())),
+                Output::State(state) => {
+                    tracing::debug!(peer = self.config.name, %state, "state");
+                }
+                Output::Established(negotiated) => self.established(*negotiated),
+            }
+        }
+    }
+
+    /// Why the machine ends the session, with what it does not say itself.
+    fn explain(&self, notification: &Notification) -> String {
+        let open = self.machine.peer_open();
+        match (notification.code, notification.subcode, open) {
+            (2, 2, Some(open)) => {
+                format!("AS mismatch: the peer says {}, {} is configured", open.asn(), self.config.asn)
+            }
+            (2, 3, Some(open)) => format!("the peer's identifier {} is not acceptable", open.router_id),
+            (2, 6, Some(open)) => {
+                format!("the peer's hold time of {} s is not acceptable", open.hold_seconds)
+            }
+            (2, 7, Some(open)) => format!("no common family: the peer offers {:?}", open.capabilities),
+            _ => format!("ended by us in {}: {notification}", self.state()),
+        }
+    }
+
+    fn established(&mut self, negotiated: Negotiated) {
+        self.open_by = None;
+        let next_hops = NextHops::new(&self.config, &negotiated, self.local_address);
+        self.negotiated = Some(negotiated.clone());
+        self.outbound = Some(Outbound::new(self.dialect(), next_hops, &negotiated, Arc::clone(&self.want)));
+    }
+
+    fn send_encoded(&mut self, bytes: Result<Vec<u8>, codec::Unencodable>, now: Instant) {
+        match bytes {
+            Ok(bytes) => self.send(&bytes, now),
+            Err(error) => self.end_with(error.to_string()),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8], now: Instant) {
+        if !bytes.is_empty() {
+            self.counts.messages_sent += 1;
+            self.outbox.push(bytes, now);
+        }
+    }
+}
+
+/// Least time that a session must have lasted for the next one to be tried without a longer wait.
+pub(crate) const STABLE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+mod agreement;
+mod bed;
+mod damage;
+mod ends;
+mod table;
