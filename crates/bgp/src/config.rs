@@ -119,8 +119,6 @@ impl PeerConfig {
     /// The first field that is out of range, and what is allowed.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |field, what: &str| Err(ConfigError::new(&self.name, field, what));
-        let whole = self.hold.subsec_nanos() == 0;
-        let hold_fits = self.hold.is_zero() || (3..=u64::from(u16::MAX)).contains(&self.hold.as_secs());
         if self.name.is_empty() {
             return wrong("name", "must not be empty");
         }
@@ -133,14 +131,21 @@ impl PeerConfig {
         if self.local_address.is_some_and(|local| local.is_ipv4() != self.address.is_ipv4()) {
             return wrong("local_address", "must be of the peer's family");
         }
+        if self.gtsm_hops == Some(0) {
+            return wrong("gtsm_hops", "1 to 255 are allowed");
+        }
+        self.check_times()
+    }
+
+    fn check_times(&self) -> Result<(), ConfigError> {
+        let wrong = |field, what: &str| Err(ConfigError::new(&self.name, field, what));
+        let whole = self.hold.subsec_nanos() == 0;
+        let hold_fits = self.hold.is_zero() || (3..=u64::from(u16::MAX)).contains(&self.hold.as_secs());
         if !(whole && hold_fits) {
             return wrong("hold", "0, or 3 to 65,535 whole seconds are allowed");
         }
         if self.send_hold <= self.hold {
             return wrong("send_hold", "must be longer than the hold time (RFC 9687 §4.4)");
-        }
-        if self.gtsm_hops == Some(0) {
-            return wrong("gtsm_hops", "1 to 255 are allowed");
         }
         if self.open > LONGEST_OPEN {
             return wrong("open", "at most 240 s are allowed (RFC 4271 §8.2.2)");
