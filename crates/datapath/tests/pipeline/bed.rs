@@ -7,10 +7,11 @@ use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, XDP_HEADROOM, mesh};
 use forwarder::{
     Binding, Carriers, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
     NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Sender, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, ThreadCounters, Timeouts, TooBig, TunnelSource, notice_ring,
+    SlotId, SlotState, Snapshot, Tagging, ThreadCounters, Timeouts, TooBig, Translation, TunnelSource,
+    notice_ring,
 };
 use maglev_hash::{Backend, Options, Seed};
-use packet::{Encapsulation, Family, Mac, Outer, Template};
+use packet::{Encapsulation, Family, Mac, Outer, Tag, Tags, Template};
 
 use crate::random::Random;
 
@@ -91,7 +92,19 @@ fn slots() -> Vec<Slot> {
         })
         .collect();
     slots.last_mut().unwrap().next_hop = None;
+    slots[1].next_hop.as_mut().unwrap().tagging = Tagging::Set(Tags::NONE);
+    slots[2].next_hop.as_mut().unwrap().tagging = Tagging::Translate(translations().into());
     slots
+}
+
+/// An untagged frame gets two tags; of two, those behind number 0 lose both; for all others there is no rule.
+fn translations() -> Vec<Translation> {
+    let two =
+        Tags::NONE.push(Tag::customer(7, 0).unwrap()).unwrap().push(Tag::service(9, 0).unwrap()).unwrap();
+    let mut rules = vec![Translation { from: Some([None, None]), to: two }];
+    let both = (0..256).map(|inner| Translation { from: Some([Some(0), Some(inner)]), to: Tags::NONE });
+    rules.extend(both);
+    rules
 }
 
 fn backend_v6(n: u8) -> IpAddr {
