@@ -60,6 +60,8 @@ fn parts() -> Parts {
         pool,
         barred: Arc::default(),
         guard: None,
+        remotes: None,
+        fragments: true,
     };
     Parts {
         generation: Generation(1),

@@ -26,6 +26,7 @@ mod probe;
 mod queues;
 mod refusals;
 mod reload;
+mod remote;
 mod scene;
 mod service;
 mod soak;

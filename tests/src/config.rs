@@ -87,6 +87,8 @@ pub struct LbConfig {
     pub admin: String,
     /// Further tables, as TOML.
     pub more: String,
+    /// Whether each balancer is a cluster by itself, and its file names no other.
+    pub alone: bool,
 }
 
 impl LbConfig {
@@ -111,6 +113,7 @@ impl LbConfig {
             pool_keys: String::new(),
             admin: String::new(),
             more: String::new(),
+            alone: false,
         }
     }
 
@@ -170,7 +173,9 @@ impl LbConfig {
             bed.dir().join("hash.key"),
             self.cluster
         ));
-        for Host { name, v4, v6, device, .. } in &bed.balancers {
+        let in_file = |n: &usize| !self.alone || *n == index;
+        let machines = bed.balancers.iter().enumerate().filter(|(n, _)| in_file(n));
+        for (_, Host { name, v4, v6, device, .. }) in machines {
             say(format!(
                 "[machine.{name}]\nshard = \"a\"\naddresses = [\"{v4}\", \"{v6}\"]\ninterfaces = [\"{device}\"]"
             ));

@@ -11,6 +11,7 @@ mod destinations;
 mod guards;
 mod index;
 mod peers;
+mod remotes;
 mod strays;
 mod tables;
 mod way;
@@ -31,6 +32,7 @@ use packet::{Family, Outer, SourcePrefix, Template};
 pub use self::destinations::destinations;
 pub use self::index::{Index, Membership};
 pub(crate) use self::peers::others;
+pub(crate) use self::remotes::all as elsewhere;
 pub use self::way::refresh_next_hops;
 
 use self::guards::Guards;
@@ -157,6 +159,7 @@ impl Compiler {
                 draft.claim(key, slot(member, machine)?).ok_or(CompileError::TooMany)
             })?;
         }
+        remotes::enter(&mut index, &mut draft, config, machine)?;
         let others = peers::others(config, machine);
         if let Some(others) = &others {
             index.enter(config, others, |key, member| {
@@ -166,11 +169,15 @@ impl Compiler {
         }
         let keys = reach.values().map(|pool| TableKey::of(config, pool, &index, from.standing));
         let peers = config.peers(machine);
-        let keys = keys.chain(peers.map(|pool| TableKey::of_all(config, pool))).collect();
+        let fixed = remotes::all(config, machine).map(|elsewhere| elsewhere.pool()).chain(peers);
+        let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
         let tables = self.tables.build(keys, config.cluster())?;
         let mut built = tables.of_pools();
         for (pool, (table, weights)) in reach.values().zip(&mut built) {
             index.complete(pool, table, weights);
+        }
+        for (elsewhere, (table, weights)) in remotes::all(config, machine).zip(&mut built) {
+            index.complete(elsewhere.pool(), table, weights);
         }
         let peers = peers.zip(built.next());
         let peers = peers.map(|(pool, (table, _))| Arc::new(peers::table(pool, machine, &index, table)));
@@ -282,7 +289,7 @@ fn services(
 ) -> Result<(Vec<Service>, Vec<Binding>), CompileError> {
     let (mut services, mut bindings) = (Vec::new(), Vec::new());
     for vip in config.vips_of(machine) {
-        let guard = guards.of(vip);
+        let (guard, remotes) = (guards.of(vip), remotes::of(vip, index));
         for service in vip.services() {
             let Some(pool) = index.pool(service.pool().name()) else { continue };
             let name = service_name(vip, service);
@@ -303,6 +310,8 @@ fn services(
                 pool: Arc::clone(pool),
                 barred: Arc::default(),
                 guard: guard.clone(),
+                remotes: remotes.clone(),
+                fragments: vip.fragments(),
             });
         }
     }

@@ -15,7 +15,7 @@ use crate::admin::view::WhereBackend;
 pub struct Explained {
     /// `forward`; `reply` (its sender is answered); or why it is dropped, such as `no_vip`.
     pub verdict: String,
-    /// What found the backend: `flow_table`, `maglev` or `fragment_table`; `redirect`: another machine of the cluster gathers the pieces
+    /// What found the backend: `flow_table`, `maglev`, `fragment_table` or `remote` (no backend here serves: `backend` is another cluster); `redirect`: another machine of the cluster gathers the pieces
     /// of its datagram, and `backend` is that.
     pub step: Option<String>,
     /// The service that it matches.
@@ -80,11 +80,11 @@ impl Explained {
     /// The step and where it leads, in words.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let is_redirect = self.step.as_deref() == Some("redirect");
         let step = match (self.step.as_deref(), self.table_entry, self.table_size) {
             (Some("flow_table"), ..) => "flow table".to_owned(),
             (Some("fragment_table"), ..) => "fragment table".to_owned(),
             (Some("redirect"), ..) => "redirected".to_owned(),
+            (Some("remote"), ..) => "no backend here serves".to_owned(),
             (Some(_), Some(entry), Some(size)) => {
                 let again = if self.rehashed == Some(true) { ", hashed again" } else { "" };
                 let anew = if self.reselected == Some(true) { ", its backend was gone" } else { "" };
@@ -94,7 +94,11 @@ impl Explained {
         };
         let backend = self.backend.as_ref().map(|found| {
             let WhereBackend { name, address, encapsulation } = found;
-            let what = if is_redirect { "machine" } else { "backend" };
+            let what = match self.step.as_deref() {
+                Some("redirect") => "machine",
+                Some("remote") => "cluster",
+                _ => "backend",
+            };
             format!("{what} {name} at {address} by {encapsulation}")
         });
         let end = match self.verdict.as_str() {
@@ -132,6 +136,7 @@ fn step_name(step: Step) -> &'static str {
     match step {
         Step::FlowTable => "flow_table",
         Step::Maglev { .. } => "maglev",
+        Step::Remote => "remote",
         Step::FragmentTable => "fragment_table",
         Step::Redirect => "redirect",
     }

@@ -102,6 +102,10 @@ pub struct ThreadFigures {
     pub opened: u64,
     /// Fragments sent to another machine of the cluster, which gathers them.
     pub redirected: u64,
+    /// Flows for which another cluster was chosen, because no backend here serves.
+    pub remote_flows: u64,
+    /// Tunnelled packets of other clusters whose outer header was taken off here.
+    pub remote_arrivals: u64,
     /// Packets of which a capture was given a record.
     pub captured: u64,
     /// Packets that a capture wanted and that found no room.
@@ -220,6 +224,8 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
         self.cut += other.cut;
         self.opened += other.opened;
         self.redirected += other.redirected;
+        self.remote_flows += other.remote_flows;
+        self.remote_arrivals += other.remote_arrivals;
         self.captured += other.captured;
         self.capture_lost += other.capture_lost;
         self.trace_reports += other.trace_reports;

@@ -421,3 +421,109 @@ fn frames_leave_with_the_tags_of_their_way_else_as_the_interface_has_it() {
         }
     }
 }
+
+const REMOTES: &str = r#"
+[pool.web]
+backends = [{ name = "b1", address = "198.18.1.1" }]
+[pool.same]
+backends = [{ name = "b1", address = "198.18.1.1" }]
+[prefix_group.edge]
+prefixes = ["198.51.100.0/26", "198.51.100.0/24"]
+[remote.r1]
+sources = ["192.0.2.64/28"]
+prefixes = { edge = ["198.51.100.64/26"] }
+addresses = { edge = ["203.0.113.65"] }
+[remote.r2]
+sources = ["192.0.2.80"]
+prefixes = { edge = ["198.51.100.128/26"] }
+[vip.edge]
+addresses = ["203.0.113.1"]
+group = "edge"
+suffixes = ["0.0.0.5/6", "0.0.0.6/6"]
+remotes = ["r2", "r1"]
+services = [{ ports = [80], protocol = "tcp", pool = "web" }]
+"#;
+
+/// To which of a service's clusters the flow of a port goes, and to which address of it the slot stands.
+fn away(snapshot: &Snapshot, to: &str, port: u16) -> Option<String> {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let flow = Flow::new((ip("192.0.2.200"), port), (ip(to), 80), 6).unwrap();
+    match snapshot.decide(&flow) {
+        Decision::Remote { selection, .. } => {
+            let slot = &snapshot.slots()[selection.slot.0 as usize];
+            assert!(slot.is_redirect());
+            Some(format!("{} {}", slot.backend, slot.address))
+        }
+        Decision::NoBackend { .. } => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_vip_s_flows_go_to_the_clusters_that_have_the_address_they_are_for() {
+    let mut compiler = Compiler::default();
+    let config = config(REMOTES);
+    let snapshot = compile(&mut compiler, &config, 0);
+    assert!(snapshot.slots().iter().filter(|slot| !slot.is_redirect()).all(|slot| &*slot.backend == "b1"));
+    let mut states = snapshot.states().to_vec();
+    for (slot, state) in snapshot.slots().iter().zip(&mut states) {
+        *state = if slot.is_redirect() { SlotState::Serving } else { SlotState::Down };
+    }
+    let down = snapshot.with_states(states.clone()).unwrap();
+    let seen = |to: &str| {
+        (0..40).filter_map(|port| away(&down, to, port)).collect::<std::collections::BTreeSet<_>>()
+    };
+    let grouped = ["r1 198.51.100.69".to_owned(), "r2 198.51.100.133".to_owned()];
+    assert_eq!(seen("198.51.100.5").into_iter().collect::<Vec<_>>(), grouped);
+    assert_eq!(
+        seen("198.51.100.70").into_iter().collect::<Vec<_>>(),
+        grouped,
+        "the other suffix has no slot of its own"
+    );
+    assert_eq!(seen("203.0.113.1").into_iter().collect::<Vec<_>>(), ["r1 203.0.113.65"]);
+    assert_eq!(away(&down, "203.0.113.10", 1), None, "a VIP that names none");
+    let other = compile_for(&mut Compiler::default(), &config, "lb2", &Table::default(), 0).unwrap();
+    let down_there = other.with_states(states).unwrap();
+    for port in 0..40 {
+        assert_eq!(
+            away(&down, "198.51.100.5", port),
+            away(&down_there, "198.51.100.5", port),
+            "the same on every machine"
+        );
+    }
+    let senders = |sender| snapshot.tunnels().iter().filter(|source| source.sender == sender).count();
+    assert_eq!(senders(forwarder::Sender::Cluster), 2);
+    for address in ["198.51.100.69", "198.51.100.133", "203.0.113.65"] {
+        assert!(destinations(&config, None).contains(&address.parse().unwrap()), "its way is wanted");
+    }
+}
+
+#[test]
+fn the_narrowest_path_to_another_cluster_holds_for_all_of_its_addresses() {
+    let config = config(REMOTES);
+    let snapshot = compile(&mut Compiler::default(), &config, 0);
+    let mut paths = PathMtus::default();
+    paths.learn("198.51.100.70".parse().unwrap(), 1400, Duration::ZERO);
+    paths.learn("198.51.100.80".parse().unwrap(), 1450, Duration::ZERO);
+    let next = refresh_next_hops(&snapshot, &config, "lb1", &Table::default(), &paths).unwrap();
+    let mtu = |text: &str| {
+        let address: IpAddr = text.parse().unwrap();
+        next.slots().iter().find(|slot| slot.address == address).unwrap().mtu
+    };
+    assert_eq!(
+        ["198.51.100.69", "198.51.100.133", "203.0.113.65", "198.18.1.1"].map(mtu),
+        [1400, 1500, 1500, 1500]
+    );
+}
+
+#[test]
+fn a_cluster_that_a_vip_no_longer_names_drains_and_another_takes_its_new_flows() {
+    let mut compiler = Compiler::default();
+    let snapshot = compile(&mut compiler, &config(REMOTES), 0);
+    let next = compile(&mut compiler, &config(&REMOTES.replace("[\"r2\", \"r1\"]", "[\"r2\"]")), 10);
+    let state = |name: &str| {
+        let at = snapshot.slots().iter().position(|slot| slot.address.to_string() == name).unwrap();
+        next.states()[at]
+    };
+    assert_eq!([state("198.51.100.69"), state("198.51.100.133")], [SlotState::Draining, SlotState::Serving]);
+}

@@ -48,7 +48,7 @@ impl Anything {
             }
             4 | 5 if origin == Origin::Wire => {
                 let asked = u16::try_from(self.random.below(4)).unwrap();
-                Verdict::ToThread(ThreadId(asked), Errand::IcmpError { asked })
+                Verdict::ToThread(ThreadId(asked), Errand::IcmpError { asked, opened: None })
             }
             _ => {
                 self.counters.dropped(DropReason::NoVip);
@@ -79,7 +79,11 @@ impl Forward for Anything {
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
             assert_eq!(packet.frame().len(), 20, "the packet came through whole");
             if let Origin::Thread(_, errand) = packet.origin() {
-                assert_eq!(errand, Errand::IcmpError { asked: self.me.0 }, "it knows why it came");
+                assert_eq!(
+                    errand,
+                    Errand::IcmpError { asked: self.me.0, opened: None },
+                    "it knows why it came"
+                );
             }
             *verdict = self.verdict(packet.origin());
             if matches!(*verdict, Verdict::Tx | Verdict::Reply) {

@@ -130,6 +130,10 @@ pub struct ThreadCounters {
     pub opened: Counter,
     /// Fragments chosen to be sent to another machine of the cluster, which gathers them.
     pub redirected: Counter,
+    /// Flows for which another cluster was chosen, because no backend here serves.
+    pub remote_flows: Counter,
+    /// Tunnelled packets of other clusters whose outer header was taken off here.
+    pub remote_arrivals: Counter,
     /// Packets cut to pieces because they were too large for the way.
     pub cut: Counter,
     /// Packets of which a capture was given a record.
@@ -176,6 +180,8 @@ impl ThreadCounters {
             too_big_told: Counter::default(),
             opened: Counter::default(),
             redirected: Counter::default(),
+            remote_flows: Counter::default(),
+            remote_arrivals: Counter::default(),
             cut: Counter::default(),
             captured: Counter::default(),
             capture_lost: Counter::default(),

@@ -36,7 +36,7 @@ drop_reasons! {
     SourceFlowRate = "source_flow_rate",
     /// A new flow over the VIP's limit.
     FlowRate = "flow_rate",
-    /// The VIP is ours, but no backend of its pool serves.
+    /// The VIP is ours, but no backend of its pool serves, and no other cluster may.
     NoBackend = "no_backend",
     /// A fragment for a VIP that takes none.
     Fragment = "fragment",
@@ -62,6 +62,8 @@ drop_reasons! {
     IcmpRate = "icmp_rate",
     /// An ICMP error about an outer packet of this machine: taken in, and not passed on.
     TakenIn = "taken_in",
+    /// A tunnelled packet of another cluster that is not marked as redirected, so that nobody could tell a loop.
+    Unmarked = "unmarked",
     /// A tunnelled packet met congestion, and its sender does not know ECN (RFC 6040 §4.2).
     Congestion = "congestion",
     /// The TTL or hop limit ends here.

@@ -19,6 +19,8 @@ pub enum Step {
         /// The connection table knows the flow, but its backend is gone, down, or no longer the service's.
         reselected: bool,
     },
+    /// No backend here serves: another cluster was chosen.
+    Remote,
     /// The first piece of the datagram went there.
     FragmentTable,
     /// Another machine of the cluster gathers the pieces of this datagram, and they are sent to it.
@@ -66,17 +68,18 @@ impl Snapshot {
             Decision::NoBackend { service, hash } => {
                 (Some(service), Some(hash), None, Outcome::Drop(DropReason::NoBackend))
             }
-            Decision::Chosen { service, hash, selection } => {
+            Decision::Chosen { service, hash, selection } | Decision::Remote { service, hash, selection } => {
                 (Some(service), Some(hash), Some(selection), Outcome::Forward)
             }
         };
         let service = index.and_then(|index| self.services.get(index));
         let kept = service.zip(tracked).filter(|_| hash.is_some());
         let kept = kept.filter(|(service, slot)| self.keeps(service, *slot, false)).map(|(_, slot)| slot);
-        let chosen = selection.map(|chosen| Step::Maglev {
-            entry: chosen.entry,
-            rehashed: chosen.rehashed,
-            reselected: tracked.is_some(),
+        let chosen = selection.map(|chosen| match decision {
+            Decision::Remote { .. } => Step::Remote,
+            _ => {
+                Step::Maglev { entry: chosen.entry, rehashed: chosen.rehashed, reselected: tracked.is_some() }
+            }
         });
         Explanation {
             service: service.map(|service| service.id),
@@ -94,7 +97,8 @@ impl Snapshot {
         // Most services bar nothing: one length to look at.
         let barred = !service.barred.is_empty() && service.barred.binary_search(&slot).is_ok();
         let keeps = match self.state(slot) {
-            SlotState::Serving => true,
+            // A redirected flow stays so while it lives; a new connection asks anew whether it can be served here.
+            SlotState::Serving => !renewed || !self.is_redirect(slot),
             // Its flows go on; a new connection with an old 5-tuple is none of them.
             SlotState::Draining => !renewed,
             SlotState::Down | SlotState::Free => false,

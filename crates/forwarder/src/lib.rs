@@ -24,6 +24,7 @@ mod originate;
 mod packet_buf;
 mod pipeline;
 mod prefix;
+mod remote;
 mod request;
 mod rewrite;
 mod selection;
@@ -50,6 +51,7 @@ pub use notice::{Notice, NoticeSink, Notices, notice_ring};
 pub use packet_buf::{Origin, Packet};
 pub use pipeline::{IcmpRates, Pipeline, PipelineConfig, PipelineError};
 pub use prefix::{Prefix, Suffix};
+pub use remote::Remote;
 pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
 };

@@ -46,7 +46,9 @@ impl Snapshot {
         let hash = self.hasher.hash(policy, &flow);
         let mode = &NextHopMode::Resolve;
         let limit = slot.mtu.into();
-        let order = Order { parsed: &parsed, slot, mode, hash, identification, limit, lower_ttl: true };
+        let lower_ttl = true;
+        let order =
+            Order { parsed: &parsed, slot, mode, hash, identification, limit, lower_ttl, redirected: 0 };
         rewrite(packet, &order).map(|written| written.link_len.into())
     }
 }

@@ -10,6 +10,7 @@ mod icmp;
 mod identifications;
 mod opened;
 mod refusal;
+mod remote;
 mod tap;
 mod tracing;
 
@@ -32,9 +33,8 @@ use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, Snapshot};
 use crate::vip_table::Recent;
 use crate::{
-    DropReason, Errand, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    PairCounter, Reader, RequestServer, Sender, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, Verdict,
-    request,
+    DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet, PairCounter,
+    Reader, RequestServer, Sender, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -136,6 +136,8 @@ struct Work {
     /// What found the slot.
     step: Option<Step>,
     road: Road,
+    /// Who had sent it in a tunnel.
+    opened: Option<Sender>,
 }
 
 /// What stage 2 has to do.
@@ -256,9 +258,9 @@ impl Core {
             return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, opened));
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
-            return self.classify_icmp(snapshot, now, packet, place, &parsed, &flow);
+            return self.classify_icmp(snapshot, now, packet, place, &parsed, (&flow, opened));
         }
-        self.enter(snapshot, place, parsed, &flow, Road::Flow).err().map(Verdict::Drop)
+        self.enter(snapshot, place, parsed, &flow, (Road::Flow, opened)).err().map(Verdict::Drop)
     }
 
     /// Finds the service of a packet with ports, and hashes it for stage 2.
@@ -269,7 +271,7 @@ impl Core {
         place: usize,
         parsed: Parsed,
         flow: &Flow,
-        road: Road,
+        (road, opened): (Road, Option<Sender>),
     ) -> Result<(), DropReason> {
         let (to, port) = (&flow.destination, flow.destination_port);
         let index = snapshot.vips.find_recent(&mut self.recent, to, flow.protocol, port);
@@ -282,7 +284,8 @@ impl Core {
         let key = flow_key(service, hash);
         self.flows.prefetch(key);
         if let Some(work) = self.work.get_mut(place) {
-            *work = Work { parsed, hash, key, service: index, counted: service.id, road, ..NO_WORK };
+            let counted = service.id;
+            *work = Work { parsed, hash, key, service: index, counted, road, opened, ..NO_WORK };
         }
         Ok(())
     }
@@ -301,15 +304,16 @@ impl Core {
             return Err(DropReason::NoVip);
         };
         if work.road == Road::Select {
-            let selection = snapshot.select(&service.pool, work.hash).ok_or(DropReason::NoBackend)?;
-            work.slot = selection.slot;
+            let selection = snapshot.select(&service.pool, work.hash);
+            let selection = selection.or_else(|| remote::select(snapshot, service, packet, work));
+            work.slot = selection.ok_or(DropReason::NoBackend)?.slot;
             return Ok(());
         }
         let signal = signal(service, &work.parsed);
         let hit = self.flows.lookup(work.key, signal, tick);
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
-            if snapshot.keeps(service, slot, hit.renewed) {
+            if snapshot.keeps(service, slot, hit.renewed) && !remote::stays(snapshot, slot, work.opened) {
                 (work.slot, work.step) = (slot, Some(Step::FlowTable));
                 return Ok(());
             }
@@ -319,7 +323,8 @@ impl Core {
                 self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
             }
         }
-        let Some(selection) = snapshot.select(&service.pool, work.hash) else {
+        let local = snapshot.select(&service.pool, work.hash);
+        let Some(selection) = local.or_else(|| remote::select(snapshot, service, packet, work)) else {
             if hit.is_some_and(|hit| hit.renewed) {
                 // Else the SYN's repetition would be taken for a flow that the draining backend has.
                 self.flows.forget(work.key, tick);
@@ -328,12 +333,16 @@ impl Core {
         };
         let (key, slot) = (work.key, selection.slot);
         let (entry, rehashed) = (selection.entry, selection.rehashed);
-        (work.slot, work.step) = (slot, Some(Step::Maglev { entry, rehashed, reselected: hit.is_some() }));
+        let maglev = Step::Maglev { entry, rehashed, reselected: hit.is_some() };
+        (work.slot, work.step) = (slot, Some(if local.is_some() { maglev } else { Step::Remote }));
         for pair in self.pairs(slot, Some(service.id.0)) {
             pair.flows.add(1);
         }
         if selection.rehashed > 0 {
             self.counters.rehashed.add(1);
+        }
+        if local.is_none() {
+            self.counters.remote_flows.add(1);
         }
         if hit.is_some() {
             self.counters.reselected.add(1);
@@ -360,6 +369,9 @@ impl Core {
         let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
+        if work.opened == Some(Sender::Cluster) && slot.is_redirect() {
+            return Verdict::Drop(DropReason::NoBackend);
+        }
         let bytes = packet.frame().len();
         let identification = self.identifications.next();
         let mode = &snapshot.next_hop;
@@ -371,6 +383,7 @@ impl Core {
             identification,
             limit: slot.mtu.into(),
             lower_ttl: work.road != Road::Redirect,
+            redirected: remote::redirected(work.opened),
         };
         match rewrite(packet, &order) {
             Ok(Written { fit: Fit::Exact, .. }) => {}
@@ -508,8 +521,8 @@ fn unreadable(error: ParseError) -> DropReason {
 #[inline]
 fn opened_before(origin: Origin) -> Option<Sender> {
     match origin {
-        Origin::Thread(_, Errand::Steered { opened } | Errand::Fragment { opened }) => opened,
-        Origin::Thread(_, Errand::IcmpError { .. }) | Origin::Wire => None,
+        Origin::Thread(_, errand) => errand.opened(),
+        Origin::Wire => None,
     }
 }
 
@@ -561,6 +574,7 @@ const NO_WORK: Work = Work {
     slot: SlotId(u32::MAX),
     step: None,
     road: Road::Flow,
+    opened: None,
 };
 /// No service has this index, and none is counted under this number.
 const NO_SERVICE: u32 = u32::MAX;

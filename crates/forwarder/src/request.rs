@@ -189,7 +189,8 @@ fn answer_where(context: &Context<'_>, flow: &Flow) -> WhereAnswer {
         Decision::NoVip | Decision::Icmp { .. } => None,
         Decision::Refused { service, .. }
         | Decision::NoBackend { service, .. }
-        | Decision::Chosen { service, .. } => context.snapshot.services().get(service),
+        | Decision::Chosen { service, .. }
+        | Decision::Remote { service, .. } => context.snapshot.services().get(service),
     };
     let key = service.map(|service| context.snapshot.hasher.flow_key(service, flow));
     let tracked = key.and_then(|key| context.flows.peek(key, context.now)).map(flow_entry);

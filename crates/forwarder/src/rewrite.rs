@@ -20,6 +20,8 @@ pub(crate) struct Order<'a> {
     pub(crate) limit: usize,
     /// Whether a hop is taken: once, where the packet came in (RFC 2003 §3.1), and not on its way between our machines.
     pub(crate) lower_ttl: bool,
+    /// How many machines of ours have redirected it before.
+    pub(crate) redirected: u8,
 }
 
 /// For a packet that is cut once it is wrapped.
@@ -81,7 +83,7 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Writ
         let written = template.write(room, inner_len, parsed.tos, order.hash, order.identification);
         written.map_err(|_| DropReason::TooBig)?;
         let outer = buffer.get_mut(link_len..end).ok_or(DropReason::NoHeadRoom)?;
-        if !template.finish_checksum(outer) {
+        if !template.complete(outer, order.redirected) {
             return Err(DropReason::Malformed);
         }
     }

@@ -44,6 +44,15 @@ pub enum Decision {
         /// The choice.
         selection: Selection,
     },
+    /// Another cluster, since no backend here serves.
+    Remote {
+        /// Index of the service.
+        service: usize,
+        /// The flow's hash under the service's policy.
+        hash: u64,
+        /// The choice.
+        selection: Selection,
+    },
     /// ICMP to a VIP, which is no flow of its own.
     Icmp {
         /// Whether an echo request is answered in place, and an error sent to the backend of the flow that it quotes. Not when
@@ -103,8 +112,11 @@ impl Snapshot {
             return Decision::Refused { service: index, reason };
         }
         let hash = self.hasher.hash(service.policy, flow);
-        match self.select(&service.pool, hash) {
-            Some(selection) => Decision::Chosen { service: index, hash, selection },
+        if let Some(selection) = self.select(&service.pool, hash) {
+            return Decision::Chosen { service: index, hash, selection };
+        }
+        match self.select_remote(service, &flow.destination, hash) {
+            Some(selection) => Decision::Remote { service: index, hash, selection },
             None => Decision::NoBackend { service: index, hash },
         }
     }

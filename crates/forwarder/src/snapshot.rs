@@ -17,7 +17,7 @@ use crate::filter::filter;
 use crate::flow::mapped;
 use crate::vip_table::{Claim, Key, VipTable};
 use crate::{
-    FlowHasher, Guard, GuardId, HashKey, HashPolicy, InterfaceId, Prefix, Suffix, Tagging, Trace,
+    FlowHasher, Guard, GuardId, HashKey, HashPolicy, InterfaceId, Prefix, Remote, Suffix, Tagging, Trace,
     TunnelSource,
 };
 
@@ -166,6 +166,10 @@ pub struct Service {
     pub barred: Arc<[SlotId]>,
     /// Who may use it, and how fast; `None`: everyone.
     pub guard: Option<Arc<Guard>>,
+    /// Other clusters that have it too: its flows go there while no backend of its pool serves. `None`: nowhere.
+    pub remotes: Option<Arc<Vec<Remote>>>,
+    /// Whether its VIP takes fragments; the same for all services of an address.
+    pub fragments: bool,
 }
 
 /// Prefixes of clusters that serve the same VIPs.
@@ -436,7 +440,9 @@ impl Snapshot {
         if services.len() != self.services.len() {
             return Err(SnapshotError::NoSuchService(services.len()));
         }
-        let known = self.services.iter().map(|service| Arc::as_ptr(&service.pool)).collect();
+        let remotes = self.services.iter().filter_map(|service| service.remotes.as_deref()).flatten();
+        let known = self.services.iter().map(|service| Arc::as_ptr(&service.pool));
+        let known = known.chain(remotes.map(|remote| Arc::as_ptr(&remote.pool))).collect();
         check_pools(&services, self.slots.len(), known)?;
         Ok(Self { services: services.into(), ..self.clone() })
     }
@@ -548,7 +554,9 @@ fn check_pools(
     slots: usize,
     mut seen: HashSet<*const PoolTable>,
 ) -> Result<(), SnapshotError> {
-    for pool in services.iter().map(|service| &service.pool) {
+    let remotes = services.iter().filter_map(|service| service.remotes.as_deref()).flatten();
+    let pools = services.iter().map(|service| &service.pool).chain(remotes.map(|remote| &remote.pool));
+    for pool in pools {
         if !seen.insert(Arc::as_ptr(pool)) {
             continue;
         }

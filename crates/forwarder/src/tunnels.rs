@@ -57,7 +57,7 @@ pub enum Sender {
 }
 
 impl Sender {
-    /// Whether what it sends may be sent on to another machine: what came marked is for a backend, or for nobody.
+    /// Whether what it sends may be sent on to a peer: not what came marked.
     #[must_use]
     pub(crate) fn may_go_on(self) -> bool {
         self == Self::Encapsulator
@@ -78,17 +78,19 @@ pub struct TunnelSource {
 /// What a tunnelled packet is by its sender; `None`: nobody who may send one.
 ///
 /// The mark of recursion control decides between what one address may be: a peer or another cluster marks, an encapsulator
-/// does not.
+/// does not. What another cluster has not marked is still its own.
 #[must_use]
 pub(crate) fn sender(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<Sender> {
     let from = |source: &&TunnelSource| {
         source.prefix.contains(canonical(tunnelled.source)) && source.carriers.holds(tunnelled.kind)
     };
     let marked = tunnelled.recursion > 0;
-    sources.iter().filter(from).map(|source| source.sender).find(|sender| match sender {
+    let mut senders = sources.iter().filter(from).map(|source| source.sender);
+    let meant = senders.clone().find(|sender| match sender {
         Sender::Encapsulator => !marked,
         Sender::Peer | Sender::Cluster => marked,
-    })
+    });
+    meant.or_else(|| senders.find(|sender| *sender == Sender::Cluster))
 }
 
 fn canonical(address: IpAddr) -> IpAddr {

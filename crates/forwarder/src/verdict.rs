@@ -54,7 +54,19 @@ pub enum Errand {
     IcmpError {
         /// How many threads were asked.
         asked: u16,
+        /// Who had sent it in a tunnel, if it came in one. Another cluster's is not sent on.
+        opened: Option<Sender>,
     },
+}
+
+impl Errand {
+    /// Who had sent the packet in a tunnel.
+    #[inline]
+    pub(crate) fn opened(self) -> Option<Sender> {
+        match self {
+            Self::Steered { opened } | Self::Fragment { opened } | Self::IcmpError { opened, .. } => opened,
+        }
+    }
 }
 
 /// A place in the driver's bounded table of held frames. The forwarder names it, below [`Forward::hold_slots`].

@@ -22,6 +22,19 @@ pub struct Template {
     ip: Ip,
     shim: Shim,
     prefix: Option<SourcePrefix>,
+    completion: Completion,
+}
+
+/// What depends on the bytes behind the headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Completion {
+    Nothing,
+    /// The UDP checksum of GUE.
+    Checksum,
+    /// The destination keeps the last `kept` bits of the inner one, and recursion control counts.
+    Redirect {
+        kept: u8,
+    },
 }
 
 impl Template {
@@ -40,7 +53,11 @@ impl Template {
             (_, Outer::V4 { source, destination }) => Ip::v4(source, destination, payload, dont_fragment),
             (_, Outer::V6 { source, destination }) => Ip::v6(source, destination, payload),
         };
-        Self { kind, inner, len: growth(&kind, outer.family()), ip, shim, prefix: None }
+        let completion = match kind {
+            Encapsulation::Gue { udp_checksum: true } => Completion::Checksum,
+            _ => Completion::Nothing,
+        };
+        Self { kind, inner, len: growth(&kind, outer.family()), ip, shim, prefix: None, completion }
     }
 
     /// Takes the outer source from `prefix`, per flow. `None` when there is no outer header of that family.
@@ -61,6 +78,42 @@ impl Template {
         match self.shim {
             Shim::Gre(_) => Self { shim: Shim::gre(self.inner, recursion), ..self },
             Shim::None | Shim::Gue(_) => self,
+        }
+    }
+
+    /// Makes it the headers of packets for another cluster: the outer destination keeps the last `kept` bits of the inner
+    /// one, and recursion control is one more than the machines that the packet was redirected by before. `None` unless it
+    /// is GRE, both headers are of one family, and this has so many bits.
+    ///
+    /// # Source
+    /// Eisenbud et al., *Maglev*, NSDI 2016, §4.2: the VIP of the same service in another cluster.
+    #[must_use]
+    pub fn to_cluster(self, kept: u8) -> Option<Self> {
+        let most = match (&self.ip, self.inner) {
+            (Ip::V4 { .. }, Family::V4) => 32,
+            (Ip::V6 { .. }, Family::V6) => 128,
+            _ => return None,
+        };
+        let fits = matches!(self.shim, Shim::Gre(_)) && kept <= most;
+        fits.then(|| Self { completion: Completion::Redirect { kept }, ..self.with_recursion(1) })
+    }
+
+    /// GRE's recursion control as it is written; 0 for other encapsulations.
+    #[inline]
+    #[must_use]
+    pub const fn recursion(&self) -> u8 {
+        match self.shim {
+            Shim::Gre(bytes) => bytes[0] & 0x07,
+            Shim::None | Shim::Gue(_) => 0,
+        }
+    }
+
+    /// How many last bits of the inner destination the outer one keeps; 0 unless it is for another cluster.
+    #[must_use]
+    pub const fn kept(&self) -> u8 {
+        match self.completion {
+            Completion::Redirect { kept } => kept,
+            Completion::Nothing | Completion::Checksum => 0,
         }
     }
 
@@ -133,6 +186,22 @@ impl Template {
                 self.shim.write(shim, payload, flow_hash);
                 Ok(())
             }
+        }
+    }
+
+    /// Fills in what depends on the bytes behind the headers; `packet` runs from the outer IP header to the end of the
+    /// inner packet. `redirected`: how many machines have redirected it before. `false`: `packet` is not what this
+    /// template wrote.
+    ///
+    /// # Cost
+    /// Nothing, but for GUE with a checksum ([`Template::finish_checksum`]) and for packets to another cluster.
+    #[inline]
+    #[must_use]
+    pub fn complete(&self, packet: &mut [u8], redirected: u8) -> bool {
+        match self.completion {
+            Completion::Nothing => true,
+            Completion::Checksum => self.finish_checksum(packet),
+            Completion::Redirect { kept } => redirect(packet, kept, redirected).is_some(),
         }
     }
 
@@ -314,6 +383,31 @@ fn fill_v6(ip: &mut [u8; 40], prefix: Option<SourcePrefix>, payload: u16, tos: u
     {
         *slot = source.octets();
     }
+}
+
+/// Keeps the last bits of the inner destination, and counts the redirection.
+#[cold]
+fn redirect(packet: &mut [u8], kept: u8, redirected: u8) -> Option<()> {
+    let gre = if packet.first()? >> 4 == 4 {
+        let (ip, rest) = packet.split_first_chunk_mut::<20>()?;
+        let inner = u32::from_be_bytes(*rest.get(20..)?.first_chunk()?);
+        let mask = u32::MAX.checked_shr(32_u32.checked_sub(kept.into())?).unwrap_or(0);
+        let outer = ip.last_chunk_mut::<4>()?;
+        *outer = (u32::from_be_bytes(*outer) & !mask | inner & mask).to_be_bytes();
+        [ip[10], ip[11]] = [0, 0];
+        [ip[10], ip[11]] = Sum::new().add_bytes(ip).finish().to_be_bytes();
+        rest
+    } else {
+        let (ip, rest) = packet.split_first_chunk_mut::<40>()?;
+        let inner = u128::from_be_bytes(*rest.get(28..)?.first_chunk()?);
+        let mask = u128::MAX.checked_shr(128_u32.checked_sub(kept.into())?).unwrap_or(0);
+        let outer = ip.last_chunk_mut::<16>()?;
+        *outer = (u128::from_be_bytes(*outer) & !mask | inner & mask).to_be_bytes();
+        rest
+    };
+    let flags = gre.first_mut()?;
+    *flags = *flags & !0x07 | redirected.saturating_add(1).min(0x07);
+    Some(())
 }
 
 /// `addresses` is the sum of the outer addresses, the larger part of the pseudo-header.

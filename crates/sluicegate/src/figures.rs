@@ -107,6 +107,8 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
         too_big_told: counters.too_big_told.read(),
         opened: counters.opened.read(),
         redirected: counters.redirected.read(),
+        remote_flows: counters.remote_flows.read(),
+        remote_arrivals: counters.remote_arrivals.read(),
         cut: counters.cut.read(),
         captured: counters.captured.read(),
         capture_lost: counters.capture_lost.read(),

@@ -219,7 +219,11 @@ pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
                 row.addresses.join(" "),
                 format!("{} {}", service.protocol, service.ports),
                 service.pool.clone(),
-                service.serving_pool.clone(),
+                if service.redirected_to.is_empty() {
+                    service.serving_pool.clone()
+                } else {
+                    format!("redirected to {}", service.redirected_to.join(", "))
+                },
                 format!("{} of {}", service.serving, service.total),
                 if service.ready { "yes" } else { "no" }.to_owned(),
                 service.packets.to_string(),

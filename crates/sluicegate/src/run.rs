@@ -529,7 +529,7 @@ fn boot_id() -> String {
 
 /// How long the first results may take: the slowest check's attempts.
 fn longest_first_check(config: &Config) -> Duration {
-    let checks = config.pools().iter().flat_map(|pool| pool.members()).flat_map(|member| member.checks());
+    let checks = config.members().flat_map(|member| member.checks());
     let longest = checks.map(|check| check.timeout()).max();
     longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
 }

@@ -9,8 +9,7 @@ use crate::config::Config;
 /// The addresses that packets of this configuration are sent to, and those of `current`'s slots that still drain.
 #[must_use]
 pub fn destinations(config: &Config, current: Option<&Snapshot>) -> Vec<IpAddr> {
-    let members = config.pools().iter().flat_map(|pool| pool.members());
-    let mut addresses: Vec<IpAddr> = members.map(|member| member.backend().address()).collect();
+    let mut addresses: Vec<IpAddr> = config.members().map(|member| member.backend().address()).collect();
     if let Some(snapshot) = current {
         let in_use =
             snapshot.slots().iter().zip(snapshot.states()).filter(|(_, state)| **state != SlotState::Free);

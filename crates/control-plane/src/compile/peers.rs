@@ -32,7 +32,7 @@ pub(super) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option
     }
 }
 
-/// Peers from every address that they have, encapsulators from theirs.
+/// Peers from every address that they have, other clusters and encapsulators from theirs.
 pub(super) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
     let mut senders = Vec::new();
     let peers = config.machines().iter().filter(|other| {
@@ -44,6 +44,13 @@ pub(super) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
             prefix,
             carriers: Carriers::GRE,
             sender: Sender::Peer,
+        }));
+    }
+    for remote in config.remotes() {
+        senders.extend(remote.sources().iter().map(|prefix| TunnelSource {
+            prefix: *prefix,
+            carriers: Carriers::GRE,
+            sender: Sender::Cluster,
         }));
     }
     if let Some(arrivals) = config.cluster().arrivals() {

@@ -32,6 +32,12 @@ pub fn refresh_next_hops(
             slot.mtu = slot.mtu.min(learned);
         }
     }
+    // One slot stands for all of a VIP's addresses in another cluster, and the narrowest way to them decides.
+    for slot in slots.iter_mut().filter(|slot| slot.is_redirect()) {
+        let learned =
+            path_mtus.iter().filter(|(address, _)| slot.reaches(*address)).map(|(_, mtu)| mtu).min();
+        slot.mtu = slot.mtu.min(learned.unwrap_or(slot.mtu));
+    }
     Ok(snapshot.with_slots(slots, mode(config, machine, next_hops))?)
 }
 

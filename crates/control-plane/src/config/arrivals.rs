@@ -8,6 +8,7 @@ use forwarder::{Carriers, Prefix};
 
 use super::address::{PrefixFlaw, source};
 use super::reader::{Node, quote};
+use super::report::At;
 
 /// Encapsulators between routers and balancers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,18 +31,20 @@ impl Arrivals {
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let sources = section.required("sources", SOURCES).and_then(|node| read_sources(&node));
+        let sources = sources.map(|sources| sources.into_iter().map(|source| source.value).collect());
         let kinds = section.or("kinds", ALL, |node| read_kinds(&node));
         section.finish(&[]);
         Some(Self { sources: sources?, kinds })
     }
 }
 
-fn read_sources(node: &Node<'_>) -> Option<Vec<Prefix>> {
+/// The list of those who may send.
+pub(super) fn read_sources(node: &Node<'_>) -> Option<Vec<At<Prefix>>> {
     let items = node.items(SOURCES)?;
     if items.len() > MOST {
         return node.wrong(SOURCES);
     }
-    items.iter().map(read_source).collect()
+    items.iter().map(|node| Some(node.at(read_source(node)?))).collect()
 }
 
 fn read_source(node: &Node<'_>) -> Option<Prefix> {

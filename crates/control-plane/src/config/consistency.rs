@@ -20,6 +20,7 @@ use super::near_miss::hint;
 use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
 use super::prefix_group::GroupDraft;
+use super::remote::RemoteDraft;
 use super::report::{At, Place, Report};
 use super::vip::{ServiceDraft, VipDraft};
 use crate::words::count_of;
@@ -32,8 +33,10 @@ pub(super) struct Sections<'d> {
     pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
     pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
     pub(super) groups: &'d BTreeMap<Arc<str>, GroupDraft>,
+    pub(super) remotes: &'d BTreeMap<Arc<str>, RemoteDraft>,
     pub(super) vips: &'d [VipDraft],
     pub(super) checks: &'d BTreeMap<Arc<str>, CheckDraft>,
+    pub(super) cluster_name: Option<&'d str>,
 }
 
 impl Sections<'_> {
@@ -45,6 +48,8 @@ impl Sections<'_> {
         self.services();
         super::groups::check(self);
         super::shards::check(self);
+        super::remotes::check(self);
+        self.fragments();
         self.outer_families();
         self.references();
         self.fallbacks(flattened);
@@ -151,6 +156,26 @@ impl Sections<'_> {
         }
     }
 
+    /// A piece without ports is not told which of an address's VIPs it is for.
+    fn fragments(&self) {
+        let mut first: BTreeMap<Address<'_>, &VipDraft> = BTreeMap::new();
+        for vip in in_order(self.vips.iter(), |vip| &vip.place) {
+            for address in addresses(vip) {
+                let other = *first.entry(address).or_insert(vip);
+                if other.fragments != vip.fragments {
+                    let found = format!(
+                        "fragments = {} for {address}, which is also {}",
+                        vip.fragments,
+                        self.report.name(&other.place, &vip.place)
+                    );
+                    let allowed = format!("{}, as that VIP of the address has it", other.fragments);
+                    self.report.error(&vip.place, found, allowed);
+                    break;
+                }
+            }
+        }
+    }
+
     fn clash(&self, address: Address<'_>, any: bool, one: &Claim<'_>, other: &Claim<'_>) {
         let first_is_later = one.service.place.offset > other.service.place.offset;
         let (first, second) = if first_is_later { (other, one) } else { (one, other) };
@@ -215,6 +240,7 @@ impl Sections<'_> {
             }
         }
         let names = self.pools.values().filter_map(|pool| pool.encapsulation.as_ref());
+        let names = names.chain(self.remotes.values().filter_map(|remote| remote.encapsulation.as_ref()));
         let mut used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
         if self.pools.values().any(|pool| pool.encapsulation.is_none() && !pool.backends.is_empty()) {
             used.insert("gre");
@@ -227,6 +253,7 @@ impl Sections<'_> {
             }
         }
         let names = self.pools.values().flat_map(|pool| &pool.checks);
+        let names = names.chain(self.vips.iter().flat_map(|vip| &vip.remote_checks));
         let used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
         for (name, draft) in self.checks {
             if used.contains(&**name) || is_flawed(name) {

@@ -33,6 +33,8 @@ mod prefix_group;
 mod problem;
 mod quantity;
 mod reader;
+mod remote;
+mod remotes;
 mod report;
 mod secret;
 mod shards;
@@ -66,6 +68,7 @@ pub use self::ports::{Ports, Protocol};
 pub use self::prefix_group::PrefixGroup;
 pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::{format_duration, parse_duration};
+pub use self::remote::{Elsewhere, Remote};
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
 pub use self::trace::Trace;
@@ -82,6 +85,7 @@ use self::pem::Outside;
 use self::pool::PoolDraft;
 use self::prefix_group::GroupDraft;
 use self::reader::{Root, Section};
+use self::remote::RemoteDraft;
 use self::report::Report;
 use self::vip::VipDraft;
 
@@ -103,6 +107,7 @@ pub struct Config {
     trace: Option<Trace>,
     pools: Vec<Arc<Pool>>,
     groups: Vec<Arc<PrefixGroup>>,
+    remotes: Vec<Arc<Remote>>,
     vips: Vec<Vip>,
     sources: Vec<Source>,
     /// Of what the files refer to; `None`: it was not read.
@@ -111,21 +116,8 @@ pub struct Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self {
-            cluster,
-            machines,
-            peers,
-            io,
-            log,
-            admin,
-            trace,
-            pools,
-            groups,
-            vips,
-            sources: _,
-            references: _,
-        } = self;
-        (cluster, machines, peers, io, log, admin, trace, pools, groups, vips)
+        let Self { cluster, machines, peers, io, log, admin, trace, pools, groups, remotes, vips, .. } = self;
+        (cluster, machines, peers, io, log, admin, trace, pools, groups, remotes, vips)
             == (
                 &other.cluster,
                 &other.machines,
@@ -136,6 +128,7 @@ impl PartialEq for Config {
                 &other.trace,
                 &other.pools,
                 &other.groups,
+                &other.remotes,
                 &other.vips,
             )
     }
@@ -195,9 +188,20 @@ impl Config {
         self.pools.get(at)
     }
 
+    /// The members of all pools, and other clusters where VIPs name them: all that packets are sent to but peers.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        let elsewhere = self.vips.iter().flat_map(Vip::elsewhere).map(Elsewhere::pool);
+        self.pools.iter().chain(elsewhere).flat_map(|pool| pool.members())
+    }
+
     /// All prefix groups, in the order of their names.
     pub fn groups(&self) -> &[Arc<PrefixGroup>] {
         &self.groups
+    }
+
+    /// The other clusters, in the order of their names.
+    pub fn remotes(&self) -> &[Arc<Remote>] {
+        &self.remotes
     }
 
     /// Whether a machine listens on this address of `[admin]`: not when it is another machine's own.
@@ -322,6 +326,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     let checks = check::read_all(&mut root, outside);
     let pools = PoolDraft::read_all(&mut root);
     let group_drafts = GroupDraft::read_all(&mut root);
+    let remotes = RemoteDraft::read_all(&mut root);
     let lists = Lists::new(within);
     let vips = VipDraft::read_all(&mut root, &lists);
     let admin = root.once("admin").and_then(|node| node.section());
@@ -342,11 +347,23 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         encapsulations: &encapsulations,
         pools: &pools,
         groups: &group_drafts,
+        remotes: &remotes,
         vips: &vips,
         checks: &checks,
+        cluster_name: cluster.as_ref().map(Cluster::name),
     };
     sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
-    let peer_checks = peers::checks(&peer_checks, &checks, report);
+    let peer_checks = peers::checks(&peer_checks, &checks, peers::DIRECT, report);
+    let elsewhere = |vip: &VipDraft| {
+        let group =
+            vip.group.as_ref().and_then(|named| groups.iter().find(|known| *known.name() == named.value));
+        let prefixes = group.map_or(&[][..], |group| group.prefixes());
+        let checks = peers::checks(&vip.remote_checks, &checks, remotes::DIRECT, report);
+        remote::Parts { remotes: &remotes, encapsulations: &encapsulations, prefixes, checks: &checks }
+            .of(vip)
+    };
+    let vips = vips.iter().map(|vip| vip.build(&flattened, &groups, elsewhere(vip)));
+    let vips = vips.collect::<Vec<_>>();
     let machines: Vec<Machine> = machines.iter().map(MachineDraft::build).collect();
     let peers = peers::pools(&machines, &peer_checks);
     cluster_place.inspect(|place| peers::warn_of_unchecked(&peers, place, report));
@@ -358,7 +375,8 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         log: log.unwrap_or_default(),
         admin,
         trace: trace.flatten(),
-        vips: vips.iter().map(|vip| vip.build(&flattened, &groups)).collect::<Option<_>>()?,
+        vips: vips.into_iter().collect::<Option<_>>()?,
+        remotes: remotes.iter().map(|(name, draft)| draft.build(name)).collect(),
         groups,
         pools: flattened,
         sources: lists.into_sources(),

@@ -60,10 +60,11 @@ pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: 
     report.warning(&place, found, "names of checks with via = \"backend\"");
 }
 
-/// The checks that are named, each once.
+/// The checks that are named, each once; one through the tunnel is reported, and that `direct` is allowed.
 pub(super) fn checks(
     names: &[At<Arc<str>>],
     known: &BTreeMap<Arc<str>, CheckDraft>,
+    direct: &str,
     report: &Report,
 ) -> Vec<Arc<Check>> {
     let mut found = Vec::with_capacity(names.len());
@@ -79,7 +80,7 @@ pub(super) fn checks(
             }
             Some(draft) => match &draft.value {
                 Some(check) if check.via() == Via::Vip => {
-                    report.error(&name.place, format!("\"{}\", a check via a VIP", name.value), DIRECT);
+                    report.error(&name.place, format!("\"{}\", a check via a VIP", name.value), direct);
                 }
                 check => found.extend(check.clone()),
             },
@@ -88,4 +89,5 @@ pub(super) fn checks(
     found
 }
 
-const DIRECT: &str = "a check with via = \"backend\": machines have no VIP among themselves";
+/// What checks of machines may be.
+pub(super) const DIRECT: &str = "a check with via = \"backend\": machines have no VIP among themselves";

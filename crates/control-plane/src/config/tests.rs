@@ -10,6 +10,7 @@ mod guards;
 mod includes;
 mod pools;
 mod refusals;
+mod remotes;
 mod services;
 mod shards;
 mod size;
@@ -144,8 +145,10 @@ fn the_example_has_every_key() {
     for ((field, key), there) in reader::tests::take() {
         let mut parts: Vec<&str> =
             field.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect();
-        if matches!(parts[0], "check" | "encapsulation" | "machine" | "pool" | "prefix_group" | "vip")
-            && parts.len() > 1
+        if matches!(
+            parts[0],
+            "check" | "encapsulation" | "machine" | "pool" | "prefix_group" | "remote" | "vip"
+        ) && parts.len() > 1
         {
             parts[1] = "NAME";
         }
@@ -170,7 +173,14 @@ fn the_example_states_the_defaults() {
         .chain(&["batch", "no_socket", "max_vips", "limit_sources", "spin", "then", "udp_checksum"])
         .collect();
     let drop: Vec<_> = drop.into_iter().chain(&["dont_fragment", "too_big"]).collect();
-    let drop = drop.into_iter().chain(&["datagrams", "buffered", "per_datagram", "per_source", "lifetime"]);
+    let drop = drop.into_iter().chain(&[
+        "fragments",
+        "datagrams",
+        "buffered",
+        "per_datagram",
+        "per_source",
+        "lifetime",
+    ]);
     let drop: Vec<_> = drop
         .chain(&["replies_per_second", "replies_to_source", "errors_per_second", "errors_of_source"])
         .collect();

@@ -11,10 +11,11 @@ use forwarder::Suffix;
 use super::address::{self, SUFFIX};
 use super::guard::Guard;
 use super::lists::Lists;
-use super::pool::Pool;
+use super::pool::{CHECKS, Pool, read_checks};
 use super::ports::{Ports, Protocol};
 use super::prefix_group::PrefixGroup;
-use super::reader::{Node, Root};
+use super::reader::{Node, Root, Section};
+use super::remote::Elsewhere;
 use super::report::{At, Place};
 
 /// A virtual service: addresses, and what answers on them.
@@ -27,6 +28,8 @@ pub struct Vip {
     suffixes: Vec<Suffix>,
     services: Vec<Service>,
     guard: Guard,
+    elsewhere: Vec<Elsewhere>,
+    fragments: bool,
 }
 
 impl Vip {
@@ -85,6 +88,16 @@ impl Vip {
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
+
+    /// Where other clusters serve it: new flows go there while no backend here serves. Default: nowhere.
+    pub fn elsewhere(&self) -> &[Elsewhere] {
+        &self.elsewhere
+    }
+
+    /// Whether it takes fragments. Default `true`.
+    pub fn fragments(&self) -> bool {
+        self.fragments
+    }
 }
 
 /// What one protocol and some ports of a VIP lead to.
@@ -139,6 +152,10 @@ pub(super) struct VipDraft {
     pub(super) suffixes: Vec<At<Suffix>>,
     pub(super) services: Vec<ServiceDraft>,
     guard: Guard,
+    pub(super) remotes: Vec<At<Arc<str>>>,
+    /// The checks of it in the other clusters.
+    pub(super) remote_checks: Vec<At<Arc<str>>>,
+    pub(super) fragments: bool,
     /// The pools that its services name, those of services with errors too.
     pub(super) pools: Vec<At<Arc<str>>>,
 }
@@ -158,7 +175,12 @@ impl VipDraft {
     }
 
     /// The VIP with its pools and its group in place of their names; `None` when one is not among `pools` or `groups`.
-    pub(super) fn build(&self, pools: &[Arc<Pool>], groups: &[Arc<PrefixGroup>]) -> Option<Vip> {
+    pub(super) fn build(
+        &self,
+        pools: &[Arc<Pool>],
+        groups: &[Arc<PrefixGroup>],
+        elsewhere: Vec<Elsewhere>,
+    ) -> Option<Vip> {
         let service = |draft: &ServiceDraft| {
             let at = pools.binary_search_by(|pool| pool.name().cmp(&draft.pool.value)).ok()?;
             let pool = Arc::clone(pools.get(at)?);
@@ -175,7 +197,8 @@ impl VipDraft {
         };
         let suffixes = self.suffixes.iter().map(|suffix| suffix.value).collect();
         let (name, shard, guard) = (Arc::clone(&self.name), self.shard.clone(), self.guard.clone());
-        Some(Vip { name, shard, addresses, group, suffixes, services, guard })
+        let fragments = self.fragments;
+        Some(Vip { name, shard, addresses, group, suffixes, services, guard, elsewhere, fragments })
     }
 
     fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists<'_>) -> Option<Self> {
@@ -185,6 +208,8 @@ impl VipDraft {
         let (group, suffixes) = (section.optional("group"), section.optional("suffixes"));
         let services = section.required("services", SERVICES).and_then(|node| node.items(SERVICES));
         let guard = Guard::read(&mut section, lists);
+        let (remotes, remote_checks) = read_remotes(&mut section);
+        let fragments = section.or("fragments", true, |node| node.boolean());
         section.finish(&["announce"]);
         let absent = |key: &str, allowed: &str| {
             let place = Place { offset: node.place.offset, field: format!("{}.{key}", node.place.field) };
@@ -204,8 +229,42 @@ impl VipDraft {
         let services = services.iter().filter_map(|node| read_service(node, &mut pools)).collect();
         let place = node.place.clone();
         let (addresses, suffixes) = (read_addresses(&addresses), read_suffixes(&suffixes));
-        Some(Self { place, name, shard, addresses, group, suffixes, services, guard, pools })
+        Some(Self {
+            place,
+            name,
+            shard,
+            addresses,
+            group,
+            suffixes,
+            services,
+            guard,
+            remotes,
+            remote_checks,
+            fragments,
+            pools,
+        })
     }
+}
+
+type Names = Vec<At<Arc<str>>>;
+
+/// The other clusters that serve it, and its checks there.
+fn read_remotes(section: &mut Section<'_>) -> (Names, Names) {
+    let (remotes, checks) = (section.optional("remotes"), section.optional("remote_checks"));
+    let mut named = Names::new();
+    for node in remotes.as_ref().and_then(|node| node.items(REMOTES)).unwrap_or_default() {
+        let Some(name) = node.name() else { continue };
+        if named.iter().any(|other| other.value == name) {
+            node.refuse("each remote once in a VIP");
+        } else {
+            named.push(node.at(name));
+        }
+    }
+    if let Some(node) = checks.as_ref().filter(|_| remotes.is_none()) {
+        node.refuse("nothing here: the VIP names no remotes");
+    }
+    let checks = checks.and_then(|node| node.list(CHECKS)).unwrap_or_default();
+    (named, read_checks(&checks))
 }
 
 fn read_addresses(nodes: &[Node<'_>]) -> Vec<At<IpAddr>> {
@@ -260,4 +319,5 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
 const ADDRESSES: &str = "a list of addresses, at least one";
 const ADDRESSES_OR_GROUP: &str = "a list of addresses, at least one, or a group and suffixes";
 const SUFFIXES: &str = "a list of suffixes such as [\"0.0.0.20/7\", \"::20/72\"], at least one";
+const REMOTES: &str = "a list of names of remotes, at least one";
 const SERVICES: &str = "a list of { ports = [80], protocol = \"tcp\", pool = \"NAME\" }";

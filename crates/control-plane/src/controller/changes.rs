@@ -17,7 +17,7 @@ pub use self::settings::Running;
 
 use crate::compile::{Index, service_name};
 use crate::config::{
-    Config, Hash, Limits, Machine, Member, Pool, Prefix, PrefixGroup, Service, SourceList, Vip,
+    Config, Hash, Limits, Machine, Member, Pool, Prefix, PrefixGroup, Remote, Service, SourceList, Vip,
     format_duration,
 };
 use crate::words::{count, count_of};
@@ -53,6 +53,7 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
     own_addresses(&mut changes, old.config, new.config, machine);
     vlans(&mut changes, old.config, new.config, machine);
     groups(&mut changes, old.config, new.config);
+    remotes(&mut changes, old.config, new.config);
     vips(&mut changes, old.config, new.config, machine);
     checks::definitions(&mut changes, old.config, new.config);
     pools(&mut changes, old.config, new.config);
@@ -172,6 +173,25 @@ fn groups(changes: &mut Changes, old: &Config, new: &Config) {
     }
 }
 
+fn remotes(changes: &mut Changes, old: &Config, new: &Config) {
+    let of = |config: &Config| -> BTreeMap<Arc<str>, BTreeSet<String>> {
+        let sources = |remote: &Remote| remote.sources().iter().map(ToString::to_string).collect();
+        config.remotes().iter().map(|remote| (Arc::clone(remote.name()), sources(remote))).collect()
+    };
+    let (old, new) = (of(old), of(new));
+    for (name, sources) in &old {
+        match new.get(name) {
+            None => changes.say(format!("remote {name}: removed")),
+            Some(next) => changes.differ(&format!("remote {name}: sources"), sources, next, |sources| {
+                sources.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+            }),
+        }
+    }
+    for name in new.keys().filter(|name| !old.contains_key(*name)) {
+        changes.say(format!("remote {name}: added"));
+    }
+}
+
 fn vips(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
     let of = |config| -> BTreeMap<Arc<str>, &Vip> { by_name(config, machine) };
     let (old, new) = (of(old), of(new));
@@ -208,6 +228,13 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
         changes.say(format!("vip {}: address {address} added", old.name()));
     }
     guard(changes, old, new);
+    in_clusters(changes, old, new);
+    changes.differ(
+        &format!("vip {}: fragments", old.name()),
+        &old.fragments(),
+        &new.fragments(),
+        bool::to_string,
+    );
     let services = |vip| -> BTreeMap<String, &Service> {
         Vip::services(vip).iter().map(|service| (service_name(vip, service), service)).collect()
     };
@@ -248,6 +275,33 @@ fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
         }
     }
     changes.differ(&format!("vip {name}: limits"), &before.limits(), &after.limits(), Limits::to_string);
+}
+
+/// Where it is in other clusters, and how it is checked there.
+fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
+    let of = |vip: &Vip| -> BTreeMap<String, String> {
+        let members = vip.elsewhere().iter().flat_map(|there| there.pool().members());
+        let row = |member: &Member| {
+            let checks: Vec<&str> = member.checks().iter().map(|check| &**check.name()).collect();
+            let way = member.encapsulation().name();
+            let words = format!(
+                "{way}, checks {}",
+                if checks.is_empty() { "none".to_owned() } else { checks.join(", ") }
+            );
+            (format!("remote {} at {}", member.backend().name(), member.backend().address()), words)
+        };
+        members.map(row).collect()
+    };
+    let (name, before, after) = (old.name(), of(old), of(new));
+    for (what, words) in &before {
+        match after.get(what) {
+            None => changes.say(format!("vip {name}: {what} removed: its flows go on for the drain time")),
+            Some(next) => changes.differ(&format!("vip {name}: {what}"), words, next, String::clone),
+        }
+    }
+    for what in after.keys().filter(|what| !before.contains_key(*what)) {
+        changes.say(format!("vip {name}: {what} added"));
+    }
 }
 
 fn hash(service: &Service) -> &'static str {

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::compile::{Index, others};
+use crate::compile::{Index, elsewhere, others};
 use crate::config::{Config, Machine, Member, Via, Vip};
 use crate::health::engine::{HealthState, TargetKey, ThroughKey, Watched};
 use crate::slots::SlotKey;
@@ -26,26 +26,24 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(config: &Config, machine: &Machine) -> Self {
         let mut plan = Self { vips: vips_by_pool(config, machine), ..Self::default() };
-        for (leaf_member, vips) in memberships(config, machine) {
-            let (key, member) = leaf_member;
-            let targets = targets(member, &vips, machine);
-            for target in &targets {
-                plan.by_target.entry(target.clone()).or_default().push(key.clone());
-            }
-            if !targets.is_empty() {
-                plan.by_membership.insert(key, targets);
-            }
+        for ((key, member), vips) in memberships(config, machine) {
+            plan.enter(key, targets(member, &vips, machine));
         }
-        for member in others(config, machine).iter().flat_map(|peers| peers.members()) {
-            let (key, targets) = (SlotKey::of(member), targets(member, &BTreeSet::new(), machine));
-            for target in &targets {
-                plan.by_target.entry(target.clone()).or_default().push(key.clone());
-            }
-            if !targets.is_empty() {
-                plan.by_membership.insert(key, targets);
-            }
+        let others = others(config, machine);
+        let elsewhere = elsewhere(config, machine).flat_map(|elsewhere| elsewhere.pool().members());
+        for member in others.iter().flat_map(|peers| peers.members()).chain(elsewhere) {
+            plan.enter(SlotKey::of(member), targets(member, &BTreeSet::new(), machine));
         }
         plan
+    }
+
+    fn enter(&mut self, key: SlotKey, targets: Vec<TargetKey>) {
+        for target in &targets {
+            self.by_target.entry(target.clone()).or_default().push(key.clone());
+        }
+        if !targets.is_empty() {
+            self.by_membership.insert(key, targets);
+        }
     }
 
     /// Memberships that a target's results count for.
@@ -122,6 +120,9 @@ fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc
     for vip in config.vips_of(machine) {
         for pool in pools_of(config, vip) {
             vips.entry(Arc::from(pool)).or_default().push(Arc::clone(vip.name()));
+        }
+        for elsewhere in vip.elsewhere() {
+            vips.entry(Arc::clone(elsewhere.pool().name())).or_default().push(Arc::clone(vip.name()));
         }
     }
     vips

@@ -2,7 +2,7 @@
 //!
 //! In: the snapshot in force, traffic by slot and service, what the health checks report. Out: rows, in the order of names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -224,6 +224,7 @@ fn service_row(
 ) -> ServiceRow {
     let pool = &found.pool;
     let serving = Index::serving(pool, snapshot.states());
+    let redirected_to = redirected_to(found, serving, snapshot);
     ServiceRow {
         ports: name.rsplit(' ').next().unwrap_or_default().to_owned(),
         protocol: service.protocol().to_string(),
@@ -232,10 +233,20 @@ fn service_row(
         serving_pool: pool.name.to_string(),
         serving,
         total: pool.slots.len(),
-        ready: serving > 0 && pool.table.is_some(),
+        ready: serving > 0 && pool.table.is_some() || !redirected_to.is_empty(),
+        redirected_to,
         packets: traffic.packets,
         bytes: traffic.bytes,
     }
+}
+
+/// The other clusters that new flows go to, whichever of the service's addresses they are for.
+fn redirected_to(found: &forwarder::Service, serving: usize, snapshot: &Snapshot) -> Vec<String> {
+    let remotes = found.remotes.as_deref().filter(|_| serving == 0).into_iter().flatten();
+    let slots = remotes.flat_map(|remote| remote.pool.slots.iter());
+    let serving = slots.filter(|slot| snapshot.state(**slot) == SlotState::Serving);
+    let names = serving.filter_map(|slot| Some(snapshot.slots().get(slot.0 as usize)?.backend.to_string()));
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn with_traffic(row: BackendRow, traffic: TrafficFigures) -> BackendRow {

@@ -175,9 +175,13 @@ catalogue! {
     CUT: Counter "thread_cut_packets_total" ["thread"]
         "Packets over the way's MTU that this thread cut to pieces.";
     OPENED: Counter "thread_opened_packets_total" ["thread"]
-        "Tunnelled packets of peers and encapsulators whose outer header this thread took off.";
+        "Tunnelled packets of peers, encapsulators and other clusters whose outer header this thread took off.";
     REDIRECTED: Counter "thread_redirected_fragments_total" ["thread"]
         "Fragments that this thread chose to send to another machine of the cluster, which gathers them.";
+    REMOTE_FLOWS: Counter "thread_remote_flows_total" ["thread"]
+        "Flows for which this thread chose another cluster, because no backend here serves.";
+    REMOTE_ARRIVALS: Counter "thread_remote_arrivals_packets_total" ["thread"]
+        "Tunnelled packets of other clusters whose outer header this thread took off.";
     CAPTURED: Counter "thread_captured_packets_total" ["thread"]
         "Packets of which this thread gave a capture a record.";
     CAPTURE_LOST: Counter "thread_capture_lost_packets_total" ["thread"]

@@ -150,6 +150,8 @@ impl Samples {
             (&the::CUT, thread.cut),
             (&the::OPENED, thread.opened),
             (&the::REDIRECTED, thread.redirected),
+            (&the::REMOTE_FLOWS, thread.remote_flows),
+            (&the::REMOTE_ARRIVALS, thread.remote_arrivals),
             (&the::CAPTURED, thread.captured),
             (&the::CAPTURE_LOST, thread.capture_lost),
             (&the::TRACE_REPORTS, thread.trace_reports),

@@ -155,6 +155,7 @@ fn vip() -> VipRow {
             serving: 1,
             total: 2,
             ready: true,
+            redirected_to: Vec::new(),
             packets: 10,
             bytes: 640,
         }],

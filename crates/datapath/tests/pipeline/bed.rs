@@ -145,6 +145,8 @@ pub(crate) fn snapshot() -> Snapshot {
         pool: Arc::clone(&pool),
         barred: Arc::default(),
         guard: None,
+        remotes: None,
+        fragments: true,
     });
     let ports = [(6, 80..=80), (17, 443..=443), (17, 53..=53), (47, 0..=65535)];
     let bindings = VIPS.iter().flat_map(|&vip| {

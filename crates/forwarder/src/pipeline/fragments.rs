@@ -32,6 +32,8 @@ pub(super) struct Fragments {
     /// Frames held, by the thread whose pool they are from.
     held: Box<[usize]>,
     held_of_a_pool: usize,
+    /// Who had sent each held frame in a tunnel, by its hold slot.
+    opened: Box<[Option<Sender>]>,
 }
 
 /// A piece in the table's terms.
@@ -42,8 +44,10 @@ struct Name {
 
 impl Fragments {
     pub(super) fn new(config: &PipelineConfig) -> Result<Self, fragment_table::ConfigError> {
+        let table = FragmentTable::new(&config.fragments)?;
         Ok(Self {
-            table: FragmentTable::new(&config.fragments)?,
+            opened: vec![None; table.config().buffered].into_boxed_slice(),
+            table,
             held: vec![0; usize::from(config.threads.max(1))].into_boxed_slice(),
             held_of_a_pool: config.held_of_a_pool,
         })
@@ -68,7 +72,10 @@ impl Fragments {
 
     /// Holds a frame of `pool`, unless too many of it are held here: a pool that is held empty receives nothing. A number
     /// that stays unused is given back with the others of its datagram.
-    fn hold(&mut self, pool: ThreadId, slot: fragment_table::HoldSlot) -> Verdict {
+    fn hold(&mut self, pool: ThreadId, slot: fragment_table::HoldSlot, opened: Option<Sender>) -> Verdict {
+        if let Some(at) = self.opened.get_mut(slot.0 as usize) {
+            *at = opened;
+        }
         match self.held.get_mut(usize::from(pool.0)) {
             Some(held) if *held < self.held_of_a_pool => {
                 *held += 1;
@@ -97,14 +104,17 @@ impl Core {
         parsed: Parsed,
         (flow, opened): (&Flow, Option<Sender>),
     ) -> Option<Verdict> {
-        if !snapshot.vips.contains(&flow.destination) {
-            return Some(Verdict::Drop(DropReason::NoVip));
+        if let Some(reason) = unwelcome(snapshot, &flow.destination) {
+            return Some(Verdict::Drop(reason));
         }
         if let Some(reason) = suspicious(&parsed) {
             return Some(Verdict::Drop(reason));
         }
         if let Some(index) = portless(snapshot, flow) {
-            return self.enter_portless(snapshot, place, parsed, flow, index).err().map(Verdict::Drop);
+            return self
+                .enter_portless(snapshot, place, parsed, (flow, opened), index)
+                .err()
+                .map(Verdict::Drop);
         }
         let addresses = parsed.addresses(packet.frame());
         let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
@@ -121,13 +131,13 @@ impl Core {
         }
         if matches!(parsed.fragment, Fragment::Later { .. }) {
             let (road, step) = (Road::LaterPiece, Some(Step::FragmentTable));
-            let work = Work { parsed, step, road, ..NO_WORK };
+            let work = Work { parsed, step, road, opened, ..NO_WORK };
             if let Some(at) = self.work.get_mut(place) {
                 *at = work;
             }
             return None;
         }
-        if let Err(reason) = self.enter(snapshot, place, parsed, flow, Road::FirstPiece) {
+        if let Err(reason) = self.enter(snapshot, place, parsed, flow, (Road::FirstPiece, opened)) {
             // Recorded too, so that the others are not held for nothing.
             let name = name(snapshot, packet, &parsed);
             let decided = self.record(snapshot, packet, &parsed, &name, Decided::Not(reason), now);
@@ -151,7 +161,7 @@ impl Core {
         snapshot: &Snapshot,
         place: usize,
         parsed: Parsed,
-        flow: &Flow,
+        (flow, opened): (&Flow, Option<Sender>),
         index: u32,
     ) -> Result<(), DropReason> {
         let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
@@ -164,7 +174,8 @@ impl Core {
             _ => (crate::selection::flow_key(service, hash), Road::Flow),
         };
         let at = self.work.get_mut(place).ok_or(DropReason::NoVip)?;
-        *at = Work { parsed, hash, key, service: index, counted: service.id, road, ..NO_WORK };
+        let counted = service.id;
+        *at = Work { parsed, hash, key, service: index, counted, road, opened, ..NO_WORK };
         Ok(())
     }
 
@@ -183,12 +194,12 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
     ) -> Verdict {
-        let Some(Work { parsed, road, .. }) = self.work.get(place).copied() else {
+        let Some(Work { parsed, road, opened, .. }) = self.work.get(place).copied() else {
             return Verdict::Drop(DropReason::NoVip);
         };
         let name = name(snapshot, packet, &parsed);
         if road == Road::LaterPiece {
-            return self.choose_later(snapshot, now, packet, place, (&name, extent(&parsed)));
+            return self.choose_later(snapshot, now, packet, place, (&name, extent(&parsed), opened));
         }
         let chosen = self.choose(snapshot, (now, now.tick()), packet, place);
         let decided = match (chosen, self.work.get(place)) {
@@ -215,13 +226,13 @@ impl Core {
         now: Now,
         packet: &Packet<'_>,
         place: usize,
-        (name, extent): (&Name, Extent),
+        (name, extent, opened): (&Name, Extent, Option<Sender>),
     ) -> Verdict {
         let pool = home(packet, self.config.thread);
         let source = snapshot.hasher.source(&name.key.source);
         match self.fragments.table.later(&name.key, name.hash, source, extent, millis(now)) {
             Later::Known(decided) => self.follow(snapshot, place, decided),
-            Later::Hold(slot) => self.fragments.hold(pool, slot),
+            Later::Hold(slot) => self.fragments.hold(pool, slot, opened),
             Later::Refused(refusal) => Verdict::Drop(refused(refusal)),
         }
     }
@@ -268,12 +279,13 @@ impl Core {
         self.fragments.table.expire(millis(now), budget);
         for _ in 0..budget {
             let Some(release) = self.fragments.table.release() else { return };
+            let opened = self.fragments.opened.get(release.slot.0 as usize).copied().flatten();
             outlet.release(HoldSlot(release.slot.0), &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
                 self.tap_before(std::slice::from_ref(&*packet));
                 self.look_at_held(snapshot, packet, HoldSlot(release.slot.0));
                 let verdict = match release.fate {
-                    Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, decided),
+                    Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, (decided, opened)),
                     Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
                 };
                 if let Verdict::Drop(reason) = verdict {
@@ -291,17 +303,27 @@ impl Core {
         snapshot: &Snapshot,
         now: Now,
         packet: &mut Packet<'_>,
-        decided: Decided,
+        (decided, opened): (Decided, Option<Sender>),
     ) -> Verdict {
         let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
         // Between batches no place is in use.
         if let Some(work) = self.work.first_mut() {
-            *work = Work { parsed, step: Some(Step::FragmentTable), ..NO_WORK };
+            *work = Work { parsed, step: Some(Step::FragmentTable), opened, ..NO_WORK };
         }
         match self.follow(snapshot, 0, decided) {
             Verdict::Tx => self.write(snapshot, now, packet, 0),
             verdict => verdict,
         }
+    }
+}
+
+/// Why a piece for this address goes no further, whatever it carries. All services of an address say the same of pieces.
+fn unwelcome(snapshot: &Snapshot, destination: &[u8; 16]) -> Option<DropReason> {
+    let service = snapshot.vips.first(destination).and_then(|index| snapshot.services.get(index as usize));
+    match service {
+        None => Some(DropReason::NoVip),
+        Some(service) if !service.fragments => Some(DropReason::Fragment),
+        Some(_) => None,
     }
 }
 

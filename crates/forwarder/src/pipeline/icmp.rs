@@ -15,10 +15,10 @@ use packet::{
 };
 
 use super::fragments::without_ports;
-use super::{Core, NO_WORK, Road, Work};
+use super::{Core, NO_WORK, Road, Work, remote};
 use crate::selection::flow_key;
 use crate::snapshot::{SlotId, SlotState, Snapshot};
-use crate::{DropReason, Errand, Flow, HashPolicy, Notice, Now, Origin, Packet, ThreadId, Verdict};
+use crate::{DropReason, Errand, Flow, HashPolicy, Notice, Now, Origin, Packet, Sender, ThreadId, Verdict};
 
 /// How much ICMP a thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,12 @@ impl Core {
         packet: &mut Packet<'_>,
         place: usize,
         parsed: &Parsed,
-        flow: &Flow,
+        (flow, opened): (&Flow, Option<Sender>),
     ) -> Option<Verdict> {
         match icmp_error(packet.frame(), parsed) {
             Some(Err(_)) => Some(Verdict::Drop(DropReason::Malformed)),
             Some(Ok(error)) => {
-                let taken = self.take_error(snapshot, now, packet, place, parsed, (flow, &error));
+                let taken = self.take_error(snapshot, now, packet, place, parsed, (flow, &error, opened));
                 taken.err().map(Verdict::Drop)
             }
             None => Some(self.answer_echo(snapshot, now, packet, parsed, flow)),
@@ -94,7 +94,7 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
         parsed: &Parsed,
-        (flow, error): (&Flow, &IcmpError),
+        (flow, error, opened): (&Flow, &IcmpError, Option<Sender>),
     ) -> Result<(), DropReason> {
         // Asked once: not again by the threads that hand it on for their tables' sake.
         if !matches!(packet.origin(), Origin::Thread(_, Errand::IcmpError { .. })) {
@@ -117,7 +117,7 @@ impl Core {
         self.flows.prefetch(key);
         let work = Work { parsed: *parsed, hash, key, service: index, counted: service.id, ..NO_WORK };
         let at = self.work.get_mut(place).ok_or(DropReason::IcmpQuote)?;
-        *at = Work { road, ..work };
+        *at = Work { road, opened, ..work };
         Ok(())
     }
 
@@ -133,23 +133,29 @@ impl Core {
     ) -> Verdict {
         let Some(work) = self.work.get_mut(place) else { return Verdict::Drop(DropReason::IcmpQuote) };
         let known = self.flows.peek(work.key, tick).map(|entry| SlotId(entry.slot));
-        let serves =
-            |slot: &SlotId| matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining);
+        let serves = |slot: &SlotId| {
+            matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining)
+                && !remote::stays(snapshot, *slot, work.opened)
+        };
         if let Some(slot) = known.filter(serves) {
             work.slot = slot;
             return Verdict::Tx;
         }
         let asked = match packet.origin() {
-            Origin::Thread(_, Errand::IcmpError { asked }) => asked.saturating_add(1),
+            Origin::Thread(_, Errand::IcmpError { asked, .. }) => asked.saturating_add(1),
             Origin::Wire | Origin::Thread(..) => 1,
         };
         let threads = self.config.threads.max(1);
         if known.is_none() && asked < threads {
             let next = ThreadId((self.config.thread.0 + 1) % threads);
-            return Verdict::ToThread(next, Errand::IcmpError { asked });
+            return Verdict::ToThread(next, Errand::IcmpError { asked, opened: work.opened });
         }
         let service = snapshot.services.get(work.service as usize);
-        match service.and_then(|service| snapshot.select(&service.pool, work.hash)) {
+        let selection = service.and_then(|service| {
+            let local = snapshot.select(&service.pool, work.hash);
+            local.or_else(|| remote::select(snapshot, service, packet, work))
+        });
+        match selection {
             Some(selection) => {
                 work.slot = selection.slot;
                 Verdict::Tx

@@ -2,9 +2,9 @@
 //!
 //! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet's road, by what its sender is.
 //! Not here: which of them reach a packet thread (XDP), who may send (`tunnels`), how headers come off (`packet`).
-//! Invariants: a packet is opened once, so a tunnel in a tunnel is for the backend; what came marked is never sent on to
-//! another machine, so that no two can play ball with it.
-//! Source: paper §2.1, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
+//! Invariants: a packet is opened once, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may be
+//! sent on to, so that no machines can play ball with it.
+//! Source: paper §2.1, §4.2, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
 
 use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};
 
@@ -37,8 +37,16 @@ impl Core {
         let l3 = usize::from(parsed.l3);
         let tunnelled = decapsulate(packet.frame().get(l3..usize::from(parsed.end))?)?;
         let from = sender(&snapshot.tunnels, &tunnelled)?;
+        if from == Sender::Cluster && tunnelled.recursion == 0 {
+            return Some(Some(Verdict::Drop(DropReason::Unmarked)));
+        }
         Some(match self.take_off(packet, l3, &tunnelled) {
-            Ok(inner) => self.classify_opened(snapshot, now, packet, place, inner, from),
+            Ok(inner) => {
+                self.counters.remote_arrivals.add(u64::from(from == Sender::Cluster));
+                // What a peer sends that was redirected before may not be sent on either.
+                let from = if tunnelled.recursion > 1 { Sender::Cluster } else { from };
+                self.classify_opened(snapshot, now, packet, place, inner, from)
+            }
             Err(reason) => Some(Verdict::Drop(reason)),
         })
     }
@@ -70,7 +78,7 @@ impl Core {
     ) -> Option<Verdict> {
         let opened = Some(from);
         // Few outer tuples land on one queue: what RSS can't spread is spread by the inner tuple.
-        if from == Sender::Encapsulator && parsed.fragment == Fragment::None {
+        if from != Sender::Peer && parsed.fragment == Fragment::None {
             let hash = snapshot.hasher.hash(HashPolicy::FiveTuple, &flow_of(packet.frame(), &parsed));
             let thread = self.thread_of(hash);
             if thread != self.config.thread && packet.origin() == Origin::Wire {

@@ -10,7 +10,7 @@ use packet::{
     write_icmp_error,
 };
 
-use super::{Core, Road, Work, unreadable};
+use super::{Core, Road, Work, remote, unreadable};
 use crate::rewrite::{NO_LIMIT, Order, rewrite};
 use crate::snapshot::{Slot, Snapshot, TooBig};
 use crate::{DropReason, HoldSlot, Now, Outlet, Packet, Piece, Verdict};
@@ -140,6 +140,7 @@ impl Core {
             identification,
             limit: NO_LIMIT,
             lower_ttl: work.road != Road::Redirect,
+            redirected: remote::redirected(work.opened),
         };
         let l3 = match rewrite(packet, &order) {
             Ok(written) => written.link_len,
@@ -216,6 +217,7 @@ impl Core {
             identification,
             limit: slot.mtu.into(),
             lower_ttl: work.road != Road::Redirect,
+            redirected: remote::redirected(work.opened),
         };
         rewrite(&mut inner, &order)?;
         Ok(Some(inner.end()))

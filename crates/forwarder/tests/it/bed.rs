@@ -69,6 +69,8 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
         pool: Arc::clone(pool),
         barred: Arc::default(),
         guard: None,
+        remotes: None,
+        fragments: true,
     }
 }
 

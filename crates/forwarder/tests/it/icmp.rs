@@ -168,7 +168,7 @@ fn an_error_asks_one_thread_after_the_other() {
         thread.process(Now::from_nanos(1_000_000_000), &mut packets, &mut verdicts);
         (verdicts[0], packets[0].frame().get(33).copied())
     };
-    let asked = |asked| Errand::IcmpError { asked };
+    let asked = |asked| Errand::IcmpError { asked, opened: None };
     assert_eq!(ask(&mut threads[1], &message, Origin::Wire).0, Verdict::ToThread(ThreadId(2), asked(1)));
     let second = ask(&mut threads[2], &message, Origin::Thread(ThreadId(1), asked(1))).0;
     assert_eq!(second, Verdict::ToThread(ThreadId(0), asked(2)));

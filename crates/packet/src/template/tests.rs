@@ -301,3 +301,54 @@ fn errors_say_what_was_found_and_what_was_allowed() {
     let long = WriteError::TooLong { inner_len: 65_535, growth: 24 };
     assert_eq!(long.to_string(), "inner packet of 65535 bytes and headers of 24 exceed the 16-bit length");
 }
+
+proptest! {
+    /// Digit by digit: in front those of the other cluster, behind those of the inner destination.
+    #[test]
+    fn a_packet_for_another_cluster_keeps_its_last_bits_and_counts_its_redirections(
+        kept4 in 0..=32usize, kept6 in 0..=128usize, before in 0..9u8, hash: u64, pick: bool,
+        data in vec(any::<u8>(), 0..40)
+    ) {
+        for (family, kept) in [(Family::V4, kept4), (Family::V6, kept6)] {
+            let mut template = Template::new(Encapsulation::Gre, outer(family), family, true);
+            if pick {
+                template = template.with_source(prefix(family)).unwrap();
+            }
+            let template = template.to_cluster(u8::try_from(kept).unwrap()).unwrap();
+            prop_assert_eq!((template.recursion(), usize::from(template.kept())), (1, kept));
+            let inner = inner_packet(family, &data);
+            let mut whole = vec![0xee; template.len()];
+            template.write(&mut whole, u16::try_from(inner.len()).unwrap(), 0, hash, 7).unwrap();
+            let plain = whole.clone();
+            whole.extend(&inner);
+            prop_assert!(template.complete(&mut whole, before));
+            prop_assert_eq!(read_back(&whole, 0).0, 47);
+            let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:08b}")).collect::<String>();
+            let (at, end, header) = if family == Family::V4 { (16, 20, 20) } else { (24, 40, 40) };
+            let bits = (end - at) * 8;
+            let (theirs, ours) = (digits(&plain[at..end]), digits(&inner[at..end]));
+            let expected = format!("{}{}", &theirs[..bits - kept], &ours[bits - kept..]);
+            prop_assert_eq!(digits(&whole[at..end]), expected);
+            prop_assert_eq!(whole[header], (before + 1).min(7));
+            prop_assert_eq!(&whole[header + 1..header + 4], &plain[header + 1..]);
+            prop_assert_eq!(&whole[template.len()..], &inner);
+        }
+    }
+}
+
+#[test]
+fn only_gre_of_one_family_goes_to_another_cluster_and_keeps_no_more_bits_than_there_are() {
+    for (kind, outer_family, inner) in mixes() {
+        let template = Template::new(kind, outer(outer_family), inner, true);
+        let fits = kind == Encapsulation::Gre && outer_family == inner;
+        let most: u8 = if inner == Family::V4 { 32 } else { 128 };
+        assert_eq!(template.to_cluster(most).is_some(), fits);
+        assert!(template.to_cluster(most + 1).is_none());
+    }
+    let template =
+        Template::new(Encapsulation::Gre, outer(Family::V4), Family::V4, true).to_cluster(8).unwrap();
+    for len in 0..24 + 20 {
+        let mut cut = vec![0x45; len];
+        assert!(!template.complete(&mut cut, 0), "{len}");
+    }
+}

@@ -135,7 +135,7 @@ fn covers(own: &OwnAddress, on_loopback: bool, vip: IpAddr) -> bool {
 fn ways(config: &Config, next_hops: &NextHops, reach: &HashMap<IpAddr, Reach>) -> Vec<Way> {
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut ways: BTreeMap<(Arc<str>, IpAddr, &'static str), Way> = BTreeMap::new();
-    for member in config.pools().iter().flat_map(|pool| pool.members()) {
+    for member in config.members() {
         let (backend, address) = (member.backend().name(), member.backend().address());
         let (kind, growth) = outer(member.encapsulation().kind(), address);
         let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use datapath::steer::{Ends, Filter};
-use forwarder::{Prefix, Snapshot};
+use forwarder::{Prefix, Sender, Snapshot};
 
 use super::Balancer;
 use crate::doctor;
@@ -35,12 +35,13 @@ impl Balancer {
         let whole = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
         let own =
             config.machine(self.controller.machine()).into_iter().flat_map(|machine| machine.addresses());
-        let members = config.pools().iter().flat_map(|pool| pool.members());
-        let prefixes = members.flat_map(|member| member.encapsulation().source_prefixes()).copied();
+        let prefixes = config.members().flat_map(|member| member.encapsulation().source_prefixes()).copied();
         let mut addresses: Vec<Prefix> = own.filter_map(whole).chain(prefixes).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let sources = snapshot.tunnels().iter().map(|source| (source.prefix, source.carriers)).collect();
+        // Tunnels of other clusters end at VIPs, which are taken from the kernel anyway.
+        let here = snapshot.tunnels().iter().filter(|source| source.sender != Sender::Cluster);
+        let sources = here.map(|source| (source.prefix, source.carriers)).collect();
         Ends { addresses, sources }
     }
 

@@ -268,7 +268,9 @@ fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, index: &Index) 
 
 fn where_row(said: &WhereAnswer, snapshot: &Snapshot, index: &Index) -> WhereRow {
     let chosen = match said.decision {
-        Decision::Chosen { selection, .. } => snapshot.slots().get(selection.slot.0 as usize),
+        Decision::Chosen { selection, .. } | Decision::Remote { selection, .. } => {
+            snapshot.slots().get(selection.slot.0 as usize)
+        }
         _ => None,
     };
     WhereRow {

@@ -23,7 +23,7 @@ pub struct VipRow {
     pub name: String,
     /// Its addresses, prefixes or suffixes, as text.
     pub addresses: Vec<String>,
-    /// Whether every service has enough backends.
+    /// Whether every service is.
     pub ready: bool,
     /// What it serves.
     pub services: Vec<ServiceRow>,
@@ -46,8 +46,10 @@ pub struct ServiceRow {
     pub serving: usize,
     /// Its backends.
     pub total: usize,
-    /// Whether it has enough backends.
+    /// Whether it has enough backends, or its flows go to another cluster.
     pub ready: bool,
+    /// Other clusters that its new flows go to now; none while a backend here serves.
+    pub redirected_to: Vec<String>,
     /// Packets since the start.
     pub packets: u64,
     /// Bytes of those as received.

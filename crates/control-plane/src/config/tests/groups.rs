@@ -31,7 +31,10 @@ fn the_examples_group_arrives() {
     let (config, _) = parsed(EXAMPLE).unwrap();
     let group = &config.groups()[0];
     let prefixes: Vec<String> = group.prefixes().iter().map(ToString::to_string).collect();
-    assert_eq!((&**group.name(), prefixes.join(" ")), ("edge", "198.51.100.128/25 2001:db8:e::/56".into()));
+    assert_eq!(
+        (&**group.name(), prefixes.join(" ")),
+        ("edge", "198.51.100.128/25 2001:db8:e::/56 198.51.100.0/25 2001:db8:e:100::/56".into())
+    );
     let vip = config.vips().iter().find(|vip| &**vip.name() == "edge-cache").unwrap();
     let suffixes: Vec<String> = vip.suffixes().iter().map(ToString::to_string).collect();
     assert_eq!((vip.addresses(), suffixes.join(" ")), (&[][..], "0.0.0.20/7 ::20/72".into()));

@@ -58,7 +58,7 @@ fn keys_are_checked() {
                 7,
                 "oi",
                 "unknown",
-                "admin, check, cluster, encapsulation, include, io, log, machine, pool, prefix_group, schema, trace, vip (did you mean \"io\"?)",
+                "admin, check, cluster, encapsulation, include, io, log, machine, pool, prefix_group, remote, schema, trace, vip (did you mean \"io\"?)",
             )],
         ),
         (

@@ -72,16 +72,12 @@ fn listed(differences: &[Difference]) -> String {
     differences.iter().map(Difference::short).collect::<Vec<_>>().join("; ")
 }
 
-fn members(config: &Config) -> impl Iterator<Item = &Member> {
-    config.pools().iter().flat_map(|pool| pool.members())
-}
-
 fn checks(config: &Config) -> BTreeMap<&str, &Check> {
-    members(config).flat_map(Member::checks).map(|check| (&**check.name(), &**check)).collect()
+    config.members().flat_map(Member::checks).map(|check| (&**check.name(), &**check)).collect()
 }
 
 fn encapsulations(config: &Config) -> BTreeMap<&str, &Encapsulation> {
-    members(config).map(|member| (member.encapsulation().name(), member.encapsulation())).collect()
+    config.members().map(|member| (member.encapsulation().name(), member.encapsulation())).collect()
 }
 
 fn kind_word(kind: &CheckKind) -> &'static str {
