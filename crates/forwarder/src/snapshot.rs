@@ -560,8 +560,9 @@ fn check_pools(
         if !seen.insert(Arc::as_ptr(pool)) {
             continue;
         }
-        let highest = pool.table.iter().flat_map(|t| t.iter()).max();
-        if pool.weights.len() != pool.slots.len() || highest.is_some_and(|r| r as usize >= pool.slots.len()) {
+        // A table's ranks are below the number of its backends.
+        let ranks = pool.table.as_ref().map_or(0, |table| table.backends().len());
+        if pool.weights.len() != pool.slots.len() || ranks > pool.slots.len() {
             return Err(SnapshotError::PoolShape(pool.name.to_string()));
         }
         if let Some(slot) = pool.slots.iter().find(|slot| slot.0 as usize >= slots) {

@@ -4,6 +4,8 @@
 //! Not here: carrying checks out (`health`), what their results mean for a membership (`controller`).
 //! Source: paper §2.2 (deduplication).
 
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,9 +28,7 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(config: &Config, machine: &Machine) -> Self {
         let mut plan = Self { vips: vips_by_pool(config, machine), ..Self::default() };
-        for ((key, member), vips) in memberships(config, machine) {
-            plan.enter(key, targets(member, &vips, machine));
-        }
+        memberships(config, machine, |key, member, vips| plan.enter(key, targets(member, vips, machine)));
         let others = others(config, machine);
         let elsewhere = elsewhere(config, machine).flat_map(|elsewhere| elsewhere.pool().members());
         for member in others.iter().flat_map(|peers| peers.members()).chain(elsewhere) {
@@ -128,22 +128,33 @@ fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc
     vips
 }
 
-/// Each membership in reach with the addresses of the VIPs that lead to it.
-fn memberships<'a>(config: &'a Config, machine: &Machine) -> Vec<((SlotKey, &'a Member), BTreeSet<IpAddr>)> {
+/// Each membership in reach that has a check, with the addresses of the VIPs that lead to it.
+fn memberships<'a>(
+    config: &'a Config,
+    machine: &Machine,
+    mut enter: impl FnMut(SlotKey, &'a Member, &BTreeSet<IpAddr>),
+) {
     let mut pools: HashMap<&str, BTreeSet<IpAddr>> = HashMap::new();
     for vip in config.vips_of(machine) {
         for pool in pools_of(config, vip) {
             pools.entry(pool).or_default().extend(vip.reachable_at());
         }
     }
-    let mut found: HashMap<SlotKey, (&Member, BTreeSet<IpAddr>)> = HashMap::new();
-    for (name, vips) in pools {
-        for member in config.pool(name).into_iter().flat_map(|pool| pool.members()) {
-            let entry = found.entry(SlotKey::of(member)).or_insert_with(|| (member, BTreeSet::new()));
-            entry.1.extend(&vips);
+    let mut found: HashMap<SlotKey, (&Member, Cow<'_, BTreeSet<IpAddr>>)> = HashMap::new();
+    for (name, vips) in &pools {
+        let members = config.pool(name).into_iter().flat_map(|pool| pool.members());
+        for member in members.filter(|member| !member.checks().is_empty()) {
+            match found.entry(SlotKey::of(member)) {
+                Entry::Vacant(new) => {
+                    new.insert((member, Cow::Borrowed(vips)));
+                }
+                Entry::Occupied(mut known) => known.get_mut().1.to_mut().extend(vips),
+            }
         }
     }
-    found.into_iter().map(|(key, (member, vips))| ((key, member), vips)).collect()
+    for (key, (member, vips)) in found {
+        enter(key, member, &vips);
+    }
 }
 
 fn targets(member: &Member, vips: &BTreeSet<IpAddr>, machine: &Machine) -> Vec<TargetKey> {

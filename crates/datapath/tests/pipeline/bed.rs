@@ -6,8 +6,8 @@ use std::sync::Arc;
 use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, XDP_HEADROOM, mesh};
 use forwarder::{
     Binding, Carriers, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
-    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Sender, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, Tagging, ThreadCounters, Timeouts, TooBig, Translation, TunnelSource,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Sender, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, Tagging, ThreadCounters, Timeouts, TooBig, Translation, TunnelSource,
     notice_ring,
 };
 use maglev_hash::{Backend, Options, Seed};
@@ -16,10 +16,16 @@ use packet::{Encapsulation, Family, Mac, Outer, Tag, Tags, Template};
 use crate::random::Random;
 
 pub(crate) const THREADS: u16 = 3;
-pub(crate) const FRAMES: usize = 144;
-pub(crate) const VIPS: [IpAddr; 2] = both([203, 0, 113, 10], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10]);
+pub(crate) const FRAMES: usize = 124;
+/// The first two take fragments, the last two don't.
+pub(crate) const VIPS: [IpAddr; 4] = {
+    let [four, six] = both([203, 0, 113, 10], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10]);
+    let [whole_four, whole_six] = both([203, 0, 113, 11], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x11]);
+    [four, six, whole_four, whole_six]
+};
 pub(crate) const OWN: [IpAddr; 2] = both([192, 0, 2, 1], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]);
 pub(crate) const ENCAPSULATORS: [IpAddr; 2] = both([192, 0, 2, 77], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x77]);
+pub(crate) const CLUSTERS: [IpAddr; 2] = both([192, 0, 2, 88], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x88]);
 pub(crate) const PEERS: [IpAddr; 2] = both([192, 0, 2, 3], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 3]);
 const RING: usize = 64;
 const BATCH: usize = 32;
@@ -61,7 +67,7 @@ fn config() -> PipelineConfig {
         fragments: FragmentConfig {
             datagrams: 64,
             buffered: 48,
-            per_datagram: 4,
+            per_datagram: 3,
             per_source: 8,
             lifetime: std::time::Duration::from_millis(100),
         },
@@ -97,6 +103,52 @@ fn slots() -> Vec<Slot> {
     slots
 }
 
+/// The VIPs in another cluster, a slot a family: the prefix is replaced, the last bits are kept.
+fn elsewhere() -> [Slot; 2] {
+    let v4 = Outer::V4 { source: [192, 0, 2, 1].into(), destination: [198, 51, 100, 10].into() };
+    let v6 =
+        Outer::V6 { source: "2001:db8::1".parse().unwrap(), destination: "2001:db8:e::10".parse().unwrap() };
+    [(v4, 8), (v6, 64)].map(|(outer, kept)| {
+        let template = |inner| {
+            let plain = Template::new(Encapsulation::Gre, outer, inner, true);
+            plain.to_cluster(kept).unwrap_or(plain.with_recursion(1))
+        };
+        let address = match outer {
+            Outer::V4 { destination, .. } => IpAddr::V4(destination),
+            Outer::V6 { destination, .. } => IpAddr::V6(destination),
+        };
+        Slot {
+            backend: "elsewhere".into(),
+            address,
+            forwarding: Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) },
+            next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+            mtu: 1500,
+            too_big: TooBig::FragmentInner,
+        }
+    })
+}
+
+/// Who serves `family`'s VIPs when nobody here does.
+fn remote(place: u32, vips: [IpAddr; 2]) -> Remote {
+    let table = maglev_hash::build(&[Backend { name: b"elsewhere", weight: 1 }], &options()).unwrap();
+    let bits = if vips[0].is_ipv4() { 32 } else { 128 };
+    Remote {
+        ours: vips.map(|vip| Prefix::new(vip, bits).unwrap()).to_vec(),
+        pool: Arc::new(PoolTable {
+            name: "remotes".into(),
+            table: Some(Arc::new(table)),
+            slots: vec![SlotId(place)].into(),
+            weights: vec![1].into(),
+        }),
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options::new(Seed::new([7; 16]));
+    (options.size, options.allow_coarse) = (1_021, true);
+    options
+}
+
 /// An untagged frame gets two tags; of two, those behind number 0 lose both; for all others there is no rule.
 fn translations() -> Vec<Translation> {
     let two =
@@ -128,35 +180,40 @@ pub(crate) fn snapshot() -> Snapshot {
     let slots = slots();
     let backends: Vec<Backend<'_>> =
         slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
-    let mut options = Options::new(Seed::new([7; 16]));
-    (options.size, options.allow_coarse) = (1_021, true);
     let pool = Arc::new(PoolTable {
         name: "web".into(),
-        table: Some(Arc::new(maglev_hash::build(&backends, &options).unwrap())),
+        table: Some(Arc::new(maglev_hash::build(&backends, &options()).unwrap())),
         slots: (0..slots.len() as u32).map(SlotId).collect(),
         weights: slots.iter().map(|_| 1).collect(),
     });
     let policies =
         [HashPolicy::FiveTuple, HashPolicy::FiveTuple, HashPolicy::Addresses, HashPolicy::FiveTuple];
-    let services = (0u32..).zip(policies).map(|(id, policy)| Service {
+    let remotes =
+        (0..2).map(|family| remote((slots.len() + family) as u32, [VIPS[family], VIPS[family + 2]]));
+    let remotes: Arc<Vec<Remote>> = Arc::new(remotes.collect());
+    let fragments = [true, false].into_iter().flat_map(|fragments| [fragments; 4]);
+    let services = (0u32..).zip(policies.into_iter().cycle()).zip(fragments);
+    let services = services.map(|((id, policy), fragments)| Service {
         id: ServiceId(id),
         name: format!("s{id}").into(),
         policy,
         pool: Arc::clone(&pool),
         barred: Arc::default(),
         guard: None,
-        remotes: None,
-        fragments: true,
+        remotes: Some(Arc::clone(&remotes)),
+        fragments,
     });
     let ports = [(6, 80..=80), (17, 443..=443), (17, 53..=53), (47, 0..=65535)];
-    let bindings = VIPS.iter().flat_map(|&vip| {
+    let bindings = VIPS.iter().enumerate().flat_map(|(place, &vip)| {
+        let first = place / 2 * ports.len();
         ports.iter().cloned().enumerate().map(move |(service, (protocol, ports))| Binding {
             address: vip.into(),
             protocol,
             ports,
-            service,
+            service: first + service,
         })
     });
+    let slots: Vec<Slot> = slots.into_iter().chain(elsewhere()).collect();
     Snapshot::new(Parts {
         generation: Generation(1),
         hash_key: HashKey::new([5; 16]),
@@ -173,9 +230,9 @@ pub(crate) fn snapshot() -> Snapshot {
     .unwrap()
 }
 
-/// An encapsulator and another machine of the cluster, over both families.
+/// An encapsulator, another machine of the cluster and one of another cluster, over both families.
 fn tunnels() -> Vec<TunnelSource> {
-    let senders = [(ENCAPSULATORS, Sender::Encapsulator), (PEERS, Sender::Peer)];
+    let senders = [(ENCAPSULATORS, Sender::Encapsulator), (PEERS, Sender::Peer), (CLUSTERS, Sender::Cluster)];
     senders
         .into_iter()
         .flat_map(|(addresses, sender)| addresses.map(|address| (address, sender)))
@@ -187,13 +244,15 @@ fn tunnels() -> Vec<TunnelSource> {
         .collect()
 }
 
-/// Some serve, some don't; once in a while none.
+/// Some serve, some don't; once in a while none here.
 pub(crate) fn states(random: &mut Random) -> Vec<SlotState> {
-    let none = random.once_in(8);
-    slots()
-        .iter()
-        .map(|_| if none || random.once_in(4) { SlotState::Down } else { random.of(&STATES) })
-        .collect()
+    let none = random.once_in(4);
+    let mut states = |count: usize, none: bool| -> Vec<SlotState> {
+        let state = |_| if none || random.once_in(4) { SlotState::Down } else { random.of(&STATES) };
+        (0..count).map(state).collect()
+    };
+    let (here, elsewhere) = (states(slots().len(), none), states(elsewhere().len(), false));
+    [here, elsewhere].concat()
 }
 
 const STATES: [SlotState; 3] = [SlotState::Serving, SlotState::Serving, SlotState::Draining];

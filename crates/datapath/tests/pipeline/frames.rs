@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::bed::{ENCAPSULATORS, OWN, PEERS, VIPS};
+use crate::bed::{CLUSTERS, ENCAPSULATORS, OWN, PEERS, VIPS};
 use crate::random::Random;
 
 /// A frame. One in five has been tampered with, one in forty is noise.
@@ -44,7 +44,8 @@ struct Place {
 
 /// A client and a VIP of one family.
 fn ends(random: &mut Random) -> (IpAddr, IpAddr) {
-    let vip = random.of(&VIPS);
+    let [taking @ .., whole_four, whole_six] = VIPS;
+    let vip = if random.once_in(10) { random.of(&[whole_four, whole_six]) } else { random.of(&taking) };
     let host = random.below(12) as u8;
     let client: IpAddr = if vip.is_ipv4() {
         [198, 51, 100, host].into()
@@ -206,7 +207,8 @@ fn tunnelled(random: &mut Random) -> Vec<u8> {
         }
     };
     let family = random.below(2) as usize;
-    let sender = random.of(&[ENCAPSULATORS, ENCAPSULATORS, PEERS, [router(true), router(false)]])[family];
+    let senders = [ENCAPSULATORS, ENCAPSULATORS, PEERS, CLUSTERS, [router(true), router(false)]];
+    let sender = random.of(&senders)[family];
     let ends = if random.once_in(4) { (client, vip) } else { (sender, OWN[family]) };
     let mut packet = ip(random, ends, &payload, None);
     if random.once_in(4) {
