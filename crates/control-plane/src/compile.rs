@@ -16,7 +16,7 @@ mod strays;
 mod tables;
 mod way;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub use self::way::refresh_next_hops;
 use self::guards::Guards;
 use self::strays::Strays;
 use self::tables::{TableKey, Tables};
-use crate::config::{self, Config, EncapsulationKind, Machine, Member, Ports};
+use crate::config::{self, Config, EncapsulationKind, Machine, Member, Pool, Ports};
 use crate::next_hop;
 use crate::slots::{Ages, Slots};
 use crate::standing::Standing;
@@ -152,26 +152,18 @@ impl Compiler {
     pub fn compile(&mut self, config: &Config, from: Circumstances<'_>) -> Result<Compiled, CompileError> {
         let machine = find_machine(config, from.machine)?;
         let reach = index::reach(config, machine);
-        let mut draft = self.slots.draft();
-        let mut index = Index::default();
-        for pool in reach.values() {
-            index.enter(config, pool, |key, member| {
-                draft.claim(key, slot(member, machine)?).ok_or(CompileError::TooMany)
-            })?;
-        }
-        remotes::enter(&mut index, &mut draft, config, machine)?;
-        let others = peers::others(config, machine);
-        if let Some(others) = &others {
-            index.enter(config, others, |key, member| {
-                let claimed = draft.claim(key, as_peer(slot(member, machine)?));
-                claimed.ok_or(CompileError::TooMany)
-            })?;
-        }
-        let keys = reach.values().map(|pool| TableKey::of(config, pool, &index, from.standing));
+        let keys = reach.values().map(|pool| TableKey::of(config, pool, from.standing));
         let peers = config.peers(machine);
         let fixed = remotes::all(config, machine).map(|elsewhere| elsewhere.pool()).chain(peers);
         let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
-        let tables = self.tables.build(keys, config.cluster())?;
+        // Most of the time goes into the tables, and the memberships need none of them.
+        let kept = &self.tables;
+        let (laid_out, tables) = std::thread::scope(|scope| {
+            let tables = scope.spawn(|| kept.build(keys, config.cluster()));
+            let laid_out = LaidOut::new(&self.slots, config, machine, &reach, from);
+            (laid_out, tables.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let (LaidOut { mut index, slots, with_ways, others }, tables) = (laid_out?, tables?);
         let mut built = tables.of_pools();
         for (pool, (table, weights)) in reach.values().zip(&mut built) {
             index.complete(pool, table, weights);
@@ -185,7 +177,6 @@ impl Compiler {
         if let Some(others) = &others {
             index.complete(others, None, others.members().iter().map(Member::weight).collect());
         }
-        let slots = draft.finish(from.now, ages(config), |id| state_of(from.states, id));
         let guards = self.guards.after(config.vips_of(machine));
         let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
         let strays = self.strays.after(&services, &index, from.now, ages(config));
@@ -193,8 +184,6 @@ impl Compiler {
         index.configure(&services);
         index.lead(&mut services, from.standing, &states);
         strays.bar(&mut services);
-        let mut with_ways = slots.slots().to_vec();
-        way::fill_in(&mut with_ways, machine, from.next_hops);
         let snapshot = Snapshot::new(Parts {
             generation: from.generation,
             hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
@@ -255,6 +244,44 @@ fn trace(config: &Config) -> Option<Trace> {
 #[must_use]
 pub fn trace_key(config: &Config) -> TraceKey {
     TraceKey::derive(&HashKey::new(*config.cluster().hash_key().bytes()))
+}
+
+/// The memberships of a configuration, each under its number, before anything is known of the tables.
+struct LaidOut {
+    index: Index,
+    slots: Slots,
+    with_ways: Vec<Slot>,
+    others: Option<Pool>,
+}
+
+impl LaidOut {
+    fn new(
+        before: &Slots,
+        config: &Config,
+        machine: &Machine,
+        reach: &BTreeMap<&str, &Arc<Pool>>,
+        from: Circumstances<'_>,
+    ) -> Result<Self, CompileError> {
+        let mut draft = before.draft();
+        let mut index = Index::default();
+        for pool in reach.values() {
+            index.enter(config, pool, |key, member| {
+                draft.claim(key, slot(member, machine)?).ok_or(CompileError::TooMany)
+            })?;
+        }
+        remotes::enter(&mut index, &mut draft, config, machine)?;
+        let others = peers::others(config, machine);
+        if let Some(others) = &others {
+            index.enter(config, others, |key, member| {
+                let claimed = draft.claim(key, as_peer(slot(member, machine)?));
+                claimed.ok_or(CompileError::TooMany)
+            })?;
+        }
+        let slots = draft.finish(from.now, ages(config), |id| state_of(from.states, id));
+        let mut with_ways = slots.slots().to_vec();
+        way::fill_in(&mut with_ways, machine, from.next_hops);
+        Ok(Self { index, slots, with_ways, others })
+    }
 }
 
 fn state_of(states: &[SlotState], id: SlotId) -> SlotState {

@@ -183,13 +183,12 @@ impl Index {
                 continue;
             }
             let slot = claim(key.clone(), member)?;
-            let own = config.pool(member.leaf()).and_then(|leaf| find(leaf, member.backend().name()));
             self.by_key.insert(key.clone(), self.memberships.len());
             self.by_slot.insert(slot, self.memberships.len());
             self.memberships.push(Membership {
                 key,
                 slot,
-                own_weight: own.map_or(1, Member::weight),
+                own_weight: own_weight(config, member),
                 encapsulation: member.encapsulation().name().into(),
                 checks: member.checks().to_vec(),
                 pools: vec![Arc::clone(pool.name())],
@@ -206,6 +205,12 @@ impl Index {
         let compiled = PoolTable { name: Arc::clone(&name), table, slots, weights: weights.into() };
         self.pools.insert(name, Entry { table: Arc::new(compiled), fallback: pool.fallback().cloned() });
     }
+}
+
+/// A member's weight in its leaf pool, by the file.
+pub(super) fn own_weight(config: &Config, member: &Member) -> u32 {
+    let own = config.pool(member.leaf()).and_then(|leaf| find(leaf, member.backend().name()));
+    own.map_or(1, Member::weight)
 }
 
 /// Members are in the order of their names.

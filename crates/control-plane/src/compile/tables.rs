@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use maglev_hash::{BuildError, Options, Seed, Table};
 
-use super::{CompileError, Index};
-use crate::config::{Cluster, Config, Pool};
+use super::CompileError;
+use super::index::own_weight;
+use crate::config::{Cluster, Config, Member, Pool};
+use crate::slots::SlotKey;
 use crate::standing::Standing;
 
 /// What a pool's table depends on, besides the cluster's size and key.
@@ -36,16 +38,16 @@ pub(super) struct Tables {
 
 impl TableKey {
     /// The pool's members with the weights that they have now.
-    pub(super) fn of(config: &Config, pool: &Pool, index: &Index, standing: &Standing) -> Self {
-        let members: Vec<_> = pool.members().iter().filter_map(|member| index.member(member)).collect();
-        let weights = members.iter().zip(pool.members());
-        let weights: Vec<_> = weights
-            .map(|(membership, member)| {
-                (&membership.key, standing.weight(&membership.key, member.weight(), membership.own_weight))
-            })
-            .collect();
+    pub(super) fn of(config: &Config, pool: &Pool, standing: &Standing) -> Self {
+        let weighed = |member: &Member| {
+            let key = SlotKey::of(member);
+            let weight = standing.weight(&key, member.weight(), own_weight(config, member));
+            (key, weight)
+        };
+        let weights: Vec<(SlotKey, u32)> = pool.members().iter().map(weighed).collect();
+        let weights = weights.iter().map(|(key, weight)| (key, *weight));
         let names = pool.members().iter().map(|member| Arc::clone(member.backend().name()));
-        let backends = names.zip(standing.ramped(weights.iter().copied())).collect();
+        let backends = names.zip(standing.ramped(weights)).collect();
         let cluster = config.cluster();
         let content = Content { size: cluster.table_size(), key: *cluster.hash_key().bytes(), backends };
         Self { pool: Arc::clone(pool.name()), content }
