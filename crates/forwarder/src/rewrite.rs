@@ -4,9 +4,11 @@
 //! Invariant: the inner packet's bytes change in its TTL (and that checksum) alone; on an error the frame is garbage and
 //! only good for the pool.
 
-use packet::{Mac, Parsed, Tags, decrement_ttl, rewrite_link, write_link};
+use std::ops::Range;
 
-use crate::snapshot::{NextHopMode, Slot};
+use packet::{Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link};
+
+use crate::snapshot::{NextHop, NextHopMode, Slot};
 use crate::{DropReason, InterfaceId, Packet, Tagging};
 
 /// What a packet's rewriting needs besides the packet.
@@ -50,6 +52,13 @@ struct Hop<'a> {
     tagging: &'a Tagging,
 }
 
+impl<'a> Hop<'a> {
+    fn of(hop: &'a NextHop) -> Self {
+        let NextHop { destination, source, interface, tagging } = hop;
+        Self { destination: *destination, source: *source, interface: *interface, tagging }
+    }
+}
+
 /// Rewrites `packet` for its slot.
 #[inline]
 pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Written, DropReason> {
@@ -59,79 +68,63 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Writ
     if usize::from(inner_len) + growth > order.limit {
         return Err(DropReason::TooBig);
     }
-    let hop = next_hop(packet, order)?;
-    // Nothing to be read where tags stay, as nearly everywhere.
-    let tags = match hop.tagging {
-        Tagging::Keep => None,
-        other => Some(retagged(other, packet.frame(), parsed)?),
-    };
-    let ip = packet.frame_mut().get_mut(usize::from(parsed.l3)..).ok_or(DropReason::Malformed)?;
-    if order.lower_ttl && !decrement_ttl(ip, parsed.family) {
-        return Err(DropReason::Ttl);
-    }
-    let template = slot.template(parsed.family);
-    let ethertype = template.map_or_else(|| parsed.family.ethertype(), |template| template.ethertype());
-    let (fit, link_len) = match tags {
-        None => lay_out(packet, parsed, growth, &hop, ethertype)?,
-        Some(tags) => lay_out_tagged(packet, parsed, growth, &hop, ethertype, &tags)?,
-    };
-    let inner_target = growth + link_len;
-    let end = inner_target + usize::from(inner_len);
-    if let Some(template) = template {
-        let buffer = packet.buffer_mut();
-        let room = buffer.get_mut(link_len..inner_target).ok_or(DropReason::NoHeadRoom)?;
-        let written = template.write(room, inner_len, parsed.tos, order.hash, order.identification);
-        written.map_err(|_| DropReason::TooBig)?;
-        let outer = buffer.get_mut(link_len..end).ok_or(DropReason::NoHeadRoom)?;
-        if !template.complete(outer, order.redirected) {
-            return Err(DropReason::Malformed);
+    let (destination, source, interface) = match order.mode {
+        NextHopMode::Reflect { gateways, tagging } if growth > 0 => {
+            let hop = reflect(packet, gateways, tagging)?;
+            if !matches!(hop.tagging, Tagging::Keep) {
+                return rewrite_tagged(packet, order, &hop);
+            }
+            (hop.destination, hop.source, hop.interface)
         }
-    }
-    packet.set_bounds(0, end);
-    packet.set_interface(hop.interface);
-    Ok(Written { fit, link_len: u16::try_from(link_len).unwrap_or(u16::MAX) })
-}
-
-/// Puts the link header, with the tags that it has, to the front of the buffer, and the inner packet `growth` bytes behind it.
-#[inline]
-fn lay_out(
-    packet: &mut Packet<'_>,
-    parsed: &Parsed,
-    growth: usize,
-    hop: &Hop<'_>,
-    ethertype: u16,
-) -> Result<(Fit, usize), DropReason> {
-    let (link_len, inner_len) = (usize::from(parsed.l3), usize::from(parsed.ip_len()));
+        // A backend on the same link, as L2 forwarding has it, is not behind the router.
+        NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
+            let hop = slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
+            if !matches!(hop.tagging, Tagging::Keep) {
+                return rewrite_tagged(packet, order, &Hop::of(hop));
+            }
+            (hop.destination, hop.source, hop.interface)
+        }
+    };
+    let link_len = usize::from(parsed.l3);
+    lower_ttl(packet, order)?;
     let (start, inner_start) = (packet.start(), packet.start() + link_len);
     let inner_target = growth + link_len;
-    if inner_target + inner_len > packet.capacity() {
+    let end = inner_target + usize::from(inner_len);
+    if end > packet.capacity() {
         return Err(DropReason::NoHeadRoom);
     }
+    let template = slot.template(parsed.family);
+    let ethertype = ethertype(parsed, template);
     let buffer = packet.buffer_mut();
-    if !rewrite_link(buffer, start, link_len, hop.destination, hop.source, ethertype) {
+    if !rewrite_link(buffer, start, link_len, destination, source, ethertype) {
         return Err(DropReason::NoHeadRoom);
     }
-    if start == growth {
-        return Ok((Fit::Exact, link_len));
+    let fit = if start == growth { Fit::Exact } else { Fit::Moved };
+    if fit == Fit::Moved {
+        // The link header already stands in front, below both places of the inner packet.
+        buffer.copy_within(inner_start..inner_start + usize::from(inner_len), inner_target);
     }
-    // The link header already stands in front, below both places of the inner packet.
-    buffer.copy_within(inner_start..inner_start + inner_len, inner_target);
-    Ok((Fit::Moved, link_len))
+    if let Some(template) = template {
+        wrap(buffer, order, template, link_len..inner_target, end)?;
+    }
+    packet.set_bounds(0, end);
+    packet.set_interface(interface);
+    Ok(Written { fit, link_len: parsed.l3 })
 }
 
-/// As [`lay_out`], with other tags. Where their number is another, the inner packet moves: a frame starts at the front.
+/// The same with other tags. Where their number is another, the inner packet moves: a frame starts at the front.
 #[cold]
-fn lay_out_tagged(
-    packet: &mut Packet<'_>,
-    parsed: &Parsed,
-    growth: usize,
-    hop: &Hop<'_>,
-    ethertype: u16,
-    tags: &Tags,
-) -> Result<(Fit, usize), DropReason> {
+#[inline(never)]
+fn rewrite_tagged(packet: &mut Packet<'_>, order: &Order<'_>, hop: &Hop<'_>) -> Result<Written, DropReason> {
+    let Order { parsed, slot, .. } = *order;
+    let tags = Tags::read(packet.frame(), parsed.l3).ok_or(DropReason::Malformed)?;
+    let tags = hop.tagging.after(&tags).ok_or(DropReason::VlanUnmapped)?;
+    lower_ttl(packet, order)?;
     let (link_len, inner_len) = (tags.link_len(), usize::from(parsed.ip_len()));
-    let (inner_start, inner_target) = (packet.start() + usize::from(parsed.l3), growth + link_len);
-    if inner_target + inner_len > packet.capacity() {
+    let inner_start = packet.start() + usize::from(parsed.l3);
+    let inner_target = slot.growth() + link_len;
+    let end = inner_target + inner_len;
+    if end > packet.capacity() {
         return Err(DropReason::NoHeadRoom);
     }
     let buffer = packet.buffer_mut();
@@ -140,29 +133,48 @@ fn lay_out_tagged(
     if fit == Fit::Moved {
         buffer.copy_within(inner_start..inner_start + inner_len, inner_target);
     }
-    let written = write_link(buffer, link_len, hop.destination, hop.source, tags, ethertype);
-    written.map(|_| (fit, link_len)).ok_or(DropReason::NoHeadRoom)
-}
-
-#[cold]
-fn retagged(tagging: &Tagging, frame: &[u8], parsed: &Parsed) -> Result<Tags, DropReason> {
-    let tags = Tags::read(frame, parsed.l3).ok_or(DropReason::Malformed)?;
-    tagging.after(&tags).ok_or(DropReason::VlanUnmapped)
-}
-
-#[inline]
-fn next_hop<'a>(packet: &Packet<'_>, order: &Order<'a>) -> Result<Hop<'a>, DropReason> {
-    match order.mode {
-        NextHopMode::Reflect { gateways, tagging } if order.slot.growth() > 0 => {
-            reflect(packet, gateways, tagging)
-        }
-        // A backend on the same link, as L2 forwarding has it, is not behind the router.
-        NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
-            let hop = order.slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
-            let (destination, source, interface) = (hop.destination, hop.source, hop.interface);
-            Ok(Hop { destination, source, interface, tagging: &hop.tagging })
-        }
+    let template = slot.template(parsed.family);
+    let ethertype = ethertype(parsed, template);
+    let written = write_link(buffer, link_len, hop.destination, hop.source, &tags, ethertype);
+    written.ok_or(DropReason::NoHeadRoom)?;
+    if let Some(template) = template {
+        wrap(buffer, order, template, link_len..inner_target, end)?;
     }
+    packet.set_bounds(0, end);
+    packet.set_interface(hop.interface);
+    Ok(Written { fit, link_len: u16::try_from(link_len).unwrap_or(u16::MAX) })
+}
+
+#[inline(always)]
+fn lower_ttl(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<(), DropReason> {
+    let ip = packet.frame_mut().get_mut(usize::from(order.parsed.l3)..).ok_or(DropReason::Malformed)?;
+    if order.lower_ttl && !decrement_ttl(ip, order.parsed.family) {
+        return Err(DropReason::Ttl);
+    }
+    Ok(())
+}
+
+/// Of the packet as it leaves.
+#[inline]
+fn ethertype(parsed: &Parsed, template: Option<&Template>) -> u16 {
+    template.map_or_else(|| parsed.family.ethertype(), |template| template.ethertype())
+}
+
+/// Writes the outer headers into `room`, in front of the inner packet, which ends at `end`.
+#[inline(always)]
+fn wrap(
+    buffer: &mut [u8],
+    order: &Order<'_>,
+    template: &Template,
+    room: Range<usize>,
+    end: usize,
+) -> Result<(), DropReason> {
+    let (parsed, link_len) = (order.parsed, room.start);
+    let room = buffer.get_mut(room).ok_or(DropReason::NoHeadRoom)?;
+    let written = template.write(room, parsed.ip_len(), parsed.tos, order.hash, order.identification);
+    written.map_err(|_| DropReason::TooBig)?;
+    let outer = buffer.get_mut(link_len..end).ok_or(DropReason::NoHeadRoom)?;
+    if template.complete(outer, order.redirected) { Ok(()) } else { Err(DropReason::Malformed) }
 }
 
 /// Back by the interface that the frame came by.
