@@ -11,6 +11,7 @@ pub mod admin;
 pub mod compile;
 pub mod config;
 pub mod controller;
+pub mod digest;
 pub mod explained;
 pub mod figures;
 pub mod health;

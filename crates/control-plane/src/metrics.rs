@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use prometheus::{Registry, TextEncoder};
 
-use crate::admin::view::{self, BackendRow, CheckState, ReloadOutcome, ServiceRow, Status, VipRow};
+use crate::admin::view::{
+    self, BackendRow, CheckState, DigestView, ReloadOutcome, ServiceRow, Status, VipRow,
+};
 use crate::figures::Figures;
 
 /// What is exported, at one moment.
@@ -31,8 +33,8 @@ pub struct MetricsInput {
     pub vips: BTreeMap<String, VipBackends>,
     /// Different at every start of the process.
     pub boot_id: String,
-    /// Digest of the configuration in force, in hexadecimal digits.
-    pub digest: String,
+    /// Digests of the configuration and of the tables in force.
+    pub digests: DigestView,
     /// How the last reload went; `None` before the first.
     pub last_reload: Option<LastReload>,
     /// Whether traffic would be served.
@@ -61,7 +63,7 @@ impl MetricsInput {
             health: backends.iter().flat_map(verdicts).collect(),
             vips: services.map(|service| (service.name.clone(), count(service))).collect(),
             boot_id: status.boot_id.clone(),
-            digest: status.generation_sha256.clone(),
+            digests: status.digests.clone(),
             last_reload: status.last_reload.as_ref().map(LastReload::from),
             ready: status.ready,
             forwarder_healthy: status.forwarder.healthy,

@@ -367,6 +367,12 @@ impl Snapshot {
         &self.tunnels
     }
 
+    /// The machines of its shard, among which fragments are gathered; `None`: it is alone.
+    #[must_use]
+    pub fn peers(&self) -> Option<&Arc<PoolTable>> {
+        self.peers.as_ref()
+    }
+
     /// The machine that gathers what has this hash, if it is another one. A peer that does not serve is hashed around, the
     /// same on every machine.
     #[must_use]

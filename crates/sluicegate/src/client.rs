@@ -39,7 +39,7 @@ pub(crate) struct Reach {
     pub(crate) wait: Option<Duration>,
 }
 
-fn patience(text: &str) -> Result<Duration, String> {
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     parse_duration(text)
         .filter(|wait| (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(wait))
         .ok_or_else(|| "a duration from 1ms to 1h, such as \"10s\"".to_owned())

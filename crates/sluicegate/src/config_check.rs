@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::Args;
 use control_plane::compile::Compiler;
 use control_plane::config::{self, Config, Machine, Problem, Problems, Severity};
+use control_plane::digest::hex;
 use serde_json::{Value, json};
 
 /// What to check.
@@ -138,7 +139,7 @@ fn report(
     json!({
         "file": arguments.file,
         "files": sources.iter().map(config::Source::path).collect::<Vec<_>>(),
-        "sha256": config.map(|config| config.digest().iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+        "sha256": config.map(|config| hex(&config.digest())),
         "problems": problems.iter().map(row).collect::<Vec<_>>(),
         "machines": outcomes.iter().map(machine).collect::<Vec<_>>(),
     })

@@ -1,7 +1,7 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
-//! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `operate`,
+//! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`,
 //! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
@@ -14,6 +14,7 @@ mod capture;
 mod client;
 mod config_check;
 mod config_diff;
+mod digest;
 mod doctor;
 mod figures;
 mod flow_path;
@@ -57,6 +58,8 @@ enum Verb {
     Doctor(doctor::Arguments),
     /// How the running balancer is; 1 when traffic would not be served, or something is wrong.
     Status(status::Arguments),
+    /// Digests of the configuration and of the tables in force, by which machines of a cluster are compared.
+    Digest(digest::Arguments),
     /// Rates of the running balancer, live.
     Top(top::Arguments),
     /// Backends of the running balancer, and an operator's orders to them.
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),
         Verb::Config(ConfigVerb::Reload(of)) => live_config::reload(&of),
         Verb::Status(arguments) => status::status(&arguments),
+        Verb::Digest(arguments) => digest::digest(&arguments),
         Verb::Top(arguments) => top::top(&arguments),
         Verb::Backend(verb) => operate::backend(&verb),
         Verb::Vip(verb) => operate::vip(&verb),

@@ -33,6 +33,7 @@ use control_plane::admin::view::ConfigSource;
 use control_plane::compile::{destinations, refresh_next_hops};
 use control_plane::config::{self, Config, Source as ConfigFile};
 use control_plane::controller::{Controller, Running};
+use control_plane::digest::Digests;
 use control_plane::health::engine::{Event, Events, Health};
 use control_plane::next_hop::{self, Wanted};
 use control_plane::path_mtu::PathMtus;
@@ -122,6 +123,7 @@ struct Balancer {
     finished: (mpsc::UnboundedSender<Finished>, mpsc::UnboundedReceiver<Finished>),
     origin: Instant,
     started: SystemTime,
+    digests: Arc<Digests>,
     boot_id: String,
     source: ConfigSource,
     /// The settings of the start, which a reload does not change.
@@ -200,6 +202,7 @@ impl Balancer {
             finished: mpsc::unbounded_channel(),
             origin,
             started: SystemTime::now(),
+            digests: Arc::default(),
             boot_id: boot_id(),
             source: ConfigSource::File,
             running: Running::of(&config, &machine),

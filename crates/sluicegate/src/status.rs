@@ -57,6 +57,7 @@ fn words(status: &Status) -> String {
         ),
     );
     page.line("generation", generation(status));
+    page.line("digests", digests(status));
     page.line("VIPs", format!("{} of {} ready", status.vips.ready, status.vips.total));
     let totals = status.backends;
     page.line(
@@ -95,6 +96,12 @@ fn generation(status: &Status) -> String {
     };
     let digest: String = status.generation_sha256.chars().take(12).collect();
     format!("{} ({digest}) of {}, {drift}", status.generation, status.config_file)
+}
+
+fn digests(status: &Status) -> String {
+    let short = |digest: &str| digest.chars().take(12).collect::<String>();
+    let tables = status.digests.tables.as_deref().map_or_else(|| "-".to_owned(), short);
+    format!("configuration {}, tables {tables}", short(&status.digests.configuration))
 }
 
 fn overridden(row: &OverrideRow) -> String {

@@ -21,5 +21,5 @@ pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,
 };
 pub use status::{
-    Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status, VipTotals,
+    DigestView, Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status, VipTotals,
 };

@@ -101,6 +101,7 @@ pub struct Config {
     machines: Vec<Machine>,
     /// By shard.
     peers: BTreeMap<Arc<str>, Arc<Pool>>,
+    peer_checks: Vec<Arc<Check>>,
     io: Io,
     log: Log,
     admin: Admin,
@@ -116,12 +117,26 @@ pub struct Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        let Self { cluster, machines, peers, io, log, admin, trace, pools, groups, remotes, vips, .. } = self;
-        (cluster, machines, peers, io, log, admin, trace, pools, groups, remotes, vips)
+        let Self {
+            cluster,
+            machines,
+            peers,
+            peer_checks,
+            io,
+            log,
+            admin,
+            trace,
+            pools,
+            groups,
+            remotes,
+            vips,
+            ..
+        } = self;
+        (cluster, machines, (peers, peer_checks), io, log, admin, trace, pools, groups, remotes, vips)
             == (
                 &other.cluster,
                 &other.machines,
-                &other.peers,
+                (&other.peers, &other.peer_checks),
                 &other.io,
                 &other.log,
                 &other.admin,
@@ -155,6 +170,11 @@ impl Config {
     /// The machines of a machine's shard, itself among them, when there are others.
     pub fn peers(&self, machine: &Machine) -> Option<&Arc<Pool>> {
         self.peers.get(machine.shard()?)
+    }
+
+    /// How machines of a shard check each other.
+    pub fn peer_checks(&self) -> &[Arc<Check>] {
+        &self.peer_checks
     }
 
     /// How packets get in and out.
@@ -227,9 +247,9 @@ impl Config {
         &self.sources
     }
 
-    /// What machines of a cluster must agree on in one number: SHA-256 over the content of its files, the hash key (of
-    /// which it tells nothing) and the CAs that the files name; not over a machine's own certificate. Without secrets
-    /// ([`load_without_secrets`]) over the files alone.
+    /// What tells its files from others: SHA-256 over their content, the hash key (of which it tells nothing) and the CAs that
+    /// they name; not over a machine's own certificate. Without secrets ([`load_without_secrets`]) over the files alone. What
+    /// machines of a cluster must agree on is [`of_configuration`](crate::digest::of_configuration).
     pub fn digest(&self) -> [u8; 32] {
         source::digest(&self.sources, self.references.as_ref())
     }
@@ -370,6 +390,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     Some(Config {
         cluster: cluster?,
         peers,
+        peer_checks,
         machines,
         io,
         log: log.unwrap_or_default(),

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use maglev_hash::{Disruption, disruption};
 
+pub(crate) use self::checks::{check_keys, encapsulation_keys};
+pub(crate) use self::keys::Keys;
 pub use self::settings::Running;
 
 use crate::compile::{Index, service_name};

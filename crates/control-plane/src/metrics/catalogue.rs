@@ -236,8 +236,13 @@ catalogue! {
         "Number of the configuration in force, counted from the start of the process; it moves at every reload that \
          changes something, and at every other change of the published snapshot.";
     CONFIG: Gauge "config_info" ["boot_id", "digest"]
-        "Always 1: the labels are this start of the process and the first 12 hexadecimal digits of the configuration's \
-         SHA-256 (its files, hash key and CAs), which must agree on all machines of a cluster.";
+        "Always 1: the labels are this start of the process and the first 12 hexadecimal digits of the digest of what is \
+         configured and must agree on all machines of a cluster, the hash key included.";
+    TABLES_DIGEST: Gauge "tables_digest" ["shard"]
+        "The first 52 bits of the digest of the tables in force, as a number: it must agree on all machines of a shard, a few \
+         check intervals after a change.";
+    TABLE_ALGORITHM: Gauge "table_algorithm" []
+        "Version of the table algorithm: machines with different ones choose differently.";
     RELOAD_OK: Gauge "last_reload_success" []
         "1 when the last reload was taken, 0 when it was refused, and no series before the first.";
     RELOAD_SECONDS: Gauge "last_reload_duration_seconds" []

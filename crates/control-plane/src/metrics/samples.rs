@@ -12,6 +12,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as 
 use super::catalogue::{self as the, Kind, Metric};
 use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_VIPS, MetricsInput, OTHER, VipBackends};
 use crate::admin::view::CheckState;
+use crate::digest::number;
 use crate::figures::{FlowFigures, FragmentFigures, ThreadFigures, TrafficFigures};
 
 /// Samples of one moment, as a collector.
@@ -214,8 +215,14 @@ impl Samples {
 
     fn configuration(&mut self, input: &MetricsInput) {
         self.push(&the::GENERATION, &[], input.figures.generation);
-        let digest = input.digest.get(..SHORT_DIGEST).unwrap_or(&input.digest);
+        let digests = &input.digests;
+        let digest = digests.configuration.get(..SHORT_DIGEST).unwrap_or(&digests.configuration);
         self.push(&the::CONFIG, &[&input.boot_id, digest], 1);
+        let shard = digests.shard.as_deref().unwrap_or_default();
+        if let Some(number) = digests.tables.as_deref().and_then(number) {
+            self.push(&the::TABLES_DIGEST, &[shard], number);
+        }
+        self.push(&the::TABLE_ALGORITHM, &[], digests.table_algorithm.into());
         if let Some(reload) = &input.last_reload {
             self.push(&the::RELOAD_OK, &[], reload.taken.into());
             self.put(&the::RELOAD_SECONDS, &[], reload.took.as_secs_f64());

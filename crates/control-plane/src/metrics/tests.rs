@@ -115,7 +115,12 @@ pub(super) fn full_input() -> MetricsInput {
         ],
         vips: BTreeMap::from([("www tcp 80,443".into(), VipBackends { serving: 1, members: 3 })]),
         boot_id: "0f".into(),
-        digest: "0123456789abcdef".into(),
+        digests: DigestView {
+            table_algorithm: 3,
+            configuration: "0123456789abcdef".into(),
+            tables: Some("0000000000123abc".into()),
+            shard: Some("west".into()),
+        },
         last_reload: Some(LastReload {
             taken: true,
             took: Duration::from_millis(250),
@@ -217,6 +222,8 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"fragment_table_succeeded_total{thread="0"}"#, 71.0),
     ("generation", 31.0),
     (r#"config_info{boot_id="0f",digest="0123456789ab"}"#, 1.0),
+    (r#"tables_digest{shard="west"}"#, 291.0),
+    ("table_algorithm", 3.0),
     ("last_reload_success", 1.0),
     ("last_reload_duration_seconds", 0.25),
     ("last_reload_timestamp_seconds", 1_000.0),
@@ -363,10 +370,7 @@ fn the_admin_apis_answers_become_the_input() {
         .map(|c| (c.backend.as_str(), c.pool.as_str(), c.check.as_str(), c.verdict))
         .collect();
     assert!(checks.contains(&("b2", "web", "http", CheckState::Down)), "{checks:?}");
-    assert_eq!(
-        (input.figures.generation, input.boot_id, input.digest),
-        (3, status.boot_id, status.generation_sha256)
-    );
+    assert_eq!((input.figures.generation, input.boot_id, input.digests), (3, status.boot_id, status.digests));
     let reload =
         LastReload { taken: false, took: Duration::from_millis(12), ended_unix_seconds: 1_700_000_000 };
     assert_eq!(input.last_reload, Some(reload));

@@ -108,6 +108,12 @@ pub(crate) fn status() -> Status {
         boot_id: "b00t".into(),
         generation: 7,
         generation_sha256: "0".repeat(64),
+        digests: DigestView {
+            table_algorithm: 1,
+            configuration: "1".repeat(64),
+            tables: Some("2".repeat(64)),
+            shard: Some("west".into()),
+        },
         config_file: "/etc/sluicegate/sluicegate.toml".into(),
         drift: Drift::FileChanged,
         started_unix_seconds: 1_700_000_000,

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use control_plane::admin::command::{Answer, BackendAction, Command, FlowQuery};
 use control_plane::admin::view::{
-    BackendChange, ConfigSource, ConfigText, ConfigView, Drift, ForwarderView, HealthView, MembershipChange,
-    OverrideRow, Refusal, RefusalKind, Status, VipTotals, entity_tag,
+    BackendChange, ConfigSource, ConfigText, ConfigView, DigestView, Drift, ForwarderView, HealthView,
+    MembershipChange, OverrideRow, Refusal, RefusalKind, Status, VipTotals, entity_tag,
 };
 use control_plane::config::Source;
 use control_plane::controller::{Controller, shown};
+use control_plane::digest::hex;
 use control_plane::health::engine::TargetReport;
 use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
@@ -206,14 +207,18 @@ impl Balancer {
     fn tell_status(&mut self, answer: Answer<Status>) {
         let (status, sources, by_api) =
             (self.status_view(), self.file_sources.clone(), self.source == ConfigSource::Api);
-        // Files are read off the control loop.
+        let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine().to_owned());
+        let (digests, snapshot) = (Arc::clone(&self.digests), self.live.current());
+        // Files are read, and tables gone through, off the control loop.
         tokio::task::spawn_blocking(move || {
+            let digests = digests.view(&config, &machine, &snapshot);
+            drop(snapshot);
             let drift = match (by_api, sources.iter().all(Source::is_unchanged)) {
                 (true, _) => Drift::Api,
                 (false, true) => Drift::InSync,
                 (false, false) => Drift::FileChanged,
             };
-            _ = answer.send(Status { drift, ..status });
+            _ = answer.send(Status { drift, digests, ..status });
         });
     }
 
@@ -238,6 +243,7 @@ impl Balancer {
             boot_id: self.boot_id.clone(),
             generation: self.controller.generation().0,
             generation_sha256: hex(&config.digest()),
+            digests: DigestView::default(),
             config_file: self.file.display().to_string(),
             drift: Drift::default(),
             started_unix_seconds: self.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -279,10 +285,6 @@ pub(super) fn own_fault_words(since: Duration) -> String {
         "for {:.0} s no check of any backend has passed: taken for this machine's own fault, the last states stay",
         since.as_secs_f64()
     )
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// As in the file.

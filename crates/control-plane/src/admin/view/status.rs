@@ -17,8 +17,10 @@ pub struct Status {
     pub boot_id: String,
     /// Number of the generation in force.
     pub generation: u64,
-    /// Its digest, in hex: SHA-256 over its files, the hash key and the CAs that they name; equal on all machines of a cluster.
+    /// Which texts it was read from, in hex: SHA-256 over its files, the hash key and the CAs that they name.
     pub generation_sha256: String,
+    /// By what this machine is compared with the others of its cluster.
+    pub digests: DigestView,
     /// The file that was read at start.
     pub config_file: String,
     /// Whether the file still says what is in force.
@@ -59,6 +61,21 @@ pub struct Status {
     pub checks_unable: usize,
     /// What an operator should know, one sentence each.
     pub warnings: Vec<String>,
+}
+
+/// What machines of a cluster compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DigestView {
+    /// Version of the table algorithm.
+    pub table_algorithm: u32,
+    /// SHA-256 over what machines must agree on, in hex, the hash key included (of which it tells nothing): equal on all
+    /// machines of a cluster, at once.
+    pub configuration: String,
+    /// SHA-256 over the tables in force and who in them does not serve, in hex: equal on all machines of a shard, a few check
+    /// intervals after a change. Null: computed from a file, which has none.
+    pub tables: Option<String>,
+    /// The machine's shard; null: none.
+    pub shard: Option<String>,
 }
 
 /// The configuration in force against the file.

@@ -91,7 +91,8 @@ fn kind_word(kind: &CheckKind) -> &'static str {
     }
 }
 
-fn check_keys(check: &Check, with_kind: bool) -> Keys {
+/// All keys of a check; those of its kind are left out when what they say is of no use.
+pub(crate) fn check_keys(check: &Check, with_kind: bool) -> Keys {
     let mut keys = Keys::default();
     keys.set("kind", kind_word(check.kind()));
     if with_kind {
@@ -177,7 +178,8 @@ fn record(record: DnsRecord) -> &'static str {
     }
 }
 
-fn encapsulation_keys(encapsulation: &Encapsulation) -> Keys {
+/// All keys of an encapsulation.
+pub(crate) fn encapsulation_keys(encapsulation: &Encapsulation) -> Keys {
     let mut keys = Keys::default();
     keys.set(
         "kind",

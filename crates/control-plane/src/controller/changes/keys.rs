@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use crate::config::{digest_of, format_duration};
+use crate::digest::hex;
 
 /// A key's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ enum Value {
 
 /// The keys of a section. One that says nothing is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Keys(Vec<(String, Value)>);
+pub(crate) struct Keys(Vec<(String, Value)>);
 
 /// A key whose value is another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +58,14 @@ impl Keys {
 
     pub(super) fn content(&mut self, key: impl Into<String>, text: &str) {
         self.0.push((key.into(), Value::Content(digest_of(text))));
+    }
+
+    /// All keys, each with what tells its value from others.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&str, String)> {
+        self.0.iter().map(|(key, value)| match value {
+            Value::Words(words) => (key.as_str(), words.clone()),
+            Value::Content(digest) => (key.as_str(), hex(digest)),
+        })
     }
 
     fn get(&self, key: &str) -> Option<&Value> {

@@ -1,0 +1,119 @@
+//! What a snapshot's packets would be given, in one digest: of each service its table, and who in it does not serve.
+//!
+//! In: a [`Snapshot`]. Out: SHA-256 over services by name; of a table over its backends with a weight, by name, and over its
+//! entries, so that two machines whose digests agree have the same tables in memory and not only the same reasons for them.
+//! Not here: connection tables, which only the machine itself has.
+//! Invariant: no number of a slot, a service, a generation or a rank gets in: those are a machine's own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use forwarder::{HashPolicy, PoolTable, Remote, Service, SlotState, Snapshot, THIS_MACHINE};
+use maglev_hash::Table;
+use sha2::{Digest, Sha256};
+
+use super::{TABLE_ALGORITHM, add, of_key};
+use crate::config::Config;
+
+type Sum = [u8; 32];
+
+/// What was computed before.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    last: Option<(Weak<Snapshot>, Sum)>,
+    /// By the address of a table, which the weak reference keeps from being another's.
+    contents: HashMap<usize, (Weak<Table>, Sum)>,
+}
+
+impl Tables {
+    pub(super) fn digest(&mut self, config: &Config, snapshot: &Arc<Snapshot>) -> Sum {
+        if let Some((of, digest)) = &self.last
+            && of.as_ptr() == Arc::as_ptr(snapshot)
+        {
+            return *digest;
+        }
+        self.contents.retain(|_, (table, _)| table.strong_count() > 0);
+        let digest = self.compute(config, snapshot);
+        self.last = Some((Arc::downgrade(snapshot), digest));
+        digest
+    }
+
+    fn compute(&mut self, config: &Config, snapshot: &Snapshot) -> Sum {
+        let mut pools = HashMap::new();
+        let mut of_pool = |pool: &Arc<PoolTable>| {
+            *pools.entry(Arc::as_ptr(pool)).or_insert_with(|| self.pool(snapshot, pool))
+        };
+        let mut lines: Vec<Sum> =
+            snapshot.services().iter().map(|service| of_service(service, &mut of_pool)).collect();
+        lines.sort_unstable();
+        let peers = snapshot.peers().map(&mut of_pool).unwrap_or_default();
+        let mut sum = Sha256::new_with_prefix(b"sluicegate live tables, version 1\0");
+        sum.update(TABLE_ALGORITHM.to_be_bytes());
+        sum.update(of_key(config.cluster().hash_key()));
+        sum.update(peers);
+        add(&mut sum, lines.iter().map(Sum::as_slice));
+        sum.finalize().into()
+    }
+
+    /// A table, and who in it is hashed around. The pool's name does not count: content does.
+    fn pool(&mut self, snapshot: &Snapshot, pool: &PoolTable) -> Sum {
+        let mut sum = Sha256::new_with_prefix(b"pool\0");
+        let Some(table) = &pool.table else { return sum.finalize().into() };
+        sum.update(self.content(table));
+        let ranked = table.backends().zip(&pool.slots);
+        let serves = |slot| slot == THIS_MACHINE || snapshot.state(slot) == SlotState::Serving;
+        let out = ranked.filter(|(backend, slot)| backend.weight > 0 && !serves(**slot));
+        add(&mut sum, out.map(|(backend, _)| backend.name));
+        sum.finalize().into()
+    }
+
+    fn content(&mut self, table: &Arc<Table>) -> Sum {
+        let known = self.contents.entry(Arc::as_ptr(table).addr());
+        known.or_insert_with(|| (Arc::downgrade(table), of_table(table))).1
+    }
+}
+
+fn of_service(service: &Service, mut of_pool: impl FnMut(&Arc<PoolTable>) -> Sum) -> Sum {
+    let policy: &[u8] = match service.policy {
+        HashPolicy::FiveTuple => b"5-tuple",
+        HashPolicy::Addresses => b"addresses",
+        HashPolicy::Source => b"source",
+    };
+    let mut sum = Sha256::new_with_prefix(b"service\0");
+    add(&mut sum, [service.name.as_bytes(), policy, &of_pool(&service.pool)]);
+    for Remote { ours, pool } in service.remotes.iter().flat_map(|remotes| remotes.iter()) {
+        let mut ours: Vec<String> = ours.iter().map(ToString::to_string).collect();
+        ours.sort_unstable();
+        add(&mut sum, [ours.join(",").as_bytes(), &of_pool(pool)]);
+    }
+    sum.finalize().into()
+}
+
+/// Backends without a weight have no entry: whether a machine lists them is of no matter to a packet.
+fn of_table(table: &Table) -> Sum {
+    let mut sum = Sha256::new_with_prefix(b"table\0");
+    sum.update(table.size().to_be_bytes());
+    let (mut places, mut next) = (Vec::new(), 0_u32);
+    for backend in table.backends() {
+        places.push(next);
+        if backend.weight > 0 {
+            next += 1;
+            add(&mut sum, [backend.name]);
+            sum.update(backend.weight.to_be_bytes());
+        }
+    }
+    sum.update(next.to_be_bytes());
+    let mut bytes = Vec::with_capacity(CHUNK);
+    for rank in table.iter() {
+        let place = places.get(rank as usize).copied().unwrap_or(u32::MAX);
+        bytes.extend(place.to_be_bytes());
+        if bytes.len() >= CHUNK {
+            sum.update(&bytes);
+            bytes.clear();
+        }
+    }
+    sum.update(&bytes);
+    sum.finalize().into()
+}
+
+const CHUNK: usize = 4_096;
