@@ -150,6 +150,14 @@ fn retagged(tagging: &Tagging, frame: &[u8], parsed: &Parsed) -> Result<Tags, Dr
     tagging.after(&tags).ok_or(DropReason::VlanUnmapped)
 }
 
+/// The interface that frames for a slot leave by; `None`: the one that they came by, or none.
+pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> {
+    match mode {
+        NextHopMode::Reflect { .. } if slot.growth() > 0 => None,
+        _ => slot.next_hop.as_ref().map(|hop| hop.interface),
+    }
+}
+
 #[inline]
 fn next_hop<'a>(packet: &Packet<'_>, order: &Order<'a>) -> Result<Hop<'a>, DropReason> {
     match order.mode {

@@ -89,6 +89,7 @@ fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
         DropReason::FlowRate,
         DropReason::Fragment,       // every VIP takes fragments
         DropReason::UnknownGateway, // next hops are resolved
+        DropReason::Unmarked,       // no other cluster sends here
         DropReason::HoldFull,       // each poll sends what is cut, and there is room for all of a batch
     ];
     for &reason in DropReason::ALL.iter().filter(|reason| !unreachable.contains(reason)) {
