@@ -68,14 +68,14 @@ fn large_pings_are_answered_by_a_backend_straight_to_the_client() {
     scene.taken_off(counts.sent());
 }
 
-const FLOWS: usize = 500;
+pub(crate) const FLOWS: usize = 500;
 const LARGE: usize = 30_000;
 
 /// Length and digest of what each sender sent.
-type Sent = BTreeMap<SocketAddr, BTreeSet<(usize, u64)>>;
+pub(crate) type Sent = BTreeMap<SocketAddr, BTreeSet<(usize, u64)>>;
 
 /// From each of many ports a large datagram and a small one, a few ports at a time, until they have come.
-fn send_both(scene: &Scene, vip: SocketAddr, inboxes: &[UdpInbox]) -> Sent {
+pub(crate) fn send_both(scene: &Scene, vip: SocketAddr, inboxes: &[UdpInbox]) -> Sent {
     let client = scene.bed.client.address(vip.ip());
     let (mut sent, mut open_sockets) = (Sent::new(), vec![]);
     for flow in 0..FLOWS {
@@ -97,7 +97,7 @@ fn send_both(scene: &Scene, vip: SocketAddr, inboxes: &[UdpInbox]) -> Sent {
 }
 
 /// What came of each sender, all of it at one backend.
-fn received(inboxes: &[UdpInbox]) -> Sent {
+pub(crate) fn received(inboxes: &[UdpInbox]) -> Sent {
     let mut seen = BTreeMap::new();
     for (backend, inbox) in inboxes.iter().enumerate() {
         for Received { from, len, digest } in inbox.seen() {

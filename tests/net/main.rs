@@ -15,6 +15,8 @@ mod encapsulation;
 mod fragments;
 mod groups;
 mod guards;
+mod interfaces;
+mod jumbo;
 mod lifecycle;
 mod liveness;
 mod next_hop;

@@ -18,7 +18,7 @@ fn narrow(core_mtu: u32) -> BedSpec {
 }
 
 /// Sends `bytes` to a VIP over TCP; how often the client was told, and the path's MTU as it then knows it.
-fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
+pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
     let told = || scene.settled().over_threads(&["too_big_told"]);
     // Never more under way than a ring holds, or a busy machine would lose some in front of the balancer.
     scene.bed.client.ns.sysctl(&[("ipv4/tcp_wmem", "4096 65536 1048576")]).unwrap();
@@ -96,13 +96,13 @@ fn a_router_between_balancer_and_backends_that_takes_less_is_learned_of_and_clie
 }
 
 /// Above what IPv6 must take with outer headers.
-const TAKES: u32 = 1400;
+pub(crate) const TAKES: u32 = 1400;
 
 const BYTES: usize = 5_000_000;
-const NARROW: u32 = 1300;
+pub(crate) const NARROW: u32 = 1300;
 
 /// Downloads from a VIP, on twelve connections: which backends answered.
-fn download(scene: &Scene, vip: SocketAddr) -> BTreeSet<String> {
+pub(crate) fn download(scene: &Scene, vip: SocketAddr) -> BTreeSet<String> {
     let start = Instant::now();
     let replies = scene.bed.http_client().get_many(vip, &format!("/bytes/{BYTES}"), 12, 4);
     let took = start.elapsed();
@@ -149,10 +149,10 @@ fn is_too_big(ip: &Ip) -> bool {
     matches!((ip.protocol, ip.payload()), (1, [3, 4, ..]) | (58, [2, 0, ..]))
 }
 
-const PACKETS: u16 = 20;
+pub(crate) const PACKETS: u16 = 20;
 
 /// Packets of 1,500 bytes that may be cut, on as many flows, straight to the balancer; what is to come of them.
-fn inject_large(scene: &Scene) -> (Vec<Vec<u8>>, BTreeSet<Received>) {
+pub(crate) fn inject_large(scene: &Scene) -> (Vec<Vec<u8>>, BTreeSet<Received>) {
     let port = &scene.bed.balancers[0].port;
     let one = |number: u16| {
         let spec = large(scene, true, number, 1500 - 28);

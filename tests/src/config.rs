@@ -77,6 +77,8 @@ pub struct LbConfig {
     pub services: Vec<Service>,
     /// More keys of the VIP's table, as TOML lines.
     pub vip_keys: String,
+    /// Further interfaces of each balancer, beside its own device.
+    pub interfaces: Vec<String>,
     /// The `[io]` table, as TOML lines.
     pub io: String,
     /// Further keys of `[cluster]`, as TOML lines. At first no drain time, so that a balancer stops at once.
@@ -108,6 +110,7 @@ impl LbConfig {
                 service(Bed::SINK_PORT, "udp"),
             ],
             vip_keys: String::new(),
+            interfaces: vec![],
             io: String::new(),
             cluster: "drain_time = \"0s\"".into(),
             pool_keys: String::new(),
@@ -176,8 +179,10 @@ impl LbConfig {
         let in_file = |n: &usize| !self.alone || *n == index;
         let machines = bed.balancers.iter().enumerate().filter(|(n, _)| in_file(n));
         for (_, Host { name, v4, v6, device, .. }) in machines {
+            let further: String = self.interfaces.iter().map(|name| format!(", \"{name}\"")).collect();
             say(format!(
-                "[machine.{name}]\nshard = \"a\"\naddresses = [\"{v4}\", \"{v6}\"]\ninterfaces = [\"{device}\"]"
+                "[machine.{name}]\nshard = \"a\"\naddresses = [\"{v4}\", \"{v6}\"]\n\
+                 interfaces = [\"{device}\"{further}]"
             ));
         }
         say(format!("[io]\n{}", self.io));

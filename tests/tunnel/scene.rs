@@ -102,7 +102,7 @@ impl Checks {
         let setup = Setup {
             tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.into(),
-            interface: interface.into(),
+            interfaces: vec![interface.into()],
             own: config.machine(machine).unwrap().addresses().to_vec(),
             numbers: Numbers::default(),
         };

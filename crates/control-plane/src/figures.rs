@@ -19,6 +19,8 @@ pub struct Figures {
     pub xdp_mode: String,
     /// Socket mode by interface: `zero-copy` or `copy`.
     pub mode: BTreeMap<String, String>,
+    /// What each interface's sockets carried, by its name.
+    pub interfaces: BTreeMap<String, InterfaceFigures>,
     /// The sum over the threads.
     pub total: ThreadFigures,
     /// By packet thread.
@@ -46,6 +48,19 @@ pub struct XdpFigures {
     pub no_head_room: u64,
     /// Frames whose socket went away in mid-redirect.
     pub socket_gone: u64,
+}
+
+/// An interface's sockets together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceFigures {
+    /// Queues with a socket.
+    pub sockets: u64,
+    /// Frames received.
+    pub rx: u64,
+    /// Frames sent, to backends and as answers.
+    pub tx: u64,
+    /// Frames that the kernel dropped before a receive ring.
+    pub lost: u64,
 }
 
 /// Packets of a service or a backend.

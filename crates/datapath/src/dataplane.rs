@@ -1,8 +1,12 @@
-//! The data plane of one interface: program, memory, sockets, threads; started and stopped as one.
+//! The data plane of a machine: programs, memory, sockets, threads; started and stopped as one.
 //!
 //! In: a [`Live`] snapshot and settings that hold until the next start. Out: counters, request ports, the filter's handle.
 //! Not here: what the snapshot says; when the filter changes (the binary wires it, so that neither plane knows the other).
-//! Invariant: when it is dropped, the interface is as it was found.
+//! Thread `n` has the sockets of queue `n` of every interface that has one; what leaves by another interface goes to a
+//! thread that has a queue there.
+//! Invariant: when it is dropped, the interfaces are as they were found.
+
+mod sockets;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,19 +26,22 @@ use crate::error::StartError;
 use crate::health::{Health, Monitor};
 use crate::interface::{Interface, Privileges, Severity, privilege_findings};
 use crate::mailbox::mesh;
-use crate::steer::{Filter, NoSocket, Steer, SteerOptions};
+use crate::steer::{Filter, NoSocket, Steer, SteerOptions, Steers};
 use crate::thread::{Idle, PacketThread, SocketCounters};
-use crate::umem::{Area, CHUNK, Frame, XDP_HEADROOM};
 use crate::wake::Waker;
-use crate::xsk::{SocketMode, XskDevice};
+use crate::xsk::{Queue, SocketMode};
+
+use self::sockets::{Bound, Layout, bind_all};
 
 /// Settings of a data plane. A change needs a restart.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Queues with a socket, from queue 0 on. `None`: all that the interface has.
+    /// Queues of each interface with a socket, from queue 0 on. `None`: all that it has.
     pub queues: Option<u32>,
-    /// UMEM frames of each thread's pool: a power of two.
+    /// UMEM frames of each queue: a power of two. A thread's pool is that of its queues.
     pub frames_per_queue: u32,
+    /// Bytes of a UMEM frame: 2,048, or 4,096 for packets of up to [`crate::interface::largest_packet`] bytes.
+    pub frame_size: u32,
     /// Packets in a batch at most.
     pub batch: usize,
     /// Flows in each thread's connection table.
@@ -60,9 +67,10 @@ pub struct Settings {
 /// A running data plane.
 #[derive(Debug)]
 pub struct DataPlane {
-    interface: Interface,
-    steer: Steer,
+    interfaces: Vec<Interface>,
+    steers: Steers,
     mode: SocketMode,
+    frame_size: u32,
     threads: Vec<JoinHandle<()>>,
     counters: Vec<Arc<ThreadCounters>>,
     sockets: Vec<Arc<SocketCounters>>,
@@ -76,27 +84,33 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// Attaches the program, binds a socket to each queue and starts the threads. No packet is
-    /// redirected before [`DataPlane::steer`] is given the first VIP.
+    /// Attaches the program to each interface, binds a socket to each queue and starts the threads. No packet is
+    /// redirected before [`DataPlane::steer`] is given the first VIP. Interfaces are numbered as they stand here.
     ///
     /// # Errors
-    /// [`StartError`], in words; the interface is then as it was found.
-    pub fn start(interface: Interface, settings: &Settings, live: &Live) -> Result<Self, StartError> {
-        let queues = queues(settings, &interface)?;
-        let options = SteerOptions {
-            max_vips: settings.max_vips,
-            no_socket: settings.no_socket,
-            max_queues: queues.into(),
-        };
-        let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
-        let (bound, mode) = bind_all(&interface.name, settings, queues)?;
-        let wakers = (0..queues).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
-        let monitor = Monitor::new(steer.program(), u32::from(queues) < interface.queues);
+    /// [`StartError`], in words; the interfaces are then as they were found.
+    pub fn start(interfaces: Vec<Interface>, settings: &Settings, live: &Live) -> Result<Self, StartError> {
+        let layout = Layout::of(&interfaces, settings)?;
+        let mut monitor = Monitor::default();
+        let mut programs = Vec::with_capacity(interfaces.len());
+        for (interface, queues) in interfaces.iter().zip(&layout.queues) {
+            let options = SteerOptions {
+                max_vips: settings.max_vips,
+                no_socket: settings.no_socket,
+                max_queues: (*queues).into(),
+            };
+            let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
+            monitor.add_program(steer.program(), u32::from(*queues) < interface.queues);
+            programs.push(steer);
+        }
+        let (bound, mode) = bind_all(&interfaces, settings, &layout)?;
+        let wakers = (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
         let mut plane = Self {
             monitor,
-            interface,
-            steer,
+            interfaces,
+            steers: Steers::new(programs),
             mode,
+            frame_size: settings.frame_size,
             threads: Vec::new(),
             counters: Vec::new(),
             sockets: Vec::new(),
@@ -110,10 +124,10 @@ impl DataPlane {
         Ok(plane)
     }
 
-    /// What the interface was at start.
+    /// What the interfaces were at start.
     #[must_use]
-    pub fn interface(&self) -> &Interface {
-        &self.interface
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
     }
 
     /// The mode of all sockets.
@@ -122,15 +136,21 @@ impl DataPlane {
         self.mode
     }
 
-    /// Where the XDP program runs.
+    /// Bytes of a UMEM frame.
+    #[must_use]
+    pub fn frame_size(&self) -> u32 {
+        self.frame_size
+    }
+
+    /// Where the XDP programs run.
     #[must_use]
     pub fn attach_mode(&self) -> AttachMode {
-        self.steer.mode()
+        self.steers.mode()
     }
 
     /// The filter.
-    pub fn steer(&mut self) -> &mut Steer {
-        &mut self.steer
+    pub fn steer(&mut self) -> &mut Steers {
+        &mut self.steers
     }
 
     /// Each thread's counters.
@@ -139,7 +159,7 @@ impl DataPlane {
         &self.counters
     }
 
-    /// Each thread's socket.
+    /// Each thread's sockets, as one.
     #[must_use]
     pub fn sockets(&self) -> &[Arc<SocketCounters>] {
         &self.sockets
@@ -178,21 +198,22 @@ impl DataPlane {
     /// socket stays lost, a program that came back does not.
     ///
     /// # Cost
-    /// One netlink request, one look at a map, and a getsockopt for each queue; nothing on the packet threads.
+    /// One netlink request and one look at a map for each interface, a getsockopt for each queue; nothing on the packet
+    /// threads.
     pub fn health(&mut self) -> Health {
-        let no_socket = self.steer.no_socket().unwrap_or_default();
-        self.monitor.look(&self.interface, &self.threads, &self.sockets, no_socket)
+        let no_socket: Vec<u64> =
+            self.steers.each().iter().map(|steer| steer.no_socket().unwrap_or_default()).collect();
+        self.monitor.look(&self.interfaces, &self.threads, &self.sockets, &no_socket)
     }
 
-    /// Stops redirecting, lets the threads send what they have, ends them, and takes the program off.
+    /// Stops redirecting, lets the threads send what they have, ends them, and takes the programs off.
     pub fn stop(self) {
         drop(self);
     }
 
     fn start_threads(&mut self, settings: &Settings, live: &Live, bound: Bound) -> Result<(), StartError> {
-        let count = bound.len();
-        let frames_in_all = count * settings.frames_per_queue as usize;
-        let threads = u16::try_from(count).unwrap_or(u16::MAX);
+        let frames_in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
+        let threads = u16::try_from(bound.len()).unwrap_or(u16::MAX);
         let (born, all_born) = channel();
         for ((number, (device, frames)), mailboxes) in
             bound.into_iter().enumerate().zip(mesh(threads, MAILBOX))
@@ -214,10 +235,13 @@ impl DataPlane {
             let (sink, notices) = notice_ring(NOTICES);
             let pipeline =
                 pipeline.map_err(|error| StartError::Tables(error.to_string()))?.with_notices(sink);
-            let socket = Arc::new(SocketCounters::default());
-            let fd = device.fd();
-            // SAFETY: the device is open, and the borrow ends with this statement.
-            self.monitor.add(unsafe { BorrowedFd::borrow_raw(fd) })?;
+            let on = device.queues().iter().map(Queue::interface);
+            let socket = Arc::new(SocketCounters::on(on));
+            // SAFETY: the device is open, and the borrows end with this statement.
+            let fds =
+                device.queues().iter().map(|q| (q.interface(), unsafe { BorrowedFd::borrow_raw(q.fd()) }));
+            self.monitor.add_thread(fds)?;
+            let fds: Vec<_> = device.queues().iter().map(|queue| (queue.interface(), queue.fd())).collect();
             let thread = PacketThread {
                 engine: Engine::new(
                     device,
@@ -244,7 +268,11 @@ impl DataPlane {
             self.requests.push(port);
             self.notices.push(notices);
             let queue = u32::try_from(number).unwrap_or(u32::MAX);
-            self.steer.set_socket(queue, &fd).map_err(|e| StartError::Steer(words(&e)))?;
+            for (interface, fd) in fds {
+                if let Some(steer) = self.steers.on(interface) {
+                    steer.set_socket(queue, &fd).map_err(|e| StartError::Steer(words(&e)))?;
+                }
+            }
         }
         drop(born);
         // Nobody sends: it ends when the last thread is at work.
@@ -255,7 +283,7 @@ impl DataPlane {
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        if let Err(error) = self.steer.set_filter(&Filter::default()) {
+        if let Err(error) = self.steers.set_filter(&Filter::default()) {
             tracing::warn!(%error, "emptying the filter");
         }
         // What was redirected before the filter was empty reaches the threads in this time.
@@ -270,40 +298,20 @@ impl Drop for DataPlane {
     }
 }
 
-/// How many queues get a socket.
-fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError> {
-    let there = interface.queues.max(1);
-    let wanted = settings.queues.unwrap_or(there);
-    if wanted > there {
-        let said = format!("{}: {wanted} queues wanted, it has {there}", interface.name);
-        return Err(StartError::Interface(said));
-    }
-    if wanted < there {
-        tracing::warn!(
-            interface = interface.name,
-            without = there - wanted,
-            "queues without a socket: packets for VIPs that arrive on them are passed or dropped, as io.no_socket says"
-        );
-    }
-    Ok(u16::try_from(wanted).unwrap_or(u16::MAX))
-}
-
 /// All threads together never hold more than a quarter of a pool, which needs its frames to receive.
 fn held_of_a_pool(frames: u32, threads: u16) -> usize {
     (frames as usize / 4 / usize::from(threads.max(1))).max(1)
 }
 
-type Bound = Vec<(XskDevice, Vec<Frame>)>;
-
-/// Facts about the interface that a data plane is to start on. Refuses what cannot work there, or without the process's
-/// capabilities, and warns of what should not be.
+/// Facts about an interface that a data plane is to start on with UMEM frames of `frame_size` bytes. Refuses what cannot work
+/// there, or without the process's capabilities, and warns of what should not be.
 ///
 /// # Errors
 /// [`StartError::Interface`], with everything that is in the way at once.
-pub fn inspect(name: &str) -> Result<Interface, StartError> {
+pub fn inspect(name: &str, frame_size: u32) -> Result<Interface, StartError> {
     let interface =
         Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?.with_program_name();
-    let mut findings = interface.findings(u32::try_from(CHUNK - XDP_HEADROOM).unwrap_or(u32::MAX));
+    let mut findings = interface.findings(frame_size);
     findings.extend(privilege_findings(Privileges::read()?));
     let mut refusals = Vec::new();
     for finding in findings {
@@ -315,62 +323,6 @@ pub fn inspect(name: &str) -> Result<Interface, StartError> {
         }
     }
     if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }
-}
-
-/// All queues in one mode: a queue that refuses zero-copy puts all into copy mode, and the log names it.
-fn bind_all(interface: &str, settings: &Settings, queues: u16) -> Result<(Bound, SocketMode), StartError> {
-    let refused = |queue: u32| {
-        tracing::warn!(interface, queue, "this queue refuses zero-copy: all queues run in copy mode");
-    };
-    let mode = |bound: &Bound| bound.first().map_or(Ok(SocketMode::Copy), |(device, _)| device.mode());
-    match bind_queues(interface, settings, queues, false) {
-        Err(StartError::NoZeroCopy { queue, .. }) => {
-            refused(queue);
-            let bound = bind_queues(interface, settings, queues, true)?;
-            let mode = mode(&bound)?;
-            Ok((bound, mode))
-        }
-        // The first queue's refusal is no error: the kernel takes copy mode by itself.
-        bound => {
-            let bound = bound?;
-            let mode = mode(&bound)?;
-            if mode == SocketMode::Copy {
-                refused(0);
-            }
-            Ok((bound, mode))
-        }
-    }
-}
-
-fn bind_queues(
-    interface: &str,
-    settings: &Settings,
-    queues: u16,
-    force_copy: bool,
-) -> Result<Bound, StartError> {
-    let (area, pools) = Area::new(queues, settings.frames_per_queue)?;
-    let mut bound = Vec::with_capacity(usize::from(queues));
-    for (queue, frames) in (0u32..).zip(pools) {
-        let device = bind_patiently(&area, interface, queue, force_copy)?;
-        bound.push((device, frames));
-    }
-    Ok(bound)
-}
-
-/// A queue whose last socket has just been closed says EBUSY for some 40 ms.
-fn bind_patiently(
-    area: &Area,
-    interface: &str,
-    queue: u32,
-    force_copy: bool,
-) -> Result<XskDevice, StartError> {
-    let deadline = Instant::now() + BUSY_AT_MOST;
-    loop {
-        match XskDevice::bind(area, interface, queue, force_copy) {
-            Err(StartError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_STEP),
-            other => return other,
-        }
-    }
 }
 
 /// An error with its causes, on one line.
@@ -387,10 +339,10 @@ fn words(error: &dyn std::error::Error) -> String {
     said
 }
 
+/// The most interfaces of a machine.
+pub const MAX_INTERFACES: usize = 16;
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;
 const NOTICES: usize = 256;
 const LAST_PACKETS: Duration = Duration::from_millis(20);
-const BUSY_AT_MOST: Duration = Duration::from_secs(2);
-const BUSY_STEP: Duration = Duration::from_millis(10);

@@ -2,13 +2,15 @@
 //!
 //! Frames are move-only. A device takes a frame back only through the calls below, so that the engine can count each.
 
-use forwarder::ThreadId;
+use forwarder::{InterfaceId, ThreadId};
 
 /// A frame that came in.
 #[derive(Debug)]
 pub struct Received<F> {
     /// The frame.
     pub frame: F,
+    /// The interface that it came by, and later the one that it leaves by.
+    pub interface: InterfaceId,
     /// Where the packet starts in [`Device::bytes`]: the opened head room.
     pub start: usize,
     /// Where it ends.
@@ -24,7 +26,7 @@ pub struct InKernel {
     pub sending: usize,
 }
 
-/// One queue's rings.
+/// One thread's rings: those of a queue of each interface, or of some of them.
 pub trait Device {
     /// One frame, owned: neither `Clone` nor `Copy`.
     type Frame: Send + std::fmt::Debug;
@@ -35,11 +37,15 @@ pub trait Device {
     /// The bytes of a frame, from the first writable one to the end of its room.
     fn bytes<'a>(&'a self, frame: &'a mut Self::Frame) -> &'a mut [u8];
 
-    /// Queues `frame[..len]` for sending.
+    /// The thread by whose rings `me` sends out of an interface: its own, where it has a queue there. `None`: there is no such
+    /// interface.
+    fn sender(&self, interface: InterfaceId, me: ThreadId) -> Option<ThreadId>;
+
+    /// Queues `frame[..len]` for sending out of an interface.
     ///
     /// # Errors
-    /// The frame comes back when the ring is full even after completions were reaped.
-    fn send(&mut self, frame: Self::Frame, len: usize) -> Result<(), Self::Frame>;
+    /// The frame comes back when the ring is full even after completions were reaped, or when this thread has none there.
+    fn send(&mut self, frame: Self::Frame, len: usize, interface: InterfaceId) -> Result<(), Self::Frame>;
 
     /// Makes the kernel see what was queued.
     fn flush(&mut self);

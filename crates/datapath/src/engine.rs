@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use forwarder::{
-    DropReason, Errand, Forward, HoldSlot, Now, Origin, OutOfFrames, Outlet, Packet, Piece, ThreadCounters,
-    ThreadId, Verdict,
+    DropReason, Errand, Forward, HoldSlot, InterfaceId, Now, Origin, OutOfFrames, Outlet, Packet, Piece,
+    ThreadCounters, ThreadId, Verdict,
 };
 
 use crate::device::{Device, Received};
@@ -47,6 +47,8 @@ pub struct Engine<D: Device, F: Forward> {
     forward: F,
     port: Port<D>,
     batch: Vec<Arrival<D::Frame>>,
+    /// What other threads decided, and this one sends.
+    outbound: Vec<(Received<D::Frame>, bool)>,
     arrived: Vec<Received<D::Frame>>,
     verdicts: Box<[Verdict]>,
 }
@@ -112,7 +114,8 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let port = Port { device, mailboxes, free, strays, held, holding: 0, counters, queued: 0, notify };
         let verdicts = vec![Verdict::Tx; max_batch].into_boxed_slice();
         let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
-        Self { forward, port, batch, arrived, verdicts }
+        let outbound = Vec::with_capacity(max_batch);
+        Self { forward, port, batch, outbound, arrived, verdicts }
     }
 
     /// One turn: reap, refill, one batch, send. Gives how many packets there were.
@@ -123,7 +126,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
         self.port.reap();
         self.port.device.refill(&mut self.port.free);
         self.gather();
-        let count = self.batch.len();
+        let (sent, count) = (self.send_outbound(), self.batch.len());
         if count > 0 {
             self.process(now);
             self.port.counters.batch(count);
@@ -134,7 +137,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
             self.port.device.flush();
             self.port.queued = 0;
         }
-        count
+        count + sent
     }
 
     /// Whether frames wait in the mailboxes, or questions for the forwarder.
@@ -176,14 +179,18 @@ impl<D: Device, F: Forward> Engine<D, F> {
     /// Mail first, up to half a batch, so that neither side starves the other.
     fn gather(&mut self) {
         let limit = self.verdicts.len();
-        let Self { port, batch, arrived, .. } = self;
+        let Self { port, batch, outbound, arrived, .. } = self;
         let Port { mailboxes, free, device, counters, .. } = port;
         mailboxes.take(limit.div_ceil(2), |from, Crossing { frame, purpose }| match purpose {
             Purpose::Home => free.push(frame),
-            Purpose::Process { errand, start, end } => {
+            Purpose::Process { errand, interface, start, end } => {
                 counters.from_threads.add(1);
-                let received = Received { frame, start, end };
+                let received = Received { frame, interface, start, end };
                 batch.push(Arrival { received, origin: Origin::Thread(from, errand) });
+            }
+            Purpose::Send { interface, end, is_reply } => {
+                counters.from_threads.add(1);
+                outbound.push((Received { frame, interface, start: 0, end }, is_reply));
             }
         });
         device.receive(arrived, limit - batch.len());
@@ -192,23 +199,35 @@ impl<D: Device, F: Forward> Engine<D, F> {
         batch.extend(arrived.drain(..).map(|received| Arrival { received, origin: Origin::Wire }));
     }
 
+    /// Sends what other threads decided; how many there were.
+    fn send_outbound(&mut self) -> usize {
+        let count = self.outbound.len();
+        for (received, is_reply) in self.outbound.drain(..) {
+            if let Err(reason) = self.port.leave(received, is_reply) {
+                self.forward.failed(reason);
+            }
+        }
+        count
+    }
+
     fn process(&mut self, now: Now) {
         let Self { forward, port, batch, verdicts, .. } = self;
         let verdicts = &mut verdicts[..batch.len()];
-        let mut bounds = [(0, 0); MAX_BATCH];
+        let mut bounds = [(0, 0, InterfaceId(0)); MAX_BATCH];
         {
             let mut packets = ArrayVec::<Packet<'_>, MAX_BATCH>::new();
             for Arrival { received, origin } in batch.iter_mut() {
-                let Received { frame, start, end } = received;
-                packets.push(Packet::new(port.device.bytes(frame), *start, *end, *origin));
+                let Received { frame, interface, start, end } = received;
+                packets.push(Packet::new(port.device.bytes(frame), *start, *end, *origin).on(*interface));
             }
             forward.process(now, &mut packets, verdicts);
             for (packet, bounds) in packets.iter().zip(&mut bounds) {
-                *bounds = (packet.start(), packet.end());
+                *bounds = (packet.start(), packet.end(), packet.interface());
             }
         }
         for ((mut arrival, verdict), bounds) in batch.drain(..).zip(verdicts.iter()).zip(bounds) {
-            (arrival.received.start, arrival.received.end) = bounds;
+            let received = &mut arrival.received;
+            (received.start, received.end, received.interface) = bounds;
             if let Err(reason) = port.carry_out(*verdict, arrival) {
                 forward.failed(reason);
             }
@@ -220,19 +239,34 @@ impl<D: Device> Port<D> {
     /// Moves a frame where its verdict says. On an error it is free again, and not counted yet.
     fn carry_out(&mut self, verdict: Verdict, arrival: Arrival<D::Frame>) -> Result<(), DropReason> {
         match verdict {
-            Verdict::Tx => {
-                let bytes = arrival.received.end as u64;
-                self.send(arrival.received)?;
-                self.counters.tx_packets.add(1);
-                self.counters.tx_bytes.add(bytes);
-            }
-            Verdict::Reply => {
-                self.send(arrival.received)?;
-                self.counters.replies.add(1);
-            }
+            Verdict::Tx => self.leave(arrival.received, false)?,
+            Verdict::Reply => self.leave(arrival.received, true)?,
             Verdict::Hold(slot) => self.hold(slot, arrival)?,
             Verdict::ToThread(thread, errand) => self.hand_over(thread, errand, arrival.received)?,
             Verdict::Drop(_) => self.release_frame(arrival.received.frame),
+        }
+        Ok(())
+    }
+
+    /// Sends a frame, or hands it to the thread that can.
+    #[inline]
+    fn leave(&mut self, received: Received<D::Frame>, is_reply: bool) -> Result<(), DropReason> {
+        let me = self.mailboxes.me();
+        let interface = received.interface;
+        let Some(sender) = self.device.sender(interface, me) else {
+            self.release_frame(received.frame);
+            return Err(DropReason::NoNextHop);
+        };
+        let end = received.end;
+        if sender != me {
+            return self.cross(sender, received.frame, Purpose::Send { interface, end, is_reply });
+        }
+        self.send(received)?;
+        if is_reply {
+            self.counters.replies.add(1);
+        } else {
+            self.counters.tx_packets.add(1);
+            self.counters.tx_bytes.add(end as u64);
         }
         Ok(())
     }
@@ -241,7 +275,7 @@ impl<D: Device> Port<D> {
         debug_assert_eq!(received.start, 0, "what is sent starts at the front of its buffer");
         let mut frame = received.frame;
         for last_try in [false, true] {
-            frame = match self.device.send(frame, received.end) {
+            frame = match self.device.send(frame, received.end, received.interface) {
                 Ok(()) => {
                     self.queued += 1;
                     return Ok(());
@@ -279,7 +313,7 @@ impl<D: Device> Port<D> {
         Some(arrival)
     }
 
-    /// Sends what `carve` cuts off a held packet; the number of frames sent, and why it was not all of it.
+    /// Sends what `carve` cuts off a held packet; the number of frames sent or handed on, and why it was not all of it.
     fn carve(
         &mut self,
         arrival: &mut Arrival<D::Frame>,
@@ -288,22 +322,21 @@ impl<D: Device> Port<D> {
         let mut sent = 0;
         loop {
             let Some(mut frame) = self.free.pop() else { return (sent, Err(DropReason::NoFrame)) };
-            let Received { frame: whole, start, end } = &mut arrival.received;
-            let packet = Packet::new(self.device.bytes(whole), *start, *end, arrival.origin);
-            let length = match carve(&packet, self.device.bytes(&mut frame)) {
+            let Received { frame: whole, interface, start, end } = &mut arrival.received;
+            let interface = *interface;
+            let packet = Packet::new(self.device.bytes(whole), *start, *end, arrival.origin).on(interface);
+            let end = match carve(&packet, self.device.bytes(&mut frame)) {
                 Piece::Of(length) => length,
-                end @ (Piece::End | Piece::Failed(_)) => {
+                last @ (Piece::End | Piece::Failed(_)) => {
                     self.free.push(frame);
-                    let failed = if let Piece::Failed(reason) = end { Err(reason) } else { Ok(()) };
+                    let failed = if let Piece::Failed(reason) = last { Err(reason) } else { Ok(()) };
                     return (sent, failed);
                 }
             };
-            if let Err(reason) = self.send(Received { frame, start: 0, end: length }) {
+            if let Err(reason) = self.leave(Received { frame, interface, start: 0, end }, false) {
                 return (sent, Err(reason));
             }
             sent += 1;
-            self.counters.tx_packets.add(1);
-            self.counters.tx_bytes.add(length as u64);
         }
     }
 
@@ -313,8 +346,11 @@ impl<D: Device> Port<D> {
         errand: Errand,
         received: Received<D::Frame>,
     ) -> Result<(), DropReason> {
-        let Received { frame, start, end } = received;
-        let purpose = Purpose::Process { errand, start, end };
+        let Received { frame, interface, start, end } = received;
+        self.cross(thread, frame, Purpose::Process { errand, interface, start, end })
+    }
+
+    fn cross(&mut self, thread: ThreadId, frame: D::Frame, purpose: Purpose) -> Result<(), DropReason> {
         match self.mailboxes.put(thread, Crossing { frame, purpose }) {
             Ok(()) => {
                 self.counters.to_threads.add(1);
@@ -381,21 +417,20 @@ impl<D: Device> Outlet for Port<D> {
         let mut frame = self.free.pop().ok_or(OutOfFrames)?;
         let end = build(self.device.bytes(&mut frame));
         // Counted as come in at the same time as sent, so that the sum holds at any moment.
-        if self.send(Received { frame, start: 0, end }).is_err() {
+        let interface = InterfaceId(0);
+        if self.leave(Received { frame, interface, start: 0, end }, false).is_err() {
             return Err(OutOfFrames);
         }
         self.counters.originated.add(1);
-        self.counters.tx_packets.add(1);
-        self.counters.tx_bytes.add(end as u64);
         Ok(())
     }
 
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {
         let Some(mut arrival) = self.take_held(slot) else { return };
-        let Received { frame, start, end } = &mut arrival.received;
-        let mut packet = Packet::new(self.device.bytes(frame), *start, *end, arrival.origin);
+        let Received { frame, interface, start, end } = &mut arrival.received;
+        let mut packet = Packet::new(self.device.bytes(frame), *start, *end, arrival.origin).on(*interface);
         let verdict = decide(&mut packet);
-        (*start, *end) = (packet.start(), packet.end());
+        (*start, *end, *interface) = (packet.start(), packet.end(), packet.interface());
         if let Err(reason) = self.carry_out(verdict, arrival) {
             self.counters.dropped(reason);
         }

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use forwarder::InterfaceId;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
@@ -35,16 +36,18 @@ pub enum Health {
 pub enum Problem {
     /// Packets wait in its ring, and the thread makes no turn.
     ThreadStuck {
-        /// The thread's number, which is its queue's.
+        /// The thread's number, which is that of its queues.
         thread: usize,
     },
     /// The thread has ended, though nobody stopped it.
     ThreadEnded {
-        /// The thread's number, which is its queue's.
+        /// The thread's number, which is that of its queues.
         thread: usize,
     },
     /// The kernel took the socket from its queue. It does not come back: a restart binds new ones.
     SocketLost {
+        /// The interface.
+        interface: String,
         /// The queue.
         queue: usize,
     },
@@ -101,7 +104,9 @@ impl fmt::Display for Problem {
                 write!(f, "packet thread {thread} makes no progress though packets wait")
             }
             Self::ThreadEnded { thread } => write!(f, "packet thread {thread} has ended"),
-            Self::SocketLost { queue } => write!(f, "queue {queue} has lost its socket"),
+            Self::SocketLost { interface, queue } => {
+                write!(f, "queue {queue} of {interface} has lost its socket")
+            }
             Self::QueueWithoutSocket => f.write_str("packets for VIPs arrive on a queue without a socket"),
             Self::ProgramMissing { interface } => write!(f, "no XDP program is on {interface}"),
             Self::ProgramReplaced { interface, program } => {
@@ -138,76 +143,108 @@ impl Progress {
 }
 
 /// Looks at one data plane.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Monitor {
-    queues: Vec<Queue>,
-    /// The kernel's id of our program.
-    program: u32,
+    threads: Vec<Thread>,
+    programs: Vec<Program>,
+}
+
+/// A thread and its sockets.
+#[derive(Debug)]
+struct Thread {
+    progress: Progress,
+    sockets: Vec<Socket>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    /// A second descriptor of the thread's socket, so that it can be looked at whatever became of the thread.
+    fd: OwnedFd,
+    interface: InterfaceId,
+    lost: bool,
+}
+
+/// The program on one interface.
+#[derive(Debug)]
+struct Program {
+    /// The kernel's id of it.
+    id: u32,
     /// Packets on a queue without a socket are no surprise: the settings leave queues without one.
     some_without_socket: bool,
     without_socket: bool,
 }
 
-#[derive(Debug)]
-struct Queue {
-    /// A second descriptor of the thread's socket, so that it can be looked at whatever became of the thread.
-    socket: OwnedFd,
-    progress: Progress,
-    lost: bool,
-}
-
 impl Monitor {
-    pub(crate) fn new(program: u32, some_without_socket: bool) -> Self {
-        Self { queues: Vec::new(), program, some_without_socket, without_socket: false }
+    /// The program of the next interface.
+    pub(crate) fn add_program(&mut self, id: u32, some_without_socket: bool) {
+        self.programs.push(Program { id, some_without_socket, without_socket: false });
     }
 
-    /// The next queue's socket.
-    pub(crate) fn add(&mut self, socket: BorrowedFd<'_>) -> std::io::Result<()> {
-        let socket = socket.try_clone_to_owned()?;
-        self.queues.push(Queue { socket, progress: Progress::new(Instant::now()), lost: false });
+    /// The next thread, by its sockets and the interface of each.
+    pub(crate) fn add_thread<'a>(
+        &mut self,
+        sockets: impl Iterator<Item = (InterfaceId, BorrowedFd<'a>)>,
+    ) -> std::io::Result<()> {
+        let own = |(interface, fd): (InterfaceId, BorrowedFd<'_>)| {
+            Ok(Socket { fd: fd.try_clone_to_owned()?, interface, lost: false })
+        };
+        let sockets = sockets.map(own).collect::<std::io::Result<_>>()?;
+        self.threads.push(Thread { progress: Progress::new(Instant::now()), sockets });
         Ok(())
     }
 
+    /// `no_socket` has, for each interface, the packets that came on a queue without a socket.
     pub(crate) fn look(
         &mut self,
-        interface: &Interface,
+        interfaces: &[Interface],
         threads: &[JoinHandle<()>],
         counters: &[Arc<SocketCounters>],
-        no_socket: u64,
+        no_socket: &[u64],
     ) -> Health {
         let now = Instant::now();
         let mut problems = Vec::new();
-        for (number, ((queue, thread), counters)) in
-            self.queues.iter_mut().zip(threads).zip(counters).enumerate()
+        for (number, ((thread, handle), counters)) in
+            self.threads.iter_mut().zip(threads).zip(counters).enumerate()
         {
-            problems.extend(queue.look(now, number, thread, counters));
+            problems.extend(thread.look(now, number, handle, counters, interfaces));
         }
-        // What was lost does not come back by itself, and the first packet may be the last that tells of it.
-        self.without_socket |= !self.some_without_socket && no_socket > 0;
-        problems.extend(self.without_socket.then_some(Problem::QueueWithoutSocket));
-        problems.extend(program_problem(interface, self.program));
+        for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
+            // What was lost does not come back by itself, and the first packet may be the last that tells of it.
+            program.without_socket |= !program.some_without_socket && *no_socket > 0;
+        }
+        let without = self.programs.iter().any(|program| program.without_socket);
+        problems.extend(without.then_some(Problem::QueueWithoutSocket));
+        problems.extend(
+            interfaces.iter().zip(&self.programs).filter_map(|(ours, one)| program_problem(ours, one.id)),
+        );
         Health::of(problems)
     }
 }
 
-impl Queue {
+impl Thread {
     fn look(
         &mut self,
         now: Instant,
         number: usize,
-        thread: &JoinHandle<()>,
+        handle: &JoinHandle<()>,
         counters: &SocketCounters,
+        interfaces: &[Interface],
     ) -> Option<Problem> {
-        // Reading the socket's error clears it.
-        self.lost |= getsockopt(&self.socket, sockopt::SocketError).is_ok_and(|error| error != 0);
-        if thread.is_finished() {
+        for socket in &mut self.sockets {
+            // Reading the socket's error clears it.
+            socket.lost |= getsockopt(&socket.fd, sockopt::SocketError).is_ok_and(|error| error != 0);
+        }
+        if handle.is_finished() {
             return Some(Problem::ThreadEnded { thread: number });
         }
-        if self.lost {
-            return Some(Problem::SocketLost { queue: number });
+        if let Some(lost) = self.sockets.iter().find(|socket| socket.lost) {
+            let interface = interfaces.get(usize::from(lost.interface.0));
+            let interface = interface.map(|found| found.name.clone()).unwrap_or_default();
+            return Some(Problem::SocketLost { interface, queue: number });
         }
         let turns = counters.turns.load(Ordering::Relaxed);
-        let stuck = self.progress.is_stuck(now, turns, || has_packets(self.socket.as_fd()));
+        let waiting = || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
+        let stuck = self.progress.is_stuck(now, turns, waiting);
         stuck.then_some(Problem::ThreadStuck { thread: number })
     }
 }

@@ -19,6 +19,8 @@ mod tests;
 
 use std::io;
 
+use crate::umem::{LARGEST_CHUNK, XDP_HEADROOM};
+
 pub use finding::{Finding, Severity};
 pub use hardware::{Channels, Hardware, XdpSupport};
 pub use host::{clock_is_synchronised, knows_af_xdp};
@@ -167,14 +169,13 @@ impl Interface {
 
     /// What is wrong with this interface, the worst first.
     ///
-    /// `frame_room_bytes` is what one UMEM frame holds of a packet: the frame's size without what the kernel
-    /// reserves, such as 2,048 - 256.
+    /// `chunk` is the size of a UMEM frame, in bytes.
     #[must_use]
-    pub fn findings(&self, frame_room_bytes: u32) -> Vec<Finding> {
+    pub fn findings(&self, chunk: u32) -> Vec<Finding> {
         let mut findings: Vec<Finding> = [
             self.slave(),
             self.occupied(),
-            self.too_long(frame_room_bytes),
+            self.too_long(chunk),
             self.merged("LRO", "lro", self.features.lro),
             self.merged("GRO-HW", "rx-gro-hw", self.features.gro_hw),
             self.merged_in_generic_mode(),
@@ -222,18 +223,26 @@ impl Interface {
         })
     }
 
-    fn too_long(&self, frame_room_bytes: u32) -> Option<Finding> {
-        let allowed = frame_room_bytes.saturating_sub(LINK_HEADER_BYTES + MAX_GROWTH_BYTES);
+    fn too_long(&self, chunk: u32) -> Option<Finding> {
+        let (allowed, at_most) = (largest_packet(chunk), largest_packet(LARGEST_CHUNK));
         let (name, mtu) = (&self.name, self.mtu_bytes);
         (mtu > allowed).then(|| {
             let what =
-                format!("{name} has an MTU of {mtu} bytes, a UMEM frame holds packets of up to {allowed}");
+                format!("{name} has an MTU of {mtu} bytes, and io.frame_size = {chunk} holds packets of up to {allowed}");
+            let hint = if mtu <= at_most {
+                format!("set io.frame_size = {LARGEST_CHUNK}, which holds packets of up to {at_most}")
+            } else if chunk < LARGEST_CHUNK {
+                format!("set io.frame_size = {LARGEST_CHUNK}, and the MTU to {at_most} at most: {ONE_BUFFER}")
+            } else {
+                ONE_BUFFER.to_owned()
+            };
             Finding::error(
                 "mtu-frame",
                 what,
                 "longer packets would not fit, and most drivers then refuse XDP",
             )
             .command(format!("ip link set dev {name} mtu {allowed}"))
+            .hint(hint)
         })
     }
 
@@ -325,6 +334,15 @@ const DECAP: &str = "decap";
 const VIRTIO: &str = "virtio_net";
 /// Drivers whose frames never had a tag taken off by hardware.
 const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
+/// The longest IP packet, in bytes, that a UMEM frame of `chunk` bytes holds with its link header, two VLAN tags and the
+/// head room for any encapsulation.
+#[must_use]
+pub const fn largest_packet(chunk: u32) -> u32 {
+    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_GROWTH_BYTES)
+}
+
+/// What a larger MTU would need.
+const ONE_BUFFER: &str = "a packet lies in one frame, and those of several (XDP multi-buffer) are not taken";
 /// Ethernet and two VLAN tags.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The most head room that the steering program opens in front of a packet.

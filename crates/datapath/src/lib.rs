@@ -33,14 +33,14 @@ mod wake;
 mod xsk;
 
 pub use attach::{AttachError, AttachMode};
-pub use dataplane::{DataPlane, Settings, inspect};
+pub use dataplane::{DataPlane, MAX_INTERFACES, Settings, inspect};
 pub use device::{Device, InKernel, Received};
 pub use engine::{Census, Engine, MAX_BATCH, Notify};
 pub use error::StartError;
 pub use health::{Health, Problem, Progress};
 pub use mailbox::{Crossing, Mailboxes, Purpose, mesh};
 pub use memory::{MemoryDevice, MemoryFrame};
-pub use thread::{Idle, SocketCounters};
-pub use umem::{CHUNK, Frame, XDP_HEADROOM};
+pub use thread::{Idle, LinkCounters, SocketCounters};
+pub use umem::{CHUNK, Frame, LARGEST_CHUNK, XDP_HEADROOM};
 pub use wake::Waker;
 pub use xsk::{SocketMode, XskDevice};

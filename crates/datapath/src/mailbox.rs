@@ -4,7 +4,7 @@
 //! Not here: who gets what (the forwarder's verdict).
 //! Invariant: a frame is in one mailbox or in one thread's hands; a full mailbox gives it back.
 
-use forwarder::{Errand, ThreadId};
+use forwarder::{Errand, InterfaceId, ThreadId};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 /// Why a frame crosses.
@@ -14,10 +14,21 @@ pub enum Purpose {
     Process {
         /// Why it comes.
         errand: Errand,
+        /// The interface that it came by.
+        interface: InterfaceId,
         /// Where the packet starts.
         start: usize,
         /// Where it ends.
         end: usize,
+    },
+    /// The packet in `[0, end)` is decided: the receiving thread sends it, since the other one has no queue there.
+    Send {
+        /// The interface that it leaves by.
+        interface: InterfaceId,
+        /// Where it ends.
+        end: usize,
+        /// Whether it is an answer.
+        is_reply: bool,
     },
     /// The frame belongs to the receiving thread's pool.
     Home,

@@ -1,11 +1,11 @@
-//! A queue in memory: the same engine and pipeline without a kernel, for tests, benches and `replay`.
+//! Queues in memory: the same engine and pipeline without a kernel, for tests, benches and `replay`.
 //!
 //! In: frames that the owner injects. Out: frames that the owner takes from the transmit ring. Rings are as bounded as the
 //! kernel's: injecting needs a frame in the fill ring, sending needs room.
 
 use std::collections::VecDeque;
 
-use forwarder::ThreadId;
+use forwarder::{InterfaceId, ThreadId};
 
 use crate::device::{Device, InKernel, Received};
 
@@ -24,22 +24,31 @@ impl MemoryFrame {
     }
 }
 
-/// One queue.
+/// A queue of each interface, or of some of them, over one set of rings.
 #[derive(Debug)]
 pub struct MemoryDevice {
     ring: usize,
+    /// By interface: who sends out of it.
+    senders: Box<[ThreadId]>,
     fill: VecDeque<MemoryFrame>,
     received: VecDeque<Received<MemoryFrame>>,
-    transmit: VecDeque<(MemoryFrame, usize)>,
+    transmit: VecDeque<(MemoryFrame, usize, InterfaceId)>,
     completion: VecDeque<MemoryFrame>,
 }
 
 impl MemoryDevice {
-    /// A queue whose rings have `ring` entries each.
+    /// A queue of the one interface, whose rings have `ring` entries each.
     #[must_use]
     pub fn new(ring: usize) -> Self {
+        Self::with_senders(ring, [])
+    }
+
+    /// The device of a thread that sends out of several interfaces, in their order, by these threads' rings.
+    #[must_use]
+    pub fn with_senders(ring: usize, senders: impl Into<Box<[ThreadId]>>) -> Self {
         Self {
             ring,
+            senders: senders.into(),
             fill: VecDeque::with_capacity(ring),
             received: VecDeque::with_capacity(ring),
             transmit: VecDeque::with_capacity(ring),
@@ -47,9 +56,14 @@ impl MemoryDevice {
         }
     }
 
-    /// Receives `frame` with `head_room` bytes opened in front. `false`: no frame in the fill ring, a full receive ring,
+    /// Receives `frame` by the first interface with `head_room` bytes opened in front. `false`: no frame in the fill ring, a full receive ring,
     /// or too long a frame; the packet is lost, as with a NIC.
     pub fn inject(&mut self, frame: &[u8], head_room: usize) -> bool {
+        self.inject_by(InterfaceId(0), frame, head_room)
+    }
+
+    /// The same by another interface.
+    pub fn inject_by(&mut self, interface: InterfaceId, frame: &[u8], head_room: usize) -> bool {
         if self.received.len() >= self.ring {
             return false;
         }
@@ -60,15 +74,20 @@ impl MemoryDevice {
             return false;
         };
         place.copy_from_slice(frame);
-        self.received.push_back(Received { frame: memory, start: head_room, end });
+        self.received.push_back(Received { frame: memory, interface, start: head_room, end });
         true
     }
 
     /// Takes up to `limit` frames off the transmit ring, in order; their memory goes to the completion ring.
     pub fn transmitted(&mut self, limit: usize, mut each: impl FnMut(&[u8])) {
+        self.transmitted_by(limit, |_, frame| each(frame));
+    }
+
+    /// The same, told which interface each leaves by.
+    pub fn transmitted_by(&mut self, limit: usize, mut each: impl FnMut(InterfaceId, &[u8])) {
         for _ in 0..limit {
-            let Some((frame, len)) = self.transmit.pop_front() else { return };
-            each(frame.bytes.get(..len).unwrap_or_default());
+            let Some((frame, len, interface)) = self.transmit.pop_front() else { return };
+            each(interface, frame.bytes.get(..len).unwrap_or_default());
             self.completion.push_back(frame);
         }
     }
@@ -87,11 +106,19 @@ impl Device for MemoryDevice {
         &mut frame.bytes
     }
 
-    fn send(&mut self, frame: MemoryFrame, len: usize) -> Result<(), MemoryFrame> {
+    #[inline]
+    fn sender(&self, interface: InterfaceId, me: ThreadId) -> Option<ThreadId> {
+        if self.senders.is_empty() {
+            return (interface == InterfaceId(0)).then_some(me);
+        }
+        self.senders.get(usize::from(interface.0)).copied()
+    }
+
+    fn send(&mut self, frame: MemoryFrame, len: usize, interface: InterfaceId) -> Result<(), MemoryFrame> {
         if self.transmit.len() + self.completion.len() >= self.ring {
             return Err(frame);
         }
-        self.transmit.push_back((frame, len));
+        self.transmit.push_back((frame, len, interface));
         Ok(())
     }
 

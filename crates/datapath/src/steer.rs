@@ -7,6 +7,7 @@
 
 mod ends;
 mod filter;
+mod several;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use forwarder::{FILTER_PREFIXES, Prefix};
 
 pub use self::ends::Ends;
 pub use self::filter::Filter;
+pub use self::several::Steers;
 
 use self::ends::EndMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment};
@@ -81,6 +83,18 @@ pub struct SteerCounts {
     pub no_head_room: u64,
     /// For a VIP, and the socket went away meanwhile: dropped.
     pub socket_gone: u64,
+}
+
+impl std::ops::AddAssign for SteerCounts {
+    fn add_assign(&mut self, more: Self) {
+        self.redirected += more.redirected;
+        self.passed += more.passed;
+        self.multicast += more.multicast;
+        self.neighbour_discovery += more.neighbour_discovery;
+        self.no_socket += more.no_socket;
+        self.no_head_room += more.no_head_room;
+        self.socket_gone += more.socket_gone;
+    }
 }
 
 /// Why the program was not attached, or its maps not changed.

@@ -1,6 +1,6 @@
 //! A packet thread: pinned, runs its engine until it is told to stop, and sleeps when nothing comes.
 //!
-//! In: an engine over one queue's socket. Out: its counters. The only place that reads the clock, once a turn.
+//! In: an engine over the sockets of its queues. Out: its counters. The only place that reads the clock, once a turn.
 //! Invariant: a batch is what has arrived; nothing waits for a batch to fill.
 
 use std::os::fd::BorrowedFd;
@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use forwarder::{Now, Pipeline, ThreadCounters};
+use arrayvec::ArrayVec;
+use forwarder::{InterfaceId, Now, Pipeline, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
+use crate::dataplane::MAX_INTERFACES;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::umem::RING;
@@ -30,7 +32,7 @@ pub struct Idle {
     pub sleep: bool,
 }
 
-/// What the kernel counted on a thread's socket, and the state of its rings. Read by others at any time.
+/// What the kernel counted on a thread's sockets together, and the state of their rings. Read by others at any time.
 #[derive(Debug, Default)]
 pub struct SocketCounters {
     /// Frames dropped for other reasons than those below.
@@ -49,6 +51,30 @@ pub struct SocketCounters {
     pub fill_low: AtomicU64,
     /// Turns of the loop; stands still when the thread hangs (and when it sleeps).
     pub turns: AtomicU64,
+    /// By socket, in the order of the interfaces.
+    pub links: Box<[LinkCounters]>,
+}
+
+/// What one socket of a thread carried: its queue's part of an interface's traffic.
+#[derive(Debug, Default)]
+pub struct LinkCounters {
+    /// The interface.
+    pub interface: InterfaceId,
+    /// Frames received.
+    pub rx: AtomicU64,
+    /// Frames that its transmit ring took, for backends and as answers.
+    pub tx: AtomicU64,
+    /// Frames that the kernel dropped before the receive ring.
+    pub lost: AtomicU64,
+}
+
+impl SocketCounters {
+    /// Those of a thread that has a socket on each of these interfaces.
+    pub(crate) fn on(interfaces: impl Iterator<Item = InterfaceId>) -> Self {
+        let links =
+            interfaces.map(|interface| LinkCounters { interface, ..LinkCounters::default() }).collect();
+        Self { links, ..Self::default() }
+    }
 }
 
 /// What a packet thread is made of.
@@ -127,10 +153,13 @@ impl PacketThread {
         // the receive side, the rings are looked at again soon.
         let sending = device.in_kernel().sending > 0;
         let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
-        let socket = device.fd();
-        // SAFETY: the socket belongs to the engine, which outlives this borrow.
-        let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-        let mut wanted = [PollFd::new(socket, PollFlags::POLLIN), PollFd::new(waker.fd(), PollFlags::POLLIN)];
+        let mut wanted = ArrayVec::<PollFd<'_>, MOST_FDS>::new();
+        wanted.push(PollFd::new(waker.fd(), PollFlags::POLLIN));
+        for queue in device.queues().iter().take(wanted.remaining_capacity()) {
+            // SAFETY: the socket belongs to the engine, which outlives this borrow.
+            let socket = unsafe { BorrowedFd::borrow_raw(queue.fd()) };
+            wanted.push(PollFd::new(socket, PollFlags::POLLIN));
+        }
         // An interrupted or failed poll is a turn of the loop like any other.
         let _ = poll(&mut wanted, PollTimeout::from(at_most));
         waker.sleeper().awake();
@@ -141,13 +170,20 @@ impl PacketThread {
         let low = self.engine.device_mut().fill_is_low();
         let to = &self.socket;
         to.fill_low.fetch_add(u64::from(low), Ordering::Relaxed);
-        let Ok(from) = self.engine.device_mut().statistics() else { return };
-        to.rx_dropped.store(from.rx_dropped(), Ordering::Relaxed);
-        to.rx_ring_full.store(from.rx_ring_full(), Ordering::Relaxed);
-        to.rx_fill_ring_empty.store(from.rx_fill_ring_empty_descs(), Ordering::Relaxed);
-        to.tx_invalid.store(from.tx_invalid_descs(), Ordering::Relaxed);
-        to.rx_invalid.store(from.rx_invalid_descs(), Ordering::Relaxed);
-        to.tx_ring_empty.store(from.tx_ring_empty_descs(), Ordering::Relaxed);
+        let Ok(from) = self.engine.device_mut().statistics(|place, carried| {
+            let Some(link) = to.links.get(place) else { return };
+            link.rx.store(carried.rx, Ordering::Relaxed);
+            link.tx.store(carried.tx, Ordering::Relaxed);
+            link.lost.store(carried.lost, Ordering::Relaxed);
+        }) else {
+            return;
+        };
+        to.rx_dropped.store(from.rx_dropped, Ordering::Relaxed);
+        to.rx_ring_full.store(from.rx_ring_full, Ordering::Relaxed);
+        to.rx_fill_ring_empty.store(from.rx_fill_ring_empty, Ordering::Relaxed);
+        to.tx_invalid.store(from.tx_invalid, Ordering::Relaxed);
+        to.rx_invalid.store(from.rx_invalid, Ordering::Relaxed);
+        to.tx_ring_empty.store(from.tx_ring_empty, Ordering::Relaxed);
     }
 }
 
@@ -183,3 +219,5 @@ const STATISTICS_EVERY: Duration = Duration::from_secs(1);
 /// Also bounds how long what time alone causes waits on a thread that nobody wakes.
 const SLEEP_AT_MOST_MS: u8 = 100;
 const RETRY_SEND_MS: u8 = 1;
+/// A socket for each interface, and the bell.
+const MOST_FDS: usize = MAX_INTERFACES + 1;

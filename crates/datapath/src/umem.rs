@@ -1,12 +1,13 @@
 //! The UMEM: one area of packet memory for the whole machine, cut into frames.
 //!
-//! In: a number of threads and frames. Out: [`Frame`]s, each the only handle on its chunk.
+//! In: queues, with their threads, and frames. Out: [`Frame`]s, each the only handle on its chunk.
 //! Not here: rings (`xsk`), what a packet means.
 //! Invariant: a chunk's descriptor exists once: in a `Frame`, or in a ring.
 //! Source: Linux Documentation/networking/af_xdp.rst; xsk-rs 0.11.
 
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use forwarder::ThreadId;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
@@ -25,57 +26,85 @@ pub(crate) struct Area {
     pub(crate) umem: Umem,
     base: NonNull<u8>,
     len: usize,
-    /// log2 of the frames of one thread's pool.
-    pool_shift: u32,
+    /// log2 of the bytes of a chunk.
+    chunk_shift: u32,
+    homes: Homes,
+}
+
+/// Whose pool a frame belongs to, by its place.
+#[derive(Clone, Debug)]
+struct Homes {
+    /// log2 of the bytes of one queue's frames.
+    queue_shift: u32,
+    /// The thread of each queue, in the order of their frames.
+    threads: Arc<[ThreadId]>,
+}
+
+impl Homes {
+    #[inline]
+    fn of(&self, address: usize) -> ThreadId {
+        self.threads.get(address >> self.queue_shift).copied().unwrap_or(ThreadId(0))
+    }
 }
 
 // SAFETY: `base` points into the mapping that `umem` keeps alive, and is only used through a `Frame`, which one thread
 // owns at a time.
 unsafe impl Send for Area {}
 
-/// Bytes of a chunk.
-pub const CHUNK: usize = 1 << CHUNK_SHIFT;
-const CHUNK_SHIFT: u32 = 11;
+/// Bytes of a chunk, unless the settings say otherwise.
+pub const CHUNK: u32 = 2048;
+/// Bytes of the largest chunk: the kernel takes powers of two from 2,048 to a page.
+pub const LARGEST_CHUNK: u32 = 4096;
 /// Entries of the rings of each queue.
 pub(crate) const RING: u32 = 2048;
 /// What the kernel leaves free at the front of each chunk.
-pub const XDP_HEADROOM: usize = 256;
+pub const XDP_HEADROOM: u32 = 256;
 
 impl Area {
-    /// Maps memory for `threads` pools of `frames` each, a power of two, and hands out the pools.
-    pub(crate) fn new(threads: u16, frames: u32) -> Result<(Self, Vec<Vec<Frame>>), StartError> {
-        debug_assert!(frames.is_power_of_two());
+    /// Maps memory for queues of `frames` chunks of `chunk` bytes each, powers of two, and hands out the pools: each
+    /// thread's is that of its queues. `homes` names the thread of each queue; threads are counted from 0 without a gap.
+    pub(crate) fn new(
+        homes: Vec<ThreadId>,
+        frames: u32,
+        chunk: u32,
+    ) -> Result<(Self, Vec<Vec<Frame>>), StartError> {
+        debug_assert!(frames.is_power_of_two() && chunk.is_power_of_two());
         let ring = QueueSize::new(RING).map_err(|error| StartError::Umem(error.to_string()))?;
-        let size = u32::try_from(CHUNK).ok().and_then(|size| FrameSize::new(size).ok());
-        let size = size.ok_or_else(|| StartError::Umem(format!("no chunks of {CHUNK} bytes")))?;
+        let size =
+            FrameSize::new(chunk).map_err(|_| StartError::Umem(format!("no chunks of {chunk} bytes")))?;
         let mut builder = UmemConfig::builder();
         builder.frame_size(size).fill_queue_size(ring).comp_queue_size(ring);
         let config = builder.build().map_err(|error| StartError::Umem(error.to_string()))?;
-        let count = frames.checked_mul(u32::from(threads)).and_then(NonZeroU32::new);
-        let count = count.ok_or_else(|| StartError::Umem(format!("{threads} times {frames} frames")))?;
+        let queues = u32::try_from(homes.len()).unwrap_or(u32::MAX);
+        let count = frames.checked_mul(queues).and_then(NonZeroU32::new);
+        let count = count.ok_or_else(|| StartError::Umem(format!("{queues} times {frames} frames")))?;
+        let len = count.get() as usize * chunk as usize;
         let (umem, descriptors) =
-            Umem::new(config, count, false).map_err(|error| refusal(&error, count.get() as usize))?;
-        let mut pools: Vec<Vec<Frame>> = Vec::with_capacity(usize::from(threads));
-        for (place, descriptor) in descriptors.into_iter().enumerate() {
-            if place % frames as usize == 0 {
-                pools.push(Vec::with_capacity(frames as usize));
-            }
-            if let Some(pool) = pools.last_mut() {
-                pool.push(Frame(descriptor));
+            Umem::new(config, count, false).map_err(|error| refusal(&error, len / 1024))?;
+        let mut pools: Vec<Vec<Frame>> = Vec::new();
+        for (descriptors, home) in descriptors.chunks(frames as usize).zip(&homes) {
+            let place = usize::from(home.0);
+            pools.resize_with(pools.len().max(place + 1), Vec::new);
+            if let Some(pool) = pools.get_mut(place) {
+                pool.extend(descriptors.iter().map(|descriptor| Frame(*descriptor)));
             }
         }
         let first = pools.first_mut().and_then(|pool| pool.first_mut());
         let first = first.ok_or_else(|| StartError::Umem("no frames".into()))?;
         let base = base_of(&umem, first);
-        let len = count.get() as usize * CHUNK;
-        Ok((Self { umem, base, len, pool_shift: frames.trailing_zeros() }, pools))
+        let chunk_shift = chunk.trailing_zeros();
+        let queue_shift = chunk_shift + frames.trailing_zeros();
+        let homes = Homes { queue_shift, threads: homes.into() };
+        let area = Self { umem, base, len, chunk_shift, homes };
+        Ok((area, pools))
     }
 
     /// The bytes of a frame, from its descriptor's start to the end of its chunk.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let start = frame.0.addr();
-        let len = CHUNK - (start & (CHUNK - 1));
+        let chunk = 1 << self.chunk_shift;
+        let len = chunk - (start & (chunk - 1));
         debug_assert!(start + len <= self.len, "a descriptor lies in its area");
         // SAFETY: `start` is a descriptor's address, which lies in the mapping of `len` bytes that starts at `base`.
         let pointer = unsafe { self.base.add(start) };
@@ -95,20 +124,18 @@ impl Area {
     /// The thread to whose pool a frame belongs.
     #[inline]
     pub(crate) fn home(&self, frame: &Frame) -> ThreadId {
-        let thread = frame.0.addr() >> (CHUNK_SHIFT + self.pool_shift);
-        ThreadId(u16::try_from(thread).unwrap_or(u16::MAX))
+        self.homes.of(frame.0.addr())
     }
 }
 
 /// Why the memory was refused. ENOBUFS is the limit of locked memory, which nobody would guess.
-fn refusal(error: &xsk_rs::umem::UmemCreateError, frames: usize) -> StartError {
+fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartError {
     let cause = std::error::Error::source(error);
     let errno = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).and_then(|e| e.raw_os_error());
     StartError::Umem(match (errno, cause) {
         (Some(libc::ENOBUFS), _) => format!(
-            "{} KiB are above the limit of locked memory; to mend it: give the process CAP_IPC_LOCK, or \
-             LimitMEMLOCK=infinity (ulimit -l unlimited)",
-            frames * CHUNK / 1024
+            "{kibibytes} KiB are above the limit of locked memory; to mend it: give the process CAP_IPC_LOCK, or \
+             LimitMEMLOCK=infinity (ulimit -l unlimited)"
         ),
         (_, Some(cause)) => format!("{error}: {cause}"),
         _ => error.to_string(),
@@ -123,4 +150,28 @@ fn base_of(umem: &Umem, first: &mut Frame) -> NonNull<u8> {
     let pointer = NonNull::from(data.contents_mut()).cast::<u8>();
     // SAFETY: the frame's bytes start `address` bytes behind the start of the same mapping.
     unsafe { pointer.sub(address) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_goes_home_to_the_thread_of_its_queue_wherever_in_its_chunk_it_starts() {
+        // Three queues of one interface, two of another, one of a third.
+        let threads = [0u16, 1, 2, 0, 1, 0];
+        for (chunk, frames) in [(2_048, 512), (4_096, 4_096)] {
+            let queue_shift = usize::trailing_zeros(chunk * frames);
+            let homes = Homes { queue_shift, threads: threads.map(ThreadId).into() };
+            let mut address = 0;
+            for thread in threads {
+                for _ in 0..frames {
+                    for inside in [0, 193, 256, chunk - 1] {
+                        assert_eq!(homes.of(address + inside), ThreadId(thread), "{address} + {inside}");
+                    }
+                    address += chunk;
+                }
+            }
+        }
+    }
 }

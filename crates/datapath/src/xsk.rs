@@ -1,4 +1,4 @@
-//! One queue's AF_XDP socket: its four rings as a [`Device`].
+//! A thread's AF_XDP sockets, one for a queue of each interface: their rings as a [`Device`].
 //!
 //! In: frames from the kernel. Out: frames to it. The only code that moves frames between us and the kernel.
 //! Not here: loading XDP programs (`steer`), memory (`umem`), when to sleep (`thread`).
@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use forwarder::ThreadId;
+use forwarder::{InterfaceId, ThreadId};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 
@@ -35,68 +35,104 @@ impl SocketMode {
     }
 }
 
-/// One queue's rings.
+/// One queue's socket: its four rings.
 #[derive(Debug)]
-pub struct XskDevice {
-    area: Area,
+pub(crate) struct Queue {
+    interface: InterfaceId,
     rx: RxQueue,
     tx: TxQueue,
     fill: FillQueue,
     completion: CompQueue,
-    scratch: Box<[FrameDesc]>,
     /// Queued by `send`, not in the ring yet.
     outgoing: Vec<FrameDesc>,
     receiving: usize,
     sending: usize,
+    /// Frames since the start.
+    received: u64,
+    sent: u64,
 }
 
-impl XskDevice {
-    /// Binds a socket to `queue`. `force_copy`: not even try zero-copy.
+/// The sockets of one thread.
+#[derive(Debug)]
+pub struct XskDevice {
+    area: Area,
+    queues: Box<[Queue]>,
+    /// By interface.
+    ways: Box<[Way]>,
+    /// Frames that each queue may have in its fill ring and received.
+    share: usize,
+    /// The queue that is looked at first: each in its turn, so that none starves another.
+    first: usize,
+    scratch: Box<[FrameDesc]>,
+}
+
+/// How a thread's frames leave by an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// By one of its own queues: its place.
+    Own(usize),
+    /// By another thread's.
+    Of(ThreadId),
+}
+
+/// What the kernel counted on a thread's sockets together: see [`crate::SocketCounters`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Statistics {
+    pub(crate) rx_dropped: u64,
+    pub(crate) rx_ring_full: u64,
+    pub(crate) rx_fill_ring_empty: u64,
+    pub(crate) rx_invalid: u64,
+    pub(crate) tx_invalid: u64,
+    pub(crate) tx_ring_empty: u64,
+}
+
+/// What one socket carried: see [`crate::LinkCounters`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    pub(crate) rx: u64,
+    pub(crate) tx: u64,
+    pub(crate) lost: u64,
+}
+
+impl Queue {
+    /// Binds a socket to `queue` of the interface `name`. `force_copy`: not even try zero-copy.
     pub(crate) fn bind(
         area: &Area,
-        interface: &str,
+        (interface, name): (InterfaceId, &str),
         queue: u32,
         force_copy: bool,
     ) -> Result<Self, StartError> {
-        let refused = |why: String| StartError::Bind { interface: interface.to_owned(), queue, why };
-        let ring = QueueSize::new(RING).map_err(|error| refused(error.to_string()))?;
-        let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
-        if force_copy {
-            flags |= BindFlags::XDP_COPY;
-        }
-        let mut config = SocketConfig::builder();
-        config
-            .rx_queue_size(ring)
-            .tx_queue_size(ring)
-            .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-            .bind_flags(flags);
-        let name: Interface = interface.parse().map_err(|_| refused("the name holds a zero byte".into()))?;
+        let refused = |why: String| StartError::Bind { interface: name.to_owned(), queue, why };
+        let config = socket_config(force_copy).map_err(&refused)?;
+        let device: Interface = name.parse().map_err(|_| refused("the name holds a zero byte".into()))?;
         // SAFETY: program loading is inhibited, as the contract asks where a pair is shared.
-        let bound = unsafe { Socket::new(config.build(), &area.umem, &name, queue) };
+        let bound = unsafe { Socket::new(config, &area.umem, &device, queue) };
         let (tx, rx, rings) = bound.map_err(|error| {
             let cause = std::error::Error::source(&error);
             let errno =
                 cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).and_then(|e| e.raw_os_error());
             match errno {
-                Some(libc::EBUSY) => StartError::Busy { interface: interface.to_owned(), queue },
+                Some(libc::EBUSY) => StartError::Busy { interface: name.to_owned(), queue },
                 Some(libc::EOPNOTSUPP | libc::EINVAL) if !force_copy => {
-                    StartError::NoZeroCopy { interface: interface.to_owned(), queue }
+                    StartError::NoZeroCopy { interface: name.to_owned(), queue }
                 }
                 _ => refused(cause.map_or_else(|| error.to_string(), ToString::to_string)),
             }
         })?;
         let (fill, completion) =
             rings.ok_or_else(|| refused("the queue has a socket of this UMEM already".into()))?;
+        let outgoing = Vec::with_capacity(RING as usize);
         Ok(Self {
-            area: area.clone(),
+            interface,
             rx,
             tx,
             fill,
             completion,
-            scratch: vec![FrameDesc::default(); RING as usize].into_boxed_slice(),
-            outgoing: Vec::with_capacity(RING as usize),
+            outgoing,
             receiving: 0,
             sending: 0,
+            received: 0,
+            sent: 0,
         })
     }
 
@@ -123,22 +159,28 @@ impl XskDevice {
 
     /// The socket's descriptor, for the XSKMAP and for poll.
     #[must_use]
-    pub fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.rx.fd().as_raw_fd()
     }
 
-    /// What the kernel counted on this socket: frames that it could not give us, and why.
-    ///
-    /// # Errors
-    /// What getsockopt says.
-    pub fn statistics(&self) -> std::io::Result<xsk_rs::socket::XdpStatistics> {
-        self.rx.fd().xdp_statistics()
+    /// The interface that it is a queue of.
+    #[must_use]
+    pub(crate) fn interface(&self) -> InterfaceId {
+        self.interface
     }
 
-    /// Whether the fill ring is low though it should not be: received frames are not coming back fast enough.
-    #[must_use]
-    pub fn fill_is_low(&self) -> bool {
-        self.receiving < RING as usize / 4
+    fn receive(&mut self, area: &Area, scratch: &mut [FrameDesc], batch: &mut Vec<Received<Frame>>) {
+        // SAFETY: the descriptors taken are this UMEM's; each becomes the one `Frame` of its chunk below.
+        let count = unsafe { self.rx.consume(scratch) };
+        self.receiving -= count;
+        self.received += count as u64;
+        for descriptor in &scratch[..count] {
+            let end = descriptor.lengths().data();
+            let mut frame = Frame(*descriptor);
+            let mark = area.bytes(&mut frame).first().copied().unwrap_or(0);
+            let start = usize::from(head_room_bytes(mark));
+            batch.push(Received { frame, interface: self.interface, start, end });
+        }
     }
 
     /// Puts what was queued into the ring. `send` keeps `outgoing` within the ring's room, so all of it fits.
@@ -150,41 +192,8 @@ impl XskDevice {
         let produced = unsafe { self.tx.produce(&self.outgoing) };
         debug_assert_eq!(produced, self.outgoing.len(), "send looked for room first");
         self.sending += produced;
+        self.sent += produced as u64;
         self.outgoing.clear();
-    }
-}
-
-impl Device for XskDevice {
-    type Frame = Frame;
-
-    fn receive(&mut self, batch: &mut Vec<Received<Frame>>, limit: usize) {
-        let limit = limit.min(self.scratch.len());
-        // SAFETY: the descriptors taken are this UMEM's; each becomes the one `Frame` of its chunk below.
-        let count = unsafe { self.rx.consume(&mut self.scratch[..limit]) };
-        self.receiving -= count;
-        for descriptor in &self.scratch[..count] {
-            let len = descriptor.lengths().data();
-            let mut frame = Frame(*descriptor);
-            let mark = self.area.bytes(&mut frame).first().copied().unwrap_or(0);
-            let start = usize::from(head_room_bytes(mark));
-            batch.push(Received { frame, start, end: len });
-        }
-    }
-
-    #[inline]
-    fn bytes<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
-        self.area.bytes(frame)
-    }
-
-    #[inline]
-    fn send(&mut self, mut frame: Frame, len: usize) -> Result<(), Frame> {
-        let wanted = u32::try_from(self.outgoing.len() + 1).unwrap_or(u32::MAX);
-        if self.tx.nb_free(wanted) < wanted {
-            return Err(frame);
-        }
-        self.area.set_len(&mut frame, len);
-        self.outgoing.push(frame.0);
-        Ok(())
     }
 
     /// In copy mode a call sends at most 32 packets: the kernel is woken while that makes progress, never longer.
@@ -208,32 +217,150 @@ impl Device for XskDevice {
         self.sending > 0 && self.tx.needs_wakeup() && self.tx.nb_free_exact() < RING
     }
 
-    fn reap(&mut self, free: &mut Vec<Frame>) {
+    fn reap(&mut self, scratch: &mut [FrameDesc], free: &mut Vec<Frame>) {
         // SAFETY: the descriptors taken are this UMEM's; each becomes the one `Frame` of its chunk.
-        let count = unsafe { self.completion.consume(&mut self.scratch) };
+        let count = unsafe { self.completion.consume(scratch) };
         self.sending -= count;
-        free.extend(self.scratch[..count].iter().map(|descriptor| Frame(*descriptor)));
+        free.extend(scratch[..count].iter().map(|descriptor| Frame(*descriptor)));
     }
 
-    fn refill(&mut self, free: &mut Vec<Frame>) {
-        let wanted = free.len().min(self.scratch.len());
+    fn refill(&mut self, share: usize, scratch: &mut [FrameDesc], free: &mut Vec<Frame>) {
+        let wanted = free.len().min(scratch.len()).min(share.saturating_sub(self.receiving));
         let room = self.fill.nb_free(u32::try_from(wanted).unwrap_or(RING)) as usize;
         let count = wanted.min(room);
         if count == 0 {
             return;
         }
         let from = free.len() - count;
-        for (descriptor, frame) in self.scratch.iter_mut().zip(free.drain(from..)) {
+        for (descriptor, frame) in scratch.iter_mut().zip(free.drain(from..)) {
             *descriptor = frame.0;
         }
         // SAFETY: each descriptor came from a `Frame` of this UMEM that was just taken out of the pool.
-        let produced = unsafe { self.fill.produce(&self.scratch[..count]) };
+        let produced = unsafe { self.fill.produce(&scratch[..count]) };
         debug_assert_eq!(produced, count, "there was room");
         self.receiving += count;
         if self.fill.needs_wakeup()
             && let Err(error) = self.fill.wakeup(self.rx.fd_mut(), 0)
         {
             tracing::debug!(%error, "waking the receive side");
+        }
+    }
+}
+
+impl XskDevice {
+    /// The device of thread `me`, whose `queues` are of different interfaces; `ways` says by whose queue frames leave, for
+    /// each interface. `share`: frames that are meant for each queue.
+    pub(crate) fn new(
+        area: Area,
+        queues: Vec<Queue>,
+        me: ThreadId,
+        senders: &[ThreadId],
+        share: usize,
+    ) -> Self {
+        let own =
+            |interface: usize| queues.iter().position(|queue| usize::from(queue.interface.0) == interface);
+        let way = |(interface, sender): (usize, &ThreadId)| match own(interface) {
+            Some(place) if *sender == me => Way::Own(place),
+            _ => Way::Of(*sender),
+        };
+        let ways = senders.iter().enumerate().map(way).collect();
+        // A lone queue takes what there is.
+        let share = if queues.len() > 1 { share } else { usize::MAX };
+        let scratch = vec![FrameDesc::default(); RING as usize].into_boxed_slice();
+        Self { area, queues: queues.into(), ways, share, first: 0, scratch }
+    }
+
+    /// Its sockets.
+    pub(crate) fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    /// What the kernel counted on the sockets: frames that it could not give us, and why. `each` is told what each socket
+    /// carried, by its place.
+    ///
+    /// # Errors
+    /// What getsockopt says.
+    pub(crate) fn statistics(&self, mut each: impl FnMut(usize, Carried)) -> std::io::Result<Statistics> {
+        let mut sum = Statistics::default();
+        for (place, queue) in self.queues.iter().enumerate() {
+            let of = queue.rx.fd().xdp_statistics()?;
+            let lost = of.rx_dropped() + of.rx_ring_full();
+            each(place, Carried { rx: queue.received, tx: queue.sent, lost });
+            sum.rx_dropped += of.rx_dropped();
+            sum.rx_ring_full += of.rx_ring_full();
+            sum.rx_fill_ring_empty += of.rx_fill_ring_empty_descs();
+            sum.rx_invalid += of.rx_invalid_descs();
+            sum.tx_invalid += of.tx_invalid_descs();
+            sum.tx_ring_empty += of.tx_ring_empty_descs();
+        }
+        Ok(sum)
+    }
+
+    /// Whether a fill ring is low though it should not be: received frames are not coming back fast enough.
+    #[must_use]
+    pub(crate) fn fill_is_low(&self) -> bool {
+        let low = self.share.min(RING as usize) / 4;
+        self.queues.iter().any(|queue| queue.receiving < low)
+    }
+}
+
+impl Device for XskDevice {
+    type Frame = Frame;
+
+    fn receive(&mut self, batch: &mut Vec<Received<Frame>>, limit: usize) {
+        let Self { area, queues, scratch, first, .. } = self;
+        let end = batch.len() + limit.min(scratch.len());
+        let (before, behind) = queues.split_at_mut(*first);
+        for queue in behind.iter_mut().chain(before) {
+            let room = end.saturating_sub(batch.len());
+            queue.receive(area, &mut scratch[..room], batch);
+        }
+        *first = if *first + 1 < queues.len() { *first + 1 } else { 0 };
+    }
+
+    #[inline]
+    fn bytes<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        self.area.bytes(frame)
+    }
+
+    #[inline]
+    fn sender(&self, interface: InterfaceId, me: ThreadId) -> Option<ThreadId> {
+        match self.ways.get(usize::from(interface.0))? {
+            Way::Own(_) => Some(me),
+            Way::Of(thread) => Some(*thread),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, mut frame: Frame, len: usize, interface: InterfaceId) -> Result<(), Frame> {
+        let Some(Way::Own(place)) = self.ways.get(usize::from(interface.0)) else { return Err(frame) };
+        let Some(queue) = self.queues.get_mut(*place) else { return Err(frame) };
+        let wanted = u32::try_from(queue.outgoing.len() + 1).unwrap_or(u32::MAX);
+        if queue.tx.nb_free(wanted) < wanted {
+            return Err(frame);
+        }
+        self.area.set_len(&mut frame, len);
+        queue.outgoing.push(frame.0);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.queues.iter_mut().for_each(Queue::flush);
+    }
+
+    fn is_unsent(&mut self) -> bool {
+        self.queues.iter_mut().any(Queue::is_unsent)
+    }
+
+    fn reap(&mut self, free: &mut Vec<Frame>) {
+        for queue in &mut self.queues {
+            queue.reap(&mut self.scratch, free);
+        }
+    }
+
+    fn refill(&mut self, free: &mut Vec<Frame>) {
+        for queue in &mut self.queues {
+            queue.refill(self.share, &mut self.scratch, free);
         }
     }
 
@@ -243,6 +370,23 @@ impl Device for XskDevice {
     }
 
     fn in_kernel(&self) -> InKernel {
-        InKernel { receiving: self.receiving, sending: self.sending + self.outgoing.len() }
+        let receiving = self.queues.iter().map(|queue| queue.receiving).sum();
+        let sending = self.queues.iter().map(|queue| queue.sending + queue.outgoing.len()).sum();
+        InKernel { receiving, sending }
     }
+}
+
+fn socket_config(force_copy: bool) -> Result<SocketConfig, String> {
+    let ring = QueueSize::new(RING).map_err(|error| error.to_string())?;
+    let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
+    if force_copy {
+        flags |= BindFlags::XDP_COPY;
+    }
+    let mut config = SocketConfig::builder();
+    config
+        .rx_queue_size(ring)
+        .tx_queue_size(ring)
+        .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
+        .bind_flags(flags);
+    Ok(config.build())
 }

@@ -1,4 +1,5 @@
-//! No frame is lost: three engines with mailboxes between them, and a forwarder that answers anything.
+//! No frame is lost: three engines with mailboxes between them, three interfaces of which two have fewer queues than there are
+//! threads, and a forwarder that answers anything.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
@@ -7,14 +8,16 @@ use std::sync::Arc;
 
 use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
 use forwarder::{
-    DropReason, Errand, Forward, HoldSlot, Now, Origin, Outlet, Packet, Piece, ThreadCounters, ThreadId,
-    Totals, Verdict,
+    DropReason, Errand, Forward, HoldSlot, InterfaceId, Now, Origin, Outlet, Packet, Piece, ThreadCounters,
+    ThreadId, Totals, Verdict,
 };
 
 const THREADS: u16 = 3;
 const FRAMES: usize = 96;
 const RING: usize = 48;
 const HOLDS: u32 = 6;
+/// By interface: who sends out of it, for each thread. Interface 0 has three queues, 1 has two, 2 has one.
+const SENDERS: [[u16; 3]; 3] = [[0, 0, 0], [1, 1, 0], [2, 0, 0]];
 
 /// xorshift64*: the same run each time.
 struct Random(u64);
@@ -63,7 +66,7 @@ impl Anything {
     fn split(&mut self, slot: HoldSlot, outlet: &mut dyn Outlet) {
         let mut left = self.random.below(40);
         outlet.split(slot, &mut |packet, piece| {
-            assert_eq!(packet.frame(), [7; 20], "what is held stays as it is");
+            assert_eq!(packet.frame(), frame(packet.interface()), "what is held stays as it is");
             if left == 0 {
                 return Piece::End;
             }
@@ -74,10 +77,25 @@ impl Anything {
     }
 }
 
+/// A packet that tells which interface it is to be seen on.
+fn frame(interface: InterfaceId) -> [u8; 20] {
+    [interface.0; 20]
+}
+
+impl Anything {
+    /// By any interface, and now and then one that is not there.
+    fn leave(&mut self, packet: &mut Packet<'_>) {
+        packet.move_to_front();
+        let interface = InterfaceId(if self.random.below(50) == 0 { 3 } else { self.random.below(3) as u8 });
+        packet.set_interface(interface);
+        packet.frame_mut().copy_from_slice(&frame(interface));
+    }
+}
+
 impl Forward for Anything {
     fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
-            assert_eq!(packet.frame().len(), 20, "the packet came through whole");
+            assert_eq!(packet.frame(), frame(packet.interface()), "the packet came through whole");
             if let Origin::Thread(_, errand) = packet.origin() {
                 assert_eq!(
                     errand,
@@ -87,7 +105,7 @@ impl Forward for Anything {
             }
             *verdict = self.verdict(packet.origin());
             if matches!(*verdict, Verdict::Tx | Verdict::Reply) {
-                packet.move_to_front();
+                self.leave(packet);
             }
         }
     }
@@ -95,7 +113,7 @@ impl Forward for Anything {
     fn poll(&mut self, _: Now, outlet: &mut dyn Outlet) {
         if self.random.below(4) == 0 {
             let _ = outlet.originate(&mut |bytes| {
-                bytes[..20].fill(9);
+                bytes[..20].copy_from_slice(&frame(InterfaceId(0)));
                 20
             });
         }
@@ -104,8 +122,12 @@ impl Forward for Anything {
         {
             if self.random.below(2) == 0 {
                 outlet.release(slot, &mut |packet| {
-                    packet.move_to_front();
-                    self.verdict(packet.origin())
+                    assert_eq!(packet.frame(), frame(packet.interface()), "what was held is as it was");
+                    let verdict = self.verdict(packet.origin());
+                    if matches!(verdict, Verdict::Tx | Verdict::Reply) {
+                        self.leave(packet);
+                    }
+                    verdict
                 });
             } else {
                 self.split(slot, outlet);
@@ -137,7 +159,8 @@ fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
         let forward = Anything { me, random, counters: Arc::clone(&counters), held: VecDeque::new() };
         let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, 128)).collect();
         let all = FRAMES * usize::from(THREADS);
-        Engine::new(MemoryDevice::new(RING), forward, mailboxes, frames, all, counters)
+        let device = MemoryDevice::with_senders(RING, SENDERS[usize::from(me.0)].map(ThreadId));
+        Engine::new(device, forward, mailboxes, frames, all, counters)
     });
     (engines.collect(), counters)
 }
@@ -146,18 +169,28 @@ fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
 fn a_million_packets_leave_every_frame_in_exactly_one_place() {
     let (mut engines, counters) = threads();
     let mut random = Random(1);
-    let (mut injected, mut turn) = (0u64, 0u64);
+    let (mut injected, mut turn, mut left_by) = (0u64, 0u64, [0u64; 3]);
     while injected < 1_000_000 {
         let which = usize::try_from(random.below(u64::from(THREADS))).unwrap();
         let engine = &mut engines[which];
         for _ in 0..random.below(24) {
             let head = usize::try_from(random.below(40)).unwrap();
-            injected += u64::from(engine.device_mut().inject(&[7; 20], head));
+            // Interface n has queues of the first 3 - n threads.
+            let by = InterfaceId(random.below(u64::from(THREADS) - which as u64) as u8);
+            injected += u64::from(engine.device_mut().inject_by(by, &frame(by), head));
         }
         turn += 1;
         engine.step(Now::from_nanos(turn));
         let taken = usize::try_from(random.below(20)).unwrap();
-        engine.device_mut().transmitted(taken, |frame| assert_eq!(frame.len(), 20));
+        engine.device_mut().transmitted_by(taken, |by, sent| {
+            assert_eq!(sent, frame(by), "turn {turn}: by another interface than it should");
+            assert_eq!(
+                usize::from(SENDERS[which][usize::from(by.0)]),
+                which,
+                "turn {turn}: {by:?} is not its own"
+            );
+            left_by[usize::from(by.0)] += 1;
+        });
         let total: usize = engines.iter().map(|engine| engine.census().total()).sum();
         assert_eq!(total, FRAMES * usize::from(THREADS), "turn {turn}");
         let balance = Totals::from(&*counters[which]);
@@ -166,7 +199,10 @@ fn a_million_packets_leave_every_frame_in_exactly_one_place() {
     let received: u64 = counters.iter().map(|c| c.rx_packets.read()).sum();
     let waiting: u64 = engines.iter().map(|e| e.census().receiving as u64).sum();
     assert!(received <= injected && injected <= received + waiting);
-    for reason in [DropReason::TxFull, DropReason::MailboxFull, DropReason::HoldFull, DropReason::NoFrame] {
+    println!("sent by interface: {left_by:?}");
+    assert!(left_by.iter().all(|count| *count > 10_000), "{left_by:?}");
+    use DropReason::{HoldFull, MailboxFull, NoFrame, NoNextHop, TxFull};
+    for reason in [TxFull, MailboxFull, HoldFull, NoFrame, NoNextHop] {
         let drops: u64 = counters.iter().map(|c| c.drops(reason)).sum();
         assert!(drops > 0, "the run never came to {}", reason.name());
     }

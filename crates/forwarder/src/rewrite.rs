@@ -154,6 +154,14 @@ fn lower_ttl(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<(), DropReaso
     Ok(())
 }
 
+/// The interface that frames for a slot leave by; `None`: the one that they came by, or none.
+pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> {
+    match mode {
+        NextHopMode::Reflect { .. } if slot.growth() > 0 => None,
+        _ => slot.next_hop.as_ref().map(|hop| hop.interface),
+    }
+}
+
 /// Of the packet as it leaves.
 #[inline]
 fn ethertype(parsed: &Parsed, template: Option<&Template>) -> u16 {

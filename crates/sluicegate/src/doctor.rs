@@ -23,7 +23,6 @@ use control_plane::compile::{destinations, find_machine};
 use control_plane::config::{self, Config, Machine, Problem, Problems};
 use control_plane::next_hop::{Resolver, Unresolved};
 use datapath::interface::{Finding, Severity, privilege_findings};
-use datapath::{CHUNK, XDP_HEADROOM};
 use serde_json::{Value, json};
 
 use self::facts::{Facts, Reach};
@@ -126,9 +125,8 @@ fn vip_addresses(config: &Config) -> Vec<IpAddr> {
 /// All findings of the facts.
 fn judge(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.host.privileges.map(privilege_findings).unwrap_or_default();
-    let room = u32::try_from(CHUNK - XDP_HEADROOM).unwrap_or(u32::MAX);
     for (interface, _) in facts.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
-        let of_it = interface.findings(room).into_iter();
+        let of_it = interface.findings(facts.frame_size).into_iter();
         // A running balancer's own program is none of another's.
         found.extend(of_it.filter(|finding| !(facts.is_running && finding.id == "xdp-occupied")));
     }

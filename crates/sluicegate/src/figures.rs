@@ -2,11 +2,13 @@
 //!
 //! In: the data plane's counters, the snapshot that names slots and services. Out: [`Figures`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use control_plane::figures::{
-    Figures, FlowFigures, FragmentFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
+    Figures, FlowFigures, FragmentFigures, InterfaceFigures, SocketFigures, ThreadFigures, TrafficFigures,
+    XdpFigures,
 };
 use datapath::steer::SteerCounts;
 use datapath::{DataPlane, SocketCounters};
@@ -28,11 +30,13 @@ pub(crate) fn figures(plane: &mut DataPlane, snapshot: &Snapshot) -> Figures {
     for thread in &threads {
         total += thread;
     }
+    let mode = plane.socket_mode().name();
     let mut figures = Figures {
         generation: snapshot.generation().0,
         xdp,
         xdp_mode: plane.attach_mode().name().to_owned(),
-        mode: [(plane.interface().name.clone(), plane.socket_mode().name().to_owned())].into(),
+        mode: plane.interfaces().iter().map(|one| (one.name.clone(), mode.to_owned())).collect(),
+        interfaces: interfaces(plane),
         total,
         threads,
         ..Figures::default()
@@ -47,6 +51,21 @@ pub(crate) fn figures(plane: &mut DataPlane, snapshot: &Snapshot) -> Figures {
         figures.services.insert(service.name.to_string(), traffic);
     }
     figures
+}
+
+/// What the sockets of each interface carried, over all threads.
+fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceFigures> {
+    let sum = |place: usize| {
+        let links = plane.sockets().iter().flat_map(|thread| &thread.links);
+        let own = links.filter(|link| usize::from(link.interface.0) == place);
+        own.fold(InterfaceFigures::default(), |sum, link| InterfaceFigures {
+            sockets: sum.sockets + 1,
+            rx: sum.rx + link.rx.load(Ordering::Relaxed),
+            tx: sum.tx + link.tx.load(Ordering::Relaxed),
+            lost: sum.lost + link.lost.load(Ordering::Relaxed),
+        })
+    };
+    plane.interfaces().iter().enumerate().map(|(place, one)| (one.name.clone(), sum(place))).collect()
 }
 
 /// Packets of a slot, over all threads.

@@ -39,8 +39,8 @@ use control_plane::next_hop::{self, Wanted};
 use control_plane::path_mtu::PathMtus;
 use control_plane::standing::OverrideKey;
 use control_plane::words::count_of;
-use datapath::interface::{Interface, InterfaceError};
-use datapath::{DataPlane, inspect};
+use datapath::DataPlane;
+use datapath::interface::{Interface, InterfaceError, largest_packet};
 use forwarder::{Live, Notice, Sighting, Snapshot};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -54,7 +54,7 @@ pub(crate) use self::settings::fragments;
 use self::next_hops::{merge, wanted, watch_next_hops};
 use self::reload::Reloads;
 use self::reports::Reports;
-use self::settings::{only_interface, settings};
+use self::settings::{inspected, settings};
 use self::tunnel::Way;
 use self::unable::Unable;
 use self::work::Finished;
@@ -155,18 +155,18 @@ struct Balancer {
 impl Balancer {
     async fn start(file: PathBuf, machine: String, config: Config) -> anyhow::Result<Self> {
         let (origin, config) = (Instant::now(), Arc::new(config));
-        let interface = inspect(only_interface(&config, &machine)?)?;
+        let interfaces = inspected(&config, &machine)?;
         let next_hops = next_hops(&destinations(&config, None), FIRST_NEXT_HOPS).await?;
         if let Err(error) = doctor::warn_at_start(&config, &machine, &next_hops).await {
             tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
         }
         let next_hops = next_hop::Table { next_hops, ..next_hop::Table::default() };
-        let next_hops = Arc::new(next_hops.by(vec![interface.index]));
+        let next_hops = Arc::new(next_hops.by(interfaces.iter().map(|interface| interface.index).collect()));
         let (controller, snapshot) =
             Controller::start(Arc::clone(&config), &machine, Arc::clone(&next_hops), origin.elapsed())?;
         let live = Live::new(snapshot);
         live.clock().set(unix_seconds());
-        let plane = DataPlane::start(interface, &settings(&config), &live)?;
+        let plane = DataPlane::start(interfaces, &settings(&config), &live)?;
         let manager = Rc::new(Notifier::from_environment());
         let liveness = Liveness::new(Rc::clone(&manager));
         let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
@@ -179,7 +179,7 @@ impl Balancer {
         // From here on threads have no more capabilities than this one.
         Way::clear().await;
         let way = Way::default();
-        way.open(&config, &machine, &plane.interface().name, &live).await?;
+        way.open(&config, &machine, &names(&plane), &live).await?;
         let (health, events) = Health::start(way.dialers())?;
         let mut balancer = Self {
             max_vips: config.io().max_vips(),
@@ -262,10 +262,11 @@ impl Balancer {
             snapshot.slots().iter().filter(|slot| slot.next_hop.is_none()).map(|slot| slot.address).collect();
         tracing::info!(
             machine = %self.controller.machine(),
-            interface = %self.plane.interface().name,
+            interface = %self.interface_names().join(", "),
             queues = self.plane.counters().len(),
             xdp = self.plane.attach_mode().name(),
             sockets = self.plane.socket_mode().name(),
+            largest_packet = largest_packet(self.plane.frame_size()),
             generation = snapshot.generation().0,
             vips = snapshot.filter().len(),
             prefixes = snapshot.filter_prefixes().len(),
@@ -287,14 +288,18 @@ impl Balancer {
             snapshot.generation().0,
             count_of(snapshot.filter().len(), "VIP address"),
             count_of(snapshot.slots().len(), "backend"),
-            self.plane.interface().name
+            self.interface_names().join(", ")
         )
+    }
+
+    fn interface_names(&self) -> Vec<String> {
+        names(&self.plane)
     }
 
     /// Signals, verdicts, next hops and orders, one at a time.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// When an interface is gone.
     async fn serve(&mut self, mut signals: Signals) -> anyhow::Result<()> {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         let mut looks = tokio::time::interval(liveness::EVERY);
@@ -364,18 +369,11 @@ impl Balancer {
     }
 
     /// # Errors
-    /// When the interface is gone: program and sockets went with it, and only a new start can bring them back.
+    /// When an interface is gone: program and sockets went with it, and only a new start can bring them back.
     fn keep_house(&mut self) -> anyhow::Result<()> {
-        let mine = self.plane.interface();
-        let gone = match Interface::read(&mine.name) {
-            Ok(found) => found.index != mine.index,
-            Err(error) => matches!(error, InterfaceError::Absent { .. }),
-        };
-        anyhow::ensure!(
-            !gone,
-            "interface {} is gone, and the XDP program and the sockets with it",
-            mine.name
-        );
+        if let Some(gone) = self.plane.interfaces().iter().find(|mine| is_gone(mine)) {
+            anyhow::bail!("interface {} is gone, and the XDP program and the sockets with it", gone.name);
+        }
         match self.controller.tick(&self.live.current(), self.origin.elapsed()) {
             Ok(Some(snapshot)) => {
                 self.publish_states(snapshot);
@@ -517,6 +515,18 @@ impl Balancer {
             let seen = micros.saturating_sub(ago);
             self.reports.tell(sighting, seen, &snapshot, controller.config(), controller.machine());
         }
+    }
+}
+
+fn names(plane: &DataPlane) -> Vec<String> {
+    plane.interfaces().iter().map(|interface| interface.name.clone()).collect()
+}
+
+/// Another may have taken its name.
+fn is_gone(mine: &Interface) -> bool {
+    match Interface::read(&mine.name) {
+        Ok(found) => found.index != mine.index,
+        Err(error) => matches!(error, InterfaceError::Absent { .. }),
     }
 }
 

@@ -17,6 +17,7 @@ pub struct Io {
     idle: Idle,
     queues: Option<u32>,
     frames_per_queue: u32,
+    frame_size: u32,
     batch: usize,
     no_socket: NoSocket,
     max_vips: u32,
@@ -234,6 +235,11 @@ impl Io {
         self.frames_per_queue
     }
 
+    /// Bytes of a UMEM frame, and so the longest packet: 2,048 or 4,096. Default 2,048.
+    pub fn frame_size(&self) -> u32 {
+        self.frame_size
+    }
+
     /// The most packets that are taken at once: 1 to 256. Default 64.
     pub fn batch(&self) -> usize {
         self.batch
@@ -282,6 +288,7 @@ impl Io {
             idle: section.or("idle", default.idle, |node| Idle::read(&node)),
             queues: section.optional("queues").and_then(|node| node.number(1..=256)),
             frames_per_queue,
+            frame_size: section.or("frame_size", default.frame_size, |node| read_frame_size(&node)),
             batch: section.or("batch", default.batch, |node| node.number(1..=256)),
             no_socket: section.or("no_socket", default.no_socket, |node| {
                 node.choice(&[("pass", NoSocket::Pass), ("drop", NoSocket::Drop)], &[])
@@ -308,6 +315,7 @@ impl Default for Io {
             idle: Idle { spin: Duration::from_micros(50), then: IdleThen::Sleep },
             queues: None,
             frames_per_queue: 4_096,
+            frame_size: 2_048,
             batch: 64,
             no_socket: NoSocket::Pass,
             max_vips: 4_096,
@@ -332,6 +340,12 @@ impl Default for Io {
 fn read_frames(node: &Node<'_>) -> Option<u32> {
     let frames: u32 = node.number(512..=65_536)?;
     if frames.is_power_of_two() { Some(frames) } else { node.wrong("a power of two from 512 to 65536") }
+}
+
+/// The kernel takes powers of two from 2,048 to a page.
+fn read_frame_size(node: &Node<'_>) -> Option<u32> {
+    let bytes: u32 = node.number(2_048..=4_096)?;
+    if bytes.is_power_of_two() { Some(bytes) } else { node.wrong("2048 or 4096") }
 }
 
 const MAX_SPIN: Duration = Duration::from_secs(1);

@@ -38,7 +38,7 @@ impl Machine {
         &self.addresses
     }
 
-    /// The interfaces on which traffic for VIPs arrives, at least one.
+    /// The interfaces by which packets come and go, 1 to 16: those for VIPs arrive on any, and leave by that of the route.
     pub fn interfaces(&self) -> &[String] {
         &self.interfaces
     }
@@ -86,7 +86,11 @@ impl MachineDraft {
         let shard = section.optional("shard").and_then(|node| node.name());
         let addresses = section.required("addresses", ADDRESSES).and_then(|node| node.items(ADDRESSES));
         let interfaces = section.required("interfaces", INTERFACES).and_then(|node| node.items(INTERFACES));
-        let interfaces = read_interfaces(&interfaces.unwrap_or_default());
+        let interfaces = interfaces.unwrap_or_default();
+        if let Some(node) = interfaces.get(MAX_INTERFACES) {
+            node.refuse("16 interfaces at most");
+        }
+        let interfaces = read_interfaces(&interfaces);
         let vlans = vlan::read_all(&mut section, &interfaces);
         section.finish(&[]);
         let addresses = addresses.unwrap_or_default();
@@ -116,6 +120,7 @@ fn is_interface(text: &str) -> bool {
     (1..=15).contains(&text.len()) && text != "." && text != ".." && !text.contains(forbidden)
 }
 
+const MAX_INTERFACES: usize = 16;
 const ADDRESSES: &str = "a list of the machine's own addresses, at least one";
 const INTERFACES: &str = "a list of interface names, at least one";
 const INTERFACE: &str = "an interface name of 1 to 15 bytes without '/', ':' or white space";

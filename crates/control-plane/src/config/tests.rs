@@ -167,8 +167,14 @@ fn the_example_states_the_defaults() {
         ["schema", "level", "format", "table_size", "drain_time", "new", "established", "closing", "udp"];
     let drop = drop.iter().chain(&["via", "interval", "timeout", "fast_interval", "rise", "fall"]);
     let drop: Vec<_> = drop.chain(&["jitter_percent", "method", "status", "watch", "put"]).collect();
-    let drop =
-        drop.into_iter().chain(&["mode", "steering", "next_hop", "flows_per_thread", "frames_per_queue"]);
+    let drop = drop.into_iter().chain(&[
+        "mode",
+        "steering",
+        "next_hop",
+        "flows_per_thread",
+        "frames_per_queue",
+        "frame_size",
+    ]);
     let drop: Vec<_> = drop
         .chain(&["batch", "no_socket", "max_vips", "limit_sources", "spin", "then", "udp_checksum"])
         .collect();
@@ -216,7 +222,7 @@ fn defaults_have_the_documented_values() {
     );
     assert_eq!((io.flows_per_thread(), io.frames_per_queue(), io.batch()), (1_000_000, 4_096, 64));
     assert_eq!((io.queues(), io.no_socket(), io.max_vips()), (None, NoSocket::Pass, 4_096));
-    assert_eq!(io.limit_sources(), 65_536);
+    assert_eq!((io.limit_sources(), io.frame_size()), (65_536, 2_048));
     assert_eq!((io.idle().spin(), io.idle().then()), (Duration::from_micros(50), IdleThen::Sleep));
     assert_eq!((config.log().level(), config.log().format()), (LogLevel::Info, LogFormat::Human));
 }
@@ -228,7 +234,7 @@ fn values_that_are_not_defaults_arrive() {
          [encapsulation.x]\nkind = \"gue\"\nudp_checksum = true\ndont_fragment = false\n\
          [encapsulation.l2]\nkind = \"l2\"\n[pool.b]\nencapsulation = \"l2\"\n\
          backends = [{ name = \"b\", address = \"198.18.0.1\", weight = 2 }]\n\
-         [io]\nnext_hop = \"reflect\"\nbatch = 256\nidle = { spin = \"1s\", then = \"spin\" }\nno_socket = \"drop\"\n\
+         [io]\nnext_hop = \"reflect\"\nframe_size = 4_096\nbatch = 256\nidle = { spin = \"1s\", then = \"spin\" }\nno_socket = \"drop\"\n\
          [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [\
          { protocol = \"tcp\", ports = \"any\", pool = \"a\" },\
          { protocol = 6, ports = [\"90-99\", 80, \"1-1\"], pool = \"b\", hash = \"source\" },\

@@ -56,8 +56,8 @@ pub struct Setup {
     pub tun: OwnedFd,
     /// The device's name.
     pub tun_name: String,
-    /// The interface of the packet path, by which frames for backends on the same link (L2) leave.
-    pub interface: String,
+    /// The interfaces of the packet path, in their order, by which frames for backends on the same link (L2) leave.
+    pub interfaces: Vec<String>,
     /// The machine's own addresses, to which backends answer; the first of each family is taken.
     pub own: Vec<IpAddr>,
     /// What it takes.
@@ -105,7 +105,7 @@ impl Tunnel {
     /// Outside a tokio runtime with I/O enabled.
     pub async fn open(setup: Setup, live: Live) -> Result<Self, TunnelError> {
         let own = Own::new(&setup.own);
-        let senders = Senders::open(&setup.interface).map_err(TunnelError::Socket)?;
+        let senders = Senders::open(&setup.interfaces).map_err(TunnelError::Socket)?;
         let shared = Arc::new(Shared {
             own,
             mark: setup.numbers.mark,

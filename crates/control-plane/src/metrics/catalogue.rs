@@ -121,6 +121,12 @@ catalogue! {
         "Always 1: the label says how the XDP program is attached, driver or generic.";
     SOCKET_MODE: Gauge "xdp_socket_mode_info" ["interface", "mode"]
         "Always 1: the label says how this interface's sockets are bound, zero-copy or copy.";
+    INTERFACE_RX: Counter "interface_received_packets_total" ["interface"]
+        "Frames that packet threads took from this interface's receive rings.";
+    INTERFACE_TX: Counter "interface_sent_packets_total" ["interface"]
+        "Frames, for backends and answers, that this interface's transmit rings took.";
+    INTERFACE_LOST: Counter "interface_lost_packets_total" ["interface"]
+        "Frames that the kernel dropped before this interface's receive rings.";
 
     // XDP sockets.
     SOCKET_RX_DROPPED: Counter "xdp_socket_rx_dropped_packets_total" ["thread"]

@@ -121,6 +121,11 @@ impl Samples {
         for (interface, mode) in &input.figures.mode {
             self.push(&the::SOCKET_MODE, &[interface, mode], 1);
         }
+        for (interface, carried) in &input.figures.interfaces {
+            self.push(&the::INTERFACE_RX, &[interface], carried.rx);
+            self.push(&the::INTERFACE_TX, &[interface], carried.tx);
+            self.push(&the::INTERFACE_LOST, &[interface], carried.lost);
+        }
     }
 
     fn thread(&mut self, number: &str, thread: &ThreadFigures) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::catalogue::{self, Kind};
 use super::*;
 use crate::figures::{
-    FlowFigures, FragmentFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
+    FlowFigures, FragmentFigures, InterfaceFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
 };
 
 /// A value of a series in the text: the reader knows nothing of the writer.
@@ -103,6 +103,10 @@ pub(super) fn full_input() -> MetricsInput {
             },
             xdp_mode: "driver".into(),
             mode: BTreeMap::from([("eth0".into(), "zero-copy".into())]),
+            interfaces: BTreeMap::from([(
+                "eth0".into(),
+                InterfaceFigures { sockets: 2, rx: 61, tx: 62, lost: 63 },
+            )]),
             total: thread(),
             threads: vec![thread()],
             backends: BTreeMap::from([("b1".into(), traffic(40))]),
@@ -164,6 +168,9 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"xdp_lost_packets_total{reason="socket_gone"}"#, 38.0),
     (r#"xdp_mode_info{mode="driver"}"#, 1.0),
     (r#"xdp_socket_mode_info{interface="eth0",mode="zero-copy"}"#, 1.0),
+    (r#"interface_received_packets_total{interface="eth0"}"#, 61.0),
+    (r#"interface_sent_packets_total{interface="eth0"}"#, 62.0),
+    (r#"interface_lost_packets_total{interface="eth0"}"#, 63.0),
     (r#"xdp_socket_rx_dropped_packets_total{thread="0"}"#, 23.0),
     (r#"xdp_socket_rx_ring_full_packets_total{thread="0"}"#, 24.0),
     (r#"xdp_socket_fill_ring_empty_total{thread="0"}"#, 25.0),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const FRAME_ROOM: u32 = 2_048 - 256;
+const FRAME: u32 = 2_048;
 
 fn sound(driver: &str) -> Interface {
     Interface {
@@ -40,7 +40,9 @@ const ROWS: &[Row] = &[
     ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("steer".into()); }, &[(Severity::Error, "that of a `sluicegate run` which runs", "end that process first")]),
     ("ixgbe", |i| { i.xdp_program = Some(42); i.xdp_program_name = Some("decap".into()); }, &[(Severity::Error, "that of a `sluicegate decap` which runs", "end that process first")]),
     ("ixgbe", |i| i.mtu_bytes = 1_707, &[]),
-    ("ixgbe", |i| i.mtu_bytes = 1_708, &[(Severity::Error, "MTU of 1708 bytes, a UMEM frame holds packets of up to 1707", "ip link set dev eth0 mtu 1707")]),
+    ("ixgbe", |i| i.mtu_bytes = 1_708, &[(Severity::Error, "MTU of 1708 bytes, and io.frame_size = 2048 holds packets of up to 1707", "ip link set dev eth0 mtu 1707; or: set io.frame_size = 4096, which holds packets of up to 3755")]),
+    ("ixgbe", |i| i.mtu_bytes = 3_755, &[(Severity::Error, "MTU of 3755 bytes", "or: set io.frame_size = 4096, which holds")]),
+    ("ixgbe", |i| i.mtu_bytes = 3_756, &[(Severity::Error, "MTU of 3756 bytes", "and the MTU to 3755 at most: a packet lies in one frame")]),
     ("ixgbe", |i| i.features.lro = true, &[(Severity::Error, "LRO on", "ethtool -K eth0 lro off")]),
     ("ixgbe", |i| i.features.gro_hw = true, &[(Severity::Error, "GRO-HW on", "ethtool -K eth0 rx-gro-hw off")]),
     ("veth", |i| i.features.gro_list = true, &[(Severity::Warn, "rx-gro-list on", "ethtool -K eth0 rx-gro-list off")]),
@@ -65,7 +67,7 @@ fn each_fault_is_named_with_its_mend_and_nothing_else_is() {
     for (row, (driver, change, expected)) in ROWS.iter().enumerate() {
         let mut interface = sound(driver);
         change(&mut interface);
-        let findings = interface.findings(FRAME_ROOM);
+        let findings = interface.findings(FRAME);
         assert_eq!(findings.len(), expected.len(), "row {row}: {findings:?}");
         for (finding, (severity, what, mend)) in findings.iter().zip(*expected) {
             assert_eq!(finding.severity, *severity, "row {row}: {finding}");
@@ -74,6 +76,22 @@ fn each_fault_is_named_with_its_mend_and_nothing_else_is() {
             assert!(finding.what.starts_with("eth0 "), "row {row}: {finding}");
         }
     }
+}
+
+#[test]
+fn with_the_largest_frames_an_mtu_is_taken_up_to_what_they_hold() {
+    assert_eq!((largest_packet(2_048), largest_packet(4_096)), (1_707, 3_755));
+    let with = |mtu_bytes| Interface { mtu_bytes, ..sound("ixgbe") }.findings(4_096);
+    assert_eq!(with(3_755), []);
+    let said: Vec<String> = with(9_000).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "eth0 has an MTU of 9000 bytes, and io.frame_size = 4096 holds packets of up to 3755: longer packets would not fit, \
+          and most drivers then refuse XDP; to mend it: ip link set dev eth0 mtu 3755; or: a packet lies in one frame, and \
+          those of several (XDP multi-buffer) are not taken"
+        ]
+    );
 }
 
 #[test]

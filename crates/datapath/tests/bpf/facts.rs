@@ -19,7 +19,7 @@ fn a_veth_end_is_read_as_it_was_made() {
     assert_eq!((near.master.clone(), near.xdp_program), (None, None));
     assert_eq!(near.features, Features::default());
     assert_eq!((near.queues, near.max_queues), (4, 4));
-    assert_eq!(near.findings(1_792), []);
+    assert_eq!(near.findings(2_048), []);
 
     bed::run("ethtool", "-K near rxvlan on");
     bed::run("ethtool", "-L near rx 3 tx 3");
@@ -28,10 +28,10 @@ fn a_veth_end_is_read_as_it_was_made() {
     assert_eq!(near.features, Features { rx_vlan: true, ..Features::default() });
     assert_eq!((near.queues, near.max_queues), (3, 4));
     assert_eq!((near.is_up, near.has_carrier), (true, false));
-    assert_eq!(near.findings(1_792).len(), 1, "{:?}", near.findings(1_792));
+    assert_eq!(near.findings(2_048).len(), 1, "{:?}", near.findings(2_048));
 
     bed::ip("link set near mtu 9000");
-    let findings = Interface::read("near").unwrap().findings(1_792);
+    let findings = Interface::read("near").unwrap().findings(2_048);
     assert_eq!(findings[0].severity, Severity::Error);
     assert!(findings[0].what.contains("MTU of 9000"), "{}", findings[0]);
 }

@@ -47,7 +47,7 @@ pub(crate) fn threads(live: &Live) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
         let pipeline = Pipeline::new(config, live, Arc::clone(&counters), None).unwrap();
         // Nobody listens: the ring is full soon, and no packet minds.
         let pipeline = pipeline.with_notices(notice_ring(4).0);
-        let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, CHUNK - XDP_HEADROOM)).collect();
+        let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, (CHUNK - XDP_HEADROOM) as usize)).collect();
         let all = FRAMES * usize::from(THREADS);
         Engine::new(MemoryDevice::new(RING), pipeline, mailboxes, frames, all, counters)
     };

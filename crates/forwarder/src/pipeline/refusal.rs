@@ -11,7 +11,7 @@ use packet::{
 };
 
 use super::{Core, Road, Work, remote, unreadable};
-use crate::rewrite::{NO_LIMIT, Order, rewrite};
+use crate::rewrite::{NO_LIMIT, Order, leaves_by, rewrite};
 use crate::snapshot::{Slot, Snapshot, TooBig};
 use crate::{DropReason, HoldSlot, Now, Outlet, Packet, Piece, Verdict};
 
@@ -76,7 +76,11 @@ impl Core {
                 self.cut_outer(snapshot, packet, work, slot)
             }
             _ if parsed.dont_fragment => self.tell_mtu(snapshot, now, packet, work, slot),
-            (TooBig::FragmentInner, Family::V4) => self.hold_for_cut(work, What::Inner),
+            (TooBig::FragmentInner, Family::V4) => {
+                // Its pieces leave as the driver finds it.
+                packet.set_interface(leaves_by(&snapshot.next_hop, slot).unwrap_or(packet.interface()));
+                self.hold_for_cut(work, What::Inner)
+            }
             (TooBig::FragmentOuter, Family::V4) => self.cut_outer(snapshot, packet, work, slot),
             _ => drop,
         }
@@ -206,7 +210,7 @@ impl Core {
         if cut.what != What::Inner {
             return Ok(Some(start + len));
         }
-        let mut inner = Packet::new(out, growth, start + len, packet.origin());
+        let mut inner = Packet::new(out, growth, start + len, packet.origin()).on(packet.interface());
         let parsed = packet::parse(inner.frame()).map_err(unreadable)?;
         let identification = self.identifications.next();
         let order = Order {

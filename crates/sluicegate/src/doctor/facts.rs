@@ -28,6 +28,8 @@ pub(crate) struct Facts {
     /// Sockets wanted on each interface; `None`: one a queue.
     pub(crate) sockets: Option<u32>,
     pub(crate) frames_per_queue: u32,
+    /// Bytes.
+    pub(crate) frame_size: u32,
     pub(crate) flows_per_thread: usize,
     /// Packet threads spin and never sleep.
     pub(crate) spins: bool,

@@ -46,6 +46,7 @@ pub(crate) fn facts(
         unasked: heard.unasked.clone(),
         sockets: io.queues(),
         frames_per_queue: io.frames_per_queue(),
+        frame_size: io.frame_size(),
         flows_per_thread: io.flows_per_thread(),
         spins: io.idle().then() == IdleThen::Spin,
         admin: admin.and_then(|socket| socket.path().parent()).map(folder),

@@ -76,7 +76,7 @@ fn locked_memory(facts: &Facts) -> Option<Finding> {
         .filter_map(|nic| nic.found.as_ref().ok())
         .map(|(interface, _)| facts.sockets_on(interface))
         .sum();
-    let needed = u64::from(queues) * u64::from(facts.frames_per_queue) * datapath::CHUNK as u64;
+    let needed = u64::from(queues) * u64::from(facts.frames_per_queue) * u64::from(facts.frame_size);
     (!privileges.has(CAP_IPC_LOCK) && needed > limit).then(|| {
         let what = format!(
             "packet memory takes {} KiB, and the limit of locked memory is {} KiB",

@@ -104,6 +104,7 @@ fn sound() -> Facts {
         unasked: vec![],
         sockets: None,
         frames_per_queue: 4_096,
+        frame_size: 2_048,
         flows_per_thread: 1_000_000,
         spins: false,
         admin: Some(AdminFolder { path: PathBuf::from("/srv/lb"), state: FolderState::Sound }),

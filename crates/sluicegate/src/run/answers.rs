@@ -259,7 +259,7 @@ impl Balancer {
                     vec![liveness.health.to_string()]
                 },
             },
-            interface: self.plane.interface().name.clone(),
+            interface: self.interface_names().join(", "),
             mode: self.plane.socket_mode().name().to_owned(),
             xdp_mode: self.plane.attach_mode().name().to_owned(),
             threads: threads.len(),

@@ -45,7 +45,7 @@ fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
 
 pub(super) fn wanted(config: &Config, plane: &DataPlane, live: &Live) -> Wanted {
     let reflecting = config.io().next_hop() == config::NextHop::Reflect;
-    let interfaces = vec![plane.interface().index];
+    let interfaces: Vec<u32> = plane.interfaces().iter().map(|interface| interface.index).collect();
     let gateway_interfaces = if reflecting { interfaces.clone() } else { Vec::new() };
     Wanted { destinations: destinations(config, Some(&live.current())), gateway_interfaces, interfaces }
 }

@@ -2,17 +2,22 @@
 
 use control_plane::compile::{find_machine, timeouts};
 use control_plane::config::{self, Config};
+use datapath::interface::Interface;
 use datapath::steer::NoSocket;
-use datapath::{Idle, Settings};
+use datapath::{Idle, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
-pub(super) fn only_interface<'a>(config: &'a Config, machine: &str) -> anyhow::Result<&'a str> {
-    match find_machine(config, machine)?.interfaces() {
-        [one] => Ok(one),
-        several => {
-            anyhow::bail!("machine {machine} has {} interfaces: this version works on one", several.len())
+/// The machine's interfaces, in the order of the file, each looked at; what is wrong with all of them is said at once.
+pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
+    let (mut found, mut refusals) = (Vec::new(), Vec::new());
+    for name in find_machine(config, machine)?.interfaces() {
+        match inspect(name, config.io().frame_size()) {
+            Ok(interface) => found.push(interface),
+            Err(error) => refusals.push(error.to_string()),
         }
     }
+    anyhow::ensure!(refusals.is_empty(), "{}", refusals.join("\n"));
+    Ok(found)
 }
 
 pub(super) fn settings(config: &Config) -> Settings {
@@ -20,6 +25,7 @@ pub(super) fn settings(config: &Config) -> Settings {
     Settings {
         queues: io.queues(),
         frames_per_queue: io.frames_per_queue(),
+        frame_size: io.frame_size(),
         batch: io.batch(),
         flows_per_thread: io.flows_per_thread(),
         timeouts: timeouts(config),

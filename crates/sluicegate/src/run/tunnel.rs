@@ -69,7 +69,7 @@ impl Way {
         &self,
         config: &Config,
         machine: &str,
-        interface: &str,
+        interfaces: &[String],
         live: &Live,
     ) -> Result<(), TunnelError> {
         let mut checks =
@@ -80,7 +80,7 @@ impl Way {
         let setup = Setup {
             tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.to_owned(),
-            interface: interface.to_owned(),
+            interfaces: interfaces.to_vec(),
             own: config.machine(machine).map(|machine| machine.addresses().to_vec()).unwrap_or_default(),
             numbers: Numbers::default(),
         };
@@ -96,7 +96,7 @@ impl Way {
         was: bool,
         config: &Config,
         machine: &str,
-        interface: &str,
+        interfaces: &[String],
         live: &Live,
     ) -> Kept {
         if let Some(tunnel) = self.tunnel() {
@@ -105,7 +105,7 @@ impl Way {
             }
             self.set(None);
         }
-        match self.open(config, machine, interface, live).await {
+        match self.open(config, machine, interfaces, live).await {
             Ok(()) if self.tunnel().is_some() => Kept::New,
             Ok(()) => Kept::Well,
             Err(error) => Kept::Broken(error),

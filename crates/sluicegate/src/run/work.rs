@@ -45,11 +45,11 @@ impl Balancer {
             let known = self.next_hops.next_hops.keys().copied().collect();
             let (file, done, max_vips) = (self.file.clone(), self.finished.0.clone(), self.max_vips);
             let (way, machine) = (self.way.clone(), self.controller.machine().to_owned());
-            let (interface, live) = (self.plane.interface().name.clone(), self.live.clone());
+            let (interfaces, live) = (self.interface_names(), self.live.clone());
             tokio::spawn(async move {
                 let mut loaded = reload::load(file, text, known, max_vips).await;
                 if let Ok(new) = &loaded
-                    && let Err(error) = way.open(&new.config, &machine, &interface, &live).await
+                    && let Err(error) = way.open(&new.config, &machine, &interfaces, &live).await
                 {
                     loaded = Err(Refusal::new(RefusalKind::Conflict, error.to_string()));
                 }
@@ -203,9 +203,9 @@ impl Balancer {
         self.keeping = true;
         let (way, done, was) = (self.way.clone(), self.finished.0.clone(), self.tunnel_fault.is_none());
         let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine().to_owned());
-        let (interface, live) = (self.plane.interface().name.clone(), self.live.clone());
+        let (interfaces, live) = (self.interface_names(), self.live.clone());
         tokio::spawn(async move {
-            let kept = way.keep(was, &config, &machine, &interface, &live).await;
+            let kept = way.keep(was, &config, &machine, &interfaces, &live).await;
             let _ = done.send(Finished::Kept(kept)); // nobody listens: the balancer has ended
         });
     }

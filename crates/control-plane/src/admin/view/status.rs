@@ -37,7 +37,7 @@ pub struct Status {
     pub stopping: bool,
     /// The packet threads, their sockets and the XDP program.
     pub forwarder: ForwarderView,
-    /// The interface.
+    /// The interfaces' names, with commas between.
     pub interface: String,
     /// The sockets' mode: `zero-copy` or `copy`.
     pub mode: String,

@@ -33,7 +33,7 @@ fn keys_are_checked() {
                 8,
                 "io.zzz",
                 "an unknown key",
-                "batch, flows_per_thread, fragments, frames_per_queue, icmp, ",
+                "batch, flows_per_thread, fragments, frame_size, frames_per_queue, icmp, ",
             )],
         ),
         (
@@ -143,6 +143,8 @@ fn types_and_ranges_are_checked() {
         ("batch = 64", "flows_per_thread = 268435457", &[(8, "io.flows_per_thread", "268435457", "")]),
         ("batch = 64", "frames_per_queue = 5000", &[(8, "io.frames_per_queue", "5000", "a power of two")]),
         ("batch = 64", "frames_per_queue = 256", &[(8, "io.frames_per_queue", "256", "from 512 to 65536")]),
+        ("batch = 64", "frame_size = 3072", &[(8, "io.frame_size", "3072", "2048 or 4096")]),
+        ("batch = 64", "frame_size = 8192", &[(8, "io.frame_size", "8192", "from 2048 to 4096")]),
         ("batch = 64", "queues = 0", &[(8, "io.queues", "0", "1 to 256")]),
         ("batch = 64", "max_vips = 0", &[(8, "io.max_vips", "0", "1 to 1048576")]),
         ("batch = 64", "no_socket = \"dropp\"", &[(8, "io.no_socket", "\"dropp\"", "\"pass\", \"drop\"")]),
@@ -188,6 +190,12 @@ fn types_and_ranges_are_checked() {
                 (6, "machine.lb1.interfaces[1]", "\"eth0/1\"", "1 to 15 bytes"),
                 (6, "machine.lb1.interfaces[3]", "\"eth0\"", "each interface once"),
             ],
+        ),
+        (
+            "[\"eth0\"]",
+            "[\"a0\", \"a1\", \"a2\", \"a3\", \"a4\", \"a5\", \"a6\", \"a7\", \"a8\", \"a9\", \"b0\", \"b1\", \"b2\", \"b3\", \
+             \"b4\", \"b5\", \"b6\"]",
+            &[(6, "machine.lb1.interfaces[16]", "\"b6\"", "16 interfaces at most")],
         ),
         ("[\"eth0\"]", "[]", &[(6, "machine.lb1.interfaces", "an empty list", "at least one")]),
         (

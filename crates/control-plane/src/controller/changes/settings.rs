@@ -72,6 +72,7 @@ fn io(keys: &mut Keys, io: &Io) {
     );
     keys.set("io.queues", io.queues().map_or_else(|| "all".to_owned(), |queues| queues.to_string()));
     keys.set("io.frames_per_queue", io.frames_per_queue());
+    keys.set("io.frame_size", io.frame_size());
     keys.set("io.batch", io.batch());
     keys.set(
         "io.no_socket",

@@ -95,7 +95,7 @@ impl Wrapper {
         let slot = snapshot.slots().get(slot.0 as usize).ok_or(Failed::Unsent)?;
         let frame = packet.frame();
         let sent = if slot.growth() == 0 {
-            self.senders.send_frame(frame)
+            self.senders.send_frame(frame, packet.interface())
         } else {
             self.senders.send_packet(frame.get(link_len..).unwrap_or_default(), slot.address)
         };

@@ -10,6 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
+use forwarder::InterfaceId;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{LinkAddr, bind};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -19,21 +20,26 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 pub(super) struct Senders {
     v4: Socket,
     v6: Option<Socket>, // the kernel may have no IPv6
-    link: Socket,
+    /// By interface.
+    links: Vec<Socket>,
 }
 
 impl Senders {
-    /// Opens them; frames leave by `interface`.
-    pub(super) fn open(interface: &str) -> io::Result<Self> {
+    /// Opens them; frames leave by one of `interfaces`.
+    pub(super) fn open(interfaces: &[String]) -> io::Result<Self> {
         let raw = |domain| -> io::Result<Socket> {
             let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let link = Socket::new(Domain::PACKET, Type::RAW, None)?;
-        link.set_nonblocking(true)?;
-        bind(link.as_raw_fd(), &link_address(interface)?)?;
-        Ok(Self { v4: raw(Domain::IPV4)?, v6: raw(Domain::IPV6).ok(), link })
+        let link = |interface: &String| -> io::Result<Socket> {
+            let link = Socket::new(Domain::PACKET, Type::RAW, None)?;
+            link.set_nonblocking(true)?;
+            bind(link.as_raw_fd(), &link_address(interface)?)?;
+            Ok(link)
+        };
+        let links = interfaces.iter().map(link).collect::<io::Result<_>>()?;
+        Ok(Self { v4: raw(Domain::IPV4)?, v6: raw(Domain::IPV6).ok(), links })
     }
 
     /// Sends an IP packet to `destination`, which its header names too.
@@ -46,9 +52,10 @@ impl Senders {
         socket.send_to(packet, &to).map(drop)
     }
 
-    /// Sends an Ethernet frame.
-    pub(super) fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
-        self.link.send(frame).map(drop)
+    /// Sends an Ethernet frame out of an interface.
+    pub(super) fn send_frame(&self, frame: &[u8], interface: InterfaceId) -> io::Result<()> {
+        let link = self.links.get(usize::from(interface.0)).ok_or(io::ErrorKind::NotFound)?;
+        link.send(frame).map(drop)
     }
 }
 

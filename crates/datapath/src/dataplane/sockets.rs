@@ -1,0 +1,168 @@
+//! Which thread has which queues, and their sockets over one UMEM.
+//!
+//! In: interfaces, settings. Out: each thread's device and pool, all sockets in one mode.
+//! Not here: programs and threads.
+//! Invariant: queue `n` of every interface that has one is thread `n`'s.
+
+use std::time::{Duration, Instant};
+
+use forwarder::{InterfaceId, ThreadId};
+
+use super::{MAX_INTERFACES, Settings};
+use crate::error::StartError;
+use crate::interface::Interface;
+use crate::umem::{Area, Frame};
+use crate::xsk::{Queue, SocketMode, XskDevice};
+
+/// Which thread has which queues.
+pub(super) struct Layout {
+    /// By interface: queues with a socket, counted from 0; queue `n` is thread `n`'s.
+    pub(super) queues: Vec<u16>,
+}
+
+impl Layout {
+    pub(super) fn of(interfaces: &[Interface], settings: &Settings) -> Result<Self, StartError> {
+        if interfaces.is_empty() || interfaces.len() > MAX_INTERFACES {
+            let said = format!("{} interfaces: 1 to {MAX_INTERFACES} are allowed", interfaces.len());
+            return Err(StartError::Interface(said));
+        }
+        let queues =
+            interfaces.iter().map(|interface| queues(settings, interface)).collect::<Result<_, _>>()?;
+        Ok(Self { queues })
+    }
+
+    pub(super) fn threads(&self) -> u16 {
+        self.queues.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The queues, as interface and thread, in the order of their frames.
+    fn each(&self) -> impl Iterator<Item = (InterfaceId, ThreadId)> {
+        let interfaces = (0u8..).map(InterfaceId).zip(&self.queues);
+        interfaces.flat_map(|(interface, queues)| (0..*queues).map(move |queue| (interface, ThreadId(queue))))
+    }
+
+    /// By interface: whose queue thread `me` sends by.
+    fn senders(&self, me: ThreadId) -> Vec<ThreadId> {
+        self.queues.iter().map(|queues| ThreadId(me.0 % (*queues).max(1))).collect()
+    }
+}
+
+/// How many queues get a socket.
+fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError> {
+    let there = interface.queues.max(1);
+    let wanted = settings.queues.unwrap_or(there);
+    if wanted > there {
+        let said = format!("{}: {wanted} queues wanted, it has {there}", interface.name);
+        return Err(StartError::Interface(said));
+    }
+    if wanted < there {
+        tracing::warn!(
+            interface = interface.name,
+            without = there - wanted,
+            "queues without a socket: packets for VIPs that arrive on them are passed or dropped, as io.no_socket says"
+        );
+    }
+    Ok(u16::try_from(wanted).unwrap_or(u16::MAX))
+}
+
+/// By thread: its sockets, and its frames.
+pub(super) type Bound = Vec<(XskDevice, Vec<Frame>)>;
+
+/// All queues in one mode: a queue that refuses zero-copy puts all into copy mode, and the log names it.
+pub(super) fn bind_all(
+    interfaces: &[Interface],
+    settings: &Settings,
+    layout: &Layout,
+) -> Result<(Bound, SocketMode), StartError> {
+    let refused = |interface: &str, queue: u32| {
+        tracing::warn!(interface, queue, "this queue refuses zero-copy: all queues run in copy mode");
+    };
+    let first = |bound: &Bound| {
+        let queue = bound.first().and_then(|(device, _)| device.queues().first());
+        queue.map_or(Ok(SocketMode::Copy), Queue::mode)
+    };
+    match bind_queues(interfaces, settings, layout, false) {
+        Err(StartError::NoZeroCopy { interface, queue }) => {
+            refused(&interface, queue);
+            let bound = bind_queues(interfaces, settings, layout, true)?;
+            let mode = first(&bound)?;
+            Ok((bound, mode))
+        }
+        // The first queue's refusal is no error: the kernel takes copy mode by itself.
+        bound => {
+            let bound = bound?;
+            let mode = first(&bound)?;
+            if mode == SocketMode::Copy {
+                refused(interfaces.first().map_or("", |interface| &interface.name), 0);
+            }
+            Ok((bound, mode))
+        }
+    }
+}
+
+fn bind_queues(
+    interfaces: &[Interface],
+    settings: &Settings,
+    layout: &Layout,
+    force_copy: bool,
+) -> Result<Bound, StartError> {
+    let homes = layout.each().map(|(_, thread)| thread).collect();
+    let (area, pools) = Area::new(homes, settings.frames_per_queue, settings.frame_size)?;
+    let mut queues: Vec<Vec<Queue>> = pools.iter().map(|_| Vec::new()).collect();
+    for (interface, thread) in layout.each() {
+        let name = interfaces.get(usize::from(interface.0)).map_or("", |interface| &interface.name);
+        let queue = bind_patiently(&area, (interface, name), thread.0.into(), force_copy)?;
+        if let Some(of_thread) = queues.get_mut(usize::from(thread.0)) {
+            of_thread.push(queue);
+        }
+    }
+    let share = settings.frames_per_queue as usize;
+    let device = |((me, queues), frames): ((u16, Vec<Queue>), Vec<Frame>)| {
+        let me = ThreadId(me);
+        (XskDevice::new(area.clone(), queues, me, &layout.senders(me), share), frames)
+    };
+    Ok((0u16..).zip(queues).zip(pools).map(device).collect())
+}
+
+/// A queue whose last socket has just been closed says EBUSY for some 40 ms.
+fn bind_patiently(
+    area: &Area,
+    interface: (InterfaceId, &str),
+    queue: u32,
+    force_copy: bool,
+) -> Result<Queue, StartError> {
+    let deadline = Instant::now() + BUSY_AT_MOST;
+    loop {
+        match Queue::bind(area, interface, queue, force_copy) {
+            Err(StartError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_STEP),
+            other => return other,
+        }
+    }
+}
+
+const BUSY_AT_MOST: Duration = Duration::from_secs(2);
+const BUSY_STEP: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_a_way_out_of_each_interface_by_its_own_queue_where_it_has_one() {
+        for queues in [vec![1], vec![4], vec![1, 3], vec![4, 2, 1], vec![2, 2], vec![16, 5]] {
+            let layout = Layout { queues: queues.clone() };
+            let all: Vec<_> = layout.each().map(|(interface, thread)| (interface.0, thread.0)).collect();
+            let expected: Vec<_> = (0u8..)
+                .zip(&queues)
+                .flat_map(|(interface, count)| (0..*count).map(move |n| (interface, n)))
+                .collect();
+            assert_eq!((all, layout.threads()), (expected, *queues.iter().max().unwrap()));
+            for me in 0..layout.threads() {
+                for (sender, count) in layout.senders(ThreadId(me)).iter().zip(&queues) {
+                    assert!(sender.0 < *count, "{queues:?}: thread {me} sends by a queue that is not there");
+                    assert!(me >= *count || sender.0 == me, "{queues:?}: thread {me} has a queue of its own");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Several interfaces: packets come by one and leave by the other, over sockets that share their memory.
+//!
+//! The balancer has a second link to the router, and its routes to the backends lead over that.
+
+use std::time::Instant;
+
+use testbed::{Balancer, Bed, BedSpec, Counters, Decap, LbConfig, Process, Veth, eventually};
+
+use crate::fragments::{FLOWS, INBOX_PORT, have_had, inboxes, received, send_both, with_inbox};
+use crate::own_traffic::pings;
+use crate::path_mtu::{NARROW, PACKETS, TAKES, download, inject_large, upload};
+use crate::scene::{BOUND, Scene, verb};
+
+/// The second interface, and the router's end of it.
+const BACK: &str = "back0";
+const BACK_PORT: &str = "to-lb1-back";
+
+/// A second link, over which the balancer reaches the backends.
+fn add_back(bed: &Bed, queues: u32) {
+    let host = &bed.balancers[0];
+    let link = Veth { queues, mtu: bed.spec.core_mtu };
+    link.join((&host.ns, BACK), (&bed.router, BACK_PORT)).unwrap();
+    host.ns
+        .ip(&format!(
+            "addr add 192.0.2.101/31 dev {BACK}\n\
+             addr add 2001:db8:0:64::1/64 dev {BACK} nodad\n\
+             route add 198.18.1.0/24 via 192.0.2.100\n\
+             route add 2001:db8:18::/64 via 2001:db8:0:64::ff"
+        ))
+        .unwrap();
+    bed.router
+        .ip(&format!(
+            "addr add 192.0.2.100/31 dev {BACK_PORT}\n\
+             addr add 2001:db8:0:64::ff/64 dev {BACK_PORT} nodad"
+        ))
+        .unwrap();
+}
+
+fn on_both(config: LbConfig) -> LbConfig {
+    LbConfig { interfaces: vec![BACK.into()], ..config }
+}
+
+/// `front` queues on the one interface, `back` on the other.
+fn scene([front, back]: [u32; 2], config: impl FnOnce(&Bed) -> LbConfig) -> Scene {
+    on(&BedSpec { queues: front, ..BedSpec::default() }, back, config)
+}
+
+fn on(spec: &BedSpec, back: u32, config: impl FnOnce(&Bed) -> LbConfig) -> Scene {
+    let bed = Bed::new(spec).unwrap();
+    add_back(&bed, back);
+    let config = on_both(config(&bed));
+    let decaps = Decap::start_all(&bed).unwrap();
+    let balancer = Balancer::start(&bed, 0, &config).unwrap();
+    Scene { balancer, decaps, bed }
+}
+
+/// The VIPs come by the second interface too: those of IPv6, or with `all` those of both families.
+fn vips_by_back(scene: &Scene, all: bool) {
+    let v4 = if all { "route replace 203.0.113.10/32 via 192.0.2.101\n" } else { "" };
+    scene.bed.router.ip(&format!("{v4}route replace 2001:db8:f::10/128 via 2001:db8:0:64::1")).unwrap();
+}
+
+fn of(counts: &Counters, interface: &str, what: &str) -> u64 {
+    counts.at(&["interfaces", interface, what])
+}
+
+/// The counts once those of the interfaces, which follow within a second, add up to those of the threads.
+fn settled(scene: &Scene) -> Counters {
+    let agreed = eventually(BOUND, || {
+        let counts = scene.settled();
+        let over = |what| of(&counts, "lb0", what) + of(&counts, BACK, what);
+        let left = counts.sent() + counts.over_threads(&["replies"]);
+        (over("rx") == counts.received() && over("tx") == left).then_some(counts)
+    });
+    let counts = agreed.unwrap_or_else(|| panic!("the interfaces do not add up\n{}", scene.told()));
+    assert_eq!(counts.over_threads(&["to_threads"]), counts.over_threads(&["from_threads"]));
+    assert_eq!(of(&counts, "lb0", "lost") + of(&counts, BACK, "lost"), 0);
+    counts
+}
+
+/// Requests and datagrams over both families.
+fn carry(scene: &Scene) {
+    for ipv4 in [true, false] {
+        scene.ask(ipv4, 50);
+        let mut flows = scene.flows(ipv4, 50);
+        (0..4).for_each(|_| drop(scene.round(&mut flows)));
+    }
+}
+
+#[test]
+fn what_comes_by_one_interface_leaves_by_the_other_whatever_their_numbers_of_queues() {
+    for queues in [[1, 1], [1, 3], [3, 1], [4, 2]] {
+        let scene = scene(queues, LbConfig::new);
+        carry(&scene);
+        let counts = settled(&scene);
+        let [front, back] = queues.map(u64::from);
+        assert_eq!(counts.threads() as u64, front.max(back));
+        assert_eq!([of(&counts, "lb0", "sockets"), of(&counts, BACK, "sockets")], [front, back]);
+        assert_eq!(counts.drops(), []);
+        assert_eq!((of(&counts, "lb0", "rx"), of(&counts, BACK, "rx")), (counts.received(), 0));
+        assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, counts.sent()));
+        let crossed = counts.over_threads(&["to_threads"]);
+        println!("{queues:?}: {} packets, {crossed} of them crossed threads", counts.sent());
+        // Threads whose queue the other interface does not have send by those that do.
+        assert_eq!(crossed > 0, front > back, "{queues:?}");
+        assert_eq!(counts.modes(), [BACK, "lb0"].map(|name| (name.into(), "copy".into())));
+        scene.taken_off(counts.sent());
+        let status = scene.balancer.ask("/v1/status").unwrap();
+        assert_eq!(status["interface"], "lb0, back0");
+    }
+}
+
+#[test]
+fn vips_are_served_on_either_interface_and_pings_are_answered_by_the_one_that_they_came_by() {
+    let scene = scene([2, 1], LbConfig::new);
+    vips_by_back(&scene, false);
+    carry(&scene);
+    for ipv4 in [true, false] {
+        pings(&scene.bed.client.ns, scene.bed.vip(ipv4, Bed::HTTP_PORT).ip(), 5);
+    }
+    let counts = settled(&scene);
+    assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 10));
+    let (front, back) = (of(&counts, "lb0", "rx"), of(&counts, BACK, "rx"));
+    println!("{front} packets by the one, {back} by the other");
+    assert!(front > 200 && back > 200);
+    // All to backends by the one interface, and the answers to pings by that of each.
+    assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (5, counts.sent() + 5));
+    // The machine's own traffic is the kernel's, on both.
+    pings(&scene.bed.client.ns, [192, 0, 2, 101].into(), 3);
+    pings(&scene.bed.client.ns, scene.bed.balancers[0].v6.into(), 3);
+}
+
+#[test]
+fn fragments_come_whole_though_their_datagrams_come_by_one_interface_and_leave_by_the_other() {
+    for ipv4 in [true, false] {
+        let scene = scene([4, 2], with_inbox);
+        // IPv6 comes by the second interface, and goes back out of it.
+        vips_by_back(&scene, false);
+        let inboxes = inboxes(&scene, ipv4);
+        let vip = scene.bed.vip(ipv4, INBOX_PORT);
+        let sent = send_both(&scene, vip, &inboxes);
+        assert!(have_had(&inboxes, 2 * FLOWS), "{}", scene.told());
+        let counts = settled(&scene);
+        println!(
+            "{FLOWS} datagrams to {vip} in {} packets, {} times to another thread",
+            counts.received(),
+            counts.over_threads(&["to_threads"])
+        );
+        assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()));
+        assert_eq!(of(&counts, if ipv4 { "lb0" } else { BACK }, "rx"), counts.received());
+        assert_eq!(of(&counts, BACK, "tx"), counts.sent());
+        assert_eq!(received(&inboxes), sent);
+    }
+}
+
+#[test]
+fn errors_about_outer_packets_are_taken_in_on_either_interface() {
+    for by_back in [false, true] {
+        let scene = scene([2, 1], LbConfig::new);
+        let Bed { router, backends, balancers, .. } = &scene.bed;
+        if by_back {
+            router.ip(&format!("route add {}/32 via 192.0.2.101", balancers[0].v4)).unwrap();
+        }
+        for host in backends {
+            router.ip(&format!("link set {} mtu {TAKES}", host.port)).unwrap();
+        }
+        for ipv4 in [true, false] {
+            let (told, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), 3_000_000);
+            assert!(told > 0 && route.contains(&format!("mtu {}", TAKES - 24)), "{told}, {route}");
+        }
+        let counts = settled(&scene);
+        assert!(matches!(&counts.drops()[..], [(reason, 1..)] if reason == "taken_in"), "{}", scene.told());
+        assert_eq!(of(&counts, BACK, "rx") > 0, by_back);
+        // What clients were told left by the interface that their packets came by.
+        assert_eq!(of(&counts, "lb0", "tx"), counts.over_threads(&["replies"]));
+    }
+}
+
+#[test]
+fn errors_about_a_backends_answers_reach_it_though_they_come_by_the_other_interface() {
+    let scene = scene([3, 2], LbConfig::new);
+    // Errors come as all of IPv6 by the second, those of IPv4 by the first; flows are known to threads of either.
+    vips_by_back(&scene, false);
+    scene.bed.router.ip(&format!("link set {} mtu {NARROW}", scene.bed.client.port)).unwrap();
+    for ipv4 in [true, false] {
+        let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
+        let served = download(&scene, vip);
+        let client = scene.bed.client.address(vip.ip()).to_string();
+        for host in scene.bed.backends.iter().filter(|host| served.contains(&host.name)) {
+            let route = host.ns.text("ip", &["route", "get", &client]).unwrap();
+            assert!(route.contains(&format!("mtu {NARROW}")), "{}: {route}", host.name);
+        }
+    }
+    let counts = settled(&scene);
+    assert_eq!((counts.drops(), counts.over_threads(&["replies"])), (vec![], 0));
+    assert_eq!(of(&counts, BACK, "tx"), counts.sent());
+}
+
+#[test]
+fn packets_that_are_cut_leave_in_pieces_by_the_other_interface() {
+    for (policy, queues) in [("fragment-inner", 1), ("fragment-outer", 1), ("fragment-inner", 3)] {
+        let scene = on(&BedSpec { core_mtu: 1500, queues, ..BedSpec::default() }, 1, |bed| LbConfig {
+            encapsulation_keys: format!("too_big = \"{policy}\""),
+            ..with_inbox(bed)
+        });
+        let inboxes = inboxes(&scene, true);
+        let (_, expected) = inject_large(&scene);
+        // Nobody takes pieces of outer packets off: their wholes are never seen there.
+        assert!(policy == "fragment-outer" || have_had(&inboxes, expected.len()), "{}", scene.told());
+        let pieces = 2 * u64::from(PACKETS);
+        let sent = eventually(BOUND, || (settled(&scene).sent() == pieces).then_some(()));
+        assert!(sent.is_some(), "{}", scene.told());
+        let counts = settled(&scene);
+        println!(
+            "{policy}, {queues} queues: {} pieces crossed threads",
+            counts.over_threads(&["to_threads"])
+        );
+        assert_eq!((counts.over_threads(&["cut"]), counts.drops()), (PACKETS.into(), vec![]));
+        assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, pieces));
+    }
+}
+
+#[test]
+fn reflected_packets_leave_by_the_interface_that_they_came_by() {
+    let scene = scene([2, 2], |bed| {
+        // The neighbours are known before the first packet: what a gateway sends that is not known yet is dropped.
+        for gateway in ["192.0.2.0", "192.0.2.100", "2001:db8:0:1::ff", "2001:db8:0:64::ff"] {
+            pings(&bed.balancers[0].ns, gateway.parse().unwrap(), 1);
+        }
+        LbConfig { io: "next_hop = \"reflect\"".into(), ..LbConfig::new(bed) }
+    });
+    vips_by_back(&scene, false);
+    carry(&scene);
+    let counts = settled(&scene);
+    assert_eq!(counts.drops(), []);
+    for interface in ["lb0", BACK] {
+        let [rx, tx] = ["rx", "tx"].map(|what| of(&counts, interface, what));
+        assert!(rx == tx && rx > 200, "{interface}: {rx} and {tx}");
+    }
+}
+
+#[test]
+fn a_reload_loses_nothing_and_the_filter_of_both_interfaces_follows() {
+    let mut scene = scene([2, 2], LbConfig::new);
+    carry(&scene);
+    let fewer = on_both(LbConfig { services: vec![], ..LbConfig::new(&scene.bed) });
+    let mut without_v6 = LbConfig { services: LbConfig::new(&scene.bed).services, ..fewer };
+    without_v6.vips.retain(std::net::IpAddr::is_ipv4);
+    scene.balancer.reload(&scene.bed, &without_v6).unwrap();
+    // The VIP is the kernel's now, on both: nothing of it reaches a thread.
+    let before = settled(&scene).received();
+    for all in [false, true] {
+        if all {
+            vips_by_back(&scene, true);
+        }
+        let vip = scene.bed.vip(false, Bed::ECHO_PORT);
+        testbed::udp_ask(&scene.bed.client.ns, vip, b"x", crate::scene::SILENCE).unwrap_err();
+    }
+    assert_eq!(settled(&scene).received(), before);
+    scene.balancer.reload(&scene.bed, &on_both(LbConfig::new(&scene.bed))).unwrap();
+    carry(&scene);
+    let counts = settled(&scene);
+    assert_eq!(counts.drops(), []);
+    assert!(of(&counts, BACK, "rx") > 0, "both VIPs come by the second interface");
+    // Another set of interfaces waits for a start.
+    scene.balancer.reload(&scene.bed, &LbConfig::new(&scene.bed)).unwrap();
+    let status = scene.balancer.ask("/v1/status").unwrap();
+    assert_eq!(status["needs_restart"][0], "machine.lb1.interfaces: lb0, back0 -> lb0");
+    carry(&scene);
+}
+
+#[test]
+fn an_interface_that_goes_is_named_with_its_sockets_and_ends_the_balancer() {
+    for (gone, why) in
+        [(BACK, "queue 0 of back0 has lost its socket"), ("lb0", "queue 0 of lb0 has lost its socket")]
+    {
+        let mut scene = scene([1, 1], LbConfig::new);
+        scene.ask(true, 4);
+        let broken = Instant::now();
+        scene.bed.balancers[0].ns.ip(&format!("link del {gone}\n")).unwrap();
+        let process: &mut Process = &mut scene.balancer.process;
+        let said = |line: &str| line.contains("the forwarder is unhealthy") && line.contains(why);
+        process.wait_for_line(BOUND, said).unwrap();
+        println!("unhealthy within {:?}", broken.elapsed());
+        process.wait_for_line(BOUND, |line| line.contains(&format!("interface {gone} is gone"))).unwrap();
+        assert_eq!(process.wait(BOUND).unwrap().code(), Some(1));
+    }
+}
+
+#[test]
+fn a_second_interface_that_cannot_be_had_is_named_and_nothing_starts() {
+    let bed = Bed::new(&BedSpec { backends: 1, ..BedSpec::default() }).unwrap();
+    let mut config = on_both(LbConfig::new(&bed));
+    config.interfaces.push("none0".into());
+    let error = format!("{:#}", Balancer::start(&bed, 0, &config).unwrap_err());
+    for name in [BACK, "none0"] {
+        assert!(error.contains(&format!("there is no interface `{name}`")), "{error}");
+    }
+    let file = config.write(&bed, 0).unwrap();
+    let ended = verb(&bed, &["doctor", "--machine", "lb1", "--config", file.to_str().unwrap()]);
+    for name in [BACK, "none0"] {
+        assert!(ended.out.contains(&format!("interface {name} cannot be used")), "{}", ended.out);
+    }
+    let link = bed.balancers[0].ns.text("ip", &["link", "show", "dev", "lb0"]).unwrap();
+    assert!(!link.contains("xdp"), "{link}");
+}
