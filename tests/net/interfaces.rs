@@ -20,20 +20,7 @@ fn add_back(bed: &Bed, queues: u32) {
     let host = &bed.balancers[0];
     let link = Veth { queues, mtu: bed.spec.core_mtu };
     link.join((&host.ns, BACK), (&bed.router, BACK_PORT)).unwrap();
-    host.ns
-        .ip(&format!(
-            "addr add 192.0.2.101/31 dev {BACK}\n\
-             addr add 2001:db8:0:64::1/64 dev {BACK} nodad\n\
-             route add 198.18.1.0/24 via 192.0.2.100\n\
-             route add 2001:db8:18::/64 via 2001:db8:0:64::ff"
-        ))
-        .unwrap();
-    bed.router
-        .ip(&format!(
-            "addr add 192.0.2.100/31 dev {BACK_PORT}\n\
-             addr add 2001:db8:0:64::ff/64 dev {BACK_PORT} nodad"
-        ))
-        .unwrap();
+    bed.reach_backends_by(BACK, BACK_PORT).unwrap();
 }
 
 fn on_both(config: LbConfig) -> LbConfig {

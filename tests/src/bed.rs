@@ -185,6 +185,25 @@ impl Bed {
         self.udp.iter().map(UdpServer::answered).sum()
     }
 
+    /// Gives the first balancer's routes to the backends another device than its own, joined to `port` of the router.
+    ///
+    /// The balancer is 192.0.2.101 and 2001:db8:0:64::1 on it.
+    ///
+    /// # Errors
+    /// The devices are not there.
+    pub fn reach_backends_by(&self, device: &str, port: &str) -> Result<()> {
+        self.balancers[0].ns.ip(&format!(
+            "addr add 192.0.2.101/31 dev {device}\n\
+             addr add 2001:db8:0:64::1/64 dev {device} nodad\n\
+             route add 198.18.1.0/24 via 192.0.2.100\n\
+             route add 2001:db8:18::/64 via 2001:db8:0:64::ff"
+        ))?;
+        self.router.ip(&format!(
+            "addr add 192.0.2.100/31 dev {port}\n\
+             addr add 2001:db8:0:64::ff/64 dev {port} nodad"
+        ))
+    }
+
     /// One line a host: its name, addresses, and how to enter it.
     #[must_use]
     pub fn how_to_enter(&self) -> String {

@@ -51,7 +51,7 @@ impl Veth {
 ///
 /// # Errors
 /// There is no such NIC, or the wire stays dead.
-pub(crate) fn take_in(left: (&Namespace, &str), right: (&Namespace, &str)) -> Result<()> {
+pub fn take_in(left: (&Namespace, &str), right: (&Namespace, &str)) -> Result<()> {
     for (ns, device) in [left, right] {
         let to = ns.tid().to_string();
         let moved = eventually(BOUND, || {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use testbed::{
     Balancer, Bed, BedSpec, Counters, Encapsulation, FrameSpec, Host, LbConfig, Namespace, Tunnels, blast,
-    device_counts, eventually, mac_of,
+    device_counts, eventually, mac_of, take_in,
 };
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -41,10 +41,27 @@ struct Stage {
 
 impl Stage {
     fn new(wire: [&'static str; 2]) -> Self {
-        let bed = bed(wire);
+        Self::on(bed(wire), config)
+    }
+
+    fn on(bed: Bed, config: impl FnOnce(&Bed) -> LbConfig) -> Self {
         let tunnels = bed.backends.iter().map(|backend| Tunnels::start(backend).unwrap()).collect();
         let balancer = Balancer::start(&bed, 0, &config(&bed)).unwrap();
         Self { balancer, tunnels, bed }
+    }
+
+    /// On a second pair of NICs besides, by which the backends are reached.
+    fn on_two(second: [&str; 2]) -> Self {
+        let bed = bed(WIRE);
+        let [own, far] = second;
+        take_in((&bed.balancers[0].ns, own), (&bed.router, far)).unwrap();
+        bed.reach_backends_by(own, far).unwrap();
+        Self::on(bed, |bed| LbConfig { interfaces: vec![own.into()], ..config(bed) })
+    }
+
+    /// Which each of several interfaces has of this, by the counters.
+    fn of(&self, interface: &str, what: &str) -> u64 {
+        self.settled().at(&["interfaces", interface, what])
     }
 
     fn taken_off(&self, kind: Encapsulation, outer_ipv4: bool) -> u64 {
@@ -232,6 +249,61 @@ fn a_nic_that_refuses_zero_copy_is_named_and_works_in_copy_mode() {
     let lines = stage.balancer.process.lines();
     assert!(lines.iter().any(|line| said(&line.text)), "{}", stage.balancer.process.tail());
     stage.all_answered("copy", first_vips());
+    stage.balancer.stop().unwrap();
+}
+
+#[test]
+fn what_comes_by_one_nic_leaves_by_another_over_one_memory_in_zero_copy() {
+    let stage = Stage::on_two(["zc1", "peer1"]);
+    let modes = stage.balancer.counters().unwrap().modes();
+    assert_eq!(modes, ["zc0", "zc1"].map(|name| (name.to_owned(), "zero-copy".to_owned())));
+    stage.all_answered("zero-copy, two NICs", first_vips());
+    let sent = stage.settled().sent();
+    let agreed = eventually(BOUND, || {
+        let figures = ["rx", "tx"].map(|what| [stage.of("zc0", what), stage.of("zc1", what)]);
+        (figures == [[sent, 0], [0, sent]]).then_some(())
+    });
+    assert!(agreed.is_some(), "{}", stage.figures());
+    println!("zero-copy, two NICs: {sent} packets came by zc0 and left by zc1");
+    stage.balancer.stop().unwrap();
+}
+
+#[test]
+fn one_of_two_nics_that_refuses_zero_copy_is_named_and_both_work_in_copy_mode() {
+    let stage = Stage::on_two(["peer1", "zc1"]);
+    let modes = stage.balancer.counters().unwrap().modes();
+    assert_eq!(modes, ["peer1", "zc0"].map(|name| (name.to_owned(), "copy".to_owned())));
+    let said = |line: &str| line.contains("refuses zero-copy") && line.contains("\"peer1\"");
+    let lines = stage.balancer.process.lines();
+    assert!(lines.iter().any(|line| said(&line.text)), "{}", stage.balancer.process.tail());
+    stage.all_answered("copy, two NICs", first_vips());
+    stage.balancer.stop().unwrap();
+}
+
+#[test]
+fn the_kernels_vlan_device_on_the_way_to_the_backends_gives_frames_its_tag() {
+    let bed = bed(WIRE);
+    let [(own, near), (far, port)] =
+        [(&bed.balancers[0].ns, "zc0"), (&bed.router, "peer0")].map(|(ns, parent)| {
+            let device = format!("{parent}.7");
+            let made = format!("link add link {parent} name {device} type vlan id 7\nlink set {device} up");
+            ns.ip(&made).unwrap();
+            (ns.clone(), device)
+        });
+    bed.reach_backends_by(&near, &port).unwrap();
+    // IPv4 comes tagged as well, IPv6 does not.
+    far.ip(&format!("route replace {}/32 via 192.0.2.101", first_vips()[0])).unwrap();
+    let stage = Stage::on(bed, config);
+    assert_eq!(stage.mode(), "zero-copy");
+    let before = device_counts(&far, &port).unwrap().rx_packets;
+    stage.all_answered("zero-copy, VLAN 7", first_vips());
+    let sent = stage.settled().sent();
+    let tagged = || device_counts(&far, &port).unwrap().rx_packets - before;
+    // The kernels' own neighbour discovery is among what the router's device has had.
+    let agreed = eventually(BOUND, || (tagged() >= sent).then_some(()));
+    println!("zero-copy, VLAN 7: {sent} packets sent, the router's VLAN device has had {}", tagged());
+    assert!(agreed.is_some() && sent > 0, "{}", stage.figures());
+    assert!(output(&own, "ip", &["neigh"]).contains(&near), "{}", stage.figures());
     stage.balancer.stop().unwrap();
 }
 

@@ -79,7 +79,7 @@ const TEST: &str = "zero_copy";
 const TIMEOUT_SECONDS: &str = "900";
 /// igb has no peer with several queues that would refuse zero-copy, and works with fewer channels than it has.
 const BOOTS: [Boot; 2] =
-    [Boot { nic: "virtio", skip: &[], tests: 5 }, Boot { nic: "igb", skip: &["refuse"], tests: 3 }];
+    [Boot { nic: "virtio", skip: &[], tests: 8 }, Boot { nic: "igb", skip: &["refuse"], tests: 5 }];
 
 #[cfg(test)]
 mod tests {
