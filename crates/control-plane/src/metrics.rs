@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use prometheus::{Registry, TextEncoder};
 
-use crate::admin::view::{self, BackendRow, CheckState, ReloadOutcome, ServiceRow, Status, VipRow};
+use crate::admin::view::{self, BackendRow, BgpView, CheckState, ReloadOutcome, ServiceRow, Status, VipRow};
 use crate::figures::Figures;
 
 /// What is exported, at one moment.
@@ -35,6 +35,8 @@ pub struct MetricsInput {
     pub digest: String,
     /// How the last reload went; `None` before the first.
     pub last_reload: Option<LastReload>,
+    /// Routers, and what they are told.
+    pub bgp: BgpView,
     /// Whether traffic would be served.
     pub ready: bool,
     /// Whether the packet threads, sockets and the XDP program are well.
@@ -50,7 +52,13 @@ pub struct MetricsInput {
 impl MetricsInput {
     /// From the admin API's answers, so that both say the same.
     #[must_use]
-    pub fn new(figures: Figures, status: &Status, vips: &[VipRow], backends: &[BackendRow]) -> Self {
+    pub fn new(
+        figures: Figures,
+        status: &Status,
+        vips: &[VipRow],
+        backends: &[BackendRow],
+        bgp: BgpView,
+    ) -> Self {
         let services = vips.iter().flat_map(|vip| &vip.services);
         let count = |service: &ServiceRow| VipBackends {
             serving: service.serving as u64,
@@ -63,6 +71,7 @@ impl MetricsInput {
             boot_id: status.boot_id.clone(),
             digest: status.generation_sha256.clone(),
             last_reload: status.last_reload.as_ref().map(LastReload::from),
+            bgp,
             ready: status.ready,
             forwarder_healthy: status.forwarder.healthy,
             own_fault: status.own_fault.is_some(),
@@ -159,5 +168,7 @@ pub const MAX_SERIES_VIPS: usize = 1_000;
 pub const MAX_SERIES_BACKENDS: usize = 5_000;
 /// Checks with series of their own, those that are down first; `sluicegate_health_checks` counts all.
 pub const MAX_SERIES_HEALTH: usize = 10_000;
+/// Peers with series of their own; a machine has a few.
+pub const MAX_SERIES_PEERS: usize = 256;
 /// The label's value for what lies past a bound.
 pub const OTHER: &str = "other";
