@@ -20,6 +20,7 @@ pub(crate) struct Samples {
     pub(crate) backends: Value,
     pub(crate) health: Value,
     pub(crate) counters: Value,
+    pub(crate) bgp: Value,
 }
 
 type Shared = Arc<Mutex<Samples>>;
@@ -44,6 +45,7 @@ impl SampleServer {
             .route("/v1/vips", answer(|samples| &samples.vips))
             .route("/v1/backends", answer(|samples| &samples.backends))
             .route("/v1/health", answer(|samples| &samples.health))
+            .route("/v1/bgp", answer(|samples| &samples.bgp))
             .route("/counters", answer(|samples| &samples.counters))
             .merge(page::router())
             .with_state(Arc::clone(&samples));
@@ -68,6 +70,7 @@ impl Samples {
             vips: read(include_str!("../../crates/control-plane/src/admin/page/sample/vips.json")),
             backends: read(include_str!("../../crates/control-plane/src/admin/page/sample/backends.json")),
             health: read(include_str!("../../crates/control-plane/src/admin/page/sample/health.json")),
+            bgp: read(include_str!("../../crates/control-plane/src/admin/page/sample/bgp.json")),
             counters: read(include_str!("../../crates/control-plane/src/admin/page/sample/counters.json")),
         }
     }

@@ -35,7 +35,7 @@ impl Lane {
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => setup::BUILD.to_vec(),
-            Self::Net => [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE].concat(),
+            Self::Net => [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, setup::ROUTERS].concat(),
             Self::Bgp => [setup::BUILD, setup::BED, setup::ROUTERS].concat(),
             Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),
             Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),

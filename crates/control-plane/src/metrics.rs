@@ -18,7 +18,7 @@ use std::time::Duration;
 use prometheus::{Registry, TextEncoder};
 
 use crate::admin::view::{
-    self, BackendRow, CheckState, DigestView, ReloadOutcome, ServiceRow, Status, VipRow,
+    self, BackendRow, BgpView, CheckState, DigestView, ReloadOutcome, ServiceRow, Status, VipRow,
 };
 use crate::figures::Figures;
 
@@ -37,6 +37,8 @@ pub struct MetricsInput {
     pub digests: DigestView,
     /// How the last reload went; `None` before the first.
     pub last_reload: Option<LastReload>,
+    /// Routers, and what they are told.
+    pub bgp: BgpView,
     /// Whether traffic would be served.
     pub ready: bool,
     /// Whether the packet threads, sockets and the XDP program are well.
@@ -52,7 +54,13 @@ pub struct MetricsInput {
 impl MetricsInput {
     /// From the admin API's answers, so that both say the same.
     #[must_use]
-    pub fn new(figures: Figures, status: &Status, vips: &[VipRow], backends: &[BackendRow]) -> Self {
+    pub fn new(
+        figures: Figures,
+        status: &Status,
+        vips: &[VipRow],
+        backends: &[BackendRow],
+        bgp: BgpView,
+    ) -> Self {
         let services = vips.iter().flat_map(|vip| &vip.services);
         let count = |service: &ServiceRow| VipBackends {
             serving: service.serving as u64,
@@ -65,6 +73,7 @@ impl MetricsInput {
             boot_id: status.boot_id.clone(),
             digests: status.digests.clone(),
             last_reload: status.last_reload.as_ref().map(LastReload::from),
+            bgp,
             ready: status.ready,
             forwarder_healthy: status.forwarder.healthy,
             own_fault: status.own_fault.is_some(),
@@ -161,5 +170,7 @@ pub const MAX_SERIES_VIPS: usize = 1_000;
 pub const MAX_SERIES_BACKENDS: usize = 5_000;
 /// Checks with series of their own, those that are down first; `sluicegate_health_checks` counts all.
 pub const MAX_SERIES_HEALTH: usize = 10_000;
+/// Peers with series of their own; a machine has a few.
+pub const MAX_SERIES_PEERS: usize = 256;
 /// The label's value for what lies past a bound.
 pub const OTHER: &str = "other";

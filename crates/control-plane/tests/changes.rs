@@ -265,3 +265,38 @@ fn another_vlan_policy_is_told_of_this_machine_alone_and_waits_for_nothing() {
     let said = told(FILE, FILE, &strip("lb2", "policy = \"strip\"")).sentences;
     assert!(said.len() == 1 && said[0].starts_with("nothing for this machine"), "{said:?}");
 }
+
+#[test]
+fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
+    let peers = "\n[bgp]\nasn = 65101\npeers = [{ name = \"t\", address = \"192.0.2.0\", asn = 65000, hold_time = \"9s\" }]\n";
+    let vip = ("[vip.v]\n", "[vip.v]\nannounce = { med = 5 }\n");
+    let old = with(&[vip]) + peers;
+    let before = with(&[]);
+    let told = |old: &str, new: &str| told(old, old, new).sentences;
+    let begin = told(&before, &old);
+    assert_eq!(begin, ["bgp: AS 65101: VIPs are announced from now on", "vip v: announced from now on"]);
+    let end = told(&old, &before);
+    assert_eq!(end, ["bgp: gone: all sessions end, and nothing is announced", "vip v: no longer announced"]);
+    let new = old
+        .replace("asn = 65101", "asn = 65102\nhold_down = \"1s\"")
+        .replace("hold_time = \"9s\"", "hold_time = \"30s\", password_file = \"k\", bfd = {}")
+        .replace("{ med = 5 }", "{ min_serving = 2, communities = [\"1:2\"] }");
+    assert_eq!(
+        told(&old, &new),
+        [
+            "bgp.asn: 65101 -> 65102 (takes effect at the next start)",
+            "bgp.hold_down: 10s -> 1s",
+            "bgp peer t: hold_time 9s -> 30s, bfd.interval none -> 100ms, bfd.multiplier none -> 3, another key",
+            "vip v: announce.min_serving: 1 -> 2",
+            "vip v: announce.return_serving: 1 -> 2",
+            "vip v: announce.communities: none -> 1:2",
+            "vip v: announce.med: 5 -> none",
+            "vip v: announce.remotes: true -> false",
+        ]
+    );
+    let other = old.replace("name = \"t\", address = \"192.0.2.0\"", "name = \"u\", address = \"192.0.2.9\"");
+    assert_eq!(
+        told(&old, &other),
+        ["bgp peer t: removed: its session ends", "bgp peer u: added, 192.0.2.9 of AS 65000"]
+    );
+}

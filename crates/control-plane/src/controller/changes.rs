@@ -1,11 +1,13 @@
 //! What is different between two configurations, in words, and how many slots of each table move.
 //!
 //! In: two configurations, and both compiled. Out: sentences for `config diff` and for a reload's answer.
-//! Rooms: `keys` (a section key by key), `settings` (what waits for a start), `checks` (those and encapsulations).
+//! Rooms: `keys` (a section key by key), `settings` (what waits for a start), `checks` (those and encapsulations), `routers`
+//! (peers and announcements).
 //! Not here: secrets. That the hash key changed is said, not what it was.
 
 mod checks;
 mod keys;
+mod routers;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +56,7 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
     restarts(&mut changes, running, [old.config, new.config], machine);
     own_addresses(&mut changes, old.config, new.config, machine);
     vlans(&mut changes, old.config, new.config, machine);
+    routers::bgp(&mut changes, old.config, new.config, machine);
     groups(&mut changes, old.config, new.config);
     remotes(&mut changes, old.config, new.config);
     vips(&mut changes, old.config, new.config, machine);
@@ -231,6 +234,7 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
     }
     guard(changes, old, new);
     in_clusters(changes, old, new);
+    routers::announce(changes, old, new);
     changes.differ(
         &format!("vip {}: fragments", old.name()),
         &old.fragments(),

@@ -1,7 +1,7 @@
 //! What a configuration says that machines must agree on, line by line, in one digest.
 //!
 //! In: a [`Config`]. Out: SHA-256 over the digests of its lines, sorted, each once.
-//! Not here: `[machine]`, `[io]`, `[log]`, `[admin]`, which may differ.
+//! Not here: `[machine]`, `[io]`, `[log]`, `[admin]`, `[bgp]` and `announce`, which may differ: no flow's backend depends on them.
 
 use sha2::{Digest, Sha256};
 

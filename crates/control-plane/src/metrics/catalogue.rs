@@ -103,6 +103,21 @@ catalogue! {
     FORWARDER_HEALTHY: Gauge "forwarder_healthy" []
         "1 while every packet thread that has packets makes progress, every socket lives and the XDP program is attached.";
 
+    // Routers.
+    BGP_UP: Gauge "bgp_session_up" ["peer"]
+        "1 while the BGP session with this peer of the machine is established, 0 while it is not.";
+    BGP_SESSIONS: Counter "bgp_sessions_total" ["peer"]
+        "BGP sessions with this peer that were established.";
+    BGP_ROUTES: Gauge "bgp_announced_routes" ["peer", "family"]
+        "Routes of this family (ipv4, ipv6) that this peer has from the machine now.";
+    BFD_UP: Gauge "bfd_session_up" ["peer"]
+        "1 while BFD with this peer is up, 0 while it is not, and no series for a peer without BFD.";
+    VIP_ANNOUNCED: Gauge "vip_announced" ["vip"]
+        "1 while this VIP qualifies and is announced, 0 while it is not (a drain included), and no series for one that the file \
+         does not announce.";
+    VIP_WITHDRAWALS: Counter "vip_withdrawals_total" ["vip"]
+        "Withdrawals of this VIP because it no longer qualified; those of a drain are not counted.";
+
     // Drops and the XDP program.
     DROPS: Counter "dropped_packets_total" ["reason"]
         "Packets that a packet thread dropped for this reason.";

@@ -62,7 +62,8 @@ impl Sources {
         let status = self.ask(Command::Status).await?;
         let vips = self.ask(Command::Vips).await?;
         let backends = self.ask(Command::Backends).await?;
-        Some(MetricsInput::new(figures, &status, &vips, &backends))
+        let bgp = self.ask(Command::Bgp).await?;
+        Some(MetricsInput::new(figures, &status, &vips, &backends, bgp))
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Option<T> {

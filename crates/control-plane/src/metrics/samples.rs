@@ -10,8 +10,11 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily};
 
 use super::catalogue::{self as the, Kind, Metric};
-use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_VIPS, MetricsInput, OTHER, VipBackends};
-use crate::admin::view::CheckState;
+use super::{
+    MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER,
+    VipBackends,
+};
+use crate::admin::view::{AnnouncedVip, AnnouncementState, BgpView, CheckState};
 use crate::digest::number;
 use crate::figures::{FlowFigures, FragmentFigures, ThreadFigures, TrafficFigures};
 
@@ -40,6 +43,7 @@ impl Samples {
         samples.vips(input);
         samples.backends(input);
         samples.health(input);
+        samples.routers(&input.bgp);
         samples.xdp(input);
         for (number, thread) in input.figures.threads.iter().enumerate() {
             samples.thread(&number.to_string(), thread);
@@ -103,6 +107,26 @@ impl Samples {
         self.push(&the::HEALTH_UNABLE, &[], input.checks_unable);
         self.push(&the::READY, &[], input.ready.into());
         self.push(&the::FORWARDER_HEALTHY, &[], input.forwarder_healthy.into());
+    }
+
+    fn routers(&mut self, bgp: &BgpView) {
+        for peer in bgp.peers.iter().take(MAX_SERIES_PEERS) {
+            self.push(&the::BGP_UP, &[&peer.name], (peer.state == "Established").into());
+            self.push(&the::BGP_SESSIONS, &[&peer.name], peer.established);
+            self.push(&the::BGP_ROUTES, &[&peer.name, "ipv4"], peer.announced_v4 as u64);
+            self.push(&the::BGP_ROUTES, &[&peer.name, "ipv6"], peer.announced_v6 as u64);
+            if let Some(bfd) = &peer.bfd {
+                self.push(&the::BFD_UP, &[&peer.name], (bfd.state == "Up").into());
+            }
+        }
+        let wanted = bgp.vips.iter().filter(|vip| vip.state != AnnouncementState::NotConfigured);
+        let mut vips: Vec<&AnnouncedVip> = wanted.collect();
+        // What is missing comes first, so that the bound never hides it.
+        vips.sort_by_key(|vip| vip.state == AnnouncementState::Announced);
+        for vip in vips.into_iter().take(MAX_SERIES_VIPS) {
+            self.push(&the::VIP_ANNOUNCED, &[&vip.vip], (vip.state == AnnouncementState::Announced).into());
+            self.push(&the::VIP_WITHDRAWALS, &[&vip.vip], vip.withdrawals);
+        }
     }
 
     fn xdp(&mut self, input: &MetricsInput) {

@@ -130,6 +130,7 @@ pub(super) fn full_input() -> MetricsInput {
             took: Duration::from_millis(250),
             ended_unix_seconds: 1_000,
         }),
+        bgp: serde_json::from_str(include_str!("../admin/page/sample/bgp.json")).unwrap(),
         ready: true,
         forwarder_healthy: true,
         own_fault: false,
@@ -153,6 +154,19 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"health_checks{state="up"}"#, 1.0),
     (r#"health_checks{state="down"}"#, 1.0),
     (r#"health_checks{state="unknown"}"#, 1.0),
+    (r#"bgp_session_up{peer="tor1"}"#, 1.0),
+    (r#"bgp_session_up{peer="tor2"}"#, 0.0),
+    (r#"bgp_sessions_total{peer="tor1"}"#, 2.0),
+    (r#"bgp_sessions_total{peer="tor2"}"#, 0.0),
+    (r#"bgp_announced_routes{family="ipv4",peer="tor1"}"#, 3.0),
+    (r#"bgp_announced_routes{family="ipv6",peer="tor1"}"#, 4.0),
+    (r#"bgp_announced_routes{family="ipv4",peer="tor2"}"#, 0.0),
+    (r#"bgp_announced_routes{family="ipv6",peer="tor2"}"#, 0.0),
+    (r#"bfd_session_up{peer="tor1"}"#, 1.0),
+    (r#"vip_announced{vip="www"}"#, 1.0),
+    (r#"vip_announced{vip="dns"}"#, 0.0),
+    (r#"vip_withdrawals_total{vip="www"}"#, 0.0),
+    (r#"vip_withdrawals_total{vip="dns"}"#, 5.0),
     ("own_fault", 0.0),
     ("health_unable", 2.0),
     ("ready", 1.0),
@@ -369,7 +383,7 @@ fn the_admin_apis_answers_become_the_input() {
     let rows: Vec<BackendRow> =
         serde_json::from_str(include_str!("../admin/page/sample/backends.json")).unwrap();
     let figures = Figures { generation: 3, ..Figures::default() };
-    let input = MetricsInput::new(figures, &status, &vips, &rows);
+    let input = MetricsInput::new(figures, &status, &vips, &rows, BgpView::default());
     assert_eq!(input.vips["www tcp 80,443"], VipBackends { serving: 2, members: 4 });
     let checks: Vec<_> = input
         .health

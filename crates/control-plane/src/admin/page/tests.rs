@@ -1,5 +1,5 @@
 use super::*;
-use crate::admin::view::{BackendRow, HealthView, Status, VipRow};
+use crate::admin::view::{BackendRow, BgpView, HealthView, Status, VipRow};
 use crate::figures::Figures;
 
 #[test]
@@ -58,6 +58,7 @@ fn samples_have_the_shape_of_the_answers() {
     same::<Status>(include_str!("sample/status.json"));
     same::<Vec<VipRow>>(include_str!("sample/vips.json"));
     same::<Vec<BackendRow>>(include_str!("sample/backends.json"));
+    same::<BgpView>(include_str!("sample/bgp.json"));
     same::<HealthView>(include_str!("sample/health.json"));
     same::<Figures>(include_str!("sample/counters.json"));
 }

@@ -68,6 +68,7 @@ async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
             Command::Status(answer) => answer.send(Status { ready: true, ..Status::default() }).unwrap(),
             Command::Vips(answer) => answer.send(vec![]).unwrap(),
             Command::Backends(answer) => answer.send(vec![]).unwrap(),
+            Command::Bgp(answer) => answer.send(crate::admin::view::BgpView::default()).unwrap(),
             other => panic!("{other:?}"),
         }
     }
