@@ -25,5 +25,5 @@ pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,
 };
 pub use status::{
-    Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status, VipTotals,
+    BgpTotals, Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status, VipTotals,
 };
