@@ -67,6 +67,10 @@ fn words(status: &Status) -> String {
             totals.serving, totals.draining, totals.down, totals.unknown
         ),
     );
+    if let Some(bgp) = status.bgp {
+        let (sessions, vips) = (format!("{} of {}", bgp.established, bgp.peers), count_of(bgp.vips, "VIP"));
+        page.line("routers", format!("{sessions} with a session, {} of {vips} announced", bgp.announced));
+    }
     if let Some(last) = &status.last_reload {
         page.line(
             "last reload",

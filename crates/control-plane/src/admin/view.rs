@@ -25,5 +25,6 @@ pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,
 };
 pub use status::{
-    DigestView, Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status, VipTotals,
+    BgpTotals, DigestView, Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status,
+    VipTotals,
 };

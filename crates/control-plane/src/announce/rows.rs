@@ -11,7 +11,8 @@ use super::announcer::Announcer;
 use super::decision::{ServiceSeen, Stage, Standing, Why};
 use super::plan::Rules;
 use crate::admin::view::{
-    AnnouncedVip, AnnouncementState, BfdView, BgpPeerRow, BgpView, DrainStage, RouteRow, ServiceRow, VipRow,
+    AnnouncedVip, AnnouncementState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, RouteRow,
+    ServiceRow, VipRow,
 };
 
 impl Announcer {
@@ -27,6 +28,19 @@ impl Announcer {
             vips: self.vip_rows(),
             warnings: self.warnings(),
         }
+    }
+
+    /// Both in numbers; `None`: there is nobody to be told.
+    #[must_use]
+    pub fn totals(&self) -> Option<BgpTotals> {
+        let status = self.running.as_ref()?.speaker.status();
+        let shown = self.standings.values().filter(|standing| **standing == Standing::Announced);
+        Some(BgpTotals {
+            peers: status.len(),
+            established: status.values().filter(|peer| peer.state == State::Established).count(),
+            vips: self.plan.rules.values().filter(|rules| rules.announced).count(),
+            announced: if self.stage == Stage::Left { 0 } else { shown.count() },
+        })
     }
 
     fn peer_rows(&self) -> Vec<BgpPeerRow> {

@@ -133,6 +133,7 @@ pub(crate) fn status() -> Status {
         threads: 2,
         vips: VipTotals { total: 1, ready: 0 },
         backends: StateTotals { serving: 1, draining: 1, down: 0, unknown: 0 },
+        bgp: Some(BgpTotals { peers: 2, established: 1, vips: 3, announced: 2 }),
         overrides: vec![OverrideRow {
             backend: "b2".into(),
             pool: Some("web".into()),

@@ -267,6 +267,7 @@ impl Balancer {
             threads: threads.len(),
             vips: VipTotals { total: vips.len(), ready: vips.iter().filter(|vip| vip.ready).count() },
             backends: self.controller.state_totals(&snapshot),
+            bgp: self.announcer.totals(),
             overrides: self.controller.standing().overrides.iter().filter_map(override_row).collect(),
             last_reload: self.reloads.last.clone(),
             own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),

@@ -49,6 +49,8 @@ pub struct Status {
     pub vips: VipTotals,
     /// Memberships by state.
     pub backends: StateTotals,
+    /// What routers are told; null: this machine has no peers.
+    pub bgp: Option<BgpTotals>,
     /// Operators' overrides in force.
     pub overrides: Vec<OverrideRow>,
     /// The last reload, or `PUT`; none since the start: null.
@@ -107,6 +109,19 @@ pub struct VipTotals {
     pub total: usize,
     /// Those whose every service has enough backends.
     pub ready: usize,
+}
+
+/// How many sessions with routers, and VIPs that they are told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BgpTotals {
+    /// Peers of this machine.
+    pub peers: usize,
+    /// Those with a session.
+    pub established: usize,
+    /// VIPs that the file announces.
+    pub vips: usize,
+    /// Those that are announced now.
+    pub announced: usize,
 }
 
 /// How many memberships.
