@@ -14,7 +14,7 @@ use crate::scene::{BOUND, SILENCE, Scene};
 use crate::service::{WATCHDOG, scene_as_unit};
 
 /// A field of the first file description of the balancer's that has `mark` in its description.
-fn described(scene: &Scene, mark: &str, field: &str) -> String {
+pub(crate) fn described(scene: &Scene, mark: &str, field: &str) -> String {
     let folder = format!("/proc/{}/fdinfo", scene.balancer.process.id());
     let infos = fs::read_dir(folder).unwrap().flatten();
     let mut infos = infos.filter_map(|file| fs::read_to_string(file.path()).ok());
@@ -22,7 +22,7 @@ fn described(scene: &Scene, mark: &str, field: &str) -> String {
     info.lines().find_map(|line| line.strip_prefix(field)).unwrap().trim().to_owned()
 }
 
-fn bpftool(arguments: &str) {
+pub(crate) fn bpftool(arguments: &str) {
     let output = Command::new("bpftool").args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "bpftool {arguments}: {output:?}");
 }

@@ -57,6 +57,13 @@ impl Connection {
         self.session.stop(stop, now());
     }
 
+    /// Ends without a word: what the kernel holds for the other end is thrown away, and a reset follows.
+    pub(crate) fn reset(self) {
+        if let Err(error) = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)) {
+            tracing::debug!(%error, "the connection lingers");
+        }
+    }
+
     /// Writes what is left, then waits for the other end to close: at once a reset could overtake the last message.
     pub(crate) async fn close(mut self) {
         let rest = self.session.output(now()).to_vec();

@@ -30,6 +30,8 @@ use crate::status::State;
 pub(crate) enum Order {
     Change(Box<PeerConfig>),
     BfdDown,
+    /// At once and without a word, for this reason.
+    Reset(String),
     /// The last one.
     Stop(Stop),
 }
@@ -139,6 +141,14 @@ impl Peer {
     fn order(&mut self, order: Order) {
         match order {
             Order::BfdDown => self.connections_mut().for_each(|connection| connection.stop(&Stop::BfdDown)),
+            Order::Reset(why) => {
+                let had = [self.dialled.take(), self.accepted.take()];
+                let ended = had.into_iter().flatten().map(Connection::reset).count();
+                self.dialling.give_up();
+                if ended > 0 {
+                    self.failed(&why);
+                }
+            }
             Order::Stop(stop) => {
                 self.stopped = true;
                 self.dialling.give_up();

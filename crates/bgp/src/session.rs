@@ -111,6 +111,7 @@ impl Session {
             announced_v6: outbound.announced(Family::Ipv6),
             unannounceable: outbound.unannounceable(),
             pending: outbound.pending(),
+            unsent_bytes: self.outbox.bytes().len(),
             ..self.counts
         }
     }

@@ -177,6 +177,14 @@ impl Speaker {
         running.is_some_and(|running| running.orders.send(Order::BfdDown).is_ok())
     }
 
+    /// Ends a peer's session at once, without a word: its end sees the connection reset, and drops our routes. For one that does
+    /// not take what it is told. Another session follows after a while. Whether there is such a peer.
+    pub fn reset(&self, name: &str, why: &str) -> bool {
+        let peers = self.peers();
+        let running = peers.by_name.get(name);
+        running.is_some_and(|running| running.orders.send(Order::Reset(why.into())).is_ok())
+    }
+
     /// Ends all sessions, with a text for the operators of the other ends (RFC 9003, cut to 128 bytes), and waits until they
     /// have it, 5 s at most.
     pub async fn shutdown(&self, text: &str) {

@@ -106,6 +106,8 @@ pub struct Counts {
     pub unannounceable: usize,
     /// Routes said to the peer but not written to its connection yet, and withdrawals.
     pub pending: usize,
+    /// Bytes that wait for the connection to take them.
+    pub unsent_bytes: usize,
     /// Messages sent.
     pub messages_sent: u64,
     /// Messages received.

@@ -20,7 +20,7 @@ pub mod socket;
 pub mod tls;
 pub mod view;
 
-pub use command::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery};
+pub use command::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction};
 pub use routes::{Rules, router};
 pub use server::{Door, Limits, serve};
 pub use socket::Socket;

@@ -2,12 +2,13 @@
 //!
 //! In: the TOML file of the cluster, and secrets from files or systemd credentials.
 //! Out: a checked [`config::Config`]; every value in it is in range and every reference in it resolved.
-//! Not here: sockets, packets, the XDP program (`datapath`), the choice of a backend (`forwarder`).
+//! Not here: packets of clients, the XDP program (`datapath`), the choice of a backend (`forwarder`), BGP itself (`bgp`).
 //! Invariant: deterministic; the same text and the same secrets give the same result on every machine.
 
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod announce;
 pub mod compile;
 pub mod config;
 pub mod controller;

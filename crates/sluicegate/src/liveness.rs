@@ -117,6 +117,11 @@ impl Liveness {
         self.change(|state| state.draining = true);
     }
 
+    /// The drain is taken back.
+    pub(crate) fn undrain(&mut self) {
+        self.change(|state| state.draining = false);
+    }
+
     fn change(&mut self, change: impl FnOnce(&mut State)) {
         change(&mut self.state);
         let fault = (!self.state.health.is_healthy()).then(|| self.state.health.to_string());

@@ -1,7 +1,7 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
-//! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`,
+//! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
 //! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
@@ -27,6 +27,7 @@ mod operate;
 mod pcapng;
 mod privileges;
 mod probe;
+mod routers;
 mod run;
 mod shutdown;
 mod status;
@@ -71,6 +72,12 @@ enum Verb {
     /// Health checks of the running balancer.
     #[command(subcommand)]
     Health(operate::HealthVerb),
+    /// Routers that the running balancer tells of its VIPs.
+    #[command(subcommand)]
+    Bgp(routers::BgpVerb),
+    /// The machine on which the balancer runs.
+    #[command(subcommand)]
+    Machine(routers::MachineVerb),
     /// Tracked flows of the running balancer.
     #[command(subcommand)]
     Flow(operate::FlowVerb),
@@ -140,6 +147,8 @@ fn main() -> ExitCode {
         Verb::Backend(verb) => operate::backend(&verb),
         Verb::Vip(verb) => operate::vip(&verb),
         Verb::Health(verb) => operate::health(&verb),
+        Verb::Bgp(verb) => routers::bgp(&verb),
+        Verb::Machine(verb) => routers::machine(&verb),
         Verb::Flow(verb) => operate::flow(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Capture(arguments) => capture::capture(&arguments),

@@ -16,10 +16,10 @@ use crate::table::{Table, ago, or_dash, print_json, word};
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     #[command(flatten)]
-    reach: Reach,
+    pub(crate) reach: Reach,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Which backend.

@@ -1,12 +1,13 @@
 //! `sluicegate run`: both planes, wired.
 //!
 //! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
-//! balancer. Rooms: `reload`, `answers` (the API), `capture`, `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `filter`, `tunnel`,
+//! balancer. Rooms: `reload`, `announce` (routes and the drain), `answers` (the API), `capture`, `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `filter`, `tunnel`,
 //! `verdicts` (their lines in the log), `reports` (of the packet tracer), `work` (done elsewhere).
 //! Not here: any decision about a packet, any rule about a configuration or about health.
-//! Invariants: a new VIP reaches the threads before the filter; one that goes leaves the filter before the threads. Nothing
+//! Invariants: a new VIP reaches the threads, then the filter, then routers; one that goes leaves routers, filter and threads. Nothing
 //! that takes more than a few milliseconds runs on the control loop.
 
+mod announce;
 mod answers;
 mod capture;
 mod files;
@@ -30,7 +31,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use control_plane::admin::command::Command;
 use control_plane::admin::view::ConfigSource;
-use control_plane::compile::{destinations, refresh_next_hops};
+use control_plane::announce::{Announcer, services_seen};
+use control_plane::compile::{destinations, find_machine, refresh_next_hops};
 use control_plane::config::{self, Config, Source as ConfigFile};
 use control_plane::controller::{Controller, Running};
 use control_plane::digest::Digests;
@@ -148,6 +150,7 @@ struct Balancer {
     own: BTreeSet<IpAddr>,
     manager: Rc<Notifier>,
     liveness: Liveness,
+    announcer: Announcer,
     drain: Option<Drain>,
     ready_by: Option<Instant>,
 }
@@ -172,11 +175,14 @@ impl Balancer {
         let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
         let admin = admin::open(&config, &machine, orders, liveness.subscribe()).await?;
         let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
+        // While ports below 1,024 may still be listened at.
+        let mut announcer = Announcer::open(&config, find_machine(&config, &machine)?)?;
         let mut plane = plane;
         if let Err(error) = privileges::give_up(|| plane.steer().may_change()) {
             tracing::warn!(%error, "capabilities that only the start needs are not given up");
         }
         // From here on threads have no more capabilities than this one.
+        announcer.begin()?;
         Way::clear().await;
         let way = Way::default();
         way.open(&config, &machine, &plane.interface().name, &live).await?;
@@ -218,6 +224,7 @@ impl Balancer {
             admin,
             manager,
             liveness,
+            announcer,
             drain: None,
             ready_by: Some(Instant::now() + longest_first_check(&config)),
         };
@@ -253,6 +260,7 @@ impl Balancer {
         self.ready_by = None;
         self.look_at_vips();
         self.liveness.is_set_up();
+        self.look_at_vips();
         self.say_ready();
     }
 
@@ -393,21 +401,6 @@ impl Balancer {
         Ok(())
     }
 
-    /// The first signal begins the drain, the second ends it.
-    fn ends_at_once(&mut self) -> bool {
-        let at_most = self.controller.config().cluster().drain_time();
-        if self.drain.is_some() {
-            tracing::info!("a second signal: the drain ends");
-            return true;
-        }
-        // Before anything else is done: whoever asks or follows sends nothing new.
-        self.liveness.drain();
-        self.manager.stopping(at_most + AFTER_DRAIN, "draining");
-        tracing::info!(?at_most, "not ready any more, draining; a second signal ends at once");
-        self.drain = Some(Drain::begin(Instant::now(), at_most, self.forwarded()));
-        at_most.is_zero()
-    }
-
     /// Looks at the data plane. Whether a drain is over.
     fn look(&mut self) -> bool {
         let (now, forwarded) = (Instant::now(), self.forwarded());
@@ -419,27 +412,27 @@ impl Balancer {
         if self.drain.is_none() && self.files.as_mut().is_some_and(|files| files.look(now)) {
             self.ask_for_reload("the file has changed");
         }
-        let over = self.drain.as_mut().and_then(|drain| drain.look(now, forwarded));
-        if let Some(why) = over {
-            tracing::info!(%why, "drained");
-        }
-        over.is_some()
+        self.look_at_drain(now, forwarded)
     }
 
     /// A VIP without a backend makes the machine not ready, as the documents say.
     fn look_at_vips(&mut self) {
         let rows = self.controller.vip_rows(&self.live.current(), |_| Default::default());
+        let seen = services_seen(&rows);
         let without = rows.into_iter().filter(|vip| !vip.ready).map(|vip| vip.name).collect();
         self.liveness.vips_without(without);
+        self.announce(seen);
     }
 
     fn forwarded(&self) -> u64 {
         self.plane.counters().iter().map(|thread| thread.tx_packets.read()).sum()
     }
 
-    /// Detaches, and takes away what checks needed.
+    /// Takes leave of routers, detaches, and takes away what checks needed.
     async fn close(self) {
-        let Self { way, health, plane, .. } = self;
+        let Self { way, health, plane, announcer, .. } = self;
+        // Routers first: what they send until they have heard is still forwarded.
+        announcer.close(FAREWELL).await;
         drop(health);
         plane.stop();
         way.close().await;
@@ -537,6 +530,8 @@ fn longest_first_check(config: &Config) -> Duration {
     longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
 }
 
+/// What operators of routers read (RFC 9003).
+const FAREWELL: &str = "sluicegate stops";
 const ADMIN_QUEUE: usize = 64;
 /// IPv6 neighbours on a link that has just come up take some two seconds.
 const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);

@@ -145,3 +145,19 @@ async fn each_peer_gets_its_own_table() {
         assert!(first.ends_with(&[32, 203, 0, 113, last]), "{first:02x?}");
     }
 }
+
+#[tokio::test]
+async fn a_peer_that_is_reset_hears_nothing_more_and_gets_another_session() {
+    let (listener, at) = listen(44).await;
+    let speaker = speaker(vec![peer("a", at)]);
+    let mut a = Router::accept(&listener).await;
+    a.shake_hands(ROUTER_ID, 0).await;
+    established(&speaker, "a").await;
+    assert!(speaker.reset("a", "a withdrawal was not taken in time") && !speaker.reset("b", ""));
+    assert_eq!(a.ended_with().await, None, "no NOTIFICATION");
+    let status = until(&speaker, "a", |status| status.last_error.is_some()).await;
+    assert_eq!(status.last_error.unwrap().0, "a withdrawal was not taken in time");
+    let mut again = Router::accept(&listener).await;
+    again.shake_hands(ROUTER_ID, 0).await;
+    assert_eq!(until(&speaker, "a", |status| status.established == 2).await.state, State::Established);
+}

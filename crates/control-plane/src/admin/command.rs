@@ -12,8 +12,8 @@ use forwarder::DropReason;
 use tokio::sync::{mpsc, oneshot};
 
 use super::view::{
-    BackendChange, BackendRow, CaptureEnd, ConfigView, FlowPage, HealthView, Purged, Refusal, ReloadReport,
-    Status, VipRow, WhereView,
+    BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, FlowPage, HealthView, MachineDrain, Purged,
+    Refusal, ReloadReport, Status, VipRow, WhereView,
 };
 use crate::figures::Figures;
 
@@ -34,6 +34,15 @@ pub enum Command {
     Backends(Answer<Vec<BackendRow>>),
     /// Every check target.
     Health(Answer<HealthView>),
+    /// Routers, and what they are told.
+    Bgp(Answer<BgpView>),
+    /// An order to this machine.
+    Machine {
+        /// What to do.
+        action: MachineAction,
+        /// What began; a conflict when it can't.
+        answer: Answer<Result<MachineDrain, Refusal>>,
+    },
     /// Everything that is counted.
     Figures(Answer<Figures>),
     /// An operator's override.
@@ -137,6 +146,15 @@ pub enum BackendAction {
     Up,
     /// Another weight; `None`: the file's again.
     Weight(Option<u32>),
+}
+
+/// What an operator may do to the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MachineAction {
+    /// Routes are announced as about to go, then withdrawn; when traffic has gone, the process ends.
+    Drain,
+    /// Takes back `Drain`, as long as the process has not ended.
+    Undrain,
 }
 
 /// Which flows are meant.

@@ -12,13 +12,15 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
-use super::command::{ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery};
+use super::command::{
+    ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery, MachineAction,
+};
 use super::guard::Order;
 use super::refuse::bad_request;
 use super::routes::Desk;
 use super::view::{
-    BackendChange, BackendRow, FlowPage, HealthView, Purged, Refusal, RefusalKind, ReloadReport, Status,
-    VipRow, WhereView,
+    BackendChange, BackendRow, BgpView, FlowPage, HealthView, MachineDrain, Purged, Refusal, RefusalKind,
+    ReloadReport, Status, VipRow, WhereView,
 };
 use crate::figures::Figures;
 use crate::words::count;
@@ -45,6 +47,19 @@ pub(super) async fn backends(desk: State<Desk>) -> Asked<Vec<BackendRow>> {
 
 pub(super) async fn health(desk: State<Desk>) -> Asked<HealthView> {
     ask(&desk, Command::Health).await.map(Json)
+}
+
+pub(super) async fn bgp(desk: State<Desk>) -> Asked<BgpView> {
+    ask(&desk, Command::Bgp).await.map(Json)
+}
+
+pub(super) async fn machine(desk: State<Desk>, action: MachineAction) -> Result<Done<MachineDrain>, Refusal> {
+    let drain = ask(&desk, |answer| Command::Machine { action, answer }).await??;
+    let words = match action {
+        MachineAction::Drain => "drain this machine",
+        MachineAction::Undrain => "take back the drain of this machine",
+    };
+    Ok(done(Order::Said(words.to_owned()), drain))
 }
 
 pub(super) async fn counters(desk: State<Desk>) -> Asked<Figures> {

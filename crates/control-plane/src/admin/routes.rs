@@ -9,7 +9,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, delete, get, post, put};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::command::{BackendAction, Command};
+use super::command::{BackendAction, Command, MachineAction};
 use super::view::{Refusal, RefusalKind};
 use super::{capture, guard, handlers, refuse};
 
@@ -60,6 +60,7 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
 }
 
 fn table() -> Vec<(&'static str, &'static str, MethodRouter<Desk>)> {
+    let machine = |action| post(move |desk| handlers::machine(desk, action));
     let order = |action| post(move |desk, path, query| handlers::order(desk, path, query, action));
     vec![
         ("get", "/v1/status", get(handlers::status)),
@@ -71,6 +72,9 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Desk>)> {
         ("post", "/v1/backends/{name}/up", order(BackendAction::Up)),
         ("post", "/v1/backends/{name}/weight", post(handlers::weight)),
         ("get", "/v1/health", get(handlers::health)),
+        ("get", "/v1/bgp", get(handlers::bgp)),
+        ("post", "/v1/machine/drain", machine(MachineAction::Drain)),
+        ("post", "/v1/machine/undrain", machine(MachineAction::Undrain)),
         ("get", "/v1/flows", get(handlers::flows)),
         ("delete", "/v1/flows", delete(handlers::purge)),
         ("get", "/v1/where", get(handlers::where_to)),

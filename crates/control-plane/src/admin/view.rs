@@ -4,6 +4,7 @@
 //! Units stand in the names; a share is from 0 to 1; a time of day is in seconds since 1970, all else is measured
 //! on a clock that never goes back.
 
+mod bgp;
 mod capture;
 mod flows;
 mod generation;
@@ -12,6 +13,9 @@ mod refusal;
 mod serving;
 mod status;
 
+pub use bgp::{
+    AnnouncedVip, AnnouncementState, BfdView, BgpPeerRow, BgpView, DrainStage, MachineDrain, RouteRow,
+};
 pub use capture::CaptureEnd;
 pub use flows::{FlowPage, FlowRow, Purged, WhereBackend, WhereRow, WhereView};
 pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};

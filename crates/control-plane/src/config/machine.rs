@@ -4,7 +4,7 @@
 //! Not here: which of them this host is; the binary asks [`Config::machine`](super::Config::machine).
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::reader::{Node, Root};
@@ -19,6 +19,7 @@ pub struct Machine {
     addresses: Vec<IpAddr>,
     interfaces: Vec<String>,
     vlans: BTreeMap<String, Vlan>,
+    router_id: Option<Ipv4Addr>,
 }
 
 impl Machine {
@@ -47,13 +48,24 @@ impl Machine {
     pub fn vlan(&self, interface: &str) -> &Vlan {
         self.vlans.get(interface).unwrap_or(&Vlan::Keep)
     }
+
+    /// Its BGP identifier. Default: its first IPv4 address; `None`: it has none.
+    pub fn router_id(&self) -> Option<Ipv4Addr> {
+        let v4 = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        };
+        self.router_id.or_else(|| self.addresses.iter().find_map(v4))
+    }
 }
 
 /// A machine and where its parts are written.
 pub(super) struct MachineDraft {
+    pub(super) place: Place,
     pub(super) name: Arc<str>,
     pub(super) addresses: Vec<At<IpAddr>>,
     pub(super) shard: Option<Arc<str>>,
+    pub(super) router_id: Option<Ipv4Addr>,
     interfaces: Vec<String>,
     vlans: BTreeMap<String, Vlan>,
 }
@@ -66,6 +78,7 @@ impl MachineDraft {
             addresses: self.addresses.iter().map(|address| address.value).collect(),
             interfaces: self.interfaces.clone(),
             vlans: self.vlans.clone(),
+            router_id: self.router_id,
         }
     }
 
@@ -88,10 +101,11 @@ impl MachineDraft {
         let interfaces = section.required("interfaces", INTERFACES).and_then(|node| node.items(INTERFACES));
         let interfaces = read_interfaces(&interfaces.unwrap_or_default());
         let vlans = vlan::read_all(&mut section, &interfaces);
+        let router_id = section.optional("router_id").and_then(|node| node.parse(ROUTER_ID, read_router_id));
         section.finish(&[]);
         let addresses = addresses.unwrap_or_default();
         let addresses = addresses.iter().filter_map(|node| Some(node.at(node.unicast()?))).collect();
-        Some(Self { name, addresses, shard, interfaces, vlans })
+        Some(Self { place: node.place.clone(), name, addresses, shard, router_id, interfaces, vlans })
     }
 }
 
@@ -116,6 +130,12 @@ fn is_interface(text: &str) -> bool {
     (1..=15).contains(&text.len()) && text != "." && text != ".." && !text.contains(forbidden)
 }
 
+/// RFC 6286: any number but 0.
+fn read_router_id(text: &str) -> Option<Ipv4Addr> {
+    text.parse().ok().filter(|id: &Ipv4Addr| !id.is_unspecified())
+}
+
+const ROUTER_ID: &str = "a number written as an IPv4 address, not 0.0.0.0";
 const ADDRESSES: &str = "a list of the machine's own addresses, at least one";
 const INTERFACES: &str = "a list of interface names, at least one";
 const INTERFACE: &str = "an interface name of 1 to 15 bytes without '/', ':' or white space";

@@ -3,13 +3,16 @@
 //! In: TOML text, the files that it includes, the lists that it names, and a way to read secrets. Out: a [`Config`] of checked values with resolved references
 //! and flattened pools, or every problem of the file at once, each with line, field, what was found and
 //! what was allowed.
-//! Not here: the snapshot that a configuration becomes, checking backends; BGP (a later version).
+//! Not here: the snapshot that a configuration becomes, checking backends, sessions with routers.
 //! Values are read by hand and not by serde's derive, which stops at the first error.
 //! Invariant: keys of the product's whole shape that this version does not serve are refused by name.
 
 mod address;
 mod admin;
+mod announce;
+mod announcements;
 mod arrivals;
+mod bgp;
 mod check;
 mod cluster;
 mod consistency;
@@ -52,7 +55,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
+pub use self::announce::Announce;
 pub use self::arrivals::Arrivals;
+pub use self::bgp::{BfdTimes, Bgp, BgpPeer};
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
 };
@@ -106,6 +111,7 @@ pub struct Config {
     log: Log,
     admin: Admin,
     trace: Option<Trace>,
+    bgp: Option<Bgp>,
     pools: Vec<Arc<Pool>>,
     groups: Vec<Arc<PrefixGroup>>,
     remotes: Vec<Arc<Remote>>,
@@ -126,13 +132,14 @@ impl PartialEq for Config {
             log,
             admin,
             trace,
+            bgp,
             pools,
             groups,
             remotes,
             vips,
             ..
         } = self;
-        (cluster, machines, (peers, peer_checks), io, log, admin, trace, pools, groups, remotes, vips)
+        (cluster, machines, (peers, peer_checks), io, log, admin, (trace, bgp), pools, groups, remotes, vips)
             == (
                 &other.cluster,
                 &other.machines,
@@ -140,7 +147,7 @@ impl PartialEq for Config {
                 &other.io,
                 &other.log,
                 &other.admin,
-                &other.trace,
+                (&other.trace, &other.bgp),
                 &other.pools,
                 &other.groups,
                 &other.remotes,
@@ -195,6 +202,11 @@ impl Config {
     /// Whom it tells of marked packets; `None`: nobody.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
+    }
+
+    /// The routers that are told of its VIPs; `None`: nobody is.
+    pub fn bgp(&self) -> Option<&Bgp> {
+        self.bgp.as_ref()
     }
 
     /// All pools, flattened, in the order of their names.
@@ -353,9 +365,11 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
     let trace = root.once("trace").and_then(|node| node.section());
     let trace = trace.map(Trace::read);
+    let bgp = root.once("bgp").and_then(|node| node.section());
+    let bgp = bgp.map(|section| Bgp::read(section, outside));
     let key = cluster.as_ref().map(Cluster::hash_key);
     let references = outside.secrets.map(|_| source::references(key, &checks, &admin));
-    root.finish(&["bgp"]);
+    root.finish(&[]);
     let flattened =
         Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
     let groups: Vec<Arc<PrefixGroup>> = group_drafts.iter().map(GroupDraft::build).collect();
@@ -373,6 +387,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         cluster_name: cluster.as_ref().map(Cluster::name),
     };
     sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
+    announcements::check(&sections, bgp.as_ref().map(Option::as_ref), &flattened);
     let peer_checks = peers::checks(&peer_checks, &checks, peers::DIRECT, report);
     let elsewhere = |vip: &VipDraft| {
         let group =
@@ -396,6 +411,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
         log: log.unwrap_or_default(),
         admin,
         trace: trace.flatten(),
+        bgp: bgp.flatten().map(bgp::BgpDraft::build),
         vips: vips.into_iter().collect::<Option<_>>()?,
         remotes: remotes.iter().map(|(name, draft)| draft.build(name)).collect(),
         groups,

@@ -1,6 +1,7 @@
 //! The whole road from text to [`Config`]: what each file below tells of the rooms, and the harness they share.
 
 mod admin;
+mod announcements;
 mod any_input;
 mod checks;
 mod fallbacks;
@@ -129,6 +130,7 @@ fn the_example_has_every_key() {
     let path = folder.write("a.toml", whole, 0o644);
     folder.write("secrets/hash.key", KEY, 0o600);
     folder.write("secrets/admin.key", admin::PRIVATE, 0o600);
+    folder.write("secrets/bgp.key", "s3cret\n", 0o600);
     folder.write("ca.pem", admin::CERTIFICATE, 0o644);
     folder.write("admin.pem", admin::CERTIFICATE, 0o644);
     std::fs::create_dir(folder.0.join("vips")).unwrap();

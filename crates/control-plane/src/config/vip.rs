@@ -1,14 +1,16 @@
 //! `[vip.NAME]`: the addresses that clients use, and what serves them.
 //!
 //! In: the sections. Out: drafts with the places of their parts, and the [`Vip`] that they become.
-//! Not here: announcements (a later version), clashes between VIPs (`consistency`), suffixes against their group (`groups`).
+//! Not here: how it is announced (`announce`), clashes between VIPs (`consistency`), suffixes against their group (`groups`).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use forwarder::Suffix;
+use forwarder::{Prefix, Suffix};
 
 use super::address::{self, SUFFIX};
+use super::announce::{Announce, AnnounceDraft};
 use super::guard::Guard;
 use super::lists::Lists;
 use super::pool::{CHECKS, Pool, read_checks};
@@ -30,6 +32,7 @@ pub struct Vip {
     guard: Guard,
     elsewhere: Vec<Elsewhere>,
     fragments: bool,
+    announce: Option<Announce>,
 }
 
 impl Vip {
@@ -98,6 +101,30 @@ impl Vip {
     pub fn fragments(&self) -> bool {
         self.fragments
     }
+
+    /// How it is announced by BGP. Default: it is not.
+    pub fn announce(&self) -> Option<&Announce> {
+        self.announce.as_ref()
+    }
+
+    /// The routes by which it is announced: its aggregates; host routes, and the group's own prefixes (the first of each family),
+    /// that lie in none of them. None when it is not announced.
+    pub fn routes(&self) -> BTreeSet<Prefix> {
+        let prefixes = self.group.as_ref().map_or(&[][..], |group| group.prefixes());
+        self.announce
+            .as_ref()
+            .map(|says| routes(&self.addresses, prefixes, says.aggregates()))
+            .unwrap_or_default()
+    }
+}
+
+/// As [`Vip::routes`]: of a VIP's addresses, its group's prefixes, and its aggregates.
+pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Prefix]) -> BTreeSet<Prefix> {
+    let host = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
+    let own = |ipv4: bool| prefixes.iter().find(move |prefix| prefix.address().is_ipv4() == ipv4).copied();
+    let single = addresses.iter().filter_map(host).chain(own(true)).chain(own(false));
+    let outside = single.filter(|route| !aggregates.iter().any(|aggregate| aggregate.covers(route)));
+    outside.chain(aggregates.iter().copied()).collect()
 }
 
 /// What one protocol and some ports of a VIP lead to.
@@ -156,6 +183,7 @@ pub(super) struct VipDraft {
     /// The checks of it in the other clusters.
     pub(super) remote_checks: Vec<At<Arc<str>>>,
     pub(super) fragments: bool,
+    pub(super) announce: Option<AnnounceDraft>,
     /// The pools that its services name, those of services with errors too.
     pub(super) pools: Vec<At<Arc<str>>>,
 }
@@ -197,8 +225,9 @@ impl VipDraft {
         };
         let suffixes = self.suffixes.iter().map(|suffix| suffix.value).collect();
         let (name, shard, guard) = (Arc::clone(&self.name), self.shard.clone(), self.guard.clone());
+        let announce = self.announce.as_ref().map(|draft| draft.announce.clone());
         let fragments = self.fragments;
-        Some(Vip { name, shard, addresses, group, suffixes, services, guard, elsewhere, fragments })
+        Some(Vip { name, shard, addresses, group, suffixes, services, guard, elsewhere, fragments, announce })
     }
 
     fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists<'_>) -> Option<Self> {
@@ -210,7 +239,8 @@ impl VipDraft {
         let guard = Guard::read(&mut section, lists);
         let (remotes, remote_checks) = read_remotes(&mut section);
         let fragments = section.or("fragments", true, |node| node.boolean());
-        section.finish(&["announce"]);
+        let announce = section.optional("announce").and_then(|node| AnnounceDraft::read(&node));
+        section.finish(&[]);
         let absent = |key: &str, allowed: &str| {
             let place = Place { offset: node.place.offset, field: format!("{}.{key}", node.place.field) };
             node.report.absent(&place, "nothing", allowed);
@@ -241,6 +271,7 @@ impl VipDraft {
             remotes,
             remote_checks,
             fragments,
+            announce,
             pools,
         })
     }

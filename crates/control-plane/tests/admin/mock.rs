@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control_plane::admin::view::*;
-use control_plane::admin::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery};
+use control_plane::admin::{
+    Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction,
+};
 use control_plane::explained::Explained;
 use control_plane::figures::{Figures, FlowFigures, ThreadFigures, TrafficFigures};
 use tokio::sync::mpsc;
@@ -32,6 +34,7 @@ pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
 
 fn words(command: &Command) -> String {
     match command {
+        Command::Machine { action, .. } => format!("{action:?} the machine"),
         Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
         Command::PutConfig { text, if_match, .. } => format!("put {text:?} onto {if_match:?}"),
         Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
@@ -56,6 +59,8 @@ fn answer(command: Command, readings: &mut u64) {
             drop(answer.send(figures(*readings)));
         }
         Command::Backend { name, pool, action, answer } => drop(answer.send(change(name, pool, action))),
+        Command::Bgp(answer) => drop(answer.send(bgp())),
+        Command::Machine { action, answer } => drop(answer.send(machine(action))),
         Command::Reload(answer) => drop(answer.send(Ok(report()))),
         Command::PutConfig { text, if_match, answer } => drop(answer.send(put(&text, if_match.as_deref()))),
         Command::Config(answer) => drop(answer.send(config())),
@@ -222,6 +227,71 @@ fn health() -> HealthView {
         own_fault: Some("held".into()),
         targets: vec![target(CheckState::Up, None), target(CheckState::Down, Some([203, 0, 113, 10]))],
     }
+}
+
+pub(crate) fn bgp() -> BgpView {
+    let peer = |bfd| BgpPeerRow {
+        name: "tor1".into(),
+        address: [192, 0, 2, 0].into(),
+        asn: 65_000,
+        state: "Established".into(),
+        since_seconds: 30.5,
+        established: 2,
+        failures: 0,
+        last_error: Some("the hold time has passed".into()),
+        hold_seconds: Some(9.0),
+        announced_v4: 1,
+        announced_v6: 0,
+        unannounceable: 0,
+        pending: 0,
+        ignored_prefixes: 7,
+        bfd,
+    };
+    let idle = BgpPeerRow { state: "Idle".into(), last_error: None, hold_seconds: None, ..peer(None) };
+    let route = RouteRow {
+        prefix: "203.0.113.10/32".into(),
+        peers: vec!["tor1".into()],
+        med: Some(100),
+        communities: vec!["65101:10".into()],
+    };
+    let vip = AnnouncedVip {
+        vip: "www".into(),
+        state: AnnouncementState::Announced,
+        why: None,
+        returns_in_seconds: None,
+        since_seconds: Some(12.0),
+        withdrawals: 1,
+        anchor: true,
+        routes: vec![route],
+    };
+    let held = AnnouncedVip {
+        state: AnnouncementState::HeldDown,
+        why: Some("held down".into()),
+        returns_in_seconds: Some(3.5),
+        since_seconds: None,
+        ..vip.clone()
+    };
+    BgpView {
+        asn: Some(65_101),
+        router_id: Some([192, 0, 2, 1].into()),
+        stage: DrainStage::Leaving,
+        peers: vec![peer(Some(BfdView { state: "Up".into(), since_seconds: 30.0, losses: 1 })), idle],
+        vips: vec![vip, held],
+        warnings: vec!["a peer has no session".into()],
+    }
+}
+
+fn machine(action: MachineAction) -> Result<MachineDrain, Refusal> {
+    if action == MachineAction::Undrain {
+        return Err(Refusal::new(RefusalKind::Conflict, "the machine does not drain"));
+    }
+    Ok(MachineDrain {
+        machine: "lb1".into(),
+        stage: DrainStage::Leaving,
+        notice_seconds: 5.0,
+        drain_seconds: 60.0,
+        notes: vec!["it drains already".into()],
+    })
 }
 
 /// The nth reading: every one 1,000 packets on.

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use control_plane::admin::view::{BackendRow, HealthView, Status, VipRow};
+use control_plane::admin::view::{BackendRow, BgpView, HealthView, Status, VipRow};
 use control_plane::admin::{Rules, router};
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -27,10 +27,22 @@ async fn every_question_reaches_the_loop_and_its_answer_comes_back_whole() {
     assert_eq!(serde_json::from_value::<Vec<BackendRow>>(body).unwrap().len(), 2);
     let (_, body) = api.get("/v1/health").await;
     assert_eq!(serde_json::from_value::<HealthView>(body).unwrap().targets.len(), 2);
+    let (_, body) = api.get("/v1/bgp").await;
+    assert_eq!(serde_json::from_value::<BgpView>(body).unwrap(), mock::bgp());
     let (_, first) = api.get("/v1/counters").await;
     let (_, second) = api.get("/counters").await;
     assert_eq!((&first["total"]["rx"], &second["total"]["rx"]), (&json!(1000), &json!(2000)));
     assert_eq!(api.last(), "Figures");
+}
+
+#[tokio::test]
+async fn an_order_to_the_machine_is_carried_out_or_refused_in_words() {
+    let api = Api::new(false).await;
+    let (status, drain) = api.post("/v1/machine/drain", "").await;
+    assert_eq!((status, api.last().as_str()), (StatusCode::OK, "Drain the machine"));
+    assert_eq!((&drain["stage"], &drain["notice_seconds"]), (&json!("leaving"), &json!(5.0)));
+    let (status, refusal) = api.post("/v1/machine/undrain", "").await;
+    assert_eq!((status, &refusal["error"]), (StatusCode::CONFLICT, &json!("the machine does not drain")));
 }
 
 #[tokio::test]

@@ -53,6 +53,8 @@ impl Balancer {
                 Ok(filters) => self.walks.purge(filters, answer),
                 Err(refusal) => _ = answer.send(Err(refusal)),
             },
+            Command::Bgp(answer) => _ = answer.send(self.announcer.view()),
+            Command::Machine { action, answer } => _ = answer.send(self.order_machine(action)),
             Command::Capture { order, answer } => self.capture(order, answer),
             Command::EndCapture(answer) => self.end_capture(answer),
             Command::Where { source, destination, protocol, answer } => {
@@ -268,12 +270,14 @@ impl Balancer {
             overrides: self.controller.standing().overrides.iter().filter_map(override_row).collect(),
             last_reload: self.reloads.last.clone(),
             own_fault: self.own_fault.map(|since| own_fault_words(since.elapsed())),
-            needs_restart: self.running.pending(config, self.controller.machine()),
+            needs_restart: self.needs_restart(),
             checks_unable: self.unable.len(),
             warnings: {
                 let unable = self.unable.warning(Instant::now());
                 let capture = self.capture.as_ref().map(Running::told);
-                self.warnings.iter().chain(&self.tunnel_fault).cloned().chain(unable).chain(capture).collect()
+                let all =
+                    self.warnings.iter().chain(&self.tunnel_fault).cloned().chain(unable).chain(capture);
+                all.chain(self.announcer.warnings()).collect()
             },
         }
     }

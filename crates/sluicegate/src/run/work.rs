@@ -28,6 +28,8 @@ pub(super) enum Finished {
     Kept(Kept),
     Reported(Vec<TargetReport>, Wanting),
     Captured,
+    /// Routers know of the routes that go with this configuration.
+    Retired(Box<Done>),
 }
 
 /// Whom a report of the health thread is for.
@@ -89,7 +91,9 @@ impl Balancer {
                 }
                 Err(refusal) => self.end_reload(Err(refusal)),
             },
-            Finished::Compiled(done, new) => self.take_compiled(*done, new),
+            Finished::Compiled(done, true) => self.retire_routes(*done),
+            Finished::Compiled(done, false) => self.take_compiled(*done, false),
+            Finished::Retired(done) => self.take_compiled(*done, true),
             Finished::Told(told) => self.take_changes(told),
             Finished::Kept(kept) => self.take_kept(kept),
             Finished::Reported(reports, wanting) => self.tell_health(&reports, wanting),
@@ -108,16 +112,23 @@ impl Balancer {
         match next {
             Ok(snapshot) if new => self.take_configuration(snapshot, before, old),
             Ok(snapshot) => self.publish_states(snapshot),
-            Err(error) if new => self.end_reload(Err(cannot(&error))),
+            Err(error) if new => {
+                self.announcer.keep();
+                self.end_reload(Err(cannot(&error)));
+            }
             Err(error) => tracing::error!(%error, "tables not rebuilt"),
         }
     }
 
     pub(super) fn take_configuration(&mut self, snapshot: Snapshot, before: Arc<Config>, old: Arc<Index>) {
         let generation = snapshot.generation().0;
-        if let Err(error) = self.publish(snapshot) {
-            // The room was looked at before: what is left is the kernel refusing a map update.
-            tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
+        match self.publish(snapshot) {
+            Ok(()) => self.follow_announcements(),
+            // The room was looked at before: what is left is the kernel refusing a map update. Routes that are new would lead
+            // to nothing.
+            Err(error) => {
+                tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
+            }
         }
         let Some(reload) = self.reloads.current() else { return };
         reload.is_live();
@@ -158,7 +169,7 @@ impl Balancer {
             generation: self.controller.generation().0,
             took_ms: took.as_secs_f64() * 1e3,
             changed: Vec::new(),
-            needs_restart: self.running.pending(self.controller.config(), self.controller.machine()),
+            needs_restart: self.needs_restart(),
             warnings: self.warnings.clone(),
         }));
     }
@@ -184,7 +195,7 @@ impl Balancer {
             generation: self.controller.generation().0,
             took_ms: took.as_secs_f64() * 1e3,
             changed: told.sentences,
-            needs_restart: told.needs_restart,
+            needs_restart: self.needs_restart(),
             warnings: self.warnings.clone(),
         }));
     }

@@ -22,7 +22,7 @@ fn keys_are_checked() {
                     6,
                     "machine.lb1.interface",
                     "unknown key",
-                    "addresses, interfaces, shard, vlan (did you mean \"interfaces\"?)",
+                    "addresses, interfaces, router_id, shard, vlan (did you mean \"interfaces\"?)",
                 ),
             ],
         ),
@@ -58,7 +58,7 @@ fn keys_are_checked() {
                 7,
                 "oi",
                 "unknown",
-                "admin, check, cluster, encapsulation, include, io, log, machine, pool, prefix_group, remote, schema, trace, vip (did you mean \"io\"?)",
+                "admin, bgp, check, cluster, encapsulation, include, io, log, machine, pool, prefix_group, remote, schema, trace, vip (did you mean \"io\"?)",
             )],
         ),
         (
@@ -89,7 +89,6 @@ fn keys_of_later_versions_are_refused_by_name() {
         ("batch = 64", "threads = 4", &[(8, "io.threads", NO, OUT)]),
         ("batch = 64", "mode = \"af-packet\"", &[(8, "io.mode", NO, "\"af-xdp\"")]),
         ("batch = 64", "steering = \"software\"", &[(8, "io.steering", NO, "\"hardware\"")]),
-        ("[io]", "[bgp]\nasn = 1\n[io]", &[(7, "bgp", NO, OUT)]),
         (
             "[io]",
             "[admin]\nsocket = { path = \"run/admin.sock\" }\n[io]",
@@ -106,11 +105,6 @@ fn keys_of_later_versions_are_refused_by_name() {
             )],
         ),
         ("encapsulation = \"t\"", "encapsulation = \"t\"\nkv = {}", &[(13, "pool.p.kv", NO, OUT)]),
-        (
-            "addresses = [\"203.0.113.1\"]",
-            "addresses = [\"203.0.113.1\"]\nannounce = {}",
-            &[(16, "vip.v.announce", NO, OUT)],
-        ),
     ]);
 }
 

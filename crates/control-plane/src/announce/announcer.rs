@@ -1,0 +1,364 @@
+//! The announcer at work: a plan, decisions about it, and the speaker that carries them out.
+//!
+//! In: configurations, what is seen, the stage of a drain; on the control loop, and no call waits. Out: what the speaker has to
+//! say. The speaker's tasks run on a thread of their own (`bgp`), BFD on another: neither waits for the control loop.
+//! Not here: when the filter and the snapshot follow (the binary asks [`Announcer::retire`] and [`Told::wait`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bgp::bfd::{Bfd, BfdPorts};
+use bgp::{Desired, PeerConfig, Prefix, Speaker, SpeakerConfig, StartError};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{oneshot, watch};
+
+use super::decision::{Decider, Seen, Stage, Standing};
+use super::keeper::{self, Watched};
+use super::plan::{Identity, Plan};
+use crate::config::{Config, Machine};
+
+/// Announces VIPs, as long as the file has peers for this machine.
+#[derive(Debug, Default)]
+pub struct Announcer {
+    pub(super) plan: Plan,
+    pub(super) decider: Decider,
+    pub(super) stage: Stage,
+    pub(super) standings: BTreeMap<Arc<str>, Standing>,
+    pub(super) running: Option<Running>,
+    /// Routes that the next configuration does not have.
+    retiring: BTreeSet<Prefix>,
+    faulty: bool,
+    pub(super) now: Duration,
+    /// Why a peer of the file has no session.
+    pub(super) refused: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) identity: Identity,
+    pub(super) speaker: Arc<Speaker>,
+    pub(super) bfd: Option<Arc<Bfd>>,
+    watched: watch::Sender<Watched>,
+    engine: Engine,
+}
+
+/// The runtime, before its thread begins and after.
+#[derive(Debug)]
+enum Engine {
+    Still(Quiet),
+    Turning { handle: Handle, end: oneshot::Sender<()>, thread: JoinHandle<()> },
+    Ended,
+}
+
+/// A runtime that may be dropped on another one's thread: it is not waited for.
+#[derive(Debug)]
+struct Quiet(Option<Runtime>);
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Announcer {
+    /// Listens where the file says, which may take a capability, and announces nothing yet.
+    ///
+    /// # Errors
+    /// An address that can't be listened at, or a peer whose key the kernel refuses.
+    pub fn open(config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
+        let plan = Plan::new(config, machine);
+        let running = plan.identity.clone().map(|identity| Running::open(identity, &plan)).transpose()?;
+        Ok(Self { plan, running, ..Self::default() })
+    }
+
+    /// Begins to speak: from now on with the capabilities that the calling thread has now.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn begin(&mut self) -> Result<(), AnnounceError> {
+        match &mut self.running {
+            Some(running) => running.begin(&self.plan),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether there is anybody to be told.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Takes over a configuration that is in force: call after snapshot and filter have it. What only a start can bring (AS number,
+    /// identifier, addresses to listen at) stays as it is; a section that comes is begun with, and one that goes is ended.
+    pub fn configure(&mut self, config: &Config, machine: &Machine) {
+        self.plan = Plan::new(config, machine);
+        self.retiring.clear();
+        self.refused.clear();
+        match (&mut self.running, self.plan.identity.clone()) {
+            (Some(running), Some(_)) => self.refused = running.follow(&self.plan),
+            (running @ Some(_), None) => drop(running.take().map(Running::leave)),
+            (None, Some(identity)) => {
+                let begun = Running::open(identity, &self.plan)
+                    .and_then(|mut running| running.begin(&self.plan).map(|()| running));
+                match begun {
+                    Ok(running) => self.running = Some(running),
+                    Err(error) => {
+                        tracing::error!(%error, "nothing is announced");
+                        self.refused.push(error.to_string());
+                    }
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Withdraws what `next` does not announce any more, before the filter and the threads forget it; `None`: nothing goes.
+    pub fn retire(&mut self, next: &Config, machine: &Machine) -> Option<Told> {
+        let next = Plan::new(next, machine);
+        let desired = self.desired();
+        let announced = desired.peers.values().flat_map(|table| table.iter().map(|(prefix, _)| prefix));
+        self.retiring = announced.filter(|prefix| !next.routes.contains_key(prefix)).collect();
+        if self.retiring.is_empty() {
+            return None;
+        }
+        self.say();
+        self.running.as_ref().map(|running| Told(Arc::clone(&running.speaker)))
+    }
+
+    /// The configuration that [`Announcer::retire`] was asked about does not come.
+    pub fn keep(&mut self) {
+        self.retiring.clear();
+        self.say();
+    }
+
+    /// Decides anew. `now` counts from the start of the process.
+    pub fn look(&mut self, seen: &Seen, now: Duration) {
+        self.now = now;
+        let standings = self.decider.decide(&self.plan.rules, self.plan.times, seen, now);
+        self.tell_changes(&standings);
+        self.standings = standings;
+        self.say();
+        let faulty = seen.forwarder_fault.is_some();
+        if faulty && !self.faulty {
+            self.end_those_not_told();
+        }
+        self.faulty = faulty;
+    }
+
+    /// What the file says and only a start brings: one sentence a key, such as `bgp.asn: 65101 -> 65102`.
+    #[must_use]
+    pub fn needs_restart(&self) -> Vec<String> {
+        let Some((old, new)) =
+            self.running.as_ref().map(|running| &running.identity).zip(self.plan.identity.as_ref())
+        else {
+            return Vec::new();
+        };
+        old.differing(new)
+    }
+
+    /// What an operator should know, one sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.refused.iter().map(|why| format!("bgp: {why}")).chain(self.silent_peers()).collect()
+    }
+
+    /// How far a drain is.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The machine drains, or does not any more.
+    pub fn set_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.say();
+        if stage == Stage::Left {
+            self.end_those_not_told();
+        }
+    }
+
+    /// How long a drain announces routes as about to go: no time when nobody has one.
+    #[must_use]
+    pub fn notice(&self) -> Duration {
+        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
+        let told = status.values().any(|peer| peer.counts.announced_v4 + peer.counts.announced_v6 > 0);
+        if told { self.plan.graceful_shutdown } else { Duration::ZERO }
+    }
+
+    /// Ends all sessions with a text for the routers' operators (RFC 9003), then BFD, then the thread: 5 s at most.
+    pub async fn close(self, text: &str) {
+        if let Some(running) = self.running {
+            running.close(text).await;
+        }
+    }
+
+    fn shown(&self) -> BTreeSet<Arc<str>> {
+        let announced = self.standings.iter().filter(|(_, standing)| **standing == Standing::Announced);
+        announced.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    pub(super) fn desired(&self) -> Desired {
+        self.plan.desired(&self.shown(), self.stage, &self.retiring)
+    }
+
+    fn say(&self) {
+        let Some(running) = &self.running else { return };
+        let desired = self.desired();
+        if *running.speaker.announced() != desired {
+            running.speaker.announce(desired);
+        }
+    }
+
+    fn end_those_not_told(&self) {
+        if let Some(Running { speaker, engine: Engine::Turning { handle, .. }, .. }) = &self.running {
+            handle.spawn(keeper::end_those_not_told(Arc::clone(speaker)));
+        }
+    }
+
+    fn tell_changes(&self, next: &BTreeMap<Arc<str>, Standing>) {
+        if self.running.is_none() {
+            return;
+        }
+        for (vip, standing) in next {
+            let was = self.standings.get(vip) == Some(&Standing::Announced);
+            match standing {
+                Standing::Announced if !was => tracing::info!(%vip, "announced"),
+                Standing::Away(why) if was => tracing::warn!(%vip, %why, "withdrawn"),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A withdrawal on its way.
+#[derive(Debug)]
+pub struct Told(Arc<Speaker>);
+
+impl Told {
+    /// Waits until the routers have the withdrawal and have had a moment to follow it; half a second at most.
+    pub async fn wait(self) {
+        let late = keeper::told(&self.0, WITHDRAWN_WITHIN).await;
+        if !late.is_empty() {
+            tracing::warn!(peers = %late.join(", "), "a withdrawal was not taken yet: the reload goes on");
+        }
+        tokio::time::sleep(SETTLED_WITHIN).await;
+    }
+}
+
+impl Running {
+    fn open(identity: Identity, plan: &Plan) -> Result<Self, AnnounceError> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(AnnounceError::Thread)?;
+        let config = SpeakerConfig {
+            asn: identity.asn,
+            router_id: identity.router_id,
+            listen: identity.listen.clone(),
+            peers: plan.peers.clone(),
+        };
+        let runtime = Quiet(Some(runtime));
+        let speaker = {
+            let _inside = runtime.0.as_ref().map(Runtime::enter);
+            Arc::new(Speaker::start(config).map_err(AnnounceError::Speaker)?)
+        };
+        let watched = watch::Sender::new(plan.bfd.clone());
+        Ok(Self { identity, speaker, bfd: None, watched, engine: Engine::Still(runtime) })
+    }
+
+    fn begin(&mut self, plan: &Plan) -> Result<(), AnnounceError> {
+        let Engine::Still(mut still) = std::mem::replace(&mut self.engine, Engine::Ended) else {
+            return Ok(());
+        };
+        let Some(handle) = still.0.as_ref().map(|runtime| runtime.handle().clone()) else { return Ok(()) };
+        let speaker = Arc::downgrade(&self.speaker);
+        let changed = move |change| {
+            if let Some(speaker) = speaker.upgrade() {
+                keeper::changed(&speaker, &change);
+            }
+        };
+        let bfd = Arc::new(Bfd::start(BfdPorts::default(), changed).map_err(AnnounceError::Thread)?);
+        handle.spawn(keeper::keep(Arc::clone(&bfd), self.speaker.watch(), self.watched.subscribe()));
+        let (end, ended) = oneshot::channel();
+        let turn = move || {
+            if let Some(runtime) = still.0.take() {
+                // Told, or nobody is left who could tell.
+                drop(runtime.block_on(ended));
+            }
+        };
+        let thread = std::thread::Builder::new().name("bgp".into()).spawn(turn);
+        let thread = thread.map_err(AnnounceError::Thread)?;
+        self.engine = Engine::Turning { handle, end, thread };
+        self.bfd = Some(bfd);
+        tracing::info!(
+            asn = self.identity.asn,
+            router_id = %self.identity.router_id,
+            peers = plan.peers.len(),
+            "announcing by BGP"
+        );
+        Ok(())
+    }
+
+    /// Peers come, go and change. What can't be had, in words.
+    fn follow(&self, plan: &Plan) -> Vec<String> {
+        let have = self.speaker.status();
+        for gone in have.keys().filter(|name| plan.peers.iter().all(|peer| peer.name != **name)) {
+            self.speaker.remove_peer(gone);
+        }
+        self.watched.send_replace(plan.bfd.clone());
+        let take = |peer: &PeerConfig| {
+            let (speaker, peer) = (&self.speaker, peer.clone());
+            if have.contains_key(&peer.name) { speaker.change_peer(peer) } else { speaker.add_peer(peer) }
+        };
+        // One may have the address that another leaves.
+        let again: Vec<&PeerConfig> = plan.peers.iter().filter(|peer| take(peer).is_err()).collect();
+        let refused: Vec<String> =
+            again.into_iter().filter_map(|peer| take(peer).err()).map(|error| error.to_string()).collect();
+        for error in &refused {
+            tracing::error!(error, "a peer of the file has no session");
+        }
+        refused
+    }
+
+    /// The section is gone.
+    fn leave(self) {
+        let handle = Handle::try_current();
+        tracing::info!("nothing is announced by BGP any more");
+        if let Ok(handle) = handle {
+            handle.spawn(self.close("no longer configured"));
+        }
+    }
+
+    async fn close(self, text: &str) {
+        self.speaker.shutdown(text).await;
+        let Self { bfd, engine, watched, .. } = self;
+        drop(watched);
+        let Engine::Turning { end, thread, .. } = engine else { return };
+        // The keeper has the other reference to BFD, and ends with its thread.
+        _ = end.send(());
+        let ended = tokio::task::spawn_blocking(move || {
+            drop(thread.join());
+            drop(bfd);
+        });
+        drop(ended.await);
+    }
+}
+
+/// Why nothing can be announced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnnounceError {
+    /// The speaker does not start.
+    #[error("[bgp]: {0}")]
+    Speaker(StartError),
+    /// The system has no thread left.
+    #[error("[bgp]: no thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A router is given so long for a withdrawal that a reload waits for.
+const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
+/// A router's forwarding follows its table by milliseconds.
+const SETTLED_WITHIN: Duration = Duration::from_millis(100);

@@ -1,0 +1,137 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const TIMES: Times = Times { hold_down: Duration::from_secs(10), longest: Duration::from_secs(60) };
+
+fn rules(min: usize, back: usize) -> BTreeMap<Arc<str>, Rules> {
+    let rules = Rules {
+        announced: true,
+        heard: true,
+        min_serving: min,
+        return_serving: back,
+        remotes: min == 1,
+        ..Rules::default()
+    };
+    BTreeMap::from([("www".into(), rules)])
+}
+
+fn seen(serving: usize) -> Seen {
+    let service = |serving| ServiceSeen { name: "www tcp 80".into(), serving, elsewhere: false };
+    let services = BTreeMap::from([("www".to_owned(), vec![service(9), service(serving)])]);
+    Seen { forwarder_fault: None, set_up: true, services }
+}
+
+struct Bed(Decider, BTreeMap<Arc<str>, Rules>);
+
+impl Bed {
+    fn at(&mut self, second: u64, seen: &Seen) -> Standing {
+        self.0.decide(&self.1, TIMES, seen, Duration::from_secs(second)).remove("www").unwrap()
+    }
+}
+
+#[test]
+fn it_goes_at_once_and_comes_back_after_the_hold_down_with_enough_backends() {
+    let mut bed = Bed(Decider::default(), rules(2, 3));
+    assert_eq!(bed.at(1, &seen(2)), Standing::Announced, "the first time nothing is waited for");
+    let few =
+        |wanted| Standing::Away(Why::TooFew { service: "www tcp 80".into(), serving: wanted - 1, wanted });
+    assert_eq!(bed.at(2, &seen(1)), few(2));
+    assert_eq!(bed.at(3, &seen(2)), few(3), "to come back it needs one more");
+    assert_eq!(bed.at(4, &seen(3)), Standing::HeldDown(Duration::from_secs(10)));
+    assert_eq!(bed.at(13, &seen(3)), Standing::HeldDown(Duration::from_secs(1)));
+    assert_eq!(bed.at(14, &seen(3)), Standing::Announced);
+    assert_eq!(bed.at(15, &seen(2)), Standing::Announced, "and to stay it does not");
+    assert_eq!((bed.0.withdrawals("www"), bed.0.since("www")), (1, Duration::from_secs(14)));
+}
+
+#[test]
+fn what_is_missing_is_named_and_nothing_unknown_is_announced() {
+    let mut bed = Bed(Decider::default(), rules(1, 1));
+    let starting = Seen { set_up: false, ..seen(9) };
+    assert_eq!(bed.at(1, &starting), Standing::Away(Why::Starting));
+    let ill = Seen { forwarder_fault: Some("gone".into()), ..seen(9) };
+    assert_eq!(bed.at(1, &ill), Standing::Away(Why::Forwarder("gone".into())));
+    for services in [BTreeMap::new(), BTreeMap::from([("www".to_owned(), Vec::new())])] {
+        let nothing = Seen { services, ..seen(9) };
+        assert_eq!(bed.at(1, &nothing), Standing::Away(Why::Unknown));
+    }
+    bed.1 = rules(1, 1).into_iter().map(|(name, rules)| (name, Rules { heard: false, ..rules })).collect();
+    assert_eq!(bed.at(2, &seen(9)), Standing::Away(Why::NoPeer));
+    bed.1 = BTreeMap::from([("www".into(), Rules::default())]);
+    assert_eq!(bed.at(2, &seen(9)), Standing::Away(Why::NotWanted));
+}
+
+#[test]
+fn another_cluster_is_enough_where_the_rules_say_so() {
+    let mut elsewhere = seen(0);
+    elsewhere.services.get_mut("www").unwrap()[1].elsewhere = true;
+    let mut bed = Bed(Decider::default(), rules(1, 1));
+    assert_eq!(bed.at(1, &elsewhere), Standing::Announced);
+    bed.1 = rules(2, 2);
+    assert!(matches!(bed.at(2, &elsewhere), Standing::Away(Why::TooFew { .. })));
+}
+
+#[test]
+fn a_vip_that_the_file_forgets_begins_anew() {
+    let mut bed = Bed(Decider::default(), rules(1, 1));
+    bed.at(1, &seen(1));
+    bed.at(2, &seen(0));
+    assert!(bed.0.decide(&BTreeMap::new(), TIMES, &seen(1), Duration::from_secs(3)).is_empty());
+    assert_eq!(bed.at(4, &seen(1)), Standing::Announced);
+}
+
+/// By the words of the header, looking through all that was seen up to each moment.
+fn model(history: &[(u64, usize)], min: usize, back: usize) -> Vec<bool> {
+    let mut told: Vec<bool> = Vec::new();
+    for now in 0..history.len() {
+        let (time, serving) = history[now];
+        // Ends of announcements, each with its length.
+        let ends: Vec<(usize, u64)> = (1..now)
+            .filter(|&n| told[n - 1] && !told[n])
+            .map(|n| {
+                let begin = (0..n).rev().take_while(|&m| told[m]).last().unwrap();
+                (n, history[n].0 - history[begin].0)
+            })
+            .collect();
+        let before = now > 0 && told[now - 1];
+        // How many withdrawals in a row followed a short announcement, counted from the last.
+        let short = ends.iter().rev().take_while(|(_, stayed)| *stayed < 60).count();
+        let doublings = if short == ends.len() { short.saturating_sub(1) } else { short };
+        let wait = (0..doublings).fold(10_u64, |wait, _| (wait * 2).min(60));
+        told.push(if before {
+            serving >= min
+        } else {
+            match ends.last() {
+                None => serving >= min,
+                Some(&(end, _)) => {
+                    let run = (end..=now).rev().take_while(|&n| history[n].1 >= back).last();
+                    run.is_some_and(|first| time - history[first].0 >= wait)
+                }
+            }
+        });
+    }
+    told
+}
+
+proptest! {
+    #[test]
+    fn decisions_agree_with_a_look_through_all_history(
+        steps in prop::collection::vec((0_u64..25, 0_usize..4), 1..120),
+        min in 1_usize..3,
+        more in 0_usize..2,
+    ) {
+        let mut time = 0;
+        let history: Vec<(u64, usize)> =
+            steps.into_iter().map(|(passed, serving)| { time += passed; (time, serving) }).collect();
+        let mut bed = Bed(Decider::default(), rules(min, min + more));
+        let told: Vec<bool> =
+            history.iter().map(|&(time, serving)| bed.at(time, &seen(serving)) == Standing::Announced).collect();
+        prop_assert_eq!(&told, &model(&history, min, min + more));
+        // Whatever backends do: never without enough of them, and no two announcements close to each other.
+        let begins: Vec<u64> =
+            (0..told.len()).filter(|&n| told[n] && (n == 0 || !told[n - 1])).map(|n| history[n].0).collect();
+        prop_assert!(begins.windows(2).all(|pair| pair[1] - pair[0] >= 10));
+        prop_assert!(told.iter().zip(&history).all(|(told, (_, serving))| !told || *serving >= min));
+    }
+}

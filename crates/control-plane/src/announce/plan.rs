@@ -1,0 +1,207 @@
+//! What the file says of a machine's routes.
+//!
+//! In: a configuration, a machine. Out: each route with the VIPs that hold it up, the rules of each VIP, the peers.
+//! A route that several VIPs share (an address, an aggregate, a group's prefix) is announced while one of them qualifies: to
+//! take the others away with the first that fails would make a small fault a large one.
+//! Invariant: two VIPs that share a route say the same of it (`config` sees to that).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgp::bfd::BfdConfig;
+use bgp::{Attributes, Connect, Desired, PeerConfig, Prefix, Routes};
+
+use super::decision::{Stage, Times};
+use crate::config::{Announce, BgpPeer, Config, Machine, Vip};
+
+/// Everything that is to be announced by a machine, if all is well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// By prefix.
+    pub routes: BTreeMap<Prefix, Route>,
+    /// By VIP; every VIP that the machine serves.
+    pub rules: BTreeMap<Arc<str>, Rules>,
+    /// How long a VIP stays away.
+    pub times: Times,
+    /// How long a machine that drains announces its routes as about to go.
+    pub graceful_shutdown: Duration,
+    pub(super) peers: Vec<PeerConfig>,
+    pub(super) bfd: BTreeMap<String, BfdConfig>,
+    pub(super) identity: Option<Identity>,
+}
+
+/// Who we are; it is the same until the next start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) asn: u32,
+    pub(super) router_id: Ipv4Addr,
+    pub(super) listen: Vec<SocketAddr>,
+}
+
+impl Identity {
+    /// What is different, such as `bgp.asn: 65101 -> 65102`.
+    pub(super) fn differing(&self, new: &Self) -> Vec<String> {
+        let listen = |identity: &Self| {
+            let words: Vec<String> = identity.listen.iter().map(ToString::to_string).collect();
+            if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+        };
+        let rows = [
+            ("bgp.asn", self.asn.to_string(), new.asn.to_string()),
+            ("router_id", self.router_id.to_string(), new.router_id.to_string()),
+            ("bgp.listen", listen(self), listen(new)),
+        ];
+        let differ = rows.into_iter().filter(|(_, old, new)| old != new);
+        differ.map(|(key, old, new)| format!("{key}: {old} -> {new}")).collect()
+    }
+}
+
+/// A route, and who holds it up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// One of them is enough.
+    pub vips: Vec<Arc<str>>,
+    /// The names of the peers that are told.
+    pub peers: Vec<String>,
+    /// What it says.
+    pub attributes: Arc<Attributes>,
+}
+
+/// When a VIP qualifies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether the file announces it.
+    pub announced: bool,
+    /// Whether the machine stands behind others for it.
+    pub anchor: bool,
+    /// So many backends must serve each service.
+    pub min_serving: usize,
+    /// So many after a withdrawal.
+    pub return_serving: usize,
+    /// Whether another cluster is enough.
+    pub remotes: bool,
+    /// Whether a peer of this machine is told.
+    pub heard: bool,
+}
+
+impl Plan {
+    /// Of a configuration, for one machine.
+    #[must_use]
+    pub fn new(config: &Config, machine: &Machine) -> Self {
+        let Some(bgp) = config.bgp() else { return Self::default() };
+        let peers: Vec<&BgpPeer> = bgp.peers_of(machine.name()).collect();
+        let here = |address: &&SocketAddr| config.listens(machine, **address);
+        let listen: Vec<SocketAddr> = bgp.listen().iter().filter(here).copied().collect();
+        let identity = machine.router_id().filter(|_| !peers.is_empty());
+        let mut plan = Self {
+            times: Times { hold_down: bgp.hold_down(), longest: bgp.longest_hold_down() },
+            graceful_shutdown: bgp.graceful_shutdown(),
+            identity: identity.map(|router_id| Identity {
+                asn: bgp.asn(),
+                router_id,
+                listen: listen.clone(),
+            }),
+            bfd: peers.iter().filter_map(|peer| Some((peer.name().to_string(), watched(peer)?))).collect(),
+            peers: peers.iter().map(|peer| session(peer, !listen.is_empty())).collect(),
+            ..Self::default()
+        };
+        for vip in config.vips_of(machine) {
+            let anchor = vip.announce().is_some_and(|says| is_anchor(says, machine));
+            plan.enter(vip, anchor, bgp.anchor_med());
+        }
+        plan
+    }
+
+    fn enter(&mut self, vip: &Vip, anchor: bool, anchor_med: u32) {
+        let Some(says) = vip.announce() else {
+            self.rules.insert(Arc::clone(vip.name()), Rules::default());
+            return;
+        };
+        let rules = Rules {
+            announced: true,
+            anchor,
+            min_serving: says.min_serving() as usize,
+            return_serving: says.return_serving() as usize,
+            remotes: says.remotes(),
+            heard: false,
+        };
+        let rules = self.rules.entry(Arc::clone(vip.name())).insert_entry(rules).into_mut();
+        let attributes = Arc::new(attributes(says, anchor, anchor_med));
+        for prefix in vip.routes() {
+            // Both crates check the length by the family.
+            let Ok(prefix) = Prefix::new(prefix.address(), prefix.length()) else { continue };
+            let route = self.routes.entry(prefix).or_default();
+            route.vips.push(Arc::clone(vip.name()));
+            let told = self.peers.iter().filter(|peer| peer.families.contains(&prefix.family()));
+            route.peers = told.map(|peer| peer.name.clone()).filter(|name| says.is_for(name)).collect();
+            rules.heard |= !route.peers.is_empty();
+            route.attributes = Arc::clone(&attributes);
+        }
+    }
+
+    /// The table of each peer while these VIPs are announced; `without` is left out.
+    ///
+    /// # Cost
+    /// Linear in routes times peers.
+    #[must_use]
+    pub fn desired(&self, shown: &BTreeSet<Arc<str>>, stage: Stage, without: &BTreeSet<Prefix>) -> Desired {
+        let mut tables: BTreeMap<&str, Routes> =
+            self.peers.iter().map(|peer| (peer.name.as_str(), Routes::new())).collect();
+        let up = |route: &Route| route.vips.iter().any(|vip| shown.contains(vip));
+        let routes = self.routes.iter().filter(|(prefix, route)| up(route) && !without.contains(prefix));
+        for (prefix, route) in routes.filter(|_| stage != Stage::Left) {
+            for peer in &route.peers {
+                let table = tables.entry(peer).or_default();
+                // `config` allows as many communities as fit.
+                _ = table.insert(*prefix, Arc::clone(&route.attributes));
+            }
+        }
+        let tables = tables.into_iter().map(|(name, table)| (name.to_owned(), Arc::new(table)));
+        let desired = Desired { everyone: Arc::default(), peers: tables.collect() };
+        if stage == Stage::Leaving { desired.graceful_shutdown() } else { desired }
+    }
+}
+
+fn is_anchor(says: &Announce, machine: &Machine) -> bool {
+    says.anchors().iter().any(|name| **name == *machine.name())
+}
+
+/// Where there are anchors the others say a MED too: routers differ in what they make of none.
+fn attributes(says: &Announce, anchor: bool, anchor_med: u32) -> Attributes {
+    let own = says.attributes();
+    let med = own.med.or_else(|| (!says.anchors().is_empty()).then_some(0));
+    let med = if anchor { med.map(|med| med.saturating_add(anchor_med)) } else { med };
+    Attributes { med, ..own.clone() }
+}
+
+fn session(peer: &BgpPeer, listens: bool) -> PeerConfig {
+    let mut config = PeerConfig::new(peer.name(), peer.address(), peer.asn());
+    config.port = peer.port();
+    config.local_address = peer.source();
+    config.connect = match (peer.passive(), listens) {
+        (true, _) => Connect::Listen,
+        (false, true) => Connect::Both,
+        (false, false) => Connect::Dial,
+    };
+    config.families = peer.families().to_vec();
+    (config.next_hop_v4, config.next_hop_v6) = peer.next_hops();
+    config.extended_next_hop = peer.extended_next_hop();
+    config.md5 = peer.md5().cloned();
+    config.gtsm_hops = peer.hops();
+    config.hold = peer.hold_time();
+    // RFC 9687 §4.4: longer than the hold time.
+    config.send_hold = config.send_hold.max(config.hold * 2);
+    config.longest_retry = peer.longest_retry();
+    config.max_prefixes = peer.max_prefixes();
+    config
+}
+
+fn watched(peer: &BgpPeer) -> Option<BfdConfig> {
+    let times = peer.bfd()?;
+    let config = BfdConfig::new(peer.name(), peer.address());
+    Some(BfdConfig { local: peer.source(), interval: times.interval, multiplier: times.multiplier, ..config })
+}
+
+#[cfg(test)]
+mod tests;

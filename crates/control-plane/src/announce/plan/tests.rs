@@ -1,0 +1,99 @@
+use std::path::Path;
+
+use bgp::Community;
+
+use super::*;
+
+fn plan(machine: &str, announce: &str) -> Plan {
+    let text = format!(
+        "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n\
+         [machine.lb1]\nshard = \"s\"\naddresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n\
+         [machine.lb2]\nshard = \"s\"\naddresses = [\"192.0.2.3\"]\ninterfaces = [\"eth0\"]\n\
+         [bgp]\nasn = 65101\nlisten = [\"192.0.2.1:179\"]\n\
+         [[bgp.peers]]\nname = \"t1\"\naddress = \"192.0.2.0\"\nasn = 65000\nbfd = {{}}\nhold_time = \"600s\"\n\
+         [[bgp.peers]]\nname = \"t2\"\naddress = \"192.0.2.2\"\nasn = 65000\nmachines = [\"lb1\"]\nfamilies = [\"ipv4\"]\n\
+         [pool.p]\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n{announce}"
+    );
+    let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+    let (config, _) =
+        crate::config::parse(&text, Path::new("a.toml"), &secret).unwrap_or_else(|p| panic!("{p}"));
+    Plan::new(&config, config.machine(machine).unwrap())
+}
+
+fn vip(name: &str, address: &str, announce: &str) -> String {
+    format!(
+        "[vip.{name}]\naddresses = [\"{address}\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"p\" }}]\n{announce}\n"
+    )
+}
+
+fn shown(names: &[&str]) -> BTreeSet<Arc<str>> {
+    names.iter().map(|name| Arc::from(*name)).collect()
+}
+
+fn told(desired: &Desired, peer: &str) -> Vec<String> {
+    desired.of(peer).iter().map(|(prefix, _)| prefix.to_string()).collect()
+}
+
+#[test]
+fn each_peer_gets_the_routes_of_the_vips_that_are_for_it() {
+    let text = vip("a", "203.0.113.1", "announce = { peers = [\"t2\"] }")
+        + &vip("b", "203.0.113.2", "announce = {}")
+        + &vip("c", "203.0.113.3", "");
+    let plan = plan("lb1", &text);
+    let all = shown(&["a", "b", "c"]);
+    let desired = plan.desired(&all, Stage::Serving, &BTreeSet::new());
+    assert_eq!(told(&desired, "t1"), ["203.0.113.2/32"]);
+    assert_eq!(told(&desired, "t2"), ["203.0.113.1/32", "203.0.113.2/32"]);
+    assert!(plan.desired(&shown(&["a"]), Stage::Serving, &BTreeSet::new()).of("t1").is_empty());
+    let gone = BTreeSet::from(["203.0.113.2/32".parse().unwrap()]);
+    assert!(plan.desired(&all, Stage::Serving, &gone).of("t1").is_empty());
+    assert!(!plan.rules["c"].announced && plan.rules["a"].heard);
+    let other = super::tests::plan("lb2", &text);
+    assert!(other.rules["a"].announced && !other.rules["a"].heard, "lb2 has no session with t2");
+    assert_eq!(plan.peers.iter().map(|peer| peer.connect).collect::<Vec<_>>(), [Connect::Both; 2]);
+    assert_eq!(other.peers[0].connect, Connect::Dial, "the address is lb1's");
+    assert!(plan.peers.iter().all(|peer| peer.check().is_ok()), "a long hold time too");
+    assert_eq!(plan.bfd.keys().collect::<Vec<_>>(), ["t1"]);
+}
+
+#[test]
+fn a_shared_route_stands_while_one_of_its_vips_qualifies() {
+    let aggregate = "announce = { aggregates = [\"203.0.113.0/24\"] }";
+    let plan = plan("lb1", &(vip("a", "203.0.113.1", aggregate) + &vip("b", "203.0.113.2", aggregate)));
+    for (names, count) in [(&["a", "b"][..], 1), (&["a"], 1), (&["b"], 1), (&[], 0)] {
+        let desired = plan.desired(&shown(names), Stage::Serving, &BTreeSet::new());
+        assert_eq!(desired.of("t1").len(), count, "{names:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_speak_a_family_is_not_told_of_its_routes() {
+    let plan = plan("lb1", &vip("a", "2001:db8:f::1", "announce = {}"));
+    let desired = plan.desired(&shown(&["a"]), Stage::Serving, &BTreeSet::new());
+    assert_eq!((told(&desired, "t1").len(), told(&desired, "t2").len()), (1, 0));
+    let deaf = super::tests::plan("lb1", &vip("a", "2001:db8:f::1", "announce = { peers = [\"t2\"] }"));
+    assert!(!deaf.rules["a"].heard);
+}
+
+#[test]
+fn an_anchor_says_a_higher_med_and_the_others_say_one_too() {
+    let med = |machine: &str, announce: &str| {
+        let plan = plan(machine, &vip("a", "203.0.113.1", announce));
+        (plan.rules["a"].anchor, plan.routes.values().next().unwrap().attributes.med)
+    };
+    let pair = "announce = { anchors = [\"lb2\"] }";
+    assert_eq!((med("lb1", pair), med("lb2", pair)), ((false, Some(0)), (true, Some(1_000))));
+    let pair = "announce = { anchors = [\"lb2\"], med = 50 }";
+    assert_eq!((med("lb1", pair), med("lb2", pair)), ((false, Some(50)), (true, Some(1_050))));
+    assert_eq!(med("lb1", "announce = {}"), (false, None));
+}
+
+#[test]
+fn a_drain_marks_every_route_and_then_withdraws_it() {
+    let plan = plan("lb1", &vip("a", "203.0.113.1", "announce = { communities = [\"65101:1\"] }"));
+    let desired = plan.desired(&shown(&["a"]), Stage::Leaving, &BTreeSet::new());
+    let (_, attributes) = desired.of("t1").iter().next().unwrap();
+    assert_eq!(attributes.communities, [Community(65_101, 1), Community::GRACEFUL_SHUTDOWN]);
+    let desired = plan.desired(&shown(&["a"]), Stage::Left, &BTreeSet::new());
+    assert!(desired.of("t1").is_empty() && desired.of("t2").is_empty());
+}

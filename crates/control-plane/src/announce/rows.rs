@@ -1,0 +1,174 @@
+//! What the announcer knows, as rows of the admin API.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bgp::bfd::BfdStatus;
+use bgp::{Attributes, Desired, PeerStatus, State};
+
+use super::announcer::Announcer;
+use super::decision::{ServiceSeen, Stage, Standing, Why};
+use super::plan::Rules;
+use crate::admin::view::{
+    AnnouncedVip, AnnouncementState, BfdView, BgpPeerRow, BgpView, DrainStage, RouteRow, ServiceRow, VipRow,
+};
+
+impl Announcer {
+    /// Peers, VIPs, and what is announced where and why not.
+    #[must_use]
+    pub fn view(&self) -> BgpView {
+        let identity = self.running.as_ref().map(|running| &running.identity);
+        BgpView {
+            asn: identity.map(|identity| identity.asn),
+            router_id: identity.map(|identity| identity.router_id),
+            stage: stage_shown(self.stage),
+            peers: self.peer_rows(),
+            vips: self.vip_rows(),
+            warnings: self.warnings(),
+        }
+    }
+
+    fn peer_rows(&self) -> Vec<BgpPeerRow> {
+        let Some(running) = &self.running else { return Vec::new() };
+        let bfd = running.bfd.as_ref().map(|bfd| bfd.status()).unwrap_or_default();
+        let row = |peer: &PeerStatus| {
+            let wanted = self.plan.bfd.contains_key(&peer.name);
+            peer_row(peer, wanted.then(|| bfd_view(bfd.get(&peer.name))))
+        };
+        running.speaker.status().values().map(row).collect()
+    }
+
+    /// Peers that have had no session for a while: their routers send nothing here.
+    pub(super) fn silent_peers(&self) -> impl Iterator<Item = String> {
+        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
+        let silent = status.into_values().filter(|peer| peer.state != State::Established);
+        let silent = silent.filter(|peer| ago(peer.since) >= SILENCE.as_secs_f64() || peer.failures > 1);
+        silent.map(|peer| {
+            let why = peer.last_error.map_or_else(|| "it does not call".to_owned(), |(why, _)| why);
+            format!("bgp: no session with peer {}: {why}", peer.name)
+        })
+    }
+
+    fn vip_rows(&self) -> Vec<AnnouncedVip> {
+        let desired = self.desired();
+        self.plan.rules.iter().map(|(vip, rules)| self.vip_row(vip, rules, &desired)).collect()
+    }
+
+    fn vip_row(&self, vip: &Arc<str>, rules: &Rules, desired: &Desired) -> AnnouncedVip {
+        let unknown = Standing::Away(Why::Unknown);
+        let standing = self.standings.get(vip).unwrap_or(&unknown);
+        let (state, why) = match standing {
+            Standing::Away(why @ Why::NotWanted) => (AnnouncementState::NotConfigured, Some(why.to_string())),
+            Standing::Away(why) => (AnnouncementState::Away, Some(why.to_string())),
+            Standing::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
+            Standing::Announced if self.stage == Stage::Left => {
+                (AnnouncementState::Draining, Some("the machine drains".to_owned()))
+            }
+            Standing::Announced => (AnnouncementState::Announced, None),
+        };
+        let since = self.decider.since(vip);
+        let left = match standing {
+            Standing::HeldDown(left) => Some(left.as_secs_f64()),
+            _ => None,
+        };
+        AnnouncedVip {
+            vip: vip.to_string(),
+            state,
+            why,
+            returns_in_seconds: left,
+            since_seconds: (!since.is_zero()).then(|| self.now.saturating_sub(since).as_secs_f64()),
+            withdrawals: self.decider.withdrawals(vip),
+            anchor: rules.anchor,
+            routes: self.route_rows(vip, desired),
+        }
+    }
+
+    fn route_rows(&self, vip: &Arc<str>, desired: &Desired) -> Vec<RouteRow> {
+        let routes = self.plan.routes.iter().filter(|(_, route)| route.vips.contains(vip));
+        let row = |(prefix, route): (&bgp::Prefix, &super::plan::Route)| {
+            let told: BTreeMap<&String, &Arc<Attributes>> =
+                desired.peers.iter().filter_map(|(peer, table)| Some((peer, table.get(*prefix)?))).collect();
+            let attributes = told.values().next().map_or(&route.attributes, |attributes| attributes);
+            RouteRow {
+                prefix: prefix.to_string(),
+                peers: told.keys().map(ToString::to_string).collect(),
+                med: attributes.med,
+                communities: communities(attributes),
+            }
+        };
+        routes.map(row).collect()
+    }
+}
+
+/// The services of VIPs, as [`Seen`](super::Seen) has them.
+#[must_use]
+pub fn services_seen(rows: &[VipRow]) -> BTreeMap<String, Vec<ServiceSeen>> {
+    let seen = |service: &ServiceRow| ServiceSeen {
+        name: service.name.clone(),
+        // Backends without a table yet serve nobody.
+        serving: if service.ready { service.serving } else { 0 },
+        elsewhere: !service.redirected_to.is_empty(),
+    };
+    rows.iter().map(|row| (row.name.clone(), row.services.iter().map(seen).collect())).collect()
+}
+
+/// How far a drain is, as the API shows it.
+#[must_use]
+pub fn stage_shown(stage: Stage) -> DrainStage {
+    match stage {
+        Stage::Serving => DrainStage::Serving,
+        Stage::Leaving => DrainStage::Leaving,
+        Stage::Left => DrainStage::Left,
+    }
+}
+
+fn held(left: Duration) -> String {
+    format!("held down for {:.0} s more, as it was withdrawn", left.as_secs_f64().ceil())
+}
+
+fn communities(attributes: &Attributes) -> Vec<String> {
+    let standard = attributes.communities.iter().map(|one| format!("{}:{}", one.0, one.1));
+    let large = attributes.large_communities.iter().map(|one| format!("{}:{}:{}", one.0, one.1, one.2));
+    standard.chain(large).collect()
+}
+
+fn peer_row(peer: &PeerStatus, bfd: Option<BfdView>) -> BgpPeerRow {
+    let counts = &peer.counts;
+    BgpPeerRow {
+        name: peer.name.clone(),
+        address: peer.address,
+        asn: peer.asn,
+        state: peer.state.name().to_owned(),
+        since_seconds: ago(peer.since),
+        established: peer.established,
+        failures: peer.failures,
+        last_error: peer.last_error.as_ref().map(|(why, _)| why.clone()),
+        hold_seconds: peer.negotiated.as_ref().map(|agreed| agreed.hold.as_secs_f64()),
+        announced_v4: counts.announced_v4,
+        announced_v6: counts.announced_v6,
+        unannounceable: counts.unannounceable,
+        pending: counts.pending,
+        ignored_prefixes: counts.ignored_prefixes,
+        bfd,
+    }
+}
+
+fn bfd_view(status: Option<&BfdStatus>) -> BfdView {
+    match status {
+        None => BfdView { state: "Waiting".to_owned(), since_seconds: 0.0, losses: 0 },
+        Some(status) => BfdView {
+            state: status.state.to_string(),
+            since_seconds: ago(status.since),
+            losses: status.losses,
+        },
+    }
+}
+
+/// The clock of the day may be set back meanwhile.
+fn ago(since: SystemTime) -> f64 {
+    since.elapsed().unwrap_or_default().as_secs_f64()
+}
+
+/// A router that restarts is back by then.
+const SILENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,207 @@
+//! `announce` of a VIP: under which conditions its routes are announced, to whom, and what they say.
+//!
+//! In: the table. Out: [`Announce`], or problems.
+//! Not here: whether they are announced now (`crate::announce`), names of peers and machines (`announcements`).
+
+use std::sync::Arc;
+
+use ::bgp::{Attributes, Community, LargeCommunity};
+use forwarder::Prefix;
+
+use super::address::{self, GROUP_PREFIX};
+use super::reader::{Node, Section};
+use super::report::{At, Place};
+
+/// How a VIP is announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announce {
+    min_serving: u32,
+    return_serving: u32,
+    attributes: Attributes,
+    /// Empty: all.
+    peers: Vec<Arc<str>>,
+    anchors: Vec<Arc<str>>,
+    aggregates: Vec<Prefix>,
+    remotes: bool,
+}
+
+impl Announce {
+    /// So many backends must serve each of its services. Default 1.
+    pub fn min_serving(&self) -> u32 {
+        self.min_serving
+    }
+
+    /// So many once it was withdrawn, no fewer than [`min_serving`](Self::min_serving), which is the default.
+    pub fn return_serving(&self) -> u32 {
+        self.return_serving
+    }
+
+    /// What its routes say, where the machine is no anchor.
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// Whether a peer is told. Default: each is.
+    pub fn is_for(&self, peer: &str) -> bool {
+        self.peers.is_empty() || self.peers.iter().any(|name| &**name == peer)
+    }
+
+    /// The peers that are told; empty: all.
+    pub fn peers(&self) -> &[Arc<str>] {
+        &self.peers
+    }
+
+    /// Machines that stand behind the others for it: they announce it with a higher MED. Default: none.
+    pub fn anchors(&self) -> &[Arc<str>] {
+        &self.anchors
+    }
+
+    /// What is announced in place of the routes inside. Default: nothing.
+    pub fn aggregates(&self) -> &[Prefix] {
+        &self.aggregates
+    }
+
+    /// Whether another cluster that serves it while no backend here does is enough. Default: when one backend is.
+    pub fn remotes(&self) -> bool {
+        self.remotes
+    }
+
+    /// Whether two say the same of a route that they share.
+    pub(super) fn agrees(&self, other: &Self) -> bool {
+        let said = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.anchors.clone());
+        said(self) == said(other)
+    }
+}
+
+/// The table as written.
+pub(super) struct AnnounceDraft {
+    pub(super) place: Place,
+    pub(super) announce: Announce,
+    pub(super) min_serving: At<u32>,
+    pub(super) peers: Vec<At<Arc<str>>>,
+    pub(super) anchors: Vec<At<Arc<str>>>,
+    pub(super) aggregates: Vec<At<Prefix>>,
+}
+
+impl AnnounceDraft {
+    pub(super) fn read(node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let serving = section.optional("min_serving");
+        let min_serving = serving.as_ref().and_then(|node| node.number(1..=65_535)).unwrap_or(1);
+        let place = serving.map_or_else(|| node.place.clone(), |node| node.place);
+        let return_serving =
+            section.or("return_serving", min_serving, |node| node.number(min_serving..=65_535));
+        let attributes = read_attributes(&mut section);
+        let peers = section.optional("peers").and_then(|node| names(&node)).unwrap_or_default();
+        let anchors = section.optional("anchors").and_then(|node| names(&node)).unwrap_or_default();
+        let aggregates = section.optional("aggregates").and_then(|node| node.list(AGGREGATES));
+        let aggregates = read_aggregates(&aggregates.unwrap_or_default());
+        let remotes = section.or("remotes", min_serving == 1, |node| {
+            let wanted = node.boolean()?;
+            // With a higher mark, losing the last backend would bring back what losing the one before took away.
+            if wanted && min_serving > 1 {
+                node.wrong("false, as min_serving is more than 1")
+            } else {
+                Some(wanted)
+            }
+        });
+        section.finish(&[]);
+        let values = |list: &[At<Arc<str>>]| list.iter().map(|at| Arc::clone(&at.value)).collect();
+        let announce = Announce {
+            min_serving,
+            return_serving,
+            attributes,
+            peers: values(&peers),
+            anchors: values(&anchors),
+            aggregates: aggregates.iter().map(|at| at.value).collect(),
+            remotes,
+        };
+        let min_serving = At { value: return_serving, place };
+        Some(Self { place: node.place.clone(), announce, min_serving, peers, anchors, aggregates })
+    }
+}
+
+fn read_attributes(section: &mut Section<'_>) -> Attributes {
+    let communities = section.optional("communities").and_then(|node| list(&node, COMMUNITY, community));
+    let large = section.optional("large_communities").and_then(|node| list(&node, LARGE, large_community));
+    Attributes {
+        med: section.optional("med").and_then(|node| node.number(0..=u32::MAX)),
+        local_pref: section.optional("local_pref").and_then(|node| node.number(0..=u32::MAX)),
+        prepend: section.or("prepend", 0, |node| node.number(0..=16)),
+        communities: communities.unwrap_or_default(),
+        large_communities: large.unwrap_or_default(),
+    }
+}
+
+/// Sorted, each once: their order says nothing.
+fn list<T: Ord>(node: &Node<'_>, allowed: &str, read: fn(&str) -> Option<T>) -> Option<Vec<T>> {
+    let nodes = node.list(allowed)?;
+    if nodes.len() > Attributes::MAX_COMMUNITIES {
+        return node.wrong(format!("at most {}", Attributes::MAX_COMMUNITIES));
+    }
+    let mut values: Vec<T> = nodes.iter().filter_map(|node| node.parse(allowed, read)).collect();
+    values.sort_unstable();
+    values.dedup();
+    Some(values)
+}
+
+fn names(node: &Node<'_>) -> Option<Vec<At<Arc<str>>>> {
+    let nodes = node.items("a list of names, at least one")?;
+    // A peer without a name of its own goes by its address.
+    let read = |node: &Node<'_>| match node.as_str().and_then(|text| text.parse::<std::net::IpAddr>().ok()) {
+        Some(address) => Some(node.at(address.to_string().into())),
+        None => Some(node.at(node.name()?)),
+    };
+    Some(nodes.iter().filter_map(read).collect())
+}
+
+fn read_aggregates(nodes: &[Node<'_>]) -> Vec<At<Prefix>> {
+    let mut found: Vec<At<Prefix>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let Some(text) = node.as_str().or_else(|| node.wrong(GROUP_PREFIX)) else { continue };
+        match address::prefix(text) {
+            Err(flaw) => node.report.error(&node.place, flaw, GROUP_PREFIX),
+            Ok(prefix) if found.iter().any(|other| other.value == prefix) => node.refuse("each prefix once"),
+            Ok(prefix) => found.push(node.at(prefix)),
+        }
+    }
+    found
+}
+
+fn community(text: &str) -> Option<Community> {
+    let (high, low) = text.split_once(':')?;
+    Some(Community(digits(high)?, digits(low)?))
+}
+
+fn large_community(text: &str) -> Option<LargeCommunity> {
+    let mut parts = text.split(':');
+    let large = LargeCommunity(digits(parts.next()?)?, digits(parts.next()?)?, digits(parts.next()?)?);
+    parts.next().is_none().then_some(large)
+}
+
+/// `parse` alone would take a plus sign.
+fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| plain)
+}
+
+const COMMUNITY: &str = "a list of communities such as \"65101:10\", both numbers up to 65535";
+const LARGE: &str = "a list of large communities such as \"65101:1:2\", each number up to 4294967295";
+const AGGREGATES: &str = "a list of prefixes such as [\"203.0.113.0/24\"]";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn communities_are_digits_between_colons() {
+        assert_eq!(community("65101:10"), Some(Community(65_101, 10)));
+        assert_eq!(large_community("4294967295:0:7"), Some(LargeCommunity(u32::MAX, 0, 7)));
+        for wrong in ["", ":", "1", "1:2:3", "+1:2", "65536:1", "1: 2", "a:b"] {
+            assert_eq!(community(wrong), None, "{wrong:?}");
+        }
+        for wrong in ["1:2", "1:2:3:4", "1::3", "4294967296:1:1"] {
+            assert_eq!(large_community(wrong), None, "{wrong:?}");
+        }
+    }
+}

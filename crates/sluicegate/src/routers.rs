@@ -1,0 +1,214 @@
+//! `bgp status` and `machine`: what routers are told, and the machine's way out of the cluster.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use control_plane::admin::view::{
+    AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, Status,
+};
+
+use crate::client::{Client, Failure};
+use crate::operate::Common;
+use crate::table::{Table, ago, clean, or_dash, print_json, word};
+
+/// `sluicegate bgp`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BgpVerb {
+    /// Peers, their sessions, and what is announced where and why not; 1 when a session or an announcement is missing.
+    Status(Common),
+}
+
+/// `sluicegate machine`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum MachineVerb {
+    /// Take this machine out: routers are told that its routes are about to go, then that they are gone; the balancer forwards on
+    /// until traffic has gone (5 s without a packet) or `cluster.drain_time` has passed, and ends.
+    Drain(Drain),
+    /// Take a drain back, as long as the balancer has not ended.
+    Undrain(Common),
+}
+
+/// How to drain.
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    common: Common,
+    /// Return when the balancer has ended, and not at once.
+    #[arg(long)]
+    until_stopped: bool,
+}
+
+/// Carries out a verb of `bgp`.
+pub(crate) fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode> {
+    let view: BgpView = Client::new(&common.reach)?.get("/v1/bgp")?;
+    if common.json {
+        print_json(&view)?;
+    } else {
+        print!("{}", words(&view));
+    }
+    let missing = view.peers.iter().any(|peer| peer.state != ESTABLISHED)
+        || view.vips.iter().any(|vip| is_missing(vip.state))
+        || !view.warnings.is_empty();
+    Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn is_missing(state: AnnouncementState) -> bool {
+    !matches!(state, AnnouncementState::Announced | AnnouncementState::NotConfigured)
+}
+
+fn words(view: &BgpView) -> String {
+    let (Some(asn), Some(router_id)) = (view.asn, view.router_id) else {
+        return "nothing is announced: the file has no peers for this machine\n".to_owned();
+    };
+    let stage = match view.stage {
+        DrainStage::Serving => String::new(),
+        DrainStage::Leaving => ", draining: routes are announced as about to go".to_owned(),
+        DrainStage::Left => ", draining: routes are withdrawn".to_owned(),
+    };
+    let mut text = format!("AS {asn}, router id {router_id}{stage}\n\n");
+    text += &peers(&view.peers);
+    text.push('\n');
+    text += &vips(&view.vips);
+    for warning in &view.warnings {
+        text += &format!("warning: {}\n", clean(warning));
+    }
+    text
+}
+
+fn peers(rows: &[BgpPeerRow]) -> String {
+    let mut table =
+        Table::new(["peer", "address", ">asn", "state", ">since", "bfd", ">ipv4", ">ipv6", "last error"]);
+    for row in rows {
+        table.row([
+            row.name.clone(),
+            row.address.to_string(),
+            row.asn.to_string(),
+            row.state.clone(),
+            ago(row.since_seconds),
+            row.bfd.as_ref().map_or_else(|| "-".to_owned(), |bfd| bfd.state.clone()),
+            row.announced_v4.to_string(),
+            row.announced_v6.to_string(),
+            or_dash(row.last_error.as_deref()),
+        ]);
+    }
+    table.lines()
+}
+
+fn vips(rows: &[AnnouncedVip]) -> String {
+    let mut table = Table::new(["vip", "state", "route", "to", ">med", "communities", "why not"]);
+    for row in rows {
+        let state = if row.anchor { format!("{} (anchor)", word(&row.state)) } else { word(&row.state) };
+        if row.routes.is_empty() {
+            let dash = || "-".to_owned();
+            table.row([row.vip.clone(), state, dash(), dash(), dash(), dash(), or_dash(row.why.as_deref())]);
+            continue;
+        }
+        for route in &row.routes {
+            table.row([
+                row.vip.clone(),
+                state.clone(),
+                route.prefix.clone(),
+                some(&route.peers),
+                route.med.map_or_else(|| "-".to_owned(), |med| med.to_string()),
+                some(&route.communities),
+                or_dash(row.why.as_deref()),
+            ]);
+        }
+    }
+    table.lines()
+}
+
+fn some(words: &[String]) -> String {
+    if words.is_empty() { "-".to_owned() } else { words.join(" ") }
+}
+
+/// Carries out a verb of `machine`.
+pub(crate) fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
+    let (common, action) = match verb {
+        MachineVerb::Drain(drain) => (&drain.common, "drain"),
+        MachineVerb::Undrain(common) => (common, "undrain"),
+    };
+    let client = Client::new(&common.reach)?;
+    let begun: MachineDrain = client.post(&format!("/v1/machine/{action}"), &None::<()>)?;
+    if common.json {
+        print_json(&begun)?;
+    } else {
+        println!("{}", sentence(&begun));
+        for note in &begun.notes {
+            println!("note: {}", clean(note));
+        }
+    }
+    if matches!(verb, MachineVerb::Drain(drain) if drain.until_stopped) {
+        wait_for_the_end(&client)?;
+        if !common.json {
+            println!("ended");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sentence(begun: &MachineDrain) -> String {
+    let MachineDrain { machine, stage, notice_seconds, drain_seconds, .. } = begun;
+    match stage {
+        DrainStage::Serving => format!("{machine} serves again"),
+        DrainStage::Leaving => format!(
+            "{machine} drains: routes are withdrawn within {notice_seconds:.0} s, and it ends {drain_seconds:.0} s later at most"
+        ),
+        DrainStage::Left => {
+            format!("{machine} drains: routes are withdrawn, and it ends within {drain_seconds:.0} s")
+        }
+    }
+}
+
+fn wait_for_the_end(client: &Client) -> anyhow::Result<()> {
+    loop {
+        match client.get::<Status>("/v1/status") {
+            Ok(status) if !status.stopping => anyhow::bail!("the drain was taken back"),
+            Ok(_) => sleep(LOOK_EVERY),
+            Err(error) if matches!(error.downcast_ref(), Some(Failure::NoDaemon(_))) => return Ok(()),
+            // A balancer that is about to end answers nothing any more.
+            Err(_) => sleep(LOOK_EVERY),
+        }
+    }
+}
+
+const ESTABLISHED: &str = "Established";
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_what_is_announced_where_and_why_not() {
+        let vip = |name: &str, state, why: Option<&str>| AnnouncedVip {
+            vip: name.into(),
+            state,
+            why: why.map(Into::into),
+            returns_in_seconds: None,
+            since_seconds: None,
+            withdrawals: 0,
+            anchor: false,
+            routes: vec![],
+        };
+        let view = BgpView {
+            asn: Some(65_101),
+            router_id: Some([192, 0, 2, 1].into()),
+            stage: DrainStage::Leaving,
+            vips: vec![
+                vip("www", AnnouncementState::Announced, None),
+                vip("dns", AnnouncementState::Away, Some("0 backends serve dns udp 53, and 1 are needed")),
+            ],
+            ..BgpView::default()
+        };
+        let page = words(&view);
+        assert!(
+            page.starts_with("AS 65101, router id 192.0.2.1, draining: routes are announced as about"),
+            "{page}"
+        );
+        assert!(page.contains("dns  away       -      -     -  -            0 backends serve dns"), "{page}");
+        assert!(words(&BgpView::default()).contains("no peers for this machine"));
+    }
+}

@@ -1,0 +1,233 @@
+//! VIPs at a router: bird beside the balancer, and what it has of us in each state.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use testbed::{Bed, BedSpec, LbConfig, Process, eventually};
+
+use crate::scene::{BOUND, Scene, verb};
+
+/// bird in the router's namespace; it has no hand in the kernel's routes.
+struct Bird {
+    _process: Process,
+    socket: String,
+}
+
+impl Bird {
+    fn start(bed: &Bed) -> Self {
+        let path = |name: &str| bed.dir().join(name).to_str().unwrap().to_owned();
+        let (config, socket, pid) = (path("bird.conf"), path("bird.ctl"), path("bird.pid"));
+        std::fs::write(&config, BIRD).unwrap();
+        let args = ["-f", "-c", &config, "-s", &socket, "-P", &pid];
+        let process = Process::start(&bed.router, "bird", "bird", &args).unwrap();
+        Self { _process: process, socket }
+    }
+
+    fn ask(&self, bed: &Bed, question: &str) -> String {
+        let mut command = Command::new("birdc");
+        command.args(["-s", &self.socket]).args(question.split(' '));
+        bed.router
+            .output(command)
+            .map(|output| String::from_utf8_lossy(&output.stdout).into())
+            .unwrap_or_default()
+    }
+
+    /// Waits until bird's answer is as wanted; how long that took.
+    fn until(&self, scene: &Scene, question: &str, wanted: impl Fn(&str) -> bool) -> Duration {
+        let start = Instant::now();
+        let mut last = String::new();
+        let found = eventually(BOUND, || {
+            last = self.ask(&scene.bed, question);
+            wanted(&last).then_some(())
+        });
+        assert!(found.is_some(), "{question}:\n{last}\n{}", scene.told());
+        start.elapsed()
+    }
+
+    fn has(&self, scene: &Scene, count: usize) -> Duration {
+        self.until(scene, "show route", |text| {
+            VIPS.iter().filter(|vip| text.contains(**vip)).count() == count
+        })
+    }
+}
+
+const VIPS: [&str; 2] = ["203.0.113.10/32", "2001:db8:f::10/128"];
+
+const BIRD: &str = "log stderr all;
+router id 192.0.2.0;
+protocol device { scan time 1; }
+protocol direct { ipv4; ipv6; }
+protocol bfd { interface \"*\" { min rx interval 200 ms; min tx interval 200 ms; multiplier 10; }; }
+protocol bgp v4 { local 192.0.2.0 as 65000; neighbor 192.0.2.1 as 65101; password \"s3cret\"; ttl security on;
+  hold time 9; error wait time 1, 2; connect delay time 1; bfd on; ipv4 { import all; export none; }; }
+protocol bgp v6 { local 2001:db8:0:1::ff as 65000; neighbor 2001:db8:0:1::1 as 65101; password \"s3cret\";
+  hold time 9; error wait time 1, 2; connect delay time 1; ipv6 { import all; export none; }; }
+";
+
+fn announced(bed: &Bed) -> LbConfig {
+    let key = bed.dir().join("bgp.key");
+    if !key.exists() {
+        std::fs::write(&key, "s3cret\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key, mode).unwrap();
+    }
+    let mut config = LbConfig::new(bed);
+    config.pool_keys = "checks = [\"web\"]".into();
+    config.cluster = "drain_time = \"30s\"".into();
+    config.vip_keys =
+        "announce = { min_serving = 2, communities = [\"65101:10\"], med = 50, anchors = [\"lb1\"] }".into();
+    config.more = MORE.into();
+    config
+}
+
+const MORE: &str = r#"
+[check.web]
+http = { port = 80, path = "/" }
+interval = "500ms"
+fast_interval = "500ms"
+timeout = "400ms"
+fall = 2
+rise = 1
+[bgp]
+asn = 65101
+graceful_shutdown = "2s"
+hold_down = "2s"
+longest_hold_down = "4s"
+[[bgp.peers]]
+name = "v4"
+address = "192.0.2.0"
+asn = 65000
+families = ["ipv4"]
+password_file = "bgp.key"
+hops = 1
+hold_time = "9s"
+longest_retry = "2s"
+bfd = { interval = "200ms", multiplier = 10 }
+[[bgp.peers]]
+name = "v6"
+address = "2001:db8:0:1::ff"
+asn = 65000
+families = ["ipv6"]
+password_file = "bgp.key"
+hold_time = "9s"
+longest_retry = "2s"
+"#;
+
+fn scene() -> (Scene, Bird) {
+    let scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, announced);
+    let bird = Bird::start(&scene.bed);
+    (scene, bird)
+}
+
+/// `bgp status` as an operator has it.
+fn status(scene: &Scene) -> (i32, Value) {
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let ended = verb(&scene.bed, &["bgp", "status", "--json", "--socket", socket.to_str().unwrap()]);
+    (ended.code.unwrap(), serde_json::from_str(&ended.out).unwrap())
+}
+
+/// Takes a backend's link down, or up again.
+fn link(scene: &Scene, backend: usize, state: &str) {
+    let host = &scene.bed.backends[backend];
+    scene.bed.router.ip(&format!("link set {} {state}", host.port)).unwrap();
+    if state == "up" {
+        let (v4, v6, port) = (host.v4, host.v6, &host.port);
+        let again = format!(
+            "addr replace 198.18.1.254/32 dev {port}\naddr replace 2001:db8:18::fffe/128 dev {port} nodad\n\
+             route replace {v4} dev {port}\nroute replace {v6} dev {port}"
+        );
+        scene.bed.router.ip(&again).unwrap();
+    }
+}
+
+#[test]
+fn a_vip_is_announced_while_enough_backends_serve_it_and_says_where_and_why_not() {
+    let (scene, bird) = scene();
+    println!("both families at the router {:?} after bird's start", bird.has(&scene, 2));
+    let route = bird.ask(&scene.bed, "show route all 203.0.113.10/32");
+    for word in ["BGP.med: 1050", "(65101,10)", "BGP.next_hop: 192.0.2.1", "BGP.as_path: 65101"] {
+        assert!(route.contains(word), "{word} is not in:\n{route}");
+    }
+    bird.until(&scene, "show bfd sessions", |text| text.contains("Up"));
+    let (code, view) = status(&scene);
+    assert_eq!(code, 0, "{view:#}");
+    assert_eq!(
+        (&view["peers"][0]["state"], &view["vips"][0]["state"]),
+        (&"Established".into(), &"announced".into())
+    );
+    assert_eq!(view["vips"][0]["routes"][0]["peers"], serde_json::json!(["v4"]));
+    link(&scene, 1, "down");
+    println!("withdrawn {:?} after a backend was cut off", bird.has(&scene, 0));
+    let (code, view) = status(&scene);
+    let why = view["vips"][0]["why"].as_str().unwrap();
+    assert_eq!((code, why), (1, "1 backends serve www tcp 80, and 2 are needed"), "{view:#}");
+    link(&scene, 1, "up");
+    let back = bird.has(&scene, 2);
+    println!("announced again {back:?} after it was back");
+    assert!(back >= Duration::from_secs(2), "the hold-down is waited out");
+    assert_eq!(status(&scene).1["vips"][0]["withdrawals"], 1);
+}
+
+#[test]
+fn an_unhealthy_forwarder_withdraws_all_and_the_session_stays() {
+    let (mut scene, bird) = scene();
+    bird.has(&scene, 2);
+    let link = crate::liveness::described(&scene, "link_id:", "link_id:");
+    crate::liveness::bpftool(&format!("link detach id {link}"));
+    scene.balancer.process.wait_for_line(BOUND, |line| line.contains("the forwarder is unhealthy")).unwrap();
+    println!("withdrawn {:?} after the forwarder was unhealthy", bird.has(&scene, 0));
+    assert!(bird.ask(&scene.bed, "show protocols v4").contains("Established"));
+    let (_, view) = status(&scene);
+    assert!(view["vips"][0]["why"].as_str().unwrap().contains("no XDP program is on lb0"), "{view:#}");
+}
+
+#[test]
+fn a_reload_announces_withdraws_and_changes_live() {
+    let (mut scene, bird) = scene();
+    bird.has(&scene, 2);
+    let mut config = announced(&scene.bed);
+    config.vips.pop();
+    config.vip_keys = config.vip_keys.replace("med = 50", "med = 60");
+    scene.balancer.reload(&scene.bed, &config).unwrap();
+    bird.has(&scene, 1);
+    bird.until(&scene, "show route all 203.0.113.10/32", |text| text.contains("BGP.med: 1060"));
+    assert!(bird.ask(&scene.bed, "show protocols v4").contains("Established"));
+    scene.balancer.reload(&scene.bed, &announced(&scene.bed)).unwrap();
+    bird.has(&scene, 2);
+    let mut silent = announced(&scene.bed);
+    silent.more = MORE.split("[bgp]").next().unwrap().to_owned();
+    silent.vip_keys = String::new();
+    scene.balancer.reload(&scene.bed, &silent).unwrap();
+    bird.has(&scene, 0);
+    bird.until(&scene, "show protocols v4", |text| !text.contains("Established"));
+    scene.balancer.reload(&scene.bed, &announced(&scene.bed)).unwrap();
+    bird.has(&scene, 2);
+}
+
+#[test]
+fn a_drain_shows_the_community_then_the_withdrawal_then_the_end_with_a_text() {
+    let (mut scene, bird) = scene();
+    bird.has(&scene, 2);
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let order =
+        |action: &str| verb(&scene.bed, &["machine", action, "--json", "--socket", socket.to_str().unwrap()]);
+    let ended = order("drain");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    let begun: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!((&begun["stage"], &begun["notice_seconds"]), (&"leaving".into(), &2.0.into()));
+    let marked = |text: &str| text.contains("(65535,0)");
+    bird.until(&scene, "show route all 203.0.113.10/32", marked);
+    assert_eq!(order("undrain").code, Some(0));
+    bird.until(&scene, "show route all 203.0.113.10/32", |text| text.contains("(65101,10)") && !marked(text));
+    assert_eq!(order("undrain").code, Some(1), "there is nothing to take back");
+    assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap().0, 200);
+    scene.balancer.process.signal(Signal::SIGTERM).unwrap();
+    bird.until(&scene, "show route all 203.0.113.10/32", marked);
+    println!("withdrawn {:?} after the mark", bird.has(&scene, 0));
+    assert_eq!(order("undrain").code, Some(1), "a signal is not taken back");
+    let status = scene.balancer.process.wait(10 * BOUND);
+    assert_eq!(status.and_then(|status| status.code()), Some(0), "{}", scene.balancer.process.tail());
+    bird.until(&scene, "show protocols all v4", |text| text.contains("Administrative shutdown"));
+}
