@@ -1,7 +1,8 @@
 //! A small HTTP/1.1 server that says who it is and whom it sees.
 //!
 //! In: connections on port 80 of every address of its namespace, both families. Out: `/` names the backend, the client and the
-//! address asked; `/bytes/N` is N bytes; `/status/N` has that status; a body sent to it is read and its length told.
+//! address asked; `/bytes/N` is N bytes; `/for/MS` takes so many milliseconds; `/status/N` has that status; a body sent to it is
+//! read and its length told.
 //! Not here: TLS, chunks, anything that the bed does not ask for.
 //! Source: RFC 9112 (a subset: one request at a time, Content-Length bodies, keep-alive by default).
 
@@ -105,6 +106,13 @@ fn serve(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
             request.reply(&shared.name, canonical(stream.peer_addr()?), canonical(stream.local_addr()?));
         shared.requests.fetch_add(1, Ordering::Relaxed);
         (&mut &*stream).write_all(&reply)?;
+        for _ in 0..request.pieces() {
+            thread::sleep(PIECE);
+            if shared.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            (&mut &*stream).write_all(&[b'x'; PIECE_BYTES])?;
+        }
         if request.close {
             return Ok(());
         }
@@ -156,11 +164,20 @@ impl Request {
         Ok(Self { path, body_bytes, close })
     }
 
+    fn number(&self, prefix: &str) -> Option<usize> {
+        self.path.strip_prefix(prefix).and_then(|number| number.parse().ok())
+    }
+
+    /// Pieces that follow the reply, one each 100 ms.
+    fn pieces(&self) -> usize {
+        self.number("/for/").map_or(0, |millis| millis / 100)
+    }
+
     fn reply(&self, name: &str, client: SocketAddr, server: SocketAddr) -> Vec<u8> {
-        let number = |prefix| self.path.strip_prefix(prefix).and_then(|n: &str| n.parse::<usize>().ok());
-        let status = number("/status/").unwrap_or(200);
-        let body = match number("/bytes/") {
+        let status = self.number("/status/").unwrap_or(200);
+        let body = match self.number("/bytes/") {
             Some(count) => vec![b'x'; count.min(MAX_BYTES)],
+            None if self.pieces() > 0 => Vec::new(),
             None => {
                 format!("backend {name}\nclient {client}\nserver {server}\nreceived {}\n", self.body_bytes)
                     .into_bytes()
@@ -170,7 +187,7 @@ impl Request {
             "HTTP/1.1 {status} {}\r\nX-Backend: {name}\r\nX-Client: {client}\r\nX-Server: {server}\r\n\
              Content-Length: {}\r\nConnection: {}\r\n\r\n",
             if status == 200 { "OK" } else { "As Asked" },
-            body.len(),
+            body.len() + self.pieces() * PIECE_BYTES,
             if self.close { "close" } else { "keep-alive" },
         )
         .into_bytes();
@@ -182,6 +199,8 @@ impl Request {
 const LOOK_MS: u16 = 50;
 const REST: Duration = Duration::from_secs(30);
 const STACK_BYTES: usize = 256 << 10;
+const PIECE: Duration = Duration::from_millis(100);
+const PIECE_BYTES: usize = 500;
 const MAX_BYTES: usize = 64 << 20;
 
 #[cfg(test)]

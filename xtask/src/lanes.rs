@@ -20,7 +20,7 @@ pub(crate) enum Lane {
     Unit,
     /// Real traffic in namespaces, and the demo: root
     Net,
-    /// BGP and BFD with bird, FRR and gobgpd in namespaces: root
+    /// BGP and BFD with bird, FRR and gobgpd in namespaces, and a cluster of two behind them: root
     Bgp,
     /// Alert rules by promtool, a real Prometheus, the status page in Chromium: root
     Web,
@@ -143,10 +143,13 @@ fn net(steps: &mut Steps) {
 }
 
 fn bgp(steps: &mut Steps) {
-    if steps.check(setup::require_root("the lane bgp")).is_some() {
-        let test = ["test", "--release", "--package", "sluicegate-bgp", "--test", "routers"];
-        steps.tests(cargo(&test).args(["--", "--test-threads=2"]));
+    let built = setup::require_root("the lane bgp").and_then(|()| cargo::release_binary());
+    let Some(binary) = steps.check(built) else { return };
+    for (package, test) in [("sluicegate-bgp", "routers"), ("sluicegate-testbed", "cluster")] {
+        let args = ["test", "--release", "--package", package, "--test", test, "--", "--test-threads=2"];
+        steps.tests(cargo(&args).env("SLUICEGATE_BIN", &binary));
     }
+    steps.check(nothing_left(&binary));
 }
 
 fn web(steps: &mut Steps) {

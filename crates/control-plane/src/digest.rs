@@ -26,8 +26,8 @@ pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
 /// Of a configuration: of all that machines of a cluster must agree on.
 ///
 /// Counts: `[cluster]`, the hash key itself, `[encapsulation]`, `[check]` with the CAs that they name, `[pool]`,
-/// `[prefix_group]`, `[remote]`, `[vip]` with the content of its lists, `[trace]`. Does not count: `[machine]`, and what may
-/// be tried on one machine, `[io]`, `[log]`, `[admin]`; order, comments, how a value is written, which file says it.
+/// `[prefix_group]`, `[remote]`, `[vip]` with the content of its lists, `[trace]`. Does not count: `[machine]`, `[bgp]`, and what
+/// may be tried on one machine, `[io]`, `[log]`, `[admin]`; order, comments, how a value is written, which file says it.
 ///
 /// # Cost
 /// A hash for each key, member and address: 50 ms for 100,000 backends.

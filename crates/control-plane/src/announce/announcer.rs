@@ -332,7 +332,11 @@ impl Running {
     }
 
     async fn close(self, text: &str) {
+        let watches = !self.watched.borrow().is_empty();
         self.speaker.shutdown(text).await;
+        if watches {
+            tokio::time::sleep(keeper::OUTLIVES).await;
+        }
         let Self { bfd, engine, watched, .. } = self;
         drop(watched);
         let Engine::Turning { end, thread, .. } = engine else { return };

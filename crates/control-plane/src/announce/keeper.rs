@@ -2,7 +2,8 @@
 //!
 //! In: the speaker's status. Out: BFD sessions; whether every peer has been told.
 //! A BFD session begins after its BGP session (FRR ends a BGP session whose BFD is not up yet) and ends after it: the
-//! AdminDown that ends it is no sign of failure (RFC 5882 §3.2), so routes must be gone before.
+//! AdminDown that ends it is no sign of failure (RFC 5882 §3.2), so routes must be gone before. bird takes it for one all the
+//! same, and would name it as the reason where it reads it before the BGP message that ended the session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,22 +23,24 @@ pub(super) async fn keep(
 ) {
     let mut have = Watched::new();
     loop {
-        {
-            let (status, wanted) = (status.borrow_and_update(), wanted.borrow_and_update());
-            let up: Watched = wanted
-                .iter()
-                .filter(|(name, _)| status.get(*name).is_some_and(|peer| peer.state == State::Established))
-                .map(|(name, config)| (name.clone(), config.clone()))
-                .collect();
-            drop((status, wanted));
-            follow(&bfd, &mut have, &up);
+        let mut up = up_now(&mut status, &mut wanted);
+        if have.iter().any(|(name, config)| up.get(name) != Some(config)) {
+            tokio::time::sleep(OUTLIVES).await;
+            up = up_now(&mut status, &mut wanted);
         }
+        follow(&bfd, &mut have, &up);
         tokio::select! {
             Ok(()) = status.changed() => {}
             Ok(()) = wanted.changed() => {}
             else => return,
         }
     }
+}
+
+fn up_now(status: &mut watch::Receiver<Status>, wanted: &mut watch::Receiver<Watched>) -> Watched {
+    let (status, wanted) = (status.borrow_and_update(), wanted.borrow_and_update());
+    let up = |name: &str| status.get(name).is_some_and(|peer| peer.state == State::Established);
+    wanted.iter().filter(|(name, _)| up(name)).map(|(name, config)| (name.clone(), config.clone())).collect()
 }
 
 fn follow(bfd: &Bfd, have: &mut Watched, up: &Watched) {
@@ -98,5 +101,7 @@ pub(super) async fn end_those_not_told(speaker: Arc<Speaker>) {
     }
 }
 
+/// How much longer than its BGP session a BFD session lives: a router reads in that time why the other ended.
+pub(super) const OUTLIVES: Duration = Duration::from_millis(300);
 /// An unhealthy forwarder's VIPs are withdrawn by then, or the session is closed.
 const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);

@@ -1,14 +1,15 @@
 //! What a configuration says that machines must agree on, line by line, in one digest.
 //!
 //! In: a [`Config`]. Out: SHA-256 over the digests of its lines, sorted, each once.
-//! Not here: `[machine]`, `[io]`, `[log]`, `[admin]`, `[bgp]` and `announce`, which may differ: no flow's backend depends on them.
+//! Not here: `[machine]`, `[bgp]`, `[io]`, `[log]`, `[admin]`, which may differ.
 
+use ::bgp::Attributes;
 use sha2::{Digest, Sha256};
 
 use super::{add, hex, of_key};
 use crate::config::{
-    Cluster, Config, Elsewhere, Fallback, Hash, Member, Pool, Ports, PrefixGroup, Service, SourceList, Trace,
-    Vip, format_duration,
+    Announce, Cluster, Config, Elsewhere, Fallback, Hash, Member, Pool, Ports, PrefixGroup, Service,
+    SourceList, Trace, Vip, format_duration,
 };
 use crate::controller::{Keys, check_keys, encapsulation_keys};
 
@@ -147,6 +148,21 @@ impl Said {
         for elsewhere in vip.elsewhere() {
             self.elsewhere(name, elsewhere);
         }
+        vip.announce().into_iter().for_each(|announce| self.announce(name, announce));
+    }
+
+    /// Which peers there are, each machine says for itself; when a VIP is announced, and how, is the cluster's.
+    fn announce(&mut self, vip: &str, announce: &Announce) {
+        self.say(["vip", vip, "min_serving", &announce.min_serving().to_string()]);
+        self.say(["vip", vip, "return_serving", &announce.return_serving().to_string()]);
+        self.say(["vip", vip, "announce.remotes", &announce.remotes().to_string()]);
+        self.all(["vip", vip, "announce.peers"], announce.peers());
+        self.all(["vip", vip, "anchors"], announce.anchors());
+        self.all(["vip", vip, "aggregates"], announce.aggregates());
+        let Attributes { med, local_pref, prepend, communities, large_communities } = announce.attributes();
+        self.say(["vip", vip, "attributes", &format!("{med:?} {local_pref:?} {prepend}")]);
+        self.all(["vip", vip, "communities"], communities.iter().map(|one| format!("{one:?}")));
+        self.all(["vip", vip, "large_communities"], large_communities.iter().map(|one| format!("{one:?}")));
     }
 
     fn service(&mut self, vip: &str, service: &Service) {

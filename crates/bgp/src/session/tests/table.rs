@@ -61,6 +61,16 @@ fn a_given_next_hop_takes_the_place_of_our_own_and_its_change_says_all_again() {
 }
 
 #[test]
+fn a_withdrawal_that_waits_survives_a_change_of_next_hops() {
+    let (mut a, mut b, now) = established(config(PEER), config(US), &["203.0.113.10/32", "203.0.113.11/32"]);
+    a.session.desire(Arc::new(table(&["203.0.113.11/32"])));
+    let other = PeerConfig { next_hop_v4: Some([198, 51, 100, 9].into()), ..config(PEER) };
+    a.session.reconfigure(Arc::new(other));
+    exchange(&mut a, &mut b, now);
+    assert_eq!(a.mirror, prefixes(&["203.0.113.11/32"]));
+}
+
+#[test]
 fn a_refresh_says_the_family_again_between_its_marks() {
     let (mut a, mut b, now) =
         established(config(PEER), config(US), &["203.0.113.10/32", "2001:db8:f::10/128"]);

@@ -1,0 +1,30 @@
+//! Sessions that are set up wrongly: each is named, and hurts no other.
+
+use testbed::eventually;
+
+use crate::router::{Kind, Session};
+use crate::scene::{BOUND, Scene};
+
+#[test]
+fn a_wrong_key_and_another_as_are_named_in_the_log_and_hurt_no_other_session() {
+    let mut sessions = Session::all();
+    sessions[0].key = "guess"; // lb1, IPv4
+    sessions[3].asn = 65_199; // lb2, IPv6
+    let mut scene = Scene::new(Kind::Bird, &sessions);
+    let established = |scene: &Scene, index, name: &str| scene.peer(index, name)["state"] == "Established";
+    let well = eventually(BOUND, || {
+        (established(&scene, 0, "r6lb1") && established(&scene, 1, "r4lb2")).then_some(())
+    });
+    assert!(well.is_some(), "{}", scene.router.tail());
+    for (index, name, words) in [(0, "r4lb1", "MD5 key"), (1, "r6lb2", "AS")] {
+        let why = eventually(BOUND, || {
+            let error = scene.peer(index, name)["last_error"].as_str()?.to_owned();
+            error.contains(words).then_some(error)
+        });
+        println!("{name}: {}", why.unwrap_or_else(|| panic!("{:?}", scene.peer(index, name))));
+        let is_told = |line: &str| line.contains(name) && line.contains(words);
+        scene.machine(index).process.wait_for_line(BOUND, is_told).unwrap();
+        assert!(!established(&scene, index, name));
+    }
+    assert!(established(&scene, 0, "r6lb1") && established(&scene, 1, "r4lb2"));
+}

@@ -1,0 +1,155 @@
+//! Two machines that announce, a router that follows them, and what both say of themselves.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testbed::{Balancer, Bed, BedSpec, Decap, Download, Downloads, LbConfig, Process, eventually};
+
+use crate::router::{self, CLUSTER_ASN, KEY, Kind, ROUTER_ASN, Router, Session};
+
+/// Far more than anything here takes.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
+
+/// Dropped in this order: machines, router, bed.
+pub(crate) struct Scene {
+    /// `None`: it has ended.
+    pub(crate) machines: [Option<Balancer>; 2],
+    pub(crate) router: Router,
+    _decaps: Vec<Decap>,
+    config: LbConfig,
+    pub(crate) bed: Bed,
+}
+
+impl Scene {
+    /// Both machines up; the router may not have heard of them yet.
+    pub(crate) fn new(kind: Kind, sessions: &[Session]) -> Self {
+        let bed = Bed::new(&BedSpec { balancers: 2, ..BedSpec::default() }).unwrap();
+        // The bed's own routes: here BGP brings them.
+        let routes: Vec<String> =
+            bed.spec.vips.iter().map(|vip| format!("route del {}", host_route(*vip))).collect();
+        bed.router.ip(&routes.join("\n")).unwrap();
+        let router = Router::start(&bed, kind, sessions);
+        let decaps = Decap::start_all(&bed).unwrap();
+        let config = config(&bed);
+        let machines = [0, 1].map(|index| Some(Balancer::start(&bed, index, &config).unwrap()));
+        Self { machines, router, _decaps: decaps, config, bed }
+    }
+
+    pub(crate) fn machine(&mut self, index: usize) -> &mut Balancer {
+        self.machines[index].as_mut().unwrap()
+    }
+
+    /// Starts a machine that has ended.
+    pub(crate) fn start(&mut self, index: usize) {
+        self.machines[index] = Some(Balancer::start(&self.bed, index, &self.config).unwrap());
+    }
+
+    /// Next hops of the VIP in the router's kernel.
+    fn next_hops(&self, vip: IpAddr) -> usize {
+        let family = if vip.is_ipv4() { "-4" } else { "-6" };
+        let text = self.bed.router.text("ip", &[family, "route", "show", &host_route(vip)]);
+        text.unwrap_or_default().matches("via ").count()
+    }
+
+    /// Waits until the router's kernel has so many next hops for every VIP; how long that took.
+    pub(crate) fn wait_for_next_hops(&self, count: usize) -> Duration {
+        let start = Instant::now();
+        let vips = &self.bed.spec.vips;
+        let found = eventually(BOUND, || vips.iter().all(|vip| self.next_hops(*vip) == count).then_some(()));
+        let told = || {
+            let machines = self.machines.iter().flatten().map(|machine| machine.process.tail());
+            format!("{}\n{}", self.router.tail(), machines.collect::<Vec<_>>().join("\n"))
+        };
+        let have: Vec<usize> = vips.iter().map(|vip| self.next_hops(*vip)).collect();
+        assert!(found.is_some(), "{have:?} next hops, not {count}\n{}", told());
+        start.elapsed()
+    }
+
+    /// An operator's word to a machine, by the program's own command line.
+    pub(crate) fn say(&self, index: usize, words: &[&str]) -> String {
+        let socket = LbConfig::admin_socket(&self.bed, index).to_string_lossy().into_owned();
+        let args = [words, &["--socket", &socket]].concat();
+        let (ns, program) = (&self.bed.balancers[index].ns, self.bed.program().unwrap());
+        let ended = Process::to_end(ns, program, &args, BOUND).unwrap();
+        assert_eq!(ended.code, Some(0), "{words:?}: {}{}", ended.out, ended.err);
+        ended.out
+    }
+
+    /// Waits until both machines print the same digests; gives them.
+    pub(crate) fn wait_for_agreement(&self) -> String {
+        let mut last = Vec::new();
+        let agreed = eventually(BOUND, || {
+            last = (0..2).map(|index| self.say(index, &["digest"])).collect();
+            (last[0] == last[1]).then(|| last[0].clone())
+        });
+        agreed.unwrap_or_else(|| panic!("the machines do not agree:\n{}", last.join("\n")))
+    }
+
+    /// What a machine says of a session with the router.
+    pub(crate) fn peer(&self, index: usize, name: &str) -> Value {
+        let view = self.machines[index].as_ref().unwrap().ask("/v1/bgp").unwrap();
+        let peers = view["peers"].as_array().cloned().unwrap_or_default();
+        peers.into_iter().find(|peer| peer["name"] == name).unwrap_or_default()
+    }
+
+    /// Downloads over both families, all of which have begun.
+    pub(crate) fn download(&self, count: usize, length: Duration) -> [Downloads; 2] {
+        let start = |ipv4| {
+            let vip = self.bed.vip(ipv4, Bed::HTTP_PORT);
+            Downloads::start(&self.bed.client.ns, vip, count, length)
+        };
+        let all = [start(true), start(false)];
+        let begun = || all.iter().map(Downloads::begun).sum::<usize>();
+        let begin = eventually(BOUND, || (begun() == 2 * count).then_some(()));
+        assert!(begin.is_some(), "{} of {} downloads have begun", begun(), 2 * count);
+        all
+    }
+
+    /// Packets that a machine has forwarded.
+    pub(crate) fn sent(&self, index: usize) -> u64 {
+        self.machines[index].as_ref().unwrap().counters().unwrap().sent()
+    }
+}
+
+/// Ends the downloads; those that broke.
+pub(crate) fn broken(downloads: [Downloads; 2]) -> (usize, Vec<Download>) {
+    let all: Vec<Download> = downloads.into_iter().flat_map(Downloads::join).collect();
+    (all.len(), all.into_iter().filter(|one| one.broke.is_some()).collect())
+}
+
+fn host_route(vip: IpAddr) -> String {
+    format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
+}
+
+/// As an operator writes it: one file for the cluster, sessions of both families, with a key and BFD.
+fn config(bed: &Bed) -> LbConfig {
+    let key = bed.dir().join("bgp.key");
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key).unwrap();
+    file.write_all(KEY.as_bytes()).unwrap();
+    let mut more = format!(
+        "[check.up]\ntcp = {{ port = 80 }}\ninterval = \"1s\"\nfast_interval = \"1s\"\ntimeout = \"900ms\"\n\
+         [bgp]\nasn = {CLUSTER_ASN}\ngraceful_shutdown = \"1s\"\nhold_down = \"1s\"\n"
+    );
+    for (machine, ipv4) in [(1, true), (1, false), (2, true), (2, false)] {
+        let ((router, _), name) = (router::ends(machine, ipv4), router::name(machine, ipv4));
+        let family = if ipv4 { "ipv4" } else { "ipv6" };
+        let _ = writeln!(
+            more,
+            "[[bgp.peers]]\nname = \"{name}\"\nmachines = [\"lb{machine}\"]\naddress = \"{router}\"\nasn = {ROUTER_ASN}\n\
+             password_file = {key:?}\nfamilies = [\"{family}\"]\nhold_time = \"9s\"\nlongest_retry = \"2s\"\n\
+             bfd = {{ interval = \"100ms\", multiplier = 5 }}"
+        );
+    }
+    LbConfig {
+        cluster: "drain_time = \"60s\"".into(),
+        pool_keys: "checks = [\"up\"]".into(),
+        vip_keys: "announce = {}".into(),
+        more,
+        ..LbConfig::new(bed)
+    }
+}

@@ -1,0 +1,88 @@
+//! Many downloads at once, each of which takes its time: what is cut off while they run, they notice.
+//!
+//! In: a server's address, how many, how long. Out: of each the backend that served it, and whether it came whole.
+//! Not here: short requests (`http_client`).
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::Namespace;
+
+/// Downloads under way.
+#[derive(Debug)]
+pub struct Downloads {
+    threads: Vec<JoinHandle<Download>>,
+    begun: Arc<AtomicUsize>,
+}
+
+/// One that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Download {
+    /// Who served it; empty: nobody answered.
+    pub backend: String,
+    /// Why it broke; `None`: it came whole.
+    pub broke: Option<String>,
+}
+
+impl Downloads {
+    /// Begins `count` downloads from `server`, each of which takes `length`.
+    #[must_use]
+    pub fn start(ns: &Namespace, server: SocketAddr, count: usize, length: Duration) -> Self {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let one = |_| {
+            let begun = Arc::clone(&begun);
+            ns.spawn(move || {
+                let mut backend = String::new();
+                let broke = fetch(server, length, &mut backend, &begun).err();
+                Download { backend, broke: broke.map(|error| error.to_string()) }
+            })
+        };
+        let threads = (0..count).map(one).collect();
+        Self { threads, begun }
+    }
+
+    /// How many have been answered.
+    #[must_use]
+    pub fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all have ended.
+    #[must_use]
+    pub fn join(self) -> Vec<Download> {
+        let panicked = || Download { backend: String::new(), broke: Some("panicked".into()) };
+        self.threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
+    }
+}
+
+fn fetch(server: SocketAddr, length: Duration, backend: &mut String, begun: &AtomicUsize) -> io::Result<()> {
+    let stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let path = format!("/for/{}", length.as_millis());
+    (&stream)
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut input = BufReader::new(stream);
+    let mut bytes = 0_u64;
+    loop {
+        let mut line = String::new();
+        if input.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match line.trim().split_once(": ") {
+            None if line.trim().is_empty() => break,
+            Some(("X-Backend", name)) => name.clone_into(backend),
+            Some(("Content-Length", count)) => bytes = count.parse().unwrap_or_default(),
+            _ => {}
+        }
+    }
+    begun.fetch_add(1, Ordering::Relaxed);
+    let read = io::copy(&mut input.take(bytes), &mut io::sink())?;
+    if read < bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+}
+
+/// Longer than any way is away: TCP sends again after 0.2 s, and then ever more seldom.
+const PATIENCE: Duration = Duration::from_secs(30);
