@@ -233,3 +233,16 @@ fn words_for_people(bed: &Bed, file: &Path) {
     assert!(ended.out.contains("  mend: sysctl -w net.ipv4.conf.lb0.rp_filter=2"), "{}", ended.out);
     assert!(ended.out.contains("lb0: driver veth, "), "{}", ended.out);
 }
+
+#[test]
+fn the_ways_to_other_machines_are_measured_with_fragments_as_long_as_clients_packets() {
+    let patient = Patient::with(&BedSpec { balancers: 2, backends: 1, ..BedSpec::default() }, LbConfig::new);
+    let router = &patient.bed.router;
+    let other = format!("machine lb2 ({})", patient.bed.balancers[1].v4);
+    assert_eq!(patient.finding("mtu-path"), None);
+    router.ip("link set to-lb2 mtu 1523").unwrap();
+    patient.found("mtu-path", "error", &format!("more than 1523 bytes do not reach {other}, of 1524"));
+    router.ip("link set to-lb2 mtu 1600").unwrap();
+    patient.shell("ip route flush cache");
+    assert_eq!(patient.finding("mtu-path"), None);
+}

@@ -29,7 +29,7 @@ impl Decap {
         args.extend(from.iter().flat_map(|prefix| ["--from", prefix]));
         let name = format!("decap on {}", backend.name);
         let mut process = Process::start(&backend.ns, &name, bed.program()?, &args)?;
-        process.wait_for_line(BOUND, |line| says_ready(line) || line.contains("attached"))?;
+        process.wait_for_line(BOUND, says_ready)?;
         Ok(Self { process })
     }
 

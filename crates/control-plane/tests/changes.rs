@@ -122,7 +122,10 @@ fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
         ("batch = 64", "batch = 32\nqueues = 1\nidle = { spin = \"10us\", then = \"spin\" }"),
         ("path = \"/run/a.sock\"", "path = \"/run/b.sock\", mode = \"0660\", group = \"ops\""),
         ("interfaces = [\"eth0\"]\n[io]", "interfaces = [\"eth1\"]\n[io]"),
-        ("table_size = 65537", "drain_time = \"5s\"\nflow_timeouts = { udp = \"30s\" }"),
+        (
+            "table_size = 65537",
+            "drain_time = \"5s\"\nmtu = { clients = 1400, core = 9000 }\nflow_timeouts = { udp = \"30s\" }",
+        ),
     ]);
     let Changes { sentences, needs_restart } = told(FILE, FILE, &new);
     let waits = [
@@ -136,7 +139,8 @@ fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
         "admin.socket.group: none -> ops",
     ];
     assert_eq!(needs_restart, waits);
-    let mut wanted = vec!["cluster.drain_time: 1m -> 5s".to_owned()];
+    let at_once = ["drain_time: 1m -> 5s", "mtu.clients: 1500 -> 1400", "mtu.core: none -> 9000"];
+    let mut wanted: Vec<String> = at_once.iter().map(|words| format!("cluster.{words}")).collect();
     wanted.extend(waits.iter().map(|words| format!("{words} (takes effect at the next start)")));
     assert_eq!(sentences, wanted, "the other machine's interface is not this one's");
 }

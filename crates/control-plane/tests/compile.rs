@@ -151,15 +151,18 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
         assert_eq!(choice(&before, port), choice(&after, port));
     }
     let old: IpAddr = "198.18.1.2".parse().unwrap();
-    assert!(!destinations(&moved, None).contains(&old));
-    assert!(destinations(&moved, Some(&after)).contains(&old), "its flows go on, so its next hop is needed");
+    assert!(!destinations(&moved, "lb1", None).contains(&old));
+    assert!(
+        destinations(&moved, "lb1", Some(&after)).contains(&old),
+        "its flows go on, so its next hop is needed"
+    );
     let at = Duration::from_secs;
     let mut end = |at| compiler.end_draining(&moved, &Standing::default(), &after, at).unwrap();
     assert!(end(at(69)).is_none());
     let ended = end(at(70)).expect("a drain time has passed");
     assert_eq!(states(&ended)["198.18.1.2"], SlotState::Free);
     assert_eq!(states(&ended)["198.18.1.9"], SlotState::Serving);
-    assert!(!destinations(&moved, Some(&ended)).contains(&old));
+    assert!(!destinations(&moved, "lb1", Some(&ended)).contains(&old));
 }
 
 #[test]
@@ -267,7 +270,7 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
         preferred_source: None,
     };
     let known: IpAddr = "198.18.1.1".parse().unwrap();
-    let next_hops = destinations(&config, None)
+    let next_hops = destinations(&config, "lb1", None)
         .into_iter()
         .map(|address| (address, if address == known { Ok(way) } else { Err(Unresolved::NoRoute) }))
         .collect();
@@ -494,7 +497,7 @@ fn a_vip_s_flows_go_to_the_clusters_that_have_the_address_they_are_for() {
     let senders = |sender| snapshot.tunnels().iter().filter(|source| source.sender == sender).count();
     assert_eq!(senders(forwarder::Sender::Cluster), 2);
     for address in ["198.51.100.69", "198.51.100.133", "203.0.113.65"] {
-        assert!(destinations(&config, None).contains(&address.parse().unwrap()), "its way is wanted");
+        assert!(destinations(&config, "lb1", None).contains(&address.parse().unwrap()), "its way is wanted");
     }
 }
 

@@ -99,13 +99,13 @@ pub(crate) fn addresses_here() -> impl Iterator<Item = IpAddr> {
 /// All facts, the pings among them.
 fn look(config: &Config, machine: &Machine) -> anyhow::Result<Facts> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let backends = destinations(config, None);
+    let backends = destinations(config, machine.name(), None);
     let (first, routes) = runtime.block_on(async {
         let mut resolver = Resolver::open()?;
         anyhow::Ok((resolver.resolve(&backends).await?, resolver.resolve(&vip_addresses(config)).await?))
     })?;
     // A ping makes the kernel look for the neighbours that it does not know.
-    let heard = reach::ask(&gather::targets(config, &first), machine.addresses());
+    let heard = reach::ask(&gather::targets(config, machine, &first), machine.addresses());
     let next_hops = runtime.block_on(next_hops(&backends)).context("looking up next hops")?;
     Ok(gather::facts(config, machine, &next_hops, &routes, &heard))
 }

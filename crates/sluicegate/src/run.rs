@@ -159,7 +159,7 @@ impl Balancer {
     async fn start(file: PathBuf, machine: String, config: Config) -> anyhow::Result<Self> {
         let (origin, config) = (Instant::now(), Arc::new(config));
         let interfaces = inspected(&config, &machine)?;
-        let next_hops = next_hops(&destinations(&config, None), FIRST_NEXT_HOPS).await?;
+        let next_hops = next_hops(&destinations(&config, &machine, None), FIRST_NEXT_HOPS).await?;
         if let Err(error) = doctor::warn_at_start(&config, &machine, &next_hops).await {
             tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
         }
@@ -174,7 +174,7 @@ impl Balancer {
         let liveness = Liveness::new(Rc::clone(&manager));
         let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
         let admin = admin::open(&config, &machine, orders, liveness.subscribe()).await?;
-        let (wanted, found) = watch_next_hops(wanted(&config, &plane, &live))?;
+        let (wanted, found) = watch_next_hops(wanted(&config, &machine, &plane, &live))?;
         // While ports below 1,024 may still be listened at.
         let mut announcer = Announcer::open(&config, find_machine(&config, &machine)?)?;
         let mut plane = plane;
@@ -386,7 +386,8 @@ impl Balancer {
             Ok(Some(snapshot)) => {
                 self.publish_states(snapshot);
                 let config = Arc::clone(self.controller.config());
-                self.wanted.send_replace(wanted(&config, &self.plane, &self.live));
+                let machine = self.controller.machine();
+                self.wanted.send_replace(wanted(&config, machine, &self.plane, &self.live));
                 tracing::info!("a drain time or a fallback's hold has passed");
             }
             Ok(None) => {}
@@ -445,15 +446,16 @@ impl Balancer {
 
     /// Full-size packets of clients grow by the outer header: the way to a backend must take that.
     fn say_what_will_not_fit(&self) {
+        let clients = self.controller.config().cluster().mtu().clients() as usize;
         let snapshot = self.live.current();
         let tight = |slot: &&forwarder::Slot| {
-            slot.next_hop.is_some() && usize::from(slot.mtu) < CLIENT_MTU + slot.growth()
+            slot.next_hop.is_some() && usize::from(slot.mtu) < clients + slot.growth()
         };
         if let Some(slot) = snapshot.slots().iter().find(tight) {
             tracing::warn!(
                 backend = %slot.backend,
                 mtu = slot.mtu,
-                wanted = CLIENT_MTU + slot.growth(),
+                wanted = clients + slot.growth(),
                 count = snapshot.slots().iter().filter(tight).count(),
                 "full-size packets for such backends do not fit: clients are told to send smaller ones, or their packets are \
                  cut; raise the MTU towards these backends"
@@ -549,8 +551,6 @@ const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
 const FIRST_CHECKS: Duration = Duration::from_secs(30);
 /// Over how long first checks are spread, and some more.
 const FIRST_SPREAD: Duration = Duration::from_secs(2);
-/// What clients on Ethernet send at most.
-const CLIENT_MTU: usize = 1500;
 /// What detaching takes at most, for the service manager.
 const AFTER_DRAIN: Duration = Duration::from_secs(15);
 const HOUSEKEEPING: Duration = Duration::from_secs(1);

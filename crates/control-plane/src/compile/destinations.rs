@@ -4,12 +4,16 @@ use std::net::IpAddr;
 
 use forwarder::{SlotState, Snapshot};
 
+use super::others;
 use crate::config::Config;
 
-/// The addresses that packets of this configuration are sent to, and those of `current`'s slots that still drain.
+/// The addresses that a machine's packets are sent to by this configuration, its peers' among them, and those of `current`'s slots that still drain.
 #[must_use]
-pub fn destinations(config: &Config, current: Option<&Snapshot>) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = config.members().map(|member| member.backend().address()).collect();
+pub fn destinations(config: &Config, machine: &str, current: Option<&Snapshot>) -> Vec<IpAddr> {
+    let peers = config.machine(machine).and_then(|machine| others(config, machine));
+    let peers = peers.iter().flat_map(|pool| pool.members());
+    let mut addresses: Vec<IpAddr> =
+        config.members().chain(peers).map(|member| member.backend().address()).collect();
     if let Some(snapshot) = current {
         let in_use =
             snapshot.slots().iter().zip(snapshot.states()).filter(|(_, state)| **state != SlotState::Free);

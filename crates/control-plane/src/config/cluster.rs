@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arrivals::Arrivals;
+use super::mtu::Mtu;
 use super::pem::Outside;
 use super::pool::{CHECKS, read_checks};
 use super::reader::{Node, Section};
-use super::report::At;
+use super::report::{At, Place};
 use super::secret::HashKey;
 
 /// What all machines of a cluster share.
@@ -24,6 +25,7 @@ pub struct Cluster {
     drain_time: Duration,
     watch: bool,
     arrivals: Option<Arrivals>,
+    mtu: Mtu,
 }
 
 impl Cluster {
@@ -63,14 +65,24 @@ impl Cluster {
         self.arrivals.as_ref()
     }
 
-    /// The cluster, and the names of the checks of peers.
-    pub(super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> (Option<Self>, Vec<At<Arc<str>>>) {
-        let checks = section.optional("peer_checks").and_then(|node| node.list(CHECKS)).unwrap_or_default();
-        let checks = read_checks(&checks);
-        (Self::read_values(section, outside), checks)
+    /// How long packets are, and may be.
+    pub fn mtu(&self) -> &Mtu {
+        &self.mtu
     }
 
-    fn read_values(mut section: Section<'_>, outside: &Outside<'_>) -> Option<Self> {
+    /// The cluster, the names of the checks of peers, and where `mtu.core` stands.
+    pub(super) fn read(
+        mut section: Section<'_>,
+        outside: &Outside<'_>,
+    ) -> (Option<Self>, Vec<At<Arc<str>>>, Option<Place>) {
+        let checks = section.optional("peer_checks").and_then(|node| node.list(CHECKS)).unwrap_or_default();
+        let checks = read_checks(&checks);
+        let mtu = section.optional("mtu").and_then(|node| node.section()).map(Mtu::read);
+        let (mtu, core) = mtu.unwrap_or_default();
+        (Self::read_values(section, mtu, outside), checks, core)
+    }
+
+    fn read_values(mut section: Section<'_>, mtu: Mtu, outside: &Outside<'_>) -> Option<Self> {
         let name = section.required("name", "the name of the cluster").and_then(|node| node.name());
         let hash_key = section
             .required("hash_key_file", HASH_KEY)
@@ -84,7 +96,7 @@ impl Cluster {
         let arrivals = section.optional("arrivals").and_then(|node| Arrivals::read(&node));
         section.finish(&[]);
         let (name, hash_key) = (name?, hash_key?);
-        Some(Self { name, hash_key, table_size, flow_timeouts, drain_time, watch, arrivals })
+        Some(Self { name, hash_key, table_size, flow_timeouts, drain_time, watch, arrivals, mtu })
     }
 }
 

@@ -27,6 +27,7 @@ mod io;
 mod lists;
 mod log;
 mod machine;
+mod mtu;
 mod near_miss;
 mod peers;
 mod pem;
@@ -67,6 +68,7 @@ pub use self::guard::{Guard, Limits, PerSource, SourceList};
 pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
+pub use self::mtu::Mtu;
 pub use self::pem::PrivateKey;
 pub use self::pool::{Backend, Fallback, Member, Pool};
 pub use self::ports::{Ports, Protocol};
@@ -351,7 +353,8 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     let cluster = root.required("cluster", "a section [cluster]");
     let cluster_place = cluster.as_ref().map(|node| node.place.clone());
     let cluster = cluster.and_then(|node| node.section());
-    let (cluster, peer_checks) = cluster.map(|section| Cluster::read(section, outside)).unwrap_or_default();
+    let (cluster, peer_checks, core_place) =
+        cluster.map(|section| Cluster::read(section, outside)).unwrap_or_default();
     let machines = MachineDraft::read_all(&mut root);
     let io = root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
     let encapsulations = encapsulation::read_all(&mut root);
@@ -401,7 +404,12 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     let vips = vips.collect::<Vec<_>>();
     let machines: Vec<Machine> = machines.iter().map(MachineDraft::build).collect();
     let peers = peers::pools(&machines, &peer_checks);
-    cluster_place.inspect(|place| peers::warn_of_unchecked(&peers, place, report));
+    if let (Some(place), Some(cluster)) = (&cluster_place, &cluster) {
+        peers::warn_of_unchecked(&peers, place, report);
+        let elsewhere = vips.iter().flatten().flat_map(Vip::elsewhere).map(Elsewhere::pool);
+        let members = flattened.iter().chain(elsewhere).flat_map(|pool| pool.members());
+        core_place.inspect(|place| mtu::warn_of_tight(cluster.mtu(), members, &peers, place, report));
+    }
     Some(Config {
         cluster: cluster?,
         peers,

@@ -9,6 +9,7 @@ mod files;
 mod groups;
 mod guards;
 mod includes;
+mod mtu;
 mod pools;
 mod refusals;
 mod remotes;

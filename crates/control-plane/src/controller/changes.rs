@@ -106,6 +106,11 @@ fn cluster(changes: &mut Changes, old: &Config, new: &Config) {
     }
     changes.differ("cluster.table_size", &old.table_size(), &new.table_size(), u32::to_string);
     changes.differ("cluster.drain_time", &old.drain_time(), &new.drain_time(), |time| format_duration(*time));
+    let mtu = (old.mtu(), new.mtu());
+    changes.differ("cluster.mtu.clients", &mtu.0.clients(), &mtu.1.clients(), u32::to_string);
+    changes.differ("cluster.mtu.core", &mtu.0.core(), &mtu.1.core(), |core| {
+        core.map_or_else(|| "none".to_owned(), |core| core.to_string())
+    });
     changes.differ("cluster.watch", &old.watch(), &new.watch(), bool::to_string);
 }
 

@@ -84,6 +84,9 @@ impl Said {
         ] {
             self.say(["cluster", key, &format_duration(time)]);
         }
+        let mtu = cluster.mtu();
+        self.say(["cluster", "mtu.clients", &mtu.clients().to_string()]);
+        self.say(["cluster", "mtu.core", &mtu.core().unwrap_or_default().to_string()]);
         if let Some(arrivals) = cluster.arrivals() {
             self.all(["cluster", "arrivals", "source"], arrivals.sources());
             self.say(["cluster", "arrivals", "kinds", &arrivals.kinds().bits().to_string()]);

@@ -96,9 +96,13 @@ pub(crate) struct OwnAddress {
     pub(crate) interface: String,
 }
 
-/// The way to a backend under one encapsulation.
+/// The way to a backend, another machine or another cluster under one encapsulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
+    /// `backend` or `machine`.
+    pub(crate) noun: &'static str,
+    /// The longest IP packet that clients send, in bytes.
+    pub(crate) clients: u32,
     pub(crate) backend: Arc<str>,
     pub(crate) address: IpAddr,
     /// `gre`, `ipip`, `gue` or `l2`.
@@ -157,11 +161,8 @@ impl Facts {
 }
 
 impl Way {
-    /// The longest outer packet that clients on Ethernet can cause, in bytes.
+    /// The longest outer packet that clients can cause, in bytes.
     pub(crate) fn needed(&self) -> u32 {
-        CLIENT_MTU + self.growth
+        self.clients + self.growth
     }
 }
-
-/// What clients on Ethernet send at most.
-pub(crate) const CLIENT_MTU: u32 = 1_500;

@@ -41,7 +41,7 @@ pub(crate) fn facts(
         host: host(),
         interfaces: machine.interfaces().iter().map(|name| nic(name)).collect(),
         vips: vips(config, routes, &own),
-        ways: ways(config, next_hops, &heard.reach),
+        ways: ways(config, machine, next_hops, &heard.reach),
         absent_addresses: machine.addresses().iter().copied().filter(|address| !is_own(address)).collect(),
         unasked: heard.unasked.clone(),
         sockets: io.queues(),
@@ -55,9 +55,9 @@ pub(crate) fn facts(
 }
 
 /// The longest packet to ask each backend's address for: what is needed, as far as this machine's link carries it.
-pub(crate) fn targets(config: &Config, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
+pub(crate) fn targets(config: &Config, machine: &Machine, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
     let mut targets = BTreeMap::new();
-    for way in ways(config, next_hops, &HashMap::new()) {
+    for way in ways(config, machine, next_hops, &HashMap::new()) {
         if way.link.is_some() {
             let asked = targets.entry(way.address).or_insert(0);
             *asked = way.asked().max(*asked);
@@ -133,31 +133,40 @@ fn covers(own: &OwnAddress, on_loopback: bool, vip: IpAddr) -> bool {
     }
 }
 
-fn ways(config: &Config, next_hops: &NextHops, reach: &HashMap<IpAddr, Reach>) -> Vec<Way> {
+fn ways(
+    config: &Config,
+    machine: &Machine,
+    next_hops: &NextHops,
+    reach: &HashMap<IpAddr, Reach>,
+) -> Vec<Way> {
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut ways: BTreeMap<(Arc<str>, IpAddr, &'static str), Way> = BTreeMap::new();
-    for member in config.members() {
+    // Fragments go to the other machines of the shard, full-size ones too.
+    let peers = config.peers(machine).into_iter().flat_map(|pool| pool.members());
+    let peers = peers.filter(|member| **member.backend().name() != *machine.name());
+    let members = config.members().map(|member| ("backend", member));
+    for (noun, member) in members.chain(peers.map(|member| ("machine", member))) {
         let (backend, address) = (member.backend().name(), member.backend().address());
-        let (kind, growth) = outer(member.encapsulation().kind(), address);
+        let (kind, growth) = (name_of(member.encapsulation().kind()), member.encapsulation().growth(address));
         let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
         let link =
             leaves_by(&next_hop).and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone());
         let reach = reach.get(&address).copied();
-        let way = Way { backend: Arc::clone(backend), address, kind, growth, next_hop, link, reach };
+        let clients = config.cluster().mtu().clients();
+        let backend_name = Arc::clone(backend);
+        let way = Way { noun, clients, backend: backend_name, address, kind, growth, next_hop, link, reach };
         ways.insert((Arc::clone(backend), address, kind), way);
     }
     ways.into_values().collect()
 }
 
-fn outer(kind: EncapsulationKind, to: IpAddr) -> (&'static str, u32) {
-    let (name, kind) = match kind {
-        EncapsulationKind::Gre => ("gre", packet::Encapsulation::Gre),
-        EncapsulationKind::Ipip => ("ipip", packet::Encapsulation::Ipip),
-        EncapsulationKind::Gue { udp_checksum } => ("gue", packet::Encapsulation::Gue { udp_checksum }),
-        EncapsulationKind::L2 => ("l2", packet::Encapsulation::L2),
-    };
-    let family = if to.is_ipv4() { packet::Family::V4 } else { packet::Family::V6 };
-    (name, packet::growth(&kind, family).into())
+fn name_of(kind: EncapsulationKind) -> &'static str {
+    match kind {
+        EncapsulationKind::Gre => "gre",
+        EncapsulationKind::Ipip => "ipip",
+        EncapsulationKind::Gue { .. } => "gue",
+        EncapsulationKind::L2 => "l2",
+    }
 }
 
 fn leaves_by(next_hop: &Result<Resolved, Unresolved>) -> Option<u32> {

@@ -34,6 +34,8 @@ fn resolved() -> Resolved {
 
 fn way(n: u8) -> Way {
     Way {
+        noun: "backend",
+        clients: 1_500,
         backend: format!("b{n}").into(),
         address: ip(&format!("198.18.1.{n}")),
         kind: "gre",

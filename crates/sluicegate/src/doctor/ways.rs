@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use control_plane::next_hop::Unresolved;
 use datapath::interface::Finding;
 
-use super::facts::{CLIENT_MTU, Facts, OwnAddress, Reach, VipFact, Way};
+use super::facts::{Facts, OwnAddress, Reach, VipFact, Way};
 use super::interfaces::host_prefix;
 
 /// All of them.
@@ -124,8 +124,9 @@ fn link_mtu(facts: &Facts) -> Vec<Finding> {
     let by_link = group(facts.ways.iter().filter(tight), |way| way.link.clone().unwrap_or_default());
     let finding = |((link, mtu), ways): ((String, u32), Vec<&Way>)| {
         let needed = ways.iter().map(|way| way.needed()).max().unwrap_or(mtu);
+        let clients = ways.first().map_or(0, |way| way.clients);
         let what = format!(
-            "{link} carries packets of {mtu} bytes, and {} needs {needed}: {CLIENT_MTU} of a client and the outer header",
+            "{link} carries packets of {mtu} bytes, and {} needs {needed}: {clients} of a client and the outer header",
             named(&ways)
         );
         Finding::warning("mtu-link", what, FULL_SIZE)
@@ -211,8 +212,9 @@ fn group<'a, K: Ord>(
 
 /// `backend b1 (198.18.1.1) and 3 more`.
 fn named(ways: &[&Way]) -> String {
-    let first =
-        ways.first().map_or_else(String::new, |way| format!("backend {} ({})", way.backend, way.address));
+    let first = ways
+        .first()
+        .map_or_else(String::new, |way| format!("{} {} ({})", way.noun, way.backend, way.address));
     match ways.len() {
         0 | 1 => first,
         count => format!("{first} and {} more", count - 1),

@@ -43,11 +43,15 @@ fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
     }
 }
 
-pub(super) fn wanted(config: &Config, plane: &DataPlane, live: &Live) -> Wanted {
+pub(super) fn wanted(config: &Config, machine: &str, plane: &DataPlane, live: &Live) -> Wanted {
     let reflecting = config.io().next_hop() == config::NextHop::Reflect;
     let interfaces: Vec<u32> = plane.interfaces().iter().map(|interface| interface.index).collect();
     let gateway_interfaces = if reflecting { interfaces.clone() } else { Vec::new() };
-    Wanted { destinations: destinations(config, Some(&live.current())), gateway_interfaces, interfaces }
+    Wanted {
+        destinations: destinations(config, machine, Some(&live.current())),
+        gateway_interfaces,
+        interfaces,
+    }
 }
 
 /// A task that keeps next hops fresh: what it wants, and what it finds.

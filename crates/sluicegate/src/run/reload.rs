@@ -168,6 +168,7 @@ impl Reloads {
 pub(super) async fn load(
     file: PathBuf,
     text: Option<String>,
+    machine: &str,
     known: HashSet<IpAddr>,
     max_vips: u32,
 ) -> Result<Loaded, Refusal> {
@@ -182,7 +183,7 @@ pub(super) async fn load(
     let read = read.map_err(|error| Refusal::new(RefusalKind::Unavailable, error.to_string()))?;
     let (config, warnings) = read.map_err(refused)?;
     fits_the_filter(&config, max_vips)?;
-    let addresses = destinations(&config, None).into_iter();
+    let addresses = destinations(&config, machine, None).into_iter();
     let new: Vec<IpAddr> = addresses.filter(|address| !known.contains(address)).collect();
     let next_hops = match new.as_slice() {
         [] => NextHops::new(),

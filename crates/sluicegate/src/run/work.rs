@@ -49,7 +49,7 @@ impl Balancer {
             let (way, machine) = (self.way.clone(), self.controller.machine().to_owned());
             let (interfaces, live) = (self.interface_names(), self.live.clone());
             tokio::spawn(async move {
-                let mut loaded = reload::load(file, text, known, max_vips).await;
+                let mut loaded = reload::load(file, text, &machine, known, max_vips).await;
                 if let Ok(new) = &loaded
                     && let Err(error) = way.open(&new.config, &machine, &interfaces, &live).await
                 {
@@ -137,7 +137,7 @@ impl Balancer {
         self.tell_changes(before, old);
         self.watch();
         self.say_what_will_not_fit();
-        self.wanted.send_replace(wanted(&config, &self.plane, &self.live));
+        self.wanted.send_replace(wanted(&config, self.controller.machine(), &self.plane, &self.live));
         self.warnings = warnings.unwrap_or_default();
         for warning in &self.warnings {
             tracing::warn!("{warning}");
