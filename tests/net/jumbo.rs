@@ -1,53 +1,158 @@
-//! Packets above Ethernet's usual size: carried as far as a frame holds them, and refused in words beyond.
+//! Packets above Ethernet's usual size: carried in one frame or in several, and refused in words beyond.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
 
-use testbed::{Balancer, Bed, BedSpec, LbConfig, Received, digest};
+use testbed::{Balancer, Bed, BedSpec, Encapsulation, LbConfig, Received, digest, eventually};
 
-use crate::fragments::{INBOX_PORT, have_had, inboxes, with_inbox};
+use crate::fragments::{FLOWS, INBOX_PORT, have_had, inboxes, received, send_both, with_inbox};
+use crate::own_traffic::pings;
 use crate::path_mtu::{download, upload};
-use crate::scene::{Scene, verb};
+use crate::scene::{BOUND, Scene, verb};
 
 /// All links take that, and clients' a hundred bytes less, so that outer headers have room.
 fn spec(mtu: u32) -> BedSpec {
     BedSpec { client_mtu: mtu - 100, core_mtu: mtu, ..BedSpec::default() }
 }
 
-fn large_frames(config: LbConfig) -> LbConfig {
-    LbConfig { io: "frame_size = 4_096".into(), ..config }
+fn with_frames(frame_size: u32, config: LbConfig) -> LbConfig {
+    // What an upload has under way, and less than all of it takes: frames that were lost would be missed.
+    LbConfig { io: format!("frame_size = {frame_size}\nframes_per_queue = 2_048"), ..config }
+}
+
+/// Datagrams of these lengths from ports of their own, none of them to be cut: they come whole, each to one backend.
+fn datagrams_come_whole(scene: &Scene, ipv4: bool, lengths: impl Iterator<Item = usize>) {
+    let inboxes = inboxes(scene, ipv4);
+    let to = scene.bed.vip(ipv4, INBOX_PORT);
+    let mut sent = BTreeSet::new();
+    for length in lengths {
+        let payload: Vec<u8> = (0..length).map(|n| u8::try_from((n * 7 + length) % 251).unwrap()).collect();
+        sent.insert((length, digest(&payload)));
+        scene.bed.client.ns.run(move || {
+            let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            assert_eq!(UdpSocket::bind(any).unwrap().send_to(&payload, to).unwrap(), length);
+        });
+    }
+    assert!(have_had(&inboxes, sent.len()), "{}", scene.told());
+    let seen: Vec<Received> = inboxes.iter().flat_map(testbed::UdpInbox::seen).collect();
+    let digests: BTreeSet<_> = seen.iter().map(|one| (one.len, one.digest)).collect();
+    assert_eq!((seen.len(), digests), (sent.len(), sent));
+}
+
+fn largest_packet(scene: &Scene) -> u32 {
+    let lines = scene.balancer.process.lines();
+    let ready = lines.iter().find(|line| line.text.contains("\"largest_packet\":")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(&ready.text).unwrap();
+    u32::try_from(line["largest_packet"].as_u64().unwrap()).unwrap()
+}
+
+fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
+    let scene = Scene::new(&spec(mtu), |bed| {
+        let config = with_frames(frame_size, with_inbox(bed));
+        if outer_v4 { config } else { config.outer_v6(bed) }
+    });
+    assert_eq!(largest_packet(&scene), largest);
+    let most = usize::try_from(mtu).unwrap() - 100;
+    for ipv4 in [true, false] {
+        let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
+        let (told, route) = upload(&scene, vip, 10_000_000);
+        assert!(told == 0 && !route.contains("mtu"), "{told}, {route}");
+        let whole = most - if ipv4 { 28 } else { 48 };
+        // Round the lengths at which a packet takes one frame more, and the longest.
+        let near =
+            |frames: usize| (frames * (usize::try_from(frame_size).unwrap() - 256)).saturating_sub(150);
+        let lengths = (1..=5).flat_map(|frames| (near(frames)..near(frames) + 180).step_by(3));
+        datagrams_come_whole(&scene, ipv4, lengths.filter(|length| *length < whole).chain([1, whole]));
+        let size = (most - if ipv4 { 28 } else { 48 }).to_string();
+        for _ in 0..5 {
+            // In one packet, answered in place.
+            let args = ["-n", "-c", "1", "-W", "20", "-M", "do", "-s", &size, &vip.ip().to_string()];
+            scene.bed.client.ns.text("ping", &args).unwrap_or_else(|e| panic!("{e:#}{}", scene.told()));
+        }
+        pings(&scene.bed.client.ns, scene.bed.balancers[0].v4.into(), 1);
+    }
+    download(&scene, scene.bed.vip(true, Bed::HTTP_PORT));
+    let counts = scene.settled();
+    let average = counts.over_threads(&["rx_bytes"]) / counts.received();
+    println!("{} packets of {average} bytes on average", counts.received());
+    let cut = counts.over_threads(&["cut"]);
+    assert_eq!((counts.drops(), cut, counts.over_threads(&["replies"])), (vec![], 0, 10), "{}", scene.told());
+    scene.taken_off(counts.sent());
 }
 
 #[test]
-fn packets_of_3000_bytes_are_carried_whole_in_frames_of_4096() {
+fn packets_of_3000_bytes_are_carried_whole_in_one_frame_of_4096() {
     for outer_v4 in [true, false] {
-        let scene = Scene::new(&spec(3_000), |bed| {
-            let config = large_frames(with_inbox(bed));
-            if outer_v4 { config } else { config.outer_v6(bed) }
+        carried_whole(3_000, 4_096, outer_v4, 3_755);
+    }
+}
+
+#[test]
+fn packets_of_3000_bytes_are_carried_whole_in_two_frames_of_2048() {
+    carried_whole(3_000, 2_048, true, 15_779);
+}
+
+#[test]
+fn packets_of_9000_bytes_are_carried_whole_in_several_frames_of_4096() {
+    for outer_v4 in [true, false] {
+        carried_whole(9_000, 4_096, outer_v4, 15_779);
+    }
+}
+
+#[test]
+fn packets_of_9000_bytes_are_carried_whole_in_several_frames_of_2048() {
+    carried_whole(9_000, 2_048, false, 15_779);
+}
+
+#[test]
+fn fragments_of_9000_bytes_cross_threads_and_come_whole() {
+    for ipv4 in [true, false] {
+        let scene = Scene::new(&BedSpec { queues: 4, ..spec(9_000) }, |bed| LbConfig {
+            io: "frame_size = 4_096".into(),
+            ..with_inbox(bed)
         });
-        for ipv4 in [true, false] {
-            let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
-            let (told, route) = upload(&scene, vip, 10_000_000);
-            assert!(told == 0 && !route.contains("mtu"), "{told}, {route}");
-            download(&scene, vip);
-            let inboxes = inboxes(&scene, ipv4);
-            let whole = 2_900 - if ipv4 { 28 } else { 48 };
-            let payload: Vec<u8> = (0..whole).map(|n| u8::try_from(n % 251).unwrap()).collect();
-            let to = scene.bed.vip(ipv4, INBOX_PORT);
-            let sent = payload.clone();
-            scene.bed.client.ns.run(move || {
-                let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                assert_eq!(std::net::UdpSocket::bind(any).unwrap().send_to(&sent, to).unwrap(), whole);
-            });
-            assert!(have_had(&inboxes, 1), "{}", scene.told());
-            let seen: Vec<Received> = inboxes.iter().flat_map(testbed::UdpInbox::seen).collect();
-            assert_eq!((seen[0].len, seen[0].digest), (whole, digest(&payload)));
-        }
+        let inboxes = inboxes(&scene, ipv4);
+        let sent = send_both(&scene, scene.bed.vip(ipv4, INBOX_PORT), &inboxes);
+        assert!(have_had(&inboxes, 2 * FLOWS), "{}", scene.told());
         let counts = scene.settled();
-        let average = counts.over_threads(&["rx_bytes"]) / counts.received();
-        println!("{} packets of {average} bytes on average", counts.received());
-        assert_eq!((counts.drops(), counts.over_threads(&["cut"])), (vec![], 0), "{}", scene.told());
-        let ready = scene.balancer.process.lines();
-        assert!(ready.iter().any(|line| line.text.contains("\"largest_packet\":3755")), "{}", scene.told());
+        println!("{} packets, {} crossed threads", counts.received(), counts.over_threads(&["to_threads"]));
+        assert_eq!((counts.drops(), counts.over_threads(&["to_threads"]) > 0), (vec![], true));
+        assert_eq!(received(&inboxes), sent);
+        scene.taken_off(counts.sent());
+    }
+}
+
+#[test]
+fn packets_of_9000_bytes_that_may_be_cut_leave_in_pieces_of_as_much_as_the_way_takes() {
+    for kind in [Encapsulation::Gre, Encapsulation::Gue] {
+        // Clients' links take as much as all others: outer headers have no room.
+        let scene = Scene::new(&BedSpec { client_mtu: 9_000, ..spec(9_000) }, |bed| {
+            with_frames(4_096, with_inbox(bed)).encapsulation(kind)
+        });
+        let host = &scene.bed.client;
+        host.ns.sysctl(&[("ipv4/ip_no_pmtu_disc", "1")]).unwrap();
+        datagrams_come_whole(&scene, true, (8_940..=8_972).chain([100]));
+        let cut = eventually(BOUND, || {
+            let counts = scene.settled();
+            (counts.over_threads(&["cut"]) > 0).then_some(counts)
+        });
+        let counts = cut.unwrap_or_else(|| panic!("{}", scene.told()));
+        println!("{kind:?}: {} cut, {} sent", counts.over_threads(&["cut"]), counts.sent());
+        assert_eq!(counts.drops(), []);
+        scene.taken_off(counts.sent());
+    }
+}
+
+#[test]
+fn clients_on_a_link_of_9000_bytes_are_told_of_a_way_of_1500() {
+    let scene =
+        Scene::new(&BedSpec { client_mtu: 9_000, ..spec(9_000) }, |bed| with_frames(4_096, with_inbox(bed)));
+    for host in &scene.bed.backends {
+        scene.bed.router.ip(&format!("link set {} mtu 1500", host.port)).unwrap();
+    }
+    for ipv4 in [true, false] {
+        let (told, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), 3_000_000);
+        assert!(told > 0 && route.contains("mtu 1476"), "{told}, {route}");
     }
 }
 
@@ -62,20 +167,17 @@ fn refusals(bed: &Bed, config: &LbConfig) -> [String; 2] {
 
 #[test]
 fn an_interface_whose_packets_do_not_fit_is_refused_with_what_fits_and_what_to_do() {
-    let small = ["an MTU of {mtu} bytes, and io.frame_size = 2048 holds packets of up to 1707", "mtu 1707"];
-    let large = ["an MTU of {mtu} bytes, and io.frame_size = 4096 holds packets of up to 3755", "mtu 3755"];
-    for (mtu, frames, said, hint) in [
-        (3_000, false, small, "set io.frame_size = 4096, which holds packets of up to 3755"),
-        (9_000, false, small, "set io.frame_size = 4096, and the MTU to 3755 at most"),
-        (9_000, true, large, "those of several (XDP multi-buffer) are not taken"),
-    ] {
-        let bed = Bed::new(&BedSpec { backends: 1, ..spec(mtu) }).unwrap();
-        let config = LbConfig::new(&bed);
-        let config = if frames { large_frames(config) } else { config };
+    for frame_size in [2_048, 4_096] {
+        let bed = Bed::new(&BedSpec { backends: 1, client_mtu: 1_500, ..spec(20_000) }).unwrap();
+        let config = with_frames(frame_size, LbConfig::new(&bed));
+        let held = if frame_size == 2_048 { 1_707 } else { 3_755 };
+        let said = format!(
+            "lb0 has an MTU of 20000 bytes, and io.frame_size = {frame_size} holds packets of up to {held}"
+        );
         for text in refusals(&bed, &config) {
             println!("{text}");
             for words in
-                said.map(|words| words.replace("{mtu}", &mtu.to_string())).iter().chain([&hint.into()])
+                [&said[..], "ip link set dev lb0 mtu 15779", "(XDP multi-buffer) are taken up to that"]
             {
                 assert!(text.contains(words), "no `{words}` in {text}");
             }
@@ -83,10 +185,19 @@ fn an_interface_whose_packets_do_not_fit_is_refused_with_what_fits_and_what_to_d
         let link = bed.balancers[0].ns.text("ip", &["link", "show", "dev", "lb0"]).unwrap();
         assert!(!link.contains("xdp"), "{link}");
         // The command that it gives mends it.
-        let command = if frames { "link set lb0 mtu 3755" } else { "link set lb0 mtu 1707" };
-        bed.balancers[0].ns.ip(command).unwrap();
-        let text = fs::read_to_string(config.write(&bed, 0).unwrap()).unwrap();
+        bed.balancers[0].ns.ip("link set dev lb0 mtu 15779").unwrap();
         let started = Balancer::start(&bed, 0, &config);
-        assert!(started.is_ok(), "{text}\n{started:?}");
+        assert!(started.is_ok(), "{started:?}");
+    }
+}
+
+#[test]
+fn doctor_advises_larger_frames_where_those_would_hold_all() {
+    let bed = Bed::new(&BedSpec { backends: 1, ..spec(3_000) }).unwrap();
+    for (frame_size, advised) in [(2_048, true), (4_096, false)] {
+        let file = with_frames(frame_size, LbConfig::new(&bed)).write(&bed, 0).unwrap();
+        let ended = verb(&bed, &["doctor", "--machine", "lb1", "--config", file.to_str().unwrap()]);
+        println!("{}", ended.out);
+        assert_eq!(ended.out.contains("advice [mtu-frame]"), advised, "{}", ended.out);
     }
 }

@@ -229,8 +229,7 @@ static __always_inline int strip_outer(struct xdp_md *ctx, __u32 strip, __u32 ta
 	return 1;
 }
 
-SEC("xdp")
-int decap(struct xdp_md *ctx)
+static __always_inline int decap_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct outer outer = {};
@@ -258,6 +257,19 @@ int decap(struct xdp_md *ctx)
 	    !strip_outer(ctx, strip, net.tags, outer.inner))
 		return counted(MALFORMED, XDP_PASS);
 	return counted(outer.count + outer.is_v6, XDP_PASS);
+}
+
+SEC("xdp")
+int decap(struct xdp_md *ctx)
+{
+	return decap_frame(ctx);
+}
+
+// For interfaces whose packets lie in several buffers: all that is looked at lies in the first.
+SEC("xdp.frags")
+int decap_frags(struct xdp_md *ctx)
+{
+	return decap_frame(ctx);
 }
 
 char _license[] SEC("license") = "Apache-2.0 OR MIT";

@@ -245,8 +245,7 @@ static __always_inline int open_head_room(struct xdp_md *ctx, __u32 growth)
 	return 1;
 }
 
-SEC("xdp")
-int steer(struct xdp_md *ctx)
+static __always_inline int steer_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 queue = ctx->rx_queue_index, growth, *value;
@@ -272,6 +271,19 @@ int steer(struct xdp_md *ctx)
 	if (bpf_redirect_map(&xsks, queue, XDP_DROP) != XDP_REDIRECT)
 		return counted(SOCKET_GONE, XDP_DROP);
 	return counted(REDIRECTED, XDP_REDIRECT);
+}
+
+SEC("xdp")
+int steer(struct xdp_md *ctx)
+{
+	return steer_frame(ctx);
+}
+
+// For interfaces whose packets lie in several buffers: all that is looked at lies in the first.
+SEC("xdp.frags")
+int steer_frags(struct xdp_md *ctx)
+{
+	return steer_frame(ctx);
 }
 
 char _license[] SEC("license") = "Apache-2.0 OR MIT";

@@ -141,12 +141,16 @@ where
     M::try_from(map).map_err(|source| AttachError::Map { map: name, source })
 }
 
-/// Attaches program `name`: in the driver, else generic.
+/// Attaches the first of `names`, or the second to an interface whose packets may lie in several buffers: in the driver, else
+/// generic.
 pub(crate) fn attach(
     mut ebpf: Ebpf,
-    name: &'static str,
+    [plain, frags]: [&'static str; 2],
     interface: &Interface,
 ) -> Result<Attachment, AttachError> {
+    // Older kernels refuse the flag that its section stands for.
+    let has_frags = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 18, 0));
+    let name = if has_frags && interface.mtu_bytes > ONE_BUFFER { frags } else { plain };
     let program = ebpf.program_mut(name).ok_or(AttachError::Part(name))?;
     let program: &mut Xdp = program.try_into().map_err(AttachError::Program)?;
     program.load().map_err(AttachError::Program)?;
@@ -182,6 +186,9 @@ pub(crate) fn key(address: IpAddr) -> [u8; 16] {
         IpAddr::V6(address) => address.octets(),
     }
 }
+
+/// Bytes of the longest packet that drivers take in a buffer of one page, with what the kernel keeps beside it.
+const ONE_BUFFER: u32 = 3_400;
 
 /// Before Linux 5.11 maps count as locked memory. Where the limit cannot be lifted, it may still suffice.
 fn lift_memory_limit() {

@@ -24,14 +24,14 @@ use crate::attach::AttachMode;
 use crate::engine::Engine;
 use crate::error::StartError;
 use crate::health::{Health, Monitor};
-use crate::interface::{Interface, Privileges, Severity, privilege_findings};
+use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
 use crate::mailbox::mesh;
 use crate::steer::{Filter, NoSocket, Steer, SteerOptions, Steers};
 use crate::thread::{Idle, PacketThread, SocketCounters};
 use crate::wake::Waker;
 use crate::xsk::{Queue, SocketMode};
 
-use self::sockets::{Bound, Layout, bind_all};
+use self::sockets::{Bound, Layout, bind_all, in_several_frames};
 
 /// Settings of a data plane. A change needs a restart.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ pub struct DataPlane {
     interfaces: Vec<Interface>,
     steers: Steers,
     mode: SocketMode,
-    frame_size: u32,
+    largest_packet: u32,
     threads: Vec<JoinHandle<()>>,
     counters: Vec<Arc<ThreadCounters>>,
     sockets: Vec<Arc<SocketCounters>>,
@@ -91,6 +91,14 @@ impl DataPlane {
     /// [`StartError`], in words; the interfaces are then as they were found.
     pub fn start(interfaces: Vec<Interface>, settings: &Settings, live: &Live) -> Result<Self, StartError> {
         let layout = Layout::of(&interfaces, settings)?;
+        let largest_packet = if in_several_frames(&interfaces, settings.frame_size) {
+            tracing::info!(
+                "packets that no frame holds are taken in several, and copied: the MTU asks for it"
+            );
+            LONGEST_PACKET
+        } else {
+            largest_packet(settings.frame_size)
+        };
         let mut monitor = Monitor::default();
         let mut programs = Vec::with_capacity(interfaces.len());
         for (interface, queues) in interfaces.iter().zip(&layout.queues) {
@@ -110,7 +118,7 @@ impl DataPlane {
             interfaces,
             steers: Steers::new(programs),
             mode,
-            frame_size: settings.frame_size,
+            largest_packet,
             threads: Vec::new(),
             counters: Vec::new(),
             sockets: Vec::new(),
@@ -136,10 +144,10 @@ impl DataPlane {
         self.mode
     }
 
-    /// Bytes of a UMEM frame.
+    /// Bytes of the largest IP packet that is carried.
     #[must_use]
-    pub fn frame_size(&self) -> u32 {
-        self.frame_size
+    pub fn largest_packet(&self) -> u32 {
+        self.largest_packet
     }
 
     /// Where the XDP programs run.
@@ -309,8 +317,10 @@ fn held_of_a_pool(frames: u32, threads: u16) -> usize {
 /// # Errors
 /// [`StartError::Interface`], with everything that is in the way at once.
 pub fn inspect(name: &str, frame_size: u32) -> Result<Interface, StartError> {
-    let interface =
-        Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?.with_program_name();
+    let interface = Interface::read(name)
+        .map_err(|error| StartError::Interface(words(&error)))?
+        .with_program_name()
+        .with_multi_buffer();
     let mut findings = interface.findings(frame_size);
     findings.extend(privilege_findings(Privileges::read()?));
     let mut refusals = Vec::new();

@@ -111,7 +111,7 @@ impl Decap {
             filled.map_err(|source| AttachError::Map { map, source })?;
         }
         let counts = attach::map(&mut ebpf, "counts")?;
-        Ok(Self { counts, attachment: attach::attach(ebpf, "decap", &interface)? })
+        Ok(Self { counts, attachment: attach::attach(ebpf, ["decap", "decap_frags"], &interface)? })
     }
 
     /// Where the program runs.

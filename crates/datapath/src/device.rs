@@ -26,6 +26,17 @@ pub struct InKernel {
     pub sending: usize,
 }
 
+/// By whose rings a thread's frames leave by an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// By its own: it has a queue there.
+    Own,
+    /// By another thread's.
+    Other(ThreadId),
+    /// There is no such interface.
+    Nobody,
+}
+
 /// One thread's rings: those of a queue of each interface, or of some of them.
 pub trait Device {
     /// One frame, owned: neither `Clone` nor `Copy`.
@@ -37,9 +48,14 @@ pub trait Device {
     /// The bytes of a frame, from the first writable one to the end of its room.
     fn bytes<'a>(&'a self, frame: &'a mut Self::Frame) -> &'a mut [u8];
 
-    /// The thread by whose rings `me` sends out of an interface: its own, where it has a queue there. `None`: there is no such
-    /// interface.
-    fn sender(&self, interface: InterfaceId, me: ThreadId) -> Option<ThreadId>;
+    /// By whose rings this thread's frames leave by an interface.
+    fn sender(&self, interface: InterfaceId) -> Sender;
+
+    /// Makes a free frame one that takes a packet of any length that interfaces carry.
+    #[inline]
+    fn lengthen(&self, frame: Self::Frame) -> Self::Frame {
+        frame
+    }
 
     /// Queues `frame[..len]` for sending out of an interface.
     ///

@@ -13,7 +13,7 @@ use forwarder::{
     ThreadCounters, ThreadId, Verdict,
 };
 
-use crate::device::{Device, Received};
+use crate::device::{Device, Received, Sender};
 use crate::mailbox::{Crossing, Mailboxes, Purpose};
 
 /// Where a thread's frames are.
@@ -213,7 +213,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
     fn process(&mut self, now: Now) {
         let Self { forward, port, batch, verdicts, .. } = self;
         let verdicts = &mut verdicts[..batch.len()];
-        let mut bounds = [(0, 0, InterfaceId(0)); MAX_BATCH];
+        let mut bounds = ArrayVec::<(usize, usize, InterfaceId), MAX_BATCH>::new();
         {
             let mut packets = ArrayVec::<Packet<'_>, MAX_BATCH>::new();
             for Arrival { received, origin } in batch.iter_mut() {
@@ -221,9 +221,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
                 packets.push(Packet::new(port.device.bytes(frame), *start, *end, *origin).on(*interface));
             }
             forward.process(now, &mut packets, verdicts);
-            for (packet, bounds) in packets.iter().zip(&mut bounds) {
-                *bounds = (packet.start(), packet.end(), packet.interface());
-            }
+            bounds.extend(packets.iter().map(|packet| (packet.start(), packet.end(), packet.interface())));
         }
         for ((mut arrival, verdict), bounds) in batch.drain(..).zip(verdicts.iter()).zip(bounds) {
             let received = &mut arrival.received;
@@ -233,6 +231,13 @@ impl<D: Device, F: Forward> Engine<D, F> {
             }
         }
     }
+}
+
+/// How a frame left.
+#[derive(PartialEq, Eq)]
+enum Left {
+    Sent,
+    ToThread,
 }
 
 impl<D: Device> Port<D> {
@@ -251,17 +256,14 @@ impl<D: Device> Port<D> {
     /// Sends a frame, or hands it to the thread that can.
     #[inline]
     fn leave(&mut self, received: Received<D::Frame>, is_reply: bool) -> Result<(), DropReason> {
-        let me = self.mailboxes.me();
-        let interface = received.interface;
-        let Some(sender) = self.device.sender(interface, me) else {
-            self.release_frame(received.frame);
-            return Err(DropReason::NoNextHop);
-        };
-        let end = received.end;
-        if sender != me {
-            return self.cross(sender, received.frame, Purpose::Send { interface, end, is_reply });
+        let Received { frame, interface, start, end } = received;
+        debug_assert_eq!(start, 0, "what is sent starts at the front of its buffer");
+        if let Err(frame) = self.device.send(frame, end, interface)
+            && self.leave_otherwise(frame, interface, end, is_reply)? == Left::ToThread
+        {
+            return Ok(());
         }
-        self.send(received)?;
+        self.queued += 1;
         if is_reply {
             self.counters.replies.add(1);
         } else {
@@ -271,24 +273,32 @@ impl<D: Device> Port<D> {
         Ok(())
     }
 
-    fn send(&mut self, received: Received<D::Frame>) -> Result<(), DropReason> {
-        debug_assert_eq!(received.start, 0, "what is sent starts at the front of its buffer");
-        let mut frame = received.frame;
-        for last_try in [false, true] {
-            frame = match self.device.send(frame, received.end, received.interface) {
-                Ok(()) => {
-                    self.queued += 1;
-                    return Ok(());
-                }
-                Err(frame) => frame,
-            };
-            if !last_try {
-                self.device.flush();
-                self.reap();
+    /// The ring is full, or another thread's.
+    #[cold]
+    fn leave_otherwise(
+        &mut self,
+        frame: D::Frame,
+        interface: InterfaceId,
+        end: usize,
+        is_reply: bool,
+    ) -> Result<Left, DropReason> {
+        match self.device.sender(interface) {
+            Sender::Nobody => {
+                self.release_frame(frame);
+                return Err(DropReason::NoNextHop);
             }
+            Sender::Other(other) => {
+                self.cross(other, frame, Purpose::Send { interface, end, is_reply })?;
+                return Ok(Left::ToThread);
+            }
+            Sender::Own => {}
         }
-        self.release_frame(frame);
-        Err(DropReason::TxFull)
+        self.device.flush();
+        self.reap();
+        self.device.send(frame, end, interface).map(|()| Left::Sent).map_err(|frame| {
+            self.release_frame(frame);
+            DropReason::TxFull
+        })
     }
 
     fn hold(&mut self, slot: HoldSlot, arrival: Arrival<D::Frame>) -> Result<(), DropReason> {
@@ -321,7 +331,8 @@ impl<D: Device> Port<D> {
     ) -> (u64, Result<(), DropReason>) {
         let mut sent = 0;
         loop {
-            let Some(mut frame) = self.free.pop() else { return (sent, Err(DropReason::NoFrame)) };
+            let Some(frame) = self.free.pop() else { return (sent, Err(DropReason::NoFrame)) };
+            let mut frame = self.device.lengthen(frame);
             let Received { frame: whole, interface, start, end } = &mut arrival.received;
             let interface = *interface;
             let packet = Packet::new(self.device.bytes(whole), *start, *end, arrival.origin).on(interface);

@@ -56,6 +56,8 @@ pub struct Interface {
     pub xdp_program: Option<u32>,
     /// Its name, where [`Interface::with_program_name`] could learn it.
     pub xdp_program_name: Option<String>,
+    /// The driver takes packets in several buffers, where [`Interface::with_multi_buffer`] could learn it.
+    pub multi_buffer: Option<bool>,
 }
 
 /// Offloads that change what XDP sees.
@@ -145,6 +147,7 @@ impl Interface {
             master: link.master,
             xdp_program: link.xdp_program,
             xdp_program_name: None,
+            multi_buffer: None,
         })
     }
 
@@ -212,8 +215,8 @@ impl Interface {
                 .hint("end that process first (systemctl stop sluicegate, if it is the service): its program goes with it")
         };
         Some(match self.xdp_program_name.as_deref() {
-            Some(STEER) => own("run"),
-            Some(DECAP) => own("decap"),
+            Some(STEER | STEER_FRAGS) => own("run"),
+            Some(DECAP | DECAP_FRAGS) => own("decap"),
             known => {
                 let what = known.map_or_else(|| what.clone(), |known| format!("{what}, called {known:?}"));
                 Finding::error("xdp-occupied", what, "an interface takes one")
@@ -223,27 +226,50 @@ impl Interface {
         })
     }
 
+    /// The same with what the kernel says of packets in several buffers; before Linux 6.3 it says nothing.
+    ///
+    /// # Cost
+    /// Two generic netlink requests.
+    #[must_use]
+    pub fn with_multi_buffer(mut self) -> Self {
+        self.multi_buffer = netdev::xdp_features(self.index).map(hardware::takes_several_buffers);
+        self
+    }
+
     fn too_long(&self, chunk: u32) -> Option<Finding> {
-        let (allowed, at_most) = (largest_packet(chunk), largest_packet(LARGEST_CHUNK));
-        let (name, mtu) = (&self.name, self.mtu_bytes);
-        (mtu > allowed).then(|| {
-            let what =
-                format!("{name} has an MTU of {mtu} bytes, and io.frame_size = {chunk} holds packets of up to {allowed}");
-            let hint = if mtu <= at_most {
-                format!("set io.frame_size = {LARGEST_CHUNK}, which holds packets of up to {at_most}")
-            } else if chunk < LARGEST_CHUNK {
-                format!("set io.frame_size = {LARGEST_CHUNK}, and the MTU to {at_most} at most: {ONE_BUFFER}")
-            } else {
-                ONE_BUFFER.to_owned()
-            };
-            Finding::error(
-                "mtu-frame",
-                what,
-                "longer packets would not fit, and most drivers then refuse XDP",
-            )
-            .command(format!("ip link set dev {name} mtu {allowed}"))
-            .hint(hint)
-        })
+        let (name, mtu, held) = (&self.name, self.mtu_bytes, largest_packet(chunk));
+        if mtu <= held {
+            return None;
+        }
+        let what = format!(
+            "{name} has an MTU of {mtu} bytes, and io.frame_size = {chunk} holds packets of up to {held}"
+        );
+        let at_most = largest_packet(LARGEST_CHUNK);
+        let larger = (mtu <= at_most)
+            .then(|| format!("set io.frame_size = {LARGEST_CHUNK}, which holds packets of up to {at_most}"));
+        if self.multi_buffer == Some(true) && mtu <= LONGEST_PACKET {
+            return larger.map(|hint| {
+                Finding::advice("mtu-frame", what, "longer ones come in several frames, and are copied")
+                    .hint(hint)
+            });
+        }
+        let (allowed, hint) = match (larger, self.multi_buffer) {
+            (Some(hint), _) => (held, hint),
+            (None, Some(true)) => (
+                LONGEST_PACKET,
+                "packets in several frames (XDP multi-buffer) are taken up to that".to_owned(),
+            ),
+            (None, _) => (
+                held,
+                format!(
+                    "set io.frame_size = {LARGEST_CHUNK}, and the MTU to {at_most} at most: the driver does not say that it \
+                 takes packets in several frames (XDP multi-buffer)"
+                ),
+            ),
+        };
+        let why = "longer packets would not fit, and most drivers then refuse XDP";
+        let finding = Finding::error("mtu-frame", what, why);
+        Some(finding.command(format!("ip link set dev {name} mtu {allowed}")).hint(hint))
     }
 
     fn merged(&self, what: &str, switch: &str, is_on: bool) -> Option<Finding> {
@@ -331,6 +357,9 @@ pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], Interface
 /// Our programs, as the kernel names them.
 const STEER: &str = "steer";
 const DECAP: &str = "decap";
+/// The same for packets in several buffers.
+const STEER_FRAGS: &str = "steer_frags";
+const DECAP_FRAGS: &str = "decap_frags";
 const VIRTIO: &str = "virtio_net";
 /// Drivers whose frames never had a tag taken off by hardware.
 const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
@@ -341,8 +370,9 @@ pub const fn largest_packet(chunk: u32) -> u32 {
     chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_GROWTH_BYTES)
 }
 
-/// What a larger MTU would need.
-const ONE_BUFFER: &str = "a packet lies in one frame, and those of several (XDP multi-buffer) are not taken";
+/// The longest IP packet, in bytes, that is taken in several frames, where the driver has that.
+#[allow(clippy::cast_possible_truncation, reason = "16 KiB")]
+pub const LONGEST_PACKET: u32 = largest_packet(crate::long::ROOM as u32 + XDP_HEADROOM);
 /// Ethernet and two VLAN tags.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The most head room that the steering program opens in front of a packet.

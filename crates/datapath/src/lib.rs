@@ -20,6 +20,7 @@ mod engine;
 mod error;
 mod health;
 pub mod interface;
+mod long;
 mod mailbox;
 mod memory;
 pub mod pcap;
@@ -34,7 +35,7 @@ mod xsk;
 
 pub use attach::{AttachError, AttachMode};
 pub use dataplane::{DataPlane, MAX_INTERFACES, Settings, inspect};
-pub use device::{Device, InKernel, Received};
+pub use device::{Device, InKernel, Received, Sender};
 pub use engine::{Census, Engine, MAX_BATCH, Notify};
 pub use error::StartError;
 pub use health::{Health, Problem, Progress};

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use forwarder::{InterfaceId, ThreadId};
 
-use crate::device::{Device, InKernel, Received};
+use crate::device::{Device, InKernel, Received, Sender};
 
 /// A frame of heap memory, owned.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl MemoryFrame {
 pub struct MemoryDevice {
     ring: usize,
     /// By interface: who sends out of it.
-    senders: Box<[ThreadId]>,
+    senders: Box<[Sender]>,
     fill: VecDeque<MemoryFrame>,
     received: VecDeque<Received<MemoryFrame>>,
     transmit: VecDeque<(MemoryFrame, usize, InterfaceId)>,
@@ -40,12 +40,12 @@ impl MemoryDevice {
     /// A queue of the one interface, whose rings have `ring` entries each.
     #[must_use]
     pub fn new(ring: usize) -> Self {
-        Self::with_senders(ring, [])
+        Self::with_senders(ring, [Sender::Own])
     }
 
     /// The device of a thread that sends out of several interfaces, in their order, by these threads' rings.
     #[must_use]
-    pub fn with_senders(ring: usize, senders: impl Into<Box<[ThreadId]>>) -> Self {
+    pub fn with_senders(ring: usize, senders: impl Into<Box<[Sender]>>) -> Self {
         Self {
             ring,
             senders: senders.into(),
@@ -106,16 +106,13 @@ impl Device for MemoryDevice {
         &mut frame.bytes
     }
 
-    #[inline]
-    fn sender(&self, interface: InterfaceId, me: ThreadId) -> Option<ThreadId> {
-        if self.senders.is_empty() {
-            return (interface == InterfaceId(0)).then_some(me);
-        }
-        self.senders.get(usize::from(interface.0)).copied()
+    fn sender(&self, interface: InterfaceId) -> Sender {
+        self.senders.get(usize::from(interface.0)).copied().unwrap_or(Sender::Nobody)
     }
 
     fn send(&mut self, frame: MemoryFrame, len: usize, interface: InterfaceId) -> Result<(), MemoryFrame> {
-        if self.transmit.len() + self.completion.len() >= self.ring {
+        let is_own = self.sender(interface) == Sender::Own;
+        if !is_own || self.transmit.len() + self.completion.len() >= self.ring {
             return Err(frame);
         }
         self.transmit.push_back((frame, len, interface));

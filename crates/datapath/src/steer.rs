@@ -192,7 +192,7 @@ impl Steer {
             sockets: attach::map(&mut ebpf, "xsks")?,
             counts: attach::map(&mut ebpf, "counts")?,
             ends: EndMaps::new(attach::map(&mut ebpf, "ends")?, attach::map(&mut ebpf, "sources")?),
-            attachment: attach::attach(ebpf, "steer", &interface)?,
+            attachment: attach::attach(ebpf, ["steer", "steer_frags"], &interface)?,
             filter: Filter::default(),
             max_vips: options.max_vips,
         })

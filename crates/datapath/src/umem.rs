@@ -14,11 +14,20 @@ use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::{FrameDesc, Umem};
 
 use crate::error::StartError;
+use crate::long::{Slot, Slots};
 
 /// One UMEM chunk, owned. Neither `Clone` nor `Copy`: two owners of one chunk is the bug it removes.
 #[must_use = "a frame goes to a ring or to a pool; dropping it loses the chunk"]
 #[derive(Debug)]
 pub struct Frame(pub(crate) FrameDesc);
+
+impl Frame {
+    /// Whether its packet is longer than its chunk, and lies in a slot.
+    #[inline]
+    pub(crate) fn is_long(&self) -> bool {
+        self.0.has_more_frames()
+    }
+}
 
 /// The mapped memory, shared by the sockets of all threads.
 #[derive(Clone, Debug)]
@@ -29,6 +38,8 @@ pub(crate) struct Area {
     /// log2 of the bytes of a chunk.
     chunk_shift: u32,
     homes: Homes,
+    /// Where packets are taken that lie in several chunks.
+    slots: Option<Slots>,
 }
 
 /// Whose pool a frame belongs to, by its place.
@@ -67,6 +78,7 @@ impl Area {
         homes: Vec<ThreadId>,
         frames: u32,
         chunk: u32,
+        multi_buffer: bool,
     ) -> Result<(Self, Vec<Vec<Frame>>), StartError> {
         debug_assert!(frames.is_power_of_two() && chunk.is_power_of_two());
         let ring = QueueSize::new(RING).map_err(|error| StartError::Umem(error.to_string()))?;
@@ -95,22 +107,64 @@ impl Area {
         let chunk_shift = chunk.trailing_zeros();
         let queue_shift = chunk_shift + frames.trailing_zeros();
         let homes = Homes { queue_shift, threads: homes.into() };
-        let area = Self { umem, base, len, chunk_shift, homes };
+        let slots = multi_buffer.then(|| Slots::new(count.get() as usize));
+        let area = Self { umem, base, len, chunk_shift, homes, slots };
         Ok((area, pools))
     }
 
-    /// The bytes of a frame, from its descriptor's start to the end of its chunk.
+    /// The bytes of a frame: from its descriptor's start to the end of its chunk, or those of a long packet.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
-        let start = frame.0.addr();
-        let chunk = 1 << self.chunk_shift;
-        let len = chunk - (start & (chunk - 1));
-        debug_assert!(start + len <= self.len, "a descriptor lies in its area");
-        // SAFETY: `start` is a descriptor's address, which lies in the mapping of `len` bytes that starts at `base`.
-        let pointer = unsafe { self.base.add(start) };
+        if frame.is_long() { self.long_bytes(frame) } else { self.chunk(frame) }
+    }
+
+    #[cold]
+    fn long_bytes<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        self.slot(frame).map(Slot::bytes).unwrap_or_default()
+    }
+
+    /// The bytes of a frame's chunk, from its descriptor's start on.
+    #[inline]
+    pub(crate) fn chunk<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        let (pointer, len) = self.place(frame);
         // SAFETY: the slice ends with its chunk; the chunk's only `Frame` is borrowed for as long as the slice lives, so
         // neither the kernel nor another thread has it.
         unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), len) }
+    }
+
+    /// The slot of a frame's chunk, where there are slots.
+    pub(crate) fn slot<'a>(&'a self, frame: &'a mut Frame) -> Option<&'a mut Slot> {
+        let chunk = frame.0.addr() >> self.chunk_shift;
+        self.slots.as_ref().map(|slots| slots.of(frame, chunk))
+    }
+
+    /// Both at once.
+    pub(crate) fn both<'a>(&'a self, frame: &'a mut Frame) -> Option<(&'a mut [u8], &'a mut Slot)> {
+        let (pointer, len) = self.place(frame);
+        let slot = self.slot(frame)?;
+        // SAFETY: as in `chunk`; slots are other memory.
+        Some((unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), len) }, slot))
+    }
+
+    /// Bytes from a descriptor's start to the end of its chunk.
+    #[inline]
+    pub(crate) fn room(&self, frame: &Frame) -> usize {
+        let chunk = 1 << self.chunk_shift;
+        chunk - (frame.0.addr() & (chunk - 1))
+    }
+
+    #[inline]
+    fn place(&self, frame: &Frame) -> (NonNull<u8>, usize) {
+        let (start, len) = (frame.0.addr(), self.room(frame));
+        debug_assert!(start + len <= self.len, "a descriptor lies in its area");
+        // SAFETY: `start` is a descriptor's address, which lies in the mapping of `len` bytes that starts at `base`.
+        (unsafe { self.base.add(start) }, len)
+    }
+
+    /// Whether packets may lie in several chunks.
+    #[inline]
+    pub(crate) fn has_slots(&self) -> bool {
+        self.slots.is_some()
     }
 
     /// Sets how many bytes a frame's descriptor announces.

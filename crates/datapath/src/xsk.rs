@@ -10,8 +10,9 @@ use forwarder::{InterfaceId, ThreadId};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 
-use crate::device::{Device, InKernel, Received};
+use crate::device::{Device, InKernel, Received, Sender};
 use crate::error::StartError;
+use crate::long::{MOST_PIECES, Partial};
 use crate::steer::head_room_bytes;
 use crate::umem::{Area, Frame, RING};
 
@@ -47,9 +48,13 @@ pub(crate) struct Queue {
     outgoing: Vec<FrameDesc>,
     receiving: usize,
     sending: usize,
-    /// Frames since the start.
+    /// Packets since the start.
     received: u64,
     sent: u64,
+    /// A packet in several frames of which some have not come.
+    partial: Option<Partial>,
+    /// Packets that were longer than any interface should carry.
+    too_long: u64,
 }
 
 /// The sockets of one thread.
@@ -61,6 +66,11 @@ pub struct XskDevice {
     ways: Box<[Way]>,
     /// Frames that each queue may have in its fill ring and received.
     share: usize,
+    /// Free frames for packets that leave in more of them than they came in.
+    spare: Vec<Frame>,
+    most_spare: usize,
+    /// Free frames that were part of a long one, on their way to the pool.
+    returned: Vec<Frame>,
     /// The queue that is looked at first: each in its turn, so that none starves another.
     first: usize,
     scratch: Box<[FrameDesc]>,
@@ -103,7 +113,7 @@ impl Queue {
         force_copy: bool,
     ) -> Result<Self, StartError> {
         let refused = |why: String| StartError::Bind { interface: name.to_owned(), queue, why };
-        let config = socket_config(force_copy).map_err(&refused)?;
+        let config = socket_config(force_copy, area.has_slots()).map_err(&refused)?;
         let device: Interface = name.parse().map_err(|_| refused("the name holds a zero byte".into()))?;
         // SAFETY: program loading is inhibited, as the contract asks where a pair is shared.
         let bound = unsafe { Socket::new(config, &area.umem, &device, queue) };
@@ -115,6 +125,9 @@ impl Queue {
                 Some(libc::EBUSY) => StartError::Busy { interface: name.to_owned(), queue },
                 Some(libc::EOPNOTSUPP | libc::EINVAL) if !force_copy => {
                     StartError::NoZeroCopy { interface: name.to_owned(), queue }
+                }
+                Some(libc::EOPNOTSUPP | libc::EINVAL) if area.has_slots() => {
+                    refused(NO_MULTI_BUFFER.to_owned())
                 }
                 _ => refused(cause.map_or_else(|| error.to_string(), ToString::to_string)),
             }
@@ -133,6 +146,8 @@ impl Queue {
             sending: 0,
             received: 0,
             sent: 0,
+            partial: None,
+            too_long: 0,
         })
     }
 
@@ -169,18 +184,29 @@ impl Queue {
         self.interface
     }
 
-    fn receive(&mut self, area: &Area, scratch: &mut [FrameDesc], batch: &mut Vec<Received<Frame>>) {
+    fn receive(
+        &mut self,
+        area: &Area,
+        scratch: &mut [FrameDesc],
+        batch: &mut Vec<Received<Frame>>,
+        returned: &mut Vec<Frame>,
+    ) {
+        let before = batch.len();
         // SAFETY: the descriptors taken are this UMEM's; each becomes the one `Frame` of its chunk below.
         let count = unsafe { self.rx.consume(scratch) };
         self.receiving -= count;
-        self.received += count as u64;
         for descriptor in &scratch[..count] {
-            let end = descriptor.lengths().data();
-            let mut frame = Frame(*descriptor);
+            let (mut frame, mut end) = (Frame(*descriptor), descriptor.lengths().data());
+            if frame.is_long() || self.partial.is_some() {
+                let whole = area.gather(&mut self.partial, frame, end, returned, &mut self.too_long);
+                let Some(gathered) = whole else { continue };
+                (frame, end) = gathered;
+            }
             let mark = area.bytes(&mut frame).first().copied().unwrap_or(0);
             let start = usize::from(head_room_bytes(mark));
             batch.push(Received { frame, interface: self.interface, start, end });
         }
+        self.received += (batch.len() - before) as u64;
     }
 
     /// Puts what was queued into the ring. `send` keeps `outgoing` within the ring's room, so all of it fits.
@@ -192,8 +218,27 @@ impl Queue {
         let produced = unsafe { self.tx.produce(&self.outgoing) };
         debug_assert_eq!(produced, self.outgoing.len(), "send looked for room first");
         self.sending += produced;
-        self.sent += produced as u64;
+        let packets = self.outgoing.iter().filter(|piece| !piece.has_more_frames()).count();
+        self.sent += packets as u64;
         self.outgoing.clear();
+    }
+
+    /// Queues a packet in as many frames as it needs.
+    #[cold]
+    fn send_long(
+        &mut self,
+        area: &Area,
+        frame: Frame,
+        len: usize,
+        spare: &mut Vec<Frame>,
+        returned: &mut Vec<Frame>,
+    ) -> Result<(), Frame> {
+        let wanted = u32::try_from(self.outgoing.len() + MOST_PIECES).unwrap_or(u32::MAX);
+        if self.tx.nb_free(wanted) < wanted {
+            return Err(frame);
+        }
+        self.outgoing.extend(area.spread(frame, len, spare, returned)?);
+        Ok(())
     }
 
     /// In copy mode a call sends at most 32 packets: the kernel is woken while that makes progress, never longer.
@@ -224,7 +269,14 @@ impl Queue {
         free.extend(scratch[..count].iter().map(|descriptor| Frame(*descriptor)));
     }
 
-    fn refill(&mut self, share: usize, scratch: &mut [FrameDesc], free: &mut Vec<Frame>) {
+    fn refill(
+        &mut self,
+        area: &Area,
+        share: usize,
+        scratch: &mut [FrameDesc],
+        free: &mut Vec<Frame>,
+        returned: &mut Vec<Frame>,
+    ) {
         let wanted = free.len().min(scratch.len()).min(share.saturating_sub(self.receiving));
         let room = self.fill.nb_free(u32::try_from(wanted).unwrap_or(RING)) as usize;
         let count = wanted.min(room);
@@ -233,6 +285,7 @@ impl Queue {
         }
         let from = free.len() - count;
         for (descriptor, frame) in scratch.iter_mut().zip(free.drain(from..)) {
+            let frame = if frame.is_long() { area.shorten(frame, returned) } else { frame };
             *descriptor = frame.0;
         }
         // SAFETY: each descriptor came from a `Frame` of this UMEM that was just taken out of the pool.
@@ -264,10 +317,12 @@ impl XskDevice {
             _ => Way::Of(*sender),
         };
         let ways = senders.iter().enumerate().map(way).collect();
-        // A lone queue takes what there is.
-        let share = if queues.len() > 1 { share } else { usize::MAX };
+        // Some stay free whatever comes: for pieces of packets that are cut.
+        let most_spare = (share / 16).min(SPARE);
+        let share = share - share / 8;
         let scratch = vec![FrameDesc::default(); RING as usize].into_boxed_slice();
-        Self { area, queues: queues.into(), ways, share, first: 0, scratch }
+        let (spare, returned) = (Vec::with_capacity(most_spare), Vec::new());
+        Self { area, queues: queues.into(), ways, share, spare, most_spare, returned, first: 0, scratch }
     }
 
     /// Its sockets.
@@ -284,9 +339,9 @@ impl XskDevice {
         let mut sum = Statistics::default();
         for (place, queue) in self.queues.iter().enumerate() {
             let of = queue.rx.fd().xdp_statistics()?;
-            let lost = of.rx_dropped() + of.rx_ring_full();
+            let lost = of.rx_dropped() + of.rx_ring_full() + queue.too_long;
             each(place, Carried { rx: queue.received, tx: queue.sent, lost });
-            sum.rx_dropped += of.rx_dropped();
+            sum.rx_dropped += of.rx_dropped() + queue.too_long;
             sum.rx_ring_full += of.rx_ring_full();
             sum.rx_fill_ring_empty += of.rx_fill_ring_empty_descs();
             sum.rx_invalid += of.rx_invalid_descs();
@@ -294,6 +349,16 @@ impl XskDevice {
             sum.tx_ring_empty += of.tx_ring_empty_descs();
         }
         Ok(sum)
+    }
+
+    /// Sets aside what [`Queue::send_long`] may need.
+    fn keep_spare(&mut self, free: &mut Vec<Frame>) {
+        while self.spare.len() < self.most_spare
+            && let Some(frame) = free.pop()
+        {
+            let frame = if frame.is_long() { self.area.shorten(frame, &mut self.returned) } else { frame };
+            self.spare.push(frame);
+        }
     }
 
     /// Whether a fill ring is low though it should not be: received frames are not coming back fast enough.
@@ -308,12 +373,12 @@ impl Device for XskDevice {
     type Frame = Frame;
 
     fn receive(&mut self, batch: &mut Vec<Received<Frame>>, limit: usize) {
-        let Self { area, queues, scratch, first, .. } = self;
+        let Self { area, queues, scratch, first, returned, .. } = self;
         let end = batch.len() + limit.min(scratch.len());
         let (before, behind) = queues.split_at_mut(*first);
         for queue in behind.iter_mut().chain(before) {
             let room = end.saturating_sub(batch.len());
-            queue.receive(area, &mut scratch[..room], batch);
+            queue.receive(area, &mut scratch[..room], batch, returned);
         }
         *first = if *first + 1 < queues.len() { *first + 1 } else { 0 };
     }
@@ -324,10 +389,15 @@ impl Device for XskDevice {
     }
 
     #[inline]
-    fn sender(&self, interface: InterfaceId, me: ThreadId) -> Option<ThreadId> {
-        match self.ways.get(usize::from(interface.0))? {
-            Way::Own(_) => Some(me),
-            Way::Of(thread) => Some(*thread),
+    fn lengthen(&self, frame: Frame) -> Frame {
+        self.area.lengthen(frame)
+    }
+
+    fn sender(&self, interface: InterfaceId) -> Sender {
+        match self.ways.get(usize::from(interface.0)) {
+            Some(Way::Own(_)) => Sender::Own,
+            Some(Way::Of(thread)) => Sender::Other(*thread),
+            None => Sender::Nobody,
         }
     }
 
@@ -335,6 +405,9 @@ impl Device for XskDevice {
     fn send(&mut self, mut frame: Frame, len: usize, interface: InterfaceId) -> Result<(), Frame> {
         let Some(Way::Own(place)) = self.ways.get(usize::from(interface.0)) else { return Err(frame) };
         let Some(queue) = self.queues.get_mut(*place) else { return Err(frame) };
+        if frame.is_long() {
+            return queue.send_long(&self.area, frame, len, &mut self.spare, &mut self.returned);
+        }
         let wanted = u32::try_from(queue.outgoing.len() + 1).unwrap_or(u32::MAX);
         if queue.tx.nb_free(wanted) < wanted {
             return Err(frame);
@@ -353,14 +426,18 @@ impl Device for XskDevice {
     }
 
     fn reap(&mut self, free: &mut Vec<Frame>) {
+        free.append(&mut self.returned);
         for queue in &mut self.queues {
             queue.reap(&mut self.scratch, free);
         }
     }
 
     fn refill(&mut self, free: &mut Vec<Frame>) {
+        if self.area.has_slots() {
+            self.keep_spare(free);
+        }
         for queue in &mut self.queues {
-            queue.refill(self.share, &mut self.scratch, free);
+            queue.refill(&self.area, self.share, &mut self.scratch, free, &mut self.returned);
         }
     }
 
@@ -370,17 +447,24 @@ impl Device for XskDevice {
     }
 
     fn in_kernel(&self) -> InKernel {
-        let receiving = self.queues.iter().map(|queue| queue.receiving).sum();
+        let beside = self.spare.len() + self.returned.len();
+        let receiving = beside + self.queues.iter().map(|queue| queue.receiving).sum::<usize>();
         let sending = self.queues.iter().map(|queue| queue.sending + queue.outgoing.len()).sum();
         InKernel { receiving, sending }
     }
 }
 
-fn socket_config(force_copy: bool) -> Result<SocketConfig, String> {
+/// Spare frames of a thread at most: enough for what a batch may lack.
+const SPARE: usize = 128;
+
+fn socket_config(force_copy: bool, multi_buffer: bool) -> Result<SocketConfig, String> {
     let ring = QueueSize::new(RING).map_err(|error| error.to_string())?;
     let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
     if force_copy {
         flags |= BindFlags::XDP_COPY;
+    }
+    if multi_buffer {
+        flags |= BindFlags::XDP_USE_SG;
     }
     let mut config = SocketConfig::builder();
     config
@@ -390,3 +474,6 @@ fn socket_config(force_copy: bool) -> Result<SocketConfig, String> {
         .bind_flags(flags);
     Ok(config.build())
 }
+
+const NO_MULTI_BUFFER: &str = "the MTU needs packets in several buffers, and this kernel's AF_XDP does not take them (Linux \
+                               6.6 and newer do); to mend it: an MTU that io.frame_size holds";

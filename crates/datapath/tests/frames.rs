@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
+use datapath::{Engine, MemoryDevice, MemoryFrame, Sender, mesh};
 use forwarder::{
     DropReason, Errand, Forward, HoldSlot, InterfaceId, Now, Origin, Outlet, Packet, Piece, ThreadCounters,
     ThreadId, Totals, Verdict,
@@ -159,7 +159,11 @@ fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
         let forward = Anything { me, random, counters: Arc::clone(&counters), held: VecDeque::new() };
         let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, 128)).collect();
         let all = FRAMES * usize::from(THREADS);
-        let device = MemoryDevice::with_senders(RING, SENDERS[usize::from(me.0)].map(ThreadId));
+        let device = MemoryDevice::with_senders(
+            RING,
+            SENDERS[usize::from(me.0)]
+                .map(|by| if by == me.0 { Sender::Own } else { Sender::Other(ThreadId(by)) }),
+        );
         Engine::new(device, forward, mailboxes, frames, all, counters)
     });
     (engines.collect(), counters)

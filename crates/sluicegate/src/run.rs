@@ -42,7 +42,7 @@ use control_plane::path_mtu::PathMtus;
 use control_plane::standing::OverrideKey;
 use control_plane::words::count_of;
 use datapath::DataPlane;
-use datapath::interface::{Interface, InterfaceError, largest_packet};
+use datapath::interface::{Interface, InterfaceError};
 use forwarder::{Live, Notice, Sighting, Snapshot};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -274,7 +274,7 @@ impl Balancer {
             queues = self.plane.counters().len(),
             xdp = self.plane.attach_mode().name(),
             sockets = self.plane.socket_mode().name(),
-            largest_packet = largest_packet(self.plane.frame_size()),
+            largest_packet = self.plane.largest_packet(),
             generation = snapshot.generation().0,
             vips = snapshot.filter().len(),
             prefixes = snapshot.filter_prefixes().len(),

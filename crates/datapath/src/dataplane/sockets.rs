@@ -10,7 +10,7 @@ use forwarder::{InterfaceId, ThreadId};
 
 use super::{MAX_INTERFACES, Settings};
 use crate::error::StartError;
-use crate::interface::Interface;
+use crate::interface::{Interface, largest_packet};
 use crate::umem::{Area, Frame};
 use crate::xsk::{Queue, SocketMode, XskDevice};
 
@@ -65,6 +65,11 @@ fn queues(settings: &Settings, interface: &Interface) -> Result<u16, StartError>
     Ok(u16::try_from(wanted).unwrap_or(u16::MAX))
 }
 
+/// Whether an interface carries packets that one frame does not hold.
+pub(super) fn in_several_frames(interfaces: &[Interface], frame_size: u32) -> bool {
+    interfaces.iter().any(|interface| interface.mtu_bytes > largest_packet(frame_size))
+}
+
 /// By thread: its sockets, and its frames.
 pub(super) type Bound = Vec<(XskDevice, Vec<Frame>)>;
 
@@ -106,8 +111,9 @@ fn bind_queues(
     layout: &Layout,
     force_copy: bool,
 ) -> Result<Bound, StartError> {
+    let multi_buffer = in_several_frames(interfaces, settings.frame_size);
     let homes = layout.each().map(|(_, thread)| thread).collect();
-    let (area, pools) = Area::new(homes, settings.frames_per_queue, settings.frame_size)?;
+    let (area, pools) = Area::new(homes, settings.frames_per_queue, settings.frame_size, multi_buffer)?;
     let mut queues: Vec<Vec<Queue>> = pools.iter().map(|_| Vec::new()).collect();
     for (interface, thread) in layout.each() {
         let name = interfaces.get(usize::from(interface.0)).map_or("", |interface| &interface.name);

@@ -19,6 +19,7 @@ fn sound(driver: &str) -> Interface {
         master: None,
         xdp_program: None,
         xdp_program_name: None,
+        multi_buffer: None,
     }
 }
 
@@ -42,7 +43,11 @@ const ROWS: &[Row] = &[
     ("ixgbe", |i| i.mtu_bytes = 1_707, &[]),
     ("ixgbe", |i| i.mtu_bytes = 1_708, &[(Severity::Error, "MTU of 1708 bytes, and io.frame_size = 2048 holds packets of up to 1707", "ip link set dev eth0 mtu 1707; or: set io.frame_size = 4096, which holds packets of up to 3755")]),
     ("ixgbe", |i| i.mtu_bytes = 3_755, &[(Severity::Error, "MTU of 3755 bytes", "or: set io.frame_size = 4096, which holds")]),
-    ("ixgbe", |i| i.mtu_bytes = 3_756, &[(Severity::Error, "MTU of 3756 bytes", "and the MTU to 3755 at most: a packet lies in one frame")]),
+    ("ixgbe", |i| i.mtu_bytes = 3_756, &[(Severity::Error, "MTU of 3756 bytes", "and the MTU to 3755 at most: the driver does not say")]),
+    ("ixgbe", |i| { i.mtu_bytes = 3_755; i.multi_buffer = Some(true); }, &[(Severity::Advice, "MTU of 3755 bytes", "set io.frame_size = 4096, which holds packets of up to 3755")]),
+    ("ixgbe", |i| { i.mtu_bytes = 9_000; i.multi_buffer = Some(true); }, &[]),
+    ("ixgbe", |i| { i.mtu_bytes = 9_000; i.multi_buffer = Some(false); }, &[(Severity::Error, "MTU of 9000 bytes", "the driver does not say that it takes packets in several frames")]),
+    ("ixgbe", |i| { i.mtu_bytes = 20_000; i.multi_buffer = Some(true); }, &[(Severity::Error, "MTU of 20000 bytes", "ip link set dev eth0 mtu 15779; or: packets in several frames")]),
     ("ixgbe", |i| i.features.lro = true, &[(Severity::Error, "LRO on", "ethtool -K eth0 lro off")]),
     ("ixgbe", |i| i.features.gro_hw = true, &[(Severity::Error, "GRO-HW on", "ethtool -K eth0 rx-gro-hw off")]),
     ("veth", |i| i.features.gro_list = true, &[(Severity::Warn, "rx-gro-list on", "ethtool -K eth0 rx-gro-list off")]),
@@ -81,6 +86,7 @@ fn each_fault_is_named_with_its_mend_and_nothing_else_is() {
 #[test]
 fn with_the_largest_frames_an_mtu_is_taken_up_to_what_they_hold() {
     assert_eq!((largest_packet(2_048), largest_packet(4_096)), (1_707, 3_755));
+    assert_eq!(LONGEST_PACKET, 15_779);
     let with = |mtu_bytes| Interface { mtu_bytes, ..sound("ixgbe") }.findings(4_096);
     assert_eq!(with(3_755), []);
     let said: Vec<String> = with(9_000).iter().map(ToString::to_string).collect();
@@ -88,8 +94,8 @@ fn with_the_largest_frames_an_mtu_is_taken_up_to_what_they_hold() {
         said,
         [
             "eth0 has an MTU of 9000 bytes, and io.frame_size = 4096 holds packets of up to 3755: longer packets would not fit, \
-          and most drivers then refuse XDP; to mend it: ip link set dev eth0 mtu 3755; or: a packet lies in one frame, and \
-          those of several (XDP multi-buffer) are not taken"
+          and most drivers then refuse XDP; to mend it: ip link set dev eth0 mtu 3755; or: set io.frame_size = 4096, and the \
+          MTU to 3755 at most: the driver does not say that it takes packets in several frames (XDP multi-buffer)"
         ]
     );
 }

@@ -85,7 +85,7 @@ fn host() -> Host {
 
 fn nic(name: &str) -> Nic {
     let found = Interface::read(name).map_err(|error| error.to_string()).map(|interface| {
-        let interface = interface.with_program_name();
+        let interface = interface.with_program_name().with_multi_buffer();
         let hardware = Hardware::read(&interface);
         (interface, hardware)
     });

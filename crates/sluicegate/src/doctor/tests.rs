@@ -65,6 +65,7 @@ fn nic() -> Nic {
         master: None,
         xdp_program: None,
         xdp_program_name: None,
+        multi_buffer: None,
     };
     let hardware = Hardware {
         xdp: XdpSupport { native: Some(true), redirect: Some(true), zero_copy: Some(true) },
