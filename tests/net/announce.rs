@@ -162,7 +162,7 @@ fn a_vip_is_announced_while_enough_backends_serve_it_and_says_where_and_why_not(
     println!("withdrawn {:?} after a backend was cut off", bird.has(&scene, 0));
     let (code, view) = status(&scene);
     let why = view["vips"][0]["why"].as_str().unwrap();
-    assert_eq!((code, why), (1, "1 backends serve www tcp 80, and 2 are needed"), "{view:#}");
+    assert_eq!((code, why), (1, "www tcp 80 has 1 of the 2 backends that it needs"), "{view:#}");
     link(&scene, 1, "up");
     let back = bird.has(&scene, 2);
     println!("announced again {back:?} after it was back");
@@ -230,4 +230,22 @@ fn a_drain_shows_the_community_then_the_withdrawal_then_the_end_with_a_text() {
     let status = scene.balancer.process.wait(10 * BOUND);
     assert_eq!(status.and_then(|status| status.code()), Some(0), "{}", scene.balancer.process.tail());
     bird.until(&scene, "show protocols all v4", |text| text.contains("Administrative shutdown"));
+}
+
+#[test]
+fn a_vip_that_no_router_can_be_told_of_is_not_called_announced() {
+    let scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, announced);
+    let mut said = (0, Value::Null);
+    let told = eventually(BOUND, || {
+        said = status(&scene);
+        (said.1["vips"][0]["state"] == "no_session").then_some(())
+    });
+    assert!(told.is_some(), "{:#}", said.1);
+    let vip = &said.1["vips"][0];
+    assert_eq!((said.0, &vip["routes"][0]["peers"]), (1, &serde_json::json!([])));
+    assert_eq!(vip["why"], "no router that is to be told has a session");
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let page = verb(&scene.bed, &["status", "--socket", socket.to_str().unwrap()]);
+    assert_eq!(page.code, Some(1), "{}", page.out);
+    assert!(page.out.contains("0 of 1 VIP announced"), "{}", page.out);
 }

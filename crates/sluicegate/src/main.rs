@@ -115,7 +115,7 @@ struct Source {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/sluicegate/sluicegate.toml")]
     config: PathBuf,
-    /// The machine's name in the file. Default: for `run` the host name, else the file's first machine.
+    /// The machine's name in the file. Default: the host's name, up to its first dot.
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
 }

@@ -199,7 +199,7 @@ mod tests {
             stage: DrainStage::Leaving,
             vips: vec![
                 vip("www", AnnouncementState::Announced, None),
-                vip("dns", AnnouncementState::Away, Some("0 backends serve dns udp 53, and 1 are needed")),
+                vip("dns", AnnouncementState::Away, Some("dns udp 53 has 0 of the 1 backends that it needs")),
             ],
             ..BgpView::default()
         };
@@ -208,7 +208,7 @@ mod tests {
             page.starts_with("AS 65101, router id 192.0.2.1, draining: routes are announced as about"),
             "{page}"
         );
-        assert!(page.contains("dns  away       -      -     -  -            0 backends serve dns"), "{page}");
+        assert!(page.contains("dns  away       -      -     -  -            dns udp 53 has 0 of"), "{page}");
         assert!(words(&BgpView::default()).contains("no peers for this machine"));
     }
 }

@@ -33,7 +33,9 @@ pub(crate) fn status(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 fn is_well(status: &Status) -> bool {
     let refused = status.last_reload.as_ref().is_some_and(|last| last.outcome == ReloadOutcome::Refused);
     let checked = status.own_fault.is_none() && status.checks_unable == 0;
-    status.ready && status.forwarder.healthy && checked && !refused
+    let told =
+        status.bgp.as_ref().is_none_or(|bgp| bgp.established == bgp.peers && bgp.announced == bgp.vips);
+    status.ready && status.forwarder.healthy && checked && !refused && told
 }
 
 fn words(status: &Status) -> String {

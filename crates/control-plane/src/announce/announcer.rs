@@ -97,6 +97,7 @@ impl Announcer {
     /// identifier, addresses to listen at) stays as it is; a section that comes is begun with, and one that goes is ended.
     pub fn configure(&mut self, config: &Config, machine: &Machine) {
         self.plan = Plan::new(config, machine);
+        self.decider.reloaded(self.now);
         self.retiring.clear();
         self.refused.clear();
         match (&mut self.running, self.plan.identity.clone()) {

@@ -4,7 +4,8 @@
 //! A VIP that no longer qualifies goes at once. It comes back when it has qualified for the hold-down without a break, with
 //! `return_serving` backends. The hold-down doubles at each withdrawal, and is forgotten once the VIP has stayed announced for
 //! the longest one: a backend that goes up and down moves no route more often than that. The first announcement waits for
-//! nothing. A fault of the forwarder is such a withdrawal for every VIP; a drain is none.
+//! nothing. A fault of the forwarder is such a withdrawal for every VIP; a drain is none, and neither is what an operator's reload
+//! brings about: a VIP that goes shortly after one comes back as soon as it qualifies.
 //! Invariant: a VIP that does not qualify now is not announced.
 
 use std::collections::BTreeMap;
@@ -100,7 +101,7 @@ impl fmt::Display for Why {
             Self::Starting => f.write_str("waiting for the first results of health checks"),
             Self::Forwarder(fault) => write!(f, "the forwarder is unhealthy: {fault}"),
             Self::TooFew { service, serving, wanted } => {
-                write!(f, "{serving} backends serve {service}, and {wanted} are needed")
+                write!(f, "{service} has {serving} of the {wanted} backends that it needs")
             }
             Self::Unknown => f.write_str("nothing is known of it yet"),
         }
@@ -111,6 +112,8 @@ impl fmt::Display for Why {
 #[derive(Clone, Debug, Default)]
 pub struct Decider {
     vips: BTreeMap<Arc<str>, Memory>,
+    /// Until then withdrawals are a reload's.
+    reloaded_until: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -126,6 +129,11 @@ struct Memory {
 }
 
 impl Decider {
+    /// A configuration has come into force at `now`.
+    pub fn reloaded(&mut self, now: Duration) {
+        self.reloaded_until = now + RELOADED_FOR;
+    }
+
     /// Decides for every VIP that has rules; others are forgotten. `now` counts from any start and does not go back.
     pub fn decide(
         &mut self,
@@ -135,6 +143,7 @@ impl Decider {
         now: Duration,
     ) -> BTreeMap<Arc<str>, Standing> {
         self.vips.retain(|name, _| rules.contains_key(name));
+        let is_flap = now >= self.reloaded_until;
         let mut standings = BTreeMap::new();
         for (name, rules) in rules {
             let memory = self.vips.entry(Arc::clone(name)).or_default();
@@ -146,7 +155,7 @@ impl Decider {
             let standing = match qualifies(name, rules, wanted, seen) {
                 Ok(()) => memory.well(times, now),
                 Err(why) => {
-                    memory.ill(times, now);
+                    memory.ill(times, is_flap || matches!(why, Why::Forwarder(_)), now);
                     Standing::Away(why)
                 }
             };
@@ -185,9 +194,13 @@ impl Memory {
         Standing::Announced
     }
 
-    fn ill(&mut self, times: Times, now: Duration) {
+    fn ill(&mut self, times: Times, is_flap: bool, now: Duration) {
         self.qualifies = None;
         if !self.announced {
+            return;
+        }
+        if !is_flap {
+            (self.announced, self.since, self.wait) = (false, now, None);
             return;
         }
         let stayed = now.saturating_sub(self.since) >= times.longest;
@@ -220,6 +233,9 @@ fn qualifies(name: &str, rules: &Rules, wanted: usize, seen: &Seen) -> Result<()
         }
     }
 }
+
+/// A new backend has had its first result by then, with the checks that most have.
+const RELOADED_FOR: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

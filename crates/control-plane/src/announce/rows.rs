@@ -34,12 +34,11 @@ impl Announcer {
     #[must_use]
     pub fn totals(&self) -> Option<BgpTotals> {
         let status = self.running.as_ref()?.speaker.status();
-        let shown = self.standings.values().filter(|standing| **standing == Standing::Announced);
         Some(BgpTotals {
             peers: status.len(),
             established: status.values().filter(|peer| peer.state == State::Established).count(),
             vips: self.plan.rules.values().filter(|rules| rules.announced).count(),
-            announced: if self.stage == Stage::Left { 0 } else { shown.count() },
+            announced: self.vip_rows().iter().filter(|row| row.state == AnnouncementState::Announced).count(),
         })
     }
 
@@ -65,11 +64,14 @@ impl Announcer {
     }
 
     fn vip_rows(&self) -> Vec<AnnouncedVip> {
-        let desired = self.desired();
+        let mut desired = self.desired();
+        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
+        desired.peers.retain(|name, _| status.get(name).is_some_and(|peer| peer.state == State::Established));
         self.plan.rules.iter().map(|(vip, rules)| self.vip_row(vip, rules, &desired)).collect()
     }
 
     fn vip_row(&self, vip: &Arc<str>, rules: &Rules, desired: &Desired) -> AnnouncedVip {
+        let routes = self.route_rows(vip, desired);
         let unknown = Standing::Away(Why::Unknown);
         let standing = self.standings.get(vip).unwrap_or(&unknown);
         let (state, why) = match standing {
@@ -78,6 +80,9 @@ impl Announcer {
             Standing::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
             Standing::Announced if self.stage == Stage::Left => {
                 (AnnouncementState::Draining, Some("the machine drains".to_owned()))
+            }
+            Standing::Announced if routes.iter().all(|route| route.peers.is_empty()) => {
+                (AnnouncementState::NoSession, Some("no router that is to be told has a session".to_owned()))
             }
             Standing::Announced => (AnnouncementState::Announced, None),
         };
@@ -94,7 +99,7 @@ impl Announcer {
             since_seconds: (!since.is_zero()).then(|| self.now.saturating_sub(since).as_secs_f64()),
             withdrawals: self.decider.withdrawals(vip),
             anchor: rules.anchor,
-            routes: self.route_rows(vip, desired),
+            routes,
         }
     }
 

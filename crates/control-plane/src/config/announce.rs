@@ -89,8 +89,10 @@ impl AnnounceDraft {
         let serving = section.optional("min_serving");
         let min_serving = serving.as_ref().and_then(|node| node.number(1..=65_535)).unwrap_or(1);
         let place = serving.map_or_else(|| node.place.clone(), |node| node.place);
+        let returning = section.optional("return_serving");
         let return_serving =
-            section.or("return_serving", min_serving, |node| node.number(min_serving..=65_535));
+            returning.as_ref().and_then(|node| node.number(min_serving..=65_535)).unwrap_or(min_serving);
+        let place = returning.map_or(place, |node| node.place);
         let attributes = read_attributes(&mut section);
         let peers = section.optional("peers").and_then(|node| names(&node)).unwrap_or_default();
         let anchors = section.optional("anchors").and_then(|node| names(&node)).unwrap_or_default();

@@ -4,7 +4,7 @@
 //! Not here: one section by itself (`bgp`, `announce`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use forwarder::Prefix;
@@ -73,6 +73,7 @@ fn peers(sections: &Sections<'_>, bgp: &BgpDraft) {
     for machine in sections.machines {
         one_machine(sections, bgp, machine);
     }
+    identifiers(sections);
     listening(sections, bgp);
 }
 
@@ -82,6 +83,10 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
     let mut names: BTreeMap<&str, &PeerDraft> = BTreeMap::new();
     let mut addresses: BTreeMap<IpAddr, &PeerDraft> = BTreeMap::new();
     for draft in of() {
+        if machine.addresses.iter().any(|own| own.value == draft.peer.address()) {
+            let found = format!("{}, which is machine \"{}\" itself", draft.peer.address(), machine.name);
+            sections.report.error(&draft.place, found, "a router's address, or machines without that one");
+        }
         let twice = |what: String, first: &PeerDraft| {
             let found = format!(
                 "{what} a second time for machine \"{}\", after {}",
@@ -108,6 +113,24 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
     }
 }
 
+/// RFC 6286: within an AS each speaker has another.
+fn identifiers(sections: &Sections<'_>) {
+    let mut first: BTreeMap<Ipv4Addr, &MachineDraft> = BTreeMap::new();
+    for machine in sections.machines {
+        let own = machine.addresses.iter().find_map(|own| match own.value {
+            IpAddr::V4(own) => Some(own),
+            IpAddr::V6(_) => None,
+        });
+        let Some(id) = machine.router_id.or(own) else { continue };
+        if let Some(other) = first.insert(id, machine) {
+            let place =
+                Place { offset: machine.place.offset, field: format!("{}.router_id", machine.place.field) };
+            let found = format!("{id}, as machine \"{}\" has", other.name);
+            sections.report.error(&place, found, "a BGP identifier that no other machine has");
+        }
+    }
+}
+
 fn listening(sections: &Sections<'_>, bgp: &BgpDraft) {
     let Some(place) = &bgp.listen_place else { return };
     let mut seen = BTreeSet::new();
@@ -127,7 +150,7 @@ fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, po
         let backends: BTreeSet<&Arc<str>> =
             pool.members().iter().map(|member| member.backend().name()).collect();
         if backends.len() < wanted {
-            let found = format!("{wanted} backends, but pool \"{}\" has {}", pool.name(), backends.len());
+            let found = format!("{wanted}, but pool \"{}\" has {} backends", pool.name(), backends.len());
             sections.report.error(&announce.min_serving.place, found, format!("1 to {}", backends.len()));
             return;
         }

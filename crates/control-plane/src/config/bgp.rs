@@ -355,8 +355,8 @@ fn read_hold_time(node: &Node<'_>) -> Option<Duration> {
 
 /// RFC 7607, RFC 6793 §9: these two stand for nobody.
 fn read_asn(node: &Node<'_>) -> Option<u32> {
-    let asn: u32 = node.number(1..=u32::MAX)?;
-    if asn == 23_456 { node.wrong(ASN) } else { Some(asn) }
+    let asn = node.as_integer().and_then(|asn| u32::try_from(asn).ok());
+    asn.filter(|asn| ![0, 23_456].contains(asn)).or_else(|| node.wrong(ASN))
 }
 
 fn read_families(node: &Node<'_>) -> Option<Vec<Family>> {

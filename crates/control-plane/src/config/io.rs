@@ -344,8 +344,8 @@ fn read_frames(node: &Node<'_>) -> Option<u32> {
 
 /// The kernel takes powers of two from 2,048 to a page.
 fn read_frame_size(node: &Node<'_>) -> Option<u32> {
-    let bytes: u32 = node.number(2_048..=4_096)?;
-    if bytes.is_power_of_two() { Some(bytes) } else { node.wrong("2048 or 4096") }
+    let bytes = node.as_integer().and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.filter(|bytes| [2_048, 4_096].contains(bytes)).or_else(|| node.wrong("2048 or 4096"))
 }
 
 const MAX_SPIN: Duration = Duration::from_secs(1);

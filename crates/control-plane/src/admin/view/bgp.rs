@@ -105,8 +105,10 @@ pub struct AnnouncedVip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnnouncementState {
-    /// It qualifies, and its routes are announced.
+    /// It qualifies, and its routes are announced to a router at least.
     Announced,
+    /// It qualifies, and no router that is to be told of it has a session.
+    NoSession,
     /// It qualifies again, and waits out the hold-down.
     HeldDown,
     /// It does not qualify.
@@ -122,7 +124,7 @@ pub enum AnnouncementState {
 pub struct RouteRow {
     /// The prefix.
     pub prefix: String,
-    /// The peers that are to have it now.
+    /// The peers with a session that are to have it now.
     pub peers: Vec<String>,
     /// Its MED; null: none.
     pub med: Option<u32>,

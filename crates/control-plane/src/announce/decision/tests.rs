@@ -46,6 +46,26 @@ fn it_goes_at_once_and_comes_back_after_the_hold_down_with_enough_backends() {
 }
 
 #[test]
+fn what_a_reload_brings_about_is_no_flap_and_a_fault_of_the_forwarder_is() {
+    let mut bed = Bed(Decider::default(), rules(2, 2));
+    bed.at(1, &seen(2));
+    bed.0.reloaded(Duration::from_secs(20));
+    bed.1 = rules(3, 3);
+    assert!(matches!(bed.at(20, &seen(2)), Standing::Away(Why::TooFew { .. })));
+    assert_eq!(bed.at(21, &seen(3)), Standing::Announced, "the new backend has had its first result");
+    assert_eq!(bed.0.withdrawals("www"), 0);
+    bed.at(29, &Seen { forwarder_fault: Some("gone".into()), ..seen(3) });
+    assert_eq!(bed.at(29, &seen(3)), Standing::HeldDown(Duration::from_secs(10)));
+    assert_eq!(bed.at(39, &seen(3)), Standing::Announced);
+    bed.at(40, &seen(2));
+    assert_eq!(
+        bed.at(40, &seen(3)),
+        Standing::HeldDown(Duration::from_secs(20)),
+        "it is long after the reload"
+    );
+}
+
+#[test]
 fn what_is_missing_is_named_and_nothing_unknown_is_announced() {
     let mut bed = Bed(Decider::default(), rules(1, 1));
     let starting = Seen { set_up: false, ..seen(9) };

@@ -217,3 +217,24 @@ fn a_key_that_others_can_read_is_refused_and_never_shown() {
     let problems = load(&path).unwrap_err().to_string();
     assert!(problems.contains("1 to 80 bytes") && !problems.contains("xxx"), "{problems}");
 }
+
+#[test]
+fn a_machine_is_no_router_of_its_own_and_identifiers_are_different() {
+    let own = "[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.1\", asn = 65000, machines = [\"lb1\"] }]";
+    refused(own, ALL, ["bgp.peers[0]", "192.0.2.1, which is machine \"lb1\" itself", "a router's address"]);
+    let text = text(PEER, ALL).replace("router_id = \"192.0.2.2\"", "router_id = \"192.0.2.1\"");
+    let problems = parsed(&text).unwrap_err().to_string();
+    assert!(
+        problems.contains("machine.lb2.router_id: found 192.0.2.1, as machine \"lb1\" has"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn a_mark_that_no_pool_reaches_is_told_by_the_key_that_says_it() {
+    let both = "announce = { min_serving = 2, return_serving = 99 }";
+    refused(PEER, both, ["vip.a.announce.return_serving", "99, but pool \"p\" has 2 backends", "1 to 2"]);
+    refused(PEER, "announce = { min_serving = 3 }", ["vip.a.announce.min_serving", "3, but pool", "1 to 2"]);
+    let as_zero = "[bgp]\nasn = 0\npeers = [{ address = \"192.0.2.0\", asn = 65000 }]";
+    assert!(problem(as_zero, "")[2].contains("23456"));
+}

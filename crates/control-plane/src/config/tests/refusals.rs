@@ -138,7 +138,7 @@ fn types_and_ranges_are_checked() {
         ("batch = 64", "frames_per_queue = 5000", &[(8, "io.frames_per_queue", "5000", "a power of two")]),
         ("batch = 64", "frames_per_queue = 256", &[(8, "io.frames_per_queue", "256", "from 512 to 65536")]),
         ("batch = 64", "frame_size = 3072", &[(8, "io.frame_size", "3072", "2048 or 4096")]),
-        ("batch = 64", "frame_size = 8192", &[(8, "io.frame_size", "8192", "from 2048 to 4096")]),
+        ("batch = 64", "frame_size = 8192", &[(8, "io.frame_size", "8192", "2048 or 4096")]),
         ("batch = 64", "queues = 0", &[(8, "io.queues", "0", "1 to 256")]),
         ("batch = 64", "max_vips = 0", &[(8, "io.max_vips", "0", "1 to 1048576")]),
         ("batch = 64", "no_socket = \"dropp\"", &[(8, "io.no_socket", "\"dropp\"", "\"pass\", \"drop\"")]),

@@ -61,8 +61,13 @@ fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
         if peer.md5() != next.md5() {
             words.push("another key".to_owned());
         }
+        // By the keys that a running session takes over, as the speaker does.
+        let lives = |words: &String| {
+            ["longest_retry", "max_prefixes", "bfd."].iter().any(|key| words.starts_with(key))
+        };
+        let end = if words.iter().all(lives) { "" } else { ": its session restarts" };
         if !words.is_empty() {
-            changes.say(format!("bgp peer {name}: {}", words.join(", ")));
+            changes.say(format!("bgp peer {name}: {}{end}", words.join(", ")));
         }
     }
     for (name, peer) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {

@@ -249,11 +249,15 @@ fn what_stays_keeps_its_past_and_what_comes_back_does_not() {
     check.name = "another".into();
     (renamed.key.check, renamed.pools) = (Arc::new(check), vec!["q".into(), "p".into()]);
     health.watch(vec![renamed]);
+    // A report may be of the moment before.
+    let pools = ["p".into(), "q".into()];
+    eventually("it is in both pools", || health.report().iter().any(|report| report.pools == pools));
     let report = &health.report()[0];
     assert!(report.attempts >= 2 && report.state == HealthState::Up);
-    assert_eq!(report.pools, ["p".into(), "q".into()]);
     health.watch(Vec::new());
+    eventually("it is gone", || health.report().is_empty());
     health.watch(vec![target]);
+    eventually("it is back", || !health.report().is_empty());
     assert!(health.report()[0].attempts < 2);
 }
 
