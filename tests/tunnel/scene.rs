@@ -93,7 +93,7 @@ impl Checks {
     /// In the namespace of the calling thread.
     pub(crate) async fn open(file: &Path, machine: &str, interface: &str) -> Result<Self, TunnelError> {
         let (config, _) = config::load(file).unwrap();
-        let next_hops = next_hops(&destinations(&config, None)).await;
+        let next_hops = next_hops(&destinations(&config, machine, None)).await;
         let compiled = compile_file(&config, machine).unwrap();
         let snapshot =
             refresh_next_hops(&compiled.snapshot, &config, machine, &next_hops, &PathMtus::default())
