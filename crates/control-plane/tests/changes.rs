@@ -290,7 +290,7 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
         [
             "bgp.asn: 65101 -> 65102 (takes effect at the next start)",
             "bgp.hold_down: 10s -> 1s",
-            "bgp peer t: hold_time 9s -> 30s, bfd.interval none -> 100ms, bfd.multiplier none -> 3, another key",
+            "bgp peer t: hold_time 9s -> 30s, bfd.interval none -> 100ms, bfd.multiplier none -> 3, another key: its session restarts",
             "vip v: announce.min_serving: 1 -> 2",
             "vip v: announce.return_serving: 1 -> 2",
             "vip v: announce.communities: none -> 1:2",
@@ -298,6 +298,8 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
             "vip v: announce.remotes: true -> false",
         ]
     );
+    let patient = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", longest_retry = \"5s\"");
+    assert_eq!(told(&old, &patient), ["bgp peer t: longest_retry 1m -> 5s"], "the session goes on");
     let other = old.replace("name = \"t\", address = \"192.0.2.0\"", "name = \"u\", address = \"192.0.2.9\"");
     assert_eq!(
         told(&old, &other),
