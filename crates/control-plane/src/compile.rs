@@ -163,19 +163,18 @@ impl Compiler {
             let laid_out = LaidOut::new(&self.slots, config, machine, &reach, from);
             (laid_out, tables.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        let (LaidOut { mut index, slots, with_ways, others }, tables) = (laid_out?, tables?);
-        let mut built = tables.of_pools();
-        for (pool, (table, weights)) in reach.values().zip(&mut built) {
-            index.complete(pool, table, weights);
-        }
-        for (elsewhere, (table, weights)) in remotes::all(config, machine).zip(&mut built) {
-            index.complete(elsewhere.pool(), table, weights);
+        let (LaidOut { mut index, slots, in_pools, with_ways, others }, tables) = (laid_out?, tables?);
+        let (mut built, mut in_pools) = (tables.of_pools(), in_pools.into_iter());
+        let elsewhere = remotes::all(config, machine).map(config::Elsewhere::pool);
+        let fixed = reach.values().copied().chain(elsewhere);
+        for ((pool, slots), (table, weights)) in fixed.zip(&mut in_pools).zip(&mut built) {
+            index.complete(pool, slots, table, weights);
         }
         let peers = peers.zip(built.next());
         let peers = peers.map(|(pool, (table, _))| Arc::new(peers::table(pool, machine, &index, table)));
         drop(built);
-        if let Some(others) = &others {
-            index.complete(others, None, others.members().iter().map(Member::weight).collect());
+        if let Some((others, slots)) = others.as_ref().zip(in_pools.next()) {
+            index.complete(others, slots, None, others.members().iter().map(Member::weight).collect());
         }
         let guards = self.guards.after(config.vips_of(machine));
         let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
@@ -250,6 +249,8 @@ pub fn trace_key(config: &Config) -> TraceKey {
 struct LaidOut {
     index: Index,
     slots: Slots,
+    /// Those of the pools in reach, of other clusters, of the other machines.
+    in_pools: Vec<Vec<SlotId>>,
     with_ways: Vec<Slot>,
     others: Option<Pool>,
 }
@@ -263,24 +264,24 @@ impl LaidOut {
         from: Circumstances<'_>,
     ) -> Result<Self, CompileError> {
         let mut draft = before.draft();
-        let mut index = Index::default();
+        let (mut index, mut in_pools) = (Index::default(), Vec::with_capacity(reach.len()));
         for pool in reach.values() {
-            index.enter(config, pool, |key, member| {
+            in_pools.push(index.enter(config, pool, |key, member| {
                 draft.claim(key, slot(member, machine)?).ok_or(CompileError::TooMany)
-            })?;
+            })?);
         }
-        remotes::enter(&mut index, &mut draft, config, machine)?;
+        in_pools.extend(remotes::enter(&mut index, &mut draft, config, machine)?);
         let others = peers::others(config, machine);
         if let Some(others) = &others {
-            index.enter(config, others, |key, member| {
+            in_pools.push(index.enter(config, others, |key, member| {
                 let claimed = draft.claim(key, as_peer(slot(member, machine)?));
                 claimed.ok_or(CompileError::TooMany)
-            })?;
+            })?);
         }
         let slots = draft.finish(from.now, ages(config), |id| state_of(from.states, id));
         let mut with_ways = slots.slots().to_vec();
         way::fill_in(&mut with_ways, machine, from.next_hops);
-        Ok(Self { index, slots, with_ways, others })
+        Ok(Self { index, slots, in_pools, with_ways, others })
     }
 }
 

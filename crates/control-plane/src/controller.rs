@@ -83,7 +83,16 @@ pub struct Done {
     config: Arc<Config>,
     generation: Generation,
     compiler: Compiler,
+    next_hops: Arc<next_hop::Table>,
     result: Result<(Compiled, Plan), CompileError>,
+}
+
+impl Done {
+    /// The ways to backends that its snapshot has.
+    #[must_use]
+    pub fn next_hops(&self) -> &Arc<next_hop::Table> {
+        &self.next_hops
+    }
 }
 
 impl Job {
@@ -94,7 +103,8 @@ impl Job {
     #[must_use]
     pub fn run(mut self) -> Done {
         let result = self.compile();
-        Done { config: self.config, generation: self.generation, compiler: self.compiler, result }
+        let Self { config, generation, compiler, next_hops, .. } = self;
+        Done { config, generation, compiler, next_hops, result }
     }
 
     fn compile(&mut self) -> Result<(Compiled, Plan), CompileError> {

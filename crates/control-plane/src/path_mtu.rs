@@ -57,6 +57,12 @@ impl PathMtus {
         self.learned.get(destination).map(|known| known.mtu)
     }
 
+    /// Whether nothing is learned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.learned.is_empty()
+    }
+
     /// All ways with a learned MTU.
     pub fn iter(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         self.learned.iter().map(|(address, known)| (*address, known.mtu))

@@ -69,10 +69,11 @@ pub(crate) struct Ages {
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     before: &'a Slots,
-    claimed: Vec<(SlotKey, Slot, SlotId)>,
-    by_key: HashMap<SlotKey, SlotId>,
+    /// By number; `None`: nobody has claimed it.
+    claimed: Vec<Option<Slot>>,
+    /// Memberships that had no number before.
+    new: Vec<(SlotKey, SlotId)>,
     spare: Vec<SlotId>,
-    next: usize,
 }
 
 impl Slots {
@@ -99,8 +100,8 @@ impl Slots {
 
     /// Begins the next generation.
     pub(crate) fn draft(&self) -> Draft<'_> {
-        let (claimed, by_key) = (Vec::new(), HashMap::new());
-        Draft { before: self, claimed, by_key, spare: self.spare.clone(), next: self.slots.len() }
+        let claimed = vec![None; self.slots.len()];
+        Draft { before: self, claimed, new: Vec::new(), spare: self.spare.clone() }
     }
 
     /// Moves the memberships that went on to where they are at `now`. Gives the numbers that turned free.
@@ -119,9 +120,11 @@ impl Slots {
     /// A membership that is no longer configured.
     fn retire(&mut self, key: &SlotKey, id: SlotId, gone: Gone, now: Duration, ages: Ages) {
         match gone {
-            Gone::Free(since) if now.saturating_sub(since) >= ages.keep => self.spare.push(id),
+            Gone::Free(since) if now.saturating_sub(since) >= ages.keep => {
+                self.numbers.remove(key);
+                self.spare.push(id);
+            }
             _ => {
-                self.numbers.insert(key.clone(), id);
                 self.gone.insert(id, gone);
             }
         }
@@ -129,41 +132,41 @@ impl Slots {
 }
 
 impl Draft<'_> {
-    /// The number of a membership: the one it had, or a new one. `None`: no numbers are left.
-    pub(crate) fn claim(&mut self, key: SlotKey, slot: Slot) -> Option<SlotId> {
-        if let Some(id) = self.by_key.get(&key) {
-            return Some(*id);
-        }
-        let known = self.before.numbers.get(&key).copied();
-        let id = known.or_else(|| self.spare.pop()).or_else(|| {
-            self.next += 1;
-            u32::try_from(self.next - 1).ok().map(SlotId)
-        })?;
-        self.by_key.insert(key.clone(), id);
-        self.claimed.push((key, slot, id));
+    /// The number of a membership, which is claimed once: the one it had, or a new one. `None`: no numbers are left.
+    pub(crate) fn claim(&mut self, key: &SlotKey, slot: Slot) -> Option<SlotId> {
+        let id = match self.before.numbers.get(key) {
+            Some(known) => *known,
+            None => {
+                let id = self.spare.pop().or_else(|| u32::try_from(self.claimed.len()).ok().map(SlotId))?;
+                self.new.push((key.clone(), id));
+                id
+            }
+        };
+        let place = id.0 as usize;
+        self.claimed.resize(self.claimed.len().max(place + 1), None);
+        self.claimed[place] = Some(slot);
         Some(id)
     }
 
     /// The next generation at `now`; `was` says what a membership that goes was given until now.
     pub(crate) fn finish(self, now: Duration, ages: Ages, was: impl Fn(SlotId) -> SlotState) -> Slots {
-        let Self { before, claimed, by_key, spare, .. } = self;
-        let mut next =
-            Slots { numbers: HashMap::new(), slots: before.slots.clone(), gone: HashMap::new(), spare };
-        for (key, id) in before.numbers.iter().filter(|(key, _)| !by_key.contains_key(key)) {
+        let Self { before, claimed, new, spare } = self;
+        // Most keep their numbers: nothing is hashed again for them.
+        let (numbers, gone) = (before.numbers.clone(), HashMap::new());
+        let mut next = Slots { numbers, slots: Vec::with_capacity(claimed.len()), gone, spare };
+        next.numbers.extend(new);
+        let is_claimed = |id: &SlotId| matches!(claimed.get(id.0 as usize), Some(Some(_)));
+        for (key, id) in before.numbers.iter().filter(|(_, id)| !is_claimed(id)) {
             let gone = before.gone.get(id).copied().unwrap_or_else(|| match was(*id) {
                 SlotState::Serving | SlotState::Draining => Gone::Draining(now),
                 SlotState::Down | SlotState::Free => Gone::Free(now),
             });
             next.retire(key, *id, gone, now, ages);
         }
-        for (key, slot, id) in claimed {
-            let place = id.0 as usize;
-            while next.slots.len() <= place {
-                next.slots.push(slot.clone());
-            }
-            next.numbers.insert(key, id);
-            next.slots[place] = slot;
-        }
+        // A number that nobody has claimed was there before.
+        let places = claimed.into_iter().enumerate();
+        next.slots
+            .extend(places.filter_map(|(place, slot)| slot.or_else(|| before.slots.get(place).cloned())));
         next.advance(now, ages);
         next
     }
@@ -191,7 +194,7 @@ mod tests {
 
     fn reload(slots: &Slots, names: &[u8], now: u64) -> (Slots, Vec<SlotId>) {
         let mut draft = slots.draft();
-        let ids = names.iter().map(|name| draft.claim(key(*name), slot(*name)).unwrap()).collect();
+        let ids = names.iter().map(|name| draft.claim(&key(*name), slot(*name)).unwrap()).collect();
         (draft.finish(Duration::from_secs(now), AGES, |_| SlotState::Serving), ids)
     }
 
@@ -229,7 +232,7 @@ mod tests {
     fn a_membership_that_was_down_does_not_drain() {
         let (slots, first) = reload(&Slots::default(), &[1, 2], 0);
         let mut draft = slots.draft();
-        draft.claim(key(2), slot(2)).unwrap();
+        draft.claim(&key(2), slot(2)).unwrap();
         let next = draft.finish(Duration::from_secs(10), AGES, |_| SlotState::Down);
         let states = next.states(|_| SlotState::Serving);
         assert_eq!(

@@ -293,6 +293,21 @@ fn an_operators_order_goes_before_health_but_for_the_dead_and_outlives_a_reload(
 }
 
 #[test]
+fn an_operators_weight_stands_in_for_that_of_the_pool_which_lists_the_backend() {
+    // web-1 weighs 3 in its own pool, which counts twice in the other.
+    let web = "[pool.web]\nbackends = [{ name = \"web-1\", address = \"198.18.1.1\", weight = 3 }]\n";
+    let all = "[pool.all]\npools = [{ pool = \"web\", weight = 2 }]\n\
+               backends = [{ name = \"other\", address = \"198.18.1.9\", weight = 10 }]\n";
+    let mut bed =
+        Bed::new(config(&(format!("{web}{all}") + &vip("www", 10, "all") + &vip("own", 11, "web"))));
+    let weights = |bed: &Bed, pool: &str| bed.controller.index().pool(pool).unwrap().weights.to_vec();
+    assert_eq!((weights(&bed, "all"), weights(&bed, "web")), (vec![10, 6], vec![3]));
+    bed.order("web-1", None, Some(Override { mode: None, weight: Some(5) }));
+    bed.settle(0);
+    assert_eq!((weights(&bed, "all"), weights(&bed, "web")), (vec![10, 10], vec![5]));
+}
+
+#[test]
 fn an_operators_drain_has_no_end_of_its_own_and_a_reloads_has() {
     let text = |backends| pool("web", 1, backends, "") + &vip("www", 10, "web");
     let mut bed = Bed::new(config(&text(3)));

@@ -3,6 +3,7 @@
 //! In: the pools that a machine's VIPs reach. Out: the way from a membership to its slot and back.
 //! Not here: states and weights (`standing`).
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -35,14 +36,15 @@ pub struct Membership {
 pub struct Index {
     memberships: Vec<Membership>,
     by_key: HashMap<SlotKey, usize>,
-    by_slot: HashMap<SlotId, usize>,
-    pools: BTreeMap<Arc<str>, Entry>,
+    /// By the slot's number: places in `memberships`.
+    by_slot: Vec<Option<usize>>,
+    pools: BTreeMap<Arc<str>, InReach>,
     /// The pool that the file gives each service, in the order of the snapshot's services.
     configured: Vec<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct InReach {
     table: Arc<PoolTable>,
     fallback: Option<Fallback>,
 }
@@ -77,7 +79,8 @@ impl Index {
     /// The membership that has a slot; `None` of one that is no longer configured.
     #[must_use]
     pub fn of_slot(&self, slot: SlotId) -> Option<&Membership> {
-        self.by_slot.get(&slot).and_then(|at| self.memberships.get(*at))
+        let at = self.by_slot.get(slot.0 as usize).copied().flatten()?;
+        self.memberships.get(at)
     }
 
     /// A pool in reach.
@@ -167,48 +170,64 @@ impl Index {
         self.membership(&SlotKey::of(member))
     }
 
-    /// Enters a pool's memberships; `claim` gives a new one its slot.
+    /// Enters a pool's memberships, and gives their slots in the pool's order; `claim` is asked once for each membership.
     pub(super) fn enter<E>(
         &mut self,
         config: &Config,
         pool: &Pool,
-        mut claim: impl FnMut(SlotKey, &Member) -> Result<SlotId, E>,
-    ) -> Result<(), E> {
+        mut claim: impl FnMut(&SlotKey, &Member) -> Result<SlotId, E>,
+    ) -> Result<Vec<SlotId>, E> {
+        let mut slots = Vec::with_capacity(pool.members().len());
         for member in pool.members() {
-            let key = SlotKey::of(member);
-            if let Some(at) = self.by_key.get(&key) {
-                if let Some(known) = self.memberships.get_mut(*at) {
-                    known.pools.push(Arc::clone(pool.name()));
+            let next = self.memberships.len();
+            let new = match self.by_key.entry(SlotKey::of(member)) {
+                Entry::Occupied(known) => {
+                    if let Some(known) = self.memberships.get_mut(*known.get()) {
+                        known.pools.push(Arc::clone(pool.name()));
+                        slots.push(known.slot);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            let slot = claim(key.clone(), member)?;
-            self.by_key.insert(key.clone(), self.memberships.len());
-            self.by_slot.insert(slot, self.memberships.len());
+                Entry::Vacant(new) => new,
+            };
+            let (key, slot) = (new.key().clone(), claim(new.key(), member)?);
+            new.insert(next);
+            slots.push(slot);
+            let place = slot.0 as usize;
+            self.by_slot.resize(self.by_slot.len().max(place + 1), None);
+            self.by_slot[place] = Some(next);
             self.memberships.push(Membership {
                 key,
                 slot,
-                own_weight: own_weight(config, member),
-                encapsulation: member.encapsulation().name().into(),
+                own_weight: own_weight(config, pool, member),
+                encapsulation: Arc::clone(member.encapsulation().name()),
                 checks: member.checks().to_vec(),
                 pools: vec![Arc::clone(pool.name())],
             });
         }
-        Ok(())
+        Ok(slots)
     }
 
-    /// Adds the pool itself, once its memberships have slots and its table stands.
-    pub(super) fn complete(&mut self, pool: &Pool, table: Option<Arc<Table>>, weights: Vec<u32>) {
-        let slots =
-            pool.members().iter().filter_map(|member| self.member(member)).map(|found| found.slot).collect();
+    /// Adds the pool itself, once its memberships have `slots` and its table stands.
+    pub(super) fn complete(
+        &mut self,
+        pool: &Pool,
+        slots: Vec<SlotId>,
+        table: Option<Arc<Table>>,
+        weights: Vec<u32>,
+    ) {
         let name = Arc::clone(pool.name());
-        let compiled = PoolTable { name: Arc::clone(&name), table, slots, weights: weights.into() };
-        self.pools.insert(name, Entry { table: Arc::new(compiled), fallback: pool.fallback().cloned() });
+        let compiled =
+            PoolTable { name: Arc::clone(&name), table, slots: slots.into(), weights: weights.into() };
+        self.pools.insert(name, InReach { table: Arc::new(compiled), fallback: pool.fallback().cloned() });
     }
 }
 
-/// A member's weight in its leaf pool, by the file.
-pub(super) fn own_weight(config: &Config, member: &Member) -> u32 {
+/// The weight in its leaf pool, by the file, of a member of `pool`.
+pub(super) fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
+    if member.leaf() == pool.name() {
+        return member.weight();
+    }
     let own = config.pool(member.leaf()).and_then(|leaf| find(leaf, member.backend().name()));
     own.map_or(1, Member::weight)
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use forwarder::{Forwarding, Remote, Slot};
+use forwarder::{Forwarding, Remote, Slot, SlotId};
 
 use super::{CompileError, Index};
 use crate::config::{Config, Elsewhere, Machine, Prefix, Vip};
@@ -16,23 +16,25 @@ pub(crate) fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<It
     config.vips_of(machine).flat_map(|vip| vip.elsewhere())
 }
 
-/// Enters the pools of `elsewhere` with their memberships.
+/// Enters the pools of `elsewhere` with their memberships, and gives the slots of each.
 pub(super) fn enter(
     index: &mut Index,
     draft: &mut crate::slots::Draft<'_>,
     config: &Config,
     machine: &Machine,
-) -> Result<(), CompileError> {
+) -> Result<Vec<Vec<SlotId>>, CompileError> {
+    let mut all_slots = Vec::new();
     for elsewhere in all(config, machine) {
         // Members come in their order, each once: the pool is nobody else's.
         let mut theirs = elsewhere.theirs().iter();
-        index.enter(config, elsewhere.pool(), |key, member| {
+        let slots = index.enter(config, elsewhere.pool(), |key, member| {
             let slot = super::slot(member, machine)?;
             let slot = theirs.next().map_or(slot.clone(), |prefix| to_cluster(slot, *prefix));
             draft.claim(key, slot).ok_or(CompileError::TooMany)
         })?;
+        all_slots.push(slots);
     }
-    Ok(())
+    Ok(all_slots)
 }
 
 /// What a VIP's services may be redirected to.

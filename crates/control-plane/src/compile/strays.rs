@@ -5,6 +5,7 @@
 //! Invariant: a service's flows on a slot outside its pool end a drain time after the reload that led it away.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{Service, ServiceId, SlotId};
@@ -15,7 +16,7 @@ use crate::slots::Ages;
 /// By service: what it may choose, and what it has left behind since when.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Strays {
-    within: HashMap<ServiceId, BTreeSet<SlotId>>,
+    within: HashMap<ServiceId, Arc<BTreeSet<SlotId>>>,
     left: HashMap<ServiceId, BTreeMap<SlotId, Stray>>,
 }
 
@@ -29,17 +30,20 @@ impl Strays {
     /// As of the next generation, whose services are still led where the configuration has them.
     pub(super) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
         let mut next = Self::default();
+        let mut by_pool: HashMap<&str, Arc<BTreeSet<SlotId>>> = HashMap::new();
         for Service { id, pool, .. } in services {
-            let within: BTreeSet<SlotId> = index.slots_within(&pool.name).collect();
+            let within = by_pool.entry(&pool.name);
+            let within = within.or_insert_with(|| Arc::new(index.slots_within(&pool.name).collect()));
             let mut left = self.left.get(id).cloned().unwrap_or_default();
-            for slot in self.within.get(id).into_iter().flatten().filter(|slot| !within.contains(slot)) {
+            let before = self.within.get(id).map(|before| &**before);
+            for slot in before.into_iter().flatten().filter(|slot| !within.contains(slot)) {
                 left.entry(*slot).or_insert(Stray { since: now, barred: false });
             }
             left.retain(|slot, _| !within.contains(slot));
             if !left.is_empty() {
                 next.left.insert(*id, left);
             }
-            next.within.insert(*id, within);
+            next.within.insert(*id, Arc::clone(within));
         }
         next.advance(now, ages);
         next

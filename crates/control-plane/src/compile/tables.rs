@@ -41,7 +41,7 @@ impl TableKey {
     pub(super) fn of(config: &Config, pool: &Pool, standing: &Standing) -> Self {
         let weighed = |member: &Member| {
             let key = SlotKey::of(member);
-            let weight = standing.weight(&key, member.weight(), own_weight(config, member));
+            let weight = standing.weight(&key, member.weight(), own_weight(config, pool, member));
             (key, weight)
         };
         let weights: Vec<(SlotKey, u32)> = pool.members().iter().map(weighed).collect();

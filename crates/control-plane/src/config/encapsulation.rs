@@ -53,7 +53,7 @@ pub enum TooBig {
 
 impl Encapsulation {
     /// The name by which pools refer to it.
-    pub fn name(&self) -> &str {
+    pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 

@@ -169,7 +169,7 @@ fn targets(member: &Member, vips: &BTreeSet<IpAddr>, machine: &Machine) -> Vec<T
                     |vip: &&IpAddr| machine.addresses().iter().any(|own| own.is_ipv4() == vip.is_ipv4());
                 let through = |vip: &IpAddr| ThroughKey {
                     vip: *vip,
-                    encapsulation: member.encapsulation().name().into(),
+                    encapsulation: Arc::clone(member.encapsulation().name()),
                 };
                 targets.extend(vips.iter().filter(own).map(|vip| target(Some(through(vip)))));
             }

@@ -104,8 +104,12 @@ impl Balancer {
 
     pub(super) fn take_compiled(&mut self, done: Done, new: bool) {
         let (before, old) = (Arc::clone(self.controller.config()), Arc::clone(self.controller.index()));
+        let has_ways = Arc::ptr_eq(done.next_hops(), &self.next_hops) && self.path_mtus.is_empty();
         let next = self.controller.finish(done, self.origin.elapsed());
         let next = next.and_then(|next| {
+            if has_ways {
+                return Ok(next);
+            }
             let (config, machine) = (self.controller.config(), self.controller.machine());
             refresh_next_hops(&next, config, machine, &self.next_hops, &self.path_mtus)
         });

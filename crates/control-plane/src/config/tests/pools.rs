@@ -38,7 +38,7 @@ fn weights_multiply_along_a_path_and_add_over_paths() {
     let expected = [("b1", 7 + 2 * 3 + 5), ("b2", 4 * (2 * 3 + 5)), ("b3", 0)];
     assert_eq!(weights(&config, "top"), expected.map(|(name, weight)| (name.to_owned(), weight)));
     assert_eq!(&**config.pools()[3].members()[0].leaf(), "leaf");
-    assert_eq!(config.pools()[3].members()[0].encapsulation().name(), "gre");
+    assert_eq!(&**config.pools()[3].members()[0].encapsulation().name(), "gre");
 }
 
 #[test]

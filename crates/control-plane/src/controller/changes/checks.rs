@@ -61,7 +61,7 @@ fn pairs<'a>(old: &'a Pool, new: &'a Pool) -> impl Iterator<Item = (&'a Member, 
 type Use = (&'static str, fn(&Member) -> String);
 
 const USES: [Use; 2] =
-    [("checks", check_names), ("encapsulation", |member| member.encapsulation().name().to_owned())];
+    [("checks", check_names), ("encapsulation", |member| member.encapsulation().name().to_string())];
 
 fn check_names(member: &Member) -> String {
     let names: Vec<&str> = member.checks().iter().map(|check| &**check.name()).collect();
@@ -77,7 +77,7 @@ fn checks(config: &Config) -> BTreeMap<&str, &Check> {
 }
 
 fn encapsulations(config: &Config) -> BTreeMap<&str, &Encapsulation> {
-    config.members().map(|member| (member.encapsulation().name(), member.encapsulation())).collect()
+    config.members().map(|member| (&**member.encapsulation().name(), member.encapsulation())).collect()
 }
 
 fn kind_word(kind: &CheckKind) -> &'static str {
