@@ -1,8 +1,8 @@
 //! What the router's kernel has: two next hops, and one when a machine dies or hangs.
 
 use nix::sys::signal::Signal;
+use testbed::{RouterKind as Kind, RouterSession as Session};
 
-use crate::router::{Kind, Session};
 use crate::scene::Scene;
 
 fn machines_that_die_or_hang_leave_the_router(kind: Kind) {
