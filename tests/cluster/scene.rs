@@ -55,16 +55,20 @@ impl Scene {
         self.bed.next_hops(&host_route(vip))
     }
 
+    /// Whether the router's kernel has so many next hops for every VIP.
+    pub(crate) fn has_next_hops(&self, count: usize) -> bool {
+        self.bed.spec.vips.iter().all(|vip| self.next_hops(*vip) == count)
+    }
+
     /// Waits until the router's kernel has so many next hops for every VIP; how long that took.
     pub(crate) fn wait_for_next_hops(&self, count: usize) -> Duration {
         let start = Instant::now();
-        let vips = &self.bed.spec.vips;
-        let found = eventually(BOUND, || vips.iter().all(|vip| self.next_hops(*vip) == count).then_some(()));
+        let found = eventually(BOUND, || self.has_next_hops(count).then_some(()));
         let told = || {
             let machines = self.machines.iter().flatten().map(|machine| machine.process.tail());
             format!("{}\n{}", self.router.tail(), machines.collect::<Vec<_>>().join("\n"))
         };
-        let have: Vec<usize> = vips.iter().map(|vip| self.next_hops(*vip)).collect();
+        let have: Vec<usize> = self.bed.spec.vips.iter().map(|vip| self.next_hops(*vip)).collect();
         assert!(found.is_some(), "{have:?} next hops, not {count}\n{}", told());
         start.elapsed()
     }
