@@ -1,8 +1,7 @@
 //! Sessions that are set up wrongly: each is named, and hurts no other.
 
-use testbed::eventually;
+use testbed::{RouterKind as Kind, RouterSession as Session, eventually};
 
-use crate::router::{Kind, Session};
 use crate::scene::{BOUND, Scene};
 
 #[test]

@@ -6,6 +6,5 @@
 
 mod hostile;
 mod next_hops;
-mod router;
 mod scene;
 mod traffic;

@@ -8,9 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testbed::{Balancer, Bed, BedSpec, Decap, Download, Downloads, LbConfig, Process, eventually};
-
-use crate::router::{self, CLUSTER_ASN, KEY, Kind, ROUTER_ASN, Router, Session};
+use testbed::{
+    Balancer, Bed, BedSpec, CLUSTER_ASN, Decap, Download, Downloads, LbConfig, Process, ROUTER_ASN,
+    ROUTER_KEY, Router, RouterKind, RouterSession, eventually,
+};
 
 /// Far more than anything here takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
@@ -27,13 +28,13 @@ pub(crate) struct Scene {
 
 impl Scene {
     /// Both machines up; the router may not have heard of them yet.
-    pub(crate) fn new(kind: Kind, sessions: &[Session]) -> Self {
+    pub(crate) fn new(kind: RouterKind, sessions: &[RouterSession]) -> Self {
         let bed = Bed::new(&BedSpec { balancers: 2, ..BedSpec::default() }).unwrap();
         // The bed's own routes: here BGP brings them.
         let routes: Vec<String> =
             bed.spec.vips.iter().map(|vip| format!("route del {}", host_route(*vip))).collect();
         bed.router.ip(&routes.join("\n")).unwrap();
-        let router = Router::start(&bed, kind, sessions);
+        let router = Router::start(&bed, kind, sessions).unwrap();
         let decaps = Decap::start_all(&bed).unwrap();
         let config = config(&bed);
         let machines = [0, 1].map(|index| Some(Balancer::start(&bed, index, &config).unwrap()));
@@ -51,21 +52,23 @@ impl Scene {
 
     /// Next hops of the VIP in the router's kernel.
     fn next_hops(&self, vip: IpAddr) -> usize {
-        let family = if vip.is_ipv4() { "-4" } else { "-6" };
-        let text = self.bed.router.text("ip", &[family, "route", "show", &host_route(vip)]);
-        text.unwrap_or_default().matches("via ").count()
+        self.bed.next_hops(&host_route(vip))
+    }
+
+    /// Whether the router's kernel has so many next hops for every VIP.
+    pub(crate) fn has_next_hops(&self, count: usize) -> bool {
+        self.bed.spec.vips.iter().all(|vip| self.next_hops(*vip) == count)
     }
 
     /// Waits until the router's kernel has so many next hops for every VIP; how long that took.
     pub(crate) fn wait_for_next_hops(&self, count: usize) -> Duration {
         let start = Instant::now();
-        let vips = &self.bed.spec.vips;
-        let found = eventually(BOUND, || vips.iter().all(|vip| self.next_hops(*vip) == count).then_some(()));
+        let found = eventually(BOUND, || self.has_next_hops(count).then_some(()));
         let told = || {
             let machines = self.machines.iter().flatten().map(|machine| machine.process.tail());
             format!("{}\n{}", self.router.tail(), machines.collect::<Vec<_>>().join("\n"))
         };
-        let have: Vec<usize> = vips.iter().map(|vip| self.next_hops(*vip)).collect();
+        let have: Vec<usize> = self.bed.spec.vips.iter().map(|vip| self.next_hops(*vip)).collect();
         assert!(found.is_some(), "{have:?} next hops, not {count}\n{}", told());
         start.elapsed()
     }
@@ -130,14 +133,14 @@ fn host_route(vip: IpAddr) -> String {
 fn config(bed: &Bed) -> LbConfig {
     let key = bed.dir().join("bgp.key");
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key).unwrap();
-    file.write_all(KEY.as_bytes()).unwrap();
+    file.write_all(ROUTER_KEY.as_bytes()).unwrap();
     let mut more = format!(
         "[check.up]\ntcp = {{ port = 80 }}\ninterval = \"1s\"\nfast_interval = \"1s\"\ntimeout = \"900ms\"\n\
          [bgp]\nasn = {CLUSTER_ASN}\ngraceful_shutdown = \"1s\"\nhold_down = \"1s\"\n"
     );
-    for (machine, ipv4) in [(1, true), (1, false), (2, true), (2, false)] {
-        let ((router, _), name) = (router::ends(machine, ipv4), router::name(machine, ipv4));
-        let family = if ipv4 { "ipv4" } else { "ipv6" };
+    for session in RouterSession::all() {
+        let ((router, _), name, machine) = (session.ends(), session.name(), session.machine);
+        let family = if session.ipv4 { "ipv4" } else { "ipv6" };
         let _ = writeln!(
             more,
             "[[bgp.peers]]\nname = \"{name}\"\nmachines = [\"lb{machine}\"]\naddress = \"{router}\"\nasn = {ROUTER_ASN}\n\

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use testbed::eventually;
+use testbed::{RouterKind as Kind, RouterSession as Session, eventually};
 
-use crate::router::{Kind, Session};
 use crate::scene::{BOUND, Scene, broken};
 
 /// How many downloads over each family, and how long each takes: `seconds`, or 20 s where that is more and the run is long.

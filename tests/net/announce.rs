@@ -1,48 +1,30 @@
 //! VIPs at a router: bird beside the balancer, and what it has of us in each state.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use testbed::{Bed, BedSpec, LbConfig, Process, eventually};
+use testbed::{Bed, BedSpec, LbConfig, Router, RouterKind, eventually};
 
 use crate::scene::{BOUND, Scene, verb};
 
 /// bird in the router's namespace; it has no hand in the kernel's routes.
-struct Bird {
-    _process: Process,
-    socket: String,
-}
+struct Bird(Router);
 
 impl Bird {
     fn start(bed: &Bed) -> Self {
-        let path = |name: &str| bed.dir().join(name).to_str().unwrap().to_owned();
-        let (config, socket, pid) = (path("bird.conf"), path("bird.ctl"), path("bird.pid"));
-        std::fs::write(&config, BIRD).unwrap();
-        let args = ["-f", "-c", &config, "-s", &socket, "-P", &pid];
-        let process = Process::start(&bed.router, "bird", "bird", &args).unwrap();
-        Self { _process: process, socket }
+        Self(Router::start_with(bed, RouterKind::Bird, BIRD).unwrap())
     }
 
-    fn ask(&self, bed: &Bed, question: &str) -> String {
-        let mut command = Command::new("birdc");
-        command.args(["-s", &self.socket]).args(question.split(' '));
-        bed.router
-            .output(command)
-            .map(|output| String::from_utf8_lossy(&output.stdout).into())
-            .unwrap_or_default()
+    fn ask(&self, question: &str) -> String {
+        self.0.ask(question).unwrap()
     }
 
     /// Waits until bird's answer is as wanted; how long that took.
     fn until(&self, scene: &Scene, question: &str, wanted: impl Fn(&str) -> bool) -> Duration {
         let start = Instant::now();
-        let mut last = String::new();
-        let found = eventually(BOUND, || {
-            last = self.ask(&scene.bed, question);
-            wanted(&last).then_some(())
-        });
-        assert!(found.is_some(), "{question}:\n{last}\n{}", scene.told());
+        let found = self.0.until(question, wanted);
+        found.unwrap_or_else(|why| panic!("{why:#}\n{}", scene.told()));
         start.elapsed()
     }
 
@@ -146,7 +128,7 @@ fn link(scene: &Scene, backend: usize, state: &str) {
 fn a_vip_is_announced_while_enough_backends_serve_it_and_says_where_and_why_not() {
     let (scene, bird) = scene();
     println!("both families at the router {:?} after bird's start", bird.has(&scene, 2));
-    let route = bird.ask(&scene.bed, "show route all 203.0.113.10/32");
+    let route = bird.ask("show route all 203.0.113.10/32");
     for word in ["BGP.med: 1050", "(65101,10)", "BGP.next_hop: 192.0.2.1", "BGP.as_path: 65101"] {
         assert!(route.contains(word), "{word} is not in:\n{route}");
     }
@@ -178,7 +160,7 @@ fn an_unhealthy_forwarder_withdraws_all_and_the_session_stays() {
     crate::liveness::bpftool(&format!("link detach id {link}"));
     scene.balancer.process.wait_for_line(BOUND, |line| line.contains("the forwarder is unhealthy")).unwrap();
     println!("withdrawn {:?} after the forwarder was unhealthy", bird.has(&scene, 0));
-    assert!(bird.ask(&scene.bed, "show protocols v4").contains("Established"));
+    assert!(bird.ask("show protocols v4").contains("Established"));
     let (_, view) = status(&scene);
     assert!(view["vips"][0]["why"].as_str().unwrap().contains("no XDP program is on lb0"), "{view:#}");
 }
@@ -193,7 +175,7 @@ fn a_reload_announces_withdraws_and_changes_live() {
     scene.balancer.reload(&scene.bed, &config).unwrap();
     bird.has(&scene, 1);
     bird.until(&scene, "show route all 203.0.113.10/32", |text| text.contains("BGP.med: 1060"));
-    assert!(bird.ask(&scene.bed, "show protocols v4").contains("Established"));
+    assert!(bird.ask("show protocols v4").contains("Established"));
     scene.balancer.reload(&scene.bed, &announced(&scene.bed)).unwrap();
     bird.has(&scene, 2);
     let mut silent = announced(&scene.bed);

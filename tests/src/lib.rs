@@ -1,7 +1,7 @@
 //! The network test bed: real namespaces, real TCP, a real balancer process between them.
 //!
 //! In: a [`BedSpec`], and the path of a balancer. Out: [`Host`]s in which requests, frames and processes are started, and
-//! what they saw. Not here: what a right result is (the tests and `cargo xtask demo` say so).
+//! what they saw; routers beside them. Not here: what a right result is (the tests and `cargo xtask demo` say so).
 //! Invariant: namespaces are anonymous, and every child dies with the thread that started it: a killed test leaves nothing.
 //! Traffic stays in namespaces made here; addresses are from documentation ranges. Needs root, `ip`, `ethtool`, `setpriv`.
 #![forbid(unsafe_code)]
@@ -24,6 +24,8 @@ mod namespace;
 mod pcap;
 mod pieces;
 mod process;
+mod router;
+mod router_config;
 mod temp;
 mod tunnels;
 mod udp;
@@ -49,6 +51,8 @@ pub use namespace::Namespace;
 pub use pcap::{read_pcap, write_pcap};
 pub use pieces::{cut, join, may_be_cut};
 pub use process::{Ended, Line, Process, Stream};
+pub use router::{Router, RouterKind};
+pub use router_config::{CLUSTER_ASN, ROUTER_ASN, ROUTER_KEY, RouterSession, config as router_config};
 pub use temp::TempDir;
 pub use tunnels::Tunnels;
 pub use udp::{UdpReply, UdpServer, udp_ask};

@@ -1,11 +1,6 @@
-//! A router and one or two machines that speak to it, each in a namespace of its own.
-//!
-//! Machine `n` is 192.0.2.(2n-1) and 2001:db8:0:n::1; the router's ends are 192.0.2.(2n-2) and 2001:db8:0:n::2.
+//! Speakers in the machines of a bed, and what their router is to hear.
 
-use std::fs::{self, Permissions};
-use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
@@ -14,70 +9,24 @@ use bgp::{
     Attributes, Desired, Family, Md5Key, PeerConfig, PeerStatus, Prefix, Routes, Speaker, SpeakerConfig,
     State,
 };
-use testbed::{Namespace, Process, TempDir, Veth, eventually};
+use testbed::{Bed, BedSpec, RouterSession, eventually};
 use tokio::runtime::Runtime;
 
 /// Far more than anything here takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
-pub(crate) const ROUTER_ASN: u32 = 65_000;
 pub(crate) const VIP_V4: &str = "203.0.113.10/32";
-pub(crate) const VIP_V6: &str = "2001:db8:beef::10/128";
+pub(crate) const VIP_V6: &str = "2001:db8:f::10/128";
 
-pub(crate) struct Bed {
-    pub(crate) router: Namespace,
-    pub(crate) machines: Vec<Namespace>,
-    dir: TempDir,
+/// Machines at a router, and nothing behind them.
+pub(crate) fn bed(machines: u8) -> Bed {
+    let spec = BedSpec { balancers: machines, backends: 0, vips: vec![], ..BedSpec::default() };
+    Bed::new(&spec).unwrap()
 }
 
-impl Bed {
-    pub(crate) fn new(machines: u8) -> Self {
-        let router = Namespace::new("router").unwrap();
-        router.sysctl(SETTINGS).unwrap();
-        let dir = TempDir::new().unwrap();
-        // FRR gives up root and must still find its files.
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
-        let machines = (1..=machines).map(|n| join(&router, n)).collect();
-        Self { router, machines, dir }
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    pub(crate) fn write(&self, name: &str, text: &str) -> String {
-        let path = self.path(name);
-        fs::write(&path, text).unwrap();
-        path.to_string_lossy().into_owned()
-    }
-
-    /// Next hops of a route in the router's kernel.
-    pub(crate) fn next_hops(&self, prefix: &str) -> usize {
-        let family = if prefix.contains(':') { "-6" } else { "-4" };
-        let text = self.router.text("ip", &[family, "route", "show", prefix]).unwrap_or_default();
-        text.matches("via ").count()
-    }
-
-    pub(crate) fn wait_for_next_hops(&self, prefix: &str, count: usize) {
-        let found = eventually(BOUND, || (self.next_hops(prefix) == count).then_some(()));
-        assert!(found.is_some(), "{prefix} has {} next hops, not {count}", self.next_hops(prefix));
-    }
-}
-
-fn join(router: &Namespace, n: u8) -> Namespace {
-    let machine = Namespace::new(&format!("lb{n}")).unwrap();
-    machine.sysctl(SETTINGS).unwrap();
-    let port = format!("lb{n}");
-    Veth { queues: 1, mtu: 1500 }.join((&machine, "up0"), (router, &port)).unwrap();
-    let (here, there) = (2 * n - 1, 2 * n - 2);
-    machine
-        .ip(&format!("addr add 192.0.2.{here}/31 dev up0\naddr add 2001:db8:0:{n}::1/64 dev up0 nodad"))
-        .unwrap();
-    router
-        .ip(&format!(
-            "addr add 192.0.2.{there}/31 dev {port}\naddr add 2001:db8:0:{n}::2/64 dev {port} nodad"
-        ))
-        .unwrap();
-    machine
+/// Until the router's kernel has so many for a route.
+pub(crate) fn wait_for_next_hops(bed: &Bed, route: &str, count: usize) {
+    let found = eventually(BOUND, || (bed.next_hops(route) == count).then_some(()));
+    assert!(found.is_some(), "{route} has {} next hops, not {count}", bed.next_hops(route));
 }
 
 /// A speaker whose tasks and sockets are in a machine's namespace.
@@ -87,11 +36,18 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(machine: &Namespace, n: u8, asn: u32, peers: Vec<PeerConfig>) -> Self {
-        let router_id = Ipv4Addr::new(192, 0, 2, 2 * n - 1);
-        let listen = vec![([0, 0, 0, 0], 179).into(), (std::net::Ipv6Addr::UNSPECIFIED, 179).into()];
+    /// One machine's end of these sessions.
+    pub(crate) fn start(bed: &Bed, sessions: &[RouterSession]) -> Self {
+        Self::start_with(bed, &sessions[0], sessions.iter().map(peer).collect())
+    }
+
+    /// The machine of a session, with peers that differ from what the router has.
+    pub(crate) fn start_with(bed: &Bed, session: &RouterSession, peers: Vec<PeerConfig>) -> Self {
+        let machine = &bed.balancers[usize::from(session.machine) - 1];
+        let (asn, router_id) = (session.asn, machine.v4);
+        let listen = vec![([0, 0, 0, 0], 179).into(), (Ipv6Addr::UNSPECIFIED, 179).into()];
         let config = SpeakerConfig { asn, router_id, listen, peers };
-        let (runtime, speaker) = machine.run(move || {
+        let (runtime, speaker) = machine.ns.run(move || {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.worker_threads(1).enable_all().build().unwrap();
             let speaker = {
@@ -126,23 +82,21 @@ impl Drop for Running {
     }
 }
 
-/// The router as machine `n` sees it.
-pub(crate) fn peer(name: &str, family: Family, n: u8) -> PeerConfig {
-    let address: IpAddr = match family {
-        Family::Ipv4 => Ipv4Addr::new(192, 0, 2, 2 * n - 2).into(),
-        Family::Ipv6 => format!("2001:db8:0:{n}::2").parse().unwrap(),
-    };
-    let mut config = PeerConfig::new(name, address, ROUTER_ASN);
-    config.families = vec![family];
+/// The router as a machine has it.
+pub(crate) fn peer(session: &RouterSession) -> PeerConfig {
+    let family = if session.ipv4 { Family::Ipv4 } else { Family::Ipv6 };
+    let mut config = PeerConfig::new(&session.name(), session.ends().0, session.own_asn);
+    config.families = if session.both { Family::ALL.to_vec() } else { vec![family] };
+    config.md5 = (!session.key.is_empty()).then(|| Md5Key::new(session.key).unwrap());
+    config.gtsm_hops = session.near.then_some(1);
     config.hold = Duration::from_secs(9);
     config.first_retry = Duration::from_millis(500);
     config.longest_retry = Duration::from_secs(2);
     config.dial = Duration::from_secs(3);
-    config
-}
-
-pub(crate) fn with_key(mut config: PeerConfig, key: &str) -> PeerConfig {
-    config.md5 = Some(Md5Key::new(key).unwrap());
+    if let (true, IpAddr::V6(own)) = (session.both, RouterSession { ipv4: false, ..*session }.ends().1) {
+        config.extended_next_hop = !session.ipv4;
+        config.next_hop_v6 = session.ipv4.then_some(own);
+    }
     config
 }
 
@@ -153,20 +107,6 @@ pub(crate) fn table(routes: &[&str], attributes: &Attributes) -> Desired {
         table.insert(prefix, attributes.clone()).unwrap();
     }
     Desired::everyone(table)
-}
-
-/// Asks a router's command line until its answer is as wanted.
-pub(crate) fn ask(ns: &Namespace, program: &str, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
-    let mut last = String::new();
-    let found = eventually(BOUND, || {
-        last = ns.text(program, args).unwrap_or_else(|error| format!("{error:#}"));
-        wanted(&last).then(|| last.clone())
-    });
-    found.unwrap_or_else(|| panic!("{program} {args:?} says:\n{last}"))
-}
-
-pub(crate) fn start(ns: &Namespace, name: &str, program: &str, args: &[&str]) -> Process {
-    Process::start(ns, name, program, args).unwrap()
 }
 
 /// A second of silence is a loss: tests share a machine with builds.
@@ -189,12 +129,3 @@ pub(crate) fn wait_for_calm(bfd: &Bfd, changes: &Receiver<BfdChange>) {
     });
     assert!(calm.is_some(), "no calm: {:#?}", bfd.status());
 }
-
-const SETTINGS: &[(&str, &str)] = &[
-    ("ipv4/ip_forward", "1"),
-    ("ipv6/conf/all/forwarding", "1"),
-    ("ipv6/conf/all/accept_dad", "0"),
-    ("ipv6/conf/default/accept_dad", "0"),
-    ("ipv4/fib_multipath_hash_policy", "1"),
-    ("ipv6/fib_multipath_hash_policy", "1"),
-];

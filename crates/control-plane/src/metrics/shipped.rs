@@ -94,6 +94,21 @@ fn the_dashboards_panels_have_titles_descriptions_and_places_of_their_own() {
     assert_eq!(ids.len(), panels.len());
 }
 
+#[test]
+fn the_dashboard_shows_routers_and_machines_that_disagree() {
+    for name in [
+        "sluicegate_bgp_session_up",
+        "sluicegate_bgp_announced_routes",
+        "sluicegate_bfd_session_up",
+        "sluicegate_vip_announced",
+        "sluicegate_vip_withdrawals_total",
+        "sluicegate_config_info",
+        "sluicegate_tables_digest",
+    ] {
+        assert!(named(DASHBOARD).contains(name), "{name}");
+    }
+}
+
 fn collect(value: &Value, expressions: &mut BTreeSet<String>, formats: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => {
