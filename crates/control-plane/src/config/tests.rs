@@ -10,6 +10,7 @@ mod groups;
 mod guards;
 mod includes;
 mod mtu;
+mod peers;
 mod pools;
 mod refusals;
 mod remotes;
