@@ -199,6 +199,10 @@ fn a_drain_shows_the_community_then_the_withdrawal_then_the_end_with_a_text() {
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
     let begun: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!((&begun["stage"], &begun["notice_seconds"]), (&"leaving".into(), &2.0.into()));
+    let again: Value = serde_json::from_str(&order("drain").out).unwrap();
+    assert!(again["notice_seconds"].as_f64().unwrap() < 2.0, "what is left: {again}");
+    let note = again["notes"][0].as_str().unwrap();
+    assert!(note.starts_with("it drains already: ") && note.ends_with(" s are left at most"), "{note}");
     let marked = |text: &str| text.contains("(65535,0)");
     bird.until(&scene, "show route all 203.0.113.10/32", marked);
     assert_eq!(order("undrain").code, Some(0));

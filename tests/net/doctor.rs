@@ -1,6 +1,7 @@
 //! `sluicegate doctor` on machines that are broken for real, and mended by the command that it gives.
 
 use std::fs;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -146,6 +147,54 @@ fn backends_without_a_way_and_silent_ones_are_told_apart() {
     patient.bed.backends[1].ns.ip("link set eth0 down").unwrap();
     patient.found("no-answer", "warning", "backend b2 (198.18.1.2) does not answer");
     assert_eq!(patient.finding("no-next-hop"), None, "its router answers");
+}
+
+/// A router on the link, and more of that peer.
+fn with_peer(more: &str) -> Patient {
+    Patient::with(&BedSpec { backends: 1, ..BedSpec::default() }, |bed| LbConfig {
+        vip_keys: "announce = {}".into(),
+        more: format!(
+            "[bgp]\nasn = 65101\nlisten = [\"192.0.2.1:179\"]\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\n\
+             next_hop6 = \"2001:db8:0:1::1\"\nsource = \"192.0.2.1\"\n{more}\n"
+        ),
+        ..LbConfig::new(bed)
+    })
+}
+
+#[test]
+fn what_bgp_needs_is_looked_at_before_it_is_needed() {
+    let patient = with_peer("hops = 1\nbfd = {}\npassword_file = \"hash.key\"");
+    let of_bgp = |patient: &Patient| {
+        let found = patient.findings().into_iter();
+        let of_it = |id: &str| id.starts_with("bgp") || id.starts_with("bfd") || id == "config";
+        found.filter(|finding| of_it(finding["id"].as_str().unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(of_bgp(&patient), Vec::<Value>::new());
+    let move_away = "ip address del 192.0.2.1/31 dev lb0; ip address add 192.0.2.5/31 dev lb0";
+    patient.heals(move_away, "bgp-source", "error", "dialled from 192.0.2.1, which is on no interface");
+    patient.shell("ip address del 192.0.2.1/32 dev lb0");
+    patient.found("bgp-listen", "error", "no interface here has that address");
+    patient.shell("ip address del 192.0.2.5/31 dev lb0; ip address add 192.0.2.1/31 dev lb0");
+    patient.shell("ip route add unreachable 192.0.2.0/32 metric 1");
+    patient.found("bgp-no-route", "error", "no way to BGP peer 192.0.2.0");
+    patient.shell("ip route del unreachable 192.0.2.0/32 metric 1");
+    let ns = &patient.bed.balancers[0].ns;
+    let other = ns.run(|| TcpListener::bind("192.0.2.1:179")).unwrap();
+    patient.found("bgp-listen", "error", "192.0.2.1:179, and another program listens there");
+    drop(other);
+    let other = ns.run(|| UdpSocket::bind("0.0.0.0:3784")).unwrap();
+    patient.found("bfd-port", "error", "another program has it");
+    drop(other);
+    assert_eq!(of_bgp(&patient), Vec::<Value>::new());
+    // A router that is not on the link, though its packets must have come over one hop.
+    let far = patient.bed.client.v4.to_string();
+    patient.shell(&format!("ip route replace {far}/32 via 192.0.2.0"));
+    let text = fs::read_to_string(&patient.file).unwrap();
+    fs::write(&patient.file, text.replace("address = \"192.0.2.0\"", &format!("address = \"{far}\"")))
+        .unwrap();
+    patient.found("bgp-not-direct", "error", "has hops = 1, and is routed by way of 192.0.2.0");
+    fs::set_permissions(patient.bed.dir().join("hash.key"), fs::Permissions::from_mode(0o640)).unwrap();
+    patient.found("config", "error", "with mode 0640, which others can read");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod guards;
 mod interfaces;
 mod jumbo;
 mod lifecycle;
+mod links;
 mod liveness;
 mod next_hop;
 mod offline;

@@ -18,7 +18,8 @@ use std::time::Duration;
 use prometheus::{Registry, TextEncoder};
 
 use crate::admin::view::{
-    self, BackendRow, BgpView, CheckState, DigestView, ReloadOutcome, ServiceRow, Status, VipRow,
+    self, BackendRow, BgpView, CheckState, DigestView, InterfaceRow, ReloadOutcome, ServiceRow, Status,
+    VipRow,
 };
 use crate::figures::Figures;
 
@@ -45,6 +46,8 @@ pub struct MetricsInput {
     pub forwarder_healthy: bool,
     /// Whether the machine blames itself for failed checks.
     pub own_fault: bool,
+    /// The machine's interfaces.
+    pub interfaces: Vec<InterfaceRow>,
     /// Targets that this machine has not been able to ask several times in a row.
     pub checks_unable: u64,
     /// What the program was built from.
@@ -77,6 +80,7 @@ impl MetricsInput {
             ready: status.ready,
             forwarder_healthy: status.forwarder.healthy,
             own_fault: status.own_fault.is_some(),
+            interfaces: status.interfaces.clone(),
             checks_unable: status.checks_unable as u64,
             build: Build::default(),
         }

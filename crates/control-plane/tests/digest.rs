@@ -453,3 +453,30 @@ fn a_state_changes_the_tables_digest_at_once_and_back() {
     assert_eq!(machine.view(), known);
     assert_eq!(known.configuration, hex(&of_configuration(&config)));
 }
+
+#[test]
+fn the_order_of_source_prefixes_is_no_difference() {
+    let cluster = |prefixes: &'static str| Cluster {
+        size: 101,
+        encapsulation: "t",
+        pools: vec![Pool { backends: vec![(1, 1)], slow_start: false, fallback: false, nests_next: false }],
+        vips: vec![],
+        more: prefixes,
+    };
+    let of = |prefixes| {
+        let config = cluster(prefixes).written("lb1", 1);
+        (hex(&of_configuration(&config)), config)
+    };
+    let one = of(
+        "[encapsulation.t]\nkind = \"gre\"\nsource_prefixes = [\"198.51.100.0/28\", \"2001:db8:5::/64\"]\n",
+    );
+    let other = of(
+        "[encapsulation.t]\nkind = \"gre\"\nsource_prefixes = [\"2001:db8:5::/64\", \"198.51.100.0/28\"]\n",
+    );
+    assert_eq!(one.0, other.0);
+    assert_eq!(one.1.pools(), other.1.pools());
+    let another = of(
+        "[encapsulation.t]\nkind = \"gre\"\nsource_prefixes = [\"2001:db8:5::/64\", \"198.51.100.0/29\"]\n",
+    );
+    assert_ne!(one.0, another.0);
+}

@@ -6,6 +6,7 @@
 //! interface, so that it goes with the process, whatever ends it.
 //! Source: bpf(2), `BPF_LINK_CREATE`.
 
+use std::error::Error;
 use std::net::IpAddr;
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
@@ -80,7 +81,7 @@ pub enum AttachError {
         source: MapError,
     },
     /// Neither mode works.
-    #[error("cannot attach to {interface}: in the driver: {driver}; generic: {generic}")]
+    #[error("cannot attach to {interface}: in the driver: {}; generic: {}", whole(driver), whole(generic))]
     Attach {
         /// The interface.
         interface: String,
@@ -159,7 +160,13 @@ pub(crate) fn attach(
         Ok(id) => (id, AttachMode::Driver),
         Err(driver) => match program.attach_to_if_index(interface.index, XdpMode::Skb) {
             Ok(id) => {
-                tracing::warn!(interface = on, program = name, %driver, "the driver refuses XDP: it runs generic, and slower");
+                let driver = whole(&driver);
+                tracing::warn!(
+                    interface = on,
+                    program = name,
+                    driver,
+                    "the driver refuses XDP: it runs generic, and slower"
+                );
                 (id, AttachMode::Generic)
             }
             Err(generic) => {
@@ -172,6 +179,19 @@ pub(crate) fn attach(
     let link = program.take_link(id).map_err(AttachError::Program)?;
     tracing::info!(interface = on, program = name, mode = mode.name(), "XDP program attached");
     Ok(Attachment { _link: link, mode, program: number })
+}
+
+/// An error with its causes: aya says which call failed, and only the last cause what the kernel answered.
+fn whole(error: &dyn Error) -> String {
+    let (mut said, mut cause) = (error.to_string(), error.source());
+    while let Some(next) = cause {
+        let words = next.to_string();
+        if !said.ends_with(&words) {
+            said = format!("{said}: {words}");
+        }
+        cause = next.source();
+    }
+    said
 }
 
 /// A count, summed over the CPUs.
@@ -196,5 +216,30 @@ fn lift_memory_limit() {
     // SAFETY: `limit` is a whole `rlimit` that the call only reads.
     if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } != 0 {
         tracing::debug!(error = %std::io::Error::last_os_error(), "the limit on locked memory stays");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use aya::sys::SyscallError;
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_answered_is_said() {
+        let refused = |errno| {
+            let io_error = io::Error::from_raw_os_error(errno);
+            ProgramError::SyscallError(SyscallError { call: "bpf_link_create", io_error })
+        };
+        let error = AttachError::Attach {
+            interface: "eth0".to_owned(),
+            driver: Box::new(refused(libc::ERANGE)),
+            generic: Box::new(refused(libc::EBUSY)),
+        };
+        let said = error.to_string();
+        assert!(said.contains("(os error 34); generic: ") && said.ends_with("(os error 16)"), "{said}");
+        assert!(said.matches("bpf_link_create").count() == 2, "{said}");
     }
 }

@@ -14,6 +14,7 @@ mod link;
 mod netdev;
 mod ping;
 mod privilege;
+mod running;
 #[cfg(test)]
 mod tests;
 

@@ -1,12 +1,13 @@
 //! `sluicegate config diff`: what a change of files would change, and how many slots of each table it would move.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use control_plane::compile::{Compiled, Compiler};
-use control_plane::config::{self, Config, Problems};
-use control_plane::controller::{Running, Side, changes};
+use control_plane::config::{self, Config, Machine, Problems};
+use control_plane::controller::{Changes, Running, Side, changes};
 use serde_json::json;
 
 /// Which files.
@@ -32,31 +33,16 @@ pub(crate) struct Arguments {
 pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let old = load(&arguments.old, arguments.without_secrets)?;
     let new = load(&arguments.new, arguments.without_secrets)?;
-    let machines: Vec<&str> = match &arguments.machine {
-        Some(name) => vec![name],
-        None => new.machines().iter().map(config::Machine::name).collect(),
-    };
-    // One compiler for all: tables of the same content are built once, and told apart by where they stand.
-    let mut compiler = Compiler::default();
-    let mut rows = Vec::new();
-    for machine in machines {
-        if old.machine(machine).is_none() {
-            rows.push((machine, vec![format!("machine {machine}: added")], Vec::new()));
-            continue;
-        }
-        let (before, after) =
-            (compile(&mut compiler, &old, machine)?, compile(&mut compiler, &new, machine)?);
-        let running = Running::of(&old, machine);
-        let told = changes(&running, side(&old, &before), side(&new, &after), machine);
-        rows.push((machine, told.sentences, told.needs_restart));
-    }
-    let gone = old.machines().iter().filter(|machine| new.machine(machine.name()).is_none());
-    let gone: Vec<String> = gone.map(|machine| format!("machine {}: removed", machine.name())).collect();
+    let renamed = renamed(&old, &new);
+    let rows = rows(arguments, [&old, &new], &renamed)?;
+    let stays = |name: &str| new.machine(name).is_some() || renamed.iter().any(|(from, _)| *from == name);
+    let gone = old.machines().iter().map(Machine::name).filter(|name| !stays(name));
+    let gone: Vec<String> = gone.map(|name| format!("machine {name}: removed")).collect();
     if arguments.json {
         let machines: Vec<_> = rows
             .iter()
-            .map(|(machine, changed, restart)| {
-                json!({ "machine": machine, "changed": changed, "needs_restart": restart })
+            .map(|(machine, told)| {
+                json!({ "machine": machine, "changed": told.sentences, "needs_restart": told.needs_restart })
             })
             .collect();
         println!("{}", json!({ "removed": gone, "machines": machines }));
@@ -65,13 +51,76 @@ pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     for sentence in &gone {
         println!("{sentence}");
     }
-    for (machine, sentences, _) in &rows {
-        println!("machine {machine}: {}", if sentences.is_empty() { "no difference" } else { "" }.trim_end());
+    for (machine, Changes { sentences, .. }) in &rows {
+        println!("machine {machine}:{}", if sentences.is_empty() { " no difference" } else { "" });
         for sentence in sentences {
             println!("  {sentence}");
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What changes for each machine that is asked for.
+fn rows(
+    arguments: &Arguments,
+    [old, new]: [&Config; 2],
+    renamed: &[(&str, &str)],
+) -> anyhow::Result<Vec<(String, Changes)>> {
+    let machines: Vec<&str> = match &arguments.machine {
+        Some(name) => vec![name],
+        None => new.machines().iter().map(Machine::name).collect(),
+    };
+    // One compiler for all: tables of the same content are built once, and told apart by where they stand.
+    let mut compiler = Compiler::default();
+    let row = |machine: &str| {
+        // Asked for by either name.
+        let pair = renamed.iter().find(|(from, to)| [*from, *to].contains(&machine)).copied();
+        let (before, machine) = pair.map_or((None, machine), |(from, to)| (Some(from), to));
+        let said = |what: &str| Changes {
+            sentences: vec![format!("machine {machine}: {what}")],
+            ..Changes::default()
+        };
+        let told = match (old.machine(before.unwrap_or(machine)), new.machine(machine)) {
+            (None, Some(_)) => said("added"),
+            (Some(_), None) => said("removed"),
+            _ => compared(&mut compiler, [old, new], before, machine)?,
+        };
+        Ok((machine.to_owned(), told))
+    };
+    machines.into_iter().map(row).collect()
+}
+
+/// Machines that are in the old file alone with those that have their addresses in the new one alone: by both names.
+fn renamed<'a>(old: &'a Config, new: &'a Config) -> Vec<(&'a str, &'a str)> {
+    let gone = old.machines().iter().filter(|machine| new.machine(machine.name()).is_none());
+    let come = || new.machines().iter().filter(|machine| old.machine(machine.name()).is_none());
+    let addresses = |machine: &Machine| machine.addresses().iter().copied().collect::<BTreeSet<_>>();
+    let heir = |machine: &&'a Machine| come().find(|other| addresses(other) == addresses(machine));
+    gone.filter_map(|machine| Some((machine.name(), heir(&machine)?.name()))).collect()
+}
+
+/// What changes for a machine, which had the name `before` if it had another.
+fn compared(
+    compiler: &mut Compiler,
+    [old, new]: [&Config; 2],
+    before: Option<&str>,
+    machine: &str,
+) -> anyhow::Result<Changes> {
+    let named = before.map(|before| old.renamed(before, machine));
+    let old = named.as_ref().unwrap_or(old);
+    let (from, to) = (compile(compiler, old, machine)?, compile(compiler, new, machine)?);
+    let running = Running::of(old, machine);
+    let mut told = changes(&running, side(old, &from), side(new, &to), machine);
+    if let Some(before) = before {
+        // The rest of the sentences is as if it had always been called so.
+        if old == new {
+            told.sentences.clear();
+        }
+        told.sentences
+            .insert(0, format!("machine {before}: called {machine} from now on, with the same addresses"));
+        told.needs_restart.insert(0, format!("machine: {before} -> {machine}"));
+    }
+    Ok(told)
 }
 
 fn load(file: &Path, without_secrets: bool) -> anyhow::Result<Config> {

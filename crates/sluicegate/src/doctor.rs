@@ -1,7 +1,8 @@
 //! `sluicegate doctor`: what is wrong with the machine before it carries traffic, and the command that mends it.
 //!
 //! In: a configuration and its machine. Out: findings, in words or as JSON; exit code 1 when one is an error.
-//! Rooms: `facts` (what is known), `gather` and `reach` (how it is learned), `machine`, `interfaces`, `ways` (judgements).
+//! Rooms: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `ways`, `routers`
+//! (judgements).
 //! Not here: changing anything. Invariant: a judgement is a function of the facts alone.
 
 mod facts;
@@ -9,6 +10,8 @@ mod gather;
 mod interfaces;
 mod machine;
 mod reach;
+mod routers;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod ways;
@@ -83,7 +86,8 @@ pub(crate) async fn warn_at_start(
     next_hops: &NextHops,
 ) -> anyhow::Result<()> {
     let machine = find_machine(config, machine)?;
-    let routes = Resolver::open()?.resolve(&vip_addresses(config)).await?;
+    let asked = [vip_addresses(config), peer_addresses(config, machine)].concat();
+    let routes = Resolver::open()?.resolve(&asked).await?;
     let facts = gather::facts(config, machine, next_hops, &routes, &Heard::default());
     for finding in judge_at_start(&facts) {
         tracing::warn!(finding = finding.id, "{finding}");
@@ -106,7 +110,8 @@ fn look(config: &Config, machine: &Machine) -> anyhow::Result<Facts> {
     })?;
     // A ping makes the kernel look for the neighbours that it does not know.
     let heard = reach::ask(&gather::targets(config, machine, &first), machine.addresses());
-    let next_hops = runtime.block_on(next_hops(&backends)).context("looking up next hops")?;
+    let asked = [backends, peer_addresses(config, machine)].concat();
+    let next_hops = runtime.block_on(next_hops(&asked)).context("looking up next hops")?;
     Ok(gather::facts(config, machine, &next_hops, &routes, &heard))
 }
 
@@ -116,6 +121,11 @@ async fn next_hops(backends: &[IpAddr]) -> anyhow::Result<NextHops> {
         Ok(found) => Ok(found),
         Err(_) => Ok(Resolver::open()?.resolve(backends).await?),
     }
+}
+
+fn peer_addresses(config: &Config, machine: &Machine) -> Vec<IpAddr> {
+    let peers = config.bgp().into_iter().flat_map(|bgp| bgp.peers_of(machine.name()));
+    peers.map(config::BgpPeer::address).collect()
 }
 
 fn vip_addresses(config: &Config) -> Vec<IpAddr> {
@@ -141,7 +151,8 @@ fn judge_at_start(facts: &Facts) -> Vec<Finding> {
 
 /// Those that no start says by itself.
 fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
-    [machine::findings(facts), interfaces::findings(facts), ways::findings(facts)].concat()
+    [machine::findings(facts), interfaces::findings(facts), ways::findings(facts), routers::findings(facts)]
+        .concat()
 }
 
 fn of_problems(problems: &Problems) -> Vec<Finding> {
@@ -265,12 +276,21 @@ fn facts_report(facts: &Facts) -> Value {
             },
         })
     });
+    let peers = facts.routers.iter().flat_map(|routers| &routers.peers).map(|peer| {
+        json!({
+            "name": *peer.name,
+            "address": peer.address,
+            "gateway": peer.gateway,
+            "unresolved": peer.route.err().as_ref().map(Unresolved::to_string),
+        })
+    });
     json!({
         "kernel": facts.host.kernel,
         "cpus": facts.host.cpus,
         "is_running": facts.is_running,
         "interfaces": interfaces.collect::<Vec<_>>(),
         "backends": ways.collect::<Vec<_>>(),
+        "peers": peers.collect::<Vec<_>>(),
     })
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use control_plane::admin::view::{WhereBackend, WhereView};
 use control_plane::compile::compile_file;
 use control_plane::explained::Explained;
-use forwarder::Flow;
+use forwarder::{Flow, ServiceId, SlotState, Snapshot};
 use packet::protocol;
 use serde::Serialize;
 
@@ -93,13 +93,15 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             anyhow::anyhow!("{} and {} are of different families", arguments.source, arguments.destination)
         })?;
     // No table knows it.
-    let explained = Explained::new(&snapshot.explain(&flow, None), &snapshot);
+    let explanation = snapshot.explain(&flow, None);
+    let explained = Explained::new(&explanation, &snapshot);
+    let elsewhere = elsewhere(&snapshot, &flow, explanation.service)?;
     if arguments.json {
         let protocol = arguments.protocol();
         let Arguments { source, destination, .. } = *arguments;
-        print_json(&Answer { source, destination, protocol, explained: &explained })?;
+        print_json(&Answer { source, destination, protocol, explained: &explained, elsewhere })?;
     } else {
-        print_words(arguments, &explained);
+        print_words(arguments, &explained, elsewhere.as_ref());
     }
     Ok(if explained.is_served() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -112,6 +114,27 @@ struct Answer<'a> {
     protocol: u8,
     #[serde(flatten)]
     explained: &'a Explained,
+    /// The cluster that it goes to while no backend here serves; null: none.
+    elsewhere: Option<WhereBackend>,
+}
+
+/// A file says nothing of health: where the flow goes when no backend of its service serves, as on a machine that runs.
+fn elsewhere(
+    snapshot: &Snapshot,
+    flow: &Flow,
+    service: Option<ServiceId>,
+) -> anyhow::Result<Option<WhereBackend>> {
+    let service = service.and_then(|id| snapshot.services().iter().find(|service| service.id == id));
+    let Some(service) = service.filter(|service| service.remotes.is_some()) else { return Ok(None) };
+    let mut states = snapshot.states().to_vec();
+    for slot in &service.pool.slots {
+        if let Some(state) = states.get_mut(slot.0 as usize) {
+            *state = SlotState::Down;
+        }
+    }
+    let without = snapshot.with_states(states)?;
+    let explained = Explained::new(&without.explain(flow, None), &without);
+    Ok(explained.backend.filter(|_| explained.step.as_deref() == Some(REMOTE)))
 }
 
 /// As the packet threads say.
@@ -161,9 +184,12 @@ fn of_icmp(verdict: &str) -> Option<&'static str> {
     }
 }
 
-fn print_words(arguments: &Arguments, explained: &Explained) {
+fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&WhereBackend>) {
     let (source, destination) = (arguments.source, arguments.destination);
     println!("{source} -> {destination}, protocol {}", arguments.protocol());
+    let place =
+        |found: &WhereBackend| format!("{} at {} by {}", found.name, found.address, found.encapsulation);
+    let is_elsewhere = explained.step.as_deref() == Some(REMOTE);
     let said = [
         (
             "service",
@@ -180,13 +206,7 @@ fn print_words(arguments: &Arguments, explained: &Explained) {
                 .table_entry
                 .map(|entry| format!("{entry} of {}", explained.table_size.unwrap_or_default())),
         ),
-        (
-            "backend",
-            explained
-                .backend
-                .as_ref()
-                .map(|found| format!("{} at {} by {}", found.name, found.address, found.encapsulation)),
-        ),
+        (if is_elsewhere { "cluster" } else { "backend" }, explained.backend.as_ref().map(place)),
     ];
     for (what, words) in said {
         if let Some(words) = words {
@@ -195,6 +215,14 @@ fn print_words(arguments: &Arguments, explained: &Explained) {
     }
     match explained.verdict.as_str() {
         "forward" => {
+            if let Some(found) = elsewhere.filter(|_| !is_elsewhere) {
+                println!(
+                    "  else     cluster {}, while no backend of pool {} serves",
+                    place(found),
+                    or_dash(explained.pool.as_deref())
+                );
+                println!("By the file alone every backend serves; --live says which do.");
+            }
             println!("The connection table of a running machine goes before this, for flows that it knows.");
         }
         "no_vip" => println!("  dropped  no_vip: no service has this address, port and protocol"),
@@ -205,3 +233,6 @@ fn print_words(arguments: &Arguments, explained: &Explained) {
         _ => println!("  dropped  no_backend: no backend of the pool has a weight"),
     }
 }
+
+/// As [`Explained::step`] has it.
+const REMOTE: &str = "remote";

@@ -1,7 +1,7 @@
 //! `sluicegate run`: both planes, wired.
 //!
 //! In: a configuration, signals, changes of next hops, verdicts of health checks, orders of the admin API. Out: a running
-//! balancer. Rooms: `reload`, `announce` (routes and the drain), `answers` (the API), `capture`, `flows` (questions to packet threads), `next_hops`, `settings`, `files`, `filter`, `tunnel`,
+//! balancer. Rooms: `reload`, `announce` (routes and the drain), `answers` (the API), `capture`, `flows` (questions to packet threads), `links`, `next_hops`, `settings`, `files`, `filter`, `tunnel`,
 //! `verdicts` (their lines in the log), `reports` (of the packet tracer), `work` (done elsewhere).
 //! Not here: any decision about a packet, any rule about a configuration or about health.
 //! Invariants: a new VIP reaches the threads, then the filter, then routers; one that goes leaves routers, filter and threads. Nothing
@@ -13,6 +13,7 @@ mod capture;
 mod files;
 mod filter;
 mod flows;
+mod links;
 mod next_hops;
 mod reload;
 mod reports;
@@ -49,6 +50,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::files::FileWatch;
 use self::flows::Walks;
+use self::links::Links;
 pub(crate) use self::next_hops::next_hops;
 pub(crate) use self::reports::unix_micros;
 pub(crate) use self::settings::fragments;
@@ -137,6 +139,7 @@ struct Balancer {
     ordered: HashMap<OverrideKey, Instant>,
     own_fault: Option<Instant>,
     unable: Unable,
+    links: Links,
     /// Why checks through the tunnel can't be made.
     tunnel_fault: Option<String>,
     keeping: bool,
@@ -183,6 +186,7 @@ impl Balancer {
         }
         // From here on threads have no more capabilities than this one.
         announcer.begin()?;
+        let links = Links::new(plane.interfaces(), plane.largest_packet());
         Way::clear().await;
         let way = Way::default();
         way.open(&config, &machine, &names(&plane), &live).await?;
@@ -215,6 +219,7 @@ impl Balancer {
             ordered: HashMap::new(),
             own_fault: None,
             unable: Unable::default(),
+            links,
             tunnel_fault: None,
             keeping: false,
             warnings: Vec::new(),
@@ -379,9 +384,8 @@ impl Balancer {
     /// # Errors
     /// When an interface is gone: program and sockets went with it, and only a new start can bring them back.
     fn keep_house(&mut self) -> anyhow::Result<()> {
-        if let Some(gone) = self.plane.interfaces().iter().find(|mine| is_gone(mine)) {
-            anyhow::bail!("interface {} is gone, and the XDP program and the sockets with it", gone.name);
-        }
+        let now: Vec<Interface> = self.plane.interfaces().iter().map(seen_again).collect::<Result<_, _>>()?;
+        self.links.take(&now);
         match self.controller.tick(&self.live.current(), self.origin.elapsed()) {
             Ok(Some(snapshot)) => {
                 self.publish_states(snapshot);
@@ -517,11 +521,15 @@ fn names(plane: &DataPlane) -> Vec<String> {
     plane.interfaces().iter().map(|interface| interface.name.clone()).collect()
 }
 
-/// Another may have taken its name.
-fn is_gone(mine: &Interface) -> bool {
+/// As it is now; as it was at the start when the kernel does not say.
+fn seen_again(mine: &Interface) -> anyhow::Result<Interface> {
     match Interface::read(&mine.name) {
-        Ok(found) => found.index != mine.index,
-        Err(error) => matches!(error, InterfaceError::Absent { .. }),
+        Ok(found) if found.index == mine.index => Ok(found),
+        // Gone, or another has taken its name.
+        Ok(_) | Err(InterfaceError::Absent { .. }) => {
+            anyhow::bail!("interface {} is gone, and the XDP program and the sockets with it", mine.name)
+        }
+        Err(_) => Ok(mine.clone()),
     }
 }
 

@@ -39,9 +39,11 @@ impl Drain {
         Self { may_be_taken_back: false, notice, withdraws, at_most, forwarded, last_moved: withdraws }
     }
 
-    /// How long routes are announced as about to go, and how long packets are forwarded after that at most.
-    pub(crate) fn times(&self) -> (Duration, Duration) {
-        (self.notice, self.at_most)
+    /// How long routes are still announced as about to go, and how long packets are still forwarded after that at most.
+    pub(crate) fn left(&self, now: Instant) -> (Duration, Duration) {
+        let end = self.withdraws + self.at_most;
+        let notice = self.withdraws.saturating_duration_since(now);
+        (notice, end.saturating_duration_since(now.max(self.withdraws)))
     }
 
     /// From its begin to its end at most.
@@ -104,6 +106,18 @@ mod tests {
                 Some((second, drain.look(start + Duration::from_secs(second), packets)?))
             });
             assert_eq!(over.next(), Some(wanted), "at most {at_most} s");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_it_falls_to_nothing() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let drain = Drain::begin(start, 10 * second, 30 * second, 0);
+        for (after, notice, rest) in
+            [(0, 10, 30), (4, 6, 30), (10, 0, 30), (11, 0, 29), (40, 0, 0), (99, 0, 0)]
+        {
+            let left = drain.left(start + after * second);
+            assert_eq!(left, (notice * second, rest * second), "after {after} s");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use control_plane::admin::view::{Drift, OverrideRow, ReloadOutcome, Status};
+use control_plane::admin::view::{Drift, InterfaceRow, OverrideRow, ReloadOutcome, Status};
 use control_plane::words::count_of;
 
 use crate::client::{Client, Reach};
@@ -35,7 +35,8 @@ fn is_well(status: &Status) -> bool {
     let checked = status.own_fault.is_none() && status.checks_unable == 0;
     let told =
         status.bgp.as_ref().is_none_or(|bgp| bgp.established == bgp.peers && bgp.announced == bgp.vips);
-    status.ready && status.forwarder.healthy && checked && !refused && told
+    let linked = status.interfaces.iter().all(InterfaceRow::is_well);
+    status.ready && status.forwarder.healthy && linked && checked && !refused && told
 }
 
 fn words(status: &Status) -> String {
@@ -59,7 +60,8 @@ fn words(status: &Status) -> String {
         ),
     );
     page.line("generation", generation(status));
-    page.line("digests", digests(status));
+    let [configuration, tables] = digests(status);
+    page.lines("digests", &configuration, &[tables]);
     page.line("VIPs", format!("{} of {} ready", status.vips.ready, status.vips.total));
     let totals = status.backends;
     page.line(
@@ -101,13 +103,22 @@ fn generation(status: &Status) -> String {
         Drift::Api => "put by the API, the next reload of the file wins",
     };
     let digest: String = status.generation_sha256.chars().take(12).collect();
-    format!("{} ({digest}) of {}, {drift}", status.generation, status.config_file)
+    format!("{} (files {digest}) of {}, {drift}", status.generation, status.config_file)
 }
 
-fn digests(status: &Status) -> String {
+/// Each with what it says when it differs.
+fn digests(status: &Status) -> [String; 2] {
     let short = |digest: &str| digest.chars().take(12).collect::<String>();
     let tables = status.digests.tables.as_deref().map_or_else(|| "-".to_owned(), short);
-    format!("configuration {}, tables {tables}", short(&status.digests.configuration))
+    let shard = status.digests.shard.as_deref();
+    let whose = shard.map_or_else(|| "cluster".to_owned(), |shard| format!("shard {shard}"));
+    [
+        format!(
+            "configuration {}: the same on all machines of the cluster",
+            short(&status.digests.configuration)
+        ),
+        format!("tables {tables}: the same on all machines of the {whose}, soon after a change"),
+    ]
 }
 
 fn overridden(row: &OverrideRow) -> String {

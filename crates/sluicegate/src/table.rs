@@ -4,6 +4,8 @@
 //! replaced, so that none reaches the terminal.
 
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _};
+use std::sync::LazyLock;
 
 use serde::Serialize;
 
@@ -60,14 +62,17 @@ impl Table {
     }
 }
 
-/// Without control characters, and not endless.
+/// Without control characters, and on a terminal not endless: what goes on to a file or a program is whole.
 pub(crate) fn clean(text: &str) -> String {
-    let mut clean: String = text
-        .chars()
-        .take(CELL)
-        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
-        .collect();
-    if text.chars().nth(CELL).is_some() {
+    static LONGEST: LazyLock<usize> =
+        LazyLock::new(|| if io::stdout().is_terminal() { CELL } else { usize::MAX });
+    cleaned(text, *LONGEST)
+}
+
+fn cleaned(text: &str, longest: usize) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let mut clean: String = text.chars().take(longest).map(shown).collect();
+    if text.chars().nth(longest).is_some() {
         clean.push('…');
     }
     clean
@@ -109,7 +114,7 @@ pub(crate) fn word(value: &impl Serialize) -> String {
     }
 }
 
-/// The longest cell; what is longer has an answer in JSON.
+/// The longest cell on a terminal; what is longer is whole in a pipe.
 const CELL: usize = 120;
 
 #[cfg(test)]
@@ -131,11 +136,19 @@ mod tests {
     fn what_a_server_says_does_not_reach_the_terminal_raw() {
         let mut table = Table::new(["error"]);
         table.row(["\x1b[2J\r\nowned\u{9b}".into()]);
-        table.row(["x".repeat(1_000)]);
+        table.row([cleaned(&"x".repeat(1_000), CELL)]);
         let lines = table.lines();
         assert!(lines.chars().all(|c| c == '\n' || !c.is_control()), "{lines:?}");
         assert_eq!(lines.lines().count(), 3);
         assert!(lines.lines().all(|line| line.chars().count() <= CELL + 1));
+    }
+
+    #[test]
+    fn a_long_cell_is_cut_for_a_terminal_alone() {
+        let long = "é".repeat(CELL + 1);
+        assert_eq!(cleaned(&long, usize::MAX), long);
+        assert_eq!(cleaned(&long, CELL), format!("{}…", "é".repeat(CELL)));
+        assert_eq!(cleaned(&long, CELL + 1), long, "what fits to the last character");
     }
 
     #[test]

@@ -25,6 +25,6 @@ pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,
 };
 pub use status::{
-    BgpTotals, DigestView, Drift, ForwarderView, LastReload, OverrideRow, ReloadOutcome, StateTotals, Status,
-    VipTotals,
+    BgpTotals, DigestView, Drift, ForwarderView, InterfaceRow, LastReload, OverrideRow, ReloadOutcome,
+    StateTotals, Status, VipTotals,
 };

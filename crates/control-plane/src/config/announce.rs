@@ -3,13 +3,14 @@
 //! In: the table. Out: [`Announce`], or problems.
 //! Not here: whether they are announced now (`crate::announce`), names of peers and machines (`announcements`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ::bgp::{Attributes, Community, LargeCommunity};
 use forwarder::Prefix;
 
 use super::address::{self, GROUP_PREFIX};
-use super::reader::{Node, Section};
+use super::reader::{Node, Section, quote};
 use super::report::{At, Place};
 
 /// How a VIP is announced.
@@ -66,6 +67,11 @@ impl Announce {
         self.remotes
     }
 
+    pub(super) fn renamed(&self, name: impl Fn(&Arc<str>) -> Arc<str>) -> Self {
+        let anchors: BTreeSet<Arc<str>> = self.anchors.iter().map(name).collect();
+        Self { anchors: anchors.into_iter().collect(), ..self.clone() }
+    }
+
     /// Whether two say the same of a route that they share.
     pub(super) fn agrees(&self, other: &Self) -> bool {
         let said = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.anchors.clone());
@@ -81,6 +87,8 @@ pub(super) struct AnnounceDraft {
     pub(super) peers: Vec<At<Arc<str>>>,
     pub(super) anchors: Vec<At<Arc<str>>>,
     pub(super) aggregates: Vec<At<Prefix>>,
+    /// Where it stands.
+    pub(super) local_pref: Option<Place>,
 }
 
 impl AnnounceDraft {
@@ -93,22 +101,18 @@ impl AnnounceDraft {
         let return_serving =
             returning.as_ref().and_then(|node| node.number(min_serving..=65_535)).unwrap_or(min_serving);
         let place = returning.map_or(place, |node| node.place);
-        let attributes = read_attributes(&mut section);
+        let (attributes, local_pref) = read_attributes(&mut section);
         let peers = section.optional("peers").and_then(|node| names(&node)).unwrap_or_default();
         let anchors = section.optional("anchors").and_then(|node| names(&node)).unwrap_or_default();
         let aggregates = section.optional("aggregates").and_then(|node| node.list(AGGREGATES));
         let aggregates = read_aggregates(&aggregates.unwrap_or_default());
-        let remotes = section.or("remotes", min_serving == 1, |node| {
-            let wanted = node.boolean()?;
-            // With a higher mark, losing the last backend would bring back what losing the one before took away.
-            if wanted && min_serving > 1 {
-                node.wrong("false, as min_serving is more than 1")
-            } else {
-                Some(wanted)
-            }
-        });
+        let remotes = section.or("remotes", min_serving == 1, |node| read_remotes(&node, min_serving));
         section.finish(&[]);
-        let values = |list: &[At<Arc<str>>]| list.iter().map(|at| Arc::clone(&at.value)).collect();
+        // Their order says nothing.
+        let values = |list: &[At<Arc<str>>]| {
+            let names: BTreeSet<Arc<str>> = list.iter().map(|at| Arc::clone(&at.value)).collect();
+            names.into_iter().collect()
+        };
         let announce = Announce {
             min_serving,
             return_serving,
@@ -119,31 +123,41 @@ impl AnnounceDraft {
             remotes,
         };
         let min_serving = At { value: return_serving, place };
-        Some(Self { place: node.place.clone(), announce, min_serving, peers, anchors, aggregates })
+        let place = node.place.clone();
+        Some(Self { place, announce, min_serving, peers, anchors, aggregates, local_pref })
     }
 }
 
-fn read_attributes(section: &mut Section<'_>) -> Attributes {
+/// With a higher mark, losing the last backend would bring back what losing the one before took away.
+fn read_remotes(node: &Node<'_>, min_serving: u32) -> Option<bool> {
+    let wanted = node.boolean()?;
+    if wanted && min_serving > 1 { node.wrong("false, as min_serving is more than 1") } else { Some(wanted) }
+}
+
+/// The attributes, and where `local_pref` stands.
+fn read_attributes(section: &mut Section<'_>) -> (Attributes, Option<Place>) {
     let communities = section.optional("communities").and_then(|node| list(&node, COMMUNITY, community));
     let large = section.optional("large_communities").and_then(|node| list(&node, LARGE, large_community));
-    Attributes {
+    let local_pref = section.optional("local_pref");
+    let attributes = Attributes {
         med: section.optional("med").and_then(|node| node.number(0..=u32::MAX)),
-        local_pref: section.optional("local_pref").and_then(|node| node.number(0..=u32::MAX)),
+        local_pref: local_pref.as_ref().and_then(|node| node.number(0..=u32::MAX)),
         prepend: section.or("prepend", 0, |node| node.number(0..=16)),
         communities: communities.unwrap_or_default(),
         large_communities: large.unwrap_or_default(),
-    }
+    };
+    (attributes, local_pref.map(|node| node.place))
 }
 
 /// Sorted, each once: their order says nothing.
-fn list<T: Ord>(node: &Node<'_>, allowed: &str, read: fn(&str) -> Option<T>) -> Option<Vec<T>> {
+fn list<T: Ord + Clone>(node: &Node<'_>, allowed: &str, read: fn(&str) -> Option<T>) -> Option<Vec<T>> {
     let nodes = node.list(allowed)?;
     if nodes.len() > Attributes::MAX_COMMUNITIES {
         return node.wrong(format!("at most {}", Attributes::MAX_COMMUNITIES));
     }
-    let mut values: Vec<T> = nodes.iter().filter_map(|node| node.parse(allowed, read)).collect();
+    let values = each_once(&nodes, |node| node.parse(allowed, read));
+    let mut values: Vec<T> = values.into_iter().map(|at| at.value).collect();
     values.sort_unstable();
-    values.dedup();
     Some(values)
 }
 
@@ -151,10 +165,28 @@ fn names(node: &Node<'_>) -> Option<Vec<At<Arc<str>>>> {
     let nodes = node.items("a list of names, at least one")?;
     // A peer without a name of its own goes by its address.
     let read = |node: &Node<'_>| match node.as_str().and_then(|text| text.parse::<std::net::IpAddr>().ok()) {
-        Some(address) => Some(node.at(address.to_string().into())),
-        None => Some(node.at(node.name()?)),
+        Some(address) => Some(address.to_string().into()),
+        None => node.name(),
     };
-    Some(nodes.iter().filter_map(read).collect())
+    Some(each_once(&nodes, read))
+}
+
+/// What `read` makes of each element; of one that comes again, a warning.
+pub(super) fn each_once<T: Ord + Clone>(
+    nodes: &[Node<'_>],
+    read: impl Fn(&Node<'_>) -> Option<T>,
+) -> Vec<At<T>> {
+    let (mut seen, mut found) = (BTreeSet::new(), Vec::with_capacity(nodes.len()));
+    for node in nodes {
+        let Some(value) = read(node) else { continue };
+        if seen.insert(value.clone()) {
+            found.push(node.at(value));
+        } else {
+            let again = format!("{} a second time", quote(node.as_str().unwrap_or_default()));
+            node.report.warning(&node.place, again, "each once");
+        }
+    }
+    found
 }
 
 fn read_aggregates(nodes: &[Node<'_>]) -> Vec<At<Prefix>> {

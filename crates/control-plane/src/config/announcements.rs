@@ -1,22 +1,23 @@
-//! `[bgp]` and the VIPs' `announce` against each other, and against machines and pools.
+//! The VIPs' `announce` against machines and pools, and names that it refers to.
 //!
 //! In: the drafts. Out: problems, nothing else.
-//! Not here: one section by itself (`bgp`, `announce`).
+//! Not here: one section by itself (`bgp`, `announce`), peers (`sessions`), what reaches them (`told`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
-use super::bgp::{BgpDraft, PeerDraft};
+use super::bgp::BgpDraft;
 use super::consistency::Sections;
-use super::machine::MachineDraft;
 use super::near_miss::hint;
 use super::pool::Pool;
-use super::report::{At, Place};
+use super::report::At;
 use super::vip::VipDraft;
+use super::{sessions, told};
+use crate::words::few;
 
 /// Checks everything that has to do with announcements.
 /// `bgp`: `None` without the section, `Some(None)` when it is wrong.
@@ -35,109 +36,34 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
         return;
     };
     let Some(bgp) = bgp else { return };
-    peers(sections, bgp);
+    sessions::check(sections, bgp);
+    told::check(sections, bgp);
     let names: BTreeSet<&str> = bgp.peers.iter().map(|draft| &**draft.peer.name()).collect();
-    for (_, announce) in announced(sections) {
-        known(sections, &announce.peers, &names, "the name of a peer of [bgp], or its address");
+    // A peer with a fault, which was reported, has a name all the same.
+    for (_, announce) in announced(sections).filter(|_| bgp.is_whole) {
+        known(sections, &announce.peers, &names, "the name of a peer of [bgp], or its address without one");
     }
-    if announced(sections).next().is_none() {
+    if !sections.vips.iter().any(|vip| vip.is_announced) {
         let allowed = "announce = {} in a VIP, or no section [bgp]";
         sections.report.warning(&bgp.place, "peers, and no VIP that is announced to them", allowed);
     }
 }
 
-fn announced<'s>(sections: &'s Sections<'_>) -> impl Iterator<Item = (&'s VipDraft, &'s AnnounceDraft)> {
+pub(super) fn announced<'s>(
+    sections: &'s Sections<'_>,
+) -> impl Iterator<Item = (&'s VipDraft, &'s AnnounceDraft)> {
     sections.vips.iter().filter_map(|vip| Some((vip, vip.announce.as_ref()?)))
 }
 
-fn machine_names<'s>(sections: &'s Sections<'_>) -> BTreeSet<&'s str> {
+pub(super) fn machine_names<'s>(sections: &'s Sections<'_>) -> BTreeSet<&'s str> {
     sections.machines.iter().map(|machine| &*machine.name).collect()
 }
 
-fn known(sections: &Sections<'_>, names: &[At<Arc<str>>], known: &BTreeSet<&str>, allowed: &str) {
+pub(super) fn known(sections: &Sections<'_>, names: &[At<Arc<str>>], known: &BTreeSet<&str>, allowed: &str) {
     for name in names.iter().filter(|name| !known.contains(&*name.value)) {
-        let hint = hint(&name.value, known.iter().copied());
-        sections.report.absent(&name.place, format!("\"{}\"", name.value), format!("{allowed}{hint}"));
-    }
-}
-
-fn peers(sections: &Sections<'_>, bgp: &BgpDraft) {
-    let machines = machine_names(sections);
-    for draft in &bgp.peers {
-        known(sections, &draft.machines, &machines, "a section [machine.NAME]");
-        if let Some(place) = draft.passive.as_ref().filter(|_| bgp.listen().is_empty()) {
-            let found = "a peer that dials, and no address where we listen";
-            sections.report.error(place, found, "false, or addresses in bgp.listen");
-        }
-    }
-    for machine in sections.machines {
-        one_machine(sections, bgp, machine);
-    }
-    identifiers(sections);
-    listening(sections, bgp);
-}
-
-/// A machine's peers have different names and addresses, and it has an identifier for them.
-fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) {
-    let of = || bgp.peers.iter().filter(|draft| draft.peer.is_of(&machine.name));
-    let mut names: BTreeMap<&str, &PeerDraft> = BTreeMap::new();
-    let mut addresses: BTreeMap<IpAddr, &PeerDraft> = BTreeMap::new();
-    for draft in of() {
-        if machine.addresses.iter().any(|own| own.value == draft.peer.address()) {
-            let found = format!("{}, which is machine \"{}\" itself", draft.peer.address(), machine.name);
-            sections.report.error(&draft.place, found, "a router's address, or machines without that one");
-        }
-        let twice = |what: String, first: &PeerDraft| {
-            let found = format!(
-                "{what} a second time for machine \"{}\", after {}",
-                machine.name,
-                sections.report.name(&first.place, &draft.place)
-            );
-            sections.report.error(
-                &draft.place,
-                found,
-                "names and addresses that a machine's peers have once",
-            );
-        };
-        if let Some(first) = addresses.insert(draft.peer.address(), draft) {
-            twice(draft.peer.address().to_string(), first);
-        } else if let Some(first) = names.insert(draft.peer.name(), draft) {
-            twice(format!("\"{}\"", draft.peer.name()), first);
-        }
-    }
-    let identified = machine.router_id.is_some() || machine.addresses.iter().any(|at| at.value.is_ipv4());
-    if of().next().is_some() && !identified {
-        let place =
-            Place { offset: machine.place.offset, field: format!("{}.router_id", machine.place.field) };
-        sections.report.absent(&place, "nothing", "a BGP identifier, as the machine has no IPv4 address");
-    }
-}
-
-/// RFC 6286: within an AS each speaker has another.
-fn identifiers(sections: &Sections<'_>) {
-    let mut first: BTreeMap<Ipv4Addr, &MachineDraft> = BTreeMap::new();
-    for machine in sections.machines {
-        let own = machine.addresses.iter().find_map(|own| match own.value {
-            IpAddr::V4(own) => Some(own),
-            IpAddr::V6(_) => None,
-        });
-        let Some(id) = machine.router_id.or(own) else { continue };
-        if let Some(other) = first.insert(id, machine) {
-            let place =
-                Place { offset: machine.place.offset, field: format!("{}.router_id", machine.place.field) };
-            let found = format!("{id}, as machine \"{}\" has", other.name);
-            sections.report.error(&place, found, "a BGP identifier that no other machine has");
-        }
-    }
-}
-
-fn listening(sections: &Sections<'_>, bgp: &BgpDraft) {
-    let Some(place) = &bgp.listen_place else { return };
-    let mut seen = BTreeSet::new();
-    for address in bgp.listen() {
-        if !seen.insert(address) {
-            sections.report.error(place, format!("{address} a second time"), "each address and port once");
-        }
+        let (there, hint) = (few(known), hint(&name.value, known.iter().copied()));
+        let allowed = format!("{allowed}: {there}{hint}");
+        sections.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
     }
 }
 
@@ -191,7 +117,7 @@ fn shared_routes(sections: &Sections<'_>) {
     }
 }
 
-fn routes(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft) -> BTreeSet<Prefix> {
+pub(super) fn routes(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft) -> BTreeSet<Prefix> {
     let group = vip.group.as_ref().and_then(|named| sections.groups.get(&named.value));
     let prefixes: Vec<Prefix> =
         group.into_iter().flat_map(|group| &group.prefixes).map(|at| at.value).collect();

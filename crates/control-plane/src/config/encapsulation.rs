@@ -163,6 +163,8 @@ fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {
             }
         }
     }
+    // One a family: their order says nothing.
+    prefixes.sort_unstable();
     prefixes
 }
 

@@ -49,6 +49,10 @@ impl Machine {
         self.vlans.get(interface).unwrap_or(&Vlan::Keep)
     }
 
+    pub(super) fn renamed(&self, name: impl Fn(&Arc<str>) -> Arc<str>) -> Self {
+        Self { name: name(&self.name), ..self.clone() }
+    }
+
     /// Its BGP identifier. Default: its first IPv4 address; `None`: it has none.
     pub fn router_id(&self) -> Option<Ipv4Addr> {
         let v4 = |address: &IpAddr| match address {

@@ -41,8 +41,10 @@ mod remote;
 mod remotes;
 mod report;
 mod secret;
+mod sessions;
 mod shards;
 mod source;
+mod told;
 mod trace;
 mod vip;
 mod vlan;
@@ -174,6 +176,21 @@ impl Config {
     /// The machine of that name.
     pub fn machine(&self, name: &str) -> Option<&Machine> {
         self.machines.iter().find(|machine| machine.name() == name)
+    }
+
+    /// The same with machine `from` called `to` wherever it is named, as for a comparison with a file that calls it so.
+    #[must_use]
+    pub fn renamed(&self, from: &str, to: &str) -> Self {
+        let name = |name: &Arc<str>| if **name == *from { Arc::from(to) } else { Arc::clone(name) };
+        let mut machines: Vec<Machine> = self.machines.iter().map(|one| one.renamed(name)).collect();
+        machines.sort_by(|one, other| one.name().cmp(other.name()));
+        Self {
+            peers: peers::pools(&machines, &self.peer_checks),
+            machines,
+            bgp: self.bgp.as_ref().map(|bgp| bgp.renamed(name)),
+            vips: self.vips.iter().map(|vip| vip.renamed(name)).collect(),
+            ..self.clone()
+        }
     }
 
     /// The machines of a machine's shard, itself among them, when there are others.
@@ -369,7 +386,7 @@ fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Op
     let trace = root.once("trace").and_then(|node| node.section());
     let trace = trace.map(Trace::read);
     let bgp = root.once("bgp").and_then(|node| node.section());
-    let bgp = bgp.map(|section| Bgp::read(section, outside));
+    let bgp = bgp.map(|section| bgp::BgpDraft::read(section, outside));
     let key = cluster.as_ref().map(Cluster::hash_key);
     let references = outside.secrets.map(|_| source::references(key, &checks, &admin));
     root.finish(&[]);

@@ -61,8 +61,12 @@ impl Outside<'_> {
         };
         match secret {
             Ok(secret) => read(&secret).or_else(|| {
-                let length = count_of(secret.trim().chars().count(), "character");
-                let found = format!("{length}, which is no key");
+                let key = secret.trim();
+                let length = count_of(key.chars().count(), "character");
+                let found = match key.lines().count() {
+                    0 | 1 => format!("{length}, which is no key"),
+                    lines => format!("{lines} lines, {length}, which is no key"),
+                };
                 node.report.error(&node.place, found, allowed);
                 None
             }),

@@ -48,6 +48,17 @@ fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
             );
             report.error(&source.place, found, "addresses of the other cluster's machines alone");
         }
+        let vips = sections.vips.iter().flat_map(|vip| &vip.addresses);
+        if let Some(vip) = vips.into_iter().find(|vip| source.value.contains(vip.value)) {
+            let found = format!(
+                "{}, which holds the VIP {} ({})",
+                source.value,
+                vip.value,
+                report.name(&vip.place, &source.place)
+            );
+            let allowed = "addresses of the other cluster's machines alone, and no packet comes from a VIP";
+            report.warning(&source.place, found, allowed);
+        }
     }
 }
 
@@ -140,8 +151,13 @@ fn own(sections: &Sections<'_>, address: IpAddr) -> Option<String> {
     let has = |list: &[At<IpAddr>]| list.iter().any(|own| own.value == address);
     let machine = sections.machines.iter().find(|machine| has(&machine.addresses));
     let vip = sections.vips.iter().find(|vip| has(&vip.addresses));
+    let mut backends = sections.pools.values().flat_map(|pool| &pool.backends);
+    let backend = backends.find(|backend| backend.address.value == address);
     let machine = machine.map(|machine| format!("machine \"{}\"", machine.name));
-    machine.or_else(|| vip.map(|vip| format!("VIP \"{}\" of this cluster", vip.name)))
+    let vip = vip.map(|vip| format!("VIP \"{}\" of this cluster", vip.name));
+    machine
+        .or(vip)
+        .or_else(|| backend.map(|backend| format!("backend \"{}\" of this cluster", backend.name.value)))
 }
 
 /// Each tunnelled packet's sender is looked for among all.

@@ -158,6 +158,12 @@ impl Service {
     }
 }
 
+impl Vip {
+    pub(super) fn renamed(&self, name: impl Fn(&Arc<str>) -> Arc<str>) -> Self {
+        Self { announce: self.announce.as_ref().map(|announce| announce.renamed(name)), ..self.clone() }
+    }
+}
+
 /// What of a packet chooses the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
@@ -184,6 +190,8 @@ pub(super) struct VipDraft {
     pub(super) remote_checks: Vec<At<Arc<str>>>,
     pub(super) fragments: bool,
     pub(super) announce: Option<AnnounceDraft>,
+    /// `announce` is there, whether or not it could be read.
+    pub(super) is_announced: bool,
     /// The pools that its services name, those of services with errors too.
     pub(super) pools: Vec<At<Arc<str>>>,
 }
@@ -239,7 +247,9 @@ impl VipDraft {
         let guard = Guard::read(&mut section, lists);
         let (remotes, remote_checks) = read_remotes(&mut section);
         let fragments = section.or("fragments", true, |node| node.boolean());
-        let announce = section.optional("announce").and_then(|node| AnnounceDraft::read(&node));
+        let announce = section.optional("announce");
+        let is_announced = announce.is_some();
+        let announce = announce.and_then(|node| AnnounceDraft::read(&node));
         section.finish(&[]);
         let absent = |key: &str, allowed: &str| {
             let place = Place { offset: node.place.offset, field: format!("{}.{key}", node.place.field) };
@@ -272,6 +282,7 @@ impl VipDraft {
             remote_checks,
             fragments,
             announce,
+            is_announced,
             pools,
         })
     }

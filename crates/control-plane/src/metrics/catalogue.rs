@@ -136,6 +136,12 @@ catalogue! {
         "Always 1: the label says how the XDP program is attached, driver or generic.";
     SOCKET_MODE: Gauge "xdp_socket_mode_info" ["interface", "mode"]
         "Always 1: the label says how this interface's sockets are bound, zero-copy or copy.";
+    INTERFACE_UP: Gauge "interface_up" ["interface"]
+        "1 while this interface is switched on and has carrier, 0 while not, so that no packet comes in or goes out by it; looked at \
+         every second.";
+    INTERFACE_MTU: Gauge "interface_mtu_fits" ["interface"]
+        "1 while packets as long as this interface's MTU fit into what packet threads take, 0 while longer ones are lost; looked at \
+         every second.";
     INTERFACE_RX: Counter "interface_received_packets_total" ["interface"]
         "Frames that packet threads took from this interface's receive rings.";
     INTERFACE_TX: Counter "interface_sent_packets_total" ["interface"]

@@ -145,6 +145,10 @@ impl Samples {
         for (interface, mode) in &input.figures.mode {
             self.push(&the::SOCKET_MODE, &[interface, mode], 1);
         }
+        for interface in &input.interfaces {
+            self.push(&the::INTERFACE_UP, &[&interface.name], interface.link.into());
+            self.push(&the::INTERFACE_MTU, &[&interface.name], interface.mtu_fits().into());
+        }
         for (interface, carried) in &input.figures.interfaces {
             self.push(&the::INTERFACE_RX, &[interface], carried.rx);
             self.push(&the::INTERFACE_TX, &[interface], carried.tx);

@@ -134,6 +134,12 @@ pub(super) fn full_input() -> MetricsInput {
         ready: true,
         forwarder_healthy: true,
         own_fault: false,
+        interfaces: vec![InterfaceRow {
+            name: "eth0".into(),
+            link: true,
+            mtu_bytes: 1_601,
+            largest_packet_bytes: 1_600,
+        }],
         checks_unable: 2,
         build: Build { version: "1.2.3", commit: "abc" },
     }
@@ -182,6 +188,8 @@ const KNOWN: &[(&str, f64)] = &[
     (r#"xdp_lost_packets_total{reason="socket_gone"}"#, 38.0),
     (r#"xdp_mode_info{mode="driver"}"#, 1.0),
     (r#"xdp_socket_mode_info{interface="eth0",mode="zero-copy"}"#, 1.0),
+    (r#"interface_up{interface="eth0"}"#, 1.0),
+    (r#"interface_mtu_fits{interface="eth0"}"#, 0.0),
     (r#"interface_received_packets_total{interface="eth0"}"#, 61.0),
     (r#"interface_sent_packets_total{interface="eth0"}"#, 62.0),
     (r#"interface_lost_packets_total{interface="eth0"}"#, 63.0),

@@ -128,6 +128,12 @@ pub(crate) fn status() -> Status {
         stopping: false,
         forwarder: ForwarderView { healthy: true, why: Vec::new() },
         interface: "eth0".into(),
+        interfaces: vec![InterfaceRow {
+            name: "eth0".into(),
+            link: true,
+            mtu_bytes: 1_600,
+            largest_packet_bytes: 1_690,
+        }],
         mode: "copy".into(),
         xdp_mode: "driver".into(),
         threads: 2,

@@ -4,12 +4,13 @@
 //! Invariant: a fact that could not be learned is `None` or empty, and no judgement is made of it.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges};
+use nix::errno::Errno;
 
 /// Numbers of processors.
 pub(crate) type Cpus = BTreeSet<u32>;
@@ -21,6 +22,8 @@ pub(crate) struct Facts {
     pub(crate) interfaces: Vec<Nic>,
     pub(crate) vips: Vec<VipFact>,
     pub(crate) ways: Vec<Way>,
+    /// `None`: the file has no peers for this machine.
+    pub(crate) routers: Option<Routers>,
     /// The machine's own addresses of the configuration that no interface here has.
     pub(crate) absent_addresses: Vec<IpAddr>,
     /// Families whose backends could not be asked, and why not.
@@ -114,6 +117,34 @@ pub(crate) struct Way {
     pub(crate) link: Option<(String, u32)>,
     /// `None`: not asked.
     pub(crate) reach: Option<Reach>,
+}
+
+/// What BGP and BFD rest on.
+#[derive(Clone, Debug)]
+pub(crate) struct Routers {
+    pub(crate) peers: Vec<PeerFact>,
+    /// Where this machine is to listen, and what the kernel says against it.
+    pub(crate) listens: Vec<(SocketAddr, Option<Errno>)>,
+    /// The kernel signs TCP segments with MD5; `None`: not known, or not asked.
+    pub(crate) signs_tcp: Option<bool>,
+    /// What the kernel says against hearing BFD, where a peer has it.
+    pub(crate) bfd_port: Option<Errno>,
+}
+
+/// A router.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerFact {
+    pub(crate) name: Arc<str>,
+    pub(crate) address: IpAddr,
+    /// Why packets for it cannot leave now.
+    pub(crate) route: Result<(), Unresolved>,
+    /// The router before it; `None`: it is on a link of this machine, or there is no way.
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) hops: Option<u8>,
+    pub(crate) has_bfd: bool,
+    pub(crate) is_signed: bool,
+    /// The address to dial from, when no interface here has it.
+    pub(crate) absent_source: Option<IpAddr>,
 }
 
 /// What pings with DF set say.

@@ -6,26 +6,30 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use control_plane::config::{Config, EncapsulationKind, IdleThen, Machine};
+use control_plane::config::{BgpPeer, Config, EncapsulationKind, IdleThen, Machine};
 use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 use nix::unistd::{AccessFlags, Pid, access};
 
-use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, Reach, VipFact, Way};
+use super::facts::{
+    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PeerFact, Reach, Routers, VipFact, Way,
+};
 use super::reach::Heard;
+use super::routers::BFD_PORT;
+use super::sockets;
 
 /// What the kernel's resolver said of each address.
 pub(crate) type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
 
-/// All facts. `next_hops` are those of backends, `routes` those of VIPs.
+/// All facts. `next_hops` are those of backends, `routes` those of VIPs; either has those of peers.
 pub(crate) fn facts(
     config: &Config,
     machine: &Machine,
@@ -42,6 +46,9 @@ pub(crate) fn facts(
         interfaces: machine.interfaces().iter().map(|name| nic(name)).collect(),
         vips: vips(config, routes, &own),
         ways: ways(config, machine, next_hops, &heard.reach),
+        routers: routers(config, machine, &is_own, &|peer| {
+            next_hops.get(&peer).or_else(|| routes.get(&peer)).copied().unwrap_or(Err(Unresolved::NoRoute))
+        }),
         absent_addresses: machine.addresses().iter().copied().filter(|address| !is_own(address)).collect(),
         unasked: heard.unasked.clone(),
         sockets: io.queues(),
@@ -158,6 +165,56 @@ fn ways(
         ways.insert((Arc::clone(backend), address, kind), way);
     }
     ways.into_values().collect()
+}
+
+fn routers(
+    config: &Config,
+    machine: &Machine,
+    is_own: &dyn Fn(&IpAddr) -> bool,
+    way: &dyn Fn(IpAddr) -> Result<Resolved, Unresolved>,
+) -> Option<Routers> {
+    let bgp = config.bgp()?;
+    let peers: Vec<PeerFact> =
+        bgp.peers_of(machine.name()).map(|peer| peer_fact(peer, is_own, way)).collect();
+    if peers.is_empty() {
+        return None;
+    }
+    let listens = bgp.listen().iter().filter(|at| config.listens(machine, **at));
+    let hears = |is_v4: bool| peers.iter().any(|peer| peer.has_bfd && peer.address.is_ipv4() == is_v4);
+    let any = [(true, IpAddr::from([0; 4])), (false, IpAddr::from([0; 16]))].into_iter();
+    let ears = any.filter(|(is_v4, _)| hears(*is_v4)).map(|(_, any)| SocketAddr::new(any, BFD_PORT));
+    Some(Routers {
+        listens: listens.map(|at| (*at, sockets::tcp(*at).err())).collect(),
+        signs_tcp: peers.iter().any(|peer| peer.is_signed).then(sockets::signs_tcp).flatten(),
+        bfd_port: ears.filter_map(|at| sockets::udp(at).err()).next(),
+        peers,
+    })
+}
+
+fn peer_fact(
+    peer: &BgpPeer,
+    is_own: &dyn Fn(&IpAddr) -> bool,
+    way: &dyn Fn(IpAddr) -> Result<Resolved, Unresolved>,
+) -> PeerFact {
+    let address = peer.address();
+    let found = way(address);
+    let neighbour = match found {
+        Ok(hop) => hop.gateway,
+        Err(
+            Unresolved::NeighbourPending { neighbour, .. } | Unresolved::NeighbourFailed { neighbour, .. },
+        ) => Some(neighbour),
+        Err(_) => None,
+    };
+    PeerFact {
+        name: Arc::clone(peer.name()),
+        address,
+        route: found.map(|_| ()),
+        gateway: neighbour.filter(|neighbour| *neighbour != address),
+        hops: peer.hops(),
+        has_bfd: peer.bfd().is_some(),
+        is_signed: peer.md5().is_some(),
+        absent_source: peer.source().filter(|source| !is_own(source)),
+    }
 }
 
 fn name_of(kind: EncapsulationKind) -> &'static str {

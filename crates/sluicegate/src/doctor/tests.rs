@@ -7,8 +7,11 @@ use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{
     Channels, Features, Finding, Hardware, Interface, Privileges, Severity, XdpSupport,
 };
+use nix::errno::Errno;
 
-use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, Reach, VipFact, Way};
+use super::facts::{
+    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PeerFact, Reach, Routers, VipFact, Way,
+};
 use super::judge;
 
 const VIP_V4: &str = "203.0.113.10";
@@ -85,6 +88,24 @@ fn nic() -> Nic {
     }
 }
 
+fn peer() -> PeerFact {
+    PeerFact {
+        name: "tor1".into(),
+        address: ip("192.0.2.254"),
+        route: Ok(()),
+        gateway: None,
+        hops: Some(1),
+        has_bfd: true,
+        is_signed: true,
+        absent_source: None,
+    }
+}
+
+fn routers() -> Routers {
+    let listens = vec![("192.0.2.1:179".parse().unwrap(), None)];
+    Routers { peers: vec![peer()], listens, signs_tcp: Some(true), bfd_port: None }
+}
+
 /// A machine without a fault.
 fn sound() -> Facts {
     Facts {
@@ -103,6 +124,7 @@ fn sound() -> Facts {
         interfaces: vec![nic()],
         vips: vec![vip(VIP_V4), vip(VIP_V6)],
         ways: vec![way(1), way(2)],
+        routers: Some(routers()),
         absent_addresses: vec![],
         unasked: vec![],
         sockets: None,
@@ -203,6 +225,42 @@ fn faults_of_the_machine() {
         (|f| with_admin(f, "/srv/lb", FolderState::NotWritable), &[("admin-folder", ERROR, "may not be written by this user", "")]),
         (|f| with_admin(f, "/srv/lb", FolderState::OpenToOthers), &[("admin-folder", WARN, "by everybody", "chmod o-w /srv/lb")]),
         (|f| f.admin = None, &[]),
+    ]);
+}
+
+fn router(facts: &mut Facts) -> &mut Routers {
+    facts.routers.as_mut().unwrap()
+}
+
+fn tor(facts: &mut Facts) -> &mut PeerFact {
+    &mut router(facts).peers[0]
+}
+
+#[test]
+fn faults_of_routers_and_of_what_bgp_needs() {
+    #[rustfmt::skip]
+    check(&[
+        (|f| f.routers = None, &[]),
+        (|f| tor(f).route = Err(Unresolved::NoRoute), &[("bgp-no-route", ERROR, "no way to BGP peer tor1 (192.0.2.254): no route", "")]),
+        (|f| tor(f).route = Err(Unresolved::Local), &[("bgp-no-route", ERROR, "an address of this machine", "")]),
+        (|f| tor(f).route = Err(Unresolved::LinkDown { interface: INDEX }), &[("bgp-no-route", ERROR, "is down or has no carrier", "")]),
+        (|f| tor(f).route = Err(Unresolved::NeighbourFailed { interface: INDEX, neighbour: ip("192.0.2.254") }), &[("bgp-no-route", ERROR, "does not answer", "")]),
+        (|f| tor(f).route = Err(Unresolved::NeighbourPending { interface: INDEX, neighbour: ip("192.0.2.254") }), &[]),
+        (|f| tor(f).gateway = Some(ip("192.0.2.9")), &[("bgp-not-direct", ERROR, "tor1 (192.0.2.254) has hops = 1, and is routed by way of 192.0.2.9", "")]),
+        (|f| { tor(f).gateway = Some(ip("192.0.2.9")); tor(f).hops = Some(2); }, &[("bgp-not-direct", ERROR, "has bfd, and is routed by way of 192.0.2.9", "")]),
+        (|f| { tor(f).gateway = Some(ip("192.0.2.9")); tor(f).hops = Some(2); tor(f).has_bfd = false; }, &[]),
+        (|f| { tor(f).gateway = Some(ip("192.0.2.9")); tor(f).hops = None; tor(f).has_bfd = false; }, &[]),
+        (|f| tor(f).absent_source = Some(ip("192.0.2.7")), &[("bgp-source", ERROR, "tor1 is to be dialled from 192.0.2.7, which is on no interface", "ip address add 192.0.2.7/32 dev eth0")]),
+        (|f| router(f).listens[0].1 = Some(Errno::EADDRINUSE), &[("bgp-listen", ERROR, "192.0.2.1:179, and another program listens there", "")]),
+        (|f| { router(f).listens[0].1 = Some(Errno::EADDRINUSE); f.is_running = true; }, &[]),
+        (|f| { router(f).listens[0].1 = Some(Errno::EADDRNOTAVAIL); f.is_running = true; }, &[("bgp-listen", ERROR, "no interface here has that address", "ip address add 192.0.2.1/32 dev eth0")]),
+        (|f| router(f).listens[0].1 = Some(Errno::EACCES), &[("bgp-listen", ERROR, "may not listen below port 1024", "")]),
+        (|f| router(f).listens[0].1 = Some(Errno::EPERM), &[("bgp-listen", ERROR, "the kernel refuses", "")]),
+        (|f| router(f).signs_tcp = Some(false), &[("bgp-md5", ERROR, "tor1 has a password_file, and the kernel does not sign", "")]),
+        (|f| { router(f).signs_tcp = Some(false); tor(f).is_signed = false; }, &[]),
+        (|f| router(f).signs_tcp = None, &[]),
+        (|f| router(f).bfd_port = Some(Errno::EADDRINUSE), &[("bfd-port", ERROR, "UDP port 3784, and another program has it", "")]),
+        (|f| { router(f).bfd_port = Some(Errno::EADDRINUSE); f.is_running = true; }, &[]),
     ]);
 }
 

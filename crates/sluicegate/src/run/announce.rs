@@ -70,13 +70,13 @@ impl Balancer {
             tracing::info!("a second signal: the drain ends");
             return true;
         }
-        let at_most = self.begin_drain(false);
+        let at_most = self.begin_drain(false, Instant::now());
         self.manager.stopping(at_most + AFTER_DRAIN, "draining");
         at_most.is_zero()
     }
 
     /// How long it takes at most.
-    fn begin_drain(&mut self, may_be_taken_back: bool) -> Duration {
+    fn begin_drain(&mut self, may_be_taken_back: bool, now: Instant) -> Duration {
         // Before anything else is done: whoever asks or follows sends nothing new.
         self.liveness.drain();
         let at_most = self.controller.config().cluster().drain_time();
@@ -84,7 +84,7 @@ impl Balancer {
         self.announcer.set_stage(if notice.is_zero() { Stage::Left } else { Stage::Leaving });
         let end = if may_be_taken_back { "" } else { "; a second signal ends at once" };
         tracing::info!(?notice, ?at_most, "not ready any more, draining{end}");
-        let mut drain = Drain::begin(Instant::now(), notice, at_most, self.forwarded());
+        let mut drain = Drain::begin(now, notice, at_most, self.forwarded());
         drain.may_be_taken_back = may_be_taken_back;
         self.drain = Some(drain);
         notice + at_most
@@ -106,10 +106,14 @@ impl Balancer {
     }
 
     pub(super) fn order_machine(&mut self, action: MachineAction) -> Result<MachineDrain, Refusal> {
-        let mut notes = Vec::new();
+        let (mut notes, now) = (Vec::new(), Instant::now());
         match (action, &self.drain) {
-            (MachineAction::Drain, None) => _ = self.begin_drain(true),
-            (MachineAction::Drain, Some(_)) => notes.push("it drains already".to_owned()),
+            (MachineAction::Drain, None) => _ = self.begin_drain(true, now),
+            (MachineAction::Drain, Some(drain)) => {
+                let (notice, rest) = drain.left(now);
+                let left = (notice + rest).as_secs_f64();
+                notes.push(format!("it drains already: {left:.0} s are left at most"));
+            }
             (MachineAction::Undrain, None) => {
                 return Err(Refusal::new(RefusalKind::Conflict, "the machine does not drain"));
             }
@@ -124,7 +128,7 @@ impl Balancer {
                 tracing::info!("the drain is taken back");
             }
         }
-        let (notice, at_most) = self.drain.as_ref().map_or_else(Default::default, Drain::times);
+        let (notice, at_most) = self.drain.as_ref().map_or_else(Default::default, |drain| drain.left(now));
         if self.drain.is_some() && !self.announcer.is_at_work() {
             notes.push("no router is told: the file has no peers for this machine".to_owned());
         }

@@ -262,6 +262,7 @@ impl Balancer {
                 },
             },
             interface: self.interface_names().join(", "),
+            interfaces: self.links.rows().to_vec(),
             mode: self.plane.socket_mode().name().to_owned(),
             xdp_mode: self.plane.attach_mode().name().to_owned(),
             threads: threads.len(),
@@ -276,8 +277,8 @@ impl Balancer {
             warnings: {
                 let unable = self.unable.warning(Instant::now());
                 let capture = self.capture.as_ref().map(Running::told);
-                let all =
-                    self.warnings.iter().chain(&self.tunnel_fault).cloned().chain(unable).chain(capture);
+                let links = self.links.faults().iter().chain(&self.warnings);
+                let all = links.chain(&self.tunnel_fault).cloned().chain(unable).chain(capture);
                 all.chain(self.announcer.warnings()).collect()
             },
         }

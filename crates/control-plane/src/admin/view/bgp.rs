@@ -139,9 +139,9 @@ pub struct MachineDrain {
     pub machine: String,
     /// How far it is.
     pub stage: DrainStage,
-    /// How long routes are announced as about to go.
+    /// How long routes are still announced as about to go.
     pub notice_seconds: f64,
-    /// How long packets are forwarded after that at most; then the process ends.
+    /// How long packets are still forwarded after that at most; then the process ends.
     pub drain_seconds: f64,
     /// What an operator should know, one sentence each.
     pub notes: Vec<String>,

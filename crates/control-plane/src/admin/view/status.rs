@@ -39,6 +39,8 @@ pub struct Status {
     pub forwarder: ForwarderView,
     /// The interfaces' names, with commas between.
     pub interface: String,
+    /// Each of them, as it was within the last second.
+    pub interfaces: Vec<InterfaceRow>,
     /// The sockets' mode: `zero-copy` or `copy`.
     pub mode: String,
     /// How the program is attached: `driver` or `generic`.
@@ -100,6 +102,33 @@ pub struct ForwarderView {
     pub healthy: bool,
     /// What is not, one sentence each.
     pub why: Vec<String>,
+}
+
+/// An interface that packets for VIPs come and go by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceRow {
+    /// Its name.
+    pub name: String,
+    /// It is switched on, and the other end is there; else no packet comes in or goes out.
+    pub link: bool,
+    /// The longest IP packet that it carries.
+    pub mtu_bytes: u32,
+    /// The longest IP packet that packet threads take from it, as the start made room.
+    pub largest_packet_bytes: u32,
+}
+
+impl InterfaceRow {
+    /// Whether all packets that it may carry reach the packet threads.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.link && self.mtu_fits()
+    }
+
+    /// Whether packets as long as its MTU are taken.
+    #[must_use]
+    pub fn mtu_fits(&self) -> bool {
+        self.mtu_bytes <= self.largest_packet_bytes
+    }
 }
 
 /// How many VIPs.

@@ -10,7 +10,7 @@ fn plan(machine: &str, announce: &str) -> Plan {
          [machine.lb1]\nshard = \"s\"\naddresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n\
          [machine.lb2]\nshard = \"s\"\naddresses = [\"192.0.2.3\"]\ninterfaces = [\"eth0\"]\n\
          [bgp]\nasn = 65101\nlisten = [\"192.0.2.1:179\"]\n\
-         [[bgp.peers]]\nname = \"t1\"\naddress = \"192.0.2.0\"\nasn = 65000\nbfd = {{}}\nhold_time = \"600s\"\n\
+         [[bgp.peers]]\nname = \"t1\"\naddress = \"192.0.2.0\"\nasn = 65000\nnext_hop6 = \"2001:db8::1\"\nbfd = {{}}\nhold_time = \"600s\"\n\
          [[bgp.peers]]\nname = \"t2\"\naddress = \"192.0.2.2\"\nasn = 65000\nmachines = [\"lb1\"]\nfamilies = [\"ipv4\"]\n\
          [pool.p]\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n{announce}"
     );
@@ -71,7 +71,10 @@ fn a_peer_that_does_not_speak_a_family_is_not_told_of_its_routes() {
     let plan = plan("lb1", &vip("a", "2001:db8:f::1", "announce = {}"));
     let desired = plan.desired(&shown(&["a"]), Stage::Serving, &BTreeSet::new());
     assert_eq!((told(&desired, "t1").len(), told(&desired, "t2").len()), (1, 0));
-    let deaf = super::tests::plan("lb1", &vip("a", "2001:db8:f::1", "announce = { peers = [\"t2\"] }"));
+    // Where no machine has a peer that takes it, the file is refused.
+    let elsewhere = "announce = { peers = [\"t2\", \"t3\"] }\n[[bgp.peers]]\nname = \"t3\"\naddress = \"2001:db8::9\"\n\
+                     asn = 65000\nmachines = [\"lb2\"]";
+    let deaf = super::tests::plan("lb1", &vip("a", "2001:db8:f::1", elsewhere));
     assert!(!deaf.rules["a"].heard);
 }
 

@@ -10,7 +10,7 @@ fn text(bgp: &str, announce: &str) -> String {
     with_pools(&format!(
         "[machine.lb2]\naddresses = [\"2001:db8::2\"]\ninterfaces = [\"eth0\"]\nrouter_id = \"192.0.2.2\"\n\
          [pool.p]\nbackends = [{{ name = \"b1\", address = \"2001:db8:18::1\" }}, {{ name = \"b2\", address = \"2001:db8:18::2\" }}]\n\
-         [vip.a]\naddresses = [\"203.0.113.1\", \"2001:db8:f::1\"]\n\
+         [vip.a]\naddresses = [\"203.0.113.1\"]\n\
          services = [{{ ports = [80], protocol = \"tcp\", pool = \"p\" }}]\n{announce}\n{bgp}\n"
     ))
 }
@@ -75,14 +75,18 @@ fn values_arrive() {
     let bgp = "[bgp]\nasn = 4200000000\nlisten = [\"192.0.2.1:179\"]\ngraceful_shutdown = \"0s\"\nhold_down = \"1s\"\n\
                longest_hold_down = \"2s\"\nanchor_med = 7\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\nname = \"tor\"\n\
                machines = [\"lb1\"]\nport = 1179\npassword_file = \"k\"\nhops = 1\npassive = true\nsource = \"192.0.2.1\"\n\
-               families = [\"ipv6\", \"ipv4\"]\nnext_hop4 = \"192.0.2.9\"\nnext_hop6 = \"2001:db8::9\"\nextended_next_hop = true\n\
+               families = [\"ipv6\", \"ipv4\"]\nnext_hop4 = \"192.0.2.9\"\nnext_hop6 = \"2001:db8::9\"\n\
                hold_time = \"9s\"\nlongest_retry = \"2s\"\nmax_prefixes = 5\nbfd = { interval = \"50ms\", multiplier = 5 }\n\
-               [[bgp.peers]]\naddress = \"2001:db8::3\"\nasn = 4200000000\nmachines = [\"lb2\"]";
-    let config = config(
+               [[bgp.peers]]\naddress = \"2001:db8::3\"\nasn = 4200000000\nmachines = [\"lb2\"]\nextended_next_hop = true";
+    // The VIP has both families here.
+    let text = text(
         bgp,
         "announce = { min_serving = 2, return_serving = 2, communities = [\"65101:10\"], large_communities = [\"1:2:3\"], med = 5, \
          local_pref = 6, prepend = 3, peers = [\"tor\", \"2001:db8:0::3\"], anchors = [\"lb2\"], aggregates = [\"203.0.113.0/24\"] }",
     );
+    let text = text.replace("[\"203.0.113.1\"]", "[\"203.0.113.1\", \"2001:db8:f::1\"]");
+    let (config, warnings) = parsed(&text).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(warnings.to_string(), "");
     let bgp = config.bgp().unwrap();
     assert_eq!((bgp.asn(), bgp.anchor_med(), bgp.listen().len()), (4_200_000_000, 7, 1));
     let names =
@@ -94,6 +98,7 @@ fn values_arrive() {
     assert_eq!(tor.families(), Family::ALL);
     assert_eq!((tor.hold_time().as_secs(), tor.longest_retry().as_secs()), (9, 2));
     assert_eq!(tor.bfd().map(|bfd| (bfd.interval.as_millis(), bfd.multiplier)), Some((50, 5)));
+    assert!(!tor.extended_next_hop() && bgp.peers()[1].extended_next_hop());
     let says = config.vips()[0].announce().unwrap();
     let attributes = says.attributes();
     assert_eq!((attributes.med, attributes.local_pref, attributes.prepend), (Some(5), Some(6), 3));
@@ -110,7 +115,8 @@ fn a_vip_of_a_group_has_the_clusters_own_prefixes_as_routes() {
                  [vip.b]\ngroup = \"g\"\nsuffixes = [\"0.0.0.20/7\", \"::20/72\"]\n\
                  services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
     let routes = |announce: &str| {
-        let config = config(&format!("{group}{announce}\n{PEER}"), "");
+        let peer = PEER.replace("asn = 65000 }", "asn = 65000, next_hop6 = \"2001:db8::9\" }");
+        let config = config(&format!("{group}{announce}\n{peer}"), "");
         config.vips()[1].routes().iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(routes("announce = {}"), ["198.51.100.128/25", "2001:db8:e::/56"]);

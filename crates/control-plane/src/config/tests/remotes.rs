@@ -81,6 +81,15 @@ fn what_would_send_packets_astray_is_refused_by_name() {
         "192.0.2.0/26",
         &[("remote.r.sources[0]", "which holds 192.0.2.1", "other cluster's machines")],
     );
+    expect(
+        "192.0.2.64/26",
+        "203.0.113.0/26",
+        &[(
+            "remote.r.sources[0]",
+            "which holds the VIP 203.0.113.1 (vip.v.addresses[0] in line",
+            "machines alone",
+        )],
+    );
     expect("192.0.2.64/26", "192.0.2.65/26", &[("remote.r.sources[0]", "bits behind", "192.0.2.64/26")]);
     expect("sources = [\"192.0.2.64/26\"]\n", "", &[("remote.r.sources", "nothing", "outer sources")]);
     expect(
@@ -168,6 +177,15 @@ fn prefixes_and_addresses_of_a_remote_fit_those_of_this_cluster() {
         "v = [\"203.0.113.65\"]",
         "v = [\"192.0.2.1\"]",
         &[("remote.r.addresses.v[0]", "machine \"lb1\"", "other cluster")],
+    );
+    expect(
+        "v = [\"203.0.113.65\"]",
+        "v = [\"198.18.0.1\"]",
+        &[(
+            "remote.r.addresses.v[0]",
+            "198.18.0.1, which is backend \"b1\" of this cluster",
+            "other cluster",
+        )],
     );
     expect(
         "v = [\"203.0.113.65\"]",

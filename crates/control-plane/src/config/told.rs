@@ -1,0 +1,102 @@
+//! What VIPs announce against the peers that are told of it: families and attributes that reach nobody.
+//!
+//! In: the drafts. Out: problems, nothing else. A VIP of which no route can ever be said is an error, one of which some can a
+//! warning.
+//! Source: RFC 4760 (a route has a next hop of some family), RFC 8950; RFC 4271 §5.1.5 (LOCAL_PREF stays within an AS).
+
+use std::collections::BTreeSet;
+
+use ::bgp::Family;
+use forwarder::Prefix;
+
+use super::announce::AnnounceDraft;
+use super::announcements::{announced, routes};
+use super::bgp::{BgpDraft, BgpPeer, PeerDraft};
+use super::consistency::Sections;
+use super::machine::MachineDraft;
+use super::vip::VipDraft;
+
+/// Checks all of them.
+pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
+    for (vip, announce) in announced(sections) {
+        families(sections, bgp, vip, announce);
+        local_pref(sections, bgp, announce);
+    }
+}
+
+fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &AnnounceDraft) {
+    let serves = |machine: &&MachineDraft| vip.shard.is_none() || machine.shard == vip.shard;
+    let machines: Vec<(&MachineDraft, Vec<&BgpPeer>)> = sections
+        .machines
+        .iter()
+        .filter(serves)
+        .map(|machine| (machine, told(bgp, announce, machine)))
+        .filter(|(_, told)| !told.is_empty())
+        .collect();
+    if machines.is_empty() {
+        return;
+    }
+    let all = routes(sections, vip, announce);
+    let first = |family| all.iter().find(|route| is_of(route, family));
+    let wanted: Vec<(Family, &Prefix)> =
+        Family::ALL.iter().filter_map(|family| Some((*family, first(*family)?))).collect();
+    let carries = |told: &[&BgpPeer], family| told.iter().any(|peer| carries(peer, family));
+    let reaches = |family| machines.iter().any(|(_, told)| carries(told, family));
+    let reaches_nobody = !wanted.iter().any(|(family, _)| reaches(*family));
+    for (family, route) in wanted {
+        let Some((machine, _)) = machines.iter().find(|(_, told)| !carries(told, family)) else { continue };
+        let (name, key, hop) = match family {
+            Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),
+            Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
+        };
+        let whose = if reaches(family) {
+            format!("no peer of machine \"{}\"", machine.name)
+        } else {
+            "no peer".to_owned()
+        };
+        let found = format!("{name} routes such as {route}, and {whose} that is told carries them");
+        let allowed = format!(
+            "a peer with \"{key}\" in its families and an {name} next hop: a session by {name}, or {hop}"
+        );
+        if reaches_nobody {
+            sections.report.error(&announce.place, found, allowed);
+        } else {
+            sections.report.warning(&announce.place, found, allowed);
+        }
+    }
+}
+
+fn told<'b>(bgp: &'b BgpDraft, announce: &AnnounceDraft, machine: &MachineDraft) -> Vec<&'b BgpPeer> {
+    let is_told = |peer: &&BgpPeer| peer.is_of(&machine.name) && announce.announce.is_for(peer.name());
+    bgp.peers.iter().map(|draft| &draft.peer).filter(is_told).collect()
+}
+
+fn is_of(route: &Prefix, family: Family) -> bool {
+    route.address().is_ipv4() == (family == Family::Ipv4)
+}
+
+/// Whether routes of a family can be said to a peer: it takes them, and there is a next hop.
+fn carries(peer: &BgpPeer, family: Family) -> bool {
+    let (v4, v6) = peer.next_hops();
+    let has_v6 = v6.is_some() || peer.address().is_ipv6();
+    let has_hop = match family {
+        Family::Ipv4 => v4.is_some() || peer.address().is_ipv4() || (peer.extended_next_hop() && has_v6),
+        Family::Ipv6 => has_v6,
+    };
+    peer.families().contains(&family) && has_hop
+}
+
+fn local_pref(sections: &Sections<'_>, bgp: &BgpDraft, announce: &AnnounceDraft) {
+    let Some(place) = &announce.local_pref else { return };
+    let is_told = |draft: &&PeerDraft| announce.announce.is_for(draft.peer.name());
+    let told: BTreeSet<u32> = bgp.peers.iter().filter(is_told).map(|draft| draft.peer.asn()).collect();
+    if !told.is_empty() && !told.contains(&bgp.asn()) {
+        let found =
+            format!("a local_pref, and no peer that is told is of our AS {}: nobody hears it", bgp.asn());
+        sections.report.warning(
+            place,
+            found,
+            "a peer of our own AS, med or prepend for others, or no local_pref",
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! What goes wrong with an interface after packet threads have started on it.
+//!
+//! In: an [`Interface`] as it is now, and what the threads take. Out: findings. Not here: what the start itself refuses.
+//! Invariant: a function of the facts alone.
+
+use super::{Finding, Interface};
+
+impl Interface {
+    /// Whether packets come in and go out: it is switched on, and the other end is there.
+    #[must_use]
+    pub fn has_link(&self) -> bool {
+        self.is_up && self.has_carrier
+    }
+
+    /// What keeps packets from being carried, where packet threads take IP packets of up to `largest` bytes.
+    #[must_use]
+    pub fn faults(&self, largest: u32) -> Vec<Finding> {
+        self.down().into_iter().chain(self.outgrown(largest)).collect()
+    }
+
+    fn outgrown(&self, largest: u32) -> Option<Finding> {
+        let (name, mtu) = (&self.name, self.mtu_bytes);
+        (mtu > largest).then(|| {
+            let what =
+                format!("{name} has an MTU of {mtu} bytes, and packet threads take packets of up to {largest}");
+            Finding::error("mtu-frame", what, "longer ones are lost")
+                .command(format!("ip link set dev {name} mtu {largest}"))
+                .hint("restart the balancer, which makes room for what the MTU asks for, where the driver has that")
+        })
+    }
+}

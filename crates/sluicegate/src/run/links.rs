@@ -1,0 +1,120 @@
+//! The balancer's interfaces while it runs: links that go down, and MTUs that outgrow what packet threads take.
+//!
+//! In: the interfaces, looked at once a second. Out: rows and warnings for the status page and the metrics, and a line in the
+//! log for each change.
+//! Not here: judging them (`datapath::interface`); an interface that is gone ends the process (`run`).
+
+use std::collections::BTreeSet;
+
+use control_plane::admin::view::InterfaceRow;
+use datapath::interface::{Finding, Interface};
+
+/// What is known of them since the last look.
+#[derive(Debug)]
+pub(super) struct Links {
+    /// The longest IP packet that packet threads take, in bytes.
+    largest: u32,
+    rows: Vec<InterfaceRow>,
+    faults: Vec<String>,
+}
+
+impl Links {
+    /// As the start found them.
+    pub(super) fn new(interfaces: &[Interface], largest: u32) -> Self {
+        let mut links = Self { largest, rows: Vec::new(), faults: Vec::new() };
+        links.take(interfaces);
+        links
+    }
+
+    /// As they are now; each change is logged.
+    pub(super) fn take(&mut self, interfaces: &[Interface]) {
+        let row = |interface: &Interface| InterfaceRow {
+            name: interface.name.clone(),
+            link: interface.has_link(),
+            mtu_bytes: interface.mtu_bytes,
+            largest_packet_bytes: self.largest,
+        };
+        self.rows = interfaces.iter().map(row).collect();
+        let findings = interfaces.iter().flat_map(|interface| interface.faults(self.largest));
+        let faults: Vec<String> = findings.map(|finding| sentence(&finding)).collect();
+        let (before, now): (BTreeSet<&String>, BTreeSet<&String>) =
+            (self.faults.iter().collect(), faults.iter().collect());
+        for fault in now.difference(&before) {
+            tracing::warn!("{fault}");
+        }
+        for fault in before.difference(&now) {
+            tracing::info!("no longer so: {fault}");
+        }
+        self.faults = faults;
+    }
+
+    pub(super) fn rows(&self) -> &[InterfaceRow] {
+        &self.rows
+    }
+
+    /// What is wrong with them, one sentence each.
+    pub(super) fn faults(&self) -> &[String] {
+        &self.faults
+    }
+}
+
+/// With the command that mends it.
+fn sentence(finding: &Finding) -> String {
+    let mend = finding.command.as_ref().or(finding.hint.as_ref());
+    let mend = mend.map(|mend| format!(" (mend: {mend})")).unwrap_or_default();
+    format!("{}: {}{mend}", finding.what, finding.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use datapath::interface::Features;
+
+    use super::*;
+
+    fn interface() -> Interface {
+        Interface {
+            name: "eth0".to_owned(),
+            index: 7,
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu_bytes: 1_600,
+            is_up: true,
+            has_carrier: true,
+            driver: "ixgbe".to_owned(),
+            queues: 4,
+            max_queues: 8,
+            features: Features::default(),
+            master: None,
+            xdp_program: None,
+            xdp_program_name: None,
+            multi_buffer: None,
+        }
+    }
+
+    #[test]
+    fn a_fault_is_told_while_it_lasts() {
+        let well = interface();
+        let mut links = Links::new(std::slice::from_ref(&well), 1_600);
+        assert_eq!((links.faults(), links.rows()[0].link), (&[][..], true));
+        for (changed, words) in [
+            (
+                Interface { is_up: false, ..well.clone() },
+                "eth0 is down: no packet comes in or goes out (mend: ip link set dev eth0 up)",
+            ),
+            (
+                Interface { has_carrier: false, ..well.clone() },
+                "eth0 has no carrier: no packet comes in or goes out (mend: look at the cable and at the other end)",
+            ),
+            (
+                Interface { mtu_bytes: 1_601, ..well.clone() },
+                "eth0 has an MTU of 1601 bytes, and packet threads take packets of up to 1600: longer ones are lost (mend: ip link set dev eth0 mtu 1600)",
+            ),
+        ] {
+            links.take(std::slice::from_ref(&changed));
+            assert_eq!(links.faults(), [words]);
+            let row = &links.rows()[0];
+            assert_eq!((row.link, row.mtu_bytes), (changed.has_link(), changed.mtu_bytes));
+            links.take(std::slice::from_ref(&well));
+            assert!(links.faults().is_empty() && links.rows()[0].is_well());
+        }
+    }
+}

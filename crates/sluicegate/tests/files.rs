@@ -1,0 +1,159 @@
+//! The command line on files alone: no balancer runs.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs, process};
+
+use serde_json::{Value, json};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = Self(env::temp_dir().join(format!("sluicegate-files-{}-{number}", process::id())));
+        fs::create_dir_all(&folder.0).unwrap();
+        folder.secret("hash.key", "000102030405060708090a0b0c0d0e0f\n", 0o600);
+        folder
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        fs::write(self.0.join(name), text).unwrap();
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn secret(&self, name: &str, text: &str, mode: u32) {
+        self.write(name, text);
+        fs::set_permissions(self.0.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The exit code, and what is printed to both.
+fn sluicegate(arguments: &[&str]) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_sluicegate")).args(arguments).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code().unwrap(), text)
+}
+
+fn config(machine: &str, more: &str) -> String {
+    format!(
+        "[cluster]\nname = \"fra1\"\nhash_key_file = \"hash.key\"\n\
+         [machine.{machine}]\naddresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n\
+         [pool.web]\nbackends = [{{ name = \"b1\", address = \"198.18.1.1\" }}]\n\
+         [vip.www]\naddresses = [\"203.0.113.10\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"web\" }}]\n{more}"
+    )
+}
+
+#[test]
+fn a_machine_under_another_name_is_compared_with_itself() {
+    let folder = Folder::new();
+    let peer = |machine: &str| {
+        format!(
+            "announce = {{ anchors = [\"{machine}\"] }}\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\nmachines = [\"{machine}\"]\n[bgp]\nasn = 65101\n"
+        )
+    };
+    let old = folder.write("old.toml", &config("lb1", &peer("lb1")));
+    let new = folder.write("new.toml", &config("edge1", &peer("edge1")));
+    let called = "machine lb1: called edge1 from now on, with the same addresses";
+    assert_eq!(sluicegate(&["config", "diff", &old, &new]), (0, format!("machine edge1:\n  {called}\n")));
+    for name in ["lb1", "edge1"] {
+        let (code, text) = sluicegate(&["config", "diff", &old, &new, "--machine", name, "--json"]);
+        let said: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((code, &said["removed"]), (0, &json!([])), "{text}");
+        let row = &said["machines"][0];
+        assert_eq!(row["machine"], "edge1");
+        assert_eq!(
+            (&row["changed"], &row["needs_restart"]),
+            (&json!([called]), &json!(["machine: lb1 -> edge1"]))
+        );
+    }
+    let more = config("edge1", &peer("edge1"))
+        .replace("[80]", "[80, 443]")
+        .replace("\"198.18.1.1\" }", "\"198.18.1.1\" }, { name = \"b2\", address = \"198.18.1.2\" }");
+    let more = folder.write("more.toml", &more);
+    let (_, text) = sluicegate(&["config", "diff", &old, &more]);
+    assert!(
+        text.contains(called) && text.contains("backend b2 added") && !text.contains("bgp peer"),
+        "{text}"
+    );
+    assert!(!text.contains("lb1: removed") && !text.contains("edge1: added"), "{text}");
+}
+
+#[test]
+fn machines_that_come_and_go_are_named_by_whichever_name() {
+    let folder = Folder::new();
+    let old = folder.write("old.toml", &config("lb1", ""));
+    let new = folder.write("new.toml", &config("lb2", "").replace("192.0.2.1", "192.0.2.9"));
+    let both = "machine lb1: removed\nmachine lb2:\n  machine lb2: added\n";
+    assert_eq!(sluicegate(&["config", "diff", &old, &new]), (0, both.to_owned()));
+    let (code, text) = sluicegate(&["config", "diff", &old, &new, "--machine", "lb1"]);
+    assert_eq!((code, text.contains("machine lb1: removed")), (0, true), "{text}");
+    let (code, text) = sluicegate(&["config", "diff", &old, &new, "--machine", "lb7"]);
+    assert!(code != 0 && text.contains("lb7"), "{text}");
+}
+
+#[test]
+fn where_says_which_cluster_stands_in() {
+    let folder = Folder::new();
+    let remote = "remotes = [\"fra2\"]\n[remote.fra2]\nsources = [\"198.51.100.96/28\"]\naddresses = { www = [\"203.0.113.74\"] }\n";
+    let flow = ["192.0.2.77:1234", "203.0.113.10:80", "tcp", "--config"];
+    let asked = |file: &str, more: &[&str]| sluicegate(&[&["where"], &flow[..], &[file], more].concat());
+    let file = folder.write("a.toml", &config("lb1", remote));
+    let (code, text) = asked(&file, &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("  backend  b1 at 198.18.1.1 by gre\n"), "{text}");
+    assert!(
+        text.contains(
+            "  else     cluster fra2 at 203.0.113.74 by gre, while no backend of pool web serves\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("--live says which do"), "{text}");
+    let said: Value = serde_json::from_str(&asked(&file, &["--json"]).1).unwrap();
+    assert_eq!((&said["step"], &said["elsewhere"]["name"]), (&json!("maglev"), &json!("fra2")));
+    // By the file alone no backend serves: as on a machine that runs.
+    let none = folder
+        .write("b.toml", &config("lb1", remote).replace("\"198.18.1.1\" }", "\"198.18.1.1\", weight = 0 }"));
+    let (code, text) = asked(&none, &[]);
+    assert_eq!((code, text.contains("  cluster  fra2 at 203.0.113.74 by gre\n")), (0, true), "{text}");
+    assert!(!text.contains("else"), "{text}");
+    let plain = folder.write("c.toml", &config("lb1", ""));
+    assert!(!asked(&plain, &[]).1.contains("else"));
+    let said: Value = serde_json::from_str(&asked(&plain, &["--json"]).1).unwrap();
+    assert_eq!(said["elsewhere"], Value::Null);
+}
+
+#[test]
+fn the_doctor_names_a_peers_key_that_will_not_do() {
+    let folder = Folder::new();
+    let peer = "announce = {}\n[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.0\", asn = 65000, password_file = \"bgp.key\" }]\n";
+    let file = folder.write("a.toml", &config("lb1", peer));
+    for (text, mode, words) in [
+        ("s3cret\n", 0o644, "with mode 0644, which others can read"),
+        ("s3cret\nother\n", 0o600, "2 lines, 12 characters, which is no key"),
+    ] {
+        folder.secret("bgp.key", text, mode);
+        let (code, said) = sluicegate(&["doctor", "--json", "--machine", "lb1", "--config", &file]);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let finding = &said["findings"][0];
+        assert_eq!(
+            (code, &finding["id"], &finding["level"]),
+            (1, &json!("config"), &json!("error")),
+            "{said:#}"
+        );
+        let what = finding["what"].as_str().unwrap();
+        assert!(what.contains("bgp.peers[0].password_file") && what.contains(words), "{what}");
+        assert!(!what.contains("s3cret"), "{what}");
+    }
+}
