@@ -188,6 +188,7 @@ fn what_bgp_needs_is_looked_at_before_it_is_needed() {
     assert_eq!(of_bgp(&patient), Vec::<Value>::new());
     // A router that is not on the link, though its packets must have come over one hop.
     let far = patient.bed.client.v4.to_string();
+    patient.shell(&format!("ip route replace {far}/32 via 192.0.2.0"));
     let text = fs::read_to_string(&patient.file).unwrap();
     fs::write(&patient.file, text.replace("address = \"192.0.2.0\"", &format!("address = \"{far}\"")))
         .unwrap();

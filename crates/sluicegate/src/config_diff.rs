@@ -33,35 +33,16 @@ pub(crate) struct Arguments {
 pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let old = load(&arguments.old, arguments.without_secrets)?;
     let new = load(&arguments.new, arguments.without_secrets)?;
-    let machines: Vec<&str> = match &arguments.machine {
-        Some(name) => vec![name],
-        None => new.machines().iter().map(Machine::name).collect(),
-    };
-    // One compiler for all: tables of the same content are built once, and told apart by where they stand.
-    let mut compiler = Compiler::default();
-    let mut rows = Vec::new();
     let renamed = renamed(&old, &new);
-    for machine in machines {
-        // Asked for by either name.
-        let pair = renamed.iter().find(|(from, to)| [*from, *to].contains(&machine)).copied();
-        let (before, machine) = pair.map_or((None, machine), |(from, to)| (Some(from), to));
-        match (old.machine(before.unwrap_or(machine)), new.machine(machine)) {
-            (None, Some(_)) => rows.push((machine, vec![format!("machine {machine}: added")], Vec::new())),
-            (Some(_), None) => rows.push((machine, vec![format!("machine {machine}: removed")], Vec::new())),
-            _ => {
-                let told = compared(&mut compiler, [&old, &new], before, machine)?;
-                rows.push((machine, told.sentences, told.needs_restart));
-            }
-        }
-    }
+    let rows = rows(arguments, [&old, &new], &renamed)?;
     let stays = |name: &str| new.machine(name).is_some() || renamed.iter().any(|(from, _)| *from == name);
     let gone = old.machines().iter().map(Machine::name).filter(|name| !stays(name));
     let gone: Vec<String> = gone.map(|name| format!("machine {name}: removed")).collect();
     if arguments.json {
         let machines: Vec<_> = rows
             .iter()
-            .map(|(machine, changed, restart)| {
-                json!({ "machine": machine, "changed": changed, "needs_restart": restart })
+            .map(|(machine, told)| {
+                json!({ "machine": machine, "changed": told.sentences, "needs_restart": told.needs_restart })
             })
             .collect();
         println!("{}", json!({ "removed": gone, "machines": machines }));
@@ -70,13 +51,43 @@ pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     for sentence in &gone {
         println!("{sentence}");
     }
-    for (machine, sentences, _) in &rows {
+    for (machine, Changes { sentences, .. }) in &rows {
         println!("machine {machine}:{}", if sentences.is_empty() { " no difference" } else { "" });
         for sentence in sentences {
             println!("  {sentence}");
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What changes for each machine that is asked for.
+fn rows(
+    arguments: &Arguments,
+    [old, new]: [&Config; 2],
+    renamed: &[(&str, &str)],
+) -> anyhow::Result<Vec<(String, Changes)>> {
+    let machines: Vec<&str> = match &arguments.machine {
+        Some(name) => vec![name],
+        None => new.machines().iter().map(Machine::name).collect(),
+    };
+    // One compiler for all: tables of the same content are built once, and told apart by where they stand.
+    let mut compiler = Compiler::default();
+    let row = |machine: &str| {
+        // Asked for by either name.
+        let pair = renamed.iter().find(|(from, to)| [*from, *to].contains(&machine)).copied();
+        let (before, machine) = pair.map_or((None, machine), |(from, to)| (Some(from), to));
+        let said = |what: &str| Changes {
+            sentences: vec![format!("machine {machine}: {what}")],
+            ..Changes::default()
+        };
+        let told = match (old.machine(before.unwrap_or(machine)), new.machine(machine)) {
+            (None, Some(_)) => said("added"),
+            (Some(_), None) => said("removed"),
+            _ => compared(&mut compiler, [old, new], before, machine)?,
+        };
+        Ok((machine.to_owned(), told))
+    };
+    machines.into_iter().map(row).collect()
 }
 
 /// Machines that are in the old file alone with those that have their addresses in the new one alone: by both names.

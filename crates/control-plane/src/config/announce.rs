@@ -106,15 +106,7 @@ impl AnnounceDraft {
         let anchors = section.optional("anchors").and_then(|node| names(&node)).unwrap_or_default();
         let aggregates = section.optional("aggregates").and_then(|node| node.list(AGGREGATES));
         let aggregates = read_aggregates(&aggregates.unwrap_or_default());
-        let remotes = section.or("remotes", min_serving == 1, |node| {
-            let wanted = node.boolean()?;
-            // With a higher mark, losing the last backend would bring back what losing the one before took away.
-            if wanted && min_serving > 1 {
-                node.wrong("false, as min_serving is more than 1")
-            } else {
-                Some(wanted)
-            }
-        });
+        let remotes = section.or("remotes", min_serving == 1, |node| read_remotes(&node, min_serving));
         section.finish(&[]);
         // Their order says nothing.
         let values = |list: &[At<Arc<str>>]| {
@@ -134,6 +126,12 @@ impl AnnounceDraft {
         let place = node.place.clone();
         Some(Self { place, announce, min_serving, peers, anchors, aggregates, local_pref })
     }
+}
+
+/// With a higher mark, losing the last backend would bring back what losing the one before took away.
+fn read_remotes(node: &Node<'_>, min_serving: u32) -> Option<bool> {
+    let wanted = node.boolean()?;
+    if wanted && min_serving > 1 { node.wrong("false, as min_serving is more than 1") } else { Some(wanted) }
 }
 
 /// The attributes, and where `local_pref` stands.

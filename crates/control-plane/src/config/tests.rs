@@ -118,6 +118,21 @@ fn the_example_is_valid_and_without_warnings() {
 }
 
 #[test]
+fn the_examples_of_the_front_page_are_quiet() {
+    let page = include_str!("../../../../README.md");
+    let blocks: Vec<&str> =
+        page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let (first, _) = parsed(blocks[0]).unwrap();
+    assert_eq!(first.vips().len(), 1);
+    let (bgp, announce) = blocks[1..].iter().find_map(|block| block.split_once("[vip.www]\n")).unwrap();
+    let whole = blocks[0].replace("[vip.www]\n", &format!("[vip.www]\n{announce}")) + bgp;
+    for text in [blocks[0].to_owned(), whole] {
+        let (_, warnings) = parsed(&text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+        assert_eq!(warnings.to_string(), "", "{text}");
+    }
+}
+
+#[test]
 fn the_example_has_every_key() {
     let folder = files::Folder::new();
     let whole: String = EXAMPLE

@@ -73,12 +73,7 @@ pub(in super::super) struct PeerDraft {
     pub(in super::super) machines: Vec<At<Arc<str>>>,
     /// Where `passive = true` stands.
     pub(in super::super) passive: Option<Place>,
-    /// Where these stand.
-    pub(in super::super) source: Option<Place>,
-    pub(in super::super) next_hop4: Option<Place>,
-    pub(in super::super) next_hop6: Option<Place>,
-    /// Where `extended_next_hop = true` stands.
-    pub(in super::super) extended_next_hop: Option<Place>,
+    pub(in super::super) way: Way,
 }
 
 impl PeerDraft {
@@ -94,7 +89,6 @@ impl PeerDraft {
         let rest = Rest::read(&mut section, outside);
         section.finish(&[]);
         let address = address?;
-        let (source, next_hop4, next_hop6) = (way.source, way.next_hop4, way.next_hop6);
         let peer = BgpPeer {
             name: name.unwrap_or_else(|| address.to_string().into()),
             address,
@@ -104,25 +98,16 @@ impl PeerDraft {
             md5: rest.md5,
             hops: way.hops,
             passive: passive.is_some(),
-            source: source.as_ref().map(|at| at.value),
-            families: way.families,
-            next_hops: (next_hop4.as_ref().map(|at| at.value), next_hop6.as_ref().map(|at| at.value)),
+            source: way.source.as_ref().map(|at| at.value),
+            families: way.families.clone(),
+            next_hops: way.next_hops(),
             extended_next_hop: way.extended_next_hop.is_some(),
             hold_time: rest.hold_time,
             longest_retry: rest.longest_retry,
             max_prefixes: rest.max_prefixes,
             bfd: rest.bfd,
         };
-        Some(Self {
-            place: node.place.clone(),
-            peer,
-            machines,
-            passive,
-            source: source.map(|at| at.place),
-            next_hop4: next_hop4.map(|at| at.place),
-            next_hop6: next_hop6.map(|at| at.place),
-            extended_next_hop: way.extended_next_hop,
-        })
+        Some(Self { place: node.place.clone(), peer, machines, passive, way })
     }
 }
 
@@ -133,17 +118,22 @@ fn switch(section: &mut Section<'_>, key: &'static str) -> Option<Place> {
 }
 
 /// Where packets and routes go.
-struct Way {
+pub(in super::super) struct Way {
     port: u16,
     hops: Option<u8>,
-    source: Option<At<IpAddr>>,
+    pub(in super::super) source: Option<At<IpAddr>>,
     families: Vec<Family>,
-    next_hop4: Option<At<Ipv4Addr>>,
-    next_hop6: Option<At<Ipv6Addr>>,
-    extended_next_hop: Option<Place>,
+    pub(in super::super) next_hop4: Option<At<Ipv4Addr>>,
+    pub(in super::super) next_hop6: Option<At<Ipv6Addr>>,
+    /// Where `extended_next_hop = true` stands.
+    pub(in super::super) extended_next_hop: Option<Place>,
 }
 
 impl Way {
+    fn next_hops(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+        (self.next_hop4.as_ref().map(|at| at.value), self.next_hop6.as_ref().map(|at| at.value))
+    }
+
     fn read(section: &mut Section<'_>, peer: Option<IpAddr>) -> Self {
         let port = section.or("port", 179, |node| node.number(1..=u16::MAX));
         let hops = section.optional("hops").and_then(|node| node.number(1..=u8::MAX));
