@@ -64,9 +64,14 @@ impl<'a> Package<'a> {
         self.0["name"].as_str().unwrap_or_default()
     }
 
+    /// Where its manifest stands.
+    pub(crate) fn folder(&self) -> Option<&'a Path> {
+        Path::new(self.0["manifest_path"].as_str()?).parent()
+    }
+
     /// The folder's name, by which the map of the rooms calls it; `None` for what is no room of the product.
     pub(crate) fn room(&self) -> Option<&'a str> {
-        let folder = Path::new(self.0["manifest_path"].as_str()?).parent()?;
+        let folder = self.folder()?;
         let room = folder.parent()?.ends_with("crates").then(|| folder.file_name())??;
         room.to_str()
     }

@@ -1,7 +1,8 @@
 //! Test lanes: what each runs, what it needs, how long it may take.
 //!
 //! Every lane runs all its steps, whatever the ones before did; at the end stands each failed test by its name and lane. One
-//! failure makes the task fail. A lane over its budget is told, not failed: time decides nothing.
+//! failure makes the task fail. A lane over its budget is told, not failed: time decides nothing. What lanes run is built before
+//! them, once, as a lane `build` of its own: their seconds are those of tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
+use crate::build::Built;
 use crate::cargo::{self, Metadata, cargo};
 use crate::steps::Steps;
 use crate::{demo, setup, tidy, zero_copy};
@@ -62,20 +64,30 @@ impl Lane {
         })
     }
 
-    /// The names of what failed.
-    fn run(self, long: bool) -> Vec<String> {
-        let mut steps = Steps::new(long);
-        // Without what it needs nothing that follows would tell anything.
-        if steps.check(setup::ensure(&self.packages())).is_some() {
-            match self {
-                Self::Unit => unit(&mut steps),
-                Self::Net => net(&mut steps),
-                Self::Bgp => bgp(&mut steps),
-                Self::Web => web(&mut steps),
-                Self::ZeroCopy => zero_copy::run(&mut steps),
-            }
+    /// Test targets that it runs, built for release; `unit` builds its own.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Unit => &[],
+            Self::Net => &["net", "tunnel", "bpf", "next_hop"],
+            Self::Bgp => &["routers", "cluster"],
+            Self::Web => &["web"],
+            Self::ZeroCopy => &[zero_copy::TEST],
         }
-        steps.end()
+    }
+
+    fn run(self, steps: &mut Steps, built: Option<&Built>) {
+        // Without what it needs nothing that follows would tell anything.
+        if steps.check(setup::ensure(&self.packages())).is_none() {
+            return;
+        }
+        match (self, built) {
+            (Self::Unit, _) => unit(steps),
+            (_, None) => steps.failed("not run: its programs are not built".to_owned()),
+            (Self::Net, Some(built)) => net(steps, built),
+            (Self::Bgp, Some(built)) => bgp(steps, built),
+            (Self::Web, Some(built)) => web(steps, built),
+            (Self::ZeroCopy, Some(built)) => zero_copy::run(steps, built),
+        }
     }
 }
 
@@ -86,73 +98,98 @@ pub(crate) fn chosen(lanes: &[Lane]) -> &[Lane] {
 
 /// Runs `lanes`, or all, and prints what failed and the seconds of each.
 pub(crate) fn run(lanes: &[Lane], long: bool) -> Result<()> {
-    let (mut failed, mut seconds) = (Vec::new(), 0);
-    let mut summary = String::new();
+    let mut report = Report::default();
+    let mut built = None;
+    report.run("build", BUILD_BUDGET, long, |steps| built = build(steps, chosen(lanes)));
     for &lane in chosen(lanes) {
-        let start = Instant::now();
-        let failures = lane.run(long);
-        let (took, budget) = (start.elapsed().as_secs(), lane.budget().as_secs());
-        seconds += took;
+        report.run(lane.name(), lane.budget(), long, |steps| lane.run(steps, built.as_ref()));
+    }
+    print!("{}", report.summary);
+    println!("all: {} s of {} s", report.seconds, WHOLE_BUDGET.as_secs());
+    ensure!(report.failed.is_empty(), "failed: {}", report.failed.join(", "));
+    Ok(())
+}
+
+/// What lanes have done.
+#[derive(Default)]
+struct Report {
+    summary: String,
+    failed: Vec<&'static str>,
+    seconds: u64,
+}
+
+impl Report {
+    fn run(&mut self, lane: &'static str, budget: Duration, long: bool, run: impl FnOnce(&mut Steps)) {
+        let (start, mut steps) = (Instant::now(), Steps::new(long));
+        run(&mut steps);
+        let (failures, took, budget) = (steps.end(), start.elapsed().as_secs(), budget.as_secs());
+        self.seconds += took;
         let word = if failures.is_empty() { "ok" } else { "FAILED" };
         let late = if took > budget { ", over its budget" } else { "" };
-        summary += &format!("lane {}: {word}, {took} s of {budget} s{late}\n", lane.name());
+        self.summary += &format!("lane {lane}: {word}, {took} s of {budget} s{late}\n");
         for failure in &failures {
-            summary += &format!("lane {}: FAILED {failure}\n", lane.name());
+            self.summary += &format!("lane {lane}: FAILED {failure}\n");
         }
         if !failures.is_empty() {
-            failed.push(lane.name());
+            self.failed.push(lane);
         }
     }
-    print!("{summary}");
-    println!("all: {seconds} s");
-    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
-    Ok(())
+}
+
+/// All that the lanes run; `None`: none of them runs a program built for release, or there is none.
+fn build(steps: &mut Steps, lanes: &[Lane]) -> Option<Built> {
+    steps.check(setup::ensure(setup::BUILD))?;
+    if lanes.contains(&Lane::Unit) {
+        steps.command(&mut cargo(&["test", "--workspace", "--no-run"]));
+        steps.command(loom().arg("--no-run"));
+    }
+    let programs: Vec<&str> = lanes.iter().flat_map(|lane| lane.programs()).copied().collect();
+    if programs.is_empty() {
+        return None;
+    }
+    steps.check(setup::require_root("all lanes but unit").and_then(|()| Built::new(&programs)))
 }
 
 fn unit(steps: &mut Steps) {
     steps.command(&mut cargo(&["fmt", "--all", "--check"]));
     steps.command(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
-    // Clippy passes over test targets that `cargo test` passes over.
-    for package in steps.check(Metadata::read()).iter().flat_map(Metadata::packages) {
-        for test in package.targets("test", true) {
-            let args = ["clippy", "--package", package.name(), "--test", test, "--", "-D", "warnings"];
-            steps.command(&mut cargo(&args));
+    // It passes over test targets that `cargo test` passes over.
+    if let Some(metadata) = steps.check(Metadata::read()) {
+        let mut clippy = cargo(&["clippy", "--workspace"]);
+        for package in metadata.packages() {
+            clippy.args(package.targets("test", true).flat_map(|test| ["--test", test]));
         }
+        clippy.args(["--", "-D", "warnings"]);
+        steps.command(&mut clippy);
     }
     steps.command(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"));
     steps.tests(&mut cargo(&["test", "--workspace", "--no-fail-fast"]));
-    let loom = ["test", "--release", "--package", "sluicegate-loom", "--target-dir", "target/loom"];
-    steps.tests(cargo(&loom).env("RUSTFLAGS", "--cfg loom"));
+    steps.tests(&mut loom());
     steps.check(tidy::run());
 }
 
-fn net(steps: &mut Steps) {
-    let built = setup::require_root("the lane net").and_then(|()| cargo::release_binary());
-    let Some(binary) = steps.check(built) else { return };
-    for (package, test) in [
-        ("sluicegate-testbed", "net"),
-        ("sluicegate-testbed", "tunnel"),
-        ("sluicegate-datapath", "bpf"),
-        ("sluicegate-control-plane", "next_hop"),
-    ] {
-        let args = ["test", "--release", "--package", package, "--test", test, "--", "--test-threads=2"];
-        steps.tests(cargo(&args).env("SLUICEGATE_BIN", &binary));
-    }
-    steps.check(demo::run(Some(binary.clone()), true, false));
-    steps.check(nothing_left(&binary));
+/// The models have a build folder of their own: dependencies would be built anew at each change of flags.
+fn loom() -> Command {
+    let mut loom =
+        cargo(&["test", "--release", "--package", "sluicegate-loom", "--target-dir", "target/loom"]);
+    loom.env("RUSTFLAGS", "--cfg loom");
+    loom
 }
 
-fn bgp(steps: &mut Steps) {
-    let built = setup::require_root("the lane bgp").and_then(|()| cargo::release_binary());
-    let Some(binary) = steps.check(built) else { return };
-    for (package, test) in [("sluicegate-bgp", "routers"), ("sluicegate-testbed", "cluster")] {
-        let args = ["test", "--release", "--package", package, "--test", test, "--", "--test-threads=2"];
-        steps.tests(cargo(&args).env("SLUICEGATE_BIN", &binary));
+fn net(steps: &mut Steps, built: &Built) {
+    programs(steps, built, Lane::Net);
+    if let Some(binary) = steps.check(built.balancer()) {
+        steps.check(demo::run(Some(binary.to_owned()), true, false));
+        steps.check(nothing_left(binary));
     }
-    steps.check(nothing_left(&binary));
 }
 
-fn web(steps: &mut Steps) {
+fn bgp(steps: &mut Steps, built: &Built) {
+    programs(steps, built, Lane::Bgp);
+    steps.check(built.balancer().and_then(nothing_left));
+}
+
+fn web(steps: &mut Steps, built: &Built) {
     let is_test = |name: &str| name.ends_with(".test.yml");
     let is_rules = |name: &str| name.starts_with("alerts") && name.ends_with(".yml") && !is_test(name);
     for (task, files) in [("check", config_files(is_rules)), ("test", config_files(is_test))] {
@@ -160,12 +197,17 @@ fn web(steps: &mut Steps) {
             steps.command(Command::new("promtool").args([task, "rules"]).args(files));
         }
     }
-    let built = setup::require_root("the lane web").and_then(|()| cargo::release_binary());
-    let Some(binary) = steps.check(built) else { return };
-    let args =
-        ["test", "--release", "--package", "sluicegate-testbed", "--test", "web", "--", "--test-threads=2"];
-    steps.tests(cargo(&args).env("SLUICEGATE_BIN", &binary));
-    steps.check(nothing_left(&binary));
+    programs(steps, built, Lane::Web);
+    steps.check(built.balancer().and_then(nothing_left));
+}
+
+/// Each program of a lane.
+fn programs(steps: &mut Steps, built: &Built, lane: Lane) {
+    for program in lane.programs() {
+        if let Some(mut command) = steps.check(built.test(program)) {
+            steps.tests_of(program, &mut command);
+        }
+    }
 }
 
 /// Files of `config/` whose name is meant; there are some.
@@ -190,3 +232,6 @@ fn nothing_left(binary: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+const BUILD_BUDGET: Duration = Duration::from_secs(10 * 60);
+const WHOLE_BUDGET: Duration = Duration::from_secs(30 * 60);

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod build;
 mod cargo;
 mod demo;
 mod dist;

@@ -23,6 +23,11 @@ impl Steps {
         Self { long, failed: Vec::new() }
     }
 
+    /// Whether full counts are asked for.
+    pub(crate) fn is_long(&self) -> bool {
+        self.long
+    }
+
     /// Whatever can fail; what it gives when it does not.
     pub(crate) fn check<T>(&mut self, outcome: Result<T>) -> Option<T> {
         outcome.map_err(|error| self.failed(format!("{error:#}"))).ok()
@@ -34,13 +39,19 @@ impl Steps {
         self.check(cargo::run(command));
     }
 
-    /// A command that runs tests.
+    /// A command that runs tests: cargo, which names each program that it runs.
     pub(crate) fn tests(&mut self, command: &mut Command) {
+        self.tests_of("", command);
+    }
+
+    /// A program that runs tests, and has this name in the list of what failed.
+    pub(crate) fn tests_of(&mut self, program: &str, command: &mut Command) {
         eprintln!("── {}", words(command));
         if self.long {
             command.env("SLUICEGATE_LONG", "1");
         }
-        let Some(run) = self.check(watch(command)) else { return };
+        let told = Told { program: program.into(), ..Told::default() };
+        let Some(run) = self.check(watch(command, told)) else { return };
         if !run.status.success() && run.told.failed.is_empty() {
             self.failed(format!("{}: {}", words(command), run.status));
         }
@@ -51,7 +62,7 @@ impl Steps {
     /// success.
     pub(crate) fn exactly(&mut self, what: &str, command: &mut Command, passed: usize) {
         eprintln!("── {what}");
-        let Some(run) = self.check(watch(command)) else { return };
+        let Some(run) = self.check(watch(command, Told::default())) else { return };
         let count = run.told.passed;
         let all = || {
             ensure!(run.status.success(), "{what}: {}", run.status);
@@ -69,7 +80,8 @@ impl Steps {
         self.failed
     }
 
-    fn failed(&mut self, what: String) {
+    /// What did not go well, by name.
+    pub(crate) fn failed(&mut self, what: String) {
         eprintln!("FAILED {what}");
         self.failed.push(what);
     }
@@ -127,14 +139,13 @@ impl Told {
 }
 
 /// Runs a command with its output on standard error, and reads along.
-fn watch(command: &mut Command) -> Result<Run> {
+fn watch(command: &mut Command, mut told: Told) -> Result<Run> {
     let (reader, writer) = pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let words = words(command);
     let mut child = command.spawn().with_context(|| format!("can't run {words}"))?;
     // Else this process would hold the pipe open, and never see its end.
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let mut told = Told::default();
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         eprintln!("{line}");
@@ -195,13 +206,14 @@ mod tests {
         steps.tests(&mut shell("echo 'test a ... FAILED'; echo 'test b ... FAILED' >&2; exit 101"));
         steps.command(&mut shell("exit 3"));
         steps.tests(&mut shell("exit 4"));
+        steps.tests_of("net", &mut shell("echo 'test d ... FAILED'; exit 101"));
         steps.exactly("vm", &mut shell("echo 'test result: ok. 2 passed;'"), 3);
         steps.exactly("vm", &mut shell("echo 'test result: ok. 3 passed;'"), 3);
         steps.exactly("vm", &mut shell("echo 'test c ... FAILED'; exit 1"), 3);
         let failed = steps.end();
-        assert_eq!((failed.len(), &failed[..2]), (6, &["a".to_owned(), "b".to_owned()][..]), "{failed:?}");
+        assert_eq!((failed.len(), &failed[..2]), (7, &["a".to_owned(), "b".to_owned()][..]), "{failed:?}");
         for (failed, words) in
-            failed[2..].iter().zip(["exit 3", "exit 4", "Some(2) tests passed, not 3", "vm: c"])
+            failed[2..].iter().zip(["exit 3", "exit 4", "net: d", "Some(2) tests passed, not 3", "vm: c"])
         {
             assert!(failed.contains(words), "{failed}");
         }

@@ -7,22 +7,24 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::Result;
 
-use crate::cargo::root;
+use crate::build::Built;
+use crate::cargo::{self, root};
+use crate::dist;
 use crate::steps::Steps;
-use crate::{dist, setup};
 
-/// Builds both programs, and runs one in the other's VM.
-pub(crate) fn run(steps: &mut Steps) {
-    let built = || {
-        setup::require_root("the lane zero-copy")?;
-        Ok((dist::build()?.0, test_program()?))
+/// Runs the tests in the VM, with the balancer that all lanes have; a long run takes the one that is shipped.
+pub(crate) fn run(steps: &mut Steps, built: &Built) {
+    let is_long = steps.is_long();
+    let programs = || {
+        let shipped = if is_long { Some(dist::build()?.0) } else { None };
+        let balancer = shipped.map_or_else(|| built.balancer().map(Path::to_owned), Ok)?;
+        Ok((stripped(&balancer)?, stripped(built.program(TEST)?)?))
     };
-    let Some((binary, tests)) = steps.check(built()) else { return };
+    let Some((binary, tests)) = steps.check(programs()) else { return };
     for boot in BOOTS {
         steps.exactly(&format!("zc-vm --nic {}", boot.nic), &mut boot.command(&binary, &tests), boot.tests);
     }
@@ -53,49 +55,16 @@ impl Boot {
     }
 }
 
-/// Builds the tests; returns where their program is.
-fn test_program() -> Result<PathBuf> {
-    let args = ["test", "--release", "--package", "sluicegate-testbed", "--test", TEST, "--no-run"];
-    let mut command = dist::cargo_static(&args);
-    command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
-    let output = command.output().context("can't run cargo")?;
-    ensure!(output.status.success(), "cargo test --no-run: {}", output.status);
-    let messages = String::from_utf8(output.stdout)?;
-    match messages.lines().find_map(executable) {
-        Some(path) => Ok(path),
-        None => bail!("cargo names no program of the test {TEST}"),
-    }
+/// A copy without what only a debugger reads, which the VM would have to hold in memory.
+fn stripped(program: &Path) -> Result<PathBuf> {
+    let copy = program.with_extension("stripped");
+    cargo::run(Command::new("strip").args(["--strip-debug", "-o"]).args([&copy, program]))?;
+    Ok(copy)
 }
 
-/// The program that a message of cargo's tells of, if it is the tests'.
-fn executable(message: &str) -> Option<PathBuf> {
-    let message: Value = serde_json::from_str(message).ok()?;
-    let is_ours = message["target"]["name"] == TEST;
-    is_ours.then(|| message["executable"].as_str()).flatten().map(PathBuf::from)
-}
-
-const TEST: &str = "zero_copy";
+pub(crate) const TEST: &str = "zero_copy";
 /// Ten times what a boot takes: a machine that is busy, or has no KVM, takes its time.
 const TIMEOUT_SECONDS: &str = "900";
 /// igb has no peer with several queues that would refuse zero-copy, and works with fewer channels than it has.
 const BOOTS: [Boot; 2] =
     [Boot { nic: "virtio", skip: &[], tests: 8 }, Boot { nic: "igb", skip: &["refuse"], tests: 5 }];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_program_is_the_one_of_the_test() {
-        let ours = r#"{"target":{"name":"zero_copy"},"executable":"/x/zero_copy-1"}"#;
-        assert_eq!(executable(ours), Some("/x/zero_copy-1".into()));
-        for other in [
-            r#"{"target":{"name":"testbed"},"executable":"/x/testbed-1"}"#,
-            r#"{"target":{"name":"zero_copy"},"executable":null}"#,
-            r#"{"reason":"build-finished","success":true}"#,
-            "",
-        ] {
-            assert_eq!(executable(other), None, "{other}");
-        }
-    }
-}
