@@ -23,7 +23,7 @@ use toml::{Table, Value};
 use crate::rows::{OWN_SECTIONS, PEER_ROWS, ROWS, UNCHANGEABLE};
 use crate::writer::{Writer, pattern};
 
-/// The example with every key in force, every check in use, and a second peer.
+/// The example with every key in force, every check in use, and a peer whom no VIP names.
 fn whole() -> Value {
     let opened = EXAMPLE.lines().map(|line| {
         let key = line
@@ -37,8 +37,11 @@ fn whole() -> Value {
     set(&mut tree, "pool.cache.checks", "['cache', 'api', 'rpc', 'names']");
     let peers = tree["bgp"]["peers"].as_array_mut().unwrap();
     let mut second = peers[0].clone();
-    set(&mut second, "name", "'tor2'");
-    set(&mut second, "address", "'192.0.2.2'");
+    for (key, text) in
+        [("name", "'tor2'"), ("address", "'192.0.2.6'"), ("machines", "['lb2']"), ("source", "")]
+    {
+        set(&mut second, key, text);
+    }
     peers.push(second);
     tree
 }
@@ -68,7 +71,7 @@ fn changed(rows: impl IntoIterator<Item = usize>) -> Value {
             None => {
                 let (key, text) = PEER_ROWS[row - ROWS.len()];
                 if let Some(peers) = tree.get_mut("bgp").and_then(|bgp| bgp.get_mut("peers")) {
-                    set(&mut peers.as_array_mut().unwrap()[1], key, text);
+                    set(peers.as_array_mut().unwrap().last_mut().unwrap(), key, text);
                 }
             }
         }

@@ -19,8 +19,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 pub(crate) const UNCHANGEABLE: [&str; 4] = ["schema", "include", "io.mode", "io.steering"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
-pub(crate) const ORDERED: [&str; 3] =
-    ["prefix_group.NAME.prefixes", "encapsulation.NAME.source_prefixes", "machine.NAME.vlan.eth0.translate"];
+pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
 
 /// Sections that each machine may have of its own.
 pub(crate) const OWN_SECTIONS: [&str; 5] = ["machine", "bgp", "io", "log", "admin"];
@@ -220,12 +219,12 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("bgp.anchor_med", "1001")]),
 ];
 
-/// Each changes one key of the second peer, whom no VIP names.
+/// Each changes one key of the last peer, whom no VIP names.
 pub(crate) const PEER_ROWS: [(&str, &str); 18] = [
     ("address", "'192.0.2.4'"),
     ("asn", "65001"),
     ("name", "'tor3'"),
-    ("machines", "['lb2']"),
+    ("machines", "['lb1']"),
     ("port", "180"),
     ("password_file", "'secrets/other.key'"),
     ("hops", "2"),
