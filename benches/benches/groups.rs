@@ -1,7 +1,7 @@
 //! What prefix groups cost a packet: 10,000 prefixes and 10,000 suffixes against one exact VIP, both over IPv6.
 //!
 //! `groups` is the forwarder's `process`, batches of 64, each flow to a VIP of its own: 1,000 established flows, or 200,000 in
-//! turn, more than a thread keeps of what it found, so that each packet is matched anew; `find` is the match with the choice of a backend and no connection table, every look-up for another of 10,000 addresses or the same one.
+//! turn, whose part of the table the second-level cache does not hold; `find` is the match with the choice of a backend and no connection table, every look-up for another of 10,000 addresses or the same one.
 //! Bar: 50 ns a packet more than one exact VIP, together with what XDP adds (`datapath/tests/bpf/cost.rs`).
 
 use std::hint::black_box;

@@ -31,7 +31,7 @@ use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, Order, Written, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, Snapshot};
-use crate::vip_table::Recent;
+use crate::vip_table::Ahead;
 use crate::{
     DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet, PairCounter,
     Reader, RequestServer, Sender, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, Verdict, request,
@@ -119,7 +119,7 @@ struct Core {
     work: Box<[Work]>,
     identifications: Identifications,
     swept: Now,
-    recent: Recent,
+    ahead: Ahead,
 }
 
 /// What is known of a packet between two stages.
@@ -172,6 +172,7 @@ impl Pipeline {
     ) -> Result<Self, PipelineError> {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let limits = Limits::new(config.threads, config.limit_sources);
+        let ahead = Ahead::new(config.max_batch);
         let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
         let fragments = Fragments::new(&config)?;
@@ -193,7 +194,7 @@ impl Pipeline {
             work,
             identifications,
             swept: Now::default(),
-            recent: Recent::new(),
+            ahead,
         };
         Ok(Self { reader: live.reader(), requests, core })
     }
@@ -274,7 +275,7 @@ impl Core {
         (road, opened): (Road, Option<Sender>),
     ) -> Result<(), DropReason> {
         let (to, port) = (&flow.destination, flow.destination_port);
-        let index = snapshot.vips.find_recent(&mut self.recent, to, flow.protocol, port);
+        let index = snapshot.vips.find_ahead(&self.ahead, place, (to, flow.protocol, port));
         let index = index.ok_or(DropReason::NoVip)?;
         let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
@@ -412,6 +413,7 @@ impl Core {
         verdicts: &mut [Verdict],
     ) {
         self.tap_before(packets);
+        self.ahead.look_up(&snapshot.vips, packets.iter().map(|packet| packet.frame()));
         for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
             // Tx stands for "still on the road" until the last stage has confirmed it.
             *verdict = self.classify(snapshot, now, packet, place).unwrap_or(Verdict::Tx);

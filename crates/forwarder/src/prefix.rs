@@ -48,11 +48,6 @@ impl Prefix {
         self.length <= other.length && self.contains(other.address)
     }
 
-    /// The length in the space of all addresses, where IPv4 is mapped.
-    pub(crate) fn mapped_length(&self) -> u8 {
-        self.length + offset(self.address)
-    }
-
     /// The address with this prefix and `suffix`, zero between; the suffix has its way where they overlap. `None`:
     /// they are of different families.
     #[must_use]

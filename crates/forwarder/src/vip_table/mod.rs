@@ -1,27 +1,28 @@
 //! VIP matching: (destination address, protocol, port) to a service.
 //!
 //! Built once per snapshot. An address of its own goes first, by an exact hash; else the longest prefix says which group the
-//! address is in, and the longest suffix within that group says which VIP it is (`longest`). Either leads to disjoint port
-//! intervals, sorted by (protocol, first port): ranges and `any` are cut by what is more specific when the table is built
-//! (`ports`), so that a look-up is a few probes and one search.
+//! address is in, and the longest suffix within that group says which VIP it is (`longest`), for a whole batch at once
+//! (`ahead`). Either leads to disjoint port intervals, sorted by (protocol, first port): ranges and `any` are cut by what is
+//! more specific when the table is built (`ports`), so that a look-up is a few steps and one search.
 //! Invariant: nothing is tried twice. An address that has a VIP has none besides, whatever its ports; an address in a group has
 //! no VIP of a group with a shorter prefix, and none with a shorter suffix. So where a packet goes never depends on a service
 //! that another VIP lacks.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
+mod ahead;
 mod longest;
 mod ports;
-mod recent;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub(crate) use self::ahead::Ahead;
 use self::longest::{Entry, Longest};
-use self::ports::{Interval, disjoint, search};
-pub(crate) use self::recent::Recent;
+use self::ports::{Interval, disjoint, of_one, search};
 use crate::prefix::{bits_of, low};
 use crate::{Prefix, Suffix};
 
@@ -43,17 +44,11 @@ pub(crate) enum Key {
     Suffix(u32, Suffix),
 }
 
-/// Intervals that belong together.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    start: u32,
-    len: u32,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Address {
     bytes: [u8; 16],
-    block: Block,
+    /// The first of its intervals.
+    ports: u32,
 }
 
 /// The table. At most half full, so that a probe for an unknown address ends soon.
@@ -70,7 +65,6 @@ pub(crate) struct VipTable {
 struct Groups {
     prefixes: Longest<false>,
     suffixes: Longest<true>,
-    blocks: Box<[Block]>,
     /// No other table of this process has it; above 0.
     stamp: u64,
 }
@@ -87,17 +81,16 @@ impl VipTable {
             by_vip.entry(claim.vip).or_default().push(claim);
         }
         let (mut addresses, mut intervals) = (Vec::new(), Vec::new());
-        let (mut suffixes, mut blocks) = (Vec::new(), Vec::new());
+        let mut suffixes = Vec::new();
         for (vip, claims) in by_vip {
-            let start = index(intervals.len());
+            let ports = index(intervals.len());
             intervals.extend(disjoint(&claims)?);
-            let block = Block { start, len: index(intervals.len()) - start };
+            if intervals.len() == ports as usize {
+                continue; // claims of no port
+            }
             match vip {
-                Key::Exact(bytes) => addresses.push(Address { bytes, block }),
-                Key::Suffix(group, suffix) => {
-                    suffixes.push(suffix_entry(group, suffix, index(blocks.len())));
-                    blocks.push(block);
-                }
+                Key::Exact(bytes) => addresses.push(Address { bytes, ports }),
+                Key::Suffix(group, suffix) => suffixes.push(suffix_entry(group, suffix, ports)),
             }
         }
         let spaces = groups.len() * 2;
@@ -109,7 +102,7 @@ impl VipTable {
             let prefixes = Longest::build(2, prefixes);
             let (suffixes, stamp) =
                 (Longest::build(spaces, suffixes), STAMPS.fetch_add(1, Ordering::Relaxed));
-            Box::new(Groups { prefixes, suffixes, blocks: blocks.into(), stamp })
+            Box::new(Groups { prefixes, suffixes, stamp })
         });
         let places = places(&addresses);
         Ok(Self { places, addresses: addresses.into(), intervals: intervals.into(), groups })
@@ -118,32 +111,27 @@ impl VipTable {
     /// The service that an address, protocol and port belong to.
     #[inline]
     pub(crate) fn find(&self, address: &[u8; 16], protocol: u8, port: u16) -> Option<u32> {
-        self.in_block(self.block(address)?, protocol, port)
+        self.service(self.ports(address)?, protocol, port)
     }
 
-    /// As [`Self::find`], for a packet thread that keeps what it found in groups.
+    /// As [`Self::find`], for the packet at `place` of a batch that was looked up ahead.
     #[inline]
-    pub(crate) fn find_recent(
+    pub(crate) fn find_ahead(
         &self,
-        recent: &mut Recent,
-        address: &[u8; 16],
-        protocol: u8,
-        port: u16,
+        ahead: &Ahead,
+        place: usize,
+        (address, protocol, port): (&[u8; 16], u8, u16),
     ) -> Option<u32> {
-        let block = match self.address(address) {
-            Some(found) => found.block,
-            None => {
-                let groups = self.groups.as_ref()?;
-                recent.or_find(groups.stamp, address, || groups.block(address))?
-            }
-        };
-        self.in_block(block, protocol, port)
+        let known = self.groups.as_ref().and_then(|groups| ahead.get(place, groups.stamp, address));
+        match known {
+            Some(ports) => self.service(ports, protocol, port),
+            None => self.find(address, protocol, port),
+        }
     }
 
     #[inline]
-    fn in_block(&self, block: Block, protocol: u8, port: u16) -> Option<u32> {
-        let intervals = self.intervals.get(block.start as usize..)?.get(..block.len as usize)?;
-        search(intervals, protocol, port)
+    fn service(&self, ports: u32, protocol: u8, port: u16) -> Option<u32> {
+        search(self.intervals.get(ports as usize..)?, protocol, port)
     }
 
     /// The service that all ports of an address's protocol belong to, as far as they belong to any: what a packet without
@@ -160,22 +148,21 @@ impl VipTable {
     }
 
     fn intervals_of(&self, address: &[u8; 16]) -> &[Interval] {
-        let Some(block) = self.block(address) else { return &[] };
-        let from = self.intervals.get(block.start as usize..).unwrap_or_default();
-        from.get(..block.len as usize).unwrap_or_default()
+        let Some(ports) = self.ports(address) else { return &[] };
+        self.intervals.get(ports as usize..).map(of_one).unwrap_or_default()
     }
 
     /// Whether any VIP has this address.
     #[inline]
     pub(crate) fn contains(&self, address: &[u8; 16]) -> bool {
-        self.block(address).is_some()
+        self.ports(address).is_some()
     }
 
     #[inline]
-    fn block(&self, address: &[u8; 16]) -> Option<Block> {
+    fn ports(&self, address: &[u8; 16]) -> Option<u32> {
         match self.address(address) {
-            Some(found) => Some(found.block),
-            None => self.groups.as_ref()?.block(address),
+            Some(found) => Some(found.ports),
+            None => self.groups.as_ref()?.ports(address),
         }
     }
 
@@ -196,25 +183,29 @@ impl VipTable {
 }
 
 impl Groups {
-    fn block(&self, address: &[u8; 16]) -> Option<Block> {
+    #[inline]
+    fn ports(&self, address: &[u8; 16]) -> Option<u32> {
         let bits = u128::from_be_bytes(*address);
-        let family = u32::from(bits >> 32 == MAPPED);
-        let group = self.prefixes.find(family, bits)?;
-        let block = self.suffixes.find(group * 2 + family, bits)?;
-        self.blocks.get(block as usize).copied()
+        let is_v4 = bits >> 32 == MAPPED;
+        let group = self.prefixes.find(u32::from(is_v4), if is_v4 { bits << 96 } else { bits })?;
+        self.suffixes.find(group * 2 + u32::from(is_v4), bits)
     }
 }
 
+/// Those of IPv4 stand at the front, without what a mapped address begins with.
 fn prefix_entry(prefix: Prefix, group: u32) -> Entry {
-    let space = u32::from(prefix.address().is_ipv4());
-    Entry { space, bits: bits_of(prefix.address()), length: prefix.mapped_length(), value: group }
+    let (space, bits) = match prefix.address() {
+        IpAddr::V4(v4) => (1, u128::from(v4.to_bits()) << 96),
+        IpAddr::V6(v6) => (0, v6.to_bits()),
+    };
+    Entry { space, bits, length: prefix.length(), value: group }
 }
 
-fn suffix_entry(group: u32, suffix: Suffix, block: u32) -> Entry {
+fn suffix_entry(group: u32, suffix: Suffix, ports: u32) -> Entry {
     let space = group * 2 + u32::from(suffix.address().is_ipv4());
     // What a mapped address has in front of its suffix is masked.
     let bits = bits_of(suffix.address()) & low(suffix.length());
-    Entry { space, bits, length: suffix.length(), value: block }
+    Entry { space, bits, length: suffix.length(), value: ports }
 }
 
 fn places(addresses: &[Address]) -> Box<[u32]> {

@@ -1,6 +1,7 @@
 //! The ports of one VIP: who has which.
 //!
-//! In: claims. Out: disjoint intervals, sorted, and the search in them.
+//! In: claims. Out: disjoint intervals, sorted, and the search in them. The first of a VIP's intervals says how many more it
+//! has, so that one number leads to them, and to the only one in one step.
 
 use super::Claim;
 
@@ -11,20 +12,35 @@ pub(super) struct Interval {
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) service: u32,
+    /// How many of the same VIP follow.
+    more: u32,
 }
 
-/// The service that has a port.
+/// The intervals of the VIP whose first one is the first here.
+#[inline]
+pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
+    let more = intervals.first().map_or(0, |first| first.more as usize);
+    intervals.get(..=more).unwrap_or_default()
+}
+
+/// The service that has a port of the VIP whose intervals come first.
 #[inline]
 pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {
     let wanted = (u32::from(protocol) << 16) | u32::from(port);
+    if let [only, ..] = intervals
+        && only.more == 0
+    {
+        return (only.first..=only.last).contains(&wanted).then_some(only.service);
+    }
+    let intervals = of_one(intervals);
     let before = intervals.partition_point(|interval| interval.first <= wanted);
     let interval = intervals.get(before.checked_sub(1)?)?;
     (wanted <= interval.last).then_some(interval.service)
 }
 
-/// Cuts one VIP's claims into disjoint intervals; the narrower claim wins.
+/// Cuts one VIP's claims into disjoint intervals, at least one; the narrower claim wins.
 pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
-    let mut result = Vec::new();
+    let mut result: Vec<Interval> = Vec::new();
     let mut protocols: Vec<u8> = claims.iter().map(|claim| claim.protocol).collect();
     protocols.sort_unstable();
     protocols.dedup();
@@ -36,7 +52,7 @@ pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
         for pair in edges.windows(2) {
             let Some(service) = narrowest(&claims, pair[0])? else { continue };
             let base = u32::from(protocol) << 16;
-            let interval = Interval { first: base | pair[0], last: base | (pair[1] - 1), service };
+            let interval = Interval { first: base | pair[0], last: base | (pair[1] - 1), service, more: 0 };
             match result.last_mut() {
                 Some(Interval { last, service: same, .. })
                     if *same == service && *last + 1 == interval.first =>
@@ -46,6 +62,9 @@ pub(super) fn disjoint(claims: &[&Claim]) -> Result<Vec<Interval>, (u32, u32)> {
                 _ => result.push(interval),
             }
         }
+    }
+    for (more, interval) in (0..).zip(result.iter_mut().rev()) {
+        interval.more = more;
     }
     Ok(result)
 }

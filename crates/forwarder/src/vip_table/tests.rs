@@ -1,5 +1,3 @@
-use std::net::IpAddr;
-
 use proptest::prelude::*;
 
 use super::*;
@@ -156,6 +154,124 @@ fn a_vip_that_lacks_the_port_is_not_made_good_by_another() {
     assert_eq!(found("198.18.4.8"), ([None; 3], false));
 }
 
+/// What is read of an untagged frame ahead of the parser.
+fn frame(digits: &str) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    match from_digits(digits) {
+        IpAddr::V4(to) => {
+            frame.extend([0x08, 0x00]);
+            frame.extend([0; 16]);
+            frame.extend(to.octets());
+        }
+        IpAddr::V6(to) => {
+            frame.extend([0x86, 0xdd]);
+            frame.extend([0; 24]);
+            frame.extend(to.octets());
+        }
+    }
+    frame
+}
+
+/// The value of the longest entry, digit by digit.
+fn longest(entries: &[(String, bool)], low: bool, probe: &str) -> Option<u32> {
+    let holds = |digits: &str| if low { probe.ends_with(digits) } else { probe.starts_with(digits) };
+    let matching = (0..).zip(entries).filter(|(_, (digits, _))| holds(digits));
+    matching.max_by_key(|(value, (digits, _))| (digits.len(), *value)).map(|(value, _)| value)
+}
+
+fn entry(space: u32, digits: &str, low: bool, value: u32) -> Entry {
+    let all = if low { format!("{digits:0>128}") } else { format!("{digits:0<128}") };
+    let bits = u128::from_str_radix(&all, 2).unwrap();
+    Entry { space, bits, length: u8::try_from(digits.len()).unwrap(), value }
+}
+
+fn agrees<const LOW: bool>(entries: &[(String, bool)], probes: &[String]) -> Result<(), TestCaseError> {
+    let of = |(digits, other): &(String, bool), value| entry(u32::from(*other), digits, LOW, value);
+    let tree = Longest::<LOW>::build(3, (0..).zip(entries).map(|(value, e)| of(e, value)).collect());
+    for probe in probes {
+        let bits = u128::from_str_radix(probe, 2).unwrap();
+        for space in [false, true] {
+            let own = |e: &(String, bool)| if e.1 == space { e.clone() } else { ("x".into(), e.1) };
+            let own: Vec<_> = entries.iter().map(own).collect();
+            prop_assert_eq!(tree.find(u32::from(space), bits), longest(&own, LOW, probe), "{}", probe);
+        }
+        prop_assert_eq!((tree.find(2, bits), tree.find(3, bits)), (None, None), "spaces without entries");
+    }
+    Ok(())
+}
+
+/// Ends that share much and part late: what stands in front of a crowd, a crowd of many lengths, and what is inside one.
+fn crowd() -> impl Strategy<Value = String> {
+    let bits = |most| {
+        prop::collection::vec(any::<bool>(), 0..=most)
+            .prop_map(|bits| bits.iter().map(|bit| if *bit { '1' } else { '0' }).collect::<String>())
+    };
+    (
+        prop::sample::select(vec![0usize, 1, 30, 58, 63, 64, 70, 110]),
+        bits(3),
+        prop::sample::select(vec![0usize, 9, 40]),
+        bits(9),
+    )
+        .prop_map(|(shared, early, gap, late)| {
+            let all = "10".repeat(55)[..shared].to_owned() + &early + &"1".repeat(gap) + &late;
+            all[..all.len().min(128)].to_owned()
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Of crowds, so that branches lie under branches, with passed bits between, in both halves and over their border.
+    #[test]
+    fn crowds_agree_with_a_walk_over_digits(
+        ends in prop::collection::vec((crowd(), any::<bool>()), 0..120),
+        turned in prop::collection::vec((any::<prop::sample::Index>(), 0usize..128, any::<bool>(), any::<u128>()), 40),
+    ) {
+        for low in [false, true] {
+            let reverse = |digits: &String| if low { digits.chars().rev().collect() } else { digits.clone() };
+            let ends: Vec<_> = ends.iter().map(|(digits, other)| (reverse(digits), *other)).collect();
+            // An entry, filled up with one digit or any, one of its digits turned or behind it none.
+            let probes: Vec<String> = turned.iter().filter(|_| !ends.is_empty()).map(|(of, at, one, rest)| {
+                let digits = &of.get(&ends).0;
+                let fill = if *one { "1".repeat(128) } else { format!("{rest:0128b}") };
+                let missing = &fill[digits.len()..];
+                let mut all = if low { missing.to_owned() + digits } else { digits.clone() + missing };
+                let other = if &all[*at..=*at] == "0" { "1" } else { "0" };
+                all.replace_range(*at..=*at, if *one { other } else { &fill[..1] });
+                all
+            }).collect();
+            if low { agrees::<true>(&ends, &probes)?; } else { agrees::<false>(&ends, &probes)?; }
+        }
+    }
+}
+
+#[test]
+fn a_tree_of_ten_thousand_needs_a_few_cache_lines_an_entry_whatever_they_share() {
+    // Scattered; in a row; in rows of rows, as hosts in nets; and one far from all others.
+    let kinds: [fn(u32) -> u128; 4] = [
+        |n| u128::from(n.wrapping_mul(0x9e37_79b1)) << 64,
+        u128::from,
+        |n| u128::from(n % 100) << 100 | u128::from(n / 100) << 20,
+        |n| if n == 0 { 1 << 127 } else { u128::from(n) },
+    ];
+    for kind in kinds {
+        let entries = |low| {
+            move |n| {
+                let bits: u128 = if low { kind(n).reverse_bits() } else { kind(n) };
+                Entry { space: 0, bits, length: 128, value: n }
+            }
+        };
+        let (high, low) = (
+            Longest::<false>::build(1, (0..10_000).map(entries(false)).collect()),
+            Longest::<true>::build(1, (0..10_000).map(entries(true)).collect()),
+        );
+        assert!(high.bytes() / 10_000 < 200 && low.bytes() == high.bytes(), "{}", high.bytes() / 10_000);
+        for n in (0..10_000).step_by(7) {
+            assert_eq!(high.find(0, kind(n)), Some(n));
+            assert_eq!(low.find(0, kind(n).reverse_bits()), Some(n));
+        }
+    }
+}
+
 fn from_digits(digits: &str) -> IpAddr {
     match digits.len() {
         32 => IpAddr::V4(u32::from_str_radix(digits, 2).unwrap().into()),
@@ -227,18 +343,20 @@ proptest! {
         }));
         let table = VipTable::build(&claims, groups.iter().map(Vec::as_slice)).unwrap();
         let before = VipTable::build(&claims[..claims.len() / 2], groups.iter().map(Vec::as_slice)).unwrap();
-        let mut recent = Recent::new();
-        for (front, back, turned, port) in &probes {
+        let frames: Vec<Vec<u8>> =
+            probes.iter().map(|(front, back, turned, _)| frame(&cross(front, back, *turned))).collect();
+        let (mut ahead, mut stale) = (Ahead::new(probes.len()), Ahead::new(probes.len()));
+        ahead.look_up(&table, frames.iter().map(Vec::as_slice));
+        stale.look_up(&before, frames.iter().map(Vec::as_slice));
+        for (place, (front, back, turned, port)) in probes.iter().enumerate() {
             let probe = cross(front, back, *turned);
             let (expected, known) = walk(&prefixes, &suffixes, &exact, &probe, *port);
             let address = crate::flow::mapped(from_digits(&probe));
             prop_assert_eq!(table.find(&address, 6, *port), expected, "{}", &probe);
             prop_assert_eq!(table.contains(&address), known, "{}", &probe);
-            // A thread that knew another table, and then asks twice.
-            let stale = before.find_recent(&mut recent, &address, 6, *port);
-            prop_assert_eq!(stale, before.find(&address, 6, *port));
-            for _ in 0..2 {
-                prop_assert_eq!(table.find_recent(&mut recent, &address, 6, *port), expected, "{}", &probe);
+            // What was looked up for this packet, for its neighbour, and in another table.
+            for (ahead, place) in [(&ahead, place), (&ahead, place + 1), (&stale, place)] {
+                prop_assert_eq!(table.find_ahead(ahead, place, (&address, 6, *port)), expected, "{}", &probe);
             }
         }
     }
