@@ -8,4 +8,5 @@ mod hostile;
 mod next_hops;
 mod router;
 mod scene;
+mod sessions;
 mod traffic;

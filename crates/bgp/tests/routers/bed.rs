@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdStatus, SessionState};
 use bgp::{
@@ -55,6 +55,21 @@ impl Bed {
         let family = if prefix.contains(':') { "-6" } else { "-4" };
         let text = self.router.text("ip", &[family, "route", "show", prefix]).unwrap_or_default();
         text.matches("via ").count()
+    }
+
+    /// Looks at a route until `done`, and it is there: how long it was not, at most.
+    pub(crate) fn gap(&self, prefix: &str, done: impl Fn() -> bool) -> Duration {
+        let (mut there, mut gap) = (Instant::now(), Duration::ZERO);
+        let found = eventually(BOUND, || {
+            let is_there = self.next_hops(prefix) == 1;
+            if is_there {
+                gap = gap.max(there.elapsed());
+                there = Instant::now();
+            }
+            (is_there && done()).then_some(())
+        });
+        assert!(found.is_some(), "{prefix} does not come back");
+        gap
     }
 
     pub(crate) fn wait_for_next_hops(&self, prefix: &str, count: usize) {

@@ -111,7 +111,10 @@ fn a_wrong_key_stops_its_own_session_and_says_what_to_look_at() {
     assert!(why.contains("no answer from 192.0.2.0:179") && why.contains("the same MD5 key"), "{why}");
     lb.established("v6");
     // The right key makes it work, without a word to the other session.
-    lb.speaker.change_peer(with_key(peer("v4", Family::Ipv4, 1), "s3cret")).unwrap();
+    lb.speaker.set_peers(vec![
+        with_key(peer("v4", Family::Ipv4, 1), "s3cret"),
+        with_key(peer("v6", Family::Ipv6, 1), "s3cret"),
+    ]);
     lb.established("v4");
     assert_eq!(lb.established("v6").established, 1);
 }
@@ -229,4 +232,74 @@ fn bfd_comes_up_stays_up_and_sees_the_router_go() {
     assert!(lost.is_loss(), "{lost:?}");
     assert!(lb.speaker.bfd_down("v4"));
     assert!(watch.status()["v4"].losses > 0);
+}
+
+#[test]
+fn a_session_that_restarts_for_its_families_is_back_soon() {
+    let bed = Bed::new(1);
+    let bird = Bird::start(&bed, &session("v4", Family::Ipv4, 1, "65101", "passive on;"));
+    let mut config = peer("v4", Family::Ipv4, 1);
+    config.notice = std::time::Duration::from_secs(1);
+    let lb = Running::start(&bed.machines[0], 1, 65_101, vec![config.clone()]);
+    lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
+    bed.wait_for_next_hops(VIP_V4, 1);
+    for (round, families) in [(2, Family::ALL.to_vec()), (3, vec![Family::Ipv4])] {
+        config.families = families;
+        assert!(lb.speaker.set_peers(vec![config.clone()]).is_empty());
+        bird.ask(&bed, &format!("show route all {VIP_V4}"), |text| text.contains("(65535,0)"));
+        let is_new = || lb.speaker.status()["v4"].established == round;
+        println!("bird: without the route for {:?} at most", bed.gap(VIP_V4, is_new));
+    }
+    let text = bird.ask(&bed, &format!("show route all {VIP_V4}"), |text| text.contains("BGP.as_path"));
+    assert!(!text.contains("(65535,0)"), "{text}");
+}
+
+#[test]
+fn packets_from_too_far_away_are_named_before_any_timer() {
+    let bed = Bed::new(1);
+    // Without `ttl security` bird sends with a TTL of 1, and its kernel answers with 64.
+    let passive = session("v4", Family::Ipv4, 1, "65101", "passive on;");
+    let dials = session("v6", Family::Ipv6, 1, "65101", "connect delay time 1; connect retry time 1;");
+    let _bird = Bird::start(&bed, &(passive + &dials));
+    let mut peers = vec![peer("v4", Family::Ipv4, 1), peer("v6", Family::Ipv6, 1)];
+    peers.iter_mut().for_each(|peer| peer.gtsm_hops = Some(1));
+    peers[1].connect = Connect::Listen;
+    let start = std::time::Instant::now();
+    let lb = Running::start(&bed.machines[0], 1, 65_101, peers.clone());
+    let named =
+        |status: &bgp::PeerStatus| status.last_error.as_ref().is_some_and(|why| why.0.contains("TTL"));
+    let why = lb.until("v4", named).last_error.unwrap().0;
+    println!("after {:?}: {why}", start.elapsed());
+    assert!(start.elapsed() < peers[0].dial, "known before the attempt ends");
+    // Once the limit is gone, both come up.
+    peers.iter_mut().for_each(|peer| peer.gtsm_hops = None);
+    assert!(lb.speaker.set_peers(peers).is_empty());
+    for name in ["v4", "v6"] {
+        assert_eq!(lb.established(name).last_error, None);
+    }
+}
+
+#[test]
+fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
+    let bed = Bed::new(1);
+    let other_end = |key: &str| {
+        let mut config = with_key(peer("lb", Family::Ipv4, 1), key);
+        (config.address, config.asn) = ([192, 0, 2, 1].into(), 65_101);
+        config
+    };
+    let router = Running::start(&bed.router, 9, ROUTER_ASN, vec![other_end("one")]);
+    let mut config = with_key(peer("v4", Family::Ipv4, 1), "one");
+    let lb = Running::start(&bed.machines[0], 1, 65_101, vec![config.clone()]);
+    lb.established("v4");
+    router.established("lb");
+    for (n, key) in ["two", "", "three"].into_iter().enumerate() {
+        config = if key.is_empty() { bgp::PeerConfig { md5: None, ..config } } else { with_key(config, key) };
+        assert!(lb.speaker.set_peers(vec![config.clone()]).is_empty());
+        let theirs = bgp::PeerConfig { md5: config.md5.clone(), ..other_end("one") };
+        assert!(router.speaker.set_peers(vec![theirs]).is_empty());
+        lb.speaker.announce(table(&[&format!("203.0.113.{n}/32")], &Attributes::default()));
+        // What has been heard is signed with the new key.
+        router.until("lb", |lb| lb.counts.ignored_prefixes == n as u64 + 1);
+    }
+    assert_eq!((lb.established("v4").established, router.established("lb").established), (1, 1));
 }

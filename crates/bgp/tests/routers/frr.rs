@@ -194,3 +194,19 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
     drop(watch);
     frr.ask(&bed, "show bfd peers", |text| text.contains("Remote diagnostics: administratively down"));
 }
+
+#[test]
+fn a_session_that_restarts_for_its_families_is_back_as_soon_as_frr_takes_it() {
+    let bed = Bed::new(1);
+    let _frr = Frr::start(&bed, &BGPD.replace(" MORE\n", "").replace(" neighbor LB4 bfd profile fast\n", ""));
+    let mut config = with_key(peer("v4", Family::Ipv4, 1), "s3cret");
+    let lb = Running::start(&bed.machines[0], 1, 65_101, vec![config.clone()]);
+    lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
+    bed.wait_for_next_hops(VIP_V4, 1);
+    for (round, families) in [(2, Family::ALL.to_vec()), (3, vec![Family::Ipv4])] {
+        config.families = families;
+        assert!(lb.speaker.set_peers(vec![config.clone()]).is_empty());
+        let is_new = || lb.speaker.status()["v4"].established == round;
+        println!("FRR: without the route for {:?} at most", bed.gap(VIP_V4, is_new));
+    }
+}
