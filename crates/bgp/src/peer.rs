@@ -57,6 +57,8 @@ pub(crate) struct Peer {
     askers: Vec<oneshot::Sender<()>>,
     leaving: Option<change::Leaving>,
     silence: Silence,
+    /// A session's key was changed: when to look next whether the router has it.
+    rekeyed: Option<Instant>,
     dialled: Option<Connection>,
     accepted: Option<Connection>,
     dialling: Dialling,
@@ -100,6 +102,7 @@ impl Peer {
             askers: Vec::new(),
             leaving: None,
             silence: Silence::begin(),
+            rekeyed: None,
             dialled: None,
             accepted: None,
             dialling: Dialling::default(),
@@ -126,19 +129,23 @@ impl Peer {
                 Happened::Ordered(order) => self.order(order),
                 Happened::Inbound(stream) => self.inbound(stream),
                 Happened::Desired => self.desire(),
-                Happened::DialEnded(Ok(stream)) => self.dialled = self.connect(stream),
+                Happened::DialEnded(Ok(stream)) => self.dial_succeeded(stream),
+                // Beside a session it was only to see who has which key.
+                Happened::DialEnded(Err(_)) if self.rekeyed.is_some() => {}
                 Happened::DialEnded(Err(error)) => self.failed(&error, false),
                 Happened::Silence => self.look_for_a_reason(),
                 Happened::Other => {}
             }
             self.settle();
             self.restart_when_due();
+            self.look_after_key();
         }
     }
 
     async fn wait(&mut self) -> Happened {
         let may_dial = self.may_dial();
         let look_at = self.waits_for_a_word().then_some(self.silence.look_at);
+        let key_at = self.rekeyed;
         let restart_at = self.leaving.as_ref().map(|leaving| leaving.until);
         tokio::select! {
             order = self.orders.recv(), if !self.stopped => {
@@ -150,6 +157,7 @@ impl Peer {
             () = sleep_until(self.retry_at), if may_dial => Happened::Other,
             () = sleep_until(restart_at.unwrap_or_else(Instant::now)), if restart_at.is_some() => Happened::Other,
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => Happened::Silence,
+            () = sleep_until(key_at.unwrap_or_else(Instant::now)), if key_at.is_some() => Happened::Other,
             // An acknowledgement wakes nobody.
             () = sleep(LOOK_EVERY), if !self.askers.is_empty() => Happened::Other,
             () = turn(&mut self.dialled) => Happened::Other,
@@ -222,6 +230,13 @@ impl Peer {
         }
     }
 
+    fn dial_succeeded(&mut self, stream: TcpStream) {
+        self.answered_new_key();
+        if self.connections().all(|one| one.session.state() != State::Established) {
+            self.dialled = self.connect(stream);
+        }
+    }
+
     fn connect(&mut self, stream: TcpStream) -> Option<Connection> {
         let want = Arc::clone(&self.want);
         let connected = Connection::new(stream, self.local, Arc::clone(&self.config), want);
@@ -229,6 +244,7 @@ impl Peer {
     }
 
     fn inbound(&mut self, stream: TcpStream) {
+        self.answered_new_key();
         let established = self.connections().find(|c| c.session.state() == State::Established);
         let survives = established.is_some_and(|connection| !self.may_replace(connection));
         let refusal = if self.config.connect == Connect::Dial || self.stopped {
@@ -319,6 +335,7 @@ impl Peer {
 
     /// Nothing is left, and the next attempt is some time away. `planned`: we have ended it on purpose.
     fn failed(&mut self, why: &str, planned: bool) {
+        self.rekeyed = None;
         if let Some(leaving) = self.leaving.take() {
             self.config = Arc::from(leaving.next);
         }
@@ -330,7 +347,8 @@ impl Peer {
         let wait = backoff::wait(self.failures, first, self.config.longest_retry, chance);
         self.retry_at = Instant::now() + wait;
         let next = (self.config.connect != Connect::Listen && !self.stopped).then_some(wait);
-        let end = report::End { why, is_planned: planned || self.is_restarting, was_up: up_since.is_some() };
+        let is_soon = self.is_restarting && self.failures <= SHORT_WAITS;
+        let end = report::End { why, is_planned: planned || is_soon, was_up: up_since.is_some() };
         self.report.failed(&end, next, self.failures);
     }
 
@@ -356,8 +374,10 @@ async fn turn(connection: &mut Option<Connection>) {
 
 /// Whether the peer has acknowledged is looked at so often, while somebody wants to know.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A router takes no connection before it has put the last session away: bird refuses it for some milliseconds, FRR for a second.
-/// So the first wait is short, and the next ones double.
+/// A router takes no connection before it has put the last session away, which is a matter of milliseconds for bird and FRR. So
+/// the first wait is short, and the next ones double.
 const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
+/// Within those, some seconds in all, that it refuses us is no fault.
+const SHORT_WAITS: u32 = 6;
 /// Connections that wait for the other end to close; more are closed at once.
 const MAX_CLOSING: usize = 8;

@@ -26,7 +26,8 @@ pub(crate) struct End<'a> {
 pub(crate) struct Report {
     board: Arc<watch::Sender<Status>>,
     own: PeerStatus,
-    said: Option<String>,
+    /// The last failure, and whether it was one that we wanted.
+    said: Option<(String, bool)>,
     suspected: Option<String>,
 }
 
@@ -71,7 +72,9 @@ impl Report {
         self.own.failures = failures;
         let (peer, address, why) = (&self.own.name, self.own.address, end.why);
         let retry_in = next.map(words::span);
-        if self.said.as_deref() == Some(why) {
+        let is_known =
+            self.said.as_ref().is_some_and(|(said, planned)| said == why && *planned == end.is_planned);
+        if is_known {
             tracing::debug!(peer, why, retry_in, failures, "no BGP session, as before");
         } else if end.is_planned {
             tracing::info!(peer, %address, why, retry_in, "no BGP session, as ordered");
@@ -80,7 +83,7 @@ impl Report {
         } else {
             tracing::warn!(peer, %address, why, retry_in, "no BGP session");
         }
-        self.said = Some(why.into());
+        self.said = Some((why.into(), end.is_planned));
     }
 
     /// Why an attempt that goes on may fail.

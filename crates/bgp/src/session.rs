@@ -224,6 +224,13 @@ impl Session {
         }
     }
 
+    /// Says a KEEPALIVE now, for its acknowledgement.
+    pub(crate) fn keep_alive(&mut self, now: Instant) {
+        if self.state() == State::Established {
+            self.send_encoded(codec::encode_keepalive(), now);
+        }
+    }
+
     /// Ends the session from our side.
     pub(crate) fn stop(&mut self, stop: &Stop, now: Instant) {
         if self.end.is_some() {

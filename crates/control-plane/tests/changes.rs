@@ -291,7 +291,7 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
             "bgp.asn: 65101 -> 65102 (takes effect at the next start)",
             "bgp.hold_down: 10s -> 1s",
             "bgp peer t: hold_time 9s -> 30s, bfd.interval none -> 100ms, bfd.multiplier none -> 3, another key in the running \
-             session: the router must have it too within 9s, or it ends, hold_time counts from the next session on",
+             session: the router must have it too within the hold time, hold_time counts from the next session on",
             "vip v: announce.min_serving: 1 -> 2",
             "vip v: announce.return_serving: 1 -> 2",
             "vip v: announce.communities: none -> 1:2",

@@ -280,6 +280,28 @@ fn packets_from_too_far_away_are_named_before_any_timer() {
 }
 
 #[test]
+fn bird_that_restarts_the_session_for_its_new_key_is_found_out_soon() {
+    let bed = Bed::new(1);
+    let conf =
+        |key: &str| session("v4", Family::Ipv4, 1, "65101", &format!("passive on; password \"{key}\";"));
+    let bird = Bird::start(&bed, &conf("one"));
+    let mut config = with_key(peer("v4", Family::Ipv4, 1), "one");
+    config.hold = std::time::Duration::from_secs(240);
+    let lb = Running::start(&bed.machines[0], 1, 65_101, vec![config.clone()]);
+    lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
+    bed.wait_for_next_hops(VIP_V4, 1);
+    assert!(lb.speaker.set_peers(vec![with_key(config, "two")]).is_empty());
+    // Until bird has it as well, the session is what it was.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!((lb.established("v4").established, bed.next_hops(VIP_V4)), (1, 1));
+    bed.write("bird.conf", &format!("{COMMON}{}", conf("two")));
+    bird.ask(&bed, "configure", |text| text.contains("Reconfig"));
+    let is_new = || lb.speaker.status()["v4"].established == 2;
+    println!("bird: without the route for {:?} at most", bed.gap(VIP_V4, is_new));
+    println!("{:?}", lb.established("v4").last_end);
+}
+
+#[test]
 fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
     let bed = Bed::new(1);
     let other_end = |key: &str| {

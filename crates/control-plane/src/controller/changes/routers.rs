@@ -81,12 +81,9 @@ fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
     }
     words.extend(differing.iter().map(Difference::short));
     if peer.md5() != next.md5() {
-        let hold = if peer.hold_time().is_zero() {
-            "as it has no hold time, nothing else ends it".to_owned()
-        } else {
-            format!("within {}, or it ends", format_duration(peer.hold_time()))
-        };
-        words.push(format!("another key in the running session: the router must have it too {hold}"));
+        words.push(
+            "another key in the running session: the router must have it too within the hold time".to_owned(),
+        );
     }
     let mut keys = differing.iter().map(|difference| difference.key.as_str());
     if keys.any(|key| RESTARTING.contains(&key)) {
