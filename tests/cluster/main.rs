@@ -7,4 +7,5 @@
 mod hostile;
 mod next_hops;
 mod scene;
+mod sessions;
 mod traffic;

@@ -78,6 +78,8 @@ pub struct PeerConfig {
     pub first_retry: Duration,
     /// The longest wait after a failure.
     pub longest_retry: Duration,
+    /// So long are routes announced as about to go (RFC 8326) before a change that the session can't take restarts it.
+    pub notice: Duration,
     /// More different prefixes than this from the peer end the session (Cease, RFC 4486); `None`: any number, as none is kept.
     pub max_prefixes: Option<u32>,
     /// Off, unless the program can restart while forwarding goes on: routers go on sending to one that has died.
@@ -108,6 +110,7 @@ impl PeerConfig {
             dial: Duration::from_secs(10),
             first_retry: Duration::from_secs(1),
             longest_retry: Duration::from_secs(60),
+            notice: Duration::ZERO,
             max_prefixes: None,
             graceful_restart: None,
         }
@@ -165,18 +168,41 @@ impl PeerConfig {
         }
     }
 
-    /// Whether a session under `self` can go on under `next`.
+    /// Whether a session under `self` can go on under `next`. The address that we dial from is the connection's matter.
     pub(crate) fn keeps_session(&self, next: &Self) -> bool {
-        let soft = Self {
+        Self { local_address: next.local_address, ..self.until_restart(next) } == *next
+    }
+
+    /// What is in force of `next` until the session that runs under `self` has ended.
+    pub(crate) fn until_restart(&self, next: &Self) -> Self {
+        Self {
+            asn: self.asn,
+            local_address: self.local_address,
+            families: self.families.clone(),
+            extended_next_hop: self.extended_next_hop,
+            graceful_restart: self.graceful_restart,
+            ..next.clone()
+        }
+    }
+
+    /// Whether an attempt to connect under `self` is one under `next` as well.
+    pub(crate) fn connects_alike(&self, next: &Self) -> bool {
+        let like = Self {
+            name: next.name.clone(),
             next_hop_v4: next.next_hop_v4,
             next_hop_v6: next.next_hop_v6,
-            dial: next.dial,
             first_retry: next.first_retry,
             longest_retry: next.longest_retry,
+            notice: next.notice,
             max_prefixes: next.max_prefixes,
             ..self.clone()
         };
-        soft == *next
+        like == *next
+    }
+
+    /// What it is known by.
+    pub(crate) fn place(&self) -> (IpAddr, u32) {
+        (self.address, self.scope)
     }
 
     pub(crate) fn socket_address(&self) -> SocketAddr {
@@ -315,11 +341,35 @@ mod tests {
     }
 
     #[test]
-    fn another_next_hop_keeps_the_session_and_another_key_does_not() {
-        let mut next = peer();
-        next.next_hop_v4 = Some([192, 0, 2, 9].into());
-        assert!(peer().keeps_session(&next));
+    fn what_an_open_says_needs_another_session_and_nothing_else_does() {
+        type Change = fn(&mut PeerConfig);
+        let lives: [Change; 8] = [
+            |p| p.name = "other".into(),
+            |p| p.port = 1_790,
+            |p| p.connect = Connect::Listen,
+            |p| p.next_hop_v4 = Some([192, 0, 2, 9].into()),
+            |p| p.md5 = Some(Md5Key::new("s3cret").unwrap()),
+            |p| p.gtsm_hops = Some(1),
+            |p| p.hold = Duration::from_secs(9),
+            |p| p.max_prefixes = Some(1),
+        ];
+        let restarts: [Change; 3] =
+            [|p| p.asn = 65_001, |p| p.extended_next_hop = true, |p| p.families.truncate(1)];
+        for (changes, keeps) in [(&lives[..], true), (&restarts[..], false)] {
+            for change in changes {
+                let mut next = peer();
+                change(&mut next);
+                assert_eq!(peer().keeps_session(&next), keeps, "{next:?}");
+                assert!(peer().keeps_session(&peer().until_restart(&next)));
+            }
+        }
+    }
+
+    #[test]
+    fn an_attempt_to_connect_lives_on_under_another_name_and_not_under_another_key() {
+        let mut next = PeerConfig { name: "other".into(), ..peer() };
+        assert!(peer().connects_alike(&next));
         next.md5 = Some(Md5Key::new("s3cret").unwrap());
-        assert!(!peer().keeps_session(&next));
+        assert!(!peer().connects_alike(&next));
     }
 }

@@ -17,10 +17,12 @@ use crate::local::Local;
 use crate::route::Routes;
 use crate::session::{Session, Stop};
 use crate::socket;
+use crate::status::State;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
+    local_address: IpAddr,
     pub(crate) session: Session,
     buffer: Vec<u8>,
 }
@@ -35,9 +37,42 @@ impl Connection {
         if let Some(hops) = config.gtsm_hops {
             socket::set_furthest(&stream, config.address.is_ipv6(), Some(hops))?;
         }
-        let own: IpAddr = stream.local_addr()?.ip();
-        let session = Session::new(local, config, own, want, now());
-        Ok(Self { stream, session, buffer: vec![0; BUFFER_BYTES] })
+        let local_address = stream.local_addr()?.ip();
+        let session = Session::new(local, config, local_address, want, now());
+        Ok(Self { stream, local_address, session, buffer: vec![0; BUFFER_BYTES] })
+    }
+
+    /// Our end's.
+    pub(crate) fn local_address(&self) -> IpAddr {
+        self.local_address
+    }
+
+    /// Whether the other end has acknowledged all that it is to have; true without a session: it has nothing of us.
+    pub(crate) fn is_told(&self) -> bool {
+        self.session.state() != State::Established
+            || (self.session.has_said_all() && socket::has_all(&self.stream).unwrap_or(false))
+    }
+
+    /// Whether the peer has said anything.
+    pub(crate) fn was_heard(&self) -> bool {
+        self.session.counts().messages_received > 0
+    }
+
+    /// Another configuration that the session can take over.
+    pub(crate) fn reconfigure(&mut self, config: &Arc<PeerConfig>) {
+        let before = self.session.config();
+        let mut set = Ok(());
+        if before.md5 != config.md5 {
+            set = socket::set_md5(&self.stream, config.address, config.md5.as_ref());
+        }
+        if before.gtsm_hops != config.gtsm_hops {
+            let is_v6 = config.address.is_ipv6();
+            set = set.and_then(|()| socket::set_furthest(&self.stream, is_v6, config.gtsm_hops));
+        }
+        self.session.reconfigure(Arc::clone(config));
+        if let Err(error) = set {
+            self.session.lost(&format!("the kernel refuses its new key or limit of hops: {error}"), now());
+        }
     }
 
     /// Waits for the next thing to happen, and lets the session have it. May be dropped while it waits.
@@ -59,15 +94,13 @@ impl Connection {
 
     /// Ends without a word: what the kernel holds for the other end is thrown away, and a reset follows.
     pub(crate) fn reset(self) {
-        if let Err(error) = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)) {
-            tracing::debug!(%error, "the connection lingers");
-        }
+        reset(&self.stream);
     }
 
     /// Writes what is left, then waits for the other end to close: at once a reset could overtake the last message.
     pub(crate) async fn close(mut self) {
         let rest = self.session.output(now()).to_vec();
-        drop(timeout(LINGER, linger(&mut self.stream, &rest)).await);
+        take_leave(self.stream, &rest).await;
     }
 
     fn read(&mut self, ready: io::Result<()>) {
@@ -89,8 +122,21 @@ impl Connection {
 }
 
 /// Tells a peer why its connection is not taken.
-pub(crate) async fn turn_away(mut stream: TcpStream, message: Vec<u8>) {
-    drop(timeout(LINGER, linger(&mut stream, &message)).await);
+pub(crate) async fn turn_away(stream: TcpStream, message: Vec<u8>) {
+    take_leave(stream, &message).await;
+}
+
+/// One that has not closed by then may not have read the end of its session either, and would keep our routes: it is reset.
+async fn take_leave(mut stream: TcpStream, message: &[u8]) {
+    if timeout(LINGER, linger(&mut stream, message)).await.is_err() {
+        reset(&stream);
+    }
+}
+
+fn reset(stream: &TcpStream) {
+    if let Err(error) = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "the connection lingers");
+    }
 }
 
 async fn linger(stream: &mut TcpStream, rest: &[u8]) -> io::Result<()> {

@@ -9,7 +9,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::config::PeerConfig;
+use crate::drops::Drops;
 use crate::socket;
+use crate::words;
 
 type Attempt = Pin<Box<dyn Future<Output = Result<TcpStream, String>> + Send>>;
 
@@ -19,12 +21,7 @@ pub(crate) struct Dialling(Option<Attempt>);
 impl Dialling {
     pub(crate) fn start(&mut self, config: &PeerConfig) {
         let config = config.clone();
-        self.0 = Some(Box::pin(async move {
-            let attempt = timeout(config.dial, socket::dial(&config)).await;
-            attempt
-                .map_err(|_| no_answer(&config))
-                .and_then(|done| done.map_err(|error| refused(&config, &error)))
-        }));
+        self.0 = Some(Box::pin(async move { dial(&config).await }));
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
@@ -50,20 +47,30 @@ impl fmt::Debug for Dialling {
     }
 }
 
-fn no_answer(config: &PeerConfig) -> String {
-    let cause = if config.md5.is_some() {
+async fn dial(config: &PeerConfig) -> Result<TcpStream, String> {
+    let before = Drops::now();
+    let attempt = timeout(config.dial, socket::dial(config)).await;
+    attempt
+        .map_err(|_| no_answer(config, before))
+        .and_then(|done| done.map_err(|error| refused(config, &error, before)))
+}
+
+fn no_answer(config: &PeerConfig, before: Drops) -> String {
+    let cause = if let Some(hint) = Drops::now().hint_since(before, config) {
+        hint
+    } else if config.md5.is_some() {
         "if it is up, does it have the same MD5 key? A wrong one is dropped without a word"
     } else {
         "if it is up, does it ask for an MD5 key?"
     };
-    format!("no answer from {} in {:?}: {cause}", config.socket_address(), config.dial)
+    format!("no answer from {} in {}: {cause}", config.socket_address(), words::span(config.dial))
 }
 
-fn refused(config: &PeerConfig, error: &io::Error) -> String {
+fn refused(config: &PeerConfig, error: &io::Error, before: Drops) -> String {
     let from = config.local_address.map(|local| format!(" from {local}")).unwrap_or_default();
     // The kernel's own time for a connection is shorter than ours.
     if error.kind() == io::ErrorKind::TimedOut {
-        return no_answer(config);
+        return no_answer(config, before);
     }
     format!("can't connect to {}{from}: {error}", config.socket_address())
 }

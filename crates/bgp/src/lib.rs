@@ -16,6 +16,7 @@ mod collision;
 mod config;
 mod connection;
 mod dialling;
+mod drops;
 mod inbox;
 mod listener;
 mod local;
@@ -31,6 +32,7 @@ mod session;
 mod socket;
 mod speaker;
 mod status;
+mod words;
 
 pub use config::{ConfigError, Connect, GracefulRestart, Md5Key, PeerConfig, SpeakerConfig};
 pub use message::Capability;

@@ -5,15 +5,16 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::config::{Md5Key, PeerConfig};
+use crate::config::{Connect, Md5Key, PeerConfig};
 use crate::socket;
 
 /// Whom to give a connection to.
@@ -32,7 +33,7 @@ impl Callers {
         self.with(|callers| callers.remove(&caller(peer.socket_address())));
     }
 
-    /// Hands a connection over; gives back one that nobody waits for.
+    /// Hands a connection over; closes one that nobody waits for.
     fn give(&self, stream: TcpStream, from: SocketAddr) -> Result<(), &'static str> {
         let to = self.with(|callers| callers.get(&caller(from)).cloned());
         let to = to.ok_or("no peer has this address")?;
@@ -51,43 +52,98 @@ fn caller(address: SocketAddr) -> Caller {
     }
 }
 
+/// Where peers reach us now. Keys and limits are set on each socket before it listens.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners(Vec<Listener>);
+
+impl Listeners {
+    /// Listens at these addresses alone from now on. Those that can't be had are given back with the reason; the rest is there.
+    /// Runs in a tokio runtime's context.
+    pub(crate) fn follow<'a>(
+        &mut self,
+        at: &[SocketAddr],
+        callers: &Callers,
+        peers: impl Iterator<Item = &'a PeerConfig> + Clone,
+    ) -> Vec<(SocketAddr, io::Error)> {
+        // First, as a new one may want an address of theirs.
+        self.0.retain(|listener| at.contains(&listener.asked));
+        let mut refused = Vec::new();
+        for &at in at {
+            if self.0.iter().any(|listener| listener.asked == at) {
+                continue;
+            }
+            match Listener::start(at, callers.clone(), peers.clone()) {
+                Ok(listener) => self.0.push(listener),
+                Err(error) => refused.push((at, error)),
+            }
+        }
+        refused
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.iter().map(|listener| listener.address).collect()
+    }
+
+    /// The key that `peer` signs with; `None`: it signs nothing.
+    pub(crate) fn set_key(&self, peer: IpAddr, key: Option<&Md5Key>) -> io::Result<()> {
+        let mut like = self.0.iter().filter(|listener| listener.address.is_ipv4() == peer.is_ipv4());
+        like.try_for_each(|listener| socket::set_md5(&*listener.socket, peer, key))
+    }
+
+    /// Takes calls from as far away as the furthest of these peers may be.
+    pub(crate) fn set_furthest<'a>(
+        &self,
+        peers: impl Iterator<Item = &'a PeerConfig> + Clone,
+    ) -> io::Result<()> {
+        self.0.iter().try_for_each(|listener| {
+            let is_v6 = listener.address.is_ipv6();
+            socket::set_furthest(&*listener.socket, is_v6, furthest(is_v6, peers.clone()))
+        })
+    }
+}
+
+/// `None`: one of them may be anywhere, or none calls.
+fn furthest<'a>(is_v6: bool, peers: impl Iterator<Item = &'a PeerConfig>) -> Option<u8> {
+    let calling = peers.filter(|peer| peer.address.is_ipv6() == is_v6 && peer.connect != Connect::Dial);
+    let hops = calling.map(|peer| peer.gtsm_hops).reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
+    hops.flatten()
+}
+
 /// A listening socket, and the task that accepts. Dropping it closes it.
 #[derive(Debug)]
-pub(crate) struct Listener {
+struct Listener {
     socket: Arc<TcpListener>,
+    /// As it was asked for.
+    asked: SocketAddr,
+    /// With the port that was found if none was asked for.
     address: SocketAddr,
     task: JoinHandle<()>,
 }
 
 impl Listener {
-    pub(crate) fn start(at: SocketAddr, callers: Callers) -> io::Result<Self> {
-        let socket = Arc::new(socket::listen(at)?);
+    fn start<'a>(
+        at: SocketAddr,
+        callers: Callers,
+        peers: impl Iterator<Item = &'a PeerConfig> + Clone,
+    ) -> io::Result<Self> {
+        let socket = socket::listen(at, |socket| {
+            let mut like = peers.clone().filter(|peer| peer.address.is_ipv4() == at.is_ipv4());
+            like.try_for_each(|peer| socket::set_md5(socket, peer.address, peer.md5.as_ref()))?;
+            socket::set_furthest(socket, at.is_ipv6(), furthest(at.is_ipv6(), peers.clone()))
+        })?;
+        let socket = Arc::new(socket);
         let address = socket.local_addr()?;
         let task = tokio::spawn(accept(Arc::clone(&socket), callers));
-        Ok(Self { socket, address, task })
-    }
-
-    /// Where it listens, with the port that was found if none was asked for.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The key that `peer` signs with; `None`: it signs nothing.
-    pub(crate) fn set_key(&self, peer: IpAddr, key: Option<&Md5Key>) -> io::Result<()> {
-        if peer.is_ipv4() != self.address.is_ipv4() {
-            return Ok(());
-        }
-        socket::set_md5(&*self.socket, peer, key)
-    }
-
-    /// Nobody further away than `hops` can connect; `None`: anybody can.
-    pub(crate) fn set_furthest(&self, hops: Option<u8>) -> io::Result<()> {
-        socket::set_furthest(&*self.socket, self.address.is_ipv6(), hops)
+        Ok(Self { socket, asked: at, address, task })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        // At once, as another may want the address: the task is gone only when its runtime turns.
+        if let Err(error) = SockRef::from(&*self.socket).shutdown(Shutdown::Both) {
+            tracing::debug!(%error, at = %self.address, "a BGP listener closes late");
+        }
         self.task.abort();
     }
 }
@@ -100,6 +156,8 @@ async fn accept(socket: Arc<TcpListener>, callers: Callers) {
                     tracing::debug!(%from, why, "BGP connection closed");
                 }
             }
+            // It is being closed.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
             Err(error) => {
                 tracing::warn!(%error, "a BGP connection can't be accepted");
                 tokio::time::sleep(PAUSE).await;

@@ -116,6 +116,15 @@ impl Notification {
         }
     }
 
+    /// The AS number that a Bad Peer AS is about: by RFC 4271 there is none, but routers send the one that they refuse.
+    pub(crate) fn refused_asn(&self) -> Option<u32> {
+        match (self.code, self.subcode, self.data.as_slice()) {
+            (2, 2, &[high, low]) => Some(u16::from_be_bytes([high, low]).into()),
+            (2, 2, &[a, b, c, d]) => Some(u32::from_be_bytes([a, b, c, d])),
+            _ => None,
+        }
+    }
+
     /// The text of an administrative shutdown or reset, control characters replaced; `None`: none, or not UTF-8.
     pub(crate) fn shutdown_text(&self) -> Option<String> {
         let (Self::CEASE, 2 | 4, [len, text @ ..]) = self.inner() else { return None };
@@ -132,10 +141,11 @@ impl fmt::Display for Notification {
         if (self.code, self.subcode) != (code, subcode) {
             f.write_str(", as a hard reset")?;
         }
-        match self.shutdown_text() {
-            Some(text) => write!(f, ": {text:?})"),
-            None if data.is_empty() => f.write_str(")"),
-            None => {
+        match (self.shutdown_text(), self.refused_asn()) {
+            (Some(text), _) => write!(f, ": {text:?})"),
+            (None, Some(asn)) => write!(f, ": AS {asn})"),
+            (None, None) if data.is_empty() => f.write_str(")"),
+            (None, None) => {
                 f.write_str(", data")?;
                 data.iter().take(SHOWN_BYTES).try_for_each(|byte| write!(f, " {byte:02x}"))?;
                 f.write_str(if data.len() > SHOWN_BYTES { "…)" } else { ")" })
@@ -218,6 +228,14 @@ mod tests {
         assert_eq!(hard.clone().into_hard_reset(), hard, "one envelope is enough");
         let hold = Notification::new(4, 0);
         assert_eq!(hold.clone().into_hard_reset(), hold, "only a Cease is wrapped");
+    }
+
+    #[test]
+    fn a_refused_as_is_shown_as_a_number() {
+        let refused = |data: &[u8]| Notification { data: data.to_vec(), ..Notification::new(2, 2) };
+        assert_eq!(refused(b"\xfe\x4d").to_string(), "Bad Peer AS (2/2: AS 65101)");
+        assert_eq!(refused(b"\xfa\x56\xea\x01").refused_asn(), Some(4_200_000_001));
+        assert_eq!(refused(b"\x01").to_string(), "Bad Peer AS (2/2, data 01)");
     }
 
     #[test]

@@ -1,16 +1,21 @@
 //! One peer's task: it dials, takes what was accepted, lets two connections fight it out, and waits between failures.
 //!
 //! In: orders, accepted connections, the desired table. Out: the peer's status and log lines.
+//! Not here: what another configuration does to it (`change`), why nothing comes of a peer (`silence`).
 //! Invariant: at most one connection dialled and one accepted; all that a peer does is felt by its own task alone.
 //! Source: RFC 4271 §6.8, §8.
 
+mod change;
+mod silence;
+
 use std::hash::RandomState;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::backoff;
 use crate::codec;
@@ -20,10 +25,11 @@ use crate::connection::{self, Connection};
 use crate::dialling::Dialling;
 use crate::local::Local;
 use crate::message::{Cease, Notification};
-use crate::report::Report;
-use crate::route::Desired;
+use crate::report::{self, Report};
+use crate::route::{Desired, Routes};
 use crate::session::{STABLE, Stop};
 use crate::status::State;
+use silence::Silence;
 
 /// What the speaker tells a peer's task.
 #[derive(Debug)]
@@ -32,6 +38,8 @@ pub(crate) enum Order {
     BfdDown,
     /// At once and without a word, for this reason.
     Reset(String),
+    /// Answer once the peer has acknowledged all that it is to have.
+    Tell(oneshot::Sender<()>),
     /// The last one.
     Stop(Stop),
 }
@@ -40,14 +48,24 @@ pub(crate) struct Peer {
     local: Local,
     config: Arc<PeerConfig>,
     desired: watch::Receiver<Arc<Desired>>,
+    /// The peer's own of it.
+    want: Arc<Routes>,
     orders: mpsc::UnboundedReceiver<Order>,
     inbound: mpsc::Receiver<TcpStream>,
     report: Report,
+    /// Who waits until the peer has been told.
+    askers: Vec<oneshot::Sender<()>>,
+    leaving: Option<change::Leaving>,
+    silence: Silence,
+    /// A session's key was changed: when to look next whether the router has it.
+    rekeyed: Option<Instant>,
     dialled: Option<Connection>,
     accepted: Option<Connection>,
     dialling: Dialling,
     retry_at: Instant,
     failures: u32,
+    /// We have ended the last session for another one: it is tried again soon.
+    is_restarting: bool,
     seed: RandomState,
     up_since: Option<Instant>,
     closing: JoinSet<()>,
@@ -66,23 +84,31 @@ enum Happened {
     Inbound(TcpStream),
     Desired,
     DialEnded(Result<TcpStream, String>),
+    Silence,
     Other,
 }
 
 impl Peer {
-    pub(crate) fn new(local: Local, config: PeerConfig, inputs: Inputs, report: Report) -> Self {
+    pub(crate) fn new(local: Local, config: PeerConfig, mut inputs: Inputs, report: Report) -> Self {
+        let want = Arc::clone(inputs.desired.borrow_and_update().of(&config.name));
         Self {
             local,
             config: Arc::new(config),
+            want,
             desired: inputs.desired,
             orders: inputs.orders,
             inbound: inputs.inbound,
             report,
+            askers: Vec::new(),
+            leaving: None,
+            silence: Silence::begin(),
+            rekeyed: None,
             dialled: None,
             accepted: None,
             dialling: Dialling::default(),
             retry_at: Instant::now(),
             failures: 0,
+            is_restarting: false,
             seed: RandomState::new(),
             up_since: None,
             closing: JoinSet::new(),
@@ -94,23 +120,33 @@ impl Peer {
     pub(crate) async fn run(mut self) {
         while !(self.stopped && self.connections().next().is_none() && self.closing.is_empty()) {
             if self.may_dial() && self.retry_at <= Instant::now() {
+                self.silence = Silence::begin();
                 self.dialling.start(&self.config);
             }
             self.publish();
+            self.answer();
             match self.wait().await {
                 Happened::Ordered(order) => self.order(order),
                 Happened::Inbound(stream) => self.inbound(stream),
                 Happened::Desired => self.desire(),
-                Happened::DialEnded(Ok(stream)) => self.dialled = self.connect(stream),
-                Happened::DialEnded(Err(error)) => self.failed(&error),
+                Happened::DialEnded(Ok(stream)) => self.dial_succeeded(stream),
+                // Beside a session it was only to see who has which key.
+                Happened::DialEnded(Err(_)) if self.rekeyed.is_some() => {}
+                Happened::DialEnded(Err(error)) => self.failed(&error, false),
+                Happened::Silence => self.look_for_a_reason(),
                 Happened::Other => {}
             }
             self.settle();
+            self.restart_when_due();
+            self.look_after_key();
         }
     }
 
     async fn wait(&mut self) -> Happened {
         let may_dial = self.may_dial();
+        let look_at = self.waits_for_a_word().then_some(self.silence.look_at);
+        let key_at = self.rekeyed;
+        let restart_at = self.leaving.as_ref().map(|leaving| leaving.until);
         tokio::select! {
             order = self.orders.recv(), if !self.stopped => {
                 Happened::Ordered(order.unwrap_or_else(|| Order::Stop(Stop::Shutdown(String::new()))))
@@ -119,6 +155,11 @@ impl Peer {
             Ok(()) = self.desired.changed() => Happened::Desired,
             ended = self.dialling.ended() => Happened::DialEnded(ended),
             () = sleep_until(self.retry_at), if may_dial => Happened::Other,
+            () = sleep_until(restart_at.unwrap_or_else(Instant::now)), if restart_at.is_some() => Happened::Other,
+            () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => Happened::Silence,
+            () = sleep_until(key_at.unwrap_or_else(Instant::now)), if key_at.is_some() => Happened::Other,
+            // An acknowledgement wakes nobody.
+            () = sleep(LOOK_EVERY), if !self.askers.is_empty() => Happened::Other,
             () = turn(&mut self.dialled) => Happened::Other,
             () = turn(&mut self.accepted) => Happened::Other,
             Some(_) = self.closing.join_next() => Happened::Other,
@@ -146,42 +187,64 @@ impl Peer {
                 let ended = had.into_iter().flatten().map(Connection::reset).count();
                 self.dialling.give_up();
                 if ended > 0 {
-                    self.failed(&why);
+                    self.failed(&why, false);
                 }
+            }
+            Order::Tell(asker) => {
+                self.desire();
+                self.askers.push(asker);
             }
             Order::Stop(stop) => {
                 self.stopped = true;
                 self.dialling.give_up();
                 self.connections_mut().for_each(|connection| connection.stop(&stop));
             }
-            Order::Change(config) => {
-                let keeps = self.config.keeps_session(&config);
-                self.config = Arc::from(config);
-                let config = Arc::clone(&self.config);
-                if keeps {
-                    let sessions = self.connections_mut().map(|connection| &mut connection.session);
-                    return sessions.for_each(|session| session.reconfigure(Arc::clone(&config)));
-                }
-                self.dialling.give_up();
-                self.connections_mut().for_each(|connection| connection.stop(&Stop::ConfigurationChange));
-                self.settle();
-                (self.failures, self.retry_at) = (0, Instant::now());
-            }
+            Order::Change(config) => self.change(config),
         }
     }
 
     fn desire(&mut self) {
-        let want = Arc::clone(self.desired.borrow_and_update().of(&self.config.name));
+        let desired = Arc::clone(&self.desired.borrow_and_update());
+        // A new name is ordered before the table that it stands in.
+        while let Ok(order) = self.orders.try_recv() {
+            self.order(order);
+        }
+        self.want = Arc::clone(desired.of(&self.config.name));
+        self.say();
+    }
+
+    /// Sessions bring the peer to what it is to have now.
+    fn say(&mut self) {
+        let want = match self.leaving {
+            Some(_) => Arc::new(self.want.graceful_shutdown()),
+            None => Arc::clone(&self.want),
+        };
         self.connections_mut().for_each(|connection| connection.session.desire(Arc::clone(&want)));
     }
 
+    /// Whoever waits until the peer has been told hears that it was.
+    fn answer(&mut self) {
+        if !self.askers.is_empty() && self.connections().all(Connection::is_told) {
+            // It fails only when nobody waits any more.
+            self.askers.drain(..).for_each(|asker| _ = asker.send(()));
+        }
+    }
+
+    fn dial_succeeded(&mut self, stream: TcpStream) {
+        self.answered_new_key();
+        if self.connections().all(|one| one.session.state() != State::Established) {
+            self.dialled = self.connect(stream);
+        }
+    }
+
     fn connect(&mut self, stream: TcpStream) -> Option<Connection> {
-        let want = Arc::clone(self.desired.borrow().of(&self.config.name));
+        let want = Arc::clone(&self.want);
         let connected = Connection::new(stream, self.local, Arc::clone(&self.config), want);
-        connected.map_err(|error| self.failed(&format!("can't use the connection: {error}"))).ok()
+        connected.map_err(|error| self.failed(&format!("can't use the connection: {error}"), false)).ok()
     }
 
     fn inbound(&mut self, stream: TcpStream) {
+        self.answered_new_key();
         let established = self.connections().find(|c| c.session.state() == State::Established);
         let survives = established.is_some_and(|connection| !self.may_replace(connection));
         let refusal = if self.config.connect == Connect::Dial || self.stopped {
@@ -206,6 +269,7 @@ impl Peer {
             self.leave(old);
         }
         self.settle();
+        self.silence = Silence::begin();
         self.accepted = self.connect(stream);
     }
 
@@ -240,6 +304,7 @@ impl Peer {
         let is_up = self.connections().any(|c| c.session.state() == State::Established);
         if is_up && self.up_since.is_none() {
             self.up_since = Some(Instant::now());
+            self.is_restarting = false;
             self.dialling.give_up();
             let negotiated = self.connections().find_map(|c| c.session.negotiated().cloned());
             self.report.established(negotiated.as_ref());
@@ -247,13 +312,17 @@ impl Peer {
     }
 
     fn ended(&mut self, connection: Connection) {
-        let why = connection.session.end().unwrap_or_default().to_owned();
+        let mut why = connection.session.end().unwrap_or_default().to_owned();
+        let is_ours = connection.session.is_planned();
+        if let Some(hint) = self.silence.hint(&self.config).filter(|_| !is_ours && !connection.was_heard()) {
+            why = format!("{why}: {hint}");
+        }
         self.leave(connection);
         if self.connections().next().is_some() {
             // The other one goes on.
             tracing::debug!(peer = self.config.name, why, "connection ended");
         } else {
-            self.failed(&why);
+            self.failed(&why, is_ours);
         }
     }
 
@@ -264,15 +333,23 @@ impl Peer {
         }
     }
 
-    /// Nothing is left, and the next attempt is some time away.
-    fn failed(&mut self, why: &str) {
-        let was_stable = self.up_since.take().is_some_and(|since| since.elapsed() >= STABLE);
+    /// Nothing is left, and the next attempt is some time away. `planned`: we have ended it on purpose.
+    fn failed(&mut self, why: &str, planned: bool) {
+        self.rekeyed = None;
+        if let Some(leaving) = self.leaving.take() {
+            self.config = Arc::from(leaving.next);
+        }
+        let up_since = self.up_since.take();
+        let was_stable = up_since.is_some_and(|since| since.elapsed() >= STABLE);
         self.failures = if was_stable { 1 } else { self.failures.saturating_add(1) };
         let chance = backoff::chance(&self.seed, self.failures.into());
-        let wait = backoff::wait(self.failures, self.config.first_retry, self.config.longest_retry, chance);
+        let first = if self.is_restarting { FIRST_OF_RESTART } else { self.config.first_retry };
+        let wait = backoff::wait(self.failures, first, self.config.longest_retry, chance);
         self.retry_at = Instant::now() + wait;
         let next = (self.config.connect != Connect::Listen && !self.stopped).then_some(wait);
-        self.report.failed(why, next, self.failures);
+        let is_soon = self.is_restarting && self.failures <= SHORT_WAITS;
+        let end = report::End { why, is_planned: planned || is_soon, was_up: up_since.is_some() };
+        self.report.failed(&end, next, self.failures);
     }
 
     fn publish(&mut self) {
@@ -295,5 +372,12 @@ async fn turn(connection: &mut Option<Connection>) {
     }
 }
 
+/// Whether the peer has acknowledged is looked at so often, while somebody wants to know.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A router takes no connection before it has put the last session away, which is a matter of milliseconds for bird and FRR. So
+/// the first wait is short, and the next ones double.
+const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
+/// Within those, some seconds in all, that it refuses us is no fault.
+const SHORT_WAITS: u32 = 6;
 /// Connections that wait for the other end to close; more are closed at once.
 const MAX_CLOSING: usize = 8;

@@ -17,12 +17,13 @@ use crate::config::PeerConfig;
 use crate::inbox::Inbox;
 use crate::local::Local;
 use crate::machine::{Event, Machine, Output, Timer};
-use crate::message::{Cease, Message, Notification, Refresh, RefreshKind, Update};
+use crate::message::{Capability, Cease, Message, Notification, Open, Refresh, RefreshKind, Update};
 use crate::outbound::{NextHops, Outbound};
 use crate::outbox::Outbox;
 use crate::prefix::{Family, Prefix};
 use crate::route::Routes;
 use crate::status::{Counts, Negotiated, State};
+use crate::words;
 
 /// Why a session is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,7 @@ pub(crate) struct Session {
     hold_by: Option<Instant>,
     keepalive_at: Option<Instant>,
     end: Option<String>,
+    is_planned: bool,
 }
 
 impl Session {
@@ -80,6 +82,7 @@ impl Session {
             hold_by: None,
             keepalive_at: None,
             end: None,
+            is_planned: false,
             config,
         };
         session.feed(Event::Connected, now);
@@ -102,6 +105,21 @@ impl Session {
     /// Why it ended. What is left to be written should still be.
     pub(crate) fn end(&self) -> Option<&str> {
         self.end.as_deref()
+    }
+
+    /// Whether we have ended it, and for no fault.
+    pub(crate) fn is_planned(&self) -> bool {
+        self.is_planned
+    }
+
+    pub(crate) fn config(&self) -> &PeerConfig {
+        &self.config
+    }
+
+    /// Whether the connection has taken all that the peer is to have.
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.outbound.as_ref().is_none_or(|outbound| outbound.pending() == 0)
+            && self.outbox.bytes().is_empty()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -139,7 +157,7 @@ impl Session {
 
     /// When [`Self::tick`] is due next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let stuck = self.outbox.stuck_since().map(|since| since + self.config.send_hold);
+        let stuck = self.outbox.stuck_since().map(|since| since + self.send_hold());
         let timers = [self.open_by, self.hold_by, self.keepalive_at, stuck];
         timers.into_iter().flatten().filter(|_| self.end.is_none()).min()
     }
@@ -150,10 +168,10 @@ impl Session {
         if self.end.is_some() {
             return;
         }
-        let stuck = self.outbox.stuck_since().map(|since| since + self.config.send_hold);
+        let stuck = self.outbox.stuck_since().map(|since| since + self.send_hold());
         if due(stuck) {
             // RFC 9687 §3: no NOTIFICATION would get through.
-            self.end_with(format!("the peer took nothing for {:?}", self.config.send_hold));
+            self.end_with(format!("the peer took nothing for {:?}", self.send_hold()));
             self.outbox.clear();
         } else if due(self.open_by) {
             self.end_with(format!("no session within {:?}: half open in {}", self.config.open, self.state()));
@@ -165,6 +183,12 @@ impl Session {
         } else if due(self.keepalive_at) {
             self.feed(Event::KeepaliveDue, now);
         }
+    }
+
+    /// RFC 9687 §4.4: longer than the hold time, which may be that of an earlier configuration.
+    fn send_hold(&self) -> Duration {
+        let agreed = self.negotiated.as_ref().map(|negotiated| negotiated.hold * 2);
+        self.config.send_hold.max(agreed.unwrap_or_default())
     }
 
     /// Bytes to be written now; empty: nothing is. More routes are put into messages as room comes up.
@@ -200,14 +224,22 @@ impl Session {
         }
     }
 
+    /// Says a KEEPALIVE now, for its acknowledgement.
+    pub(crate) fn keep_alive(&mut self, now: Instant) {
+        if self.state() == State::Established {
+            self.send_encoded(codec::encode_keepalive(), now);
+        }
+    }
+
     /// Ends the session from our side.
     pub(crate) fn stop(&mut self, stop: &Stop, now: Instant) {
         if self.end.is_some() {
             return;
         }
+        self.is_planned = *stop != Stop::BfdDown;
         let (why, cease) = match stop {
             Stop::Shutdown(text) => {
-                self.end_with(format!("shut down: {text:?}"));
+                self.end_with(format!("shut down: {text}"));
                 return self.feed(Event::Stop(crate::message::shutdown_data(text)), now);
             }
             Stop::BfdDown => {
@@ -243,7 +275,9 @@ impl Session {
             }
             Message::Refresh(refresh) => self.refresh(refresh, now),
             Message::Notification(notification) => {
-                self.end_with(format!("the peer ended the session: {notification}"));
+                let own = notification.refused_asn() == Some(self.local.asn);
+                let hint = if own { ", which is ours: it has us under another" } else { "" };
+                self.end_with(format!("the peer ended the session: {notification}{hint}"));
                 self.feed(Event::Notification(notification), now);
             }
         }
@@ -346,7 +380,7 @@ impl Session {
             (2, 6, Some(open)) => {
                 format!("the peer's hold time of {} s is not acceptable", open.hold_seconds)
             }
-            (2, 7, Some(open)) => format!("no common family: the peer offers {:?}", open.capabilities),
+            (2, 7, Some(open)) => format!("no common family: the peer offers {}", families(open)),
             _ => format!("ended by us in {}: {notification}", self.state()),
         }
     }
@@ -371,6 +405,16 @@ impl Session {
             self.outbox.push(bytes, now);
         }
     }
+}
+
+/// Families of ours that an OPEN names.
+fn families(open: &Open) -> String {
+    let of = |capability: &Capability| match capability {
+        Capability::Multiprotocol(family) => Some(*family),
+        _ => None,
+    };
+    let offered: Vec<Family> = open.capabilities.iter().filter_map(of).collect();
+    if offered.is_empty() { "neither ipv4 nor ipv6 by name".to_owned() } else { words::list(&offered) }
 }
 
 /// Least time that a session must have lasted for the next one to be tried without a longer wait.

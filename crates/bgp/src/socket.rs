@@ -1,15 +1,16 @@
-//! TCP sockets as BGP wants them: MD5, GTSM, the address to dial from, the traffic class.
+//! TCP sockets as BGP wants them: MD5, GTSM, the address to dial from, the traffic class, what has arrived.
 //!
-//! No safe wrapper of TCP_MD5SIG is published; `nix::sockopt_impl!` makes one from the kernel's structure, so no unsafe code
-//! stands here. None of these options needs a capability; a port below 1024 does.
-//! Source: Linux `include/uapi/linux/tcp.h` (struct tcp_md5sig), ip(7) IP_MINTTL, ipv6(7); RFC 2385; RFC 5082; RFC 4271 §10.
+//! No safe wrapper of TCP_MD5SIG and TCP_INFO is published; `nix::sockopt_impl!` makes one from the kernel's structure, so no
+//! unsafe code stands here. None of these options needs a capability; a port below 1024 does.
+//! Source: Linux `include/uapi/linux/tcp.h` (structs tcp_md5sig, tcp_info), ip(7) IP_MINTTL, ipv6(7); RFC 2385; RFC 5082;
+//! RFC 4271 §10.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use nix::sys::socket::setsockopt;
-use nix::{setsockopt_impl, sockopt_impl};
+use nix::sys::socket::{getsockopt, setsockopt};
+use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -31,11 +32,15 @@ pub(crate) async fn dial(config: &PeerConfig) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket.into()).connect(peer).await
 }
 
-/// Listens, with no key and no limit of hops yet.
-pub(crate) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+/// Listens once `prepare` has given it keys and a limit of hops: nobody gets in before.
+pub(crate) fn listen(
+    at: SocketAddr,
+    prepare: impl FnOnce(&Socket) -> io::Result<()>,
+) -> io::Result<TcpListener> {
     let socket = plain(at)?;
     socket.set_reuse_address(true)?;
     socket.bind(&at.into())?;
+    prepare(&socket)?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
@@ -75,6 +80,12 @@ pub(crate) fn set_furthest(socket: &impl AsFd, is_v6: bool, hops: Option<u8>) ->
     set.map_err(io::Error::from)
 }
 
+/// Whether the other end has acknowledged all that was written. What the kernel keeps back for a closed window counts as well.
+pub(crate) fn has_all(socket: &impl AsFd) -> io::Result<bool> {
+    let info = getsockopt(socket, TcpInfo)?;
+    Ok(info.unacknowledged_segments == 0 && info.unsent_bytes == 0)
+}
+
 /// What all have: hop limit 255, which the other end may ask for, and the class of network control.
 fn plain(like: SocketAddr) -> io::Result<Socket> {
     let is_v6 = like.is_ipv6();
@@ -108,6 +119,29 @@ pub struct Md5Signature {
 
 // 128 bytes of address, 8 of the rest, 80 of the key: no padding.
 const _: () = assert!(size_of::<Md5Signature>() == 216);
+
+/// The first bytes of `struct tcp_info`: Linux 4.6 and newer have as many.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(unreachable_pub, reason = "the macro below makes a public option of it, in this private room")]
+pub struct TcpState {
+    _before: [u32; 6],
+    unacknowledged_segments: u32,
+    _between: [u32; 29],
+    unsent_bytes: u32,
+}
+
+// tcpi_unacked is at 24, tcpi_notsent_bytes at 144.
+const _: () = assert!(size_of::<TcpState>() == 148);
+
+sockopt_impl!(
+    /// How far what was written has come.
+    TcpInfo,
+    GetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    TcpState
+);
 
 sockopt_impl!(
     /// A key for a peer.

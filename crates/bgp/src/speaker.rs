@@ -5,23 +5,23 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::config::{ConfigError, Connect, PeerConfig, SpeakerConfig};
-use crate::listener::{Callers, Listener};
+use crate::config::{ConfigError, PeerConfig, SpeakerConfig};
+use crate::listener::{Callers, Listeners};
 use crate::local::Local;
 use crate::peer::{Inputs, Order, Peer};
 use crate::report::Report;
 use crate::route::Desired;
 use crate::session::Stop;
-use crate::status::Status;
+use crate::status::{PeerStatus, Status};
 
 /// A BGP speaker that announces, and imports nothing.
 ///
@@ -31,7 +31,6 @@ pub struct Speaker {
     local: Local,
     runtime: runtime::Handle,
     callers: Callers,
-    listeners: Vec<Listener>,
     desired: watch::Sender<Arc<Desired>>,
     board: Arc<watch::Sender<Status>>,
     peers: Mutex<Peers>,
@@ -40,6 +39,7 @@ pub struct Speaker {
 #[derive(Debug, Default)]
 struct Peers {
     by_name: BTreeMap<String, Running>,
+    listeners: Listeners,
     next_task: u64,
 }
 
@@ -58,28 +58,34 @@ impl Speaker {
     pub fn start(config: SpeakerConfig) -> Result<Self, StartError> {
         config.check()?;
         let runtime = runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-        let callers = Callers::default();
-        let listen = |&at: &SocketAddr| {
-            Listener::start(at, callers.clone()).map_err(|error| StartError::Listen { at, error })
-        };
-        let listeners = config.listen.iter().map(listen).collect::<Result<_, _>>()?;
         let speaker = Self {
             local: Local { asn: config.asn, router_id: config.router_id },
             runtime,
-            callers,
-            listeners,
+            callers: Callers::default(),
             desired: watch::Sender::new(Arc::default()),
             board: Arc::new(watch::Sender::new(Status::new())),
             peers: Mutex::default(),
         };
+        if let Some((at, error)) = speaker.listen(&config.listen).into_iter().next() {
+            return Err(StartError::Listen { at, error });
+        }
         config.peers.into_iter().try_for_each(|peer| speaker.add_peer(peer))?;
         Ok(speaker)
+    }
+
+    /// Listens at these addresses and no others from now on; sessions go on. Those that can't be had are given back with the
+    /// reason, and may be tried again.
+    pub fn listen(&self, at: &[SocketAddr]) -> Vec<(SocketAddr, io::Error)> {
+        let _inside = self.runtime.enter();
+        let mut peers = self.peers();
+        let Peers { by_name, listeners, .. } = &mut *peers;
+        listeners.follow(at, &self.callers, by_name.values().map(|running| &running.config))
     }
 
     /// Where it listens, with the ports that were found where none was asked for.
     #[must_use]
     pub fn listens_at(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().map(Listener::address).collect()
+        self.peers().listeners.addresses()
     }
 
     /// Makes `desired` what every peer is to have from us: the differences go out.
@@ -113,61 +119,50 @@ impl Speaker {
     /// # Errors
     /// A field out of range, a name or an address that another peer has, or a key that the kernel refuses.
     pub fn add_peer(&self, config: PeerConfig) -> Result<(), ConfigError> {
-        config.check()?;
         let mut peers = self.peers();
-        if peers.by_name.contains_key(&config.name) {
-            return Err(ConfigError::new(&config.name, "name", "another peer has it"));
-        }
-        peers.check_address(&config)?;
-        self.set_key(&config)?;
-        let (orders, ordered) = mpsc::unbounded_channel();
-        let (calls, inbound) = mpsc::channel(MAX_WAITING_CALLS);
-        peers.next_task += 1;
-        let report = Report::new(Arc::clone(&self.board), &config, peers.next_task);
-        let inputs = Inputs { desired: self.desired.subscribe(), orders: ordered, inbound };
-        let peer = Peer::new(self.local, config.clone(), inputs, report);
-        let task = self.runtime.spawn(peer.run());
-        self.callers.add(&config, calls);
-        peers.by_name.insert(config.name.clone(), Running { config, orders, task });
-        self.set_furthest(&peers)
+        peers.check(&config)?;
+        self.begin(&mut peers, config)?;
+        peers.set_furthest()
     }
 
     /// Ends a peer's session (Cease: peer de-configured) and forgets the peer; whether there was one.
     pub fn remove_peer(&self, name: &str) -> bool {
         let mut peers = self.peers();
-        let Some(Running { config, orders, .. }) = peers.by_name.remove(name) else { return false };
-        // It fails only when the task has ended.
-        drop(orders.send(Order::Stop(Stop::Deconfigured)));
-        self.forget(&config, &peers);
-        self.board.send_modify(|status| drop(status.remove(name)));
+        let Some(gone) = peers.by_name.remove(name) else { return false };
+        self.end(&peers, gone);
+        if let Err(error) = peers.set_furthest() {
+            tracing::warn!(%error, "the limit of hops stays as it was");
+        }
         true
     }
 
-    /// Gives a peer another configuration. Next hops, retries and limits change in the session; anything else begins a new one.
+    /// These are the peers from now on. A peer is known by its address: another name, key, port, limit of hops, side that dials,
+    /// next hop, limit or retry is taken over by the running session, other timers by the next one. Anything else needs another
+    /// session: routes are announced as about to go for the peer's `notice`, then it restarts. A peer that is not
+    /// among them is removed.
     ///
-    /// # Errors
-    /// As [`Speaker::add_peer`], or no peer has this name; nothing has changed then.
-    pub fn change_peer(&self, config: PeerConfig) -> Result<(), ConfigError> {
-        config.check()?;
+    /// What can't be had is given back: a field out of range, a name or an address twice, a key that the kernel refuses. A peer of
+    /// that address stays as it is but for its name, or is not there.
+    pub fn set_peers(&self, configs: Vec<PeerConfig>) -> Vec<ConfigError> {
         let mut peers = self.peers();
-        let Some(running) = peers.by_name.get(&config.name) else {
-            return Err(ConfigError::new(&config.name, "name", "no peer has it"));
-        };
-        if running.config == config {
-            return Ok(());
+        let mut refused = Vec::new();
+        let configs = distinct(configs, &mut refused);
+        let before = std::mem::take(&mut peers.by_name).into_values();
+        let mut before: BTreeMap<_, _> = before.map(|running| (running.config.place(), running)).collect();
+        let stays = |place| configs.iter().any(|config| config.place() == place);
+        for (_, gone) in before.extract_if(.., |place, _| !stays(*place)) {
+            self.end(&peers, gone);
         }
-        if running.config.socket_address() != config.socket_address() {
-            peers.check_address(&config)?;
-            drop(peers);
-            self.remove_peer(&config.name);
-            return self.add_peer(config);
+        self.rename(&before, &configs);
+        for config in configs {
+            let done = match before.remove(&config.place()) {
+                Some(running) => self.change(&mut peers, running, config),
+                None => self.begin(&mut peers, config),
+            };
+            refused.extend(done.err());
         }
-        self.set_key(&config)?;
-        if let Some(running) = peers.by_name.get_mut(&config.name) {
-            drop(running.orders.send(Order::Change(Box::new(config.clone()))));
-            running.config = config;
-        }
-        self.set_furthest(&peers)
+        refused.extend(peers.set_furthest().err());
+        refused
     }
 
     /// BFD has lost the peer: its session ends (Cease: BFD down, RFC 9384). Whether there is such a peer.
@@ -185,10 +180,35 @@ impl Speaker {
         running.is_some_and(|running| running.orders.send(Order::Reset(why.into())).is_ok())
     }
 
+    /// Waits until each peer with a session has acknowledged all that it is to have now, and no longer than `patience`: the names
+    /// of those that have not. A peer whose TCP takes nothing more (a window of zero) is one of them, whatever our own kernel
+    /// has taken.
+    pub async fn told(&self, patience: Duration) -> Vec<String> {
+        let until = Instant::now() + patience;
+        let ask = |(name, running): (&String, &Running)| {
+            let (answer, told) = oneshot::channel();
+            // It fails only when the task has ended: there is nobody to be told.
+            drop(running.orders.send(Order::Tell(answer)));
+            (name.clone(), told)
+        };
+        let asked: Vec<_> = self.peers().by_name.iter().map(ask).collect();
+        let mut late = Vec::new();
+        for (name, told) in asked {
+            if timeout_at(until, told).await.is_err() {
+                late.push(name);
+            }
+        }
+        late
+    }
+
     /// Ends all sessions, with a text for the operators of the other ends (RFC 9003, cut to 128 bytes), and waits until they
     /// have it, 5 s at most.
     pub async fn shutdown(&self, text: &str) {
-        let running = std::mem::take(&mut self.peers().by_name);
+        let running = {
+            let mut peers = self.peers();
+            peers.listeners = Listeners::default();
+            std::mem::take(&mut peers.by_name)
+        };
         for (name, Running { config, orders, .. }) in &running {
             drop(orders.send(Order::Stop(Stop::Shutdown(text.into()))));
             self.callers.remove(config);
@@ -209,55 +229,111 @@ impl Speaker {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, config: &PeerConfig, rest: &Peers) {
-        self.callers.remove(config);
-        for listener in &self.listeners {
-            if let Err(error) = listener.set_key(config.address, None) {
-                tracing::warn!(peer = config.name, %error, "the MD5 key stays set");
-            }
-        }
-        if let Err(error) = self.set_furthest(rest) {
-            tracing::warn!(%error, "the limit of hops stays as it was");
-        }
-    }
-
-    fn set_key(&self, config: &PeerConfig) -> Result<(), ConfigError> {
-        let mut listeners = self.listeners.iter();
-        listeners
-            .try_for_each(|listener| listener.set_key(config.address, config.md5.as_ref()))
-            .map_err(|error| ConfigError::new(&config.name, "md5", format!("the kernel refuses: {error}")))
-    }
-
-    /// A listener takes calls from as far away as its furthest peer may be.
-    fn set_furthest(&self, peers: &Peers) -> Result<(), ConfigError> {
-        for listener in &self.listeners {
-            let is_v4 = listener.address().is_ipv4();
-            let calling = peers.by_name.values().map(|running| &running.config);
-            let calling = calling.filter(|c| c.address.is_ipv4() == is_v4 && c.connect != Connect::Dial);
-            let hops = calling.map(|config| config.gtsm_hops).reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
-            listener
-                .set_furthest(hops.flatten())
-                .map_err(|error| ConfigError::new("", "gtsm_hops", format!("the kernel refuses: {error}")))?;
-        }
+    fn begin(&self, peers: &mut Peers, config: PeerConfig) -> Result<(), ConfigError> {
+        peers.set_key(&config)?;
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let (calls, inbound) = mpsc::channel(MAX_WAITING_CALLS);
+        peers.next_task += 1;
+        let report = Report::new(Arc::clone(&self.board), &config, peers.next_task);
+        let inputs = Inputs { desired: self.desired.subscribe(), orders: ordered, inbound };
+        let peer = Peer::new(self.local, config.clone(), inputs, report);
+        let task = self.runtime.spawn(peer.run());
+        self.callers.add(&config, calls);
+        peers.by_name.insert(config.name.clone(), Running { config, orders, task });
         Ok(())
+    }
+
+    fn change(&self, peers: &mut Peers, mut running: Running, config: PeerConfig) -> Result<(), ConfigError> {
+        let key = peers.set_key(&config);
+        let config = match key {
+            Ok(()) => config,
+            Err(_) => PeerConfig { name: config.name, ..running.config.clone() },
+        };
+        if running.config != config {
+            // It fails only when the task has ended.
+            drop(running.orders.send(Order::Change(Box::new(config.clone()))));
+            running.config = config;
+        }
+        peers.by_name.insert(running.config.name.clone(), running);
+        key
+    }
+
+    /// Those that stay stand on the board under the names that they get: all at once, as two may change names.
+    fn rename(&self, before: &BTreeMap<Place, Running>, configs: &[PeerConfig]) {
+        let renamed = |config: &PeerConfig| {
+            let old = &before.get(&config.place())?.config.name;
+            (*old != config.name).then(|| (old.clone(), config.name.clone()))
+        };
+        let names: Vec<(String, String)> = configs.iter().filter_map(renamed).collect();
+        if names.is_empty() {
+            return;
+        }
+        self.board.send_modify(|status| {
+            let taken = names.into_iter().filter_map(|(old, new)| Some((status.remove(&old)?, new)));
+            let taken: Vec<(PeerStatus, String)> = taken.collect();
+            status.extend(taken.into_iter().map(|(peer, name)| (name.clone(), PeerStatus { name, ..peer })));
+        });
+    }
+
+    fn end(&self, peers: &Peers, Running { config, orders, .. }: Running) {
+        // It fails only when the task has ended.
+        drop(orders.send(Order::Stop(Stop::Deconfigured)));
+        self.callers.remove(&config);
+        if let Err(error) = peers.listeners.set_key(config.address, None) {
+            tracing::warn!(peer = config.name, %error, "the MD5 key stays set");
+        }
+        self.board.send_modify(|status| drop(status.remove(&config.name)));
     }
 }
 
 impl Peers {
-    fn check_address(&self, config: &PeerConfig) -> Result<(), ConfigError> {
-        let same = |other: &&Running| {
-            (other.config.address, other.config.scope) == (config.address, config.scope)
-                && other.config.name != config.name
-        };
-        match self.by_name.values().find(same) {
-            Some(other) => {
-                let what = format!("peer {} has {}", other.config.name, config.address);
-                Err(ConfigError::new(&config.name, "address", what))
-            }
-            None => Ok(()),
+    fn check(&self, config: &PeerConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        if self.by_name.contains_key(&config.name) {
+            return Err(ConfigError::new(&config.name, "name", "another peer has it"));
         }
+        let mut others = self.by_name.values().map(|running| &running.config);
+        others.find(|other| other.place() == config.place()).map_or(Ok(()), |other| Err(twice(config, other)))
+    }
+
+    fn set_key(&self, config: &PeerConfig) -> Result<(), ConfigError> {
+        self.listeners
+            .set_key(config.address, config.md5.as_ref())
+            .map_err(|error| ConfigError::new(&config.name, "md5", format!("the kernel refuses: {error}")))
+    }
+
+    fn set_furthest(&self) -> Result<(), ConfigError> {
+        self.listeners
+            .set_furthest(self.by_name.values().map(|running| &running.config))
+            .map_err(|error| ConfigError::new("", "gtsm_hops", format!("the kernel refuses: {error}")))
     }
 }
+
+/// Those that can be had together.
+fn distinct(configs: Vec<PeerConfig>, refused: &mut Vec<ConfigError>) -> Vec<PeerConfig> {
+    let mut fit: Vec<PeerConfig> = Vec::new();
+    for config in configs {
+        let problem = config.check().err().or_else(|| {
+            let other =
+                fit.iter().find(|other| other.name == config.name || other.place() == config.place())?;
+            let same_name = other.name == config.name;
+            let name = || ConfigError::new(&config.name, "name", "another peer has it");
+            Some(if same_name { name() } else { twice(&config, other) })
+        });
+        match problem {
+            Some(problem) => refused.push(problem),
+            None => fit.push(config),
+        }
+    }
+    fit
+}
+
+fn twice(config: &PeerConfig, other: &PeerConfig) -> ConfigError {
+    ConfigError::new(&config.name, "address", format!("peer {} has {}", other.name, config.address))
+}
+
+/// What a peer is known by: its address, and the interface of a link-local one.
+type Place = (IpAddr, u32);
 
 /// Why a speaker does not start.
 #[derive(Debug)]

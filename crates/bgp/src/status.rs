@@ -63,8 +63,10 @@ pub struct PeerStatus {
     pub state: State,
     /// Since when.
     pub since: SystemTime,
-    /// Why the last session or attempt ended, and when.
+    /// Why there is no session, and since when; `None`: there is one, or nothing has failed yet.
     pub last_error: Option<(String, SystemTime)>,
+    /// Why the last session ended, and when; it stays while another one is up.
+    pub last_end: Option<(String, SystemTime)>,
     /// What an established session agreed on.
     pub negotiated: Option<Negotiated>,
     /// What an established session exchanged.
@@ -86,6 +88,7 @@ impl PeerStatus {
             state: State::Idle,
             since: SystemTime::now(),
             last_error: None,
+            last_end: None,
             negotiated: None,
             counts: Counts::default(),
             established: 0,
@@ -125,6 +128,12 @@ impl Counts {
     #[must_use]
     pub fn announced(&self, family: Family) -> usize {
         if family == Family::Ipv4 { self.announced_v4 } else { self.announced_v6 }
+    }
+
+    /// Whether the peer has a route from us.
+    #[must_use]
+    pub fn announced_any(&self) -> bool {
+        self.announced_v4 + self.announced_v6 > 0
     }
 }
 

@@ -290,7 +290,8 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
         [
             "bgp.asn: 65101 -> 65102 (takes effect at the next start)",
             "bgp.hold_down: 10s -> 1s",
-            "bgp peer t: hold_time 9s -> 30s, bfd.interval none -> 100ms, bfd.multiplier none -> 3, another key: its session restarts",
+            "bgp peer t: hold_time 9s -> 30s, bfd.interval none -> 100ms, bfd.multiplier none -> 3, another key in the running \
+             session: the router must have it too within the hold time, hold_time counts from the next session on",
             "vip v: announce.min_serving: 1 -> 2",
             "vip v: announce.return_serving: 1 -> 2",
             "vip v: announce.communities: none -> 1:2",
@@ -303,6 +304,17 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
     let other = old.replace("name = \"t\", address = \"192.0.2.0\"", "name = \"u\", address = \"192.0.2.9\"");
     assert_eq!(
         told(&old, &other),
-        ["bgp peer t: removed: its session ends", "bgp peer u: added, 192.0.2.9 of AS 65000"]
+        ["bgp peer t: removed: its session with 192.0.2.0 ends", "bgp peer u: added, 192.0.2.9 of AS 65000"]
+    );
+    let renamed = old.replace("name = \"t\"", "name = \"u\"");
+    assert_eq!(told(&old, &renamed), ["bgp peer u: called t before"], "the session goes on");
+    let listens = old.replace("asn = 65101", "asn = 65101\nlisten = [\"192.0.2.1:179\"]");
+    assert_eq!(told(&old, &listens), ["bgp.listen: none -> 192.0.2.1:179"]);
+    let one = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", families = [\"ipv4\"]");
+    assert_eq!(
+        told(&old, &one),
+        [
+            "bgp peer t: families ipv4 ipv6 -> ipv4, its session restarts after 5s, in which its routes are marked as about to go"
+        ]
     );
 }

@@ -87,7 +87,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// What the control loop needs while it runs, and for what.
-const LASTING: [(CapabilitySet, &str, &str); 2] = [
+const LASTING: [(CapabilitySet, &str, &str); 3] = [
     (
         CapabilitySet::NET_ADMIN,
         "CAP_NET_ADMIN",
@@ -97,6 +97,11 @@ const LASTING: [(CapabilitySet, &str, &str); 2] = [
         CapabilitySet::NET_RAW,
         "CAP_NET_RAW",
         "raw sockets of checks through a tunnel, which a reload may bring",
+    ),
+    (
+        CapabilitySet::NET_BIND_SERVICE,
+        "CAP_NET_BIND_SERVICE",
+        "ports of bgp.listen below 1,024, which a reload may bring",
     ),
 ];
 
@@ -130,7 +135,7 @@ mod tests {
             .join()
             .unwrap()
         };
-        let lasting = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        let lasting = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE;
         let (had, kept) = left(true);
         assert_eq!(kept, had & lasting);
         let (had, kept) = left(false);

@@ -90,10 +90,15 @@ fn peers(rows: &[BgpPeerRow]) -> String {
             row.bfd.as_ref().map_or_else(|| "-".to_owned(), |bfd| bfd.state.clone()),
             row.announced_v4.to_string(),
             row.announced_v6.to_string(),
-            or_dash(row.last_error.as_deref()),
+            last_error(row),
         ]);
     }
     table.lines()
+}
+
+fn last_error(row: &BgpPeerRow) -> String {
+    let at = row.last_error_seconds.map(|seconds| format!(" ({} ago)", ago(seconds))).unwrap_or_default();
+    row.last_error.as_ref().map_or_else(|| "-".to_owned(), |why| format!("{}{at}", clean(why)))
 }
 
 fn vips(rows: &[AnnouncedVip]) -> String {

@@ -50,6 +50,17 @@ pub enum Diagnostic {
     AdministrativelyDown = 7,
 }
 
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "nothing is wrong",
+            Self::DetectionTimeExpired => "it has fallen silent",
+            Self::NeighborSaysDown => "it says that it is down",
+            Self::AdministrativelyDown => "an operator wants it so",
+        })
+    }
+}
+
 /// A control packet without authentication. Intervals are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Control {

@@ -1,15 +1,15 @@
 //! Speakers in the machines of a bed, and what their router is to hear.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdStatus, SessionState};
 use bgp::{
     Attributes, Desired, Family, Md5Key, PeerConfig, PeerStatus, Prefix, Routes, Speaker, SpeakerConfig,
     State,
 };
-use testbed::{Bed, BedSpec, RouterSession, eventually};
+use testbed::{Bed, BedSpec, Namespace, RouterSession, eventually};
 use tokio::runtime::Runtime;
 
 /// Far more than anything here takes.
@@ -29,6 +29,21 @@ pub(crate) fn wait_for_next_hops(bed: &Bed, route: &str, count: usize) {
     assert!(found.is_some(), "{route} has {} next hops, not {count}", bed.next_hops(route));
 }
 
+/// Looks at a route until `done`, and it is there: how long it was not, at most.
+pub(crate) fn gap(bed: &Bed, route: &str, done: impl Fn() -> bool) -> Duration {
+    let (mut there, mut gap) = (Instant::now(), Duration::ZERO);
+    let found = eventually(BOUND, || {
+        let is_there = bed.next_hops(route) == 1;
+        if is_there {
+            gap = gap.max(there.elapsed());
+            there = Instant::now();
+        }
+        (is_there && done()).then_some(())
+    });
+    assert!(found.is_some(), "{route} does not come back");
+    gap
+}
+
 /// A speaker whose tasks and sockets are in a machine's namespace.
 pub(crate) struct Running {
     pub(crate) speaker: Speaker,
@@ -44,10 +59,13 @@ impl Running {
     /// The machine of a session, with peers that differ from what the router has.
     pub(crate) fn start_with(bed: &Bed, session: &RouterSession, peers: Vec<PeerConfig>) -> Self {
         let machine = &bed.balancers[usize::from(session.machine) - 1];
-        let (asn, router_id) = (session.asn, machine.v4);
+        Self::start_in(&machine.ns, session.asn, machine.v4, peers)
+    }
+
+    pub(crate) fn start_in(ns: &Namespace, asn: u32, router_id: Ipv4Addr, peers: Vec<PeerConfig>) -> Self {
         let listen = vec![([0, 0, 0, 0], 179).into(), (Ipv6Addr::UNSPECIFIED, 179).into()];
         let config = SpeakerConfig { asn, router_id, listen, peers };
-        let (runtime, speaker) = machine.ns.run(move || {
+        let (runtime, speaker) = ns.run(move || {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.worker_threads(1).enable_all().build().unwrap();
             let speaker = {

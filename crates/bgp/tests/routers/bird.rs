@@ -1,7 +1,9 @@
 //! Against bird 2.
 
-use bgp::{Attributes, Community, Connect, LargeCommunity};
-use testbed::{Bed, Router, RouterKind, RouterSession};
+use std::time::{Duration, Instant};
+
+use bgp::{Attributes, Community, Connect, Family, LargeCommunity};
+use testbed::{Bed, CLUSTER_ASN, ROUTER_ASN, Router, RouterKind, RouterSession, router_config};
 
 use crate::bed::*;
 
@@ -74,7 +76,7 @@ fn a_wrong_key_stops_its_own_session_and_says_what_to_look_at() {
     assert!(why.contains("no answer from 192.0.2.0:179") && why.contains("the same MD5 key"), "{why}");
     lb.established(V6);
     // The right key makes it work, without a word to the other session.
-    lb.speaker.change_peer(peer(&sessions[0])).unwrap();
+    assert!(lb.speaker.set_peers(sessions.iter().map(peer).collect()).is_empty());
     lb.established(V4);
     assert_eq!(lb.established(V6).established, 1);
 }
@@ -182,4 +184,96 @@ fn bfd_comes_up_stays_up_and_sees_the_router_go() {
     assert!(lost.is_loss(), "{lost:?}");
     assert!(lb.speaker.bfd_down(V4));
     assert!(watch.status()[V4].losses > 0);
+}
+
+#[test]
+fn a_session_that_restarts_for_its_families_is_back_soon() {
+    let bed = bed(1);
+    let session = unkeyed(true);
+    let bird = start(&bed, &[session]);
+    let mut config = peer(&session);
+    config.notice = Duration::from_secs(1);
+    let lb = Running::start_with(&bed, &session, vec![config.clone()]);
+    lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
+    wait_for_next_hops(&bed, VIP_V4, 1);
+    let routes = format!("show route all {VIP_V4}");
+    for (round, families) in [(2, Family::ALL.to_vec()), (3, vec![Family::Ipv4])] {
+        config.families = families;
+        assert!(lb.speaker.set_peers(vec![config.clone()]).is_empty());
+        bird.until(&routes, |text| text.contains("(65535,0)")).unwrap();
+        let is_new = || lb.speaker.status()[V4].established == round;
+        println!("bird: without the route for {:?} at most", gap(&bed, VIP_V4, is_new));
+    }
+    let text = bird.until(&routes, |text| text.contains("BGP.as_path")).unwrap();
+    assert!(!text.contains("(65535,0)"), "{text}");
+}
+
+#[test]
+fn packets_from_too_far_away_are_named_before_any_timer() {
+    let bed = bed(1);
+    // Without `ttl security` bird sends with a TTL of 1, and its kernel answers with 64.
+    let sessions = [unkeyed(true), RouterSession { dials: true, ..unkeyed(false) }];
+    let _bird = start(&bed, &sessions);
+    let mut peers = sessions.map(|session| peer(&session)).to_vec();
+    peers.iter_mut().for_each(|peer| peer.gtsm_hops = Some(1));
+    peers[1].connect = Connect::Listen;
+    let begun = Instant::now();
+    let lb = Running::start_with(&bed, &sessions[0], peers.clone());
+    let named =
+        |status: &bgp::PeerStatus| status.last_error.as_ref().is_some_and(|why| why.0.contains("TTL"));
+    let why = lb.until(V4, named).last_error.unwrap().0;
+    println!("after {:?}: {why}", begun.elapsed());
+    // Once the limit is gone, both come up.
+    peers.iter_mut().for_each(|peer| peer.gtsm_hops = None);
+    assert!(lb.speaker.set_peers(peers).is_empty());
+    for name in [V4, V6] {
+        assert_eq!(lb.established(name).last_error, None);
+    }
+}
+
+#[test]
+fn bird_that_restarts_the_session_for_its_new_key_is_found_out_soon() {
+    let bed = bed(1);
+    let keyed = |key: &'static str| RouterSession { key, ..session(true) };
+    let bird = start(&bed, &[keyed("one")]);
+    let with_key = |key| {
+        let mut config = peer(&keyed(key));
+        config.hold = Duration::from_secs(240);
+        config
+    };
+    let lb = Running::start_with(&bed, &keyed("one"), vec![with_key("one")]);
+    lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
+    wait_for_next_hops(&bed, VIP_V4, 1);
+    assert!(lb.speaker.set_peers(vec![with_key("two")]).is_empty());
+    // Until bird has it as well, the session is what it was.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((lb.established(V4).established, bed.next_hops(VIP_V4)), (1, 1));
+    std::fs::write(bed.dir().join("bird.conf"), router_config(RouterKind::Bird, &[keyed("two")])).unwrap();
+    bird.until("configure", |text| text.contains("Reconfig")).unwrap();
+    let is_new = || lb.speaker.status()[V4].established == 2;
+    println!("bird: without the route for {:?} at most", gap(&bed, VIP_V4, is_new));
+    println!("{:?}", lb.established(V4).last_end);
+}
+
+#[test]
+fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
+    let bed = bed(1);
+    let ours = |key: &'static str| peer(&RouterSession { key, ..session(true) });
+    let theirs = |key: &'static str| {
+        let mut config = ours(key);
+        (config.name, config.address, config.asn) = ("lb".into(), session(true).ends().1, CLUSTER_ASN);
+        config
+    };
+    let router = Running::start_in(&bed.router, ROUTER_ASN, [192, 0, 2, 17].into(), vec![theirs("one")]);
+    let lb = Running::start_with(&bed, &session(true), vec![ours("one")]);
+    lb.established(V4);
+    router.established("lb");
+    for (n, key) in ["two", "", "three"].into_iter().enumerate() {
+        assert!(lb.speaker.set_peers(vec![ours(key)]).is_empty());
+        assert!(router.speaker.set_peers(vec![theirs(key)]).is_empty());
+        lb.speaker.announce(table(&[&format!("203.0.113.{n}/32")], &Attributes::default()));
+        // What has been heard is signed with the new key.
+        router.until("lb", |lb| lb.counts.ignored_prefixes == n as u64 + 1);
+    }
+    assert_eq!((lb.established(V4).established, router.established("lb").established), (1, 1));
 }

@@ -1,7 +1,7 @@
 //! Against FRR.
 
 use bgp::bfd::{Bfd, BfdConfig, BfdPorts};
-use bgp::{Attributes, GracefulRestart};
+use bgp::{Attributes, Family, GracefulRestart};
 use testbed::{Bed, Router, RouterKind, RouterSession, router_config};
 
 use crate::bed::*;
@@ -93,4 +93,24 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
     println!("losses while FRR starts: {losses}; BGP sessions: {}", lb.established("r4lb1").established);
     drop(watch);
     frr.until("show bfd peers", |text| text.contains("Remote diagnostics: administratively down")).unwrap();
+}
+
+#[test]
+fn a_session_that_restarts_for_its_families_is_back_as_soon_as_frr_takes_it() {
+    let bed = bed(1);
+    let session = RouterSession::new(1, true);
+    let text = router_config(RouterKind::Frr, &[session]);
+    let without_bfd: String =
+        text.lines().filter(|line| !line.contains("bfd profile")).map(|line| format!("{line}\n")).collect();
+    let _frr = Router::start_with(&bed, RouterKind::Frr, &without_bfd).unwrap();
+    let mut config = peer(&session);
+    let lb = Running::start_with(&bed, &session, vec![config.clone()]);
+    lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
+    wait_for_next_hops(&bed, VIP_V4, 1);
+    for (round, families) in [(2, Family::ALL.to_vec()), (3, vec![Family::Ipv4])] {
+        config.families = families;
+        assert!(lb.speaker.set_peers(vec![config.clone()]).is_empty());
+        let is_new = || lb.speaker.status()[&session.name()].established == round;
+        println!("FRR: without the route for {:?} at most", gap(&bed, VIP_V4, is_new));
+    }
 }

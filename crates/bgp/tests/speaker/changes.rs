@@ -1,13 +1,15 @@
 //! Peers come, change and go while others stay; sessions end with a text and come back by themselves.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bgp::{Attributes, Desired, Prefix, Routes, State};
+use bgp::{Attributes, Desired, Prefix, Routes, Speaker, SpeakerConfig, State};
 
 use crate::hand::*;
 
 const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
+/// RFC 8326.
+const GRACEFUL_SHUTDOWN: &[u8] = &[0xff, 0xff, 0, 0];
 
 #[tokio::test]
 async fn a_shutdown_reaches_every_peer_with_its_text() {
@@ -56,37 +58,261 @@ async fn names_and_addresses_are_taken_once() {
     assert_eq!(twice.to_string(), "peer a: name: another peer has it");
     let twice = speaker.add_peer(peer("b", ([127, 0, 0, 34], 10).into())).unwrap_err();
     assert_eq!(twice.to_string(), "peer b: address: peer a has 127.0.0.34");
-    let unknown = speaker.change_peer(peer("c", ([127, 0, 0, 36], 10).into())).unwrap_err();
-    assert_eq!(unknown.to_string(), "peer c: name: no peer has it");
+    let at = |last| ([127, 0, 0, last], 10).into();
+    let refused = speaker.set_peers(vec![peer("c", at(34)), peer("c", at(35)), peer("d", at(34))]);
+    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    assert_eq!(refused, ["peer c: name: another peer has it", "peer d: address: peer c has 127.0.0.34"]);
+    assert_eq!(speaker.status().keys().collect::<Vec<_>>(), ["c"], "a goes by its new name");
+}
+
+fn one_route() -> Desired {
+    let mut routes = Routes::new();
+    routes.insert(Prefix::host([203, 0, 113, 10].into()), Attributes::default()).unwrap();
+    Desired::everyone(routes)
+}
+
+/// Reads UPDATEs up to one that holds these bytes.
+async fn update_with(router: &mut Router, bytes: &[u8]) {
+    loop {
+        let update = router.wait_for(UPDATE).await.expect("the session is gone");
+        if update.windows(bytes.len()).any(|part| part == bytes) {
+            return;
+        }
+    }
 }
 
 #[tokio::test]
-async fn a_change_that_the_session_can_take_keeps_it_and_another_begins_a_new_one_at_once() {
+async fn what_a_session_can_take_keeps_it() {
     let (listener, at) = listen(37).await;
     let mut config = peer("a", at);
-    config.first_retry = Duration::from_secs(3_600);
-    config.longest_retry = Duration::from_secs(3_600);
     let speaker = speaker(vec![config.clone()]);
-    let mut routes = Routes::new();
-    routes.insert(Prefix::host([203, 0, 113, 10].into()), Attributes::default()).unwrap();
-    speaker.announce(Desired::everyone(routes));
+    speaker.announce(one_route());
     let mut router = Router::accept(&listener).await;
     router.shake_hands(ROUTER_ID, 0).await;
     established(&speaker, "a").await;
     config.next_hop_v4 = Some([198, 51, 100, 9].into());
-    speaker.change_peer(config.clone()).unwrap();
+    config.connect = bgp::Connect::Listen;
+    config.hold = Duration::from_secs(30);
+    config.gtsm_hops = Some(255);
+    config.port = 9;
+    config.local_address = Some([127, 0, 0, 1].into());
+    assert!(speaker.set_peers(vec![config.clone()]).is_empty());
+    update_with(&mut router, &[198, 51, 100, 9]).await;
+    // The kernel drops what comes from too far from now on: loopback's TTL is 64.
+    config.gtsm_hops = Some(1);
+    speaker.set_peers(vec![config.clone()]);
+    let mut before = 0;
     loop {
-        let update = router.wait_for(UPDATE).await.expect("the session is gone");
-        if update.windows(4).any(|part| part == [198, 51, 100, 9]) {
+        let heard = established(&speaker, "a").await.counts.messages_received;
+        if heard == before {
             break;
         }
+        before = heard;
+        router.send(&frame(KEEPALIVE, &[])).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    config.hold = Duration::from_secs(30);
-    speaker.change_peer(config).unwrap();
-    assert_eq!(router.ended_with().await, Some((6, 6)));
+    config.gtsm_hops = None;
+    speaker.set_peers(vec![config]);
+    let heard = until(&speaker, "a", |a| a.counts.messages_received > before).await;
+    assert_eq!((heard.established, heard.last_end), (1, None));
+}
+
+#[tokio::test]
+async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
+    let (listener, at) = listen(29).await;
+    let mut config = peer("a", at);
+    // A failure would be paid for dearly: this is none.
+    config.first_retry = Duration::from_secs(3_600);
+    config.longest_retry = Duration::from_secs(3_600);
+    config.notice = Duration::from_millis(500);
+    let speaker = speaker(vec![config.clone()]);
+    speaker.announce(one_route());
     let mut router = Router::accept(&listener).await;
     router.shake_hands(ROUTER_ID, 0).await;
-    until(&speaker, "a", |a| a.state == State::Established && a.established == 2).await;
+    until(&speaker, "a", |a| a.counts.announced_v4 == 1).await;
+    let families = config.families.clone();
+    config.families.pop();
+    let changed = Instant::now();
+    speaker.set_peers(vec![config.clone()]);
+    update_with(&mut router, GRACEFUL_SHUTDOWN).await;
+    // Taken back in time: the mark goes, and the session stays.
+    config.families = families;
+    speaker.set_peers(vec![config.clone()]);
+    let unmarked = router.wait_for(UPDATE).await.expect("the session is gone");
+    assert!(!unmarked.windows(4).any(|part| part == GRACEFUL_SHUTDOWN));
+    assert!(speaker.status()["a"].state == State::Established, "{:?}", changed.elapsed());
+    config.families.pop();
+    let changed = Instant::now();
+    speaker.set_peers(vec![config.clone()]);
+    update_with(&mut router, GRACEFUL_SHUTDOWN).await;
+    assert_eq!(router.ended_with().await, Some((6, 6)));
+    assert!(changed.elapsed() >= config.notice, "{:?}", changed.elapsed());
+    drop(router);
+    // A router that has not put its old session away refuses the next one.
+    for _ in 0..2 {
+        drop(Router::accept(&listener).await);
+    }
+    let mut router = Router::accept(&listener).await;
+    println!(
+        "the third attempt came {:?} after the change, of it {:?} notice",
+        changed.elapsed(),
+        config.notice
+    );
+    router.shake_hands(ROUTER_ID, 0).await;
+    let unmarked = router.wait_for(UPDATE).await.unwrap();
+    assert!(!unmarked.windows(4).any(|part| part == GRACEFUL_SHUTDOWN));
+    let again = until(&speaker, "a", |a| a.established == 2).await;
+    assert_eq!((again.last_error, again.last_end.unwrap().0.as_str()), (None, "its configuration changed"));
+}
+
+#[tokio::test]
+async fn peers_that_change_their_names_keep_their_sessions_and_get_the_tables_of_those() {
+    let ((listener_a, at_a), (listener_b, at_b)) = (listen(27).await, listen(28).await);
+    let speaker = speaker(vec![peer("a", at_a), peer("b", at_b)]);
+    let tables = |names: [&str; 2]| {
+        let mut desired = Desired::default();
+        for (name, last) in names.into_iter().zip([1, 2]) {
+            let mut routes = Routes::new();
+            routes.insert(Prefix::host([203, 0, 113, last].into()), Attributes::default()).unwrap();
+            desired.peers.insert(name.into(), std::sync::Arc::new(routes));
+        }
+        desired
+    };
+    speaker.announce(tables(["a", "b"]));
+    let (mut a, mut b) = (Router::accept(&listener_a).await, Router::accept(&listener_b).await);
+    for (router, last) in [(&mut a, 1), (&mut b, 2)] {
+        router.shake_hands(ROUTER_ID, 0).await;
+        update_with(router, &[32, 203, 0, 113, last]).await;
+    }
+    for names in [["b", "a"], ["x", "y"], ["a", "x"]] {
+        assert!(speaker.set_peers(vec![peer(names[0], at_a), peer(names[1], at_b)]).is_empty());
+        speaker.announce(tables(names));
+        for (name, at) in names.into_iter().zip([at_a, at_b]) {
+            let status = until(&speaker, name, |peer| peer.counts.announced_v4 == 1).await;
+            assert_eq!((status.address, status.established), (at.ip(), 1));
+            assert_eq!(status.name, name);
+        }
+        assert_eq!(speaker.status().len(), 2);
+    }
+    // Neither router has heard a word of it: what comes now is the withdrawal and the route of the last table.
+    let mut routes = Routes::new();
+    routes.insert(Prefix::host([203, 0, 113, 9].into()), Attributes::default()).unwrap();
+    speaker.announce(Desired::everyone(routes));
+    for router in [&mut a, &mut b] {
+        let mut heard = 0;
+        loop {
+            let update = router.wait_for(UPDATE).await.unwrap();
+            let is_end_of_rib = update == [0; 4] || update.ends_with(&[0, 2, 1]);
+            heard += u32::from(!is_end_of_rib);
+            if update.ends_with(&[32, 203, 0, 113, 9]) {
+                break;
+            }
+        }
+        assert_eq!(heard, 2);
+    }
+}
+
+#[tokio::test]
+async fn listeners_open_move_and_close_while_sessions_go_on() {
+    let mut config = peer("a", ([127, 0, 0, 26], 9).into());
+    config.connect = bgp::Connect::Listen;
+    let speaker = Speaker::start(SpeakerConfig {
+        asn: OUR_ASN,
+        router_id: OUR_ID,
+        listen: vec![],
+        peers: vec![config],
+    })
+    .unwrap();
+    assert_eq!(speaker.listens_at(), []);
+    let free = |last| async move { listen(last).await.1 };
+    let (first, second, taken) = (free(24).await, free(25).await, listen(23).await);
+    assert!(speaker.listen(&[first]).is_empty());
+    let mut router = Router::dial(26, first).await;
+    router.shake_hands(ROUTER_ID, 0).await;
+    established(&speaker, "a").await;
+    let refused = speaker.listen(&[second, taken.1]);
+    assert_eq!(refused.len(), 1);
+    assert_eq!((refused[0].0, refused[0].1.kind()), (taken.1, std::io::ErrorKind::AddrInUse));
+    assert_eq!(speaker.listens_at(), [second]);
+    assert!(tokio::net::TcpStream::connect(first).await.is_err(), "nobody listens there any more");
+    // From every address to one of them, which the old socket covers.
+    let any = std::net::SocketAddr::new([0, 0, 0, 0].into(), second.port());
+    for at in [any, second, any] {
+        assert_eq!(speaker.listen(&[at]).len(), 0, "{at}");
+    }
+    let mut beside = Router::dial(26, second).await;
+    assert_eq!(beside.ended_with().await, Some((6, 7)), "the session that is up stays");
+    assert!(speaker.listen(&[]).is_empty() && speaker.listens_at().is_empty());
+    assert_eq!(established(&speaker, "a").await.established, 1);
+}
+
+/// Says more than the window of a peer that does not read takes: the rest stays in our kernel.
+async fn close_window(speaker: &Speaker, name: &str) {
+    let mut routes = Routes::new();
+    for n in 0..=255 {
+        let own = Attributes { med: Some(n.into()), ..Attributes::default() };
+        routes.insert(Prefix::host([203, 0, 113, n].into()), own).unwrap();
+    }
+    speaker.announce(Desired::everyone(routes));
+    let all =
+        until(speaker, name, |peer| peer.counts.announced_v4 == 256 && peer.counts.unsent_bytes == 0).await;
+    assert_eq!(all.counts.pending, 0);
+}
+
+#[tokio::test]
+async fn a_peer_that_reads_nothing_is_not_taken_for_told() {
+    let (listener, at) = listen_tight(22).await;
+    let (good_listener, good_at) = listen(21).await;
+    let speaker = speaker(vec![peer("deaf", at), peer("good", good_at)]);
+    let mut deaf = Router::accept(&listener).await;
+    deaf.shake_hands(ROUTER_ID, 0).await;
+    let mut good = Router::accept(&good_listener).await;
+    good.shake_hands(ROUTER_ID, 0).await;
+    for name in ["deaf", "good"] {
+        established(&speaker, name).await;
+    }
+    speaker.announce(one_route());
+    assert_eq!(speaker.told(BOUND).await, Vec::<String>::new());
+    close_window(&speaker, "deaf").await;
+    let reads = tokio::spawn(async move {
+        while good.read().await.is_some() {}
+        good
+    });
+    speaker.announce(Desired::default());
+    let deaf_status = until(&speaker, "deaf", |deaf| deaf.counts.announced_v4 == 0).await;
+    assert_eq!(
+        (deaf_status.counts.pending, deaf_status.counts.unsent_bytes),
+        (0, 0),
+        "our kernel has it all"
+    );
+    assert_eq!(speaker.told(Duration::from_millis(300)).await, ["deaf"]);
+    // Read at last, it is told.
+    let read = tokio::spawn(async move { while deaf.read().await.is_some() {} });
+    assert_eq!(speaker.told(BOUND).await, Vec::<String>::new());
+    read.abort();
+    reads.abort();
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_the_end_of_its_session_is_reset() {
+    let (listener, at) = listen_tight(20).await;
+    let speaker = speaker(vec![peer("deaf", at)]);
+    let mut deaf = Router::accept(&listener).await;
+    deaf.shake_hands(ROUTER_ID, 0).await;
+    established(&speaker, "deaf").await;
+    close_window(&speaker, "deaf").await;
+    let began = Instant::now();
+    assert!(speaker.remove_peer("deaf"));
+    let end = loop {
+        // What its kernel has is read only once the connection is gone.
+        if let Some(error) = deaf.0.take_error().unwrap() {
+            break error;
+        }
+        assert!(began.elapsed() < BOUND, "the connection lives");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    println!("reset after {:?}", began.elapsed());
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset, "and not closed in good order");
 }
 
 #[tokio::test]
@@ -98,8 +324,9 @@ async fn a_lost_session_comes_back_by_itself() {
         router.shake_hands(ROUTER_ID, 0).await;
         until(&speaker, "a", |a| a.state == State::Established && a.established == round).await;
         drop(router);
-        until(&speaker, "a", |a| a.last_error.as_ref().is_some_and(|e| e.0.contains("connection lost")))
-            .await;
+        let lost = |end: &(String, _)| end.0.contains("connection lost");
+        let after = until(&speaker, "a", |a| a.last_error.as_ref().is_some_and(lost)).await;
+        assert_eq!(after.last_end, after.last_error, "there is none now, for that reason");
     }
 }
 

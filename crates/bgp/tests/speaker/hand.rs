@@ -55,6 +55,16 @@ pub(crate) async fn listen(last: u8) -> (TcpListener, SocketAddr) {
     (listener, at)
 }
 
+/// One whose connections have the smallest buffer that the kernel gives.
+pub(crate) async fn listen_tight(last: u8) -> (TcpListener, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(1).unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+    let listener = socket.listen(8).unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
 pub(crate) struct Router(pub(crate) TcpStream);
 
 impl Router {

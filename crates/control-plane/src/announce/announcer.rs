@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bgp::bfd::{Bfd, BfdPorts};
-use bgp::{Desired, PeerConfig, Prefix, Speaker, SpeakerConfig, StartError};
+use bgp::{Desired, Prefix, Speaker, SpeakerConfig, StartError};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, watch};
 
@@ -34,6 +35,9 @@ pub struct Announcer {
     pub(super) now: Duration,
     /// Why a peer of the file has no session.
     pub(super) refused: Vec<String>,
+    /// Why an address of the file is not listened at, and when it is tried again.
+    unheard: Vec<String>,
+    listen_at: Duration,
 }
 
 #[derive(Debug)]
@@ -72,7 +76,8 @@ impl Announcer {
     /// An address that can't be listened at, or a peer whose key the kernel refuses.
     pub fn open(config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
         let plan = Plan::new(config, machine);
-        let running = plan.identity.clone().map(|identity| Running::open(identity, &plan)).transpose()?;
+        let running =
+            plan.identity.clone().map(|identity| Running::open(identity, &plan, &plan.listen)).transpose()?;
         Ok(Self { plan, running, ..Self::default() })
     }
 
@@ -94,17 +99,18 @@ impl Announcer {
     }
 
     /// Takes over a configuration that is in force: call after snapshot and filter have it. What only a start can bring (AS number,
-    /// identifier, addresses to listen at) stays as it is; a section that comes is begun with, and one that goes is ended.
+    /// identifier) stays as it is; a section that comes is begun with, and one that goes is ended.
     pub fn configure(&mut self, config: &Config, machine: &Machine) {
         self.plan = Plan::new(config, machine);
         self.decider.reloaded(self.now);
         self.retiring.clear();
         self.refused.clear();
+        self.unheard.clear();
         match (&mut self.running, self.plan.identity.clone()) {
             (Some(running), Some(_)) => self.refused = running.follow(&self.plan),
             (running @ Some(_), None) => drop(running.take().map(Running::leave)),
             (None, Some(identity)) => {
-                let begun = Running::open(identity, &self.plan)
+                let begun = Running::open(identity, &self.plan, &[])
                     .and_then(|mut running| running.begin(&self.plan).map(|()| running));
                 match begun {
                     Ok(running) => self.running = Some(running),
@@ -116,6 +122,7 @@ impl Announcer {
             }
             (None, None) => {}
         }
+        self.listen();
     }
 
     /// Withdraws what `next` does not announce any more, before the filter and the threads forget it; `None`: nothing goes.
@@ -140,6 +147,9 @@ impl Announcer {
     /// Decides anew. `now` counts from the start of the process.
     pub fn look(&mut self, seen: &Seen, now: Duration) {
         self.now = now;
+        if !self.unheard.is_empty() && now >= self.listen_at {
+            self.listen();
+        }
         let standings = self.decider.decide(&self.plan.rules, self.plan.times, seen, now);
         self.tell_changes(&standings);
         self.standings = standings;
@@ -165,7 +175,12 @@ impl Announcer {
     /// What an operator should know, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        self.refused.iter().map(|why| format!("bgp: {why}")).chain(self.silent_peers()).collect()
+        self.faults().chain(self.silent_peers()).collect()
+    }
+
+    /// What the configuration in force asks for and can't be had, one sentence each.
+    pub fn faults(&self) -> impl Iterator<Item = String> {
+        self.refused.iter().chain(&self.unheard).map(|why| format!("bgp: {why}"))
     }
 
     /// How far a drain is.
@@ -187,7 +202,7 @@ impl Announcer {
     #[must_use]
     pub fn notice(&self) -> Duration {
         let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
-        let told = status.values().any(|peer| peer.counts.announced_v4 + peer.counts.announced_v6 > 0);
+        let told = status.values().any(|peer| peer.counts.announced_any());
         if told { self.plan.graceful_shutdown } else { Duration::ZERO }
     }
 
@@ -196,6 +211,17 @@ impl Announcer {
         if let Some(running) = self.running {
             running.close(text).await;
         }
+    }
+
+    /// At the addresses of the plan, and no others.
+    fn listen(&mut self) {
+        let Some(running) = &self.running else { return };
+        let refused = running.speaker.listen(&self.plan.listen);
+        let unheard: Vec<String> = refused.iter().map(|(at, error)| unheard(*at, error)).collect();
+        for why in unheard.iter().filter(|why| !self.unheard.contains(why)) {
+            tracing::error!(why, "peers can't dial us");
+        }
+        (self.unheard, self.listen_at) = (unheard, self.now + LISTEN_AGAIN);
     }
 
     fn shown(&self) -> BTreeSet<Arc<str>> {
@@ -243,21 +269,21 @@ pub struct Told(Arc<Speaker>);
 impl Told {
     /// Waits until the routers have the withdrawal and have had a moment to follow it; half a second at most.
     pub async fn wait(self) {
-        let late = keeper::told(&self.0, WITHDRAWN_WITHIN).await;
+        let late = self.0.told(WITHDRAWN_WITHIN).await;
         if !late.is_empty() {
-            tracing::warn!(peers = %late.join(", "), "a withdrawal was not taken yet: the reload goes on");
+            tracing::warn!(peers = %late.join(", "), "a withdrawal was not acknowledged yet: the reload goes on");
         }
         tokio::time::sleep(SETTLED_WITHIN).await;
     }
 }
 
 impl Running {
-    fn open(identity: Identity, plan: &Plan) -> Result<Self, AnnounceError> {
+    fn open(identity: Identity, plan: &Plan, listen: &[SocketAddr]) -> Result<Self, AnnounceError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(AnnounceError::Thread)?;
         let config = SpeakerConfig {
             asn: identity.asn,
             router_id: identity.router_id,
-            listen: identity.listen.clone(),
+            listen: listen.to_vec(),
             peers: plan.peers.clone(),
         };
         let runtime = Quiet(Some(runtime));
@@ -304,19 +330,9 @@ impl Running {
 
     /// Peers come, go and change. What can't be had, in words.
     fn follow(&self, plan: &Plan) -> Vec<String> {
-        let have = self.speaker.status();
-        for gone in have.keys().filter(|name| plan.peers.iter().all(|peer| peer.name != **name)) {
-            self.speaker.remove_peer(gone);
-        }
         self.watched.send_replace(plan.bfd.clone());
-        let take = |peer: &PeerConfig| {
-            let (speaker, peer) = (&self.speaker, peer.clone());
-            if have.contains_key(&peer.name) { speaker.change_peer(peer) } else { speaker.add_peer(peer) }
-        };
-        // One may have the address that another leaves.
-        let again: Vec<&PeerConfig> = plan.peers.iter().filter(|peer| take(peer).is_err()).collect();
         let refused: Vec<String> =
-            again.into_iter().filter_map(|peer| take(peer).err()).map(|error| error.to_string()).collect();
+            self.speaker.set_peers(plan.peers.clone()).iter().map(ToString::to_string).collect();
         for error in &refused {
             tracing::error!(error, "a peer of the file has no session");
         }
@@ -363,6 +379,18 @@ pub enum AnnounceError {
     Thread(io::Error),
 }
 
+fn unheard(at: SocketAddr, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; a port below 1,024 wants CAP_NET_BIND_SERVICE",
+        io::ErrorKind::AddrNotAvailable => "; no interface of the machine has the address",
+        io::ErrorKind::AddrInUse => "; another program listens there",
+        _ => "",
+    };
+    format!("can't listen at {at}: {error}{hint}; it is tried again every {} s", LISTEN_AGAIN.as_secs())
+}
+
+/// An address that can't be listened at may come later.
+const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 /// A router is given so long for a withdrawal that a reload waits for.
 const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
 /// A router's forwarding follows its table by milliseconds.

@@ -6,7 +6,7 @@
 //! Invariant: two VIPs that share a route say the same of it (`config` sees to that).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use bgp::bfd::BfdConfig;
 use bgp::{Attributes, Connect, Desired, PeerConfig, Prefix, Routes};
 
 use super::decision::{Stage, Times};
-use crate::config::{Announce, BgpPeer, Config, Machine, Vip};
+use crate::config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
 
 /// Everything that is to be announced by a machine, if all is well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,10 @@ pub struct Plan {
     /// How long a machine that drains announces its routes as about to go.
     pub graceful_shutdown: Duration,
     pub(super) peers: Vec<PeerConfig>,
-    pub(super) bfd: BTreeMap<String, BfdConfig>,
+    /// By the peer's address: its name may change while both sessions go on.
+    pub(super) bfd: BTreeMap<IpAddr, BfdConfig>,
+    /// Where peers may dial us.
+    pub(super) listen: Vec<SocketAddr>,
     pub(super) identity: Option<Identity>,
 }
 
@@ -37,20 +40,14 @@ pub struct Plan {
 pub(super) struct Identity {
     pub(super) asn: u32,
     pub(super) router_id: Ipv4Addr,
-    pub(super) listen: Vec<SocketAddr>,
 }
 
 impl Identity {
     /// What is different, such as `bgp.asn: 65101 -> 65102`.
     pub(super) fn differing(&self, new: &Self) -> Vec<String> {
-        let listen = |identity: &Self| {
-            let words: Vec<String> = identity.listen.iter().map(ToString::to_string).collect();
-            if words.is_empty() { "none".to_owned() } else { words.join(", ") }
-        };
         let rows = [
             ("bgp.asn", self.asn.to_string(), new.asn.to_string()),
             ("router_id", self.router_id.to_string(), new.router_id.to_string()),
-            ("bgp.listen", listen(self), listen(new)),
         ];
         let differ = rows.into_iter().filter(|(_, old, new)| old != new);
         differ.map(|(key, old, new)| format!("{key}: {old} -> {new}")).collect()
@@ -97,13 +94,10 @@ impl Plan {
         let mut plan = Self {
             times: Times { hold_down: bgp.hold_down(), longest: bgp.longest_hold_down() },
             graceful_shutdown: bgp.graceful_shutdown(),
-            identity: identity.map(|router_id| Identity {
-                asn: bgp.asn(),
-                router_id,
-                listen: listen.clone(),
-            }),
-            bfd: peers.iter().filter_map(|peer| Some((peer.name().to_string(), watched(peer)?))).collect(),
-            peers: peers.iter().map(|peer| session(peer, !listen.is_empty())).collect(),
+            identity: identity.map(|router_id| Identity { asn: bgp.asn(), router_id }),
+            bfd: peers.iter().filter_map(|peer| Some((peer.address(), watched(peer)?))).collect(),
+            peers: peers.iter().map(|peer| session(peer, bgp, !listen.is_empty())).collect(),
+            listen,
             ..Self::default()
         };
         for vip in config.vips_of(machine) {
@@ -175,7 +169,7 @@ fn attributes(says: &Announce, anchor: bool, anchor_med: u32) -> Attributes {
     Attributes { med, ..own.clone() }
 }
 
-fn session(peer: &BgpPeer, listens: bool) -> PeerConfig {
+fn session(peer: &BgpPeer, bgp: &Bgp, listens: bool) -> PeerConfig {
     let mut config = PeerConfig::new(peer.name(), peer.address(), peer.asn());
     config.port = peer.port();
     config.local_address = peer.source();
@@ -193,13 +187,14 @@ fn session(peer: &BgpPeer, listens: bool) -> PeerConfig {
     // RFC 9687 §4.4: longer than the hold time.
     config.send_hold = config.send_hold.max(config.hold * 2);
     config.longest_retry = peer.longest_retry();
+    config.notice = bgp.graceful_shutdown();
     config.max_prefixes = peer.max_prefixes();
     config
 }
 
 fn watched(peer: &BgpPeer) -> Option<BfdConfig> {
     let times = peer.bfd()?;
-    let config = BfdConfig::new(peer.name(), peer.address());
+    let config = BfdConfig::new(&peer.address().to_string(), peer.address());
     Some(BfdConfig { local: peer.source(), interval: times.interval, multiplier: times.multiplier, ..config })
 }
 

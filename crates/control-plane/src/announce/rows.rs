@@ -46,8 +46,8 @@ impl Announcer {
         let Some(running) = &self.running else { return Vec::new() };
         let bfd = running.bfd.as_ref().map(|bfd| bfd.status()).unwrap_or_default();
         let row = |peer: &PeerStatus| {
-            let wanted = self.plan.bfd.contains_key(&peer.name);
-            peer_row(peer, wanted.then(|| bfd_view(bfd.get(&peer.name))))
+            let wanted = self.plan.bfd.get(&peer.address);
+            peer_row(peer, wanted.map(|config| bfd_view(bfd.get(&config.name))))
         };
         running.speaker.status().values().map(row).collect()
     }
@@ -163,6 +163,9 @@ fn peer_row(peer: &PeerStatus, bfd: Option<BfdView>) -> BgpPeerRow {
         established: peer.established,
         failures: peer.failures,
         last_error: peer.last_error.as_ref().map(|(why, _)| why.clone()),
+        last_error_seconds: peer.last_error.as_ref().map(|(_, at)| ago(*at)),
+        last_end: peer.last_end.as_ref().map(|(why, _)| why.clone()),
+        last_end_seconds: peer.last_end.as_ref().map(|(_, at)| ago(*at)),
         hold_seconds: peer.negotiated.as_ref().map(|agreed| agreed.hold.as_secs_f64()),
         announced_v4: counts.announced_v4,
         announced_v6: counts.announced_v6,

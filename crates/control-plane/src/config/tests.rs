@@ -108,7 +108,7 @@ fn the_example_is_valid_and_without_warnings() {
     let expected = [("b1", 1, "web-rack1"), ("b2", 2, "web-rack1"), ("b3", 6, "web-rack2")];
     assert_eq!(members, expected.map(|(name, weight, leaf)| (name.to_owned(), weight, leaf.to_owned())));
     let tunnel = web.members()[0].encapsulation();
-    assert_eq!((tunnel.name(), tunnel.kind()), ("tunnel", EncapsulationKind::Gre));
+    assert_eq!((&**tunnel.name(), tunnel.kind()), ("tunnel", EncapsulationKind::Gre));
     let prefixes: Vec<String> = tunnel.source_prefixes().iter().map(ToString::to_string).collect();
     assert_eq!(prefixes, ["198.51.100.0/28", "2001:db8:5::/64"]);
     let www = config.vips().iter().find(|vip| &**vip.name() == "www").unwrap();

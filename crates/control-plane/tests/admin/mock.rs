@@ -245,7 +245,10 @@ pub(crate) fn bgp() -> BgpView {
         since_seconds: 30.5,
         established: 2,
         failures: 0,
-        last_error: Some("the hold time has passed".into()),
+        last_error: None,
+        last_error_seconds: None,
+        last_end: Some("nothing heard for 9s: hold time expired".into()),
+        last_end_seconds: Some(31.0),
         hold_seconds: Some(9.0),
         announced_v4: 1,
         announced_v6: 0,
@@ -254,7 +257,15 @@ pub(crate) fn bgp() -> BgpView {
         ignored_prefixes: 7,
         bfd,
     };
-    let idle = BgpPeerRow { state: "Idle".into(), last_error: None, hold_seconds: None, ..peer(None) };
+    let idle = BgpPeerRow {
+        state: "Idle".into(),
+        last_error: Some("nothing heard for 9s: hold time expired".into()),
+        last_error_seconds: Some(1.0),
+        last_end: None,
+        last_end_seconds: None,
+        hold_seconds: None,
+        ..peer(None)
+    };
     let route = RouteRow {
         prefix: "203.0.113.10/32".into(),
         peers: vec!["tor1".into()],

@@ -174,8 +174,13 @@ impl Balancer {
             took_ms: took.as_secs_f64() * 1e3,
             changed: Vec::new(),
             needs_restart: self.needs_restart(),
-            warnings: self.warnings.clone(),
+            warnings: self.reload_warnings(),
         }));
+    }
+
+    /// Of the file, and what it asks of routers' sessions and can't be had.
+    fn reload_warnings(&self) -> Vec<String> {
+        self.warnings.iter().cloned().chain(self.announcer.faults()).collect()
     }
 
     /// What is different is told once it is counted: two loads a slot of each table, elsewhere.
@@ -200,7 +205,7 @@ impl Balancer {
             took_ms: took.as_secs_f64() * 1e3,
             changed: told.sentences,
             needs_restart: self.needs_restart(),
-            warnings: self.warnings.clone(),
+            warnings: self.reload_warnings(),
         }));
     }
 

@@ -51,8 +51,14 @@ pub struct BgpPeerRow {
     pub established: u64,
     /// Failures in a row.
     pub failures: u32,
-    /// Why the last session or attempt ended; null: none did.
+    /// Why there is no session; null: there is one, or nothing has failed yet.
     pub last_error: Option<String>,
+    /// How long ago that was last seen.
+    pub last_error_seconds: Option<f64>,
+    /// Why the last session ended, kept while another one is up; null: none did.
+    pub last_end: Option<String>,
+    /// How long ago it ended.
+    pub last_end_seconds: Option<f64>,
     /// Silence that ends the session, as agreed; 0: none does; null: there is no session.
     pub hold_seconds: Option<f64>,
     /// IPv4 routes that it has from us now.

@@ -3,13 +3,14 @@
 //! In: configurations, VIPs. Out: sentences. Not here: routes that move because addresses do (`changes` says the addresses).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use bgp::Family;
 
 use super::Changes;
 use super::keys::{Difference, Keys};
-use crate::config::{Announce, Bgp, BgpPeer, Config, Vip};
+use crate::config::{Announce, Bgp, BgpPeer, Config, Vip, format_duration};
 
 /// Of one machine: itself and its peers.
 pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
@@ -22,6 +23,9 @@ pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &s
         (Some(before), Some(after)) => {
             for difference in fixed(&before, id(old)).differing(&fixed(&after, id(new))) {
                 changes.say(format!("{} (takes effect at the next start)", difference.sentence()));
+            }
+            for difference in listen(&before).differing(&listen(&after)) {
+                changes.say(difference.sentence());
             }
             for difference in times(&before).differing(&times(&after)) {
                 changes.say(difference.sentence());
@@ -46,40 +50,66 @@ pub(super) fn announce(changes: &mut Changes, old: &Vip, new: &Vip) {
     }
 }
 
+/// A peer is known by its address, as the speaker has it.
 fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
-    fn of<'a>(bgp: &'a Bgp, machine: &str) -> BTreeMap<Arc<str>, &'a BgpPeer> {
-        bgp.peers_of(machine).map(|peer| (Arc::clone(peer.name()), peer)).collect()
+    fn of<'a>(bgp: &'a Bgp, machine: &str) -> BTreeMap<IpAddr, &'a BgpPeer> {
+        bgp.peers_of(machine).map(|peer| (peer.address(), peer)).collect()
     }
+    let notice = new.graceful_shutdown();
     let (old, new) = (of(old, machine), of(new, machine));
-    for (name, peer) in &old {
-        let Some(next) = new.get(name) else {
-            changes.say(format!("bgp peer {name}: removed: its session ends"));
+    for (address, peer) in &old {
+        let Some(next) = new.get(address) else {
+            changes.say(format!("bgp peer {}: removed: its session with {address} ends", peer.name()));
             continue;
         };
-        let mut words: Vec<String> =
-            session(peer).differing(&session(next)).iter().map(Difference::short).collect();
-        if peer.md5() != next.md5() {
-            words.push("another key".to_owned());
-        }
-        // By the keys that a running session takes over, as the speaker does.
-        let lives = |words: &String| {
-            ["longest_retry", "max_prefixes", "bfd."].iter().any(|key| words.starts_with(key))
-        };
-        let end = if words.iter().all(lives) { "" } else { ": its session restarts" };
+        let words = peer_words(peer, next, notice);
         if !words.is_empty() {
-            changes.say(format!("bgp peer {name}: {}{end}", words.join(", ")));
+            changes.say(format!("bgp peer {}: {}", next.name(), words.join(", ")));
         }
     }
-    for (name, peer) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
-        changes.say(format!("bgp peer {name}: added, {} of AS {}", peer.address(), peer.asn()));
+    for (address, peer) in new.iter().filter(|(address, _)| !old.contains_key(*address)) {
+        changes.say(format!("bgp peer {}: added, {address} of AS {}", peer.name(), peer.asn()));
     }
 }
+
+/// What is different of a peer, and what its session makes of it, as the speaker has it.
+fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
+    let differing = session(peer).differing(&session(next));
+    let mut words: Vec<String> = Vec::new();
+    if peer.name() != next.name() {
+        words.push(format!("called {} before", peer.name()));
+    }
+    words.extend(differing.iter().map(Difference::short));
+    if peer.md5() != next.md5() {
+        words.push(
+            "another key in the running session: the router must have it too within the hold time".to_owned(),
+        );
+    }
+    let mut keys = differing.iter().map(|difference| difference.key.as_str());
+    if keys.any(|key| RESTARTING.contains(&key)) {
+        let notice = format_duration(notice);
+        words.push(format!(
+            "its session restarts after {notice}, in which its routes are marked as about to go"
+        ));
+    } else if differing.iter().any(|difference| difference.key == "hold_time") {
+        words.push("hold_time counts from the next session on".to_owned());
+    }
+    words
+}
+
+/// Keys that an OPEN tells of, or that make another connection.
+const RESTARTING: [&str; 4] = ["asn", "source", "families", "extended_next_hop"];
 
 fn fixed(bgp: &Bgp, router_id: Option<std::net::Ipv4Addr>) -> Keys {
     let mut keys = Keys::default();
     keys.set("bgp.asn", bgp.asn());
-    keys.set("bgp.listen", list(bgp.listen()));
     keys.set("router_id", router_id.map_or_else(|| "none".to_owned(), |id| id.to_string()));
+    keys
+}
+
+fn listen(bgp: &Bgp) -> Keys {
+    let mut keys = Keys::default();
+    keys.set("bgp.listen", list(bgp.listen()));
     keys
 }
 
@@ -94,7 +124,6 @@ fn times(bgp: &Bgp) -> Keys {
 
 fn session(peer: &BgpPeer) -> Keys {
     let mut keys = Keys::default();
-    keys.set("address", peer.address());
     keys.set("asn", peer.asn());
     keys.set("port", peer.port());
     some(&mut keys, "hops", peer.hops());

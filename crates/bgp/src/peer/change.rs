@@ -1,0 +1,128 @@
+//! Another configuration for a peer whose session may be running.
+//!
+//! In: the configuration. Out: a session that goes on under it, or one that restarts with notice.
+//! Invariant: a session ends for nothing that it can take over, and never unannounced while `notice` is above zero.
+//! A router that restarts the session for a new key of its own (bird, FRR) can't tell us so: its last words are signed with the old
+//! one. So while nothing is acknowledged after a change of the key, it is dialled under the new one beside the session: if it
+//! answers, it has the key, and no session.
+//! Source: RFC 8326 §4 (routes are marked before the session goes down); Linux takes another key of TCP MD5 on a connection that
+//! is up, as many routers do: segments under the other key are lost until both ends have the same one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Peer;
+use crate::config::{Connect, PeerConfig};
+use crate::connection::Connection;
+use crate::session::Stop;
+use crate::status::State;
+
+/// A session that restarts soon; its routes are marked until then.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) until: Instant,
+    /// What the next session has.
+    pub(super) next: Box<PeerConfig>,
+}
+
+impl Peer {
+    /// The key of a session that is up has been changed: whether the router has it too.
+    pub(super) fn look_after_key(&mut self) {
+        let Some(looked) = self.rekeyed.filter(|at| *at <= Instant::now()) else { return };
+        if self.connections().all(Connection::is_told) {
+            self.rekeyed = None;
+            self.dialling.give_up();
+        } else {
+            self.rekeyed = Some(looked + TRY_KEY_EVERY);
+            if self.config.connect != Connect::Listen {
+                self.dialling.start(&self.config);
+            }
+        }
+    }
+
+    /// The router has answered, or dialled, under the new key: what it has not acknowledged by now was for a session that it has not.
+    pub(super) fn answered_new_key(&mut self) {
+        if self.rekeyed.take().is_some() && !self.connections().all(Connection::is_told) {
+            let now = Instant::now().into_std();
+            let why = "the router has the new key, and no session under it";
+            self.is_restarting = true;
+            self.connections_mut().for_each(|connection| connection.session.lost(why, now));
+            self.settle();
+        }
+    }
+
+    pub(super) fn change(&mut self, next: Box<PeerConfig>) {
+        if self.can_take_over(&next) {
+            if self.leaving.take().is_some() {
+                tracing::info!(
+                    peer = next.name,
+                    "its session stays: the change that would have restarted it is taken back"
+                );
+                self.say();
+            }
+            return self.take_over(*next);
+        }
+        self.take_over(self.config.until_restart(&next));
+        let is_known = self.connections().any(|one| one.session.counts().announced_any());
+        let notice = if is_known { next.notice } else { Duration::ZERO };
+        let until = self.leaving.take().map_or(Instant::now() + notice, |leaving| leaving.until);
+        tracing::info!(peer = next.name, after = ?notice, "its configuration has changed: the session restarts");
+        self.leaving = Some(Leaving { until, next });
+        self.say();
+    }
+
+    /// Whether no session of now needs to end for it.
+    fn can_take_over(&self, next: &PeerConfig) -> bool {
+        let from_there =
+            |one: &Connection| next.local_address.is_none_or(|address| address == one.local_address());
+        let moves = self.dialled.iter().any(|one| is_up(one) && !from_there(one));
+        !self.connections().any(is_up) || (!moves && self.config.keeps_session(next))
+    }
+
+    /// Ends the session whose time has come; the next one has the new configuration.
+    pub(super) fn restart_when_due(&mut self) {
+        if self.leaving.as_ref().is_some_and(|leaving| leaving.until <= Instant::now()) {
+            self.is_restarting = true;
+            self.connections_mut().for_each(|connection| connection.stop(&Stop::ConfigurationChange));
+            self.settle();
+        }
+    }
+
+    /// A session that is up goes on under `config`. What is not up yet begins anew, unless it is the same attempt.
+    fn take_over(&mut self, config: PeerConfig) {
+        let same_attempt = self.config.connects_alike(&config);
+        let other_key = self.config.md5 != config.md5;
+        self.config = Arc::new(config);
+        self.report.rename(&self.config.name);
+        let config = Arc::clone(&self.config);
+        for connection in self.connections_mut() {
+            if is_up(connection) || same_attempt {
+                connection.reconfigure(&config);
+            } else {
+                connection.stop(&Stop::ConfigurationChange);
+            }
+        }
+        if same_attempt {
+            return;
+        }
+        self.dialling.give_up();
+        self.settle();
+        if other_key && self.connections().any(is_up) {
+            let now = Instant::now();
+            self.connections_mut().for_each(|connection| connection.session.keep_alive(now.into_std()));
+            self.rekeyed = Some(now + TRY_KEY_EVERY);
+        }
+        if self.connections().next().is_none() {
+            (self.failures, self.retry_at) = (0, Instant::now());
+        }
+    }
+}
+
+fn is_up(connection: &Connection) -> bool {
+    connection.session.state() == State::Established
+}
+
+/// By then a router that has the key has acknowledged.
+const TRY_KEY_EVERY: Duration = Duration::from_secs(1);

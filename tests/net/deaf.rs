@@ -1,0 +1,77 @@
+//! A router that holds a session and reads nothing: its window is closed, and a withdrawal stays in our kernel.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use testbed::{BedSpec, LbConfig, Namespace, eventually};
+
+use crate::scene::{BOUND, Scene};
+
+/// By hand: what it reads is the handshake alone.
+fn listen(router: &Namespace) -> JoinHandle<TcpStream> {
+    let listener = router.run(|| TcpListener::bind(SocketAddr::from(([192, 0, 2, 0], 179))).unwrap());
+    // The smallest that the kernel gives; what it accepts has the same.
+    setsockopt(&listener, sockopt::RcvBuf, &1).unwrap();
+    router.spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let open = [
+            &[0xff; 16][..],
+            &[0, 53, 1, 4, 0xfd, 0xe8, 0, 0, 192, 0, 2, 0, 24, 2, 22], // AS 65000, no hold time
+            &[1, 4, 0, 1, 0, 1, 1, 4, 0, 2, 0, 1, 2, 0, 65, 4, 0, 0, 0xfd, 0xe8, 70, 0],
+            &[0xff; 16],
+            &[0, 19, 4],
+        ];
+        stream.write_all(&open.concat()).unwrap();
+        // Their OPEN, and the KEEPALIVE that answers ours.
+        for kind in [1, 4] {
+            let mut head = [0; 19];
+            stream.read_exact(&mut head).unwrap();
+            assert_eq!(head[18], kind);
+            let mut body = vec![0; usize::from(u16::from_be_bytes([head[16], head[17]])) - 19];
+            stream.read_exact(&mut body).unwrap();
+        }
+        stream
+    })
+}
+
+/// Asks for all routes again and again, until what is said no longer comes in.
+fn close_window(stream: &mut TcpStream) {
+    let refresh = [&[0xff; 16][..], &[0, 23, 5, 0, 1, 0, 1]].concat();
+    for _ in 0..200 {
+        stream.write_all(&refresh).unwrap();
+        sleep(Duration::from_millis(5));
+    }
+}
+
+const ANNOUNCED: &str = "[bgp]\nasn = 65101\nhold_down = \"1s\"\n[[bgp.peers]]\nname = \"deaf\"\naddress = \"192.0.2.0\"\n\
+    asn = 65000\nfamilies = [\"ipv4\"]\nhold_time = \"0s\"\n";
+
+#[test]
+fn a_router_that_reads_nothing_is_cut_off_when_the_forwarder_is_unhealthy() {
+    let mut scene = Scene::new(&BedSpec::default(), |bed| LbConfig {
+        vip_keys: "announce = {}".into(),
+        more: ANNOUNCED.into(),
+        ..LbConfig::new(bed)
+    });
+    let mut stream = listen(&scene.bed.router).join().unwrap();
+    let row = |scene: &Scene| scene.balancer.ask("/v1/bgp").unwrap()["peers"][0].clone();
+    let has_it = eventually(BOUND, || (row(&scene)["announced_v4"] == 1).then_some(()));
+    assert!(has_it.is_some(), "{:#}", row(&scene));
+    close_window(&mut stream);
+    assert_eq!(row(&scene)["pending"], 0, "our kernel has taken it all");
+    let link = crate::liveness::described(&scene, "link_id:", "link_id:");
+    crate::liveness::bpftool(&format!("link detach id {link}"));
+    scene.balancer.process.wait_for_line(BOUND, |line| line.contains("the forwarder is unhealthy")).unwrap();
+    let start = Instant::now();
+    let end = eventually(BOUND, || stream.take_error().unwrap());
+    println!("cut off {:?} after the forwarder was unhealthy", start.elapsed());
+    let end = end.unwrap_or_else(|| panic!("the session lives: {:#}\n{}", row(&scene), scene.told()));
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+    let says = |line: &str| line.contains("was not acknowledged in time") && line.contains("deaf");
+    scene.balancer.process.wait_for_line(BOUND, says).unwrap();
+    let row = row(&scene);
+    assert_eq!(row["last_end"], "a withdrawal was not acknowledged in time", "{row:#}");
+}
