@@ -94,7 +94,11 @@ fn write_key(bed: &Bed, key: &str) {
 }
 
 fn config(bed: &Bed, bgp: &str) -> LbConfig {
+    // A session by IPv4 carries routes of IPv6 with a next hop of that family alone.
+    let carries_both = bgp.contains("next_hop6");
+    let vips = bed.spec.vips.iter().copied().filter(|vip| vip.is_ipv4() || carries_both).collect();
     LbConfig {
+        vips,
         cluster: "drain_time = \"2s\"".into(),
         vip_keys: "announce = {}".into(),
         more: format!("[bgp]\nasn = 65101\ngraceful_shutdown = \"1s\"\n{bgp}"),

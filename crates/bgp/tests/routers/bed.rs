@@ -81,6 +81,11 @@ impl Running {
         self.runtime.as_ref().unwrap().block_on(self.speaker.shutdown(text));
     }
 
+    /// Waits until each peer has acknowledged all that it is to have; the names of those that have not.
+    pub(crate) fn told(&self) -> Vec<String> {
+        self.runtime.as_ref().unwrap().block_on(self.speaker.told(BOUND))
+    }
+
     pub(crate) fn until(&self, name: &str, wanted: impl Fn(&PeerStatus) -> bool) -> PeerStatus {
         let look = || self.speaker.status().get(name).filter(|status| wanted(status)).cloned();
         let found = eventually(BOUND, look);
