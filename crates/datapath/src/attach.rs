@@ -6,7 +6,6 @@
 //! interface, so that it goes with the process, whatever ends it.
 //! Source: bpf(2), `BPF_LINK_CREATE`.
 
-use std::error::Error;
 use std::net::IpAddr;
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
@@ -15,6 +14,7 @@ use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
+use crate::error::words;
 use crate::interface::{Interface, InterfaceError};
 
 /// Where in the kernel an XDP program runs.
@@ -81,7 +81,7 @@ pub enum AttachError {
         source: MapError,
     },
     /// Neither mode works.
-    #[error("cannot attach to {interface}: in the driver: {}; generic: {}", whole(driver), whole(generic))]
+    #[error("cannot attach to {interface}: in the driver: {}; generic: {}", words(driver), words(generic))]
     Attach {
         /// The interface.
         interface: String,
@@ -160,7 +160,7 @@ pub(crate) fn attach(
         Ok(id) => (id, AttachMode::Driver),
         Err(driver) => match program.attach_to_if_index(interface.index, XdpMode::Skb) {
             Ok(id) => {
-                let driver = whole(&driver);
+                let driver = words(&driver);
                 tracing::warn!(
                     interface = on,
                     program = name,
@@ -179,19 +179,6 @@ pub(crate) fn attach(
     let link = program.take_link(id).map_err(AttachError::Program)?;
     tracing::info!(interface = on, program = name, mode = mode.name(), "XDP program attached");
     Ok(Attachment { _link: link, mode, program: number })
-}
-
-/// An error with its causes: aya says which call failed, and only the last cause what the kernel answered.
-fn whole(error: &dyn Error) -> String {
-    let (mut said, mut cause) = (error.to_string(), error.source());
-    while let Some(next) = cause {
-        let words = next.to_string();
-        if !said.ends_with(&words) {
-            said = format!("{said}: {words}");
-        }
-        cause = next.source();
-    }
-    said
 }
 
 /// A count, summed over the CPUs.

@@ -22,7 +22,7 @@ use forwarder::{
 
 use crate::attach::AttachMode;
 use crate::engine::Engine;
-use crate::error::StartError;
+use crate::error::{StartError, words};
 use crate::health::{Health, Monitor};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
 use crate::mailbox::mesh;
@@ -333,20 +333,6 @@ pub fn inspect(name: &str, frame_size: u32) -> Result<Interface, StartError> {
         }
     }
     if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }
-}
-
-/// An error with its causes, on one line.
-fn words(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !said.contains(&more) {
-            said = format!("{said}: {more}");
-        }
-        cause = error.source();
-    }
-    said
 }
 
 /// The most interfaces of a machine.

@@ -46,3 +46,17 @@ pub enum StartError {
     #[error("packet thread: {0}")]
     Thread(#[from] std::io::Error),
 }
+
+/// An error with its causes, on one line.
+pub(crate) fn words(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !said.contains(&more) {
+            said = format!("{said}: {more}");
+        }
+        cause = error.source();
+    }
+    said
+}
