@@ -4,7 +4,7 @@
 //! Not here: references to pools inside pools and to encapsulations (`flatten`), prefix groups (`groups`).
 //! Of two places that clash, the later one is reported, and its message names the line of the other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -56,7 +56,7 @@ impl Sections<'_> {
         self.unused();
         super::idle_keys::check(self);
         if self.vips.is_empty() {
-            let place = Place { offset: 0, field: "vip".to_owned() };
+            let place = Place::top("vip");
             self.report.warning(&place, "no VIP: nothing is served", "a section [vip.NAME] for each VIP");
         }
         self.sizes(flattened, table_size);
@@ -80,8 +80,8 @@ impl Sections<'_> {
 
     /// A backend is its name: one name, one address.
     fn backends(&self) {
-        let mut by_name: BTreeMap<&str, &BackendDraft> = BTreeMap::new();
-        let mut by_address: BTreeMap<IpAddr, &BackendDraft> = BTreeMap::new();
+        let mut by_name: HashMap<&str, &BackendDraft> = HashMap::new();
+        let mut by_address: HashMap<IpAddr, &BackendDraft> = HashMap::new();
         for backend in self.all_backends() {
             let address = backend.address.value;
             let first = *by_name.entry(&backend.name.value).or_insert(backend);
@@ -102,9 +102,12 @@ impl Sections<'_> {
 
     fn vip_addresses(&self) {
         let machines = self.machines.iter().flat_map(|m| &m.addresses);
-        let backends = self.all_backends().into_iter().map(|backend| &backend.address);
+        let vips: BTreeSet<IpAddr> =
+            self.vips.iter().flat_map(|vip| &vip.addresses).map(|address| address.value).collect();
+        let backends = self.pools.values().flat_map(|pool| &pool.backends).map(|backend| &backend.address);
+        let backends = backends.filter(|address| vips.contains(&address.value));
         let mut taken: BTreeMap<IpAddr, (&str, &Place)> = BTreeMap::new();
-        for address in backends {
+        for address in in_order(backends, |address| &address.place) {
             taken.entry(address.value).or_insert(("a backend's", &address.place));
         }
         for address in machines {

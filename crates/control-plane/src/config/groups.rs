@@ -11,6 +11,7 @@ use std::sync::Arc;
 use forwarder::{FILTER_PREFIXES, Prefix, Suffix, aggregate};
 
 use super::consistency::{Sections, in_order, is_flawed};
+use super::field::Field;
 use super::near_miss::hint;
 use super::prefix_group::GroupDraft;
 use super::report::{At, Place};
@@ -146,7 +147,7 @@ fn room_for(sections: &Sections<'_>, groups: &[&GroupDraft], shard: Option<&Arc<
     );
     let allowed =
         "neighbouring prefixes, or nothing routed here in between: what is no VIP there is dropped as no_vip";
-    let place = Place { offset: first.place.offset, field: "prefix_group".to_owned() };
+    let place = Place { offset: first.place.offset, field: Field::of("prefix_group") };
     sections.report.warning(&place, found, allowed);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In: the first file. Out: the tables of all files, and their texts in the report, in their order: a file, then what it
 //! includes, each pattern's matches by name. That order is the same on every machine.
-//! A file that several include is read once. Not here: how sections merge (`reader`).
+//! A file that several include is read once. Not here: how sections merge (`reader`), pieces of large files (`pieces`).
 //! Limits: 1,024 files, 16 deep, 16 MiB together.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,13 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::fence::{self, Fence, real};
+use super::field::Field;
+use super::pieces;
 use super::problem::Problem;
 use super::reader::{Node, Section, quote};
 use super::report::{At, MAX_FILES, Place, Report};
 
-/// One file: where it begins, and what it says.
+/// One file, or a piece of a large one: where it begins, and what it says.
 pub(super) struct Part<'a> {
     pub(super) base: usize,
     pub(super) table: Spanned<DeTable<'a>>,
@@ -56,7 +58,7 @@ impl<'a> Gatherer<'a> {
     /// Keeps a file and follows its includes; `place` is where it was asked for.
     fn file(&mut self, path: &Path, text: String, place: Option<&Place>) {
         let Some(kept) = self.report.add(path, text) else {
-            let place = place.cloned().unwrap_or(Place { offset: 0, field: String::new() });
+            let place = place.cloned().unwrap_or(Place { offset: 0, field: Field::default() });
             self.report.error(
                 &place,
                 format!("over {MAX_FILES} files"),
@@ -64,7 +66,7 @@ impl<'a> Gatherer<'a> {
             );
             return;
         };
-        let (table, errors) = DeTable::parse_recoverable(&kept.text);
+        let (pieces, errors) = pieces::parse(&kept.text);
         for error in errors {
             let at = error.span().map_or(kept.text.len(), |span| span.start);
             self.report.syntax(kept.base + at, error.message());
@@ -72,8 +74,9 @@ impl<'a> Gatherer<'a> {
         let real = real(path);
         self.seen.insert(real.clone(), false);
         self.path.push(path.to_owned());
-        let wanted = self.wanted(kept.base, &table);
-        self.parts.push(Part { base: kept.base, table });
+        // A piece that is not the first begins with a header, and has none.
+        let wanted = pieces.first().map(|(_, table)| self.wanted(kept.base, table)).unwrap_or_default();
+        self.parts.extend(pieces.into_iter().map(|(at, table)| Part { base: kept.base + at, table }));
         for file in wanted {
             self.include(&file);
         }

@@ -171,7 +171,7 @@ impl Reading<'_> {
         self.node.report.elsewhere(Problem {
             file: self.path.into(),
             position: Some(position),
-            field: self.node.place.field.clone(),
+            field: self.node.place.field.to_string(),
             found,
             allowed,
             severity: Severity::Error,

@@ -90,7 +90,7 @@ impl MachineDraft {
         const MACHINES: &str = "a section [machine.NAME] for each machine, at least one";
         let nodes = root.each("machine");
         if nodes.is_empty() {
-            root.report.absent(&Place { offset: 0, field: "machine".to_owned() }, "nothing", MACHINES);
+            root.report.absent(&Place::top("machine"), "nothing", MACHINES);
         }
         for node in nodes.iter().filter(|node| node.is_empty_table()) {
             node.refuse(MACHINES);

@@ -16,8 +16,10 @@ mod bgp;
 mod check;
 mod cluster;
 mod consistency;
+mod drafts;
 mod encapsulation;
 mod fence;
+mod field;
 mod flatten;
 mod groups;
 mod guard;
@@ -29,8 +31,10 @@ mod log;
 mod machine;
 mod mtu;
 mod near_miss;
+mod parallel;
 mod peers;
 mod pem;
+mod pieces;
 mod pool;
 mod ports;
 mod prefix_group;
@@ -85,18 +89,11 @@ pub use self::vip::{Hash, Service, Vip};
 pub use self::vlan::{Vlan, VlanRule};
 pub use forwarder::{Prefix, Suffix};
 
-use self::consistency::Sections;
+use self::drafts::Drafts;
 use self::fence::Fence;
-use self::flatten::Flattener;
-use self::lists::Lists;
-use self::machine::MachineDraft;
 use self::pem::Outside;
-use self::pool::PoolDraft;
-use self::prefix_group::GroupDraft;
 use self::reader::{Root, Section};
-use self::remote::RemoteDraft;
 use self::report::Report;
-use self::vip::VipDraft;
 
 /// How [`parse`] reads a secret; [`load`] uses [`read_secret`] with the process's environment.
 pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>;
@@ -346,102 +343,21 @@ fn assemble(
     within: Option<Fence>,
 ) -> Result<(Config, Problems), Problems> {
     let report = Report::new();
-    let config = {
-        let parts = include::gather(&report, file, text, within.as_ref());
-        let sections = parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
-        read(Root::new(&report, sections.collect()), &outside, within.as_ref())
-    };
-    let texts = Source::all(&report);
+    let parts = include::gather(&report, file, text, within.as_ref());
+    let large = report.is_large();
+    let (texts, config) = parallel::both(
+        large,
+        || Source::all(&report),
+        || {
+            let sections =
+                parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
+            let drafts = Drafts::read(Root::new(&report, sections.collect()), &outside, within.as_ref());
+            parallel::both(large, || drop(parts), || drafts.build(&report)).1
+        },
+    );
     let problems = report.finish()?;
     // Without an error everything was read; should that fail to hold, no half configuration gets out.
     let unread = || Problems(vec![Problem::of_file(file, "an incomplete configuration", "a complete one")]);
     let whole = |config: Config| Config { sources: [texts, config.sources].concat(), ..config };
     config.map(|config| (whole(config), problems)).ok_or_else(unread)
-}
-
-/// Reads all sections before any is judged missing, so that every problem is reported.
-fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Option<Config> {
-    let report = root.report;
-    root.each("include");
-    for node in root.each("schema") {
-        node.number(1..=1);
-    }
-    let log = root.once("log").and_then(|node| node.section()).map(Log::read);
-    let cluster = root.required("cluster", "a section [cluster]");
-    let cluster_place = cluster.as_ref().map(|node| node.place.clone());
-    let cluster = cluster.and_then(|node| node.section());
-    let (cluster, peer_checks, core_place) =
-        cluster.map(|section| Cluster::read(section, outside)).unwrap_or_default();
-    let machines = MachineDraft::read_all(&mut root);
-    let io = root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default();
-    let encapsulations = encapsulation::read_all(&mut root);
-    let checks = check::read_all(&mut root, outside);
-    let pools = PoolDraft::read_all(&mut root);
-    let group_drafts = GroupDraft::read_all(&mut root);
-    let remotes = RemoteDraft::read_all(&mut root);
-    let lists = Lists::new(within);
-    let vips = VipDraft::read_all(&mut root, &lists);
-    let admin = root.once("admin").and_then(|node| node.section());
-    let admin = admin.map(|section| Admin::read(section, outside)).unwrap_or_default();
-    let trace = root.once("trace").and_then(|node| node.section());
-    let trace = trace.map(Trace::read);
-    let bgp = root.once("bgp").and_then(|node| node.section());
-    let bgp = bgp.map(|section| bgp::BgpDraft::read(section, outside));
-    let key = cluster.as_ref().map(Cluster::hash_key);
-    let references = outside.secrets.map(|_| source::references(key, &checks, &admin));
-    root.finish(&[]);
-    let flattened =
-        Flattener { report, pools: &pools, encapsulations: &encapsulations, checks: &checks }.flatten();
-    let groups: Vec<Arc<PrefixGroup>> = group_drafts.iter().map(GroupDraft::build).collect();
-    let group_drafts = group_drafts.into_iter().map(|draft| (Arc::clone(&draft.name), draft)).collect();
-    let sections = Sections {
-        report,
-        io: &io,
-        machines: &machines,
-        encapsulations: &encapsulations,
-        pools: &pools,
-        groups: &group_drafts,
-        remotes: &remotes,
-        vips: &vips,
-        checks: &checks,
-        cluster_name: cluster.as_ref().map(Cluster::name),
-    };
-    sections.check(&flattened, cluster.as_ref().map(Cluster::table_size));
-    announcements::check(&sections, bgp.as_ref().map(Option::as_ref), &flattened);
-    let peer_checks = peers::checks(&peer_checks, &checks, peers::DIRECT, report);
-    let elsewhere = |vip: &VipDraft| {
-        let group =
-            vip.group.as_ref().and_then(|named| groups.iter().find(|known| *known.name() == named.value));
-        let prefixes = group.map_or(&[][..], |group| group.prefixes());
-        let checks = peers::checks(&vip.remote_checks, &checks, remotes::DIRECT, report);
-        remote::Parts { remotes: &remotes, encapsulations: &encapsulations, prefixes, checks: &checks }
-            .of(vip)
-    };
-    let vips = vips.iter().map(|vip| vip.build(&flattened, &groups, elsewhere(vip)));
-    let vips = vips.collect::<Vec<_>>();
-    let machines: Vec<Machine> = machines.iter().map(MachineDraft::build).collect();
-    let peers = peers::pools(&machines, &peer_checks);
-    if let (Some(place), Some(cluster)) = (&cluster_place, &cluster) {
-        peers::warn_of_unchecked(&peers, place, report);
-        let elsewhere = vips.iter().flatten().flat_map(Vip::elsewhere).map(Elsewhere::pool);
-        let members = flattened.iter().chain(elsewhere).flat_map(|pool| pool.members());
-        core_place.inspect(|place| mtu::warn_of_tight(cluster.mtu(), members, &peers, place, report));
-    }
-    Some(Config {
-        cluster: cluster?,
-        peers,
-        peer_checks,
-        machines,
-        io,
-        log: log.unwrap_or_default(),
-        admin,
-        trace: trace.flatten(),
-        bgp: bgp.flatten().map(bgp::BgpDraft::build),
-        vips: vips.into_iter().collect::<Option<_>>()?,
-        remotes: remotes.iter().map(|(name, draft)| draft.build(name)).collect(),
-        groups,
-        pools: flattened,
-        sources: lists.into_sources(),
-        references,
-    })
 }

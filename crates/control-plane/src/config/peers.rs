@@ -55,7 +55,7 @@ fn own_address(machine: &Machine) -> Option<IpAddr> {
 pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: &Place, report: &Report) {
     let unchecked = |pool: &&Arc<Pool>| pool.members.iter().all(|member| member.checks.is_empty());
     let Some(shard) = peers.values().find(unchecked).and_then(|pool| pool.shard.as_ref()) else { return };
-    let place = Place { offset: cluster.offset, field: format!("{}.peer_checks", cluster.field) };
+    let place = cluster.key("peer_checks");
     let found = format!("none, but shard \"{shard}\" has several machines: who dies loses its fragments");
     report.warning(&place, found, "names of checks with via = \"backend\"");
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::check::Check;
 use super::encapsulation::Encapsulation;
+use super::parallel;
 use super::reader::{Node, Root, Section};
 use super::report::{At, Place};
 
@@ -182,7 +183,9 @@ impl PoolDraft {
 
     /// All pools of the file by name; one with errors keeps its name, so that references to it hold.
     pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
-        root.named("pool").into_iter().map(|(name, node)| (name, Self::read(&node))).collect()
+        let large = root.report.is_large();
+        let pools = parallel::map(root.named("pool"), large, |(name, node)| (name, Self::read(&node)));
+        pools.into_iter().collect()
     }
 
     fn read(node: &Node<'_>) -> Self {

@@ -16,6 +16,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::address;
+use super::field::Field;
 use super::near_miss::hint;
 use super::quantity::{format_duration, parse_duration};
 use super::report::{At, Place, Report};
@@ -52,7 +53,7 @@ impl<'a> Root<'a> {
     pub(super) fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
         let node = self.once(key);
         if node.is_none() {
-            self.report.absent(&Place { offset: 0, field: key.to_owned() }, "nothing", allowed);
+            self.report.absent(&Place::top(key), "nothing", allowed);
         }
         node
     }
@@ -89,7 +90,8 @@ impl<'a> Root<'a> {
 /// One table of a file, and the keys that were asked for so far.
 pub(super) struct Section<'a> {
     pub(super) report: &'a Report,
-    pub(super) place: Place,
+    offset: usize,
+    field: Arc<Field>,
     /// The offset of the file that it stands in.
     base: usize,
     table: &'a DeTable<'a>,
@@ -99,23 +101,27 @@ pub(super) struct Section<'a> {
 impl<'a> Section<'a> {
     /// The whole of a file that begins at `base`.
     pub(super) fn of_file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Self {
-        let place = Place { offset: base, field: String::new() };
-        Self { report, place, base, table, known: Vec::new() }
+        Self { report, offset: base, field: Arc::default(), base, table, known: Vec::new() }
+    }
+
+    /// Where it stands.
+    pub(super) fn place(&self) -> Place {
+        Place { offset: self.offset, field: (*self.field).clone() }
     }
 
     /// The value of `key`, when there is one.
     pub(super) fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
         self.known.push(key);
         #[cfg(test)]
-        tests::note(&self.place.field, key, self.table.contains_key(key));
-        self.table.get(key).map(|value| self.node(key, value))
+        tests::note(&self.field.to_string(), key, self.table.contains_key(key));
+        self.table.get(key).map(|value| self.node(self.field.key(key), value))
     }
 
     /// The value of `key`; its absence is reported.
     pub(super) fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
         let node = self.optional(key);
         if node.is_none() {
-            let place = Place { offset: self.place.offset, field: join(&self.place.field, key) };
+            let place = Place { offset: self.offset, field: self.field.key(key) };
             self.report.absent(&place, "nothing", allowed);
         }
         node
@@ -135,9 +141,10 @@ impl<'a> Section<'a> {
     fn named(self) -> Vec<(Arc<str>, Node<'a>)> {
         let mut entries = Vec::with_capacity(self.table.len());
         for (key, value) in self.table {
-            let node = self.node(key.get_ref(), value);
-            if is_name(key.get_ref()) {
-                entries.push((Arc::from(key.get_ref().as_ref()), node));
+            let name: Arc<str> = Arc::from(key.get_ref().as_ref());
+            let node = self.node(self.field.name(Arc::clone(&name)), value);
+            if is_name(&name) {
+                entries.push((name, node));
             } else {
                 let place = Place { offset: self.base + key.span().start, field: node.place.field.clone() };
                 let shown = quote(key.get_ref());
@@ -153,7 +160,7 @@ impl<'a> Section<'a> {
         let entry = |(key, value)| {
             let key: &'a Spanned<_> = key;
             let key: &'a std::borrow::Cow<'a, str> = key.get_ref();
-            (key.as_ref(), self.node(key, value))
+            (key.as_ref(), self.node(self.field.name(key.as_ref().into()), value))
         };
         self.table.iter().map(entry).collect()
     }
@@ -166,19 +173,22 @@ impl<'a> Section<'a> {
         self.known.dedup();
         for (key, _) in self.table {
             let word = key.get_ref().as_ref();
-            let place = Place { offset: self.base + key.span().start, field: join(&self.place.field, word) };
+            let place = || {
+                let field = self.field.name(word.into());
+                Place { offset: self.base + key.span().start, field }
+            };
             if later.contains(&word) {
-                self.report.error(&place, format!("a key that is {LATER}"), "nothing here: leave it out");
+                self.report.error(&place(), format!("a key that is {LATER}"), "nothing here: leave it out");
             } else if !self.known.contains(&word) {
                 let keys = self.known.join(", ");
                 let hint = hint(word, self.known.iter().copied());
-                self.report.error(&place, "an unknown key", format!("{keys}{hint}"));
+                self.report.error(&place(), "an unknown key", format!("{keys}{hint}"));
             }
         }
     }
 
-    fn node(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Node<'a> {
-        let place = Place { offset: self.base + value.span().start, field: join(&self.place.field, key) };
+    fn node(&self, field: Field, value: &'a Spanned<DeValue<'a>>) -> Node<'a> {
+        let place = Place { offset: self.base + value.span().start, field };
         Node { report: self.report, place, base: self.base, value: value.get_ref() }
     }
 }
@@ -298,9 +308,10 @@ impl<'a> Node<'a> {
     /// The elements of a list.
     pub(super) fn list(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
         let DeValue::Array(array) = self.value else { return self.wrong(allowed) };
+        let list = Arc::new(self.place.field.clone());
         let element = |(index, value): (usize, &'a Spanned<DeValue<'a>>)| {
             let offset = self.base + value.span().start;
-            let place = Place { offset, field: format!("{}[{index}]", self.place.field) };
+            let place = Place { offset, field: list.element(index) };
             Node { report: self.report, place, base: self.base, value: value.get_ref() }
         };
         Some(array.iter().enumerate().map(element).collect())
@@ -319,8 +330,9 @@ impl<'a> Node<'a> {
     /// A table.
     pub(super) fn section(&self) -> Option<Section<'a>> {
         let DeValue::Table(table) = self.value else { return self.wrong("a table") };
-        let (report, base, place) = (self.report, self.base, self.place.clone());
-        Some(Section { report, place, base, table, known: Vec::new() })
+        let Place { offset, field } = self.place.clone();
+        let (report, base, field) = (self.report, self.base, Arc::new(field));
+        Some(Section { report, offset, field, base, table, known: Vec::new() })
     }
 }
 
@@ -355,21 +367,6 @@ fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || sign(byte))
         && !text.starts_with(['.', '-'])
-}
-
-/// Called for every value of the file: one allocation, no formatting.
-fn join(field: &str, key: &str) -> String {
-    let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
-    if !plain || key.len() > 64 {
-        return if field.is_empty() { quote(key) } else { format!("{field}.{}", quote(key)) };
-    }
-    let mut joined = String::with_capacity(field.len() + 1 + key.len());
-    joined.push_str(field);
-    if !field.is_empty() {
-        joined.push('.');
-    }
-    joined.push_str(key);
-    joined
 }
 
 const LATER: &str = "not supported by this version";

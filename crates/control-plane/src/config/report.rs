@@ -1,4 +1,4 @@
-//! Holds the texts of all files, collects problems while they are read, and turns byte offsets into files and lines.
+//! Holds the texts of all files, collects problems while they are read (by several threads), and turns byte offsets into files and lines.
 //!
 //! In: places (offset, field) from the reader and the checks. Out: [`Problems`], sorted.
 //! An offset counts through all files in the order in which they were added, so that a place is one number.
@@ -7,11 +7,12 @@
 //! After a syntax error the parser has skipped text, so what seems to be missing may only be unread:
 //! problems of absence, warnings, and problems on that same line are then left out.
 
-use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::field::Field;
+use super::pieces;
 use super::problem::{Problem, Problems, Severity};
 use super::reader::quote;
 
@@ -19,7 +20,19 @@ use super::reader::quote;
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) offset: usize,
-    pub(super) field: String,
+    pub(super) field: Field,
+}
+
+impl Place {
+    /// Of a key at the top of the first file.
+    pub(super) fn top(key: &'static str) -> Self {
+        Self { offset: 0, field: Field::of(key) }
+    }
+
+    /// Of a key that the table here has not, and might.
+    pub(super) fn key(&self, key: &'static str) -> Self {
+        Self { offset: self.offset, field: Arc::new(self.field.clone()).key(key) }
+    }
 }
 
 /// A checked value that remembers where it was written.
@@ -49,14 +62,14 @@ pub(super) struct Text {
 /// The collector for one configuration.
 pub(super) struct Report {
     /// Filled from the front and never moved, because what is parsed from them borrows them.
-    texts: Box<[OnceCell<Text>]>,
-    collected: RefCell<Vec<(Ground, usize, Problem)>>,
+    texts: Box<[OnceLock<Text>]>,
+    collected: Mutex<Vec<(Ground, usize, Problem)>>,
 }
 
 impl Report {
     pub(super) fn new() -> Self {
-        let texts = std::iter::repeat_with(OnceCell::new).take(MAX_FILES).collect();
-        Self { texts, collected: RefCell::default() }
+        let texts = std::iter::repeat_with(OnceLock::new).take(MAX_FILES).collect();
+        Self { texts, collected: Mutex::default() }
     }
 
     /// Keeps one more file; `None` when there are [`MAX_FILES`] already.
@@ -71,7 +84,12 @@ impl Report {
 
     /// The files so far, in the order in which they were added.
     pub(super) fn texts(&self) -> impl Iterator<Item = &Text> {
-        self.texts.iter().map_while(OnceCell::get)
+        self.texts.iter().map_while(OnceLock::get)
+    }
+
+    /// Whether there is work for several threads.
+    pub(super) fn is_large(&self) -> bool {
+        pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }
 
     /// The folder of the file in which a place stands.
@@ -86,7 +104,7 @@ impl Report {
 
     /// TOML itself is broken at `offset`.
     pub(super) fn syntax(&self, offset: usize, message: &str) {
-        let place = Place { offset, field: String::new() };
+        let place = Place { offset, field: Field::default() };
         let found = format!("a syntax error ({})", message.replace('\n', " "));
         self.push(Ground::Syntax, Severity::Error, &place, found, "TOML 1.0".to_owned());
     }
@@ -126,12 +144,12 @@ impl Report {
 
     /// A problem in a file that is not TOML and was not kept.
     pub(super) fn elsewhere(&self, problem: Problem) {
-        self.collected.borrow_mut().push((Ground::Value, MAX_FILES, problem));
+        self.collect((Ground::Value, MAX_FILES, problem));
     }
 
     /// All that was collected: `Err` with errors and warnings when there is an error, else the warnings.
     pub(super) fn finish(self) -> Result<Problems, Problems> {
-        let collected = self.collected.into_inner();
+        let collected = self.collected.into_inner().unwrap_or_else(PoisonError::into_inner);
         let broken: BTreeSet<_> = collected
             .iter()
             .filter(|(ground, ..)| *ground == Ground::Syntax)
@@ -159,9 +177,13 @@ impl Report {
     fn push(&self, ground: Ground, severity: Severity, place: &Place, found: String, allowed: String) {
         let Some((index, text)) = self.file(place.offset) else { return };
         let position = Some(self.position(place.offset));
-        let field = place.field.clone();
+        let field = place.field.to_string();
         let problem = Problem { file: Arc::clone(&text.path), position, field, found, allowed, severity };
-        self.collected.borrow_mut().push((ground, index, problem));
+        self.collect((ground, index, problem));
+    }
+
+    fn collect(&self, problem: (Ground, usize, Problem)) {
+        self.collected.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
     }
 
     /// Line and column of a byte offset, both from 1, the column in characters.

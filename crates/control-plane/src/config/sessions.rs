@@ -12,7 +12,7 @@ use super::announcements::{known, machine_names};
 use super::bgp::{BgpDraft, PeerDraft};
 use super::consistency::Sections;
 use super::machine::MachineDraft;
-use super::report::{At, Place};
+use super::report::At;
 
 /// Checks all of them.
 pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
@@ -139,8 +139,7 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
     }
     let identified = machine.router_id.is_some() || machine.addresses.iter().any(|at| at.value.is_ipv4());
     if of().next().is_some() && !identified {
-        let place =
-            Place { offset: machine.place.offset, field: format!("{}.router_id", machine.place.field) };
+        let place = machine.place.key("router_id");
         sections.report.absent(&place, "nothing", "a BGP identifier, as the machine has no IPv4 address");
     }
 }
@@ -155,8 +154,7 @@ fn identifiers(sections: &Sections<'_>) {
         });
         let Some(id) = machine.router_id.or(own) else { continue };
         if let Some(other) = first.insert(id, machine) {
-            let place =
-                Place { offset: machine.place.offset, field: format!("{}.router_id", machine.place.field) };
+            let place = machine.place.key("router_id");
             let found = format!("{id}, as machine \"{}\" has", other.name);
             sections.report.error(&place, found, "a BGP identifier that no other machine has");
         }

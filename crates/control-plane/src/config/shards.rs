@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::consistency::Sections;
+use super::field::Field;
 use super::near_miss::hint;
 use super::report::{At, Place};
 
@@ -61,7 +62,7 @@ fn machines(sections: &Sections<'_>) {
     let vips = sections.vips.iter().map(|vip| (&vip.place, vip.shard.as_ref()));
     for (place, shard) in pools.chain(vips) {
         let Some(shard) = shard.filter(|shard| !known.contains(&***shard)) else { continue };
-        let place = Place { offset: place.offset, field: format!("{}.shard", place.field) };
+        let place = place.key("shard");
         let allowed = format!("the shard of a machine{}", hint(shard, known.iter().copied()));
         sections.report.warning(&place, format!("\"{shard}\", which no machine has"), allowed);
     }
@@ -79,7 +80,7 @@ fn addresses(sections: &Sections<'_>) {
     let everywhere = by_shard.remove(&None).unwrap_or_default();
     let most = usize::try_from(sections.io.max_vips()).unwrap_or(usize::MAX);
     let Some(first) = sections.vips.first() else { return };
-    let place = Place { offset: first.place.offset, field: "vip".to_owned() };
+    let place = Place { offset: first.place.offset, field: Field::of("vip") };
     let shards = by_shard.iter().map(|(shard, own)| (*shard, own.union(&everywhere).count()));
     for (shard, count) in shards.chain([(None, everywhere.len())]).filter(|(_, count)| *count > most) {
         let of = shard.map_or_else(String::new, |shard| format!(" on machines of shard \"{shard}\""));

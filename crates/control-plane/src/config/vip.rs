@@ -251,9 +251,8 @@ impl VipDraft {
         let is_announced = announce.is_some();
         let announce = announce.and_then(|node| AnnounceDraft::read(&node));
         section.finish(&[]);
-        let absent = |key: &str, allowed: &str| {
-            let place = Place { offset: node.place.offset, field: format!("{}.{key}", node.place.field) };
-            node.report.absent(&place, "nothing", allowed);
+        let absent = |key, allowed: &str| {
+            node.report.absent(&node.place.key(key), "nothing", allowed);
         };
         match (&addresses, &group, &suffixes) {
             (None, None, None) => absent("addresses", ADDRESSES_OR_GROUP),

@@ -42,7 +42,7 @@ impl BgpDraft {
         let anchor_med = section.or("anchor_med", 1_000, |node| node.number(1..=u32::MAX));
         let nodes = section.required("peers", PEERS).and_then(|node| node.items(PEERS)).unwrap_or_default();
         let peers: Vec<PeerDraft> = nodes.iter().filter_map(|node| PeerDraft::read(node, outside)).collect();
-        let place = section.place.clone();
+        let place = section.place();
         section.finish(&[]);
         let bgp = Bgp {
             asn: asn?,

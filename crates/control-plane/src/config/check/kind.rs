@@ -123,7 +123,7 @@ pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<C
         }
     }
     if kinds.is_empty() {
-        section.report.absent(&section.place, "no kind of check", format!("one of {}", KINDS.join(", ")));
+        section.report.absent(&section.place(), "no kind of check", format!("one of {}", KINDS.join(", ")));
     }
     kinds.pop().flatten()
 }

@@ -30,7 +30,7 @@ impl Tls {
             node.report.warning(&node.place, "a CA, and verify = false", "verify = true, or no ca_file");
         }
         if verify && ca_file.is_none() {
-            section.report.absent(&section.place, "verify = true without a CA", CA_FILE);
+            section.report.absent(&section.place(), "verify = true without a CA", CA_FILE);
             return None;
         }
         let ca = match ca_file {

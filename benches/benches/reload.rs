@@ -1,0 +1,114 @@
+//! What a reload takes before it is published: reading a file, and compiling what it says.
+//!
+//! 1,000 VIPs over 200 pools of 100 backends each, 1.4 MB of TOML. `read` is from the file to a checked configuration;
+//! `compile` is from there to a snapshot, every table another than before.
+//! Bar: 300 ms from the file to live, of which these two are all but some milliseconds (`tests/net/control.rs`).
+
+use std::fmt::Write as _;
+use std::fs;
+use std::hint::black_box;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use control_plane::compile::{Circumstances, Compiler};
+use control_plane::config::{self, Config};
+use control_plane::next_hop::Table;
+use control_plane::standing::Standing;
+use criterion::{Criterion, criterion_group, criterion_main};
+use forwarder::Generation;
+
+const POOLS: usize = 200;
+const BACKENDS: usize = 100;
+const VIPS: usize = 1_000;
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("sluicegate-bench-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a folder of its own");
+        fs::write(folder.join("key"), "000102030405060708090a0b0c0d0e0f\n").expect("room for a key");
+        fs::set_permissions(folder.join("key"), fs::Permissions::from_mode(0o600))
+            .expect("a file of its own");
+        Self(folder)
+    }
+
+    fn file(&self, shift: usize) -> PathBuf {
+        let path = self.0.join(format!("{shift}.toml"));
+        fs::write(&path, text(&self.0.join("key"), shift)).expect("room for a file");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // it is a folder of temporary files
+    }
+}
+
+/// Another `shift` gives every backend another weight.
+fn text(key: &Path, shift: usize) -> String {
+    let mut text = format!(
+        "[cluster]\nname = \"c\"\nhash_key_file = \"{}\"\n[machine.lb1]\ninterfaces = [\"eth0\"]\n\
+         addresses = [\"192.0.2.1\", \"2001:db8::1\"]\n",
+        key.display()
+    );
+    for pool in 0..POOLS {
+        _ = writeln!(text, "[pool.p{pool}]\nbackends = [");
+        for backend in 0..BACKENDS {
+            let weight = 1 + (backend + shift) % 3;
+            let address = format!("2001:db8:2:{pool:x}::{backend:x}");
+            _ = writeln!(
+                text,
+                "  {{ name = \"p{pool}-{backend}\", address = \"{address}\", weight = {weight} }},"
+            );
+        }
+        text += "]\n";
+    }
+    for vip in 0..VIPS {
+        let services = format!("{{ ports = [80], protocol = \"tcp\", pool = \"p{}\" }}", vip % POOLS);
+        _ = writeln!(text, "[vip.v{vip}]\naddresses = [\"2001:db8:1::{vip:x}\"]\nservices = [{services}]");
+    }
+    text
+}
+
+fn load(path: &Path) -> Config {
+    config::load(path).expect("a configuration without an error").0
+}
+
+fn reload(c: &mut Criterion) {
+    let folder = Folder::new();
+    let files = [folder.file(0), folder.file(1)];
+    let mut group = c.benchmark_group("reload");
+    group.sample_size(10).measurement_time(Duration::from_secs(8));
+    group.bench_function("read", |b| b.iter(|| load(&files[0])));
+    let configs = files.each_ref().map(|file| load(file));
+    let (mut compiler, mut generation) = (Compiler::default(), 0_u64);
+    group.bench_function("compile", |b| {
+        b.iter_custom(|count| {
+            let mut took = Duration::ZERO;
+            for _ in 0..count {
+                generation += 1;
+                let from = Circumstances {
+                    generation: Generation(generation),
+                    machine: "lb1",
+                    next_hops: &Table::default(),
+                    standing: &Standing::default(),
+                    states: &[],
+                    now: Duration::from_secs(generation),
+                };
+                let start = Instant::now();
+                let compiled = compiler.compile(&configs[(generation % 2) as usize], from);
+                took += start.elapsed();
+                black_box(compiled).expect("a snapshot");
+            }
+            took
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, reload);
+criterion_main!(benches);
