@@ -30,22 +30,7 @@ impl Registry {
     pub(super) fn replace(&mut self, wanted: Vec<Watched>) -> (Difference, usize) {
         let mut wanted = unique(wanted);
         let mut difference = Difference::new();
-        let mut gone: HashMap<Question, (u32, u64)> = HashMap::new();
-        self.known.retain(|key, (id, spec)| {
-            let Some(again) = wanted.remove(key) else {
-                if let Some((id, _)) = gone.insert(Question(key.clone()), (*id, spec.lineage)) {
-                    difference.push((id, None));
-                    self.free.push(id);
-                }
-                return false;
-            };
-            let old = &spec.watched;
-            if again.slot != old.slot || again.backend != old.backend || again.pools != old.pools {
-                *spec = Arc::new(Spec { watched: again, ..**spec });
-                difference.push((*id, Some(Arc::clone(spec))));
-            }
-            true
-        });
+        let mut gone = self.keep(&mut wanted, &mut difference);
         let (heirs, new): (Vec<_>, Vec<_>) = wanted
             .into_iter()
             .map(|(key, watched)| (gone.remove(&Question(key.clone())), key, watched))
@@ -64,6 +49,32 @@ impl Registry {
             self.known.insert(key, (id, spec));
         }
         (difference, added)
+    }
+
+    /// Takes out of `wanted` what is known already. Those that are not wanted any more come back, each with its number and
+    /// lineage: somebody may ask the same of them.
+    fn keep(
+        &mut self,
+        wanted: &mut HashMap<TargetKey, Watched>,
+        difference: &mut Difference,
+    ) -> HashMap<Question, (u32, u64)> {
+        let mut gone = HashMap::new();
+        self.known.retain(|key, (id, spec)| {
+            let Some(again) = wanted.remove(key) else {
+                if let Some((id, _)) = gone.insert(Question(key.clone()), (*id, spec.lineage)) {
+                    difference.push((id, None));
+                    self.free.push(id);
+                }
+                return false;
+            };
+            let old = &spec.watched;
+            if again.slot != old.slot || again.backend != old.backend || again.pools != old.pools {
+                *spec = Arc::new(Spec { watched: again, ..**spec });
+                difference.push((*id, Some(Arc::clone(spec))));
+            }
+            true
+        });
+        gone
     }
 
     /// One that no target has.
