@@ -242,6 +242,9 @@ fn problems_of_the_file_and_of_names_are_findings_too() {
     let key = patient.bed.dir().join("hash.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     patient.found("config", "error", "cluster.hash_key_file");
+    patient.shell("ip link set lb0 mtu 1500");
+    patient.found("mtu-link", "warning", "lb0 carries packets of 1500 bytes");
+    patient.shell("ip link set lb0 mtu 1600");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(patient.finding("config"), None);
     let text = fs::read_to_string(&patient.file).unwrap();

@@ -101,7 +101,7 @@ fn while_a_packet_thread_stands_still_it_is_unhealthy_as_soon_as_packets_wait() 
     println!("unhealthy within {:?} of the packet", becomes_unhealthy(&mut scene, broken, why));
     ptrace::detach(thread, None).unwrap();
     scene.balancer.process.wait_for_line(10 * SECOND, |line| line.contains("healthy again")).unwrap();
-    assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap(), (200, "healthy".into()));
+    assert_eq!(scene.balancer.ask_plainly("/readyz").unwrap(), (200, "ready".into()));
     scene.ask(true, 8);
 }
 

@@ -1,6 +1,7 @@
 //! `replay`: captures through the same pipeline, without a network.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use testbed::{Bed, BedSpec, Encapsulation, Frame, FrameSpec, LbConfig, read_pcap, write_pcap};
@@ -110,4 +111,22 @@ fn an_empty_capture_gives_an_empty_one() {
     let ended = verb(&bed, &["replay", &paths[0], &paths[1], "--config", &paths[2]]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(read_pcap(&output).unwrap().is_empty());
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_fault_of_a_verb_and_a_full_disk_is_told() {
+    let bed = bed();
+    let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
+    let check = |to: Stdio| {
+        let mut verb = Command::new(bed.program().unwrap());
+        let output = verb.args(["config", "check"]).arg(&file).stdout(to).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(check(writer.into()), (Some(0), String::new()));
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let (code, words) = check(full.into());
+    assert!(code == Some(1) && words.contains("cannot write to standard output"), "{code:?} {words}");
+    assert_eq!(words.lines().count(), 1, "{words}");
 }

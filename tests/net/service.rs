@@ -132,7 +132,7 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
 /// `scene` has a long drain time.
 fn drains_and_a_second_signal_ends_it(mut scene: Scene, manager: &Manager) {
     let asked = |scene: &Scene, path| scene.balancer.ask_plainly(path).unwrap();
-    assert_eq!(asked(&scene, "/readyz"), (200, "healthy".into()));
+    assert_eq!(asked(&scene, "/readyz"), (200, "ready".into()));
     scene.balancer.process.signal(Signal::SIGTERM).unwrap();
     let stopping = manager.wait_for(BOUND, "STOPPING=1").unwrap();
     assert!(stopping.lines().any(|line| line == "EXTEND_TIMEOUT_USEC=75000000"), "{stopping}");

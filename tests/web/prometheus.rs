@@ -119,8 +119,8 @@ fn the_listener_is_read_only_and_its_text_is_clean() {
     let running = Running::start();
     let server: SocketAddr = METRICS.parse().unwrap();
     let ask = |path: &str| http::get(&running.bed.client.ns, server, path).unwrap();
-    for path in ["/healthz", "/readyz"] {
-        assert_eq!(ask(path), (200, "healthy\n".into()));
+    for (path, well) in [("/healthz", "healthy\n"), ("/readyz", "ready\n")] {
+        assert_eq!(ask(path), (200, well.into()));
     }
     for path in ["/", "/v1/status", "/v1/reload", "/counters"] {
         assert_eq!(ask(path).0, 404, "{path}");

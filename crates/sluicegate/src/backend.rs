@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::logging;
+use crate::out::outln;
 
 /// What to take off, and from whom.
 #[derive(Debug, Args)]
@@ -105,10 +106,10 @@ fn say(arguments: &Arguments, counts: &DecapCounts) {
         let key = |(name, count): (&str, u64)| (name.replace(' ', "_"), json!(count));
         let mut line: Map<String, Value> = left.into_iter().map(key).collect();
         line.insert("taken_off".into(), taken_off.into_iter().map(key).collect::<Map<_, _>>().into());
-        println!("{}", Value::Object(line));
+        outln!("{}", Value::Object(line));
     } else {
         for (name, count) in taken_off.into_iter().chain(left) {
-            println!("{name:<16} {count}");
+            outln!("{name:<16} {count}");
         }
     }
 }

@@ -17,6 +17,7 @@ use control_plane::config::parse_duration;
 use control_plane::words::count;
 
 use crate::client::{Client, Reach, escape};
+use crate::out::errln;
 use crate::pcapng::Blocks;
 
 /// Which packets, and where to. All conditions must hold. A packet is written twice: on the interface `before` as it came, on `after`
@@ -96,7 +97,7 @@ pub(crate) fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Opened with the first block: an order that is refused leaves a file as it is.
     let mut out: Option<Box<dyn Write>> = None;
     let (mut blocks, mut reader_gone) = (Blocks::default(), false);
-    let began = || eprintln!("sluicegate: capturing to {name}; Ctrl-C ends it");
+    let began = || errln!("sluicegate: capturing to {name}; Ctrl-C ends it");
     let followed = client.follow(&arguments.path(), began, |bytes| {
         let out = match &mut out {
             Some(out) => out,
@@ -131,14 +132,14 @@ fn open(path: &Path) -> io::Result<Box<dyn Write>> {
 
 fn say(blocks: &Blocks) {
     match blocks.statistics {
-        Some(found) => eprintln!(
+        Some(found) => errln!(
             "sluicegate: {} of {} that matched, {} lost",
             count(found.delivered, "packet"),
             found.accepted,
             found.dropped
         ),
         None if blocks.packets > 0 => {
-            eprintln!("sluicegate: {}; how many were lost is not known", count(blocks.packets, "packet"));
+            errln!("sluicegate: {}; how many were lost is not known", count(blocks.packets, "packet"));
         }
         None => {}
     }

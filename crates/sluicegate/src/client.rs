@@ -6,6 +6,7 @@
 mod stream;
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -167,7 +168,7 @@ impl Client {
         let exchange = async { tokio::time::timeout(wait, exchange(&self.socket, request)).await };
         let (status, body) = match self.runtime.block_on(exchange) {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(no_daemon(&format!("{error:#}"))),
+            Ok(Err(error)) => return Err(no_daemon(&format!("{error:#}{}", hint(&error)))),
             Err(_) => {
                 let given = format_duration(wait);
                 return Err(no_daemon(&format!("no answer within {given}; --wait gives it longer")));
@@ -182,6 +183,16 @@ impl Client {
 
 fn no_daemon(socket: &Path, why: &dyn fmt::Display) -> anyhow::Error {
     Failure::NoDaemon(format!("{}: {why}", socket.display())).into()
+}
+
+/// What whoever finds no socket may have forgotten.
+fn hint(error: &anyhow::Error) -> &'static str {
+    match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
+        Some(ErrorKind::NotFound) => {
+            ": `sluicegate run` makes it when its file has [admin] with a socket; --config FILE or --socket PATH says where it is"
+        }
+        _ => "",
+    }
 }
 
 /// What an answer says that is no success.
@@ -211,10 +222,16 @@ async fn exchange(
 
 fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
     // An operator may look without being able to read the cluster's secrets.
-    let (config, _) = config::load_without_secrets(file)
-        .map_err(|problems| anyhow::anyhow!("the configuration has problems:\n{problems}"))?;
-    let socket = config.admin().socket().context("the configuration has no admin.socket")?;
-    Ok(socket.path().to_owned())
+    match config::load_without_secrets(file) {
+        Ok((config, _)) => {
+            let socket = config.admin().socket().context("the configuration has no admin.socket")?;
+            Ok(socket.path().to_owned())
+        }
+        // What runs goes on with what it read before: now most of all is it asked how it is.
+        Err(problems) => {
+            config::admin_socket(file).with_context(|| format!("the configuration has problems:\n{problems}"))
+        }
+    }
 }
 
 /// A name as a part of a path or of a query.

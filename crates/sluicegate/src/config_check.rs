@@ -14,6 +14,8 @@ use control_plane::config::{self, Config, Machine, Problem, Problems, Severity};
 use control_plane::digest::hex;
 use serde_json::{Value, json};
 
+use crate::out::{errln, out, outln};
+
 /// What to check.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -59,9 +61,9 @@ pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => Vec::new(),
     };
     if arguments.json {
-        println!("{}", report(arguments, config.as_ref(), &problems, &outcomes));
+        outln!("{}", report(arguments, config.as_ref(), &problems, &outcomes));
     } else {
-        print!("{}", words(&arguments.file, &problems, &outcomes));
+        out!("{}", words(&arguments.file, &problems, &outcomes));
     }
     let well = config.is_some() && outcomes.iter().all(|outcome| outcome.error.is_none());
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -161,7 +163,7 @@ fn row(problem: &Problem) -> Value {
 pub(crate) fn load(file: &Path) -> anyhow::Result<Config> {
     let (config, warnings) = read(file)?;
     if !warnings.is_empty() {
-        eprintln!("{warnings}");
+        errln!("{warnings}");
     }
     Ok(config)
 }

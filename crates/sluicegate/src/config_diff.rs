@@ -10,6 +10,8 @@ use control_plane::config::{self, Config, Machine, Problems};
 use control_plane::controller::{Changes, Running, Side, changes};
 use serde_json::json;
 
+use crate::out::outln;
+
 /// Which files.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -45,16 +47,16 @@ pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 json!({ "machine": machine, "changed": told.sentences, "needs_restart": told.needs_restart })
             })
             .collect();
-        println!("{}", json!({ "removed": gone, "machines": machines }));
+        outln!("{}", json!({ "removed": gone, "machines": machines }));
         return Ok(ExitCode::SUCCESS);
     }
     for sentence in &gone {
-        println!("{sentence}");
+        outln!("{sentence}");
     }
     for (machine, Changes { sentences, .. }) in &rows {
-        println!("machine {machine}:{}", if sentences.is_empty() { " no difference" } else { "" });
+        outln!("machine {machine}:{}", if sentences.is_empty() { " no difference" } else { "" });
         for sentence in sentences {
-            println!("  {sentence}");
+            outln!("  {sentence}");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -13,6 +13,7 @@ use control_plane::digest::{TABLE_ALGORITHM, hex, of_configuration};
 
 use crate::client::{Client, Reach, patience};
 use crate::config_check;
+use crate::out::out;
 use crate::table::{or_dash, print_json};
 
 /// Of whom.
@@ -46,7 +47,7 @@ pub(crate) fn digest(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         print_json(&view)?;
     } else {
-        print!("{}", words(&view));
+        out!("{}", words(&view));
     }
     Ok(ExitCode::SUCCESS)
 }

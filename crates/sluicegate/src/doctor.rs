@@ -17,6 +17,7 @@ mod tests;
 mod ways;
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ use self::facts::{Facts, Reach};
 use self::gather::NextHops;
 use self::reach::Heard;
 use crate::Source;
+use crate::out::outln;
 
 /// What to look at.
 #[derive(Debug, Args)]
@@ -46,32 +48,37 @@ pub(crate) struct Arguments {
 /// Prints all findings. 1 when one of them is an error.
 pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let name = arguments.source.machine()?;
-    let (mut findings, facts) = match config::load(&arguments.source.config) {
-        Ok((config, warnings)) => {
-            let mut findings = of_problems(&warnings);
-            let facts = match find_machine(&config, &name) {
-                Ok(machine) => Some(look(&config, machine)?),
-                Err(error) => {
-                    let why = "nothing is known of its interfaces and addresses";
-                    findings.push(
-                        Finding::error("machine", error.to_string(), why)
-                            .hint("give its name by --machine NAME"),
-                    );
-                    None
-                }
-            };
-            findings.extend(facts.iter().flat_map(judge));
-            (findings, facts)
+    let (mut findings, config) = read(&arguments.source.config);
+    let machine = config.as_ref().map(|config| find_machine(config, &name).map(|machine| (config, machine)));
+    let facts = match machine {
+        Some(Ok((config, machine))) => Some(look(config, machine)?),
+        Some(Err(error)) => {
+            let why = "nothing is known of its interfaces and addresses";
+            let finding = Finding::error("machine", error.to_string(), why);
+            findings.push(finding.hint("give its name by --machine NAME"));
+            None
         }
-        Err(problems) => (of_problems(&problems), None),
+        None => None,
     };
+    findings.extend(facts.iter().flat_map(judge));
     findings.sort_by_key(|finding| finding.severity);
     if arguments.json {
-        println!("{:#}", report(arguments, &name, &findings, facts.as_ref()));
+        outln!("{:#}", report(arguments, &name, &findings, facts.as_ref()));
     } else {
         print(&name, &findings, facts.as_ref());
     }
     Ok(if is_well(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is wrong with the file, and what it says. Where secrets alone can't be read, as by another user than the service's, the
+/// machine is looked at all the same.
+fn read(file: &Path) -> (Vec<Finding>, Option<Config>) {
+    match config::load(file) {
+        Ok((config, warnings)) => (of_problems(&warnings), Some(config)),
+        Err(problems) => {
+            (of_problems(&problems), config::load_without_secrets(file).ok().map(|(config, _)| config))
+        }
+    }
 }
 
 fn is_well(findings: &[Finding]) -> bool {
@@ -177,13 +184,13 @@ fn print(machine: &str, findings: &[Finding], facts: Option<&Facts>) {
         print_facts(machine, facts);
     }
     for finding in findings {
-        println!("\n{} [{}] {}", level(finding.severity), finding.id, finding.what);
-        println!("  why:  {}", finding.why);
+        outln!("\n{} [{}] {}", level(finding.severity), finding.id, finding.what);
+        outln!("  why:  {}", finding.why);
         if let Some(command) = &finding.command {
-            println!("  mend: {command}");
+            outln!("  mend: {command}");
         }
         if let Some(hint) = &finding.hint {
-            println!("  {} {hint}", if finding.command.is_some() { "or:  " } else { "mend:" });
+            outln!("  {} {hint}", if finding.command.is_some() { "or:  " } else { "mend:" });
         }
     }
     let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
@@ -191,19 +198,19 @@ fn print(machine: &str, findings: &[Finding], facts: Option<&Facts>) {
         0 => String::new(),
         some => format!(", advice: {some}"),
     };
-    println!("\nerrors: {}, warnings: {}{advice}", of(Severity::Error), of(Severity::Warn));
+    outln!("\nerrors: {}, warnings: {}{advice}", of(Severity::Error), of(Severity::Warn));
 }
 
 fn print_facts(machine: &str, facts: &Facts) {
     let Facts { host, interfaces, .. } = facts;
-    println!("machine {machine}: kernel {}, processors {}", host.kernel, machine::ranges(&host.cpus));
+    outln!("machine {machine}: kernel {}, processors {}", host.kernel, machine::ranges(&host.cpus));
     let said = |known: Option<bool>| match known {
         Some(true) => "yes",
         Some(false) => "no",
         None => "not known",
     };
     for (interface, hardware) in interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
-        println!(
+        outln!(
             "{}: driver {}, {} of {} queues, MTU {}, native XDP {}, zero-copy {}",
             interface.name,
             interface.driver,

@@ -13,6 +13,7 @@ use packet::protocol;
 use serde::Serialize;
 
 use crate::client::{Client, Reach};
+use crate::out::outln;
 use crate::table::{Table, ago, or_dash, print_json};
 use crate::{Source, config_check};
 
@@ -165,7 +166,7 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         table.print();
         if let Some(words) = view.threads.iter().find_map(|row| of_icmp(&row.explained.verdict)) {
-            println!("{words}");
+            outln!("{words}");
         }
     }
     let found = view.threads.iter().any(|row| row.explained.is_served());
@@ -186,7 +187,7 @@ fn of_icmp(verdict: &str) -> Option<&'static str> {
 
 fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&WhereBackend>) {
     let (source, destination) = (arguments.source, arguments.destination);
-    println!("{source} -> {destination}, protocol {}", arguments.protocol());
+    outln!("{source} -> {destination}, protocol {}", arguments.protocol());
     let place =
         |found: &WhereBackend| format!("{} at {} by {}", found.name, found.address, found.encapsulation);
     let is_elsewhere = explained.step.as_deref() == Some(REMOTE);
@@ -210,27 +211,27 @@ fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&
     ];
     for (what, words) in said {
         if let Some(words) = words {
-            println!("  {what:<7}  {words}");
+            outln!("  {what:<7}  {words}");
         }
     }
     match explained.verdict.as_str() {
         "forward" => {
             if let Some(found) = elsewhere.filter(|_| !is_elsewhere) {
-                println!(
+                outln!(
                     "  else     cluster {}, while no backend of pool {} serves",
                     place(found),
                     or_dash(explained.pool.as_deref())
                 );
-                println!("By the file alone every backend serves; --live says which do.");
+                outln!("By the file alone every backend serves; --live says which do.");
             }
-            println!("The connection table of a running machine goes before this, for flows that it knows.");
+            outln!("The connection table of a running machine goes before this, for flows that it knows.");
         }
-        "no_vip" => println!("  dropped  no_vip: no service has this address, port and protocol"),
-        "not_allowed" => println!("  dropped  not_allowed: the source is not on the VIP's allow list"),
-        "denied" => println!("  dropped  denied: the source is on the VIP's deny list"),
-        verdict @ "reply" => println!("  answered {}", of_icmp(verdict).unwrap_or_default()),
-        verdict @ "icmp" => println!("  dropped  {}", of_icmp(verdict).unwrap_or_default()),
-        _ => println!("  dropped  no_backend: no backend of the pool has a weight"),
+        "no_vip" => outln!("  dropped  no_vip: no service has this address, port and protocol"),
+        "not_allowed" => outln!("  dropped  not_allowed: the source is not on the VIP's allow list"),
+        "denied" => outln!("  dropped  denied: the source is on the VIP's deny list"),
+        verdict @ "reply" => outln!("  answered {}", of_icmp(verdict).unwrap_or_default()),
+        verdict @ "icmp" => outln!("  dropped  {}", of_icmp(verdict).unwrap_or_default()),
+        _ => outln!("  dropped  no_backend: no backend of the pool has a weight"),
     }
 }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use control_plane::admin::view::{ConfigView, ReloadReport};
 
 use crate::client::{Client, Reach};
+use crate::out::{out, outln};
 use crate::table::{clean, print_json};
 
 /// Whose configuration.
@@ -38,11 +39,11 @@ pub(crate) fn get(of: &Of) -> anyhow::Result<ExitCode> {
     if of.json {
         print_json(&view)?;
     } else if let [only] = view.files.as_slice() {
-        print!("{}", only.text);
+        out!("{}", only.text);
     } else {
         for file in &view.files {
-            println!("# {}", file.path);
-            print!("{}", file.text);
+            outln!("# {}", file.path);
+            out!("{}", file.text);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -69,18 +70,18 @@ fn say(of: &Of, report: &ReloadReport) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if report.changed.is_empty() {
-        println!("nothing changed: generation {} stays in force", report.generation);
+        outln!("nothing changed: generation {} stays in force", report.generation);
     } else {
-        println!("generation {} is in force, after {:.1} ms", report.generation, report.took_ms);
+        outln!("generation {} is in force, after {:.1} ms", report.generation, report.took_ms);
     }
     for change in &report.changed {
-        println!("  {}", clean(change));
+        outln!("  {}", clean(change));
     }
     for setting in &report.needs_restart {
-        println!("waits for a restart: {}", clean(setting));
+        outln!("waits for a restart: {}", clean(setting));
     }
     for warning in &report.warnings {
-        println!("warning: {}", clean(warning));
+        outln!("warning: {}", clean(warning));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,11 +2,13 @@
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
 //! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
-//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
+//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints and `out` writes; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
+// They panic when whoever reads has gone: `out` does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
 mod backend;
@@ -24,6 +26,7 @@ mod logging;
 mod notify;
 mod offline;
 mod operate;
+mod out;
 mod pcapng;
 mod privileges;
 mod probe;
@@ -39,6 +42,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+
+use crate::out::errln;
 
 /// A layer-4 load balancer in user space on AF_XDP.
 #[derive(Debug, Parser)]
@@ -158,7 +163,7 @@ fn main() -> ExitCode {
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("sluicegate: {error:#}");
+        errln!("sluicegate: {error:#}");
         client::exit_code(&error)
     })
 }

@@ -16,6 +16,7 @@ use forwarder::{
 use packet::Mac;
 use serde_json::{Map, Value, json};
 
+use crate::out::outln;
 use crate::run::fragments;
 use crate::{Source, config_check};
 
@@ -113,14 +114,14 @@ fn say(arguments: &Arguments, done: &Replayed, counters: &ThreadCounters) {
         "read": done.read, "passed": done.passed, "too_long": done.too_long, "written": done.written, "drops": drops,
     });
     if arguments.json {
-        println!("{figures}");
+        outln!("{figures}");
         return;
     }
-    println!("read      {}", done.read);
-    println!("passed    {} (not for a VIP)", done.passed);
-    println!("too long  {}", done.too_long);
-    println!("written   {}", done.written);
+    outln!("read      {}", done.read);
+    outln!("passed    {} (not for a VIP)", done.passed);
+    outln!("too long  {}", done.too_long);
+    outln!("written   {}", done.written);
     for (reason, count) in &drops {
-        println!("dropped   {count} {reason}");
+        outln!("dropped   {count} {reason}");
     }
 }

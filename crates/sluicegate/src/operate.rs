@@ -10,6 +10,7 @@ use control_plane::words::count;
 use serde_json::json;
 
 use crate::client::{Client, Reach, escape};
+use crate::out::{errln, outln};
 use crate::table::{Table, ago, or_dash, print_json, word};
 
 /// Which balancer, and how to print.
@@ -160,7 +161,7 @@ fn order(which: &Which, action: &str, weight: Option<FileOr>) -> anyhow::Result<
     }
     table.print();
     for note in &change.notes {
-        println!("note: {}", crate::table::clean(note));
+        outln!("note: {}", crate::table::clean(note));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -267,7 +268,7 @@ pub(crate) fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<Ex
         }
         table.print();
         if let Some(why) = &view.own_fault {
-            println!("verdicts are held for this machine's own fault: {}", crate::table::clean(why));
+            outln!("verdicts are held for this machine's own fault: {}", crate::table::clean(why));
         }
     }
     Ok(finding(view.own_fault.is_some() || view.targets.iter().any(|row| row.state != CheckState::Up)))
@@ -279,14 +280,14 @@ pub(crate) fn flow(verb: &FlowVerb) -> anyhow::Result<ExitCode> {
         FlowVerb::List { which, limit, common } => list_flows(which, *limit, common),
         FlowVerb::Purge { which, common } => {
             let Some(filter) = filter(which) else {
-                eprintln!("sluicegate: say which flows: --vip VIP, --backend BACKEND, or --all");
+                errln!("sluicegate: say which flows: --vip VIP, --backend BACKEND, or --all");
                 return Ok(ExitCode::from(WRONG_USAGE));
             };
             let purged: Purged = Client::new(&common.reach)?.delete(&format!("/v1/flows?{filter}"))?;
             if common.json {
                 print_json(&purged)?;
             } else {
-                println!("{} forgotten", count(purged.flows, "flow"));
+                outln!("{} forgotten", count(purged.flows, "flow"));
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -321,7 +322,7 @@ fn list_flows(which: &WhichFlows, limit: usize, common: &Common) -> anyhow::Resu
     }
     table.print();
     if page.more {
-        println!("and more: raise --limit");
+        outln!("and more: raise --limit");
     }
     Ok(ExitCode::SUCCESS)
 }

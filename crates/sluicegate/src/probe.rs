@@ -29,6 +29,8 @@ use self::metrics::Metrics;
 use self::target::{Target, Trust, Url};
 use self::view::{Form, View};
 
+use crate::out::errln;
+
 /// What to probe, and how.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, override_usage = USAGES)]
@@ -75,7 +77,7 @@ pub(crate) fn probe(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let targets = match targets(arguments)? {
         Ok(targets) => targets,
         Err(wrong) => {
-            eprintln!("sluicegate: {wrong}");
+            errln!("sluicegate: {wrong}");
             return Ok(ExitCode::from(USAGE));
         }
     };
@@ -114,7 +116,7 @@ fn targets(arguments: &Arguments) -> anyhow::Result<Result<Vec<Target>, String>>
             loaded.map_err(|problems| anyhow::anyhow!("the configuration has problems:\n{problems}"))?;
         match target::of_config(&config, &trust) {
             Ok((found, left_out)) => {
-                left_out.iter().for_each(|what| eprintln!("not probed: {what}"));
+                left_out.iter().for_each(|what| errln!("not probed: {what}"));
                 targets = found;
             }
             Err(wrong) => return Ok(Err(wrong)),
@@ -150,7 +152,7 @@ async fn watch(arguments: &Arguments, targets: &[Target]) -> std::io::Result<boo
         let bound = metrics.serve(address).await;
         let address = bound
             .map_err(|error| std::io::Error::new(error.kind(), format!("--metrics {address}: {error}")))?;
-        eprintln!("metrics at http://{address}/metrics");
+        errln!("metrics at http://{address}/metrics");
     }
     let form = match (arguments.json, std::io::stdout().is_terminal()) {
         (true, _) => Form::Json,

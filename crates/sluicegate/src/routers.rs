@@ -11,6 +11,7 @@ use control_plane::admin::view::{
 
 use crate::client::{Client, Failure};
 use crate::operate::Common;
+use crate::out::{out, outln};
 use crate::table::{Table, ago, clean, or_dash, print_json, word};
 
 /// `sluicegate bgp`.
@@ -46,7 +47,7 @@ pub(crate) fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode>
     if common.json {
         print_json(&view)?;
     } else {
-        print!("{}", words(&view));
+        out!("{}", words(&view));
     }
     let missing = view.peers.iter().any(|peer| peer.state != ESTABLISHED)
         || view.vips.iter().any(|vip| is_missing(vip.state))
@@ -140,15 +141,15 @@ pub(crate) fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
     if common.json {
         print_json(&begun)?;
     } else {
-        println!("{}", sentence(&begun));
+        outln!("{}", sentence(&begun));
         for note in &begun.notes {
-            println!("note: {}", clean(note));
+            outln!("note: {}", clean(note));
         }
     }
     if matches!(verb, MachineVerb::Drain(drain) if drain.until_stopped) {
         wait_for_the_end(&client)?;
         if !common.json {
-            println!("ended");
+            outln!("ended");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ use control_plane::admin::view::{Drift, InterfaceRow, OverrideRow, ReloadOutcome
 use control_plane::words::count_of;
 
 use crate::client::{Client, Reach};
+use crate::out::out;
 use crate::table::{ago, clean, print_json, word};
 
 /// Of whom.
@@ -25,7 +26,7 @@ pub(crate) fn status(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         print_json(&status)?;
     } else {
-        print!("{}", words(&status));
+        out!("{}", words(&status));
     }
     Ok(if is_well(&status) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -9,6 +9,8 @@ use std::sync::LazyLock;
 
 use serde::Serialize;
 
+use crate::out::{out, outln};
+
 /// Rows under headings. A heading that begins with `>` is right-aligned.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -58,7 +60,7 @@ impl Table {
     }
 
     pub(crate) fn print(&self) {
-        print!("{}", self.lines());
+        out!("{}", self.lines());
     }
 }
 
@@ -80,7 +82,7 @@ fn cleaned(text: &str, longest: usize) -> String {
 
 /// As JSON for scripts.
 pub(crate) fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(answer)?);
+    outln!("{}", serde_json::to_string_pretty(answer)?);
     Ok(())
 }
 

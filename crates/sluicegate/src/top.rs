@@ -20,6 +20,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
 use self::rates::Rates;
 use crate::client::{Client, Reach};
+use crate::out::{errln, outln};
 use crate::table::{Table, print_json};
 
 /// How to look.
@@ -48,9 +49,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Looks until `q`, or once.
 pub(crate) fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json && !arguments.once {
-        eprintln!(
-            "sluicegate: top --json prints one interval and ends, so it wants --once: top --once --json"
-        );
+        errln!("sluicegate: top --json prints one interval and ends, so it wants --once: top --once --json");
         return Ok(ExitCode::from(WRONG_USAGE));
     }
     let client = Client::new(&arguments.reach)?;
@@ -58,7 +57,7 @@ pub(crate) fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return once(&client, arguments);
     }
     if !std::io::stdout().is_terminal() {
-        eprintln!("sluicegate: top wants a terminal; without one: top --once");
+        errln!("sluicegate: top wants a terminal; without one: top --once");
         return Ok(ExitCode::from(WRONG_USAGE));
     }
     // Before the screen is taken over, so that an error stays readable.
@@ -151,7 +150,7 @@ fn leaves(key: KeyEvent) -> bool {
 
 fn print_words(rates: &Rates) {
     let total = &rates.total;
-    println!(
+    outln!(
         "{} packets/s, {} in, {} new flows/s, {} of {} flow entries",
         rates::short(total.packets_per_second),
         rates::bits(total.bits_per_second),
@@ -170,7 +169,7 @@ fn print_words(rates: &Rates) {
                 rates::short(traffic.new_flows_per_second),
             ]);
         }
-        println!();
+        outln!();
         table.print();
     }
     let mut table = Table::new([">thread", ">busy", ">packets/s", ">flows"]);
@@ -179,13 +178,13 @@ fn print_words(rates: &Rates) {
         let packets = rates::short(thread.packets_per_second);
         table.row([number.to_string(), busy, packets, thread.flow_entries.to_string()]);
     }
-    println!();
+    outln!();
     table.print();
     let mut table = Table::new(["drop", ">packets/s", ">since start"]);
     for drop in &rates.drops {
         table.row([drop.reason.clone(), rates::short(drop.packets_per_second), drop.packets.to_string()]);
     }
-    println!();
+    outln!();
     table.print();
 }
 

@@ -29,6 +29,7 @@ use self::link::Link;
 use self::view::{Seen, Trace};
 use crate::config_check;
 use crate::flow_path::socket;
+use crate::out::errln;
 use crate::run::unix_micros;
 
 /// The packet, and the way that it goes.
@@ -241,7 +242,7 @@ fn random() -> u64 {
 }
 
 fn usage(wrong: &str) -> ExitCode {
-    eprintln!("sluicegate: {wrong}");
+    errln!("sluicegate: {wrong}");
     ExitCode::from(USAGE)
 }
 

@@ -3,6 +3,7 @@
 //! In: any request. Out: one whose body is in memory, or a refusal.
 //! Invariant: a handler never waits for a client.
 
+use std::error::Error;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
@@ -10,9 +11,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http_body_util::LengthLimitError;
 
 use super::command::CONFIG_BYTES;
-use super::refuse::bad;
+use super::refuse::{bad, bad_request};
 use super::room::Progress;
 use super::routes::{Desk, PUT_CONFIG};
 use super::server::Peer;
@@ -75,16 +77,29 @@ async fn admit(desk: &Desk, request: Request, next: Next) -> Response {
 
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Response> {
     let too_large = || bad(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {limit} bytes at most"));
+    let is_limit = |error: &axum::Error| error.source().is_some_and(|cause| cause.is::<LengthLimitError>());
     let told = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if told.is_some_and(|told| told > limit as u64) {
         return Err(too_large());
     }
     match tokio::time::timeout(BODY_WITHIN, to_bytes(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
-        // Too large, or broken off: then nobody reads the answer.
-        Ok(Err(_)) => Err(too_large()),
+        Ok(Err(error)) if is_limit(&error) => Err(too_large()),
+        Ok(Err(error)) => Err(bad(StatusCode::BAD_REQUEST, format!("the body broke off: {error}"))),
         Err(_) => Err(bad(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
     }
+}
+
+/// For an order whose words all stand in its path and query: a body that says more would be carried out without it.
+pub(super) async fn without_body(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    // It has been read already, within its limit.
+    let body = to_bytes(body, USUAL_BYTES).await.unwrap_or_default();
+    // What clients send that always send JSON.
+    if matches!(body.trim_ascii(), b"" | b"null" | b"{}") {
+        return next.run(Request::from_parts(parts, Body::empty())).await;
+    }
+    bad_request("this order has no body: what it is for stands in its path and query").into_response()
 }
 
 /// A browser that holds a client certificate would carry orders of any page that it shows: it names that page's origin.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodRouter, delete, get, post, put};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -60,8 +60,9 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
 }
 
 fn table() -> Vec<(&'static str, &'static str, MethodRouter<Desk>)> {
-    let machine = |action| post(move |desk| handlers::machine(desk, action));
-    let order = |action| post(move |desk, path, query| handlers::order(desk, path, query, action));
+    let plain = |route: MethodRouter<Desk>| route.route_layer(from_fn(guard::without_body));
+    let machine = |action| plain(post(move |desk| handlers::machine(desk, action)));
+    let order = |action| plain(post(move |desk, path, query| handlers::order(desk, path, query, action)));
     vec![
         ("get", "/v1/status", get(handlers::status)),
         ("get", "/v1/vips", get(handlers::vips)),
@@ -76,13 +77,13 @@ fn table() -> Vec<(&'static str, &'static str, MethodRouter<Desk>)> {
         ("post", "/v1/machine/drain", machine(MachineAction::Drain)),
         ("post", "/v1/machine/undrain", machine(MachineAction::Undrain)),
         ("get", "/v1/flows", get(handlers::flows)),
-        ("delete", "/v1/flows", delete(handlers::purge)),
+        ("delete", "/v1/flows", plain(delete(handlers::purge))),
         ("get", "/v1/where", get(handlers::where_to)),
-        ("post", "/v1/capture", post(capture::capture)),
-        ("delete", "/v1/capture", delete(capture::end)),
+        ("post", "/v1/capture", plain(post(capture::capture))),
+        ("delete", "/v1/capture", plain(delete(capture::end))),
         ("get", "/v1/config", get(handlers::config)),
         ("put", PUT_CONFIG, put(handlers::put_config)),
-        ("post", "/v1/reload", post(handlers::reload)),
+        ("post", "/v1/reload", plain(post(handlers::reload))),
         ("get", "/v1/counters", get(handlers::counters)),
         ("get", "/counters", get(handlers::counters)),
         ("get", "/openapi.json", get(handlers::openapi)),

@@ -117,6 +117,17 @@ pub enum SocketError {
         /// Its name.
         group: String,
     },
+    /// There is no folder for it.
+    #[error(
+        "admin socket {}: there is no folder {}: make it, or have the service manager do so (RuntimeDirectory=)",
+        .path.display(), .folder.display()
+    )]
+    NoFolder {
+        /// Where it was to be.
+        path: PathBuf,
+        /// What is missing.
+        folder: PathBuf,
+    },
     /// The kernel's word.
     #[error("admin socket {0}: {step}: {error}", .path.display())]
     Io {
@@ -146,6 +157,9 @@ pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, Un
 fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u64, u64)), SocketError> {
     let group = group.map(find_group).transpose()?;
     let failed = |step| move |error| SocketError::Io { path: path.to_owned(), step, error };
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        return Err(SocketError::NoFolder { path: path.to_owned(), folder: folder.to_owned() });
+    }
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         if answers(path) {
             return Err(SocketError::Taken { path: path.to_owned() });

@@ -69,7 +69,11 @@ impl<'a> Gatherer<'a> {
         let (pieces, errors) = pieces::parse(&kept.text);
         for error in errors {
             let at = error.span().map_or(kept.text.len(), |span| span.start);
-            self.report.syntax(kept.base + at, error.message());
+            // The parser names no key.
+            let twice = error.span().filter(|_| error.message() == "duplicate key");
+            let twice =
+                twice.and_then(|span| kept.text.get(span)).map(|key| format!("duplicate key {}", quote(key)));
+            self.report.syntax(kept.base + at, twice.as_deref().unwrap_or(error.message()));
         }
         let real = real(path);
         self.seen.insert(real.clone(), false);

@@ -58,7 +58,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
@@ -306,6 +306,17 @@ pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Proble
 /// As [`load`].
 pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems> {
     assemble(first_text(path)?, path, Outside { secrets: None }, None)
+}
+
+/// Where the files say that the admin socket is, whatever else is wrong with them: the balancer that runs read them before
+/// they were broken, and is asked about just then. `None`: they say nothing that can be read.
+pub fn admin_socket(path: &Path) -> Option<PathBuf> {
+    let report = Report::new();
+    let parts = include::gather(&report, path, first_text(path).ok()?, None);
+    parts.iter().find_map(|part| {
+        let socket = part.table.get_ref().get("admin")?.get_ref().get("socket")?.get_ref();
+        Some(PathBuf::from(socket.get("path")?.get_ref().as_str()?))
+    })
 }
 
 /// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With

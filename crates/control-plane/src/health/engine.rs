@@ -96,7 +96,8 @@ impl Health {
     }
 
     /// Makes `wanted` the set of targets. Those that were watched before keep verdict, history and schedule; those that are
-    /// gone stop at once, in the middle of an attempt too. Returns before it has taken effect.
+    /// asked the same at another pace, or with another `rise` or `fall`, verdict and history, which is told under the new key;
+    /// those that are gone stop at once, in the middle of an attempt too. Returns before it has taken effect.
     ///
     /// # Cost
     /// About a microsecond a target on the caller's thread.

@@ -158,7 +158,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
     };
     let fault = sources.readiness.borrow().forwarder_fault.clone();
     reasons.extend(fault.filter(|fault| !reasons.contains(fault)));
-    if reasons.is_empty() { WELL.into_response() } else { refuse(&format!("{}\n", reasons.join("\n"))) }
+    if reasons.is_empty() { READY.into_response() } else { refuse(&format!("{}\n", reasons.join("\n"))) }
 }
 
 fn refuse(reasons: &str) -> Response {
@@ -177,6 +177,7 @@ const SCRAPE_TIME: Duration = Duration::from_secs(5);
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const WELL: &str = "healthy\n";
+const READY: &str = "ready\n";
 const GONE: &str = "the run loop has ended";
 
 #[cfg(test)]

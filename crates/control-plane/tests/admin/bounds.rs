@@ -137,6 +137,9 @@ async fn a_socket_without_its_process_is_replaced_and_nothing_else_is() {
     let error = listen(&path, 0o600, None).unwrap_err();
     assert!(matches!(error, SocketError::Io { .. }), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
+    let error = listen(&folder.0.join("none/admin.sock"), 0o600, None).unwrap_err().to_string();
+    let wanted = format!("there is no folder {}", folder.0.join("none").display());
+    assert!(error.contains(&wanted), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,6 +164,18 @@ async fn a_client_that_stops_in_the_middle_costs_nothing_in_the_end() {
     }
     open.every_connection_has_ended().await;
     assert!(open.serves().await);
+}
+
+#[tokio::test]
+async fn a_body_that_is_broken_is_told_from_one_that_is_too_large() {
+    let open = Open::new(Limits::default());
+    let broken = "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
+    let answer = open.throw(broken.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("broke off"), "{answer}");
+    let head = "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nTransfer-Encoding: chunked\r\n\r\n10001\r\n";
+    let large = [head.as_bytes(), &[b'x'; 0x1_0001]].concat();
+    let answer = open.throw(&large).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("65536 bytes at most"), "{answer}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -51,8 +51,8 @@ async fn an_order_names_its_backend_pool_and_action() {
     for (path, body, asked) in [
         ("/v1/backends/b1/drain", "", "Drain b1 in None"),
         ("/v1/backends/b1/undrain?pool=web", "", "Undrain b1 in Some(\"web\")"),
-        ("/v1/backends/b1/down", "", "Down b1 in None"),
-        ("/v1/backends/b1/up", "", "Up b1 in None"),
+        ("/v1/backends/b1/down", "null", "Down b1 in None"),
+        ("/v1/backends/b1/up", " {}\n", "Up b1 in None"),
         ("/v1/backends/b1/weight", r#"{"weight": 5}"#, "Weight(Some(5)) b1 in None"),
         ("/v1/backends/b1/weight?pool=w%20b", r#"{"weight": null}"#, "Weight(None) b1 in Some(\"w b\")"),
     ] {
@@ -79,6 +79,10 @@ async fn what_is_not_understood_reaches_no_loop() {
         ("/v1/backends/b1/weight", r#"{"weight": 1, "pool": "web"}"#),
         ("/v1/backends/%ff/drain", ""),
         ("/v1/backends/b1/drain?pol=web", ""),
+        ("/v1/backends/b1/drain", r#"{"pool": "web"}"#),
+        ("/v1/backends/b1/down", "web"),
+        ("/v1/machine/drain", r#"{"after": "5s"}"#),
+        ("/v1/reload", r#"{"config": ""}"#),
     ] {
         assert_eq!(api.post(path, body).await.0, StatusCode::BAD_REQUEST, "{path} {body}");
     }
@@ -99,6 +103,8 @@ async fn what_is_not_understood_reaches_no_loop() {
         let request = Request::delete(path).body(Body::empty()).unwrap();
         assert_eq!(api.call(request).await.0, StatusCode::BAD_REQUEST, "{path}");
     }
+    let request = Request::delete("/v1/flows?all=true").body(Body::from(r#"{"vip": "www"}"#)).unwrap();
+    assert_eq!(api.call(request).await.0, StatusCode::BAD_REQUEST);
     assert_eq!(*api.log.lock().unwrap(), Vec::<String>::new());
 }
 

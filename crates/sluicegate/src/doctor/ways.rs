@@ -83,6 +83,9 @@ fn unresolved(facts: &Facts) -> Vec<Finding> {
             | Unresolved::NeighbourPending { neighbour, .. } => {
                 finding.hint(format!("see to {neighbour}, which does not answer; ip neigh show {neighbour}"))
             }
+            Unresolved::NoRoute => {
+                finding.hint(format!("give it a route; ip route get {first} shows what it has"))
+            }
             _ => finding
                 .hint(format!("give it a route to another host; ip route get {first} shows what it has")),
         }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::link::Link;
 use super::{Arguments, Protocol};
+use crate::out::out;
 use crate::table::print_json;
 
 /// A trace under way.
@@ -138,7 +139,7 @@ impl Trace {
         if json {
             return print_json(self);
         }
-        print!("{}", self.tree());
+        out!("{}", self.tree());
         Ok(())
     }
 

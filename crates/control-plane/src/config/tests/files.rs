@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{EXAMPLE, KEY};
-use crate::config::{SecretName, load, parse, read_secret};
+use crate::config::{SecretName, admin_socket, load, parse, read_secret};
 
 /// A folder of its own for one test; gone with it.
 pub(super) struct Folder(pub(super) PathBuf);
@@ -144,4 +144,21 @@ fn a_file_of_100_mb_is_refused_before_it_is_read() {
         problems.to_string(),
         format!("{}: found over 16 MiB, allowed at most 16 MiB", path.display())
     );
+}
+
+#[test]
+fn the_admin_socket_of_a_broken_file_is_still_found() {
+    let folder = Folder::new();
+    let found = |text: &str| admin_socket(&folder.write("a.toml", text, 0o644));
+    let socket = "[admin]\nsocket = { path = \"/run/a.sock\" }\n";
+    let there = Some(PathBuf::from("/run/a.sock"));
+    assert_eq!(found(&format!("{socket}[cluster]\nname = 7\n[pol.x]\n")), there, "problems");
+    assert_eq!(found(&format!("[cluster]\nname =\n{socket}")), there, "a syntax error before it");
+    assert_eq!(found(&format!("{socket}[cluster\n")), there, "a syntax error after it");
+    folder.write("b.toml", socket, 0o644);
+    assert_eq!(found("include = [\"b.toml\"]\n[cluster]\nname = 7\n"), there, "in an included file");
+    for none in ["", "[admin]\n", "[admin]\nsocket = 7\n", "[admin.socket]\npath = 7\n", "admin = []\n"] {
+        assert_eq!(found(none), None, "{none:?}");
+    }
+    assert_eq!(admin_socket(&folder.0), None);
 }

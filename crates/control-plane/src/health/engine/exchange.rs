@@ -23,6 +23,8 @@ pub(super) struct Spec {
     pub(super) watched: Watched,
     /// Another for each target that ever was: a number may stand for one target and later for another.
     pub(super) serial: u64,
+    /// The serial of the first of those that asked the same: whoever asks it at another pace takes over what is known.
+    pub(super) lineage: u64,
 }
 
 /// Both mailboxes.

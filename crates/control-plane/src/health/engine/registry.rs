@@ -1,11 +1,13 @@
 //! Which targets there are, as the handle knows them.
 //!
 //! In: a whole new set. Out: what of it is new, gone, or otherwise grouped.
+//! A target that is asked the same, and only at another pace or with another `rise` or `fall`, keeps its number.
 //! The difference is found on the caller's thread, so that a reload of 20,000 targets costs the health thread no hashing.
 //! Invariant: numbers are below the largest set that ever was.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::exchange::Spec;
@@ -28,31 +30,83 @@ impl Registry {
     pub(super) fn replace(&mut self, wanted: Vec<Watched>) -> (Difference, usize) {
         let mut wanted = unique(wanted);
         let mut difference = Difference::new();
-        self.known.retain(|key, (id, spec)| {
-            let Some(again) = wanted.remove(key) else {
-                difference.push((*id, None));
-                self.free.push(*id);
-                return false;
-            };
-            let old = &spec.watched;
-            if again.slot != old.slot || again.backend != old.backend || again.pools != old.pools {
-                *spec = Arc::new(Spec { watched: again, serial: spec.serial });
-                difference.push((*id, Some(Arc::clone(spec))));
-            }
-            true
-        });
-        let added = wanted.len();
-        for (key, watched) in wanted {
-            let id = self.free.pop().unwrap_or_else(|| {
-                self.numbers += 1;
-                self.numbers - 1
-            });
+        let mut gone = self.keep(&mut wanted, &mut difference);
+        let (heirs, new): (Vec<_>, Vec<_>) = wanted
+            .into_iter()
+            .map(|(key, watched)| (gone.remove(&Question(key.clone())), key, watched))
+            .partition(|(heritage, ..)| heritage.is_some());
+        for (id, _) in gone.into_values() {
+            difference.push((id, None));
+            self.free.push(id);
+        }
+        let added = new.len();
+        for (heritage, key, watched) in heirs.into_iter().chain(new) {
             self.serial += 1;
-            let spec = Arc::new(Spec { watched, serial: self.serial });
+            let serial = self.serial;
+            let (id, lineage) = heritage.unwrap_or_else(|| (self.number(), serial));
+            let spec = Arc::new(Spec { watched, serial, lineage });
             difference.push((id, Some(Arc::clone(&spec))));
             self.known.insert(key, (id, spec));
         }
         (difference, added)
+    }
+
+    /// Takes out of `wanted` what is known already. Those that are not wanted any more come back, each with its number and
+    /// lineage: somebody may ask the same of them.
+    fn keep(
+        &mut self,
+        wanted: &mut HashMap<TargetKey, Watched>,
+        difference: &mut Difference,
+    ) -> HashMap<Question, (u32, u64)> {
+        let mut gone = HashMap::new();
+        self.known.retain(|key, (id, spec)| {
+            let Some(again) = wanted.remove(key) else {
+                if let Some((id, _)) = gone.insert(Question(key.clone()), (*id, spec.lineage)) {
+                    difference.push((id, None));
+                    self.free.push(id);
+                }
+                return false;
+            };
+            let old = &spec.watched;
+            if again.slot != old.slot || again.backend != old.backend || again.pools != old.pools {
+                *spec = Arc::new(Spec { watched: again, ..**spec });
+                difference.push((*id, Some(Arc::clone(spec))));
+            }
+            true
+        });
+        gone
+    }
+
+    /// One that no target has.
+    fn number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.numbers += 1;
+            self.numbers - 1
+        })
+    }
+}
+
+/// A target's key as far as its answer goes: how often it is asked, and how many answers make a verdict, is left out.
+#[derive(Debug)]
+struct Question(TargetKey);
+
+impl PartialEq for Question {
+    fn eq(&self, Self(other): &Self) -> bool {
+        let (a, b) = (&self.0.check, &other.check);
+        self.0.address == other.address
+            && self.0.through == other.through
+            && a.kind() == b.kind()
+            && a.via() == b.via()
+    }
+}
+
+impl Eq for Question {}
+
+impl Hash for Question {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.address.hash(state);
+        self.0.through.hash(state);
+        self.0.check.kind().hash(state);
     }
 }
 

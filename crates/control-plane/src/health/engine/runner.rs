@@ -20,10 +20,11 @@ use super::exchange::{Exchange, Spec};
 use super::flights::Flights;
 use super::pace::Pace;
 use super::record::{Ability, Record};
-use super::target::{TargetKey, TargetReport};
+use super::target::{HealthState, TargetKey, TargetReport};
 use super::verdicts::{Changes, Outcome, Rules, Verdicts};
 use super::wheel::Wheel;
 use super::{Dialing, Turned};
+use crate::config::Check;
 use crate::health::{Dialer, Failure, attempt};
 
 /// The loop's state; it runs as one task.
@@ -132,10 +133,16 @@ impl Runner {
         let many = u32::try_from(self.exchange.added()).unwrap_or(u32::MAX).max(1);
         let gap = (SECOND / many).min(FIRST_GAP);
         for (id, spec) in changes {
-            let kept =
-                self.targets.get(id as usize).and_then(Option::as_ref).map(|target| target.spec.serial);
+            let kept = self.targets.get(id as usize).and_then(Option::as_ref);
+            // One that this machine can't ask is told of by its key: it begins anew.
+            let kept = kept.map(|target| (target.spec.serial, target.spec.lineage, target.record.is_lost()));
             match spec {
-                Some(spec) if kept == Some(spec.serial) => self.regroup(id, spec, now),
+                Some(spec) if kept.is_some_and(|(serial, ..)| serial == spec.serial) => {
+                    self.regroup(id, spec, now)
+                }
+                Some(spec) if kept.is_some_and(|(_, first, lost)| first == spec.lineage && !lost) => {
+                    self.repace(id, spec, now)
+                }
                 Some(spec) => {
                     self.remove(id);
                     self.add(id, spec, gap, now);
@@ -154,9 +161,7 @@ impl Runner {
 
     fn add(&mut self, id: u32, spec: Arc<Spec>, gap: Duration, now: Duration) {
         let watched = &spec.watched;
-        let check = &watched.key.check;
-        let stretched = check.interval() * (100 + u32::from(check.jitter_percent())) / 100;
-        let rules = Rules { rise: check.rise(), fall: check.fall(), span: stretched + check.timeout() };
+        let rules = rules(&watched.key.check);
         self.verdicts.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
         self.first = (self.first.max(now) + gap).min(now + SECOND);
         self.wheel.set(id, tick(self.first));
@@ -189,7 +194,9 @@ impl Runner {
     fn regroup(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
         let rerouted = target.spec.watched.slot != spec.watched.slot;
-        self.verdicts.regroup(id, Arc::clone(&spec.watched.backend), spec.watched.pools.clone());
+        let watched = &spec.watched;
+        let rules = rules(&watched.key.check);
+        self.verdicts.regroup(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
         target.dialer = (self.dialing)(&spec.watched);
         target.spec = spec;
         if let Phase::Flying { slot, .. } = target.phase
@@ -201,6 +208,22 @@ impl Runner {
         if rerouted && target.phase == Phase::Planned {
             self.wheel.set(id, tick(now));
         }
+    }
+
+    /// The same question at another pace: what is known stays, and is told under the new key. The next attempt comes at a
+    /// random part of the new interval, so that targets that were changed together spread over it.
+    fn repace(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
+        let interval = spec.watched.key.check.interval();
+        self.regroup(id, spec, now);
+        let random = self.draw();
+        let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
+        if !matches!(target.phase, Phase::Flying { .. }) {
+            target.phase = Phase::Planned;
+            self.wheel.set(id, tick(now + interval * (random % 1000 + 1) / 1000));
+        }
+        let state = self.verdicts.count(id).map(|count| count.state);
+        let known = state.filter(|state| *state != HealthState::Unknown);
+        self.changes.turned.extend(known.map(|state| (id, state)));
     }
 
     fn take_results(&mut self, now: Duration) {
@@ -420,6 +443,11 @@ impl Drop for Runner {
     fn drop(&mut self) {
         self.exchange.close();
     }
+}
+
+fn rules(check: &Check) -> Rules {
+    let stretched = check.interval() * (100 + u32::from(check.jitter_percent())) / 100;
+    Rules { rise: check.rise(), fall: check.fall(), span: stretched + check.timeout() }
 }
 
 /// The tick at or after a time.

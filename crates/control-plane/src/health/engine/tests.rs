@@ -261,6 +261,41 @@ fn what_stays_keeps_its_past_and_what_comes_back_does_not() {
     assert!(health.report()[0].attempts < 2);
 }
 
+#[tokio::test]
+async fn a_backend_that_is_asked_at_another_pace_keeps_its_verdict_until_as_many_fail_as_must() {
+    let listener = TcpListener::bind((HERE, 0)).unwrap();
+    let (late, other) = reserved();
+    let port = listener.local_addr().unwrap().port();
+    let (health, mut events) = start();
+    let at = |port, backend: &str, fall| {
+        let pace = Check { fall, rise: fall, ..check(CheckKind::Tcp(TcpCheck { port }), LONG) };
+        watched(pace, backend, &["p"])
+    };
+    health.watch(vec![at(port, "a", 2), at(other, "b", 2)]);
+    let (mut known, mut faults) = (HashMap::new(), Vec::new());
+    until(&mut events, &mut known, &mut faults, |known, _| known.len() == 2).await;
+    assert_eq!((known[&port], known[&other]), (HealthState::Up, HealthState::Down));
+    // What was true before is no longer: one answer, as a new target has it, would turn both.
+    drop(listener);
+    let _listening = late.listen(64).unwrap();
+    known.clear();
+    let before = health.report().iter().map(|report| report.attempts).max().unwrap();
+    health.watch(vec![at(port, "a", 5), at(other, "b", 5)]);
+    until(&mut events, &mut known, &mut faults, |known, _| known.len() == 2).await;
+    assert_eq!((known[&port], known[&other]), (HealthState::Up, HealthState::Down), "told under the new key");
+    until(&mut events, &mut known, &mut faults, |known, _| {
+        known[&port] == HealthState::Down && known[&other] == HealthState::Up
+    })
+    .await;
+    let reports = health.report();
+    assert_eq!(reports.len(), 2);
+    for report in reports {
+        assert_eq!(report.key.check.fall(), 5);
+        assert!(report.fails >= 5 || report.passes >= 5, "{report:?}");
+        assert!(report.attempts > before, "its history stays: {report:?}");
+    }
+}
+
 #[test]
 fn a_reader_that_sleeps_is_told_the_latest_alone() {
     let exchange = Arc::new(Exchange::default());

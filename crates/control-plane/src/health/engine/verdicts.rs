@@ -156,11 +156,11 @@ impl Verdicts {
         Some(gone)
     }
 
-    /// Gives a target another backend's name or other pools; its verdict and counts stay.
-    pub(super) fn regroup(&mut self, id: u32, backend: Arc<str>, pools: Vec<Arc<str>>) {
+    /// Gives a target other rules, another backend's name or other pools; its verdict and counts stay.
+    pub(super) fn regroup(&mut self, id: u32, rules: Rules, backend: Arc<str>, pools: Vec<Arc<str>>) {
         let Some(old) = self.remove(id) else { return };
         let (held, failed) = (old.held, old.failed_in == self.silence);
-        self.insert(id, old.rules, backend, pools);
+        self.insert(id, rules, backend, pools);
         if let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) {
             (target.state, target.passes, target.fails, target.held) =
                 (old.state, old.passes, old.fails, held);

@@ -356,10 +356,10 @@ fn apply(op: Op, now: &mut u64, verdicts: &mut Verdicts, model: &mut Model) -> (
             }
         }
         Op::Regroup(id, group) => {
-            let (_, backend, pools) = translated(&group);
-            verdicts.regroup(id, backend, pools);
+            let (rules, backend, pools) = translated(&group);
+            verdicts.regroup(id, rules, backend, pools);
             for target in model.targets.iter_mut().filter(|target| target.id == id) {
-                (target.group.0, target.group.1) = (group.0, group.1.clone());
+                target.group = group.clone();
             }
         }
     }
