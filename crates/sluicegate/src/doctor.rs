@@ -2,7 +2,7 @@
 //!
 //! In: a configuration and its machine. Out: findings, in words or as JSON; exit code 1 when one is an error.
 //! Rooms: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `ways`, `routers`
-//! (judgements).
+//! (judgements), `secrets` (files that the service may not read).
 //! Not here: changing anything. Invariant: a judgement is a function of the facts alone.
 
 mod facts;
@@ -11,6 +11,7 @@ mod interfaces;
 mod machine;
 mod reach;
 mod routers;
+mod secrets;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -46,7 +47,8 @@ pub(crate) struct Arguments {
 /// Prints all findings. 1 when one of them is an error.
 pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let name = arguments.source.machine()?;
-    let (mut findings, facts) = match config::load(&arguments.source.config) {
+    let (loaded, secrets) = secrets::load(&arguments.source.config);
+    let (mut findings, facts) = match loaded {
         Ok((config, warnings)) => {
             let mut findings = of_problems(&warnings);
             let facts = match find_machine(&config, &name) {
@@ -65,6 +67,7 @@ pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         Err(problems) => (of_problems(&problems), None),
     };
+    findings.extend(secrets::findings(&secrets));
     findings.sort_by_key(|finding| finding.severity);
     if arguments.json {
         println!("{:#}", report(arguments, &name, &findings, facts.as_ref()));
