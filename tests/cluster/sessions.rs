@@ -289,6 +289,23 @@ fn no_change_of_bfd_ends_a_session_and_a_peer_that_is_removed_is_marked_first() 
 }
 
 #[test]
+fn a_machine_that_loses_its_last_peer_marks_its_routes_first() {
+    let mut scene = Scene::new(bird(PASSIVE), &bgp("", ""));
+    scene.bird_has("show route", |text| text.contains(VIP));
+    let elsewhere =
+        "machines = [\"lb9\"]\n[machine.lb9]\naddresses = [\"192.0.2.99\"]\ninterfaces = [\"eth0\"]";
+    println!("{}", scene.reload(&bgp("", elsewhere))["changed"]);
+    scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("(65535,0)"));
+    println!("gone after {:?} more", scene.bird_has("show route", |text| !text.contains(VIP)));
+    scene.bird_has("show protocols all lb", |text| text.contains("Administrative shutdown"));
+    // And back again, with another session.
+    scene.reload(&bgp("", ""));
+    scene.bird_has("show route", |text| text.contains(VIP));
+    let lines = scene.lb.as_mut().unwrap().process.lines();
+    assert!(!lines.iter().any(|line| line.text.contains("ERROR")), "{}", scene.lb().process.tail());
+}
+
+#[test]
 fn a_drain_that_is_waited_for_returns_when_the_balancer_has_ended() {
     let mut scene = Scene::new(bird(PASSIVE), &bgp("", ""));
     scene.bird_has("show route", |text| text.contains(VIP));

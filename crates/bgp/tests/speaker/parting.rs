@@ -122,3 +122,13 @@ async fn a_peer_that_is_removed_without_a_route_or_a_notice_ends_at_once() {
     let reads = async { router.ended_with().await.inspect(|_| drop(router)) };
     assert_eq!(tokio::join!(stopped.shutdown("rack 7 moves"), reads).1, Some((6, 2)));
 }
+
+#[tokio::test]
+async fn a_peer_that_was_removed_and_loses_its_session_gets_no_other() {
+    let (speaker, _, listener, mut router) = scene(59, Duration::from_secs(3_600)).await;
+    assert!(speaker.remove_peer("a"));
+    hears_route(&mut router, true).await;
+    drop(router);
+    until(&speaker, "a (removed)", |a| a.state == State::Idle).await;
+    assert!(timeout(Duration::from_millis(700), listener.accept()).await.is_err(), "it is dialled again");
+}
