@@ -117,6 +117,7 @@ fn bgp(own: &str, peer: &str) -> String {
 fn bird_config(options: &str) -> String {
     format!(
         "log stderr all;\nrouter id 192.0.2.0;\nprotocol device {{ scan time 1; }}\nprotocol direct {{ ipv4; }}\n\
+         protocol bfd {{ interface \"*\" {{ min rx interval 50 ms; min tx interval 100 ms; multiplier 50; }}; }}\n\
          protocol bgp lb {{ local 192.0.2.0 as 65000; neighbor 192.0.2.1 as 65101; hold time 9; error wait time 1, 2;\n\
          {options}\n ipv4 {{ import all; export none; }}; }}\n"
     )
@@ -253,6 +254,55 @@ fn a_reload_that_needs_another_session_marks_routes_first_and_is_told_as_ordered
     let ended = told.iter().find(|line| line.contains("its configuration changed")).expect("it is told");
     println!("{ended}");
     assert!(!told.iter().any(|line| line.contains("WARN") || line.contains("Some(")), "{told:#?}");
+}
+
+#[test]
+fn no_change_of_bfd_ends_a_session_and_a_peer_that_is_removed_is_marked_first() {
+    // Nothing is lost here for a busy machine.
+    let bfd_bird = "password \"s3cret\"; passive on; bfd on;";
+    let mut scene = Scene::new(bird(bfd_bird), &bgp("", "bfd = { multiplier = 50 }"));
+    let is_watched = |peer: &Value| peer["bfd"]["state"] == "Up";
+    scene.until_peer("BFD", is_watched);
+    let seen = scene.lb().process.line_count();
+    for peer in [
+        "bfd = { interval = \"300ms\", multiplier = 40 }",
+        "",
+        "bfd = { multiplier = 50 }",
+        "bfd = { interval = \"50ms\", multiplier = 60 }",
+    ] {
+        println!("{}", scene.reload(&bgp("", peer))["changed"]);
+        // More than the time in which bird follows an end of BFD.
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(is_watched(&scene.established(1)), "{peer}: {:#}", scene.peer());
+    }
+    scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("BGP.as_path"));
+    // Another peer takes its place; nobody is there.
+    let moved = bgp("", "bfd = { multiplier = 50 }").replace("\"192.0.2.0\"", "\"198.51.100.7\"");
+    println!("{}", scene.reload(&moved)["changed"]);
+    scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("(65535,0)"));
+    println!("withdrawn after {:?} more", scene.bird_has("show route", |text| !text.contains(VIP)));
+    scene.bird_has("show protocols all lb", |text| text.contains("Peer de-configured"));
+    let lines = scene.lb.as_mut().unwrap().process.lines();
+    let warned =
+        lines.iter().skip(seen).filter(|line| line.text.contains("WARN") && line.text.contains("BFD"));
+    assert_eq!(warned.count(), 0, "{}", scene.lb().process.tail());
+}
+
+#[test]
+fn a_machine_that_loses_its_last_peer_marks_its_routes_first() {
+    let mut scene = Scene::new(bird(PASSIVE), &bgp("", ""));
+    scene.bird_has("show route", |text| text.contains(VIP));
+    let elsewhere =
+        "machines = [\"lb9\"]\n[machine.lb9]\naddresses = [\"192.0.2.99\"]\ninterfaces = [\"eth0\"]";
+    println!("{}", scene.reload(&bgp("", elsewhere))["changed"]);
+    scene.bird_has(&format!("show route all {VIP}"), |text| text.contains("(65535,0)"));
+    println!("gone after {:?} more", scene.bird_has("show route", |text| !text.contains(VIP)));
+    scene.bird_has("show protocols all lb", |text| text.contains("Administrative shutdown"));
+    // And back again, with another session.
+    scene.reload(&bgp("", ""));
+    scene.bird_has("show route", |text| text.contains(VIP));
+    let lines = scene.lb.as_mut().unwrap().process.lines();
+    assert!(!lines.iter().any(|line| line.text.contains("ERROR")), "{}", scene.lb().process.tail());
 }
 
 #[test]

@@ -67,6 +67,16 @@ impl BfdConfig {
         Self { name: name.into(), peer, scope: 0, local: None, interval, multiplier: 3 }
     }
 
+    /// Whether a session under `self` can go on under `next`: between the same ends.
+    #[must_use]
+    pub fn keeps_session(&self, next: &Self) -> bool {
+        Self { interval: next.interval, multiplier: next.multiplier, ..self.clone() } == *next
+    }
+
+    fn interval_us(&self) -> u32 {
+        u32::try_from(self.interval.as_micros()).unwrap_or(u32::MAX)
+    }
+
     fn check(&self) -> Result<(), BfdError> {
         let wrong = |what: &str| Err(BfdError::Config { name: self.name.clone(), what: what.into() });
         if !(SHORTEST..=LONGEST).contains(&self.interval) {
@@ -179,6 +189,17 @@ impl Bfd {
         config.check()?;
         let (answer, answered) = channel();
         self.command(Command::Add(Box::new(config), answer));
+        answered.recv().unwrap_or(Err(BfdError::Gone))
+    }
+
+    /// Other times for the session of that name, which goes on: the peer is asked to confirm them (RFC 5880 §6.8.3).
+    ///
+    /// # Errors
+    /// A field out of range, no session of that name, or one of another peer or from another address.
+    pub fn change(&self, config: BfdConfig) -> Result<(), BfdError> {
+        config.check()?;
+        let (answer, answered) = channel();
+        self.command(Command::Change(Box::new(config), answer));
         answered.recv().unwrap_or(Err(BfdError::Gone))
     }
 

@@ -89,6 +89,10 @@ pub(crate) fn decode(frame: &[u8], dialect: Dialect) -> Result<Message, Malforme
 
 /// The words of the registry for a NOTIFICATION.
 pub(crate) fn describe(code: u8, subcode: u8) -> &'static str {
+    // bird's word for a session that BFD has lost, and of routers older than RFC 4486.
+    if (code, subcode) == (6, 0) {
+        return "Cease, no reason given";
+    }
     wire::notification::description(wire::NotificationCode::from_u8(code), subcode)
 }
 

@@ -35,6 +35,8 @@ use silence::Silence;
 #[derive(Debug)]
 pub(crate) enum Order {
     Change(Box<PeerConfig>),
+    /// It is no peer any more: its routes are marked until [`Order::Stop`], under this name.
+    Part(String),
     BfdDown,
     /// At once and without a word, for this reason.
     Reset(String),
@@ -56,6 +58,8 @@ pub(crate) struct Peer {
     /// Who waits until the peer has been told.
     askers: Vec<oneshot::Sender<()>>,
     leaving: Option<change::Leaving>,
+    /// It is no peer any more, and has what it had, marked, until it is stopped.
+    parting: bool,
     silence: Silence,
     /// A session's key was changed: when to look next whether the router has it.
     rekeyed: Option<Instant>,
@@ -101,6 +105,7 @@ impl Peer {
             report,
             askers: Vec::new(),
             leaving: None,
+            parting: false,
             silence: Silence::begin(),
             rekeyed: None,
             dialled: None,
@@ -167,8 +172,13 @@ impl Peer {
     }
 
     fn may_dial(&self) -> bool {
-        let idle = !self.stopped && self.connections().next().is_none() && !self.dialling.is_under_way();
+        let idle = !self.is_ending() && self.connections().next().is_none() && !self.dialling.is_under_way();
         idle && self.config.connect != Connect::Listen
+    }
+
+    /// No other session follows.
+    fn is_ending(&self) -> bool {
+        self.stopped || self.parting
     }
 
     fn connections(&self) -> impl Iterator<Item = &Connection> {
@@ -181,7 +191,11 @@ impl Peer {
 
     fn order(&mut self, order: Order) {
         match order {
-            Order::BfdDown => self.connections_mut().for_each(|connection| connection.stop(&Stop::BfdDown)),
+            // It says nothing of an attempt that began since.
+            Order::BfdDown => {
+                let mut up = self.connections_mut().filter(|one| one.session.state() == State::Established);
+                up.by_ref().for_each(|connection| connection.stop(&Stop::BfdDown));
+            }
             Order::Reset(why) => {
                 let had = [self.dialled.take(), self.accepted.take()];
                 let ended = had.into_iter().flatten().map(Connection::reset).count();
@@ -200,6 +214,7 @@ impl Peer {
                 self.connections_mut().for_each(|connection| connection.stop(&stop));
             }
             Order::Change(config) => self.change(config),
+            Order::Part(name) => self.part(&name),
         }
     }
 
@@ -209,15 +224,20 @@ impl Peer {
         while let Ok(order) = self.orders.try_recv() {
             self.order(order);
         }
-        self.want = Arc::clone(desired.of(&self.config.name));
+        self.want = if self.parting {
+            Arc::new(self.want.kept_by(&desired))
+        } else {
+            Arc::clone(desired.of(&self.config.name))
+        };
         self.say();
     }
 
     /// Sessions bring the peer to what it is to have now.
     fn say(&mut self) {
-        let want = match self.leaving {
-            Some(_) => Arc::new(self.want.graceful_shutdown()),
-            None => Arc::clone(&self.want),
+        let want = if self.leaving.is_some() || self.parting {
+            Arc::new(self.want.graceful_shutdown())
+        } else {
+            Arc::clone(&self.want)
         };
         self.connections_mut().for_each(|connection| connection.session.desire(Arc::clone(&want)));
     }
@@ -247,7 +267,7 @@ impl Peer {
         self.answered_new_key();
         let established = self.connections().find(|c| c.session.state() == State::Established);
         let survives = established.is_some_and(|connection| !self.may_replace(connection));
-        let refusal = if self.config.connect == Connect::Dial || self.stopped {
+        let refusal = if self.config.connect == Connect::Dial || self.is_ending() {
             Some(Cease::ConnectionRejected)
         } else {
             survives.then_some(Cease::Collision)
@@ -346,7 +366,7 @@ impl Peer {
         let first = if self.is_restarting { FIRST_OF_RESTART } else { self.config.first_retry };
         let wait = backoff::wait(self.failures, first, self.config.longest_retry, chance);
         self.retry_at = Instant::now() + wait;
-        let next = (self.config.connect != Connect::Listen && !self.stopped).then_some(wait);
+        let next = (self.config.connect != Connect::Listen && !self.is_ending()).then_some(wait);
         let is_soon = self.is_restarting && self.failures <= SHORT_WAITS;
         let end = report::End { why, is_planned: planned || is_soon, was_up: up_since.is_some() };
         self.report.failed(&end, next, self.failures);
@@ -356,7 +376,7 @@ impl Peer {
         let best = self.dialled.iter().chain(&self.accepted);
         let best = best.max_by_key(|connection| connection.session.state());
         let waiting = match self.config.connect {
-            _ if self.stopped => State::Idle,
+            _ if self.is_ending() => State::Idle,
             _ if self.dialling.is_under_way() => State::Connect,
             Connect::Dial => State::Idle,
             Connect::Both | Connect::Listen => State::Active,
@@ -381,3 +401,30 @@ const FIRST_OF_RESTART: Duration = Duration::from_millis(50);
 const SHORT_WAITS: u32 = 6;
 /// Connections that wait for the other end to close; more are closed at once.
 const MAX_CLOSING: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::Attributes;
+    use crate::status::Status;
+
+    #[tokio::test]
+    async fn a_table_is_read_under_the_name_that_was_ordered_before_it() {
+        let (order, orders) = mpsc::unbounded_channel();
+        let (table, desired) = watch::channel(Arc::<Desired>::default());
+        let (_calls, inbound) = mpsc::channel(1);
+        let config = PeerConfig::new("old", [192, 0, 2, 0].into(), 65_000);
+        let report = Report::new(Arc::new(watch::Sender::new(Status::new())), &config, 1);
+        let local = Local { asn: 65_101, router_id: [192, 0, 2, 1].into() };
+        let mut peer = Peer::new(local, config.clone(), Inputs { desired, orders, inbound }, report);
+        let mut routes = Routes::new();
+        routes.insert("203.0.113.10/32".parse().unwrap(), Attributes::default()).unwrap();
+        let mut next = Desired::default();
+        next.peers.insert("new".into(), Arc::new(routes));
+        order.send(Order::Change(Box::new(PeerConfig { name: "new".into(), ..config }))).unwrap();
+        table.send(Arc::new(next)).unwrap();
+        // Whichever of the two its task sees first.
+        peer.desire();
+        assert_eq!((peer.want.len(), peer.config.name.as_str()), (1, "new"));
+    }
+}

@@ -46,6 +46,12 @@ impl Report {
         }
     }
 
+    /// It is no peer any more, and shown under this name until its session has ended.
+    pub(crate) fn part(&mut self, name: &str, notice: Duration) {
+        tracing::info!(peer = self.own.name, address = %self.own.address, after = ?notice, "peer removed: its session ends");
+        name.clone_into(&mut self.own.name);
+    }
+
     pub(crate) fn established(&mut self, negotiated: Option<&Negotiated>) {
         self.own.established += 1;
         self.own.last_error = None;

@@ -136,6 +136,16 @@ impl Routes {
         self.0.is_empty()
     }
 
+    /// Those that somebody is still to have: what a peer keeps that `desired` has no table for any more.
+    pub(crate) fn kept_by(&self, desired: &Desired) -> Self {
+        let mut kept = self.0.clone();
+        kept.retain(|&prefix, _| {
+            let mut tables = desired.peers.values().chain([&desired.everyone]);
+            tables.any(|table| table.get(prefix).is_some())
+        });
+        Self(kept)
+    }
+
     /// The same routes, each marked by [`Attributes::graceful_shutdown`].
     #[must_use]
     pub fn graceful_shutdown(&self) -> Self {
@@ -207,6 +217,21 @@ mod tests {
             assert_eq!(attributes.communities, [Community::GRACEFUL_SHUTDOWN]);
             assert_eq!(attributes.local_pref, Some(0));
         }
+    }
+
+    #[test]
+    fn a_table_keeps_what_any_table_still_has() {
+        let prefixes =
+            ["203.0.113.1/32", "203.0.113.2/32", "203.0.113.3/32"].map(|text| text.parse().unwrap());
+        let table = |of: &[Prefix]| {
+            let mut routes = Routes::new();
+            of.iter().for_each(|&prefix| routes.insert(prefix, Attributes::default()).unwrap());
+            routes
+        };
+        let mut desired = Desired::everyone(table(&prefixes[..1]));
+        desired.peers.insert("b".into(), Arc::new(table(&prefixes[1..2])));
+        assert_eq!(table(&prefixes).kept_by(&desired), table(&prefixes[..2]));
+        assert_eq!(table(&prefixes).kept_by(&Desired::default()), Routes::new());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The handle that a program holds: peers come and go, routes change, all end together.
 //!
-//! Not here: anything of one peer (`peer`). Invariant: an order for one peer never waits for another.
+//! Not here: anything of one peer (`peer`); peers that were removed (`parting`). Invariant: an order for one peer never waits for another.
+
+mod parting;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +24,7 @@ use crate::report::Report;
 use crate::route::Desired;
 use crate::session::Stop;
 use crate::status::{PeerStatus, Status};
+use parting::Parting;
 
 /// A BGP speaker that announces, and imports nothing.
 ///
@@ -33,12 +36,13 @@ pub struct Speaker {
     callers: Callers,
     desired: watch::Sender<Arc<Desired>>,
     board: Arc<watch::Sender<Status>>,
-    peers: Mutex<Peers>,
+    peers: Arc<Mutex<Peers>>,
 }
 
 #[derive(Debug, Default)]
 struct Peers {
     by_name: BTreeMap<String, Running>,
+    parting: BTreeMap<Place, Parting>,
     listeners: Listeners,
     next_task: u64,
 }
@@ -64,7 +68,7 @@ impl Speaker {
             callers: Callers::default(),
             desired: watch::Sender::new(Arc::default()),
             board: Arc::new(watch::Sender::new(Status::new())),
-            peers: Mutex::default(),
+            peers: Arc::default(),
         };
         if let Some((at, error)) = speaker.listen(&config.listen).into_iter().next() {
             return Err(StartError::Listen { at, error });
@@ -121,15 +125,19 @@ impl Speaker {
     pub fn add_peer(&self, config: PeerConfig) -> Result<(), ConfigError> {
         let mut peers = self.peers();
         peers.check(&config)?;
+        if let Some(Parting { running, .. }) = peers.parting.remove(&config.place()) {
+            self.ending().end(&peers, running);
+        }
         self.begin(&mut peers, config)?;
         peers.set_furthest()
     }
 
-    /// Ends a peer's session (Cease: peer de-configured) and forgets the peer; whether there was one.
+    /// Forgets the peer; whether there was one. Its routes are marked as about to go for its `notice`, then its session ends
+    /// (Cease: peer de-configured); meanwhile it stands in the status as `NAME (removed)`.
     pub fn remove_peer(&self, name: &str) -> bool {
         let mut peers = self.peers();
         let Some(gone) = peers.by_name.remove(name) else { return false };
-        self.end(&peers, gone);
+        self.part(&mut peers, gone, &[]);
         if let Err(error) = peers.set_furthest() {
             tracing::warn!(%error, "the limit of hops stays as it was");
         }
@@ -139,7 +147,7 @@ impl Speaker {
     /// These are the peers from now on. A peer is known by its address: another name, key, port, limit of hops, side that dials,
     /// next hop, limit or retry is taken over by the running session, other timers by the next one. Anything else needs another
     /// session: routes are announced as about to go for the peer's `notice`, then it restarts. A peer that is not
-    /// among them is removed.
+    /// among them is removed, as by [`Speaker::remove_peer`]; within that time it can come back.
     ///
     /// What can't be had is given back: a field out of range, a name or an address twice, a key that the kernel refuses. A peer of
     /// that address stays as it is but for its name, or is not there.
@@ -150,8 +158,12 @@ impl Speaker {
         let before = std::mem::take(&mut peers.by_name).into_values();
         let mut before: BTreeMap<_, _> = before.map(|running| (running.config.place(), running)).collect();
         let stays = |place| configs.iter().any(|config| config.place() == place);
-        for (_, gone) in before.extract_if(.., |place, _| !stays(*place)) {
-            self.end(&peers, gone);
+        let gone: Vec<Running> =
+            before.extract_if(.., |place, _| !stays(*place)).map(|(_, gone)| gone).collect();
+        let back = peers.parting.extract_if(.., |place, _| stays(*place));
+        before.extend(back.map(|(place, parting)| (place, parting.running)));
+        for running in gone {
+            self.part(&mut peers, running, &configs);
         }
         self.rename(&before, &configs);
         for config in configs {
@@ -168,16 +180,14 @@ impl Speaker {
     /// BFD has lost the peer: its session ends (Cease: BFD down, RFC 9384). Whether there is such a peer.
     pub fn bfd_down(&self, name: &str) -> bool {
         let peers = self.peers();
-        let running = peers.by_name.get(name);
-        running.is_some_and(|running| running.orders.send(Order::BfdDown).is_ok())
+        peers.named(name).is_some_and(|running| running.orders.send(Order::BfdDown).is_ok())
     }
 
     /// Ends a peer's session at once, without a word: its end sees the connection reset, and drops our routes. For one that does
     /// not take what it is told. Another session follows after a while. Whether there is such a peer.
     pub fn reset(&self, name: &str, why: &str) -> bool {
         let peers = self.peers();
-        let running = peers.by_name.get(name);
-        running.is_some_and(|running| running.orders.send(Order::Reset(why.into())).is_ok())
+        peers.named(name).is_some_and(|running| running.orders.send(Order::Reset(why.into())).is_ok())
     }
 
     /// Waits until each peer with a session has acknowledged all that it is to have now, and no longer than `patience`: the names
@@ -185,13 +195,13 @@ impl Speaker {
     /// has taken.
     pub async fn told(&self, patience: Duration) -> Vec<String> {
         let until = Instant::now() + patience;
-        let ask = |(name, running): (&String, &Running)| {
+        let ask = |running: &Running| {
             let (answer, told) = oneshot::channel();
             // It fails only when the task has ended: there is nobody to be told.
             drop(running.orders.send(Order::Tell(answer)));
-            (name.clone(), told)
+            (running.config.name.clone(), told)
         };
-        let asked: Vec<_> = self.peers().by_name.iter().map(ask).collect();
+        let asked: Vec<_> = self.peers().all().map(ask).collect();
         let mut late = Vec::new();
         for (name, told) in asked {
             if timeout_at(until, told).await.is_err() {
@@ -204,18 +214,19 @@ impl Speaker {
     /// Ends all sessions, with a text for the operators of the other ends (RFC 9003, cut to 128 bytes), and waits until they
     /// have it, 5 s at most.
     pub async fn shutdown(&self, text: &str) {
-        let running = {
+        let running: Vec<Running> = {
             let mut peers = self.peers();
             peers.listeners = Listeners::default();
-            std::mem::take(&mut peers.by_name)
+            let parting = std::mem::take(&mut peers.parting).into_values().map(|parting| parting.running);
+            std::mem::take(&mut peers.by_name).into_values().chain(parting).collect()
         };
-        for (name, Running { config, orders, .. }) in &running {
+        for Running { config, orders, .. } in &running {
             drop(orders.send(Order::Stop(Stop::Shutdown(text.into()))));
             self.callers.remove(config);
-            tracing::info!(peer = name, text, "BGP session shut down");
+            tracing::info!(peer = config.name, text, "BGP session shut down");
         }
         let tasks = async {
-            for (_, running) in running {
+            for running in running {
                 drop(running.task.await);
             }
         };
@@ -274,19 +285,18 @@ impl Speaker {
             status.extend(taken.into_iter().map(|(peer, name)| (name.clone(), PeerStatus { name, ..peer })));
         });
     }
-
-    fn end(&self, peers: &Peers, Running { config, orders, .. }: Running) {
-        // It fails only when the task has ended.
-        drop(orders.send(Order::Stop(Stop::Deconfigured)));
-        self.callers.remove(&config);
-        if let Err(error) = peers.listeners.set_key(config.address, None) {
-            tracing::warn!(peer = config.name, %error, "the MD5 key stays set");
-        }
-        self.board.send_modify(|status| drop(status.remove(&config.name)));
-    }
 }
 
 impl Peers {
+    /// Those that were removed and have a session among them.
+    fn all(&self) -> impl Iterator<Item = &Running> {
+        self.by_name.values().chain(self.parting.values().map(|parting| &parting.running))
+    }
+
+    fn named(&self, name: &str) -> Option<&Running> {
+        self.by_name.get(name).or_else(|| self.all().find(|running| running.config.name == name))
+    }
+
     fn check(&self, config: &PeerConfig) -> Result<(), ConfigError> {
         config.check()?;
         if self.by_name.contains_key(&config.name) {

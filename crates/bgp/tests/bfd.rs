@@ -120,6 +120,28 @@ fn packets_from_afar_of_strangers_and_of_no_sense_are_counted_and_dropped() {
 }
 
 #[test]
+fn other_times_are_taken_over_by_a_session_that_goes_on() {
+    let ((a, a_heard), (b, b_heard)) = (start(40_784, 41_784), start(41_784, 40_784));
+    let config = session("r", "127.0.0.71", "127.0.0.72");
+    a.add(config.clone()).unwrap();
+    b.add(session("r", "127.0.0.72", "127.0.0.71")).unwrap();
+    for heard in [&a_heard, &b_heard] {
+        wait_for(heard, SessionState::Up);
+    }
+    let hand = |interval, multiplier| BfdConfig { interval, multiplier, ..config.clone() };
+    for (interval, multiplier) in [(1_000, 5), (50, 20), (100, 30)] {
+        a.change(hand(Duration::from_millis(interval), multiplier)).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!((a.status()["r"].losses, b.status()["r"].losses), (0, 0));
+    assert!(a_heard.try_recv().is_err() && b_heard.try_recv().is_err(), "no state has changed");
+    let moved = BfdConfig { local: Some("127.0.0.73".parse().unwrap()), ..config.clone() };
+    assert!(a.change(moved).unwrap_err().to_string().contains("local stay"));
+    let unknown = BfdConfig { name: "s".into(), ..config };
+    assert_eq!(a.change(unknown).unwrap_err().to_string(), "BFD session s: name: no session has it");
+}
+
+#[test]
 fn removal_says_admin_down_and_frees_name_and_peer() {
     let (bfd, _changes) = start(36_784, 37_784);
     let hand = Hand::new(67, 37_784, 36_784, 66);

@@ -304,7 +304,24 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
     let other = old.replace("name = \"t\", address = \"192.0.2.0\"", "name = \"u\", address = \"192.0.2.9\"");
     assert_eq!(
         told(&old, &other),
-        ["bgp peer t: removed: its session with 192.0.2.0 ends", "bgp peer u: added, 192.0.2.9 of AS 65000"]
+        [
+            "bgp peer t: removed: its session with 192.0.2.0 ends after 5s, in which its routes are marked as about to go",
+            "bgp peer u: added, 192.0.2.9 of AS 65000"
+        ]
+    );
+    let sourced = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", source = \"198.51.100.9\"");
+    assert_eq!(
+        told(&old, &sourced),
+        [
+            "bgp peer t: source none -> 198.51.100.9, its session restarts after 5s, in which its routes are marked as about to go, unless it comes from there already"
+        ]
+    );
+    let watched = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", bfd = {}");
+    assert_eq!(
+        told(&watched, &old),
+        [
+            "bgp peer t: bfd.interval 100ms -> none, bfd.multiplier 3 -> none, BFD ends with the session of now"
+        ]
     );
     let renamed = old.replace("name = \"t\"", "name = \"u\"");
     assert_eq!(told(&old, &renamed), ["bgp peer u: called t before"], "the session goes on");

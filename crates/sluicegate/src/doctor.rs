@@ -2,7 +2,7 @@
 //!
 //! In: a configuration and its machine. Out: findings, in words or as JSON; exit code 1 when one is an error.
 //! Rooms: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `ways`, `routers`
-//! (judgements).
+//! (judgements), `secrets` (files that the service may not read).
 //! Not here: changing anything. Invariant: a judgement is a function of the facts alone.
 
 mod facts;
@@ -11,13 +11,15 @@ mod interfaces;
 mod machine;
 mod reach;
 mod routers;
+mod secrets;
 mod sockets;
 #[cfg(test)]
 mod tests;
 mod ways;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -48,7 +50,7 @@ pub(crate) struct Arguments {
 /// Prints all findings. 1 when one of them is an error.
 pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let name = arguments.source.machine()?;
-    let (mut findings, config) = read(&arguments.source.config);
+    let (mut findings, config, secrets) = read(&arguments.source.config);
     let machine = config.as_ref().map(|config| find_machine(config, &name).map(|machine| (config, machine)));
     let facts = match machine {
         Some(Ok((config, machine))) => Some(look(config, machine)?),
@@ -61,6 +63,7 @@ pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => None,
     };
     findings.extend(facts.iter().flat_map(judge));
+    findings.extend(secrets::findings(&secrets));
     findings.sort_by_key(|finding| finding.severity);
     if arguments.json {
         outln!("{:#}", report(arguments, &name, &findings, facts.as_ref()));
@@ -70,15 +73,17 @@ pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(if is_well(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is wrong with the file, and what it says. Where secrets alone can't be read, as by another user than the service's, the
-/// machine is looked at all the same.
-fn read(file: &Path) -> (Vec<Finding>, Option<Config>) {
-    match config::load(file) {
+/// What is wrong with the file, what it says, and the files of its secrets. Where secrets alone can't be read, as by another
+/// user than the service's, the machine is looked at all the same.
+fn read(file: &Path) -> (Vec<Finding>, Option<Config>, BTreeSet<PathBuf>) {
+    let (loaded, secrets) = secrets::load(file);
+    let (findings, config) = match loaded {
         Ok((config, warnings)) => (of_problems(&warnings), Some(config)),
         Err(problems) => {
             (of_problems(&problems), config::load_without_secrets(file).ok().map(|(config, _)| config))
         }
-    }
+    };
+    (findings, config, secrets)
 }
 
 fn is_well(findings: &[Finding]) -> bool {

@@ -32,6 +32,8 @@ mod privileges;
 mod probe;
 mod routers;
 mod run;
+#[cfg(test)]
+mod samples;
 mod shutdown;
 mod status;
 mod table;

@@ -15,10 +15,19 @@ pub(crate) struct Session {
     state: SessionState,
     diagnostic: Diagnostic,
     polling: bool,
+    /// What our intervals were, until the peer has confirmed the new ones.
+    before: Option<Before>,
     remote: Remote,
     sent_at: Instant,
     wait: Duration,
     detect_at: Option<Instant>,
+}
+
+/// In microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    shortest: u32,
+    longest: u32,
 }
 
 /// What the peer last said.
@@ -52,6 +61,7 @@ impl Session {
             state: SessionState::Down,
             diagnostic: Diagnostic::None,
             polling: false,
+            before: None,
             remote: UNHEARD,
             sent_at: now,
             wait: Duration::ZERO,
@@ -82,7 +92,7 @@ impl Session {
             demand: packet.demand,
         };
         if packet.is_final {
-            self.polling = false;
+            (self.polling, self.before) = (false, None);
         }
         let before = self.state;
         self.follow(packet.state);
@@ -109,6 +119,22 @@ impl Session {
         (self.transmit_at().is_some_and(|at| at <= now)).then(|| self.sent(now, chance))
     }
 
+    /// Other times from now on; what is to be sent at once, if anything. The session goes on.
+    pub(crate) fn change(&mut self, interval: u32, multiplier: u8, now: Instant) -> Option<Control> {
+        let was = std::mem::replace(&mut self.interval, interval);
+        self.multiplier = multiplier;
+        if self.state != SessionState::Up || was == interval {
+            return None;
+        }
+        //= RFC 5880 §6.8.3
+        //# If either bfd.DesiredMinTxInterval is changed or bfd.RequiredMinRxInterval is changed, a Poll Sequence MUST be
+        //# initiated
+        self.polling = true;
+        let before = self.before.unwrap_or(Before { shortest: was, longest: was });
+        self.before = Some(Before { shortest: before.shortest.min(was), longest: before.longest.max(was) });
+        Some(self.sent(now, 0))
+    }
+
     /// When [`Self::tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         [self.transmit_at(), self.detect_at].into_iter().flatten().min()
@@ -133,7 +159,7 @@ impl Session {
 
     fn turn(&mut self, state: SessionState, diagnostic: Diagnostic) {
         // §6.8.3: our interval has just changed, so the peer is asked to confirm it.
-        self.polling = state == SessionState::Up;
+        (self.polling, self.before) = (state == SessionState::Up, None);
         (self.state, self.diagnostic) = (state, diagnostic);
     }
 
@@ -147,16 +173,20 @@ impl Session {
         let both_up = (self.state, self.remote.state) == (SessionState::Up, SessionState::Up);
         let silent = self.remote.demand && both_up && !self.polling;
         let wanted = self.remote.required_rx != 0 && !silent && self.state != SessionState::AdminDown;
-        wanted.then(|| micros(self.desired_tx().max(self.remote.required_rx)))
+        //= RFC 5880 §6.8.3
+        //# the actual transmission interval used MUST NOT change until the Poll Sequence described above has terminated
+        let ours = self.before.map_or(u32::MAX, |before| before.shortest).min(self.desired_tx());
+        wanted.then(|| micros(ours.max(self.remote.required_rx)))
     }
 
     fn transmit_at(&self) -> Option<Instant> {
         self.transmit_interval().map(|_| self.sent_at + self.wait)
     }
 
-    /// §6.8.4.
+    /// §6.8.4; by the longest of our intervals until the peer has confirmed a shorter one (§6.8.3).
     fn detection_time(&self) -> Duration {
-        micros(self.interval.max(self.remote.desired_tx)) * u32::from(self.remote.multiplier)
+        let ours = self.before.map_or(0, |before| before.longest).max(self.interval);
+        micros(ours.max(self.remote.desired_tx)) * u32::from(self.remote.multiplier)
     }
 
     /// The packet to send now; the next one waits a jittered interval (§6.8.7: 75 to 100 %, or 90 % where one loss is enough).

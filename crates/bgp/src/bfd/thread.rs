@@ -24,6 +24,7 @@ use super::{BfdChange, BfdConfig, BfdError, BfdPorts, BfdStatus, SessionState, S
 
 pub(crate) enum Command {
     Add(Box<BfdConfig>, Sender<Result<(), BfdError>>),
+    Change(Box<BfdConfig>, Sender<Result<(), BfdError>>),
     Remove(String),
     End,
 }
@@ -76,6 +77,7 @@ impl Worker {
             while let Ok(command) = self.todo.try_recv() {
                 match command {
                     Command::Add(config, answer) => drop(answer.send(self.add(*config, turn))),
+                    Command::Change(config, answer) => drop(answer.send(self.change(*config, turn))),
                     Command::Remove(name) => self.remove(&name),
                     Command::End => return self.end(),
                 }
@@ -108,8 +110,7 @@ impl Worker {
         let mouth = mouth.map_err(no_socket)?;
         // Never zero: the upper half is not.
         let discriminator = (self.chance() | 1) << 16 | slot;
-        let interval = u32::try_from(config.interval.as_micros()).unwrap_or(u32::MAX);
-        let session = Session::new(discriminator, interval, config.multiplier, now);
+        let session = Session::new(discriminator, config.interval_us(), config.multiplier, now);
         let status = BfdStatus {
             peer: config.peer,
             state: session.state(),
@@ -120,6 +121,20 @@ impl Worker {
         self.shared.status().insert(config.name.clone(), status);
         self.sessions.insert(slot, Watched { config, session, mouth, scheduled: None });
         self.sessions.reschedule(slot);
+        Ok(())
+    }
+
+    fn change(&mut self, config: BfdConfig, now: Instant) -> Result<(), BfdError> {
+        let refused = |what: &str| Err(BfdError::Config { name: config.name.clone(), what: what.into() });
+        let Some(slot) = self.sessions.by_name.get(&config.name).copied() else {
+            return refused("name: no session has it");
+        };
+        let Some(watched) = self.sessions.get(slot) else { return Err(BfdError::Gone) };
+        if !watched.config.keeps_session(&config) {
+            return refused("peer, scope and local stay while a session lives");
+        }
+        watched.config = config.clone();
+        self.with(slot, |session| session.change(config.interval_us(), config.multiplier, now));
         Ok(())
     }
 

@@ -53,7 +53,33 @@ impl Peer {
         }
     }
 
+    /// It is no peer any more: its session goes on until it is stopped, with the routes of now, marked. None follows.
+    pub(super) fn part(&mut self, name: &str) {
+        (self.parting, self.leaving, self.rekeyed) = (true, None, None);
+        self.config = Arc::new(PeerConfig { name: name.to_owned(), ..PeerConfig::clone(&self.config) });
+        self.report.part(name, self.config.notice);
+        self.dialling.give_up();
+        let attempts = self.connections_mut().filter(|connection| !is_up(connection));
+        attempts.for_each(|connection| connection.stop(&Stop::Deconfigured));
+        self.say();
+    }
+
+    /// It was to go, and is a peer again.
+    fn come_back(&mut self, name: &str) {
+        tracing::info!(peer = name, "its session stays: it is a peer again");
+        self.parting = false;
+        let table = Arc::clone(self.desired.borrow().of(name));
+        // Its table may not be there yet: till then it keeps what it has.
+        if !table.is_empty() {
+            self.want = table;
+        }
+        self.say();
+    }
+
     pub(super) fn change(&mut self, next: Box<PeerConfig>) {
+        if self.parting {
+            self.come_back(&next.name);
+        }
         if self.can_take_over(&next) {
             if self.leaving.take().is_some() {
                 tracing::info!(

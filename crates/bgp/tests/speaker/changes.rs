@@ -101,8 +101,9 @@ async fn what_a_session_can_take_keeps_it() {
     // The kernel drops what comes from too far from now on: loopback's TTL is 64.
     config.gtsm_hops = Some(1);
     speaker.set_peers(vec![config.clone()]);
-    let mut before = 0;
+    let (mut before, began) = (0, Instant::now());
     loop {
+        assert!(began.elapsed() < BOUND, "nothing is dropped");
         let heard = established(&speaker, "a").await.counts.messages_received;
         if heard == before {
             break;
@@ -246,6 +247,23 @@ async fn listeners_open_move_and_close_while_sessions_go_on() {
     assert_eq!(established(&speaker, "a").await.established, 1);
 }
 
+#[tokio::test]
+async fn nobody_gets_in_unsigned_at_an_address_that_is_listened_at_after_the_peer_has_its_key() {
+    let mut config = peer("a", ([127, 0, 0, 50], 9).into());
+    config.connect = bgp::Connect::Listen;
+    config.md5 = Some(bgp::Md5Key::new("s3cret").unwrap());
+    let none = SpeakerConfig { asn: OUR_ASN, router_id: OUR_ID, listen: vec![], peers: vec![config.clone()] };
+    let speaker = Speaker::start(none).unwrap();
+    let at = listen(51).await.1;
+    assert!(speaker.listen(&[at]).is_empty());
+    let unsigned = tokio::time::timeout(Duration::from_millis(700), Router::dial(50, at)).await;
+    assert!(unsigned.is_err(), "the kernel drops what is not signed");
+    config.md5 = None;
+    assert!(speaker.set_peers(vec![config]).is_empty());
+    Router::dial(50, at).await.shake_hands(ROUTER_ID, 0).await;
+    established(&speaker, "a").await;
+}
+
 /// Says more than the window of a peer that does not read takes: the rest stays in our kernel.
 async fn close_window(speaker: &Speaker, name: &str) {
     let mut routes = Routes::new();
@@ -340,6 +358,18 @@ async fn a_peer_that_bfd_has_lost_is_told_so_and_tried_again() {
     assert!(speaker.bfd_down("a") && !speaker.bfd_down("b"));
     assert_eq!(router.ended_with().await, Some((6, 10)));
     Router::accept(&listener).await.shake_hands(ROUTER_ID, 0).await;
+}
+
+#[tokio::test]
+async fn bfd_that_loses_the_peer_ends_no_attempt_that_began_since() {
+    let (listener, at) = listen(52).await;
+    let speaker = speaker(vec![peer("a", at)]);
+    let mut router = Router::accept(&listener).await;
+    until(&speaker, "a", |a| a.state == State::OpenSent).await;
+    assert!(speaker.bfd_down("a"));
+    router.shake_hands(ROUTER_ID, 0).await;
+    let status = established(&speaker, "a").await;
+    assert_eq!((status.established, status.failures), (1, 0));
 }
 
 #[tokio::test]

@@ -8,3 +8,4 @@ mod changes;
 mod collision;
 mod hand;
 mod hostile;
+mod parting;

@@ -29,6 +29,8 @@ pub struct Announcer {
     pub(super) stage: Stage,
     pub(super) standings: BTreeMap<Arc<str>, Standing>,
     pub(super) running: Option<Running>,
+    /// The file has no peer for the machine any more: its routes are marked until then.
+    parting: Option<(Running, Duration)>,
     /// Routes that the next configuration does not have.
     retiring: BTreeSet<Prefix>,
     faulty: bool,
@@ -108,8 +110,12 @@ impl Announcer {
         self.unheard.clear();
         match (&mut self.running, self.plan.identity.clone()) {
             (Some(running), Some(_)) => self.refused = running.follow(&self.plan),
-            (running @ Some(_), None) => drop(running.take().map(Running::leave)),
+            (running @ Some(_), None) => {
+                let gone = running.take();
+                self.part(gone);
+            }
             (None, Some(identity)) => {
+                self.leave();
                 let begun = Running::open(identity, &self.plan, &[])
                     .and_then(|mut running| running.begin(&self.plan).map(|()| running));
                 match begun {
@@ -159,6 +165,9 @@ impl Announcer {
             self.end_those_not_told();
         }
         self.faulty = faulty;
+        if faulty || self.parting.as_ref().is_some_and(|(_, until)| *until <= now) {
+            self.leave();
+        }
     }
 
     /// What the file says and only a start brings: one sentence a key, such as `bgp.asn: 65101 -> 65102`.
@@ -195,6 +204,7 @@ impl Announcer {
         self.say();
         if stage == Stage::Left {
             self.end_those_not_told();
+            self.leave();
         }
     }
 
@@ -208,8 +218,27 @@ impl Announcer {
 
     /// Ends all sessions with a text for the routers' operators (RFC 9003), then BFD, then the thread: 5 s at most.
     pub async fn close(self, text: &str) {
-        if let Some(running) = self.running {
+        for running in self.running.into_iter().chain(self.parting.map(|(running, _)| running)) {
             running.close(text).await;
+        }
+    }
+
+    /// Routers are told that the routes of now are about to go, where they have any.
+    fn part(&mut self, gone: Option<Running>) {
+        let Some(running) = gone else { return };
+        let desired = running.speaker.announced();
+        let has_routes = running.speaker.status().values().any(|peer| peer.counts.announced_any());
+        let notice = if has_routes { self.plan.graceful_shutdown } else { Duration::ZERO };
+        running.speaker.announce(desired.graceful_shutdown());
+        self.parting = Some((running, self.now + notice));
+        if notice.is_zero() {
+            self.leave();
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some((running, _)) = self.parting.take() {
+            running.leave();
         }
     }
 
@@ -339,7 +368,7 @@ impl Running {
         refused
     }
 
-    /// The section is gone.
+    /// There is nobody to be told any more.
     fn leave(self) {
         let handle = Handle::try_current();
         tracing::info!("nothing is announced by BGP any more");

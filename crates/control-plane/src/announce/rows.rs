@@ -47,7 +47,10 @@ impl Announcer {
         let bfd = running.bfd.as_ref().map(|bfd| bfd.status()).unwrap_or_default();
         let row = |peer: &PeerStatus| {
             let wanted = self.plan.bfd.get(&peer.address);
-            peer_row(peer, wanted.map(|config| bfd_view(bfd.get(&config.name))))
+            // One that the file has no more goes on until its BGP session ends.
+            let running = bfd.values().find(|session| session.peer == peer.address);
+            let is_shown = wanted.is_some() || running.is_some();
+            peer_row(peer, is_shown.then(|| bfd_view(running)))
         };
         running.speaker.status().values().map(row).collect()
     }

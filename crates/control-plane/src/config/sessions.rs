@@ -13,12 +13,14 @@ use super::bgp::{BgpDraft, PeerDraft};
 use super::consistency::Sections;
 use super::machine::MachineDraft;
 use super::report::At;
+use super::vip::VipDraft;
 
 /// Checks all of them.
 pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
     let machines = machine_names(sections);
     for draft in &bgp.peers {
         known(sections, &draft.machines, &machines, "a section [machine.NAME]");
+        vip(sections, draft);
         source(sections, draft);
         next_hops(sections, draft);
         passive(sections, bgp, draft);
@@ -33,6 +35,16 @@ pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
 fn owner<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<&'s MachineDraft> {
     let has = |machine: &&MachineDraft| machine.addresses.iter().any(|own| own.value == address);
     sections.machines.iter().find(has)
+}
+
+/// What goes to a VIP goes to its backends.
+fn vip(sections: &Sections<'_>, draft: &PeerDraft) {
+    let address = draft.peer.address();
+    let has = |vip: &&VipDraft| vip.addresses.iter().any(|own| own.value == address);
+    if let Some(vip) = sections.vips.iter().find(has) {
+        let found = format!("{address}, which is an address of VIP \"{}\"", vip.name);
+        sections.report.error(&draft.place, found, "a router's address");
+    }
 }
 
 /// A machine dials from an address of its own alone.

@@ -18,6 +18,22 @@ impl Interface {
         self.down().into_iter().chain(self.outgrown(largest)).collect()
     }
 
+    /// What the MTU has lost since the balancer started, when the interface had `at_start`.
+    #[must_use]
+    pub fn shrunk(&self, at_start: u32) -> Option<Finding> {
+        let (name, mtu) = (&self.name, self.mtu_bytes);
+        (mtu < at_start).then(|| {
+            let what =
+                format!("{name} has an MTU of {mtu} bytes, and had {at_start} when the balancer started");
+            Finding::warning(
+                "mtu-shrunk",
+                what,
+                "packets that do not fit any more are answered as too big, or cut",
+            )
+            .command(format!("ip link set dev {name} mtu {at_start}"))
+        })
+    }
+
     fn outgrown(&self, largest: u32) -> Option<Finding> {
         let (name, mtu) = (&self.name, self.mtu_bytes);
         (mtu > largest).then(|| {

@@ -4,9 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use control_plane::next_hop::{Resolved, Unresolved};
-use datapath::interface::{
-    Channels, Features, Finding, Hardware, Interface, Privileges, Severity, XdpSupport,
-};
+use datapath::interface::{Channels, Finding, Hardware, Interface, Privileges, Severity, XdpSupport};
 use nix::errno::Errno;
 
 use super::facts::{
@@ -54,22 +52,7 @@ fn vip(address: &str) -> VipFact {
 }
 
 fn nic() -> Nic {
-    let interface = Interface {
-        name: "eth0".to_owned(),
-        index: INDEX,
-        mac: [2, 0, 0, 0, 0, 1],
-        mtu_bytes: 1_600,
-        is_up: true,
-        has_carrier: true,
-        driver: "ixgbe".to_owned(),
-        queues: 4,
-        max_queues: 8,
-        features: Features::default(),
-        master: None,
-        xdp_program: None,
-        xdp_program_name: None,
-        multi_buffer: None,
-    };
+    let interface = Interface { index: INDEX, ..crate::samples::interface() };
     let hardware = Hardware {
         xdp: XdpSupport { native: Some(true), redirect: Some(true), zero_copy: Some(true) },
         rss_queues: Some(vec![0, 1, 2, 3]),

@@ -1,10 +1,10 @@
-//! The balancer's interfaces while it runs: links that go down, and MTUs that outgrow what packet threads take.
+//! The balancer's interfaces while it runs: links that go down, MTUs that outgrow what packet threads take, and that shrink.
 //!
 //! In: the interfaces, looked at once a second. Out: rows and warnings for the status page and the metrics, and a line in the
 //! log for each change.
 //! Not here: judging them (`datapath::interface`); an interface that is gone ends the process (`run`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use control_plane::admin::view::InterfaceRow;
 use datapath::interface::{Finding, Interface};
@@ -14,6 +14,8 @@ use datapath::interface::{Finding, Interface};
 pub(super) struct Links {
     /// The longest IP packet that packet threads take, in bytes.
     largest: u32,
+    /// The MTU of each at the start.
+    mtus: BTreeMap<String, u32>,
     rows: Vec<InterfaceRow>,
     faults: Vec<String>,
 }
@@ -21,7 +23,8 @@ pub(super) struct Links {
 impl Links {
     /// As the start found them.
     pub(super) fn new(interfaces: &[Interface], largest: u32) -> Self {
-        let mut links = Self { largest, rows: Vec::new(), faults: Vec::new() };
+        let mtus = interfaces.iter().map(|interface| (interface.name.clone(), interface.mtu_bytes)).collect();
+        let mut links = Self { largest, mtus, rows: Vec::new(), faults: Vec::new() };
         links.take(interfaces);
         links
     }
@@ -35,8 +38,12 @@ impl Links {
             largest_packet_bytes: self.largest,
         };
         self.rows = interfaces.iter().map(row).collect();
-        let findings = interfaces.iter().flat_map(|interface| interface.faults(self.largest));
-        let faults: Vec<String> = findings.map(|finding| sentence(&finding)).collect();
+        let found = |interface: &Interface| {
+            let at_start = self.mtus.get(&interface.name).copied().unwrap_or(0);
+            interface.faults(self.largest).into_iter().chain(interface.shrunk(at_start))
+        };
+        let faults: Vec<String> =
+            interfaces.iter().flat_map(found).map(|finding| sentence(&finding)).collect();
         let (before, now): (BTreeSet<&String>, BTreeSet<&String>) =
             (self.faults.iter().collect(), faults.iter().collect());
         for fault in now.difference(&before) {
@@ -67,28 +74,8 @@ fn sentence(finding: &Finding) -> String {
 
 #[cfg(test)]
 mod tests {
-    use datapath::interface::Features;
-
     use super::*;
-
-    fn interface() -> Interface {
-        Interface {
-            name: "eth0".to_owned(),
-            index: 7,
-            mac: [2, 0, 0, 0, 0, 1],
-            mtu_bytes: 1_600,
-            is_up: true,
-            has_carrier: true,
-            driver: "ixgbe".to_owned(),
-            queues: 4,
-            max_queues: 8,
-            features: Features::default(),
-            master: None,
-            xdp_program: None,
-            xdp_program_name: None,
-            multi_buffer: None,
-        }
-    }
+    use crate::samples::interface;
 
     #[test]
     fn a_fault_is_told_while_it_lasts() {
@@ -107,6 +94,10 @@ mod tests {
             (
                 Interface { mtu_bytes: 1_601, ..well.clone() },
                 "eth0 has an MTU of 1601 bytes, and packet threads take packets of up to 1600: longer ones are lost (mend: ip link set dev eth0 mtu 1600)",
+            ),
+            (
+                Interface { mtu_bytes: 1_599, ..well.clone() },
+                "eth0 has an MTU of 1599 bytes, and had 1600 when the balancer started: packets that do not fit any more are answered as too big, or cut (mend: ip link set dev eth0 mtu 1600)",
             ),
         ] {
             links.take(std::slice::from_ref(&changed));

@@ -146,6 +146,25 @@ fn an_end_on_purpose_says_so() {
     assert_eq!((peer.state(), peer.diagnostic()), (SessionState::Down, Diagnostic::NeighborSaysDown));
 }
 
+#[test]
+fn other_times_are_asked_for_and_hold_once_the_peer_has_confirmed() {
+    let now = Instant::now();
+    let mut slower = up(now);
+    let said = slower.change(400_000, 5, now).unwrap();
+    assert_eq!((said.poll, said.desired_tx, said.required_rx, said.multiplier), (true, 400_000, 400_000, 5));
+    assert_eq!(slower.transmit_interval(), Some(ms(100)), "not slower before the peer expects it");
+    slower.received(&Control { is_final: true, ..control(SessionState::Up) }, now);
+    assert_eq!(slower.transmit_interval(), Some(ms(400)));
+    let mut faster = up(now);
+    assert!(faster.change(20_000, 3, now).unwrap().poll);
+    faster.received(&Control { desired_tx: 20_000, ..control(SessionState::Up) }, now);
+    assert_eq!(faster.detect_at, Some(now + ms(300)), "the peer may still send as before");
+    faster.received(&Control { desired_tx: 20_000, is_final: true, ..control(SessionState::Up) }, now);
+    assert_eq!(faster.detect_at, Some(now + ms(60)));
+    assert_eq!(up(now).change(FAST, 9, now), None, "the multiplier is said by the next packet");
+    assert_eq!(Session::new(7, FAST, 3, now).change(20_000, 3, now), None, "nobody is there to ask");
+}
+
 proptest! {
     #[test]
     fn packets_are_75_to_100_percent_of_the_interval_apart(chances in proptest::collection::vec(any::<u32>(), 50), one: bool) {
@@ -165,9 +184,10 @@ proptest! {
         prop_assert!(last > now);
     }
 
-    /// Two sessions over a link that loses and delays nothing come up, stay up, and see a cut within the detection time.
+    /// Two sessions over a link that loses and delays nothing come up, stay up while one changes its interval, and see a cut
+    /// within the detection time.
     #[test]
-    fn two_sessions_come_up_and_see_a_cut_in_time(a in 10..500_u64, b in 10..500_u64, chances in proptest::collection::vec(any::<u32>(), 64)) {
+    fn two_sessions_come_up_follow_a_change_and_see_a_cut_in_time(a in 10..500_u64, b in 10..500_u64, c in 10..500_u64, chances in proptest::collection::vec(any::<u32>(), 64)) {
         let start = Instant::now();
         let to_us = |ms: u64| u32::try_from(ms * 1_000).unwrap();
         let mut ends = [Session::new(1, to_us(a), 3, start), Session::new(2, to_us(b), 3, start + ms(17))];
@@ -176,7 +196,8 @@ proptest! {
         for step in 0..10_000 {
             let now = start + ms(step);
             for n in [0, 1] {
-                let mut packet = ends[n].tick(now, fresh());
+                let changed = (n == 0 && step == 7_000).then(|| ends[0].change(to_us(c), 3, now)).flatten();
+                let mut packet = changed.or_else(|| ends[n].tick(now, fresh()));
                 let mut to = 1 - n;
                 while let Some(said) = packet {
                     packet = ends[to].received(&said, now);
@@ -187,7 +208,8 @@ proptest! {
                 prop_assert!(ends.iter().all(|end| end.state() == SessionState::Up), "at {step} ms");
             }
         }
-        let detection = ms(a.max(b) * 3 + 1);
+        prop_assert!(ends[0].before.is_none(), "the change was confirmed");
+        let detection = ms(c.max(b) * 3 + 1);
         for end in &mut ends {
             end.tick(start + ms(9_999) + detection, fresh());
             prop_assert_eq!(end.state(), SessionState::Down);

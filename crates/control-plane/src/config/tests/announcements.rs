@@ -228,6 +228,8 @@ fn a_key_that_others_can_read_is_refused_and_never_shown() {
 fn a_machine_is_no_router_of_its_own_and_identifiers_are_different() {
     let own = "[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.1\", asn = 65000, machines = [\"lb1\"] }]";
     refused(own, ALL, ["bgp.peers[0]", "192.0.2.1, which is machine \"lb1\" itself", "a router's address"]);
+    let vip = "[bgp]\nasn = 65101\npeers = [{ address = \"203.0.113.1\", asn = 65000 }]";
+    refused(vip, ALL, ["bgp.peers[0]", "203.0.113.1, which is an address of VIP", "a router's address"]);
     let text = text(PEER, ALL).replace("router_id = \"192.0.2.2\"", "router_id = \"192.0.2.1\"");
     let problems = parsed(&text).unwrap_err().to_string();
     assert!(

@@ -59,7 +59,7 @@ fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
     let (old, new) = (of(old, machine), of(new, machine));
     for (address, peer) in &old {
         let Some(next) = new.get(address) else {
-            changes.say(format!("bgp peer {}: removed: its session with {address} ends", peer.name()));
+            changes.say(format!("bgp peer {}: removed: its session with {address} ends after {}, in which its routes are marked as about to go", peer.name(), format_duration(notice)));
             continue;
         };
         let words = peer_words(peer, next, notice);
@@ -85,14 +85,23 @@ fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
             "another key in the running session: the router must have it too within the hold time".to_owned(),
         );
     }
-    let mut keys = differing.iter().map(|difference| difference.key.as_str());
-    if keys.any(|key| RESTARTING.contains(&key)) {
+    let restarts: Vec<&str> = differing
+        .iter()
+        .map(|difference| difference.key.as_str())
+        .filter(|key| RESTARTING.contains(key))
+        .collect();
+    if !restarts.is_empty() {
         let notice = format_duration(notice);
+        // Only the connection knows which address it is from.
+        let unless = if restarts == ["source"] { ", unless it comes from there already" } else { "" };
         words.push(format!(
-            "its session restarts after {notice}, in which its routes are marked as about to go"
+            "its session restarts after {notice}, in which its routes are marked as about to go{unless}"
         ));
     } else if differing.iter().any(|difference| difference.key == "hold_time") {
         words.push("hold_time counts from the next session on".to_owned());
+    }
+    if restarts.is_empty() && peer.bfd().is_some() && next.bfd().is_none() {
+        words.push("BFD ends with the session of now".to_owned());
     }
     words
 }

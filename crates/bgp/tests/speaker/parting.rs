@@ -1,0 +1,134 @@
+//! Peers that are removed while they have routes: marked first, and back again in time.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use bgp::{Attributes, Desired, PeerConfig, Prefix, Routes, Speaker, State};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::hand::*;
+
+const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
+/// RFC 8326.
+const MARK: &[u8] = &[0xff, 0xff, 0, 0];
+const ROUTE: [u8; 4] = [203, 0, 113, 10];
+
+fn table_of(names: &[&str]) -> Desired {
+    let mut routes = Routes::new();
+    routes.insert(Prefix::host(ROUTE.into()), Attributes::default()).unwrap();
+    let routes = std::sync::Arc::new(routes);
+    let peers = names.iter().map(|name| ((*name).to_owned(), std::sync::Arc::clone(&routes)));
+    Desired { peers: peers.collect(), ..Desired::default() }
+}
+
+/// A peer that has the route, and its router.
+async fn scene(last: u8, notice: Duration) -> (Speaker, PeerConfig, TcpListener, Router) {
+    let (listener, at) = listen(last).await;
+    let config = PeerConfig { notice, ..peer("a", at) };
+    let speaker = speaker(vec![config.clone()]);
+    speaker.announce(table_of(&["a"]));
+    let mut router = Router::accept(&listener).await;
+    router.shake_hands(ROUTER_ID, 0).await;
+    until(&speaker, "a", |a| a.counts.announced_v4 == 1).await;
+    (speaker, config, listener, router)
+}
+
+/// Up to an UPDATE that says the route with the mark, or without.
+async fn hears_route(router: &mut Router, marked: bool) {
+    loop {
+        let update = router.wait_for(UPDATE).await.expect("the session is gone");
+        let says = update.ends_with(&[&[32][..], &ROUTE].concat()) && !update.starts_with(&[0, 5]);
+        if says && update.windows(4).any(|part| part == MARK) == marked {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_is_removed_is_told_so_by_its_routes_before_its_session_ends() {
+    let notice = Duration::from_millis(500);
+    let (speaker, _, listener, mut router) = scene(53, notice).await;
+    let removed = Instant::now();
+    assert!(speaker.set_peers(vec![]).is_empty());
+    speaker.announce(table_of(&["another"]));
+    hears_route(&mut router, true).await;
+    let status = speaker.status();
+    assert_eq!(status.keys().collect::<Vec<_>>(), ["a (removed)"]);
+    assert_eq!(status["a (removed)"].state, State::Established);
+    assert_eq!(router.ended_with().await, Some((6, 3)));
+    assert!(removed.elapsed() >= notice, "{:?}", removed.elapsed());
+    println!("ended {:?} after the removal", removed.elapsed());
+    assert!(speaker.status().is_empty() && !speaker.remove_peer("a"));
+    drop(router);
+    assert!(timeout(Duration::from_millis(500), listener.accept()).await.is_err(), "it is dialled again");
+}
+
+#[tokio::test]
+async fn a_peer_that_comes_back_in_time_keeps_its_session() {
+    let notice = Duration::from_millis(1_500);
+    let (speaker, config, _listener, mut router) = scene(54, notice).await;
+    assert!(speaker.set_peers(vec![]).is_empty());
+    speaker.announce(Desired { peers: table_of(&["b"]).peers, ..Desired::default() });
+    hears_route(&mut router, true).await;
+    let back = PeerConfig { name: "b".into(), ..config };
+    assert!(speaker.set_peers(vec![back]).is_empty());
+    speaker.announce(table_of(&["b"]));
+    hears_route(&mut router, false).await;
+    // Past the moment at which it would have ended.
+    tokio::time::sleep(notice * 2).await;
+    let status = established(&speaker, "b").await;
+    assert_eq!((status.established, status.last_end, speaker.status().len()), (1, None, 1));
+}
+
+#[tokio::test]
+async fn a_peer_with_another_address_has_its_new_session_before_the_old_one_ends() {
+    let (speaker, config, _listener, mut old) = scene(55, Duration::from_secs(3)).await;
+    let (listener, at) = listen(56).await;
+    assert!(speaker.set_peers(vec![PeerConfig { address: at.ip(), port: at.port(), ..config }]).is_empty());
+    speaker.announce(table_of(&["a"]));
+    let mut new = Router::accept(&listener).await;
+    new.shake_hands(ROUTER_ID, 0).await;
+    hears_route(&mut new, false).await;
+    hears_route(&mut old, true).await;
+    let status = speaker.status();
+    assert_eq!(status.keys().collect::<Vec<_>>(), ["a", "a (removed)"]);
+    assert_eq!(status["a (removed)"].state, State::Established, "both have the route for a while");
+    // What is withdrawn from all is withdrawn from it as well, and it is waited for.
+    speaker.announce(Desired {
+        peers: [("a".to_owned(), std::sync::Arc::default())].into(),
+        ..Desired::default()
+    });
+    assert_eq!(speaker.told(BOUND).await, Vec::<String>::new());
+    let withdrawal = [&[0, 5, 32][..], &ROUTE, &[0, 0]].concat();
+    for router in [&mut old, &mut new] {
+        while router.wait_for(UPDATE).await.expect("the session is gone") != withdrawal {}
+    }
+    assert_eq!(old.ended_with().await, Some((6, 3)));
+    assert_eq!(established(&speaker, "a").await.established, 1);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_removed_without_a_route_or_a_notice_ends_at_once() {
+    let (speaker, config, _listener, mut router) = scene(57, Duration::from_secs(3_600)).await;
+    speaker.announce(Desired::default());
+    until(&speaker, "a", |a| a.counts.announced_v4 == 0).await;
+    assert!(speaker.remove_peer("a") && speaker.status().is_empty());
+    assert_eq!(router.ended_with().await, Some((6, 3)));
+    // And a stop waits for no notice.
+    let (stopped, _, _listener, mut router) = scene(58, config.notice).await;
+    assert!(stopped.remove_peer("a"));
+    hears_route(&mut router, true).await;
+    let reads = async { router.ended_with().await.inspect(|_| drop(router)) };
+    assert_eq!(tokio::join!(stopped.shutdown("rack 7 moves"), reads).1, Some((6, 2)));
+}
+
+#[tokio::test]
+async fn a_peer_that_was_removed_and_loses_its_session_gets_no_other() {
+    let (speaker, _, listener, mut router) = scene(59, Duration::from_secs(3_600)).await;
+    assert!(speaker.remove_peer("a"));
+    hears_route(&mut router, true).await;
+    drop(router);
+    until(&speaker, "a (removed)", |a| a.state == State::Idle).await;
+    assert!(timeout(Duration::from_millis(700), listener.accept()).await.is_err(), "it is dialled again");
+}
