@@ -36,6 +36,7 @@ pub use config::{Config, ConfigError, Timeouts};
 pub use counters::Counters;
 pub use entry::{Entry, ID_LIMIT, Signal, State};
 pub use layout::{ENTRY_BYTES, LAYOUT_VERSION, LINE_BYTES, MAGIC};
+pub use prefetch::prefetch;
 pub use table::{FlowTable, Hit, Inserted, Query};
 pub use tick::{TICKS_PER_SECOND, Tick};
 pub use walk::{Cursor, Filter};

@@ -21,15 +21,41 @@
 #define UNREACHABLE 3 // of ICMPv4, whose header has the shape of the other family's
 #define FRAGMENTATION_NEEDED 4
 
-// Addresses for a look-up among prefixes: all their bits count.
-struct prefix4 {
-	__u32 length;
-	__be32 address;
-};
-
+// An address for a look-up among prefixes: all its bits count.
 struct prefix6 {
 	__u32 length;
 	struct address address;
+};
+
+#define MAX_PREFIXES 256 // one of them is none
+#define MAX_SLOTS 4096
+#define MAX_DEPTH 40 // of branches: no table has more
+#define MAX_HELD 130 // prefixes that hold one address: one of each length, and none
+#define BRANCH 0x8000 // a step: the number of a branch, else that of a prefix
+#define NO_PREFIX 0x80000000 // the value of what holds all addresses
+
+// The bits above `shift` in one half of an address choose one of `mask + 1` slots from `first` on.
+struct branch {
+	__u16 first;
+	__u16 mask;
+	__u16 half;
+	__u16 shift;
+};
+
+// Halves are in the order of the machine.
+struct prefix {
+	__u64 bits[2];
+	__u64 mask[2];
+	__u32 value;
+	__u32 parent; // the longest that holds this one
+};
+
+// `Table` in `steer/prefixes.rs`, which builds it.
+struct prefix_table {
+	__u32 roots[2];
+	struct branch branches[MAX_PREFIXES];
+	__u16 slots[MAX_SLOTS];
+	struct prefix prefixes[MAX_PREFIXES];
 };
 
 // The order is that of `steer::Count`.
@@ -52,22 +78,22 @@ struct {
 	__type(value, __u32);
 } vips SEC(".maps");
 
-// Kept short, and a family each: the walk costs some 5 ns a level, and the more the longer the keys are.
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+// A trie of the kernel costs some 5 ns a level, this three loads from the nearest cache. Of the two tables the one that
+// `prefixes` names is read, the other may be written to.
+struct prefix_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix4);
-	__type(value, __u32);
-} prefixes4 SEC(".maps");
+	__type(key, __u32);
+	__type(value, struct prefix_table);
+} prefixes_a SEC(".maps"), prefixes_b SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix6);
-	__type(value, __u32);
-} prefixes6 SEC(".maps");
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__array(values, struct prefix_map);
+} prefixes SEC(".maps");
 
 // Where outer packets come from and tunnels end: the machine's own addresses, and prefixes of outer sources.
 struct {
@@ -131,20 +157,44 @@ static __always_inline int find_destination(const struct network *net, void *end
 	return 0;
 }
 
-// The value of an address that is taken from the kernel. What has an entry of its own goes before the prefix that covers it.
-// Where there are no prefixes, their look-up ends at once.
-static __always_inline __u32 *find_value(const struct network *net, const struct prefix6 *to)
+// The value of the longest prefix that holds an address. What a branch leads to is the longest that can; those that hold that
+// one are tried from there, and the last of them is none.
+static __always_inline __u32 *find_prefix(const struct network *net, const struct address *to)
 {
-	__u32 *value = bpf_map_lookup_elem(&vips, &to->address);
-	struct prefix4 to4;
+	__u64 high = (__u64)bpf_ntohl(to->words[0]) << 32 | bpf_ntohl(to->words[1]);
+	__u64 low = (__u64)bpf_ntohl(to->words[2]) << 32 | bpf_ntohl(to->words[3]);
+	struct prefix_table *table;
+	__u32 zero = 0, step;
+	void *chosen = bpf_map_lookup_elem(&prefixes, &zero);
+
+	table = chosen ? bpf_map_lookup_elem(chosen, &zero) : NULL;
+	if (!table)
+		return NULL;
+	step = net->protocol == bpf_htons(ETH_P_IP) ? table->roots[1] : table->roots[0];
+	for (int i = 0; i < MAX_DEPTH && step & BRANCH; i++) {
+		struct branch *branch = &table->branches[step & (MAX_PREFIXES - 1)];
+		__u64 slot = (branch->half ? low : high) >> (branch->shift & 63) & branch->mask;
+
+		step = table->slots[(branch->first + slot) & (MAX_SLOTS - 1)];
+	}
+	for (int i = 0; i < MAX_HELD; i++) {
+		struct prefix *prefix = &table->prefixes[step & (MAX_PREFIXES - 1)];
+
+		if (!(((high ^ prefix->bits[0]) & prefix->mask[0]) | ((low ^ prefix->bits[1]) & prefix->mask[1])))
+			return prefix->value & NO_PREFIX ? NULL : &prefix->value;
+		step = prefix->parent;
+	}
+	return NULL;
+}
+
+// The value of an address that is taken from the kernel. What has an entry of its own goes before the prefix that covers it.
+static __always_inline __u32 *find_value(const struct network *net, const struct address *to)
+{
+	__u32 *value = bpf_map_lookup_elem(&vips, to);
 
 	if (value)
 		return *value & OWN ? NULL : value;
-	if (net->protocol != bpf_htons(ETH_P_IP))
-		return bpf_map_lookup_elem(&prefixes6, to);
-	to4.length = 32;
-	to4.address = to->address.words[3];
-	return bpf_map_lookup_elem(&prefixes4, &to4);
+	return find_prefix(net, to);
 }
 
 // By which encapsulation a packet of this protocol may be carried: 0, 4, 41 and 47 tell by themselves.
@@ -250,16 +300,16 @@ static __always_inline int steer_frame(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 queue = ctx->rx_queue_index, growth, *value;
 	struct network net;
-	struct prefix6 to = { .length = 128 }; // all its bits count
+	struct address to;
 
 	if (!find_network(data, end, &net))
 		return counted(PASSED, XDP_PASS); // what cannot be parsed is not ours to judge
 	if (((struct ethhdr *)data)->h_dest[0] & 1)
 		return counted(MULTICAST, XDP_PASS);
-	if (!find_destination(&net, end, &to.address))
+	if (!find_destination(&net, end, &to))
 		return counted(PASSED, XDP_PASS);
 	value = find_value(&net, &to);
-	if (!value && !ends_here(&net, end, &to.address))
+	if (!value && !ends_here(&net, end, &to))
 		return counted(PASSED, XDP_PASS);
 	if (is_neighbour_discovery(&net, end))
 		return counted(NEIGHBOUR_DISCOVERY, XDP_PASS);

@@ -7,6 +7,7 @@
 
 mod ends;
 mod filter;
+mod prefixes;
 mod several;
 #[cfg(test)]
 mod tests;
@@ -16,15 +17,15 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use aya::EbpfLoader;
-use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
-use forwarder::{FILTER_PREFIXES, Prefix};
+use forwarder::FILTER_PREFIXES;
 
 pub use self::ends::Ends;
 pub use self::filter::Filter;
 pub use self::several::Steers;
 
 use self::ends::EndMaps;
+use self::prefixes::PrefixMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment};
 
 /// What cannot be changed while the program is attached.
@@ -154,8 +155,7 @@ pub enum SteerError {
 pub struct Steer {
     attachment: Attachment,
     addresses: HashMap<MapData, [u8; 16], u32>,
-    prefixes4: LpmTrie<MapData, [u8; 4], u32>,
-    prefixes6: LpmTrie<MapData, [u8; 16], u32>,
+    prefixes: PrefixMaps,
     sockets: XskMap<MapData>,
     counts: PerCpuArray<MapData, u64>,
     ends: EndMaps,
@@ -179,16 +179,12 @@ impl Steer {
                 .override_global("no_socket_drops", &no_socket_drops, true)
                 // Twice, so that a wholly other set can come before the old one goes.
                 .map_max_entries("vips", options.max_vips.saturating_add(MAX_OWN).saturating_mul(2))
-                // And once more between the two.
-                .map_max_entries("prefixes4", MAP_PREFIXES)
-                .map_max_entries("prefixes6", MAP_PREFIXES)
                 .map_max_entries("xsks", options.max_queues.max(1)),
             OBJECT,
         )?;
         Ok(Self {
             addresses: attach::map(&mut ebpf, "vips")?,
-            prefixes4: attach::map(&mut ebpf, "prefixes4")?,
-            prefixes6: attach::map(&mut ebpf, "prefixes6")?,
+            prefixes: PrefixMaps::new(&mut ebpf)?,
             sockets: attach::map(&mut ebpf, "xsks")?,
             counts: attach::map(&mut ebpf, "counts")?,
             ends: EndMaps::new(attach::map(&mut ebpf, "ends")?, attach::map(&mut ebpf, "sources")?),
@@ -257,7 +253,8 @@ impl Steer {
     /// [`SteerError::GrowthTooLarge`] before anything is changed; [`SteerError::Map`] with a part done, which another call
     /// completes.
     /// # Cost
-    /// One system call a change. Not for a packet thread.
+    /// One system call a changed address, and two for all prefixes, the second of which waits until no program reads the old
+    /// ones: some milliseconds. Not for a packet thread.
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         check(wanted, self.max_vips)?;
         self.exchange(wanted)
@@ -300,14 +297,15 @@ impl Steer {
         })
     }
 
+    /// Addresses first: the machine's own must be there before a prefix covers them, and stay until none does.
     fn exchange(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
         let mut changed = Changed::default();
         self.write(wanted, &mut changed)?;
+        self.exchange_prefixes(wanted, &mut changed)?;
         self.remove(wanted, &mut changed)?;
         Ok(changed)
     }
 
-    /// Addresses first: the machine's own must be there before a prefix covers them.
     fn write(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
         for (address, value) in wanted.entries() {
             let before = self.filter.entry(address);
@@ -317,51 +315,28 @@ impl Steer {
                 changed.written(before.is_none());
             }
         }
-        for (&prefix, &growth) in &wanted.prefixes {
-            let before = self.filter.prefixes.get(&prefix).copied();
-            if before != Some(growth) {
-                self.insert_prefix(prefix, u32::from(growth))?;
-                self.filter.prefixes.insert(prefix, growth);
-                changed.written(before.is_none());
-            }
-        }
         Ok(())
     }
 
-    fn insert_prefix(&mut self, prefix: Prefix, value: u32) -> Result<(), SteerError> {
-        let length = prefix.length().into();
-        match prefix.address() {
-            IpAddr::V4(v4) => {
-                let key = Key::new(length, v4.octets());
-                self.prefixes4.insert(&key, value, 0).map_err(in_map("prefixes4"))
-            }
-            IpAddr::V6(v6) => {
-                let key = Key::new(length, v6.octets());
-                self.prefixes6.insert(&key, value, 0).map_err(in_map("prefixes6"))
+    /// All in one step.
+    fn exchange_prefixes(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
+        let held = &self.filter.prefixes;
+        if *held == wanted.prefixes {
+            return Ok(());
+        }
+        self.prefixes.set(&wanted.prefixes)?;
+        for (prefix, growth) in &wanted.prefixes {
+            let before = held.get(prefix);
+            if before != Some(growth) {
+                changed.written(before.is_none());
             }
         }
+        changed.removed += held.keys().filter(|prefix| !wanted.prefixes.contains_key(prefix)).count();
+        self.filter.prefixes.clone_from(&wanted.prefixes);
+        Ok(())
     }
 
-    fn remove_prefix(&mut self, prefix: Prefix) -> Result<(), SteerError> {
-        let length = prefix.length().into();
-        match prefix.address() {
-            IpAddr::V4(v4) => {
-                self.prefixes4.remove(&Key::new(length, v4.octets())).map_err(in_map("prefixes4"))
-            }
-            IpAddr::V6(v6) => {
-                self.prefixes6.remove(&Key::new(length, v6.octets())).map_err(in_map("prefixes6"))
-            }
-        }
-    }
-
-    /// Prefixes first, for the same reason.
     fn remove(&mut self, wanted: &Filter, changed: &mut Changed) -> Result<(), SteerError> {
-        let gone = |prefix: &&Prefix| !wanted.prefixes.contains_key(prefix);
-        for prefix in self.filter.prefixes.keys().filter(gone).copied().collect::<Vec<_>>() {
-            self.remove_prefix(prefix)?;
-            self.filter.prefixes.remove(&prefix);
-            changed.removed += 1;
-        }
         let gone = |(address, _): (IpAddr, u32)| wanted.entry(address).is_none().then_some(address);
         for address in self.filter.entries().filter_map(gone).collect::<Vec<_>>() {
             self.addresses.remove(&attach::key(address)).map_err(in_map("vips"))?;
@@ -435,7 +410,5 @@ enum Count {
 pub const MAX_GROWTH_BYTES: u8 = 63;
 /// How many of the machine's own addresses may lie in prefixes.
 pub const MAX_OWN: u32 = 1_024;
-/// A set, another that replaces it, and what both have in common, which has at most as many entries as both together.
-const MAP_PREFIXES: u32 = 4 * 64;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));

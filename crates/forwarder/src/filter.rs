@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use crate::snapshot::{MAX_GROWTH, Parts, VipAddress};
 use crate::{Prefix, aggregate};
 
-/// How many prefixes the filter has room for: an LPM look-up in the kernel costs the more the more there are.
+/// How many prefixes the filter has room for: few enough that all stay in the nearest cache.
 pub const FILTER_PREFIXES: usize = 64;
 
 /// By growth, the weight of backends that need it.

@@ -1,5 +1,7 @@
 //! What needs no kernel; the rest is in `tests/bpf.rs`.
 
+use forwarder::Prefix;
+
 use super::*;
 
 fn ip(text: &str) -> IpAddr {

@@ -179,6 +179,72 @@ fn after_any_changes_the_filter_takes_exactly_what_is_wanted_and_halfway_what_bo
         .unwrap();
 }
 
+/// The front of an address of 32 or 128 digits: many share much, lie in each other, and part late.
+fn crowd() -> impl Strategy<Value = (usize, String)> {
+    let bits = |most| {
+        prop::collection::vec(any::<bool>(), 0..=most)
+            .prop_map(|bits| bits.iter().map(|bit| if *bit { '1' } else { '0' }).collect::<String>())
+    };
+    let shared = prop::sample::select(vec![0_usize, 1, 7, 20, 58, 63, 64, 70, 110]);
+    (any::<bool>(), shared, bits(3), prop::sample::select(vec![0_usize, 9, 40]), bits(9)).prop_map(
+        |(is_v4, shared, early, gap, late)| {
+            let width = if is_v4 { 32 } else { 128 };
+            let all = "10".repeat(55)[..shared.min(width)].to_owned() + &early + &"1".repeat(gap) + &late;
+            (width, all[..all.len().min(width)].to_owned())
+        },
+    )
+}
+
+fn from_digits(digits: &str) -> IpAddr {
+    match digits.len() {
+        32 => IpAddr::V4(u32::from_str_radix(digits, 2).unwrap().into()),
+        _ => IpAddr::V6(u128::from_str_radix(digits, 2).unwrap().into()),
+    }
+}
+
+#[test]
+fn the_longest_prefix_is_that_of_a_walk_over_digits() {
+    bed::enter();
+    let mut steer = Steer::attach("near", &OPTIONS).unwrap();
+    let receiver = Receiver::on(0);
+    steer.set_socket(0, receiver.rx.fd()).unwrap();
+    let program = Program::on_near();
+    let steer = std::cell::RefCell::new(&mut steer);
+    let config = ProptestConfig {
+        cases: 120,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..ProptestConfig::default()
+    };
+    let prefixes = prop::collection::btree_map(crowd(), 0_u8..64, 1..=64);
+    let turned = (any::<prop::sample::Index>(), 0_usize..128, any::<u128>());
+    TestRunner::new(config)
+        .run(&(prefixes, prop::collection::vec(turned, 40)), |(prefixes, turned)| {
+            let entries = prefixes.iter().map(|((width, front), growth)| {
+                let address = from_digits(&format!("{front:0<width$}"));
+                (Prefix::new(address, u8::try_from(front.len()).unwrap()).unwrap(), *growth)
+            });
+            steer.borrow_mut().set_filter(&Filter::new([], entries, [])).unwrap();
+            let fronts: Vec<_> = prefixes.keys().collect();
+            for (of, at, rest) in turned {
+                // A prefix, filled up with anything, one of its digits turned or one behind it.
+                let (width, front) = of.get(&fronts);
+                let mut probe = front.clone() + &format!("{rest:0128b}")[..width - front.len()];
+                let at = at % width;
+                let other = if &probe[at..=at] == "0" { "1" } else { "0" };
+                probe.replace_range(at..=at, other);
+                let holding =
+                    prefixes.iter().filter(|((of, front), _)| of == width && probe.starts_with(front));
+                let expected = holding.max_by_key(|((_, front), _)| front.len()).map(|(_, growth)| *growth);
+                let (verdict, out) =
+                    program.run(&frame(0, &to(&from_digits(&probe).to_string(), 17, b"")), 0);
+                prop_assert_eq!((verdict == REDIRECT).then(|| unmarked(&out).0), expected, "{}", probe);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
 #[test]
 fn a_full_filter_is_exchanged_for_another_in_one_call() {
     bed::enter();

@@ -1,12 +1,18 @@
 //! Longest match on one end of an address, for prefixes and suffixes alike.
 //!
-//! A tree that branches on many bits at once. Where entries part, a [`Branch`] leads on by about as many bits as tell them
-//! apart, past bits that they share; a [`Compare`] tells the last few apart and looks at all bits that were passed. Entries
-//! that end within a branch's bits stand in all slots that they hold, so a look-up never goes back. Entries at random cost a
-//! branch and a compare, two cache lines, whatever their number and lengths; each entry that holds a crowd of others adds one.
+//! A tree that branches on many bits at once. A [`Node`] compares the bits that were passed and, where entries part, leads on
+//! by about as many bits as tell them apart; the nodes of a branch stand side by side, so that a step is one cache line.
+//! Entries that end within a branch's bits stand in all of its nodes that they hold, so a look-up never goes back. Entries at
+//! random cost the root and another node, and a third for one in three, whatever their number and lengths; each entry that
+//! holds a crowd of others adds one. A step has no branch to predict, and its only load that may be far away can be asked for
+//! ahead ([`Longest::start`]).
 //! Source: level and path compression: Nilsson, Karlsson, *IP-Address Lookup Using LC-Tries*, IEEE JSAC 17(6), 1999, §III;
 //! entries that end within a branch: Srinivasan, Varghese, *Fast Address Lookups Using Controlled Prefix Expansion*, ACM
 //! TOCS 17(1), 1999, §3.
+
+use core::hint::select_unpredictable;
+
+use conntrack::prefetch;
 
 use crate::prefix::high;
 
@@ -14,13 +20,11 @@ use crate::prefix::high;
 #[derive(Debug)]
 pub(super) struct Longest<const LOW: bool> {
     /// Where each space begins.
-    roots: Box<[Step]>,
-    branches: Box<[Branch]>,
-    slots: Box<[Step]>,
-    compares: Box<[Compare]>,
+    roots: Box<[Node]>,
+    nodes: Box<[Node]>,
 }
 
-/// An end of an address that leads to `value`, which is below 2³⁰ - 1.
+/// An end of an address that leads to `value`, which is below 2³¹ - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) space: u32,
@@ -30,33 +34,31 @@ pub(super) struct Entry {
     pub(super) value: u32,
 }
 
-/// What a look-up does next: gives a value, or goes to a branch or a compare. The kind is in the upper two bits.
+/// How far a look-up has come: the number of the node that is next, or a value with the first bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step(u32);
+pub(super) struct Step(u32);
 
-/// `mask + 1` slots from `first` on, by the bits above `shift` in one half of the address.
+/// Two to a cache line. The half of an address and the bits to skip come from the builder; their masks say so to the compiler.
 #[derive(Clone, Copy, Debug)]
-struct Branch {
-    first: u32,
-    mask: u32,
+#[repr(align(32))]
+struct Node {
+    bits: u64,
+    mask: u64,
+    /// For addresses that have the bits: a value, or the first of `slots + 1` nodes; and for others.
+    same: Step,
+    other: Step,
+    /// A mask of the bits that tell those nodes apart, which stand above `shift`.
+    slots: u32,
     half: Half,
+    slot_half: Half,
     shift: u8,
 }
 
-/// Two to a cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(32))]
-struct Compare {
-    bits: u64,
-    mask: u64,
-    /// For addresses that have these bits, and for others.
-    same: Step,
-    other: Step,
-    half: Half,
-}
-
-/// Of the 128 bits in the order in which they count: 0 has the first 64.
+/// 0 is the first 64 bits of an address.
 type Half = u8;
+
+/// An address as nodes look at it.
+pub(super) type Halves = [u64; 2];
 
 impl<const LOW: bool> Longest<LOW> {
     /// Of entries for the same bits the last one counts.
@@ -72,131 +74,187 @@ impl<const LOW: bool> Longest<LOW> {
         entries.sort_by_key(|entry| (entry.space, entry.bits, entry.length));
         entries.dedup_by_key(|entry| (entry.space, entry.bits, entry.length));
         let mut tree = Growing::<LOW>::default();
-        let mut roots = vec![NONE; spaces];
+        let mut roots = vec![Node::to(Step::NONE); spaces];
         for of_space in entries.chunk_by(|a, b| a.space == b.space) {
-            roots[of_space[0].space as usize] = tree.step(of_space, 0, NONE);
+            roots[of_space[0].space as usize] = tree.node(of_space, 0, Step::NONE);
         }
-        let (branches, slots, compares) = (tree.branches.into(), tree.slots.into(), tree.compares.into());
-        Self { roots: roots.into(), branches, slots, compares }
+        Self { roots: roots.into(), nodes: tree.nodes.into() }
     }
 
     /// What it takes of memory.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.slots) + size_of_val(&*self.branches) + size_of_val(&*self.compares)
+        size_of_val(&*self.roots) + size_of_val(&*self.nodes)
     }
 
-    /// The value of the longest entry of `space` whose bits `bits` has.
+    /// The value of the longest entry of `space` whose bits `address` has.
     #[inline]
-    pub(super) fn find(&self, space: u32, bits: u128) -> Option<u32> {
-        let halves = halves::<LOW>(bits);
-        let mut step = *self.roots.get(space as usize)?;
-        loop {
-            let place = (step.0 & PLACE) as usize;
-            step = match step.0 & KIND {
-                COMPARE => {
-                    let compare = self.compares.get(place)?;
-                    let word = halves[usize::from(compare.half & 1)];
-                    if (word ^ compare.bits) & compare.mask == 0 { compare.same } else { compare.other }
-                }
-                BRANCH => {
-                    let branch = self.branches.get(place)?;
-                    let word = halves[usize::from(branch.half & 1)] >> (branch.shift & 63);
-                    #[expect(clippy::cast_possible_truncation, reason = "the mask has 32 bits")]
-                    let slot = branch.first as usize + (word & u64::from(branch.mask)) as usize;
-                    *self.slots.get(slot)?
-                }
-                _ => return (step != NONE).then_some(step.0),
-            }
+    pub(super) fn find(&self, space: u32, address: &Halves) -> Option<u32> {
+        let root = self.roots.get(space as usize)?;
+        self.finish(root.step(address), address).value()
+    }
+
+    /// The first step, which also asks for the memory of the second.
+    #[inline]
+    pub(super) fn start(&self, space: u32, address: &Halves) -> Step {
+        let Some(root) = self.roots.get(space as usize) else { return Step::NONE };
+        let step = root.step(address);
+        if let Some(node) = self.nodes.get(step.0 as usize) {
+            prefetch(node);
         }
+        step
+    }
+
+    /// The next step; a value stays one.
+    #[inline]
+    pub(super) fn next(&self, step: Step, address: &Halves) -> Step {
+        // No node has the number of a value.
+        self.nodes.get(step.0 as usize).map_or(step, |node| node.step(address))
+    }
+
+    /// All further steps.
+    #[inline]
+    pub(super) fn finish(&self, mut step: Step, address: &Halves) -> Step {
+        while step.is_open() {
+            step = self.next(step, address);
+        }
+        step
+    }
+}
+
+impl Step {
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    /// That an entry was found.
+    const fn at(value: u32) -> Self {
+        Self(VALUE | value)
+    }
+
+    /// Whether there is another step.
+    #[inline]
+    pub(super) const fn is_open(self) -> bool {
+        self.0 & VALUE == 0
+    }
+
+    /// What was found at the end.
+    #[inline]
+    pub(super) fn value(self) -> Option<u32> {
+        (self != Self::NONE).then_some(self.0 & !VALUE)
+    }
+}
+
+impl Node {
+    /// For all addresses.
+    const fn to(step: Step) -> Self {
+        Self { bits: 0, mask: 0, same: step, other: step, slots: 0, half: 0, slot_half: 0, shift: 0 }
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the mask has 32 bits")]
+    fn step(&self, address: &Halves) -> Step {
+        let slot = (address[usize::from(self.slot_half & 1)] >> (self.shift & 63)) as u32 & self.slots;
+        let is_same = (address[usize::from(self.half & 1)] ^ self.bits) & self.mask == 0;
+        // A value has no slots, so nothing is added to it.
+        select_unpredictable(is_same, Step(self.same.0.wrapping_add(slot)), self.other)
     }
 }
 
 /// A tree under construction. Here the bits of entries that count are the first ones, also those of suffixes.
 #[derive(Default)]
 struct Growing<const LOW: bool> {
-    branches: Vec<Branch>,
-    slots: Vec<Step>,
-    compares: Vec<Compare>,
+    nodes: Vec<Node>,
 }
 
 impl<const LOW: bool> Growing<LOW> {
-    /// To the longest of `entries`, else on to `default`, for addresses of which `known` bits were looked at.
-    fn step(&mut self, entries: &[Entry], known: u8, default: Step) -> Step {
-        let [first, rest @ ..] = entries else { return default };
+    /// To the longest of `entries`, else on to `default`, for addresses whose first `known` bits are those of the entries.
+    fn node(&mut self, entries: &[Entry], known: u8, default: Step) -> Node {
+        let [first, rest @ ..] = entries else { return Node::to(default) };
         if entries.len() <= FEW {
             return self.one_by_one(entries, known, default);
         }
         let common = common(entries);
         // In the order of bits and lengths, an entry that holds all others is the first.
         if first.length == common {
-            let inside = self.step(rest, common, Step(first.value));
-            return self.compare(first.bits, (known, common), (inside, default));
+            let inside = self.node(rest, common, Step::at(first.value));
+            let inside = if known == common { return inside } else { self.push(inside) };
+            return self.compare(first.bits, (known, common), Node::to(inside), default);
         }
-        self.branch(entries, (known, common), default)
+        let branch = self.branch(entries, common, default);
+        self.compare(first.bits, (known, common), branch, default)
+    }
+
+    fn push(&mut self, node: Node) -> Step {
+        self.nodes.push(node);
+        Step(index(self.nodes.len()) - 1)
     }
 
     /// The longest first.
-    fn one_by_one(&mut self, entries: &[Entry], known: u8, default: Step) -> Step {
+    fn one_by_one(&mut self, entries: &[Entry], known: u8, default: Step) -> Node {
         let mut entries = entries.to_vec();
         entries.sort_by_key(|entry| entry.length);
-        entries.iter().fold(default, |other, entry| {
-            self.compare(entry.bits, (known, entry.length), (Step(entry.value), other))
-        })
+        let mut node = Node::to(default);
+        for (number, entry) in entries.iter().enumerate() {
+            let other = if number == 0 { default } else { self.push(node) };
+            node = self.compare(entry.bits, (known, entry.length), Node::to(Step::at(entry.value)), other);
+        }
+        node
     }
 
-    /// Leads addresses with the bits `from` to `to` of `bits` one way and all others the other way, a half at a time.
-    fn compare(&mut self, bits: u128, (from, to): (u8, u8), (same, other): (Step, Step)) -> Step {
+    /// Leads addresses with the bits `from` to `to` of `bits` where `node` does, and all others the other way, a half at a time.
+    fn compare(&mut self, bits: u128, (from, to): (u8, u8), node: Node, other: Step) -> Node {
         if from >= to {
-            return same;
+            return node;
         }
         let half = (to - 1) / 64;
         let start = from.max(half * 64);
         let [bits_here, mask] = [bits, u128::MAX].map(|all| {
             let all = all & high(to) & !high(start);
-            halves::<LOW>(if LOW { all.reverse_bits() } else { all })[usize::from(half)]
+            halves(if LOW { all.reverse_bits() } else { all })[usize::from(Self::half(half))]
         });
-        self.compares.push(Compare { bits: bits_here, mask, same, other, half });
-        let here = Step(COMPARE | (index(self.compares.len()) - 1));
-        self.compare(bits, (from, start), (here, other))
+        let node = Node { bits: bits_here, mask, other, half: Self::half(half), ..node };
+        if start == from {
+            return node;
+        }
+        let here = self.push(node);
+        self.compare(bits, (from, start), Node::to(here), other)
     }
 
     /// From where `entries` part, behind the bits `used`.
-    fn branch(&mut self, entries: &[Entry], (known, used): (u8, u8), default: Step) -> Step {
+    fn branch(&mut self, entries: &[Entry], used: u8, default: Step) -> Node {
         let width = width(entries, used);
         let (end, slots) = (used + width, 1 << width);
-        let steps = self.ends(entries, (known, used), width, default);
-        let (number, first) = (self.branches.len(), self.slots.len());
-        let shift = if LOW { used % 64 } else { 64 - (used % 64) - width };
-        let (half, mask) = (used / 64, index(slots - 1));
-        self.branches.push(Branch { first: index(first), mask, half, shift });
-        self.slots.resize(first + slots, NONE);
-        // What a slot says of the bits from `used` to `end` helps only if those before are known too.
-        let known = if known == used { end } else { known };
+        let steps = ends(entries, used, width, default);
+        let first = self.nodes.len();
+        self.nodes.resize(first + slots, Node::to(Step::NONE));
         let longer: Vec<Entry> = entries.iter().copied().filter(|entry| entry.length > end).collect();
         let mut longer = longer.chunk_by(|a, b| front(a, used, width) == front(b, used, width)).peekable();
-        for (slot, end) in steps.into_iter().enumerate() {
+        for (slot, step) in steps.into_iter().enumerate() {
             let inside = longer.next_if(|inside| front(&inside[0], used, width) == slot);
-            let step = inside.map_or(end, |inside| self.step(inside, known, end));
             let place = if LOW { slot.reverse_bits() >> (usize::BITS - u32::from(width)) } else { slot };
-            self.slots[first + place] = step;
+            self.nodes[first + place] = self.node(inside.unwrap_or_default(), end, step);
         }
-        Step(BRANCH | index(number))
+        let shift = if LOW { used % 64 } else { 64 - (used % 64) - width };
+        let (slots, slot_half) = (index(slots - 1), Self::half(used / 64));
+        Node { slots, slot_half, shift, ..Node::to(Step(index(first))) }
     }
 
-    /// What each slot of a branch leads to if no entry is longer than the branch's bits.
-    fn ends(&mut self, entries: &[Entry], (known, used): (u8, u8), width: u8, default: Step) -> Vec<Step> {
-        let end = used + width;
-        let mut steps = vec![default; 1 << width];
-        let mut ending: Vec<&Entry> = entries.iter().filter(|entry| entry.length <= end).collect();
-        ending.sort_by_key(|entry| entry.length);
-        for entry in ending {
-            let step = self.compare(entry.bits, (known, used), (Step(entry.value), default));
-            let from = front(entry, used, width);
-            steps[from..from + (1 << (end - entry.length))].fill(step);
-        }
-        steps
+    /// The place of the `nth` half in which bits count.
+    const fn half(nth: u8) -> Half {
+        if LOW { 1 - nth } else { nth }
     }
+}
+
+/// What each slot of a branch leads to if no entry is longer than the branch's bits.
+fn ends(entries: &[Entry], used: u8, width: u8, default: Step) -> Vec<Step> {
+    let end = used + width;
+    let mut steps = vec![default; 1 << width];
+    let mut ending: Vec<&Entry> = entries.iter().filter(|entry| entry.length <= end).collect();
+    ending.sort_by_key(|entry| entry.length);
+    for entry in ending {
+        let from = front(entry, used, width);
+        steps[from..from + (1 << (end - entry.length))].fill(Step::at(entry.value));
+    }
+    steps
 }
 
 /// How many of their first bits all share. No entry is shorter.
@@ -207,7 +265,7 @@ fn common(entries: &[Entry]) -> u8 {
     u8::try_from((first.bits ^ last.bits).leading_zeros()).map_or(shortest, |same| same.min(shortest))
 }
 
-/// As many bits as give each entry some slots of its own, but no more than entries make use of. All in one half.
+/// As many bits as give each entry a slot of its own, but no more than entries make use of. All in one half.
 fn width(entries: &[Entry], used: u8) -> u8 {
     let bits = u8::try_from(entries.len().ilog2()).unwrap_or(u8::MAX).saturating_add(SPARE);
     let most = bits.min(64 - used % 64);
@@ -223,26 +281,20 @@ fn front(entry: &Entry, used: u8, width: u8) -> usize {
     usize::try_from(entry.bits << used >> (128 - width)).unwrap_or(usize::MAX)
 }
 
-/// In the order in which they count.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted, one at a time")]
-fn halves<const LOW: bool>(bits: u128) -> [u64; 2] {
-    let (front, back) = ((bits >> 64) as u64, bits as u64);
-    if LOW { [back, front] } else { [front, back] }
+pub(super) fn halves(bits: u128) -> Halves {
+    [(bits >> 64) as u64, bits as u64]
 }
 
 fn index(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-const PLACE: u32 = (1 << 30) - 1;
-const KIND: u32 = !PLACE;
-const COMPARE: u32 = 1 << 30;
-const BRANCH: u32 = 1 << 31;
-/// No value.
-const NONE: Step = Step(PLACE);
+/// In a step: a value, not a node.
+const VALUE: u32 = 1 << 31;
 /// Entries that no branch tells apart.
 const FEW: usize = 2;
 /// A branch has this many bits more than there are entries, as long as one slot in so many is used.
-const SPARE: u8 = 2;
-const SLOTS_A_FRONT: usize = 8;
+const SPARE: u8 = 1;
+const SLOTS_A_FRONT: usize = 4;

@@ -21,7 +21,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use self::ahead::Ahead;
-use self::longest::{Entry, Longest};
+use self::longest::{Entry, Halves, Longest, halves};
 use self::ports::{Interval, disjoint, of_one, search};
 use crate::prefix::{bits_of, low};
 use crate::{Prefix, Suffix};
@@ -124,9 +124,16 @@ impl VipTable {
     ) -> Option<u32> {
         let known = self.groups.as_ref().and_then(|groups| ahead.get(place, groups.stamp, address));
         match known {
-            Some(ports) => self.service(ports, protocol, port),
+            Some(place) if place.first.is_only() => place.first.service_of(protocol, port),
+            Some(place) => self.service(place.ports, protocol, port),
             None => self.find(address, protocol, port),
         }
+    }
+
+    /// The interval at `ports`; one of no port where there is none.
+    #[inline]
+    fn interval(&self, ports: u32) -> Interval {
+        self.intervals.get(ports as usize).copied().unwrap_or(Interval::EMPTY)
     }
 
     #[inline]
@@ -185,20 +192,26 @@ impl VipTable {
 impl Groups {
     #[inline]
     fn ports(&self, address: &[u8; 16]) -> Option<u32> {
-        let bits = u128::from_be_bytes(*address);
-        let is_v4 = bits >> 32 == MAPPED;
-        let group = self.prefixes.find(u32::from(is_v4), if is_v4 { bits << 96 } else { bits })?;
-        self.suffixes.find(group * 2 + u32::from(is_v4), bits)
+        let address = halves(u128::from_be_bytes(*address));
+        let is_v4 = u32::from(is_v4(&address));
+        let group = self.prefixes.find(is_v4, &address)?;
+        self.suffixes.find(group * 2 + is_v4, &address)
     }
 }
 
-/// Those of IPv4 stand at the front, without what a mapped address begins with.
+/// Whether an address is one of IPv4, mapped.
+#[inline]
+fn is_v4(address: &Halves) -> bool {
+    address[0] == 0 && address[1] >> 32 == MAPPED
+}
+
+/// Those of IPv4 stand behind what a mapped address begins with.
 fn prefix_entry(prefix: Prefix, group: u32) -> Entry {
-    let (space, bits) = match prefix.address() {
-        IpAddr::V4(v4) => (1, u128::from(v4.to_bits()) << 96),
-        IpAddr::V6(v6) => (0, v6.to_bits()),
+    let (space, before) = match prefix.address() {
+        IpAddr::V4(_) => (1, 96),
+        IpAddr::V6(_) => (0, 0),
     };
-    Entry { space, bits, length: prefix.length(), value: group }
+    Entry { space, bits: bits_of(prefix.address()), length: before + prefix.length(), value: group }
 }
 
 fn suffix_entry(group: u32, suffix: Suffix, ports: u32) -> Entry {
@@ -237,4 +250,4 @@ const EMPTY: u32 = u32::MAX;
 
 static STAMPS: AtomicU64 = AtomicU64::new(1);
 /// What stands in front of a mapped IPv4 address.
-const MAPPED: u128 = 0xffff;
+const MAPPED: u64 = 0xffff;

@@ -16,6 +16,23 @@ pub(super) struct Interval {
     more: u32,
 }
 
+impl Interval {
+    /// Of no port.
+    pub(super) const EMPTY: Self = Self { first: 1, last: 0, service: 0, more: 0 };
+
+    /// Whether the VIP has no other one, as its first one says.
+    #[inline]
+    pub(super) const fn is_only(&self) -> bool {
+        self.more == 0
+    }
+
+    /// The service, if the port is within.
+    #[inline]
+    pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
+        (self.first..=self.last).contains(&number(protocol, port)).then_some(self.service)
+    }
+}
+
 /// The intervals of the VIP whose first one is the first here.
 #[inline]
 pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
@@ -26,16 +43,19 @@ pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
 /// The service that has a port of the VIP whose intervals come first.
 #[inline]
 pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {
-    let wanted = (u32::from(protocol) << 16) | u32::from(port);
     if let [only, ..] = intervals
-        && only.more == 0
+        && only.is_only()
     {
-        return (only.first..=only.last).contains(&wanted).then_some(only.service);
+        return only.service_of(protocol, port);
     }
     let intervals = of_one(intervals);
-    let before = intervals.partition_point(|interval| interval.first <= wanted);
-    let interval = intervals.get(before.checked_sub(1)?)?;
-    (wanted <= interval.last).then_some(interval.service)
+    let before = intervals.partition_point(|interval| interval.first <= number(protocol, port));
+    intervals.get(before.checked_sub(1)?)?.service_of(protocol, port)
+}
+
+#[inline]
+fn number(protocol: u8, port: u16) -> u32 {
+    (u32::from(protocol) << 16) | u32::from(port)
 }
 
 /// Cuts one VIP's claims into disjoint intervals, at least one; the narrower claim wins.
