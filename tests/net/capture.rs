@@ -1,12 +1,14 @@
 //! `sluicegate capture` over the real path, read by tshark.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
-use testbed::{Bed, LbConfig, Process, eventually, inject};
+use testbed::{Bed, FrameSpec, LbConfig, Process, eventually, inject};
 
+use crate::groups::GROUP;
 use crate::scene::{BOUND, Scene, verb};
 
 /// A capture that runs, until it is ended.
@@ -211,6 +213,28 @@ fn a_capture_ends_at_its_bounds_and_with_its_client() {
     println!("off {:?} after its client was killed", since.elapsed());
     // What was written is whole blocks.
     assert_eq!(shown(&scene, &killed.file).len(), 40);
+}
+
+#[test]
+fn a_vip_of_a_prefix_group_is_captured_by_its_name_also_where_no_port_is_its() {
+    let scene = Scene::with(|bed| LbConfig { more: GROUP.into(), ..LbConfig::new(bed) });
+    let running = start(&scene, "edge", &["--vip", "edge", "--drop", "no_vip"]);
+    let port = &scene.bed.balancers[0].port;
+    let send = |to: SocketAddr| {
+        let frame = FrameSpec { destination: to, ..scene.frame(to.is_ipv4(), 54) };
+        inject(&scene.bed.router, port, &frame.bytes()).unwrap();
+    };
+    // In clusters that the file names and in others, another suffix of the group, another VIP.
+    let wanted = ["198.51.100.148:54", "[2001:db8:e:ab00::20]:54"].map(|to| to.parse().unwrap());
+    let other = ["198.51.100.21:54", "[2001:db8:e::21]:54"].map(|to| to.parse().unwrap());
+    wanted.into_iter().chain(other).for_each(send);
+    send(scene.bed.vip(true, 54));
+    scene.drops_become("no_vip", 5);
+    let (last, frames) = running.end(&scene);
+    assert_eq!(last, "sluicegate: 2 packets of 2 that matched, 0 lost");
+    let comments: Vec<&str> = frames.iter().map(|frame| frame.comment.as_str()).collect();
+    assert_eq!(comments, ["verdict=drop reason=no_vip thread=0 generation=1"; 2]);
+    assert_eq!(frames[0].destinations, "198.51.100.148");
 }
 
 #[test]

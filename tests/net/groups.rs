@@ -11,7 +11,7 @@ use crate::scene::{BOUND, SILENCE, Scene};
 const OWN: [&str; 2] = ["198.51.100.148", "2001:db8:e::20"];
 const UNKNOWN: [&str; 2] = ["198.51.100.20", "2001:db8:e:ab00::20"];
 
-const GROUP: &str = r#"
+pub(crate) const GROUP: &str = r#"
 [prefix_group.edge]
 prefixes = ["198.51.100.128/25", "198.51.100.0/24", "2001:db8:e::/48"]
 [vip.edge]

@@ -4,7 +4,9 @@
 
 use std::time::Instant;
 
-use testbed::{Balancer, Bed, BedSpec, Counters, Decap, LbConfig, Process, Veth, eventually};
+use testbed::{
+    Balancer, Bed, BedSpec, Counters, Decap, FrameSpec, LbConfig, Process, Veth, eventually, inject, mac_of,
+};
 
 use crate::fragments::{FLOWS, INBOX_PORT, have_had, inboxes, received, send_both, with_inbox};
 use crate::own_traffic::pings;
@@ -224,6 +226,36 @@ fn reflected_packets_leave_by_the_interface_that_they_came_by() {
         let [rx, tx] = ["rx", "tx"].map(|what| of(&counts, interface, what));
         assert!(rx == tx && rx > 200, "{interface}: {rx} and {tx}");
     }
+}
+
+#[test]
+fn with_reflect_a_stranger_is_dropped_on_either_interface_until_a_route_leads_through_it() {
+    let scene = scene([1, 1], |bed| LbConfig { io: "next_hop = \"reflect\"".into(), ..LbConfig::new(bed) });
+    const NEW: [u8; 6] = [2, 0, 0, 0, 0x99, 1];
+    let host = &scene.bed.balancers[0];
+    let send = |device: &str, port: &str, from: [u8; 6]| {
+        let to = mac_of(&host.ns, device).unwrap();
+        let frame = FrameSpec { from, to, ..scene.frame(true, Bed::SINK_PORT) };
+        inject(&scene.bed.router, port, &frame.bytes()).unwrap();
+    };
+    send("lb0", &host.port, NEW);
+    scene.drops_become("unknown_gateway", 1);
+    send(BACK, BACK_PORT, NEW);
+    scene.drops_become("unknown_gateway", 2);
+    assert_eq!(settled(&scene).sent(), 0);
+    // A second router on that link: known once a route leads through it.
+    host.ns
+        .ip("addr add 192.0.2.121/31 dev back0\n\
+             neigh replace 192.0.2.120 lladdr 02:00:00:00:99:01 dev back0\n\
+             route add 198.51.100.0/24 via 192.0.2.120")
+        .unwrap();
+    let sent = eventually(BOUND, || {
+        send(BACK, BACK_PORT, NEW);
+        (settled(&scene).sent() > 0).then_some(())
+    });
+    assert!(sent.is_some(), "{}", scene.told());
+    let counts = settled(&scene);
+    assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, counts.sent()));
 }
 
 #[test]

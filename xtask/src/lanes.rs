@@ -178,6 +178,9 @@ fn loom() -> Command {
 
 fn net(steps: &mut Steps, built: &Built) {
     programs(steps, built, Lane::Net);
+    // Those that register packet memory: the unit lane passes over them.
+    let long = ["test", "--package", "sluicegate-datapath", "--lib", "long", "--", "--ignored"];
+    steps.exactly("packets in several buffers", &mut cargo(&long), 2);
     if let Some(binary) = steps.check(built.balancer()) {
         steps.check(demo::run(Some(binary.to_owned()), true, false));
         steps.check(nothing_left(binary));

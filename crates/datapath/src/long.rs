@@ -262,3 +262,6 @@ const SLOT: usize = 16_384;
 /// Bytes of the longest packet, with its link header and head room.
 pub(crate) const ROOM: usize = SLOT - size_of::<usize>() - MOST_MORE * size_of::<FrameDesc>();
 const _: () = assert!(size_of::<Slot>() == SLOT && align_of::<Slot>() <= align_of::<u64>());
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 pub use self::filter::{CaptureFilter, DropReasons, VipFilter};
 
-use crate::snapshot::{Generation, ServiceId, SlotId};
+use crate::snapshot::{Generation, ServiceId, SlotId, Snapshot};
 use crate::{Counter, Now, Packet, ThreadId, Verdict};
 
 /// One packet, and what was decided for it.
@@ -259,8 +259,8 @@ impl Tap {
     }
 
     /// Records a packet if it is one of those that are meant, and its turn; `frame` is what became of it.
-    pub(crate) fn offer(&mut self, seen: &Seen, frame: &[u8], moment: &Moment) {
-        if !self.filter.matches(seen, || self.destination(seen.place)) {
+    pub(crate) fn offer(&mut self, seen: &Seen, frame: &[u8], moment: &Moment, snapshot: &Snapshot) {
+        if !self.filter.matches(seen, snapshot, || self.destination(seen.place)) {
             return;
         }
         self.shared.matched.add(1);

@@ -50,6 +50,15 @@ impl EndMaps {
         for (prefix, carriers) in &wanted.sources {
             *sources.entry(*prefix).or_default() |= u32::from(carriers.bits());
         }
+        // The program asks the longest prefix alone: it allows what those around it do, which come right before it.
+        let mut around: Vec<(Prefix, u32)> = Vec::new();
+        for (prefix, by) in &mut sources {
+            while around.last().is_some_and(|(outer, _)| !outer.covers(prefix)) {
+                around.pop();
+            }
+            *by |= around.last().map_or(0, |(_, by)| *by);
+            around.push((*prefix, *by));
+        }
         self.ends.set(ends)?;
         self.sources.set(sources)
     }

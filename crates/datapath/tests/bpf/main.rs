@@ -8,6 +8,7 @@
 mod bed;
 mod cost;
 mod decap;
+mod ends;
 mod facts;
 mod filter;
 mod frames;

@@ -7,8 +7,8 @@ use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, XDP_HEADROOM, mesh};
 use forwarder::{
     Binding, Carriers, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
     NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Sender, Service, ServiceId,
-    Slot, SlotId, SlotState, Snapshot, Tagging, ThreadCounters, Timeouts, TooBig, Translation, TunnelSource,
-    notice_ring,
+    Slot, SlotId, SlotState, Snapshot, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig, Translation,
+    TunnelSource, notice_ring,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Tag, Tags, Template};
@@ -27,7 +27,7 @@ pub(crate) const OWN: [IpAddr; 2] = both([192, 0, 2, 1], [0x2001, 0xdb8, 0, 0, 0
 pub(crate) const ENCAPSULATORS: [IpAddr; 2] = both([192, 0, 2, 77], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x77]);
 pub(crate) const CLUSTERS: [IpAddr; 2] = both([192, 0, 2, 88], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x88]);
 pub(crate) const PEERS: [IpAddr; 2] = both([192, 0, 2, 3], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 3]);
-const RING: usize = 64;
+pub(crate) const RING: usize = 64;
 const BATCH: usize = 32;
 const MAILBOX: usize = 16;
 
@@ -39,6 +39,14 @@ const fn both(v4: [u8; 4], v6: [u16; 8]) -> [IpAddr; 2] {
 pub(crate) type Thread = Engine<MemoryDevice, Pipeline>;
 
 pub(crate) fn threads(live: &Live) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
+    threads_with(live, |_| MemoryDevice::new(RING))
+}
+
+/// Each with its own device.
+pub(crate) fn threads_with(
+    live: &Live,
+    device: impl Fn(ThreadId) -> MemoryDevice,
+) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
     let counters: Vec<_> = (0..THREADS).map(|_| Arc::new(ThreadCounters::new(64, 16))).collect();
     let engine = |mailboxes: datapath::Mailboxes<MemoryFrame>| {
         let me = mailboxes.me();
@@ -49,7 +57,7 @@ pub(crate) fn threads(live: &Live) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
         let pipeline = pipeline.with_notices(notice_ring(4).0);
         let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, (CHUNK - XDP_HEADROOM) as usize)).collect();
         let all = FRAMES * usize::from(THREADS);
-        Engine::new(MemoryDevice::new(RING), pipeline, mailboxes, frames, all, counters)
+        Engine::new(device(me), pipeline, mailboxes, frames, all, counters)
     };
     (mesh(THREADS, MAILBOX).into_iter().map(engine).collect(), counters)
 }
@@ -57,7 +65,7 @@ pub(crate) fn threads(live: &Live) -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
 /// Bounds that the run reaches.
 fn config() -> PipelineConfig {
     PipelineConfig {
-        thread: forwarder::ThreadId(0),
+        thread: ThreadId(0),
         threads: THREADS,
         flows: 1_024,
         timeouts: Timeouts::default(),
@@ -143,7 +151,7 @@ fn remote(place: u32, vips: [IpAddr; 2]) -> Remote {
     }
 }
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     let mut options = Options::new(Seed::new([7; 16]));
     (options.size, options.allow_coarse) = (1_021, true);
     options
@@ -173,6 +181,55 @@ fn forwarding(kind: Encapsulation, outer_v4: bool, n: u8) -> Forwarding {
     }
     let template = |inner| Template::new(kind, outer, inner, true);
     Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) }
+}
+
+/// The way to a backend by the first interface; without headers it is one of L2 forwarding.
+pub(crate) fn way(address: IpAddr, headers: Option<[Template; 2]>, mtu: u16, too_big: TooBig) -> Slot {
+    Slot {
+        backend: address.to_string().into(),
+        address,
+        forwarding: headers.map_or(Forwarding::L2, |[v4, v6]| Forwarding::Tunnel { v4, v6 }),
+        next_hop: Some(NextHop::plain(Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 1]))),
+        mtu,
+        too_big,
+    }
+}
+
+/// UDP 443 of the first two VIPs by 5-tuple, to these backends alike.
+pub(crate) fn plain(slots: Vec<Slot>) -> Parts {
+    let backends: Vec<Backend<'_>> =
+        slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
+    let pool = PoolTable {
+        name: "web".into(),
+        table: Some(Arc::new(maglev_hash::build(&backends, &options()).unwrap())),
+        slots: (0..slots.len() as u32).map(SlotId).collect(),
+        weights: slots.iter().map(|_| 1).collect(),
+    };
+    let service = Service {
+        id: ServiceId(0),
+        name: "udp".into(),
+        policy: HashPolicy::FiveTuple,
+        pool: Arc::new(pool),
+        barred: Arc::default(),
+        guard: None,
+        remotes: None,
+        fragments: true,
+    };
+    let binding =
+        |vip: &IpAddr| Binding { address: (*vip).into(), protocol: 17, ports: 443..=443, service: 0 };
+    Parts {
+        generation: Generation(1),
+        hash_key: HashKey::new([5; 16]),
+        services: vec![service],
+        bindings: VIPS[..2].iter().map(binding).collect(),
+        groups: vec![],
+        states: vec![SlotState::Serving; slots.len()],
+        slots,
+        next_hop: NextHopMode::Resolve,
+        own: OWN.to_vec(),
+        tunnels: vec![],
+        peers: None,
+    }
 }
 
 /// TCP 80 and UDP 443 by 5-tuple, UDP 53 by addresses, GRE.

@@ -313,7 +313,8 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn sum_v4(packet: &mut [u8]) {
+/// Fills in the checksum of an IPv4 header.
+pub(crate) fn sum_v4(packet: &mut [u8]) {
     let len = usize::from(packet[0] & 15) * 4;
     packet[10..12].fill(0);
     let sum = checksum(&packet[..len]);
@@ -327,6 +328,54 @@ fn checksum(bytes: &[u8]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !(sum as u16)
+}
+
+/// Where a piece stands that is made by [`piece_of`], in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) id: u32,
+    pub(crate) offset: usize,
+    pub(crate) more: bool,
+}
+
+/// A UDP header with a wrong checksum, for `length` bytes behind it.
+pub(crate) fn udp_header(from: u16, to: u16, length: u16) -> Vec<u8> {
+    [from.to_be_bytes(), to.to_be_bytes(), (8 + length).to_be_bytes(), [0x12, 0x34]].concat()
+}
+
+/// An untagged frame with a whole UDP packet.
+pub(crate) fn whole_of((source, destination): (IpAddr, IpAddr), udp: &[u8]) -> Vec<u8> {
+    untagged(&header(source, destination, 17, 64, 0x4000, udp, &[]))
+}
+
+/// An untagged frame with a piece of a UDP packet.
+pub(crate) fn piece_of((source, destination): (IpAddr, IpAddr), bytes: &[u8], piece: Piece) -> Vec<u8> {
+    let Piece { id, offset, more } = piece;
+    let (offset, more) = (offset as u16, u16::from(more));
+    if source.is_ipv6() {
+        let [high, low] = (offset | more).to_be_bytes();
+        let bytes = [&[17, 0, high, low][..], &id.to_be_bytes(), bytes].concat();
+        return untagged(&header(source, destination, 44, 64, 0, &bytes, &[]));
+    }
+    let mut packet = header(source, destination, 17, 64, (more << 13) | (offset / 8), bytes, &[]);
+    packet[4..6].copy_from_slice(&(id as u16).to_be_bytes());
+    sum_v4(&mut packet);
+    untagged(&packet)
+}
+
+/// The packet as it is one hop later.
+pub(crate) fn lower_hops(packet: &mut [u8]) {
+    if packet[0] >> 4 == 6 {
+        packet[7] -= 1;
+    } else {
+        packet[8] -= 1;
+        sum_v4(packet);
+    }
+}
+
+fn untagged(packet: &[u8]) -> Vec<u8> {
+    let kind = if packet[0] >> 4 == 4 { [0x08, 0x00] } else { [0x86, 0xdd] };
+    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind, packet].concat()
 }
 
 /// Ethernet around a packet; with up to three tags, and padding.

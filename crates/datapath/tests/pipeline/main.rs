@@ -12,6 +12,8 @@
 
 mod bed;
 mod frames;
+mod interfaces;
+mod peers;
 mod random;
 
 use std::sync::Arc;

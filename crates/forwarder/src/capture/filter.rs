@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use super::{EVERY_PACKET, Seen};
-use crate::snapshot::{ServiceId, SlotId};
+use crate::flow::mapped;
+use crate::snapshot::{ServiceId, SlotId, Snapshot};
 use crate::{DropReason, Verdict};
 
 /// Which packets are meant: those for which every condition holds.
@@ -29,13 +30,12 @@ impl Default for CaptureFilter {
     }
 }
 
-/// A VIP. A packet is of the VIP when its service is; while no service is known of it, when its destination is.
+/// A VIP, by its services. A packet is of the VIP when its service is; while no service is known of it, when its destination has
+/// such a service on any port: by an address of its own, or by prefix and suffix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VipFilter {
     /// Its services.
     pub services: Vec<ServiceId>,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
 }
 
 /// A set of [`DropReason`]s.
@@ -61,7 +61,6 @@ impl CaptureFilter {
     pub(super) fn sorted(mut self) -> Self {
         if let Some(vip) = &mut self.vip {
             vip.services.sort_unstable();
-            vip.addresses.sort_unstable();
         }
         if let Some(slots) = &mut self.slots {
             slots.sort_unstable();
@@ -69,8 +68,13 @@ impl CaptureFilter {
         self
     }
 
-    /// `destination` is asked only where it matters.
-    pub(super) fn matches(&self, seen: &Seen, destination: impl FnOnce() -> Option<IpAddr>) -> bool {
+    /// `destination` is asked only where it matters; whose it is, `snapshot` knows.
+    pub(super) fn matches(
+        &self,
+        seen: &Seen,
+        snapshot: &Snapshot,
+        destination: impl FnOnce() -> Option<IpAddr>,
+    ) -> bool {
         let reason = match seen.verdict {
             Verdict::Drop(reason) => Some(reason),
             _ => None,
@@ -83,16 +87,25 @@ impl CaptureFilter {
         dropped
             && chosen
             && (seen.new_flow || !self.new_flows)
-            && self.vip.as_ref().is_none_or(|vip| vip.holds(seen.service, destination))
+            && self.vip.as_ref().is_none_or(|vip| match seen.service {
+                Some(service) => vip.has(service),
+                None => destination().is_some_and(|to| vip.is_at(to, snapshot)),
+            })
     }
 }
 
 impl VipFilter {
-    fn holds(&self, service: Option<ServiceId>, destination: impl FnOnce() -> Option<IpAddr>) -> bool {
-        match service {
-            Some(service) => self.services.binary_search(&service).is_ok(),
-            None => destination().is_some_and(|to| self.addresses.binary_search(&to).is_ok()),
-        }
+    fn has(&self, service: ServiceId) -> bool {
+        self.services.binary_search(&service).is_ok()
+    }
+
+    /// Whether one of its services has a port of `address`. As many steps as the address has ranges of ports, at most.
+    fn is_at(&self, address: IpAddr, snapshot: &Snapshot) -> bool {
+        let address = mapped(address);
+        snapshot
+            .vips
+            .services(&address)
+            .any(|index| snapshot.services.get(index as usize).is_some_and(|found| self.has(found.id)))
     }
 }
 

@@ -1,8 +1,27 @@
 use super::*;
-use crate::DropReason;
+use crate::snapshot::Parts;
+use crate::{DropReason, HashKey, NextHopMode};
 
 fn tap(records: usize) -> (Box<Tap>, Catch) {
     capture_tap(CaptureFilter::default(), TapSize { snap: 64, records, batch: 4 })
+}
+
+/// Without a VIP.
+fn empty() -> Snapshot {
+    let parts = Parts {
+        generation: Generation(2),
+        hash_key: HashKey::new([5; 16]),
+        services: Vec::new(),
+        bindings: Vec::new(),
+        groups: Vec::new(),
+        slots: Vec::new(),
+        states: Vec::new(),
+        next_hop: NextHopMode::Resolve,
+        own: Vec::new(),
+        tunnels: Vec::new(),
+        peers: None,
+    };
+    Snapshot::new(parts).unwrap()
 }
 
 fn frame(tags: usize, ethertype: u16, ip: &[u8]) -> Vec<u8> {
@@ -46,12 +65,13 @@ fn records_go_round_and_the_ring_is_as_large_as_was_asked() {
     let (mut tap, mut catch) = tap(3);
     let mut bytes = vec![9; 80];
     let packets = [Packet::new(&mut bytes, 0, 80, crate::Origin::Wire)];
+    let snapshot = empty();
     let moment = Moment { time: Now::from_nanos(5), thread: ThreadId(1), generation: Generation(2) };
     let seen = Seen { place: 0, verdict: Verdict::Reply, service: None, slot: None, new_flow: false };
     for round in 0..10u64 {
         for _ in 0..5 {
             tap.begin(&packets);
-            tap.offer(&seen, &[7; 100], &moment);
+            tap.offer(&seen, &[7; 100], &moment, &snapshot);
         }
         let counts =
             CaptureCounts { matched: 5 * (round + 1), taken: 3 * (round + 1), lost: 2 * (round + 1) };

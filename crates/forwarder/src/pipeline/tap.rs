@@ -54,7 +54,7 @@ impl Core {
                 slot: (work.slot != NO_WORK.slot).then_some(work.slot),
                 new_flow: work.road == Road::NewFlow,
             };
-            tap.offer(&seen, packet.frame(), &moment);
+            tap.offer(&seen, packet.frame(), &moment, snapshot);
         }
         let after = tap.counts();
         self.counters.captured.add(after.taken - before.taken);

@@ -154,6 +154,11 @@ impl VipTable {
         self.intervals_of(address).first().map(|interval| interval.service)
     }
 
+    /// The service of each port range of this address.
+    pub(crate) fn services(&self, address: &[u8; 16]) -> impl Iterator<Item = u32> {
+        self.intervals_of(address).iter().map(|interval| interval.service)
+    }
+
     fn intervals_of(&self, address: &[u8; 16]) -> &[Interval] {
         let Some(ports) = self.ports(address) else { return &[] };
         self.intervals.get(ports as usize..).map(of_one).unwrap_or_default()

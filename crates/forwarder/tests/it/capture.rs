@@ -118,7 +118,7 @@ fn a_drop_is_captured_by_its_name_and_with_the_backend_that_was_chosen() {
 #[test]
 fn a_packet_is_of_a_vip_by_its_service_and_before_that_is_known_by_its_destination() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
-    let vip = VipFilter { services: vec![ServiceId(1)], addresses: vec![ip(VIP6), ip(VIP4)] };
+    let vip = VipFilter { services: vec![ServiceId(1)] };
     let mut catch = tapped(&mut bed, CaptureFilter { vip: Some(vip), ..CaptureFilter::default() }, 16);
     batch(
         &mut bed,
@@ -134,6 +134,126 @@ fn a_packet_is_of_a_vip_by_its_service_and_before_that_is_known_by_its_destinati
     let verdicts: Vec<Verdict> = all(&mut catch).iter().map(|record| record.verdict).collect();
     let no_vip = Verdict::Drop(DropReason::NoVip);
     assert_eq!(verdicts, [Verdict::Tx, no_vip, no_vip, Verdict::Reply]);
+}
+
+#[test]
+fn a_vip_that_is_matched_by_its_suffix_has_its_drops_in_every_cluster() {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    let prefixes = [("198.51.100.0", 24), ("2001:db8:e::", 48)];
+    let prefixes = prefixes.map(|(front, length)| Prefix::new(ip(front), length).unwrap()).to_vec();
+    parts.groups = vec![PrefixGroup { name: "edge".into(), prefixes }];
+    for (suffix, length, service) in [("0.0.0.20", 5, 0), ("::20", 72, 0), ("0.0.0.180", 8, 1)] {
+        let suffix = Suffix::new(ip(suffix), length).unwrap();
+        let address = VipAddress::Suffix { group: 0, suffix };
+        parts.bindings.push(Binding { address, protocol: 6, ports: 80..=80, service });
+    }
+    let mut bed = Bed::new(parts);
+    let vip = Some(VipFilter { services: vec![ServiceId(0)] });
+    let mut catch = tapped(&mut bed, CaptureFilter { vip, ..CaptureFilter::default() }, 16);
+    let frames = [
+        tcp("198.18.0.7", 9, "198.51.100.52", 80, "S"),
+        tcp("198.18.0.7", 9, "198.51.100.20", 81, "S"),
+        udp("2001:db8::7", 9, "2001:db8:e:ab00::20", 80, b"another protocol"),
+        tcp("198.18.0.7", 9, "198.51.100.180", 81, "S"), // the longer suffix
+        tcp("198.18.0.7", 9, "198.51.100.21", 81, "S"),
+        tcp("2001:db8::7", 9, "2001:db8:f::20", 81, "S"),
+        tcp("198.18.0.7", 9, "192.0.2.20", 81, "S"),
+    ];
+    batch(&mut bed, &frames);
+    let found = all(&mut catch);
+    assert_eq!(found.len(), 3, "{found:?}");
+    for (record, frame) in found.iter().zip(&frames) {
+        assert_eq!(record.before().bytes, &frame[..frame.len().min(SNAP)]);
+    }
+    assert_eq!((found[1].verdict, found[1].service), (Verdict::Drop(DropReason::NoVip), None));
+}
+
+/// What has claims on addresses whose first 24 bits (of IPv6: 120) are fixed, by the digits of the rest.
+#[derive(Clone, Debug)]
+enum Ends {
+    Exact(String),
+    Suffix(usize, String),
+}
+
+fn digits(most: usize) -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::bool::ANY, 0..=most)
+        .prop_map(|bits| bits.into_iter().map(|bit| if bit { '1' } else { '0' }).collect())
+}
+
+fn ends() -> impl Strategy<Value = Ends> {
+    let exact = prop::collection::vec(prop::bool::ANY, 8)
+        .prop_map(|bits| Ends::Exact(bits.into_iter().map(|bit| if bit { '1' } else { '0' }).collect()));
+    prop_oneof![1 => exact, 3 => (0..3usize, digits(8)).prop_map(|(group, digits)| Ends::Suffix(group, digits))]
+}
+
+/// The last eight bits, `before` the digits or behind them.
+fn octet(digits: &str, before: bool) -> u8 {
+    let all = if before { format!("{digits:0>8}") } else { format!("{digits:0<8}") };
+    u8::from_str_radix(&all, 2).unwrap()
+}
+
+fn address(octet: u8, is_v4: bool) -> std::net::IpAddr {
+    if is_v4 { ip(&format!("198.51.100.{octet}")) } else { ip(&format!("2001:db8:e::{octet:x}")) }
+}
+
+/// Each binding with a service and a port of its own; a prefix stands in the group that names it first.
+fn cluster(bindings: &[Ends], groups: &[Vec<String>], is_v4: bool) -> Parts {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    let pool = std::sync::Arc::clone(&parts.services[0].pool);
+    let (fixed, mut seen) = (if is_v4 { 24 } else { 120 }, HashSet::new());
+    parts.groups = (0..)
+        .zip(groups)
+        .map(|(number, prefixes)| {
+            let new = prefixes.iter().filter(|digits| seen.insert((*digits).clone()));
+            let prefix = |digits: &String| {
+                Prefix::new(address(octet(digits, false), is_v4), fixed + digits.len() as u8).unwrap()
+            };
+            PrefixGroup { name: format!("g{number}").into(), prefixes: new.map(prefix).collect() }
+        })
+        .collect();
+    parts.services = (0..bindings.len() as u32).map(|id| service(id, HashPolicy::FiveTuple, &pool)).collect();
+    parts.bindings = (0..)
+        .zip(bindings)
+        .map(|(service, ends)| {
+            let address = match ends {
+                Ends::Exact(digits) => address(octet(digits, true), is_v4).into(),
+                Ends::Suffix(group, digits) => {
+                    let back = if is_v4 { "0.0.0." } else { "::" };
+                    let octet = octet(digits, true);
+                    let octet = if is_v4 { octet.to_string() } else { format!("{octet:x}") };
+                    let suffix = Suffix::new(ip(&format!("{back}{octet}")), digits.len() as u8).unwrap();
+                    VipAddress::Suffix { group: *group, suffix }
+                }
+            };
+            Binding { address, protocol: 6, ports: 1000 + service as u16..=1000 + service as u16, service }
+        })
+        .collect();
+    parts
+}
+
+/// The services of an address, by its digits: those of the address itself, else those of the longest suffix in the group of
+/// the longest prefix.
+fn owners(bindings: &[Ends], groups: &[Vec<String>], probe: &str) -> Vec<u32> {
+    let of = |wanted: &dyn Fn(&Ends) -> bool| -> Vec<u32> {
+        (0..).zip(bindings).filter(|(_, ends)| wanted(ends)).map(|(service, _)| service).collect()
+    };
+    let exact = of(&|ends| matches!(ends, Ends::Exact(digits) if digits == probe));
+    if !exact.is_empty() {
+        return exact;
+    }
+    for length in (0..=8).rev() {
+        let Some(group) = groups.iter().position(|prefixes| prefixes.contains(&probe[..length].to_owned()))
+        else {
+            continue;
+        };
+        let suffix = |back: usize| {
+            of(
+                &|ends| matches!(ends, Ends::Suffix(of, digits) if *of == group && *digits == probe[8 - back..]),
+            )
+        };
+        return (0..=8).rev().map(suffix).find(|found| !found.is_empty()).unwrap_or_default();
+    }
+    Vec::new()
 }
 
 #[test]
@@ -204,7 +324,7 @@ fn dish((kind, port): (u8, u16)) -> Dish {
         1 => {
             Dish { frame: udp(source, port, vip, 53, b"one"), vip: false, flow: Some((kind % 2 == 0, 1000)) }
         }
-        2 => Dish { frame: tcp(source, port, vip, 81, "S"), vip: kind % 2 == 0, flow: None },
+        2 => Dish { frame: tcp(source, port, vip, 81, "S"), vip: true, flow: None },
         _ => Dish { frame: vec![kind; 20 + usize::from(port)], vip: false, flow: None },
     }
 }
@@ -217,8 +337,8 @@ fn filter() -> impl Strategy<Value = CaptureFilter> {
     let slots = prop::option::of(prop::sample::subsequence(vec![SlotId(2), SlotId(0), SlotId(1)], 1..3));
     (any::<bool>(), slots, reasons, any::<bool>(), 1..20u32).prop_map(|(vip, slots, reasons, new, sample)| {
         CaptureFilter {
-            // Service 0, and of what has no service the first address.
-            vip: vip.then(|| VipFilter { services: vec![ServiceId(0)], addresses: vec![ip(VIP4)] }),
+            // Service 0 has a port of both addresses.
+            vip: vip.then(|| VipFilter { services: vec![ServiceId(0)] }),
             slots,
             drops: reasons.map(|reasons| reasons.into_iter().collect()),
             new_flows: new,
@@ -228,6 +348,35 @@ fn filter() -> impl Strategy<Value = CaptureFilter> {
 }
 
 proptest! {
+    /// Against a search through prefixes and suffixes as text.
+    #[test]
+    fn a_packet_to_no_port_is_of_each_vip_that_has_its_address(
+        bindings in prop::collection::vec(ends(), 1..8),
+        groups in prop::collection::vec(prop::collection::vec(digits(8), 0..4), 3),
+        wanted in prop::collection::vec(prop::bool::ANY, 8),
+        is_v4: bool,
+    ) {
+        let mut bed = Bed::new(cluster(&bindings, &groups, is_v4));
+        let services: Vec<ServiceId> = (0..bindings.len() as u32)
+            .rev().filter(|id| wanted[*id as usize]).map(ServiceId).collect();
+        let vip = Some(VipFilter { services: services.clone() });
+        let mut catch = tapped(&mut bed, CaptureFilter { vip, ..CaptureFilter::default() }, 256);
+        let source = if is_v4 { "198.18.0.7" } else { "2001:db8::7" };
+        let frames: Vec<Vec<u8>> =
+            (0..=255).map(|last| tcp(source, 9, &address(last, is_v4).to_string(), 999, "S")).collect();
+        let verdicts = batch(&mut bed, &frames);
+        prop_assert!(verdicts.iter().all(|(verdict, _)| *verdict == Verdict::Drop(DropReason::NoVip)));
+        let is_wanted = |last: u8| {
+            let owners = owners(&bindings, &groups, &format!("{last:08b}"));
+            owners.iter().any(|owner| services.contains(&ServiceId(*owner)))
+        };
+        let expected: Vec<&[u8]> = (0..=255u8).zip(&frames)
+            .filter(|(last, _)| is_wanted(*last)).map(|(_, frame)| &frame[..frame.len().min(SNAP)]).collect();
+        let found = all(&mut catch);
+        let found: Vec<&[u8]> = found.iter().map(|record| record.before().bytes).collect();
+        prop_assert_eq!(found, expected);
+    }
+
     /// Against a pipeline without a tap, and a list of what matches, of which every nth is wanted.
     #[test]
     fn what_is_recorded_is_every_nth_packet_that_matches(

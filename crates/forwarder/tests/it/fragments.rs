@@ -167,6 +167,36 @@ fn no_datagram_no_source_and_no_flood_takes_all_the_room() {
 }
 
 #[test]
+fn of_a_threads_frames_so_many_are_held_as_may_be_and_no_more_until_they_are_back() {
+    let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), PipelineConfig { held_of_a_pool: 3, ..config() });
+    let pieces = |id| datagram(VIP4, 443, id, 2000).cut(1024);
+    for id in 0..5 {
+        bed.all(&pieces(id)[1]);
+    }
+    assert_eq!((bed.holding(), drops(&bed, DropReason::FragmentBufferFull)), (3, 2));
+    assert_eq!(bed.all(&pieces(0)[0]).len(), 2);
+    for id in 5..7 {
+        bed.all(&pieces(id)[1]);
+    }
+    assert_eq!((bed.holding(), drops(&bed, DropReason::FragmentBufferFull)), (3, 3));
+}
+
+#[test]
+fn the_next_header_of_a_later_piece_of_ipv6_is_not_asked() {
+    let mut bed = Bed::new(parts(gre_slots(5), &[1; 5]));
+    for id in 0..20 {
+        // RFC 8200 §4.5: only the value of the first piece is used.
+        let mut pieces = datagram(VIP6, 443, id, 2000).cut(1024);
+        pieces[1][14 + 40] = 6;
+        let order = if id % 2 == 0 { [0, 1] } else { [1, 0] };
+        let out: Vec<_> = order.iter().flat_map(|place| bed.all(&pieces[*place])).collect();
+        assert_eq!(out.len(), 2);
+        assert!(out.iter().all(|(verdict, _)| *verdict == Verdict::Tx));
+        assert_eq!(out[0].1[14 + 19], out[1].1[14 + 19], "one backend");
+    }
+}
+
+#[test]
 fn what_no_honest_host_sends_is_dropped_by_name() {
     let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
     let tcp = Datagram { protocol: 6, payload: vec![0; 400], ..datagram(VIP4, 80, 1, 0) };

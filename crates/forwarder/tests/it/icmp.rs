@@ -205,7 +205,7 @@ fn errors_over_the_rate_of_a_source_or_of_all_are_dropped() {
 }
 
 /// The ICMP error in `out`: type, code, MTU field, source, destination, quote.
-fn read_error(out: &[u8]) -> (u8, u8, u32, IpAddr, IpAddr, Vec<u8>) {
+pub(crate) fn read_error(out: &[u8]) -> (u8, u8, u32, IpAddr, IpAddr, Vec<u8>) {
     let (headers, payload) = IpHeaders::from_slice(&out[14..]).unwrap();
     let message = payload.payload;
     let (source, destination): (IpAddr, IpAddr) = match (headers.ipv4(), headers.ipv6()) {
@@ -226,7 +226,7 @@ pub(crate) fn without_df(mut frame: Vec<u8>) -> Vec<u8> {
     refresh(frame)
 }
 
-fn refresh(mut frame: Vec<u8>) -> Vec<u8> {
+pub(crate) fn refresh(mut frame: Vec<u8>) -> Vec<u8> {
     let mut header = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap().0;
     header.header_checksum = header.calc_header_checksum();
     frame[14..34].copy_from_slice(&header.to_bytes());
@@ -300,7 +300,7 @@ fn what_is_too_big_and_has_no_hop_left_is_told_of_the_hop_and_never_cut() {
 }
 
 /// Puts IPv4 packets together, whatever their order: by the book and slowly.
-fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
     let mut bytes: Vec<Option<u8>> = Vec::new();
     let mut end = None;
     for piece in pieces {

@@ -15,6 +15,7 @@ mod originate;
 mod pieces;
 mod publish;
 mod random;
+mod refusal;
 mod remote;
 mod requests;
 mod tracing;

@@ -244,6 +244,61 @@ fn a_dead_peer_is_hashed_around() {
     assert_eq!(cluster[0].counters.redirected.read(), 0);
 }
 
+/// Each takes the other for the one whose turn it is, as they may while a reload reaches one before the other.
+fn at_odds() -> [Bed; 2] {
+    machines().map(|mut parts| {
+        let peers = parts.peers.take().unwrap();
+        let slots: Box<[SlotId]> = [SlotId(4), SlotId(4)].into();
+        let (name, table) = (Arc::clone(&peers.name), peers.table.clone());
+        parts.peers = Some(Arc::new(PoolTable { name, table, slots, weights: peers.weights.clone() }));
+        Bed::new(parts)
+    })
+}
+
+#[test]
+fn what_a_peer_sent_goes_no_further_and_what_an_encapsulator_sent_goes_on_once() {
+    for vip in [VIP4, VIP6] {
+        for host in 1..20 {
+            let mut cluster = at_odds();
+            for piece in datagram(host, vip).cut(1000) {
+                let (verdict, there) = cluster[0].all(&piece).remove(0);
+                assert_eq!((verdict, &there[14 + 16..14 + 20]), (Verdict::Tx, &[192, 0, 2, 3][..]));
+                for (verdict, frame) in cluster[1].all(&there) {
+                    assert_eq!((verdict, &frame[14 + 16..14 + 19]), (Verdict::Tx, &[198, 18, 1][..]));
+                }
+            }
+            let redirected = cluster.each_ref().map(|bed| bed.counters.redirected.read());
+            assert_eq!(redirected, [3, 0]);
+        }
+    }
+    let mut parts = machines().into_iter().next().unwrap();
+    parts.tunnels.push(from("192.0.2.77", Sender::Encapsulator));
+    let (mut plain, mut bed) = (Bed::new(machines().into_iter().next().unwrap()), Bed::new(parts));
+    let mut redirected = 0;
+    for host in 1..40 {
+        for piece in datagram(host, VIP4).cut(1000) {
+            let expected = plain.all(&piece);
+            let outer = wrapped(&piece, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
+            assert_eq!(bed.all(&outer), expected, "as if it had come plain");
+            redirected += expected.iter().filter(|(_, frame)| frame[14 + 16] == 192).count();
+        }
+    }
+    assert!(redirected > 20, "{redirected}");
+}
+
+#[test]
+fn what_another_thread_handed_over_to_be_gathered_is_not_redirected_by_newer_tables() {
+    let [mut bed, _] = at_odds();
+    let handed = Origin::Thread(ThreadId(0), Errand::Fragment { opened: None });
+    for host in 1..20 {
+        for piece in datagram(host, VIP4).cut(1000) {
+            let (verdict, frame) = bed.send_as(handed, 24, &piece);
+            assert_eq!((verdict, frame[14 + 16]), (Verdict::Tx, 198));
+        }
+    }
+    assert_eq!(bed.counters.redirected.read(), 0);
+}
+
 #[test]
 fn a_full_size_fragment_is_cut_once_more_on_its_way_to_a_peer() {
     let mut cluster = cluster();

@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -149,10 +148,7 @@ impl Balancer {
             Filters::Services(services) => services.into_iter().collect(),
             Filters::All | Filters::Slots(_) => Vec::new(),
         };
-        let rows = self.controller.vip_rows(&self.live.current(), |_| Default::default());
-        let addresses = rows.into_iter().filter(|vip| vip.name == name).flat_map(|vip| vip.addresses);
-        let addresses = addresses.filter_map(|address| address.parse::<IpAddr>().ok()).collect();
-        Ok(VipFilter { services, addresses })
+        Ok(VipFilter { services })
     }
 }
 

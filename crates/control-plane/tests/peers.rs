@@ -1,0 +1,175 @@
+//! Who may send tunnelled packets to a machine, by which machines fragments are gathered, and what their ways take.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use control_plane::compile::{compile_file, refresh_next_hops};
+use control_plane::config::{Config, parse};
+use control_plane::next_hop::{Resolved, Table};
+use control_plane::path_mtu::PathMtus;
+use forwarder::{Carriers, PoolTable, Sender, Snapshot, THIS_MACHINE};
+use packet::Tags;
+
+/// Three machines in a shard, one alone in its own, two without.
+const FILE: &str = r#"
+[cluster]
+name = "test"
+hash_key_file = "hash.key"
+[cluster.arrivals]
+sources = ["198.51.100.64/28", "2001:db8:a::/64"]
+kinds = ["ipip", "gue"]
+[machine.lb1]
+shard = "a"
+addresses = ["192.0.2.1", "2001:db8::1"]
+interfaces = ["eth0"]
+[machine.lb2]
+shard = "a"
+addresses = ["192.0.2.2", "2001:db8::2"]
+interfaces = ["eth0"]
+[machine.lb3]
+shard = "a"
+addresses = ["2001:db8::3", "192.0.2.3"]
+interfaces = ["eth0"]
+[machine.lb4]
+shard = "b"
+addresses = ["192.0.2.4"]
+interfaces = ["eth0"]
+[machine.lb5]
+addresses = ["192.0.2.5"]
+interfaces = ["eth0"]
+[machine.lb6]
+addresses = ["192.0.2.6"]
+interfaces = ["eth0"]
+[remote.far]
+sources = ["192.0.2.64/28"]
+prefixes = { edge = ["198.51.100.128/26"] }
+[prefix_group.edge]
+prefixes = ["198.51.100.0/26", "198.51.100.0/24"]
+[pool.web]
+backends = [{ name = "b1", address = "198.18.1.1" }]
+[vip.www]
+group = "edge"
+suffixes = ["0.0.0.10/6"]
+remotes = ["far"]
+services = [{ ports = [80], protocol = "tcp", pool = "web" }]
+"#;
+
+fn config() -> Config {
+    let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+    match parse(FILE, Path::new("test.toml"), &secret) {
+        Ok((config, _)) => config,
+        Err(problems) => panic!("{problems}"),
+    }
+}
+
+fn snapshot(config: &Config, machine: &str) -> Snapshot {
+    compile_file(config, machine).unwrap().snapshot
+}
+
+/// Those who may send, of one kind, with what they may send by.
+fn senders(snapshot: &Snapshot, sender: Sender) -> BTreeSet<(String, u8)> {
+    let of_kind = snapshot.tunnels().iter().filter(|source| source.sender == sender);
+    of_kind.map(|source| (source.prefix.to_string(), source.carriers.bits())).collect()
+}
+
+fn set(prefixes: &[&str], carriers: Carriers) -> BTreeSet<(String, u8)> {
+    prefixes.iter().map(|prefix| ((*prefix).to_owned(), carriers.bits())).collect()
+}
+
+#[test]
+fn peers_send_from_all_their_addresses_by_gre_and_nobody_is_one_who_shares_no_shard() {
+    let config = config();
+    let (one, two, three) = (
+        ["192.0.2.1/32", "2001:db8::1/128"],
+        ["192.0.2.2/32", "2001:db8::2/128"],
+        ["192.0.2.3/32", "2001:db8::3/128"],
+    );
+    for (machine, peers) in [
+        ("lb1", [&two[..], &three[..]].concat()),
+        ("lb2", [&one[..], &three[..]].concat()),
+        ("lb3", [&one[..], &two[..]].concat()),
+        ("lb4", vec![]),
+        ("lb5", vec![]),
+        ("lb6", vec![]),
+    ] {
+        let snapshot = snapshot(&config, machine);
+        assert_eq!(senders(&snapshot, Sender::Peer), set(&peers, Carriers::GRE), "{machine}");
+        assert_eq!(senders(&snapshot, Sender::Cluster), set(&["192.0.2.64/28"], Carriers::GRE));
+        let by = Carriers::IPIP.and(Carriers::GUE);
+        let encapsulators = ["198.51.100.64/28", "2001:db8:a::/64"];
+        assert_eq!(senders(&snapshot, Sender::Encapsulator), set(&encapsulators, by));
+    }
+}
+
+/// By rank, the address of the machine; of the one itself, none.
+fn ranks(snapshot: &Snapshot, peers: &PoolTable) -> Vec<Option<IpAddr>> {
+    let address =
+        |slot: &forwarder::SlotId| (*slot != THIS_MACHINE).then(|| snapshot.slots()[slot.0 as usize].address);
+    peers.slots.iter().map(address).collect()
+}
+
+#[test]
+fn the_machines_of_a_shard_share_fragments_out_by_one_table_in_which_each_knows_itself() {
+    let config = config();
+    let first = ["192.0.2.1", "192.0.2.2", "2001:db8::3"].map(|text| text.parse::<IpAddr>().unwrap());
+    let mut shares = BTreeSet::new();
+    for (place, machine) in ["lb1", "lb2", "lb3"].iter().enumerate() {
+        let snapshot = snapshot(&config, machine);
+        let peers = snapshot.peers().unwrap();
+        let expected: Vec<_> =
+            first.iter().enumerate().map(|(rank, address)| (rank != place).then_some(*address)).collect();
+        assert_eq!(ranks(&snapshot, peers), expected, "{machine}");
+        let table = peers.table.as_ref().unwrap();
+        shares.insert((0..1_000u64).map(|n| table.lookup(n << 54)).collect::<Vec<_>>());
+        assert_eq!((&*peers.name, &*peers.weights), ("peers@a", &[1, 1, 1][..]));
+        // What is sent to a peer is told from what goes to a backend.
+        let others = snapshot.slots().iter().filter(|slot| slot.is_redirect());
+        assert!(
+            first.iter().filter(|address| others.clone().any(|slot| slot.address == **address)).count() == 2
+        );
+    }
+    assert_eq!(shares.len(), 1, "the same on each");
+    for machine in ["lb4", "lb5", "lb6"] {
+        assert!(snapshot(&config, machine).peers().is_none(), "{machine} is alone");
+    }
+}
+
+#[test]
+fn what_a_path_takes_is_the_least_of_what_its_link_does_and_what_routers_say() {
+    let (config, mut paths) = (config(), PathMtus::default());
+    let snapshot = snapshot(&config, "lb1");
+    let (backend, peer, far) =
+        ("198.18.1.1".parse().unwrap(), "192.0.2.2".parse().unwrap(), "198.51.100.138".parse().unwrap());
+    let way = |mtu_bytes| {
+        Ok(Resolved {
+            interface: 2,
+            leaves_by: 2,
+            tags: Tags::NONE,
+            destination: [2, 0, 0, 0, 0, 9],
+            source: [2, 0, 0, 0, 0, 1],
+            mtu_bytes,
+            gateway: None,
+            preferred_source: None,
+        })
+    };
+    for (link, told, takes) in [(1_500, 1_400, 1_400), (1_300, 1_390, 1_300), (9_000, 1_380, 1_380)] {
+        let mut next_hops = HashMap::new();
+        for address in [backend, peer, far] {
+            next_hops.insert(address, way(link));
+            paths.learn(address, told, Duration::ZERO);
+        }
+        let table = Table { next_hops, ..Table::default() };
+        let known = refresh_next_hops(&snapshot, &config, "lb1", &table, &paths).unwrap();
+        let forgotten = refresh_next_hops(&known, &config, "lb1", &table, &PathMtus::default()).unwrap();
+        for address in [backend, peer, far] {
+            let of = |snapshot: &Snapshot| {
+                snapshot.slots().iter().find(|slot| slot.address == address).map(|slot| slot.mtu)
+            };
+            assert_eq!((of(&known), of(&forgotten)), (Some(takes), Some(link as u16)), "{address}");
+        }
+    }
+}

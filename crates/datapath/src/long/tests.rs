@@ -1,0 +1,220 @@
+//! Against packets as lists of bytes, in chunks that the kernel has registered. That takes CAP_NET_RAW: run as root with
+//! `cargo test -p sluicegate-datapath --lib long -- --ignored`.
+
+#![allow(clippy::cast_possible_truncation, reason = "bytes of a pattern")]
+
+use std::collections::BTreeSet;
+
+use forwarder::ThreadId;
+use proptest::prelude::*;
+
+use super::*;
+
+/// What becomes of a packet that came whole.
+#[derive(Clone, Debug)]
+enum Fate {
+    /// Its chunks come back.
+    Ended,
+    /// It leaves, this long, and may have so many chunks besides its own.
+    Sent { len: usize, spare: usize },
+}
+
+struct Bed {
+    area: Area,
+    free: Vec<Frame>,
+    lost: u64,
+}
+
+/// A packet as it comes: how much of each chunk is its.
+#[derive(Clone, Debug)]
+struct Arrival {
+    lengths: Vec<usize>,
+    fill: u8,
+    fate: Fate,
+}
+
+fn addresses<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Vec<usize> {
+    frames.into_iter().map(|frame| frame.0.addr()).collect()
+}
+
+/// Bytes that differ from place to place and from packet to packet.
+fn pattern(fill: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|at| fill.wrapping_add((at % 251) as u8).wrapping_mul(1 + (at / 251) as u8)).collect()
+}
+
+impl Bed {
+    fn new(chunk: u32, has_slots: bool) -> Self {
+        let (area, mut pools) = Area::new(vec![ThreadId(0)], CHUNKS, chunk, has_slots).unwrap();
+        Self { area, free: pools.remove(0), lost: 0 }
+    }
+
+    /// The next frames of a packet, as the kernel fills them and marks all but the last; with what they hold.
+    fn arrives(&mut self, arrival: &Arrival) -> (Vec<(Frame, usize)>, Vec<u8>) {
+        let (mut frames, mut whole) = (Vec::new(), Vec::new());
+        for (place, length) in arrival.lengths.iter().enumerate() {
+            let mut frame = self.free.pop().unwrap();
+            let length = (*length).min(self.area.room(&frame));
+            let bytes = pattern(arrival.fill.wrapping_add(place as u8), length);
+            self.area.chunk(&mut frame)[..length].copy_from_slice(&bytes);
+            frame.0.set_options(u32::from(place + 1 < arrival.lengths.len()));
+            frames.push((frame, length));
+            whole.extend(bytes);
+        }
+        (frames, whole)
+    }
+
+    /// Takes the packet on to its end.
+    fn meets(&mut self, mut frame: Frame, chunks: usize, fate: &Fate, fill: u8) -> Result<(), TestCaseError> {
+        let mut returned = Vec::new();
+        match *fate {
+            Fate::Ended => {
+                let first = frame.0.addr();
+                let frame = self.area.shorten(frame, &mut returned);
+                prop_assert!(!frame.is_long() && frame.0.addr() == first);
+                prop_assert_eq!(returned.len() + 1, chunks);
+                self.free.push(frame);
+            }
+            Fate::Sent { len, spare } => {
+                let room = self.area.room(&frame);
+                let bytes = pattern(!fill, len);
+                self.area.bytes(&mut frame)[..len].copy_from_slice(&bytes);
+                let from = self.free.len() - spare;
+                let mut spare: Vec<Frame> = self.free.drain(from..).collect();
+                let (wanted, had) = (len.div_ceil(room), spare.len());
+                let most = (chunks + had).min(17);
+                match self.area.spread(frame, len, &mut spare, &mut returned) {
+                    Ok(pieces) => {
+                        prop_assert!(wanted <= most);
+                        prop_assert_eq!(pieces.len(), wanted);
+                        prop_assert_eq!(
+                            had - spare.len(),
+                            wanted.saturating_sub(chunks),
+                            "no more than it needs"
+                        );
+                        self.is_on_the_wire(&pieces, &bytes)?;
+                        self.free.extend(pieces.into_iter().map(sent));
+                    }
+                    Err(frame) => {
+                        prop_assert!(wanted > most);
+                        let frame = self.area.shorten(frame, &mut returned);
+                        self.free.push(frame);
+                    }
+                }
+                self.free.extend(spare);
+            }
+        }
+        self.free.extend(returned);
+        Ok(())
+    }
+
+    /// Each piece full but the last, which alone is not marked.
+    fn is_on_the_wire(&self, pieces: &Pieces, bytes: &[u8]) -> Result<(), TestCaseError> {
+        let mut seen = Vec::new();
+        for (place, piece) in pieces.iter().enumerate() {
+            let (len, is_last) = (piece.lengths().data(), place + 1 == pieces.len());
+            let mut frame = Frame(*piece);
+            prop_assert_eq!(piece.options(), u32::from(!is_last));
+            prop_assert!(is_last || len == self.area.room(&frame));
+            seen.extend_from_slice(&self.area.chunk(&mut frame)[..len]);
+        }
+        prop_assert!(seen == bytes, "what leaves is what was written");
+        Ok(())
+    }
+
+    fn has_all_chunks(&self) -> Result<(), TestCaseError> {
+        prop_assert!(self.free.iter().all(|frame| !frame.is_long()));
+        let all = addresses(&self.free);
+        let different: BTreeSet<usize> = all.iter().copied().collect();
+        prop_assert_eq!((all.len(), different.len()), (CHUNKS as usize, CHUNKS as usize));
+        Ok(())
+    }
+}
+
+/// What the kernel gives back once it has sent it.
+fn sent(mut piece: FrameDesc) -> Frame {
+    piece.set_options(0);
+    Frame(piece)
+}
+
+fn arrival() -> impl Strategy<Value = Arrival> {
+    let length = prop_oneof![1..60usize, 1_000..=3_840usize];
+    let lengths = prop_oneof![
+        prop::collection::vec(1..60usize, 1..=20),
+        prop::collection::vec(1_600..=3_840usize, 1..=10),
+        prop::collection::vec(length, 1..=20),
+    ];
+    // Chunks that are just full, too: of both sizes, less what the kernel leaves free in front.
+    let full = prop_oneof![(1..=8usize).prop_map(|n| n * 1_792), (1..=4usize).prop_map(|n| n * 3_840)];
+    let len = prop_oneof![1..=LONGEST, Just(LONGEST), full];
+    let sent = (len, 0..=20usize).prop_map(|(len, spare)| Fate::Sent { len, spare });
+    (lengths, any::<u8>(), prop_oneof![1 => Just(Fate::Ended), 3 => sent])
+        .prop_map(|(lengths, fill, fate)| Arrival { lengths, fill, fate })
+}
+
+fn is_carried(mut bed: Bed, pairs: &[([Arrival; 2], Vec<bool>)]) -> Result<(), TestCaseError> {
+    for (arrivals, order) in pairs {
+        // Two queues' packets, a frame of the one or of the other.
+        let came = arrivals.each_ref().map(|arrival| bed.arrives(arrival));
+        let wholes = [came[0].1.clone(), came[1].1.clone()];
+        let all = came.each_ref().map(|(frames, _)| addresses(frames.iter().map(|(frame, _)| frame)));
+        let mut queues = came.map(|(frames, _)| frames.into_iter());
+        let (mut partials, mut order) = ([None, None], order.iter().copied());
+        while queues.iter().any(|queue| queue.len() > 0) {
+            let wanted = usize::from(order.next().unwrap_or_default());
+            let queue = if queues[wanted].len() > 0 { wanted } else { 1 - wanted };
+            let Some((frame, len)) = queues[queue].next() else { break };
+            let (mut returned, before) = (Vec::new(), bed.lost);
+            let whole = bed.area.gather(&mut partials[queue], frame, len, &mut returned, &mut bed.lost);
+            if queues[queue].len() > 0 {
+                prop_assert!(whole.is_none() && bed.lost == before && partials[queue].is_some());
+                bed.free.extend(returned); // of one that has grown too long
+                continue;
+            }
+            prop_assert!(partials[queue].is_none());
+            let (chunks, expected) = (all[queue].len(), &wholes[queue]);
+            let fits = chunks <= 17 && expected.len() <= LONGEST;
+            prop_assert_eq!((whole.is_some(), bed.lost - before), (fits, u64::from(!fits)));
+            bed.free.extend(returned);
+            if let Some((mut frame, len)) = whole {
+                prop_assert!(frame.is_long() && frame.0.addr() == all[queue][0]);
+                prop_assert!(len == expected.len() && bed.area.bytes(&mut frame)[..len] == expected[..]);
+                bed.meets(frame, chunks, &arrivals[queue].fate, arrivals[queue].fill)?;
+            }
+        }
+        bed.has_all_chunks()?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    #[ignore = "needs CAP_NET_RAW; the lane net runs it"]
+    fn a_packet_in_many_chunks_is_one_until_it_leaves_and_no_chunk_is_lost(
+        large: bool,
+        pairs in prop::collection::vec(([arrival(), arrival()], prop::collection::vec(prop::bool::ANY, 40)), 1..8),
+    ) {
+        is_carried(Bed::new(if large { 4_096 } else { 2_048 }, true), &pairs)?;
+    }
+}
+
+#[test]
+#[ignore = "needs CAP_NET_RAW; the lane net runs it"]
+fn a_frame_is_long_only_where_there_is_memory_for_it_and_has_that_much_room() {
+    for has_slots in [true, false] {
+        let mut bed = Bed::new(2_048, has_slots);
+        let frame = bed.free.pop().unwrap();
+        let room = bed.area.room(&frame);
+        let mut frame = bed.area.lengthen(frame);
+        assert_eq!(frame.is_long(), has_slots);
+        assert_eq!(bed.area.bytes(&mut frame).len(), if has_slots { LONGEST } else { room });
+        let mut returned: Vec<Frame> = Vec::new();
+        let frame = bed.area.shorten(frame, &mut returned);
+        assert!(returned.is_empty() && !frame.is_long());
+    }
+}
+
+const CHUNKS: u32 = 64;
+/// Bytes of the longest packet that is carried: with its mark and head room, and every tag, 15,779 of IP.
+const LONGEST: usize = 15_864;
