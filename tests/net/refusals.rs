@@ -48,6 +48,19 @@ fn a_machine_that_the_file_does_not_name_is_told_those_that_it_does() {
 }
 
 #[test]
+fn a_group_that_the_machine_does_not_have_is_named() {
+    let bed = bed();
+    let config = LbConfig::new(&bed).write(&bed, 0).unwrap();
+    let text = fs::read_to_string(&config).unwrap();
+    let (before, after) = text.split_once("[admin]\n").unwrap();
+    let (own, after) = after.split_once('\n').unwrap();
+    let path = own.split('"').nth(1).unwrap();
+    let socket = format!("socket = {{ path = \"{path}\", group = \"nobodys-group\" }}");
+    fs::write(&config, format!("{before}[admin]\n{socket}\n{after}")).unwrap();
+    refused(&run(&bed, &config, "lb1"), &["nobodys-group"]);
+}
+
+#[test]
 fn a_missing_capability_is_named_with_its_purpose() {
     let bed = bed();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();

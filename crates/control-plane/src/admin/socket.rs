@@ -9,12 +9,12 @@ use std::{fs, io};
 
 use axum::Router;
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::Group;
 use socket2::{Domain, SockAddr, Type};
 use tokio::net::UnixListener;
 use tokio::time::timeout;
 
 use super::server::{Door, Limits, serve};
+use crate::accounts;
 
 /// The socket's file; removed when it is dropped, if it is still the one that was made.
 #[derive(Debug)]
@@ -206,10 +206,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 fn find_group(name: &str) -> Result<u32, SocketError> {
-    match Group::from_name(name) {
-        Ok(Some(group)) => Ok(group.gid.as_raw()),
-        _ => Err(SocketError::NoGroup { group: name.to_owned() }),
-    }
+    accounts::group(name).ok_or_else(|| SocketError::NoGroup { group: name.to_owned() })
 }
 
 /// Between two looks at the file: one system call each.

@@ -104,8 +104,7 @@ impl Health {
     pub fn watch(&self, wanted: Vec<Watched>) {
         // Held until the change is handed over: two callers' sets must not be handed over in another order than found.
         let mut registry = lock(&self.registry);
-        let (difference, added) = registry.replace(wanted);
-        self.exchange.change(difference, added);
+        self.exchange.change(registry.replace(wanted));
     }
 
     /// What is known of all targets, in no order. Waits for the health thread: some milliseconds with 20,000 targets.

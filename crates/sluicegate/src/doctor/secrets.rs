@@ -6,14 +6,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use control_plane::accounts::{self, User};
 use control_plane::config::{self, Config, Problems, SecretName, read_secret};
 use datapath::interface::Finding;
-use nix::unistd::{User, geteuid, getgrouplist};
+use nix::unistd::geteuid;
 
 use super::machine::quoted;
 
@@ -58,9 +58,8 @@ struct Access {
 
 impl Reader {
     fn of_the_unit() -> Option<Self> {
-        let user = User::from_name(USER).ok().flatten()?;
-        let groups = getgrouplist(&CString::new(USER).ok()?, user.gid).unwrap_or_else(|_| vec![user.gid]);
-        Some(Self { user: user.uid.as_raw(), groups: groups.iter().map(|group| group.as_raw()).collect() })
+        let User { id, groups } = accounts::user(USER)?;
+        Some(Self { user: id, groups })
     }
 
     /// The first class that fits counts alone (path_resolution(7)).

@@ -1,8 +1,10 @@
 //! A configuration of the size of a large cluster.
 
-use std::time::Instant;
+use std::fs;
 
-use super::parsed;
+use super::files::Folder;
+use super::{KEY, parsed};
+use crate::config::load_with;
 
 /// `vips` VIPs over `pools` pools of `backends` backends each, all under distinct names and addresses.
 fn cluster(vips: usize, pools: usize, backends: usize) -> String {
@@ -67,16 +69,33 @@ fn a_pool_of_65_536_backends_is_read() {
 }
 
 #[test]
-#[ignore = "prints a figure: 1,000 VIPs over 200 pools of 100 backends are to take well under 150 ms in release"]
-fn how_long_a_large_cluster_takes() {
-    let text = cluster(1_000, 200, 100);
-    let mut spans: Vec<_> = (0..21)
-        .map(|_| {
-            let start = Instant::now();
-            assert!(parsed(&text).is_ok());
-            start.elapsed()
-        })
-        .collect();
-    spans.sort_unstable();
-    println!("{} bytes: median {:?}, worst {:?}", text.len(), spans[10], spans[20]);
+fn a_large_file_says_what_small_ones_say() {
+    let text = cluster(300, 200, 40);
+    assert!(text.len() > 256 << 10, "it is read in pieces");
+    let sections: Vec<&str> = text.split_inclusive("\n]\n").collect();
+    let folder = Folder::new();
+    let first = sections[0].split_once("[pool").unwrap();
+    fs::write(folder.0.join("a.toml"), format!("include = [\"*.part\"]\n{}", first.0)).unwrap();
+    fs::write(folder.0.join("0.part"), format!("[pool{}", first.1)).unwrap();
+    for (number, part) in sections[1..].chunks(16).enumerate() {
+        fs::write(folder.0.join(format!("1{number}.part")), part.concat()).unwrap();
+    }
+    let (small, _) = load_with(&folder.0.join("a.toml"), &|_| Ok(KEY.to_owned())).unwrap();
+    assert!(parsed(&text).unwrap().0 == small);
+    assert_eq!((small.pools().len(), small.vips().len()), (200, 300));
+}
+
+#[test]
+fn what_is_wrong_in_a_large_file_is_told_where_it_stands() {
+    let text = cluster(300, 200, 40);
+    let last = text.rfind("weight = 2").unwrap();
+    let wrong = [&text[..last], "weight = -7", &text[last + "weight = 2".len()..]].concat();
+    let line = wrong[..last].lines().count();
+    let problems = parsed(&wrong).unwrap_err();
+    let told: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.field())).collect();
+    assert_eq!(told, [(Some(line), "pool.p199.backends[39].weight")], "{problems}");
+    let twice = format!("{text}[pool.p0]\nbackends = []\n");
+    let problems = parsed(&twice).unwrap_err().to_string();
+    assert!(problems.contains(&format!(":{}:", text.lines().count() + 1)), "{problems}");
+    assert!(problems.contains("duplicate key"), "{problems}");
 }

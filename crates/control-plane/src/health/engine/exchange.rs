@@ -39,8 +39,6 @@ pub(super) struct Exchange {
 #[derive(Debug, Default)]
 struct Inbox {
     changes: BTreeMap<u32, Option<Arc<Spec>>>,
-    /// How many of the last set are to be added.
-    added: usize,
     reports: Vec<SyncSender<Vec<TargetReport>>>,
     closed: bool,
 }
@@ -62,13 +60,12 @@ impl Exchange {
     }
 
     /// Hands over what changed.
-    pub(super) fn change(&self, changes: Difference, added: usize) {
+    pub(super) fn change(&self, changes: Difference) {
         let mut inbox = lock(&self.inbox);
         if inbox.closed {
             return;
         }
         inbox.changes.extend(changes);
-        inbox.added = added;
         drop(inbox);
         self.ready.wake();
     }
@@ -78,11 +75,6 @@ impl Exchange {
         let mut inbox = lock(&self.inbox);
         let taken = std::iter::from_fn(|| inbox.changes.pop_first()).take(most).collect();
         (taken, !inbox.changes.is_empty())
-    }
-
-    /// How many targets the last change adds.
-    pub(super) fn added(&self) -> usize {
-        lock(&self.inbox).added
     }
 
     /// Asks for a report.

@@ -26,8 +26,8 @@ pub(super) struct Registry {
 pub(super) type Difference = Vec<(u32, Option<Arc<Spec>>)>;
 
 impl Registry {
-    /// Makes `wanted` the set: what changes by that, and how many targets are new.
-    pub(super) fn replace(&mut self, wanted: Vec<Watched>) -> (Difference, usize) {
+    /// Makes `wanted` the set: what changes by that.
+    pub(super) fn replace(&mut self, wanted: Vec<Watched>) -> Difference {
         let mut wanted = unique(wanted);
         let mut difference = Difference::new();
         let mut gone = self.keep(&mut wanted, &mut difference);
@@ -39,7 +39,6 @@ impl Registry {
             difference.push((id, None));
             self.free.push(id);
         }
-        let added = new.len();
         for (heritage, key, watched) in heirs.into_iter().chain(new) {
             self.serial += 1;
             let serial = self.serial;
@@ -48,7 +47,7 @@ impl Registry {
             difference.push((id, Some(Arc::clone(&spec))));
             self.known.insert(key, (id, spec));
         }
-        (difference, added)
+        difference
     }
 
     /// Takes out of `wanted` what is known already. Those that are not wanted any more come back, each with its number and

@@ -3,8 +3,8 @@
 //! In: changes of the set (`exchange`), the clock. Out: events and reports (`exchange`).
 //! One turn: take changes, results, what is due, decide, tell, start. A turn's work is bounded, so that a verdict never waits
 //! for a reload: at most [`CHANGES`], [`STARTS`] and [`REPORTED`] of each.
-//! First attempts follow each other by 50 µs, and all start within a second of being added; the second of a target comes at a
-//! random part of its interval, so that they spread over it.
+//! First attempts follow each other by 50 µs, however many targets come at once: what is watched already must not wait for
+//! them. The second of a target comes at a random part of its interval, so that they spread over it.
 //! Invariant: a target is planned, waiting or flying, never two of them; so its attempts never overlap.
 
 use std::collections::VecDeque;
@@ -130,8 +130,6 @@ impl Runner {
     /// Applies what changed in the set. `true`: there is more to apply.
     fn take_changes(&mut self, now: Duration) -> bool {
         let (changes, more) = self.exchange.take_changes(CHANGES);
-        let many = u32::try_from(self.exchange.added()).unwrap_or(u32::MAX).max(1);
-        let gap = (SECOND / many).min(FIRST_GAP);
         for (id, spec) in changes {
             let kept = self.targets.get(id as usize).and_then(Option::as_ref);
             // One that this machine can't ask is told of by its key: it begins anew.
@@ -145,7 +143,7 @@ impl Runner {
                 }
                 Some(spec) => {
                     self.remove(id);
-                    self.add(id, spec, gap, now);
+                    self.add(id, spec, now);
                 }
                 None => self.remove(id),
             }
@@ -159,11 +157,13 @@ impl Runner {
         more
     }
 
-    fn add(&mut self, id: u32, spec: Arc<Spec>, gap: Duration, now: Duration) {
+    fn add(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let watched = &spec.watched;
         let rules = rules(&watched.key.check);
         self.verdicts.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
-        self.first = (self.first.max(now) + gap).min(now + SECOND);
+        // Those that came and went in between keep nobody waiting.
+        let all = u32::try_from(self.len + 1).unwrap_or(u32::MAX);
+        self.first = (self.first.max(now) + FIRST_GAP).min(now + FIRST_GAP.saturating_mul(all));
         self.wheel.set(id, tick(self.first));
         let dialer = (self.dialing)(watched);
         if id as usize >= self.targets.len() {
@@ -460,8 +460,7 @@ fn floor(at: Duration) -> u64 {
     u64::try_from(at.as_millis()).unwrap_or(u64::MAX)
 }
 
-const SECOND: Duration = Duration::from_secs(1);
-/// Between first attempts, unless there are so many that a second is too short: 20,000 targets take one.
+/// Between first attempts: 20,000 targets take a second, at a third of what a core can start.
 const FIRST_GAP: Duration = Duration::from_micros(50);
 /// Changes of the set applied in one turn, at about a microsecond each.
 const CHANGES: usize = 256;

@@ -194,6 +194,27 @@ fn a_thousand_sets_while_attempts_are_under_way_leave_no_descriptor() {
 }
 
 #[test]
+fn many_targets_at_once_are_asked_one_after_the_other() {
+    const MANY: u32 = 30_000;
+    let (_nobody, port) = reserved();
+    let (health, _events) = start();
+    let target = |number: u32| {
+        let address = IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + 256 + number));
+        let check = Check { interval: LONG, ..check(CheckKind::Tcp(TcpCheck { port }), LONG) };
+        let key = TargetKey { address, check: Arc::new(check), through: None };
+        Watched { key, slot: None, backend: address.to_string().into(), pools: vec!["p".into()] }
+    };
+    let targets = (0..MANY).map(target).collect();
+    let start = Instant::now();
+    health.watch(targets);
+    eventually("all are asked", || {
+        health.report().iter().filter(|report| report.attempts > 0).count() == MANY as usize
+    });
+    // 20,000 a second, so that targets from before are asked in time.
+    assert!(start.elapsed() >= Duration::from_millis(1_499), "{:?}", start.elapsed());
+}
+
+#[test]
 fn attempts_under_way_are_limited_and_all_get_their_turn() {
     let server = UdpSocket::bind((HERE, 0)).unwrap();
     server.set_read_timeout(Some(LONG)).unwrap();
