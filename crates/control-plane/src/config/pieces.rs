@@ -67,8 +67,8 @@ fn header(text: &str) -> Option<usize> {
     })
 }
 
-/// Whether the pieces say together what the text says: what several of them have is a kind of sections `[kind.name]`, each in
-/// one piece alone.
+/// Whether the pieces say together what the text says: what several of them have is one of [`NAMED`], by headers
+/// `[kind.name]` alone, and each name is in one piece alone.
 fn are_apart(text: &str, pieces: &[Piece<'_>]) -> bool {
     let mut kinds: BTreeMap<&str, Vec<Option<&DeTable<'_>>>> = BTreeMap::new();
     for (base, table) in pieces {
@@ -80,7 +80,10 @@ fn are_apart(text: &str, pieces: &[Piece<'_>]) -> bool {
     }
     let first = pieces.first().map(|(_, table)| table.get_ref());
     let asked_first = |kind: &str| kind != "include" || first.is_some_and(|table| table.contains_key(kind));
-    kinds.iter().all(|(kind, in_pieces)| asked_first(kind) && (in_pieces.len() == 1 || differ(in_pieces)))
+    let mut shared = kinds.iter().filter(|(_, in_pieces)| in_pieces.len() > 1);
+    kinds.keys().all(|kind| asked_first(kind))
+        && shared
+            .all(|(kind, in_pieces)| NAMED.contains(kind) && differ(in_pieces) && !has_header(text, kind))
 }
 
 fn differ(in_pieces: &[Option<&DeTable<'_>>]) -> bool {
@@ -90,6 +93,17 @@ fn differ(in_pieces: &[Option<&DeTable<'_>>]) -> bool {
     })
 }
 
+/// Whether a line may be `[kind]`, which TOML allows once: what stands in a string counts too.
+fn has_header(text: &str, kind: &str) -> bool {
+    let inside = |line: &'_ str| {
+        let (inside, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
+        Some(inside.trim().trim_matches(['"', '\'']).to_owned())
+    };
+    text.lines().filter_map(inside).any(|inside| inside == kind || inside.contains('\\'))
+}
+
+/// What [`Root::named`](super::reader::Root::named) reads: sections `[kind.name]` of all files merge.
+const NAMED: [&str; 7] = ["check", "encapsulation", "machine", "pool", "prefix_group", "remote", "vip"];
 const LARGE: usize = 256 << 10;
 
 #[cfg(test)]
@@ -100,8 +114,10 @@ mod tests {
     use super::*;
 
     /// Lines that make headers, sub-tables, and texts that look like headers and are none.
-    const LINES: [&str; 16] = [
+    const LINES: [&str; 18] = [
         "[pool.a]",
+        "[pool]",
+        "[ 'pool' ]",
         "[pool.b]",
         "[vip.a]",
         "[vip.a.services]",
@@ -170,11 +186,21 @@ mod tests {
     }
 
     #[test]
+    fn a_section_that_stands_once_is_never_parted() {
+        let text = "[admin.socket]\npath = 1\n[pool.a]\nx = 1\n[admin.tcp]\naddress = 2\n";
+        assert!(parse_in_pieces(text, 2).is_none());
+        assert!(parse_in_pieces(&text.replace("[admin.socket]", "[pool.c]"), 2).is_some());
+    }
+
+    #[test]
     fn what_toml_refuses_is_parsed_whole() {
         let refused = [
             "[pool.a]\nx = 1\n\n[pool.a]\nx = 2",
             "pool = { a = 1 }\n\n\n[pool.b]\nx = 2",
             "x = 1\n[pool.a]\nx = [\n[pool.b]\n",
+            "[log]\nz = '''\n[pool.d]\nz = '''\n[pool.d]\n[log]",
+            "[pool]\na = { x = 1 }\n[pool.b]\n[pool]\nc = { x = 1 }",
+            "[pool.a]\nx = 1\n[ pool ]\n[pool.b]\nx = 1\n['pool']",
         ];
         for text in refused {
             assert!(parse_in_pieces(text, 2).is_none(), "{text}");
