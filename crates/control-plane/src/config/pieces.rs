@@ -190,6 +190,8 @@ mod tests {
         let text = "[admin.socket]\npath = 1\n[pool.a]\nx = 1\n[admin.tcp]\naddress = 2\n";
         assert!(parse_in_pieces(text, 2).is_none());
         assert!(parse_in_pieces(&text.replace("[admin.socket]", "[pool.c]"), 2).is_some());
+        // Asked of the first piece alone.
+        assert!(parse_in_pieces("[pool.a]\nx = 1\n[include.b]\nx = 1\n", 2).is_none());
     }
 
     #[test]
