@@ -191,7 +191,7 @@ mod tests {
         assert!(parse_in_pieces(text, 2).is_none());
         assert!(parse_in_pieces(&text.replace("[admin.socket]", "[pool.c]"), 2).is_some());
         // Asked of the first piece alone.
-        assert!(parse_in_pieces("[pool.a]\nx = 1\n[include.b]\nx = 1\n", 2).is_none());
+        assert!(parse_in_pieces("[pool.a]\nx = 1_000_000_000_000\n[include.b]\nx = 1\n", 2).is_none());
     }
 
     #[test]
