@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use control_plane::config::{self, Check};
-use control_plane::health::Dialer;
-use control_plane::health::engine::{Health, TargetKey, Watched};
+use config::{self, Check};
+use health::Dialer;
+use health::engine::{Health, TargetKey, Watched};
 use nix::errno::Errno;
 use nix::libc::linger;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};

@@ -11,8 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use config::{self, Config};
 use control_plane::compile::{Circumstances, Compiler};
-use control_plane::config::{self, Config};
 use control_plane::next_hop::Table;
 use control_plane::standing::Standing;
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 
-use control_plane::config::{CheckKind, DnsCheck, DnsRecord, TcpCheck};
-use control_plane::health::{self, Dialer};
+use config::{CheckKind, DnsCheck, DnsRecord, TcpCheck};
+use health::{self, Dialer};
 use testbed::{Balancer, Capture, Encapsulation, Frame, Ip, Kind, eventually, inject, mac_of};
 
 use crate::scene::{BOUND, Scene};

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::Path;
 
-use control_plane::health::tunnel::{Numbers, remove_leftovers};
+use health::tunnel::{Numbers, remove_leftovers};
 use testbed::{Namespace, Process};
 
 use crate::scene::{BOUND, Checks, DEVICE, Scene, runtime};

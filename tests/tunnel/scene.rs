@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use config;
 use control_plane::compile::{compile_file, destinations, refresh_next_hops};
-use control_plane::config;
-use control_plane::health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
 use control_plane::next_hop::{self, Resolver, Unresolved};
 use control_plane::path_mtu::PathMtus;
 use forwarder::{Live, Slot, SlotId, SlotState, Snapshot};
+use health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

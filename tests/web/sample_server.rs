@@ -5,10 +5,10 @@
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
+use admin::page;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
-use control_plane::admin::page;
 use serde_json::Value;
 use testbed::Namespace;
 
@@ -66,12 +66,12 @@ impl Samples {
     fn shipped() -> Self {
         let read = |text| serde_json::from_str(text).unwrap();
         Self {
-            status: read(include_str!("../../crates/control-plane/src/admin/page/sample/status.json")),
-            vips: read(include_str!("../../crates/control-plane/src/admin/page/sample/vips.json")),
-            backends: read(include_str!("../../crates/control-plane/src/admin/page/sample/backends.json")),
-            health: read(include_str!("../../crates/control-plane/src/admin/page/sample/health.json")),
-            bgp: read(include_str!("../../crates/control-plane/src/admin/page/sample/bgp.json")),
-            counters: read(include_str!("../../crates/control-plane/src/admin/page/sample/counters.json")),
+            status: read(include_str!("../../crates/admin/src/page/sample/status.json")),
+            vips: read(include_str!("../../crates/admin/src/page/sample/vips.json")),
+            backends: read(include_str!("../../crates/admin/src/page/sample/backends.json")),
+            health: read(include_str!("../../crates/admin/src/page/sample/health.json")),
+            bgp: read(include_str!("../../crates/admin/src/page/sample/bgp.json")),
+            counters: read(include_str!("../../crates/admin/src/page/sample/counters.json")),
         }
     }
 }

@@ -38,10 +38,10 @@ pub use self::way::refresh_next_hops;
 use self::guards::Guards;
 use self::strays::Strays;
 use self::tables::{TableKey, Tables};
-use crate::config::{self, Config, EncapsulationKind, Machine, Member, Pool, Ports};
 use crate::next_hop;
 use crate::slots::{Ages, Slots};
 use crate::standing::Standing;
+use config::{self, Config, EncapsulationKind, Machine, Member, Pool, Ports};
 
 /// Compiles one configuration after another for one machine.
 #[derive(Debug, Default)]

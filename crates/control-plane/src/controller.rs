@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use forwarder::{Generation, SlotId, SlotState, Snapshot};
 
-pub use self::changes::{Changes, Running, Side, changes, is_same};
+pub use self::changes::{Changes, Running, Side, changes};
 pub(crate) use self::changes::{Keys, check_keys, encapsulation_keys};
 pub use self::rows::shown;
 
@@ -25,11 +25,11 @@ use self::fallback::{Fallbacks, Rule};
 use self::plan::Plan;
 use self::slow_start::SlowStart;
 use crate::compile::{Circumstances, CompileError, Compiled, Compiler, Index, Membership, find_machine};
-use crate::config::Config;
-use crate::health::engine::{HealthState, TargetKey, Watched};
 use crate::next_hop;
 use crate::slots::SlotKey;
 use crate::standing::{Mode, Override, OverrideKey, Standing, Verdict};
+use config::Config;
+use health::engine::{HealthState, TargetKey, Watched};
 
 /// See the room's header.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use forwarder::Snapshot;
 use sha2::{Digest, Sha256};
 
 use self::tables::Tables;
-use crate::admin::view::DigestView;
-use crate::config::{Config, HashKey};
+use admin::view::DigestView;
+use config::{Config, HashKey};
 
 /// Version of the table algorithm: machines with different ones choose differently, whatever their configuration.
 pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
@@ -40,12 +40,6 @@ pub fn of_configuration(config: &Config) -> [u8; 32] {
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The first 52 bits of a digest in hexadecimal digits: a number that a gauge holds exactly.
-#[must_use]
-pub fn number(hex: &str) -> Option<u64> {
-    u64::from_str_radix(hex.get(..GAUGE_DIGITS)?, 16).ok()
 }
 
 /// Both digests of one machine, computed once for what is in force.
@@ -99,19 +93,9 @@ fn add<'a>(sum: &mut Sha256, parts: impl IntoIterator<Item = &'a [u8]>) {
     }
 }
 
-/// Four bits each.
-const GAUGE_DIGITS: usize = 13;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_gauge_holds_the_number_of_a_digest_exactly() {
-        assert_eq!(number(&"f".repeat(64)), Some((1 << 52) - 1));
-        assert_eq!(number("00000000000010ff"), Some(1));
-        assert_eq!((number("123"), number("x23456789012345")), (None, None));
-    }
 
     #[test]
     fn parts_do_not_run_together() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use forwarder::{Slot, SlotId, SlotState};
 
-use crate::config::Member;
+use config::Member;
 
 /// What a slot's number stands for. A backend under a new address is another membership.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,7 +11,9 @@ use std::net::SocketAddr;
 use forwarder::{Sender, Sighting, Snapshot, TraceKey};
 use serde::{Deserialize, Serialize};
 
-use crate::explained::Explained;
+use admin::view::Explained;
+
+use crate::explained::explained;
 
 /// One machine's word on one marked packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +58,7 @@ impl Report {
         unix_micros: u64,
     ) -> Self {
         let (source, destination) = sighting.flow.addresses();
-        let mut explained = Explained::new(&sighting.explanation, snapshot);
+        let mut explained = explained(&sighting.explanation, snapshot);
         // A service is named with its ports, of which there may be any number.
         explained.service = explained.service.map(|name| name.chars().take(NAME_CHARS).collect());
         Self {
@@ -129,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::admin::view::WhereBackend;
+    use admin::view::WhereBackend;
 
     fn key() -> TraceKey {
         TraceKey::derive(&HashKey::new([5; 16]))

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control_plane::config::{Config, parse};
-use control_plane::controller::{Changes, Controller, Running, Side, changes, is_same};
+use config::{Config, parse};
+use control_plane::controller::{Changes, Controller, Running, Side, changes};
 
 const FILE: &str = r#"
 [cluster]
@@ -228,10 +228,10 @@ fn the_slots_that_move_are_explained_and_add_up() {
 
 #[test]
 fn nothing_is_nothing_and_another_text_is_said_to_be_one() {
-    assert!(is_same(&config(FILE), &config(FILE)));
+    assert!(config(FILE).is_same_text_as(&config(FILE)));
     assert_eq!(told(FILE, FILE, FILE), Changes::default());
     let comment = format!("{FILE}# a remark\n");
-    assert!(!is_same(&config(FILE), &config(&comment)), "a generation stands for one text");
+    assert!(!config(FILE).is_same_text_as(&config(&comment)), "a generation stands for one text");
     assert_eq!(told(FILE, FILE, &comment).sentences, ["only the text: it says the same as before"]);
     let elsewhere = with(&[("192.0.2.2", "192.0.2.3")]);
     assert!(told(FILE, FILE, &elsewhere).sentences[0].starts_with("nothing for this machine"));

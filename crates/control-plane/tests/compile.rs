@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{Config, parse};
 use control_plane::compile::{Circumstances, CompileError, Compiler, destinations, refresh_next_hops};
-use control_plane::config::{Config, parse};
 use control_plane::next_hop::{Resolved, Table, Unresolved};
 use control_plane::path_mtu::PathMtus;
 use control_plane::standing::Standing;

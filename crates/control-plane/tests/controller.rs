@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control_plane::config::{Config, parse};
+use config::{Config, parse};
 use control_plane::controller::{Controller, Running, Side, changes};
-use control_plane::health::engine::{HealthState, TargetKey};
 use control_plane::next_hop::Table;
 use control_plane::standing::{Mode, Override};
 use forwarder::{Decision, Flow, SlotState, Snapshot};
+use health::engine::{HealthState, TargetKey};
 use maglev_hash::disruption;
 
 const HEAD: &str = r#"

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use control_plane::admin::view::DigestView;
-use control_plane::config::{Config, load_with};
+use admin::view::DigestView;
+use config::{Config, load_with};
 use control_plane::controller::Controller;
 use control_plane::digest::{Digests, hex, of_configuration};
-use control_plane::health::engine::HealthState;
 use control_plane::next_hop::Table;
 use forwarder::{Decision, Flow, Snapshot};
+use health::engine::HealthState;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use config::{Config, parse};
 use control_plane::compile::{compile_file, refresh_next_hops};
-use control_plane::config::{Config, parse};
 use control_plane::next_hop::{Resolved, Table};
 use control_plane::path_mtu::PathMtus;
 use forwarder::{Carriers, PoolTable, Sender, Snapshot, THIS_MACHINE};

@@ -47,7 +47,7 @@ fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = control_plane::config::parse_duration(text).filter(|duration| *duration >= SHORTEST);
+    let parsed = config::parse_duration(text).filter(|duration| *duration >= SHORTEST);
     parsed.ok_or_else(|| format!("`{text}` is no duration of at least 100 ms, such as \"1s\""))
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use control_plane::config::parse_duration;
-use control_plane::words::count;
+use config::parse_duration;
+use config::words::count;
 
 use crate::client::{Client, Reach, escape};
 use crate::out::errln;

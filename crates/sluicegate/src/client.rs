@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use admin::Refusal;
+use admin::view::ProblemView;
 use anyhow::Context;
 use clap::Args;
-use control_plane::admin::Refusal;
-use control_plane::admin::view::ProblemView;
-use control_plane::config::{self, format_duration, parse_duration};
+use config::{self, format_duration, parse_duration};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;

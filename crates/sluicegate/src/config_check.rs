@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use config::{self, Config, Machine, Problem, Problems, Severity};
 use control_plane::compile::Compiler;
-use control_plane::config::{self, Config, Machine, Problem, Problems, Severity};
 use control_plane::digest::hex;
 use serde_json::{Value, json};
 
@@ -178,7 +178,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<(Config, Problems)> {
 mod tests {
     use std::path::Path;
 
-    use control_plane::config::{Config, parse};
+    use config::{Config, parse};
 
     use super::{Arguments, compile, machines, report, words};
 

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use admin::view::{DigestView, Status};
 use clap::Args;
-use control_plane::admin::view::{DigestView, Status};
 use control_plane::digest::{TABLE_ALGORITHM, hex, of_configuration};
 
 use crate::client::{Client, Reach, patience};

@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use config::{self, Config, Machine, Problem, Problems};
 use control_plane::compile::{destinations, find_machine};
-use control_plane::config::{self, Config, Machine, Problem, Problems};
 use control_plane::next_hop::{Resolver, Unresolved};
 use datapath::interface::{Finding, Severity, privilege_findings};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use control_plane::figures::{
+use admin::figures::{
     Figures, FlowFigures, FragmentFigures, InterfaceFigures, SocketFigures, ThreadFigures, TrafficFigures,
     XdpFigures,
 };

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use admin::view::{Explained, WhereBackend, WhereView};
 use clap::Args;
-use control_plane::admin::view::{WhereBackend, WhereView};
 use control_plane::compile::compile_file;
-use control_plane::explained::Explained;
+use control_plane::explained::explained;
 use forwarder::{Flow, ServiceId, SlotState, Snapshot};
 use packet::protocol;
 use serde::Serialize;
@@ -95,7 +95,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         })?;
     // No table knows it.
     let explanation = snapshot.explain(&flow, None);
-    let explained = Explained::new(&explanation, &snapshot);
+    let explained = explained(&explanation, &snapshot);
     let elsewhere = elsewhere(&snapshot, &flow, explanation.service)?;
     if arguments.json {
         let protocol = arguments.protocol();
@@ -134,7 +134,7 @@ fn elsewhere(
         }
     }
     let without = snapshot.with_states(states)?;
-    let explained = Explained::new(&without.explain(flow, None), &without);
+    let explained = explained(&without.explain(flow, None), &without);
     Ok(explained.backend.filter(|_| explained.step.as_deref() == Some(REMOTE)))
 }
 

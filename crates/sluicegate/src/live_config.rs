@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use admin::view::{ConfigView, ReloadReport};
 use anyhow::Context;
 use clap::Args;
-use control_plane::admin::view::{ConfigView, ReloadReport};
 
 use crate::client::{Client, Reach};
 use crate::out::{out, outln};

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use control_plane::metrics::listener::Readiness;
+use admin::metrics::listener::Readiness;
 use datapath::Health;
 use tokio::sync::watch;
 

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use anyhow::Context;
-use control_plane::config::{Log, LogFormat, LogLevel};
+use config::{Log, LogFormat, LogLevel};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;

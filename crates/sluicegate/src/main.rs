@@ -1,6 +1,6 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! Rooms: `run` (the balancer, wired from both planes), `admin` (its doors), `figures`, `liveness`, `notify` (the service
+//! Rooms: `run` (the balancer, wired from both planes), `doors` (the listeners of its API), `figures`, `liveness`, `notify` (the service
 //! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
 //! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints and `out` writes; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
@@ -10,7 +10,6 @@
 // They panic when whoever reads has gone: `out` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod admin;
 mod backend;
 mod capture;
 mod client;
@@ -18,6 +17,7 @@ mod config_check;
 mod config_diff;
 mod digest;
 mod doctor;
+mod doors;
 mod figures;
 mod flow_path;
 mod live_config;

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
-use control_plane::admin::view::{
+use admin::view::{
     BackendChange, BackendRow, BackendState, CheckState, FlowPage, HealthView, Override, Purged, VipRow,
 };
-use control_plane::words::count;
+use clap::{Args, Subcommand};
+use config::words::count;
 use serde_json::json;
 
 use crate::client::{Client, Reach, escape};

@@ -2,7 +2,7 @@
 //!
 //! In: targets by address on the command line, or the VIPs of a configuration (`target`). Out: a live table, lines or JSON
 //! (`view`), Prometheus metrics (`metrics`), and an exit code.
-//! Not here: what an attempt asks (`control_plane::health`), what follows from a failure: it watches and changes nothing.
+//! Not here: what an attempt asks (`health`), what follows from a failure: it watches and changes nothing.
 //! Latency is from the first packet of the connection to the answer that passes, TLS handshake and name in between
 //! included; of failed attempts none is counted.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.4.
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use control_plane::config::{format_duration, load_without_secrets, parse_duration};
-use control_plane::health::{Dialer, Failure, attempt};
+use config::{format_duration, load_without_secrets, parse_duration};
+use health::{Dialer, Failure, attempt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};

@@ -4,10 +4,8 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
+use admin::view::{AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, Status};
 use clap::{Args, Subcommand};
-use control_plane::admin::view::{
-    AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, Status,
-};
 
 use crate::client::{Client, Failure};
 use crate::operate::Common;

@@ -30,21 +30,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use control_plane::admin::command::Command;
-use control_plane::admin::view::ConfigSource;
+use admin::command::Command;
+use admin::view::ConfigSource;
+use config::words::count_of;
+use config::{self, Config, Source as ConfigFile};
 use control_plane::announce::{Announcer, services_seen};
 use control_plane::compile::{destinations, find_machine, refresh_next_hops};
-use control_plane::config::{self, Config, Source as ConfigFile};
 use control_plane::controller::{Controller, Running};
 use control_plane::digest::Digests;
-use control_plane::health::engine::{Event, Events, Health};
 use control_plane::next_hop::{self, Wanted};
 use control_plane::path_mtu::PathMtus;
 use control_plane::standing::OverrideKey;
-use control_plane::words::count_of;
 use datapath::DataPlane;
 use datapath::interface::{Interface, InterfaceError};
 use forwarder::{Live, Notice, Sighting, Snapshot};
+use health::engine::{Event, Events, Health};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -62,7 +62,7 @@ use self::settings::{inspected, settings};
 use self::tunnel::Way;
 use self::unable::Unable;
 use self::work::Finished;
-use crate::admin::{self, Doors};
+use crate::doors::{self, Doors};
 use crate::figures::figures;
 use crate::liveness::{self, Liveness};
 use crate::notify::Notifier;
@@ -176,7 +176,7 @@ impl Balancer {
         let manager = Rc::new(Notifier::from_environment());
         let liveness = Liveness::new(Rc::clone(&manager));
         let (orders, commands) = mpsc::channel(ADMIN_QUEUE);
-        let admin = admin::open(&config, &machine, orders, liveness.subscribe()).await?;
+        let admin = doors::open(&config, &machine, orders, liveness.subscribe()).await?;
         let (wanted, found) = watch_next_hops(wanted(&config, &machine, &plane, &live))?;
         // While ports below 1,024 may still be listened at.
         let mut announcer = Announcer::open(&config, find_machine(&config, &machine)?)?;
@@ -546,7 +546,7 @@ fn boot_id() -> String {
 /// How long the first results may take: the slowest check's attempts.
 fn longest_first_check(config: &Config) -> Duration {
     let checks = config.members().flat_map(|member| member.checks());
-    let longest = checks.map(|check| check.timeout()).max();
+    let longest = checks.map(|check| check.timeout).max();
     longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
 }
 

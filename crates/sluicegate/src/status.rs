@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use admin::view::{Drift, InterfaceRow, OverrideRow, ReloadOutcome, Status};
 use clap::Args;
-use control_plane::admin::view::{Drift, InterfaceRow, OverrideRow, ReloadOutcome, Status};
-use control_plane::words::count_of;
+use config::words::count_of;
 
 use crate::client::{Client, Reach};
 use crate::out::out;

@@ -11,10 +11,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use admin::figures::Figures;
+use admin::view::Status;
 use clap::Args;
-use control_plane::admin::view::Status;
-use control_plane::config::parse_duration;
-use control_plane::figures::Figures;
+use config::parse_duration;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
+use admin::socket::listen;
+use admin::{Door, Limits, Rules, Socket, router, serve};
 use axum::Router;
-use control_plane::admin::socket::listen;
-use control_plane::admin::{Door, Limits, Rules, Socket, router, serve};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-#[path = "../../control-plane/tests/admin/mock.rs"]
+#[path = "../../admin/tests/api/mock.rs"]
 mod mock;
 
 struct Balancer {

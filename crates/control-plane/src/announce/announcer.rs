@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 use super::decision::{Decider, Seen, Stage, Standing};
 use super::keeper::{self, Watched};
 use super::plan::{Identity, Plan};
-use crate::config::{Config, Machine};
+use config::{Config, Machine};
 
 /// Announces VIPs, as long as the file has peers for this machine.
 #[derive(Debug, Default)]

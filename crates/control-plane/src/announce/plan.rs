@@ -14,7 +14,7 @@ use bgp::bfd::BfdConfig;
 use bgp::{Attributes, Connect, Desired, PeerConfig, Prefix, Routes};
 
 use super::decision::{Stage, Times};
-use crate::config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
+use config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
 
 /// Everything that is to be announced by a machine, if all is well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

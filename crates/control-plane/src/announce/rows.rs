@@ -10,7 +10,7 @@ use bgp::{Attributes, Desired, PeerStatus, State};
 use super::announcer::Announcer;
 use super::decision::{ServiceSeen, Stage, Standing, Why};
 use super::plan::Rules;
-use crate::admin::view::{
+use admin::view::{
     AnnouncedVip, AnnouncementState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, RouteRow,
     ServiceRow, VipRow,
 };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use forwarder::{SlotState, Snapshot};
 
 use super::others;
-use crate::config::Config;
+use config::Config;
 
 /// The addresses that a machine's packets are sent to by this configuration, its peers' among them, and those of `current`'s slots that still drain.
 #[must_use]

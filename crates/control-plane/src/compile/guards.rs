@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forwarder::{Guard, GuardId, PrefixSet, SourceLimit};
 
-use crate::config::{Limits, PerSource, SourceList, Vip};
+use config::{Limits, PerSource, SourceList, Vip};
 
 /// The guards of one generation.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Guards {
     /// # Cost
     /// Linear in lists; a set is built for each content that this generation does not have.
     pub(super) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
-        let guarded: Vec<&Vip> = vips.filter(|vip| *vip.guard() != crate::config::Guard::default()).collect();
+        let guarded: Vec<&Vip> = vips.filter(|vip| *vip.guard() != config::Guard::default()).collect();
         let mut next = Self { numbers: self.numbers_of(&guarded), ..Self::default() };
         for vip in guarded {
             let from = vip.guard();

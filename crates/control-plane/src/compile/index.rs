@@ -10,9 +10,9 @@ use std::sync::Arc;
 use forwarder::{PoolTable, Service, SlotId, SlotState};
 use maglev_hash::Table;
 
-use crate::config::{Check, Config, Fallback, Machine, Member, Pool, Vip};
 use crate::slots::SlotKey;
 use crate::standing::Standing;
+use config::{Check, Config, Fallback, Machine, Member, Pool, Vip};
 
 /// A backend in a leaf pool.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use forwarder::{Carriers, PoolTable, Prefix, Sender, THIS_MACHINE, TunnelSource}
 use maglev_hash::Table;
 
 use super::Index;
-use crate::config::{Config, Machine, Member, Pool};
+use config::{Config, Machine, Member, Pool};
 
 /// The other machines of the shard; as a pool, so that they are checked and listed like backends.
 pub(crate) fn others(config: &Config, machine: &Machine) -> Option<Pool> {

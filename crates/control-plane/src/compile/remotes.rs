@@ -9,7 +9,7 @@ use std::sync::Arc;
 use forwarder::{Forwarding, Remote, Slot, SlotId};
 
 use super::{CompileError, Index};
-use crate::config::{Config, Elsewhere, Machine, Prefix, Vip};
+use config::{Config, Elsewhere, Machine, Prefix, Vip};
 
 /// Where the VIPs of a machine are served elsewhere.
 pub(crate) fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a Elsewhere> {

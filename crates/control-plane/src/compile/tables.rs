@@ -11,9 +11,9 @@ use maglev_hash::{BuildError, Options, Seed, Table};
 
 use super::CompileError;
 use super::index::own_weight;
-use crate::config::{Cluster, Config, Member, Pool};
 use crate::slots::SlotKey;
 use crate::standing::Standing;
+use config::{Cluster, Config, Member, Pool};
 
 /// What a pool's table depends on, besides the cluster's size and key.
 #[derive(Clone, Debug)]

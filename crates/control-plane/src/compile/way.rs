@@ -9,9 +9,9 @@ use forwarder::{InterfaceId, NextHop, NextHopMode, Slot, Snapshot, Tagging, Tran
 use packet::{Mac, Tag, Tags};
 
 use super::{CompileError, find_machine};
-use crate::config::{self, Config, Machine, Vlan, VlanRule};
 use crate::next_hop;
 use crate::path_mtu::PathMtus;
+use config::{self, Config, Machine, Vlan, VlanRule};
 
 /// The same snapshot with what is now known of next hops and of the paths behind them.
 ///

@@ -20,11 +20,11 @@ pub(crate) use self::keys::Keys;
 pub use self::settings::Running;
 
 use crate::compile::{Index, service_name};
-use crate::config::{
+use config::words::{count, count_of};
+use config::{
     Config, Hash, Limits, Machine, Member, Pool, Prefix, PrefixGroup, Remote, Service, SourceList, Vip,
     format_duration,
 };
-use crate::words::{count, count_of};
 
 /// What is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +67,6 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
         elsewhere(&mut changes, old.config, new.config);
     }
     changes
-}
-
-/// Whether `new` is `old`, text and files included, and those that they name: then its number stays.
-#[must_use]
-pub fn is_same(old: &Config, new: &Config) -> bool {
-    old.sources() == new.sources() && old.digest() == new.digest() && old == new
 }
 
 impl Changes {
@@ -158,7 +152,7 @@ fn vlans(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
 fn elsewhere(changes: &mut Changes, old: &Config, new: &Config) {
     if old != new {
         changes.say("nothing for this machine: other machines and shards, or the order of entries");
-    } else if !is_same(old, new) {
+    } else if !new.is_same_text_as(old) {
         changes.say("only the text: it says the same as before");
     }
 }
@@ -293,7 +287,7 @@ fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
     let of = |vip: &Vip| -> BTreeMap<String, String> {
         let members = vip.elsewhere().iter().flat_map(|there| there.pool().members());
         let row = |member: &Member| {
-            let checks: Vec<&str> = member.checks().iter().map(|check| &**check.name()).collect();
+            let checks: Vec<&str> = member.checks().iter().map(|check| &*check.name).collect();
             let way = member.encapsulation().name();
             let words = format!(
                 "{way}, checks {}",

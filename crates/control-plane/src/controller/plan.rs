@@ -11,10 +11,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::compile::{Index, elsewhere, others};
-use crate::config::{Config, Machine, Member, Via, Vip};
-use crate::health::engine::{HealthState, TargetKey, ThroughKey, Watched};
 use crate::slots::SlotKey;
 use crate::standing::Verdict;
+use config::{Config, Machine, Member, Via, Vip};
+use health::engine::{HealthState, TargetKey, ThroughKey, Watched};
 
 /// The targets of all memberships that a machine's VIPs reach.
 #[derive(Clone, Debug, Default)]
@@ -162,7 +162,7 @@ fn targets(member: &Member, vips: &BTreeSet<IpAddr>, machine: &Machine) -> Vec<T
     let mut targets = Vec::new();
     for check in member.checks() {
         let target = |through| TargetKey { address, check: Arc::clone(check), through };
-        match check.via() {
+        match check.via {
             Via::Backend => targets.push(target(None)),
             Via::Vip => {
                 let own =

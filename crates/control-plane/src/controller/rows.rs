@@ -9,16 +9,16 @@ use std::time::Instant;
 use forwarder::{ServiceId, SlotId, SlotState, Snapshot};
 
 use super::Controller;
-use crate::admin::view::{
+use crate::compile::{Index, Membership, service_name};
+use crate::slots::SlotKey;
+use crate::standing::{Mode, Override, Verdict};
+use admin::figures::TrafficFigures;
+use admin::view::{
     BackendRow, BackendState, CheckRow, CheckState, MembershipChange, Override as OverrideView, ServiceRow,
     StateTotals, TargetRow, VipRow, Why,
 };
-use crate::compile::{Index, Membership, service_name};
-use crate::config::{Service, Via, Vip};
-use crate::figures::TrafficFigures;
-use crate::health::engine::{HealthState, TargetKey, TargetReport};
-use crate::slots::SlotKey;
-use crate::standing::{Mode, Override, Verdict};
+use config::{Service, Via, Vip};
+use health::engine::{HealthState, TargetKey, TargetReport};
 
 impl Controller {
     /// Every membership that is configured, and those that drain.
@@ -123,9 +123,9 @@ impl Controller {
         let now = Instant::now();
         let row = |report: &TargetReport| TargetRow {
             backends: vec![report.backend.to_string()],
-            address: SocketAddr::new(report.key.address, report.key.check.kind().port()),
-            check: report.key.check.name().to_string(),
-            via: via(report.key.check.via()).to_owned(),
+            address: SocketAddr::new(report.key.address, report.key.check.kind.port()),
+            check: report.key.check.name.to_string(),
+            via: via(report.key.check.via).to_owned(),
             vip: report.key.through.as_ref().map(|through| through.vip),
             state: check_state(report.state),
             since_seconds: now.duration_since(report.since).as_secs_f64(),
@@ -272,8 +272,8 @@ fn removed(slot: &forwarder::Slot) -> BackendRow {
 
 fn check_row(target: &TargetKey, report: Option<&TargetReport>) -> CheckRow {
     CheckRow {
-        check: target.check.name().to_string(),
-        via: via(target.check.via()).to_owned(),
+        check: target.check.name.to_string(),
+        via: via(target.check.via).to_owned(),
         state: check_state(report.map_or(HealthState::Unknown, |report| report.state)),
         since_seconds: report.map_or(0.0, |report| Instant::now().duration_since(report.since).as_secs_f64()),
         last_error: report.and_then(|report| report.last_error.clone()),

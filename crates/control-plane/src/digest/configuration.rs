@@ -7,24 +7,24 @@ use ::bgp::Attributes;
 use sha2::{Digest, Sha256};
 
 use super::{add, hex, of_key};
-use crate::config::{
+use crate::controller::{Keys, check_keys, encapsulation_keys};
+use config::{
     Announce, Cluster, Config, Elsewhere, Fallback, Hash, Member, Pool, Ports, PrefixGroup, Service,
     SourceList, Trace, Vip, format_duration,
 };
-use crate::controller::{Keys, check_keys, encapsulation_keys};
 
 pub(super) fn digest(config: &Config) -> [u8; 32] {
     let mut said = Said::default();
     said.cluster(config.cluster());
     for check in config.peer_checks() {
-        said.say(["cluster", "peer_check", check.name()]);
+        said.say(["cluster", "peer_check", &check.name]);
     }
     for member in config.members() {
         let encapsulation = member.encapsulation();
         said.keys("encapsulation", encapsulation.name(), &encapsulation_keys(encapsulation));
     }
     for check in config.members().flat_map(Member::checks).chain(config.peer_checks()) {
-        said.keys("check", check.name(), &check_keys(check, true));
+        said.keys("check", &check.name, &check_keys(check, true));
     }
     config.pools().iter().for_each(|pool| said.pool(pool));
     config.groups().iter().for_each(|group| said.group(group));
@@ -121,7 +121,7 @@ impl Said {
         let (weight, encapsulation) = (member.weight().to_string(), member.encapsulation().name());
         self.say([section, pool, what, name, &address, member.leaf(), &weight, encapsulation]);
         for check in member.checks() {
-            self.say([section, pool, what, name, "check", check.name()]);
+            self.say([section, pool, what, name, "check", &check.name]);
         }
     }
 

@@ -13,7 +13,7 @@ use maglev_hash::Table;
 use sha2::{Digest, Sha256};
 
 use super::{TABLE_ALGORITHM, add, of_key};
-use crate::config::Config;
+use config::Config;
 
 type Sum = [u8; 32];
 

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use control_plane::config::load;
+use config::load;
 use control_plane::digest::of_configuration;
 use proptest::collection::btree_set;
 use proptest::prelude::*;

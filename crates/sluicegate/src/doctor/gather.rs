@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use control_plane::config::{BgpPeer, Config, EncapsulationKind, IdleThen, Machine};
+use config::{BgpPeer, Config, EncapsulationKind, IdleThen, Machine};
 use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};

@@ -2,7 +2,7 @@
 //!
 //! In: [`Facts`]. Out: [`Finding`]s. Invariant: functions of the facts alone.
 
-use control_plane::words::{count, count_of};
+use config::words::{count, count_of};
 use datapath::interface::{Finding, Interface};
 
 use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};

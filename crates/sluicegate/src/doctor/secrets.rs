@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use control_plane::accounts::{self, User};
-use control_plane::config::{self, Config, Problems, SecretName, read_secret};
+use admin::accounts::{self, User};
+use config::{self, Config, Problems, SecretName, read_secret};
 use datapath::interface::Finding;
 use nix::unistd::geteuid;
 

@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use control_plane::health::Failure;
+use health::Failure;
 use prometheus::{
     GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TEXT_FORMAT, TextEncoder,
 };

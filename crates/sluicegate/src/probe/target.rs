@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use control_plane::config::{
+use config::{
     CheckKind, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, Ports, Protocol, Service,
     TcpCheck, Tls, Via,
 };
@@ -216,13 +216,13 @@ pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, 
 fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> {
     let mut kinds: Vec<CheckKind> = Vec::new();
     for check in service.pool().members().iter().flat_map(|member| member.checks()) {
-        let protocol = if matches!(check.kind(), CheckKind::Dns(_)) { Protocol::Udp } else { Protocol::Tcp };
+        let protocol = if matches!(&check.kind, CheckKind::Dns(_)) { Protocol::Udp } else { Protocol::Tcp };
         let serves = match service.ports() {
             Ports::Any => true,
-            Ports::Listed(ranges) => ranges.iter().any(|range| range.contains(&port(check.kind()))),
+            Ports::Listed(ranges) => ranges.iter().any(|range| range.contains(&port(&check.kind))),
         };
-        if check.via() == Via::Vip && protocol == service.protocol() && serves {
-            let kind = trusting(check.kind(), trust, check.name())?;
+        if check.via == Via::Vip && protocol == service.protocol() && serves {
+            let kind = trusting(&check.kind, trust, &check.name)?;
             if !kinds.contains(&kind) {
                 kinds.push(kind);
             }

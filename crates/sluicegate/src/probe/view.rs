@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use control_plane::health::Failure;
+use health::Failure;
 use serde_json::json;
 
 use super::Outcome;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control_plane::admin::MachineAction;
-use control_plane::admin::view::{MachineDrain, Refusal, RefusalKind};
+use admin::MachineAction;
+use admin::view::{MachineDrain, Refusal, RefusalKind};
 use control_plane::announce::{Seen, ServiceSeen, Stage, stage_shown};
 use control_plane::controller::Done;
 

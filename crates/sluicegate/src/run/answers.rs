@@ -1,22 +1,22 @@
 //! Answers to the admin API.
 //!
 //! In: commands. Out: each one's answer, at once or when the work that it began is done.
-//! Not here: HTTP (`control_plane::admin`).
+//! Not here: HTTP (`admin`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use control_plane::admin::command::{Answer, BackendAction, Command, FlowQuery};
-use control_plane::admin::view::{
+use admin::command::{Answer, BackendAction, Command, FlowQuery};
+use admin::view::{
     BackendChange, ConfigSource, ConfigText, ConfigView, DigestView, Drift, ForwarderView, HealthView,
     MembershipChange, OverrideRow, Refusal, RefusalKind, Status, VipTotals, entity_tag,
 };
-use control_plane::config::Source;
+use config::Source;
 use control_plane::controller::{Controller, shown};
 use control_plane::digest::hex;
-use control_plane::health::engine::TargetReport;
 use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
+use health::engine::TargetReport;
 
 use super::Balancer;
 use super::capture::Running;
@@ -100,7 +100,7 @@ impl Balancer {
         &mut self,
         text: String,
         if_match: Option<String>,
-        answer: Answer<Result<control_plane::admin::view::ReloadReport, Refusal>>,
+        answer: Answer<Result<admin::view::ReloadReport, Refusal>>,
     ) {
         let etag = self.etag();
         // A reload under way would make another generation of what the operator started from.

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use control_plane::admin::command::Answer;
-use control_plane::admin::view::{CaptureEnd, Refusal, RefusalKind};
-use control_plane::admin::{CaptureOrder, CaptureStream, FlowQuery};
+use admin::command::Answer;
+use admin::view::{CaptureEnd, Refusal, RefusalKind};
+use admin::{CaptureOrder, CaptureStream, FlowQuery};
 use forwarder::{
     CaptureCounts, CaptureFilter, Catch, Live, Record, ServiceId, Snapshot, TapSize, Verdict, VipFilter,
     capture_tap,

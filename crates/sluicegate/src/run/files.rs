@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use control_plane::config::Config;
+use config::Config;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 /// The folders that are watched, and what has happened in them.

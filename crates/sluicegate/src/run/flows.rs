@@ -7,11 +7,11 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use control_plane::admin::CaptureStream;
-use control_plane::admin::command::Answer;
-use control_plane::admin::view::{FlowPage, FlowRow, Purged, Refusal, WhereBackend, WhereRow, WhereView};
+use admin::CaptureStream;
+use admin::command::Answer;
+use admin::view::{FlowPage, FlowRow, Purged, Refusal, WhereRow, WhereView};
 use control_plane::compile::Index;
-use control_plane::explained::Explained;
+use control_plane::explained::{explained, where_backend};
 use datapath::DataPlane;
 use forwarder::{
     Cursor, Decision, Flow, FlowEntry, FlowFilter, FlowState, Reply, Request, ServiceId, SlotId, Snapshot,
@@ -277,8 +277,8 @@ fn where_row(said: &WhereAnswer, snapshot: &Snapshot, index: &Index) -> WhereRow
         thread: said.thread.0.into(),
         generation: said.generation.0,
         tracked: said.tracked.map(|entry| flow_row(said.thread.0, &entry, snapshot, index)),
-        chosen: chosen.map(WhereBackend::of),
-        explained: Explained::new(&said.explanation, snapshot),
+        chosen: chosen.map(where_backend),
+        explained: explained(&said.explanation, snapshot),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control_plane::admin::view::InterfaceRow;
+use admin::view::InterfaceRow;
 use datapath::interface::{Finding, Interface};
 
 /// What is known of them since the last look.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use config::{self, Config};
 use control_plane::compile::destinations;
-use control_plane::config::{self, Config};
 use control_plane::next_hop::{self, Resolver, Unresolved, Wanted, Watch};
 use datapath::DataPlane;
 use forwarder::Live;

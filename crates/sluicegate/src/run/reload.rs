@@ -9,13 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use control_plane::admin::command::Answer;
-use control_plane::admin::view::{
-    ConfigSource, LastReload, Refusal, RefusalKind, ReloadOutcome, ReloadReport,
-};
+use admin::command::Answer;
+use admin::view::{ConfigSource, LastReload, Refusal, RefusalKind, ReloadOutcome, ReloadReport};
+use config::words::count_of;
+use config::{self, Config, Problems};
 use control_plane::compile::destinations;
-use control_plane::config::{self, Config, Problems};
-use control_plane::words::count_of;
 
 use super::next_hops::{NextHops, next_hops};
 
@@ -201,7 +199,7 @@ fn refused(problems: Problems) -> Refusal {
     Refusal {
         kind: RefusalKind::Invalid,
         message: "the configuration has problems".to_owned(),
-        problems: problems.iter().map(Into::into).collect(),
+        problems: problems.iter().map(control_plane::problem_row).collect(),
     }
 }
 

@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::SystemTime;
 
-use control_plane::config::Config;
+use config::Config;
 use control_plane::trace_report::Report;
 use forwarder::{Sighting, Snapshot};
 

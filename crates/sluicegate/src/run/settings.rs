@@ -1,7 +1,7 @@
 //! The configuration in the data plane's terms.
 
+use config::{self, Config};
 use control_plane::compile::{find_machine, timeouts};
-use control_plane::config::{self, Config};
 use datapath::interface::Interface;
 use datapath::steer::NoSocket;
 use datapath::{Idle, Settings, inspect};

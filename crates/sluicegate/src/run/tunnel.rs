@@ -1,15 +1,15 @@
 //! The way of `via = "vip"` checks: opened when a configuration first asks for it, closed at the end.
 //!
 //! In: configurations. Out: how each target is reached.
-//! Not here: what travels there (`control_plane::health::tunnel`).
+//! Not here: what travels there (`health::tunnel`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use control_plane::config::{Config, Via};
-use control_plane::health::Dialer;
-use control_plane::health::engine::Watched;
-use control_plane::health::tunnel::{Numbers, Setup, Tunnel, TunnelError, remove_leftovers};
+use config::{Config, Via};
 use forwarder::Live;
+use health::Dialer;
+use health::engine::Watched;
+use health::tunnel::{Numbers, Setup, Tunnel, TunnelError, remove_leftovers};
 
 /// Shared by the control loop, reloads and the health thread.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ impl Way {
     ) -> Result<(), TunnelError> {
         let mut checks =
             config.pools().iter().flat_map(|pool| pool.members()).flat_map(|member| member.checks());
-        if self.tunnel().is_some() || !checks.any(|check| check.via() == Via::Vip) {
+        if self.tunnel().is_some() || !checks.any(|check| check.via == Via::Vip) {
             return Ok(());
         }
         let setup = Setup {

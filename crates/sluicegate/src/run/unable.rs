@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use control_plane::health::engine::TargetKey;
+use health::engine::TargetKey;
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ impl Unable {
     /// Takes news in: why a target can't be asked, or that it was asked again or is watched no more.
     pub(super) fn take(&mut self, news: Vec<(TargetKey, Option<String>)>, now: Instant) {
         for (target, why) in news {
-            let (address, check) = (target.address, target.check.name().to_string());
+            let (address, check) = (target.address, target.check.name.to_string());
             match why {
                 Some(why) => {
                     tracing::error!(%address, check, %why, "a check can't be made, its last verdict stays");
@@ -37,14 +37,14 @@ impl Unable {
 
     /// One sentence for all, with the first by address as the example.
     pub(super) fn warning(&self, now: Instant) -> Option<String> {
-        let name = |key: &TargetKey| (key.address, key.check.name().to_string());
+        let name = |key: &TargetKey| (key.address, key.check.name.to_string());
         let (key, (why, since)) = self.0.iter().min_by_key(|(key, _)| name(key))?;
         let seconds = now.saturating_duration_since(*since).as_secs();
         let count = match self.0.len() {
             1 => "a check can't be made, its last verdict stays".to_owned(),
             count => format!("{count} checks can't be made, their last verdicts stay"),
         };
-        Some(format!("{count}: {} of {}, for {seconds} s: {why}", key.check.name(), key.address))
+        Some(format!("{count}: {} of {}, for {seconds} s: {why}", &key.check.name, key.address))
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
                     interfaces = [\"eth0\"]\n[check.web]\ntcp = { port = 80 }\n[pool.p]\nchecks = [\"web\"]\n\
                     backends = [{ name = \"b\", address = \"198.18.0.1\" }]\n";
         let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
-        let (config, _) = control_plane::config::parse(text, Path::new("a.toml"), &secret).unwrap();
+        let (config, _) = config::parse(text, Path::new("a.toml"), &secret).unwrap();
         let check = Arc::clone(&config.pools()[0].members()[0].checks()[0]);
         TargetKey { address: [198, 18, 0, host].into(), check, through: None }
     }

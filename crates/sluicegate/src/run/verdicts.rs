@@ -3,9 +3,9 @@
 //! In: what turned, and the controller that knows whom it is for. Out: a line each: down is a warning, up is information.
 //! Not here: what follows from a verdict (`controller`).
 
+use config::words::{count_of, few};
 use control_plane::controller::Controller;
-use control_plane::health::engine::{HealthState, TargetKey, Turned};
-use control_plane::words::{count_of, few};
+use health::engine::{HealthState, TargetKey, Turned};
 
 /// A line for each; of very many at once, for the first and for how many there are besides.
 pub(super) fn log(controller: &Controller, turned: &[Turned]) {
@@ -22,7 +22,7 @@ fn line(controller: &Controller, turned: &Turned) {
     let concerned = controller.concerned(&turned.key);
     let backend = few(&concerned.backends);
     let (pool, vip) = (few(&concerned.pools), vips(&concerned.vips, &turned.key));
-    let (address, check) = (turned.key.address, turned.key.check.name());
+    let (address, check) = (turned.key.address, &turned.key.check.name);
     match turned.state {
         HealthState::Down => {
             let reason = turned.why.as_deref().unwrap_or("no attempt passed");
@@ -51,7 +51,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use control_plane::config::parse;
+    use config::parse;
 
     use super::*;
 

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use control_plane::admin::command::Answer;
-use control_plane::admin::view::{BackendRow, ConfigSource, HealthView, Refusal, RefusalKind, ReloadReport};
+use admin::command::Answer;
+use admin::view::{BackendRow, ConfigSource, HealthView, Refusal, RefusalKind, ReloadReport};
+use config::{Config, Problem, Problems};
 use control_plane::compile::{CompileError, Index, refresh_next_hops};
-use control_plane::config::{Config, Problem, Problems};
-use control_plane::controller::{Changes, Done, Side, changes, is_same};
-use control_plane::health::engine::TargetReport;
+use control_plane::controller::{Changes, Done, Side, changes};
 use forwarder::Snapshot;
+use health::engine::TargetReport;
 
 use super::Balancer;
 use super::files::FileWatch;
@@ -83,7 +83,7 @@ impl Balancer {
             Finished::Loaded(loaded) => match *loaded {
                 Ok(mut loaded) => {
                     Arc::make_mut(&mut self.next_hops).next_hops.extend(loaded.next_hops.drain());
-                    if is_same(self.controller.config(), &loaded.config) {
+                    if loaded.config.is_same_text_as(self.controller.config()) {
                         self.keep_configuration(&loaded);
                     } else if let Some(reload) = self.reloads.current() {
                         reload.loaded = Some(loaded);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use control_plane::figures::{Figures, ThreadFigures, TrafficFigures};
+use admin::figures::{Figures, ThreadFigures, TrafficFigures};
 use serde::Serialize;
 
 /// What happened in between. Names of JSON fields are stable.

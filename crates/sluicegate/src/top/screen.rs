@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use control_plane::admin::view::Status;
+use admin::view::Status;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};

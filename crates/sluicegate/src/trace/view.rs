@@ -207,8 +207,8 @@ const SILENCE: &str = "A packet without a report met no machine that may tell of
 
 #[cfg(test)]
 mod tests {
-    use control_plane::admin::view::WhereBackend;
-    use control_plane::explained::Explained;
+    use admin::view::Explained;
+    use admin::view::WhereBackend;
 
     use super::*;
 

@@ -16,8 +16,7 @@ fn plan(machine: &str, announce: &str) -> Plan {
          [pool.p]\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n{announce}"
     );
     let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
-    let (config, _) =
-        crate::config::parse(&text, Path::new("a.toml"), &secret).unwrap_or_else(|p| panic!("{p}"));
+    let (config, _) = config::parse(&text, Path::new("a.toml"), &secret).unwrap_or_else(|p| panic!("{p}"));
     Plan::new(&config, config.machine(machine).unwrap())
 }
 

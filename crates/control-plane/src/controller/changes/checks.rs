@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::Changes;
 use super::keys::{Difference, Keys};
-use crate::config::{
+use config::words::few;
+use config::{
     Check, CheckKind, Config, DnsRecord, Encapsulation, EncapsulationKind, HttpCheck, Member, Pool, Tls,
     TooBig, Via,
 };
-use crate::words::few;
 
 /// One line for each check and each encapsulation that is in use before and after, and says something else.
 pub(super) fn definitions(changes: &mut Changes, old: &Config, new: &Config) {
@@ -20,7 +20,7 @@ pub(super) fn definitions(changes: &mut Changes, old: &Config, new: &Config) {
     for (name, check) in &before {
         let Some(next) = after.get(name).filter(|next| *next != check) else { continue };
         // Of another kind, every key of the old one would be gone and every key of the new one have come.
-        let alike = kind_word(check.kind()) == kind_word(next.kind());
+        let alike = kind_word(&check.kind) == kind_word(&next.kind);
         let differences = check_keys(check, alike).differing(&check_keys(next, alike));
         changes.say(format!("check {name}: {}", listed(&differences)));
     }
@@ -64,7 +64,7 @@ const USES: [Use; 2] =
     [("checks", check_names), ("encapsulation", |member| member.encapsulation().name().to_string())];
 
 fn check_names(member: &Member) -> String {
-    let names: Vec<&str> = member.checks().iter().map(|check| &**check.name()).collect();
+    let names: Vec<&str> = member.checks().iter().map(|check| &*check.name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
@@ -73,7 +73,7 @@ fn listed(differences: &[Difference]) -> String {
 }
 
 fn checks(config: &Config) -> BTreeMap<&str, &Check> {
-    config.members().flat_map(Member::checks).map(|check| (&**check.name(), &**check)).collect()
+    config.members().flat_map(Member::checks).map(|check| (&*check.name, &**check)).collect()
 }
 
 fn encapsulations(config: &Config) -> BTreeMap<&str, &Encapsulation> {
@@ -94,23 +94,23 @@ fn kind_word(kind: &CheckKind) -> &'static str {
 /// All keys of a check; those of its kind are left out when what they say is of no use.
 pub(crate) fn check_keys(check: &Check, with_kind: bool) -> Keys {
     let mut keys = Keys::default();
-    keys.set("kind", kind_word(check.kind()));
+    keys.set("kind", kind_word(&check.kind));
     if with_kind {
-        kind(&mut keys, check.kind());
+        kind(&mut keys, &check.kind);
     }
     keys.set(
         "via",
-        match check.via() {
+        match check.via {
             Via::Backend => "backend",
             Via::Vip => "vip",
         },
     );
-    keys.time("interval", check.interval());
-    keys.time("fast_interval", check.fast_interval());
-    keys.time("timeout", check.timeout());
-    keys.set("rise", check.rise());
-    keys.set("fall", check.fall());
-    keys.set("jitter_percent", check.jitter_percent());
+    keys.time("interval", check.interval);
+    keys.time("fast_interval", check.fast_interval);
+    keys.time("timeout", check.timeout);
+    keys.set("rise", check.rise);
+    keys.set("fall", check.fall);
+    keys.set("jitter_percent", check.jitter_percent);
     keys
 }
 

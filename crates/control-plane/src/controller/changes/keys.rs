@@ -7,8 +7,8 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::config::{digest_of, format_duration};
 use crate::digest::hex;
+use config::{digest_of, format_duration};
 
 /// A key's value.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use bgp::Family;
 
 use super::Changes;
 use super::keys::{Difference, Keys};
-use crate::config::{Announce, Bgp, BgpPeer, Config, Vip, format_duration};
+use config::{Announce, Bgp, BgpPeer, Config, Vip, format_duration};
 
 /// Of one machine: itself and its peers.
 pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use super::keys::{Difference, Keys};
-use crate::config::{
+use config::{
     Admin, AdminSocket, AdminTcp, Cluster, Config, IdleThen, Io, IoMode, Log, LogFormat, LogLevel, NextHop,
     NoSocket, Steering, format_duration,
 };

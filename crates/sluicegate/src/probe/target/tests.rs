@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use control_plane::config::parse;
+use config::parse;
 
 use super::*;
 

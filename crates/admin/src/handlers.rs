@@ -1,0 +1,269 @@
+//! From a request to a command, and from its answer to JSON.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use tokio::sync::oneshot;
+
+use super::command::{
+    ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery, MachineAction,
+};
+use super::guard::Order;
+use super::refuse::{bad_request, plural};
+use super::routes::Desk;
+use super::view::{
+    BackendChange, BackendRow, BgpView, FlowPage, HealthView, MachineDrain, Purged, Refusal, RefusalKind,
+    ReloadReport, Status, VipRow, WhereView,
+};
+use crate::figures::Figures;
+
+type Asked<T> = Result<Json<T>, Refusal>;
+/// An answer to an order, with what the log says of it.
+pub(super) type Done<T> = (Extension<Order>, Json<T>);
+
+pub(super) fn done<T>(order: Order, answer: T) -> Done<T> {
+    (Extension(order), Json(answer))
+}
+
+pub(super) async fn status(desk: State<Desk>) -> Asked<Status> {
+    ask(&desk, Command::Status).await.map(Json)
+}
+
+pub(super) async fn vips(desk: State<Desk>) -> Asked<Vec<VipRow>> {
+    ask(&desk, Command::Vips).await.map(Json)
+}
+
+pub(super) async fn backends(desk: State<Desk>) -> Asked<Vec<BackendRow>> {
+    ask(&desk, Command::Backends).await.map(Json)
+}
+
+pub(super) async fn health(desk: State<Desk>) -> Asked<HealthView> {
+    ask(&desk, Command::Health).await.map(Json)
+}
+
+pub(super) async fn bgp(desk: State<Desk>) -> Asked<BgpView> {
+    ask(&desk, Command::Bgp).await.map(Json)
+}
+
+pub(super) async fn machine(desk: State<Desk>, action: MachineAction) -> Result<Done<MachineDrain>, Refusal> {
+    let drain = ask(&desk, |answer| Command::Machine { action, answer }).await??;
+    let words = match action {
+        MachineAction::Drain => "drain this machine",
+        MachineAction::Undrain => "take back the drain of this machine",
+    };
+    Ok(done(Order::Said(words.to_owned()), drain))
+}
+
+pub(super) async fn counters(desk: State<Desk>) -> Asked<Figures> {
+    ask(&desk, Command::Figures).await.map(Json)
+}
+
+pub(super) async fn reload(desk: State<Desk>) -> Result<Done<ReloadReport>, Refusal> {
+    let report = ask(&desk, Command::Reload).await??;
+    Ok(done(Order::Logged, report))
+}
+
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InPool {
+    pool: Option<String>,
+}
+
+pub(super) async fn order(
+    desk: State<Desk>,
+    name: Result<Path<String>, PathRejection>,
+    pool: Result<Query<InPool>, QueryRejection>,
+    action: BackendAction,
+) -> Result<Done<BackendChange>, Refusal> {
+    let Path(name) = name.map_err(|error| bad_request(error.body_text()))?;
+    let Query(InPool { pool }) = query(pool)?;
+    let words = in_words(&name, pool.as_deref(), action);
+    let change = ask(&desk, |answer| Command::Backend { name, pool, action, answer }).await??;
+    Ok(done(Order::Said(words), change))
+}
+
+/// An order as the log has it.
+fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String {
+    let whom =
+        pool.map_or_else(|| format!("backend {backend}"), |pool| format!("backend {backend} in pool {pool}"));
+    match action {
+        BackendAction::Drain => format!("drain {whom}"),
+        BackendAction::Undrain => format!("take back the drain of {whom}"),
+        BackendAction::Down => format!("take {whom} down"),
+        BackendAction::Up => format!("take back all overrides of {whom}"),
+        BackendAction::Weight(Some(weight)) => format!("weight {weight} for {whom}"),
+        BackendAction::Weight(None) => format!("the file's weight again for {whom}"),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Weight {
+    // Without a default: an empty object is not an order.
+    #[serde(deserialize_with = "Option::deserialize")]
+    weight: Option<u32>,
+}
+
+pub(super) async fn weight(
+    desk: State<Desk>,
+    name: Result<Path<String>, PathRejection>,
+    pool: Result<Query<InPool>, QueryRejection>,
+    body: Bytes,
+) -> Result<Done<BackendChange>, Refusal> {
+    let Weight { weight } = serde_json::from_slice(&body)
+        .map_err(|error| bad_request(format!("wanted {{\"weight\": a number or null}}: {error}")))?;
+    order(desk, name, pool, BackendAction::Weight(weight)).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhichFlows {
+    vip: Option<String>,
+    backend: Option<String>,
+    #[serde(default)]
+    all: bool,
+    limit: Option<usize>,
+}
+
+impl WhichFlows {
+    fn filter(self) -> Result<FlowQuery, Refusal> {
+        match (self.vip, self.backend, self.all) {
+            (None, None, true) => Ok(FlowQuery::All),
+            (Some(vip), None, false) => Ok(FlowQuery::Vip(vip)),
+            (None, Some(backend), false) => Ok(FlowQuery::Backend(backend)),
+            _ => Err(bad_request("wanted one of vip=NAME, backend=NAME, all=true")),
+        }
+    }
+}
+
+pub(super) async fn flows(
+    desk: State<Desk>,
+    which: Result<Query<WhichFlows>, QueryRejection>,
+) -> Asked<FlowPage> {
+    let Query(mut which) = query(which)?;
+    let limit = which.limit.unwrap_or(FLOWS_USUALLY);
+    if !(1..=FLOWS_AT_MOST).contains(&limit) {
+        return Err(bad_request(format!("limit={limit}, allowed 1 to {FLOWS_AT_MOST}")));
+    }
+    // To look does no harm: without a filter, all are meant.
+    which.all |= which.vip.is_none() && which.backend.is_none();
+    let filter = which.filter()?;
+    ask(&desk, |answer| Command::Flows { filter, limit, answer }).await?.map(Json)
+}
+
+pub(super) async fn purge(
+    desk: State<Desk>,
+    which: Result<Query<WhichFlows>, QueryRejection>,
+) -> Result<Done<Purged>, Refusal> {
+    let Query(which) = query(which)?;
+    if which.limit.is_some() {
+        return Err(bad_request("a purge has no limit"));
+    }
+    let filter = which.filter()?;
+    let whose = match &filter {
+        FlowQuery::All => "all flows".to_owned(),
+        FlowQuery::Vip(name) => format!("the flows of VIP {name}"),
+        FlowQuery::Backend(name) => format!("the flows on backend {name}"),
+    };
+    let purged = ask(&desk, |answer| Command::PurgeFlows { filter, answer }).await??;
+    Ok(done(Order::Said(format!("forget {whose}: {}", plural(purged.flows, "flow"))), purged))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfFlow {
+    source: SocketAddr,
+    destination: SocketAddr,
+    protocol: String,
+}
+
+pub(super) async fn where_to(
+    desk: State<Desk>,
+    of: Result<Query<OfFlow>, QueryRejection>,
+) -> Asked<WhereView> {
+    let Query(OfFlow { source, destination, protocol }) = query(of)?;
+    let protocol = match protocol.as_str() {
+        "tcp" => 6,
+        "udp" => 17,
+        "icmp" if destination.is_ipv4() => 1,
+        "icmp" => 58,
+        number => number.parse().map_err(|_| bad_request("protocol: wanted tcp, udp, icmp or 0 to 255"))?,
+    };
+    if source.is_ipv4() != destination.is_ipv4() {
+        return Err(bad_request(format!("{source} and {destination} are of different families")));
+    }
+    ask(&desk, |answer| Command::Where { source, destination, protocol, answer }).await?.map(Json)
+}
+
+pub(super) async fn config(desk: State<Desk>) -> Result<Response, Refusal> {
+    let view = ask(&desk, Command::Config).await?;
+    Ok(([(header::ETAG, format!("\"{}\"", view.etag))], Json(view)).into_response())
+}
+
+pub(super) async fn put_config(
+    desk: State<Desk>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Done<ReloadReport>, Refusal> {
+    if !desk.rules.put {
+        let message = "the configuration may be put only when admin.put is on";
+        return Err(Refusal::new(RefusalKind::Forbidden, message));
+    }
+    let if_match = read_if_match(&headers)?;
+    let text = String::from_utf8(body.into()).map_err(|error| bad_request(format!("not UTF-8: {error}")))?;
+    let report = ask(&desk, |answer| Command::PutConfig { text, if_match, answer }).await??;
+    Ok(done(Order::Logged, report))
+}
+
+/// The tag without its quotes; `None`: `*`.
+fn read_if_match(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let mut given = headers.get_all(header::IF_MATCH).iter();
+    let Some(first) = given.next() else {
+        let message = "wanted If-Match with the ETag of GET /v1/config, or *";
+        return Err(Refusal::new(RefusalKind::Unconditional, message));
+    };
+    let wrong = || bad_request("If-Match: wanted one entity tag in quotes, or *");
+    let text = first.to_str().map_err(|_| wrong())?.trim();
+    if given.next().is_some() {
+        return Err(wrong());
+    }
+    if text == "*" {
+        return Ok(None);
+    }
+    let tag = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    tag.filter(|tag| !tag.contains('"')).map(|tag| Some(tag.to_owned())).ok_or_else(wrong)
+}
+
+pub(super) fn query<T>(read: Result<Query<T>, QueryRejection>) -> Result<Query<T>, Refusal> {
+    read.map_err(|error| bad_request(error.body_text()))
+}
+
+/// Sends a command and waits for its answer.
+pub(super) async fn ask<T>(desk: &Desk, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, Refusal> {
+    let unavailable = |message| Refusal::new(RefusalKind::Unavailable, message);
+    let (answer, answered) = oneshot::channel();
+    let asked = async {
+        desk.commands.send(command(answer)).await.ok()?;
+        answered.await.ok()
+    };
+    match tokio::time::timeout(Duration::from_secs(ANSWER_WITHIN_SECONDS), asked).await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(unavailable("the balancer is stopping, or does not know this order")),
+        Err(_) => Err(unavailable("the balancer did not answer in time")),
+    }
+}
+
+/// The document that describes all this.
+const OPENAPI: &str = include_str!("openapi.json");
+const FLOWS_USUALLY: usize = 100;

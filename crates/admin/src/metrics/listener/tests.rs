@@ -1,0 +1,216 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::figures::Figures;
+use crate::view::Status;
+
+struct Scene {
+    address: SocketAddr,
+    readiness: watch::Sender<Readiness>,
+    commands: mpsc::Receiver<Command>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let (readiness, watched) = watch::channel(Readiness { forwarder_fault: None, not_ready: vec![] });
+        let (asks, commands) = mpsc::channel(1);
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, router(Sources { readiness: watched, commands: asks })));
+        Self { address, readiness, commands }
+    }
+
+    async fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        read(stream).await
+    }
+
+    async fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+}
+
+/// To the end, which the listener makes.
+async fn read(mut stream: TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A reset is an end too: a request that was not read to its end brings one.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+fn begins(answer: &str, status: u16) {
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+}
+
+#[tokio::test]
+async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
+    let mut scene = Scene::new().await;
+    let address = scene.address;
+    let client = tokio::spawn(async move {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        read(stream).await
+    });
+    // The run loop answers what it is asked, in whatever order, and nothing else is asked.
+    while let Some(command) = tokio::select! {
+        command = scene.commands.recv() => command,
+        () = async { while !client.is_finished() { tokio::task::yield_now().await } } => None,
+    } {
+        match command {
+            Command::Figures(answer) => {
+                answer.send(Figures { generation: 7, ..Figures::default() }).unwrap();
+            }
+            Command::Status(answer) => answer.send(Status { ready: true, ..Status::default() }).unwrap(),
+            Command::Vips(answer) => answer.send(vec![]).unwrap(),
+            Command::Backends(answer) => answer.send(vec![]).unwrap(),
+            Command::Bgp(answer) => answer.send(crate::view::BgpView::default()).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    let answer = client.await.unwrap();
+    begins(&answer, 200);
+    assert!(answer.contains("\r\ncontent-type: text/plain; version=0.0.4"), "{answer}");
+    for line in ["sluicegate_generation 7", "sluicegate_ready 1"] {
+        assert!(answer.contains(&format!("\n{line}\n")), "{answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_loop_that_says_nothing_is_told_in_time() {
+    let scene = Scene::new().await;
+    begins(&scene.get("/metrics").await, 503);
+}
+
+#[tokio::test]
+async fn health_and_readiness_say_why_not() {
+    let scene = Scene::new().await;
+    begins(&scene.get("/healthz").await, 200);
+    begins(&scene.get("/readyz").await, 200);
+
+    scene
+        .readiness
+        .send_modify(|state| state.not_ready = vec!["draining".into(), "VIP www: no backend".into()]);
+    begins(&scene.get("/healthz").await, 200);
+    let answer = scene.get("/readyz").await;
+    begins(&answer, 503);
+    assert!(answer.ends_with("\r\n\r\ndraining\nVIP www: no backend\n"), "{answer}");
+
+    scene
+        .readiness
+        .send_replace(Readiness { forwarder_fault: Some("thread 2 stands".into()), not_ready: vec![] });
+    for path in ["/healthz", "/readyz"] {
+        let answer = scene.get(path).await;
+        begins(&answer, 503);
+        assert!(answer.ends_with("\r\n\r\nthread 2 stands\n"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn when_the_run_loop_has_gone_nothing_is_well() {
+    let Scene { address, readiness, commands } = Scene::new().await;
+    drop((readiness, commands));
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        begins(&read(stream).await, 503);
+    }
+}
+
+#[tokio::test]
+async fn there_are_three_paths_to_read_and_nothing_to_write() {
+    let scene = Scene::new().await;
+    for path in ["/", "/v1/status", "/counters", "/metrics/", "//metrics", "/healthz/../v1/status"] {
+        begins(&scene.get(path).await, 404);
+    }
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+        for path in ["/metrics", "/healthz", "/readyz"] {
+            begins(
+                &scene
+                    .ask(&format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"))
+                    .await,
+                405,
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_request_is_closed_and_so_is_none() {
+    let scene = Scene::new().await;
+    let started = tokio::time::Instant::now();
+    for half in ["", "GET /healthz HTTP/1.1\r\nHost: x\r\n", "GET /hea"] {
+        let mut stream = scene.connect().await;
+        stream.write_all(half.as_bytes()).await.unwrap();
+        let answer = read(stream).await;
+        assert!(!answer.contains(" 200 "), "{answer}");
+    }
+    assert!(started.elapsed() <= 3 * CONNECTION_LIFE, "{:?}", started.elapsed());
+    begins(&scene.get("/healthz").await, 200);
+}
+
+#[tokio::test]
+async fn a_header_without_end_is_refused() {
+    let scene = Scene::new().await;
+    let answer =
+        scene.ask(&format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(4 * MAX_HEADER_BYTES))).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    begins(&scene.get("/healthz").await, 200);
+}
+
+/// Those who hold all connections open and say nothing.
+#[tokio::test(start_paused = true)]
+async fn silent_clients_are_put_out_without_an_answer() {
+    let scene = Scene::new().await;
+    let mut silent = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        silent.push(scene.connect().await);
+    }
+    begins(&scene.get("/healthz").await, 200);
+    for stream in silent {
+        assert!(!read(stream).await.contains(" 200 "));
+    }
+}
+
+#[tokio::test]
+async fn no_more_than_the_bound_is_accepted_at_once() {
+    let mut scene = Scene::new().await;
+    let mut waiting = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let mut stream = scene.connect().await;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        waiting.push(stream);
+    }
+    // One asks, the channel holds one, the others stand behind: all connections are taken.
+    let first = scene.commands.recv().await.unwrap();
+    let mut late = scene.connect().await;
+    late.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(300), late.read(&mut [0])).await;
+    assert!(early.is_err(), "answered beside {MAX_CONNECTIONS} others");
+    drop(first);
+    while let Ok(ask) = scene.commands.try_recv() {
+        drop(ask);
+    }
+    begins(&read(late).await, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
+    let scene = Scene::new().await;
+    for half in ["", "GET /healthz HTTP/1.1\r\nHost: l"] {
+        let mut stopped = Vec::new();
+        for _ in 0..100 {
+            let mut stream = scene.connect().await;
+            // It may be told to go already.
+            let _ = stream.write_all(half.as_bytes()).await;
+            stopped.push(stream);
+        }
+        let start = tokio::time::Instant::now();
+        begins(&scene.get("/healthz").await, 200);
+        assert!(start.elapsed() < Duration::from_millis(250), "{half:?} {:?}", start.elapsed());
+    }
+}

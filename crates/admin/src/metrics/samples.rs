@@ -1,0 +1,351 @@
+//! From figures to samples: one pass over plain data, at every scrape.
+//!
+//! In: [`MetricsInput`]. Out: metric families for the registry.
+//! Not here: names and sentences (`catalogue`).
+//! Invariant: a metric has at most its bound of series; what lies beyond is summed under `other`.
+
+use std::collections::BTreeMap;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily};
+
+use super::catalogue::{self as the, Kind, Metric};
+use super::{
+    MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER,
+    VipBackends,
+};
+use crate::figures::{FlowFigures, FragmentFigures, ThreadFigures, TrafficFigures};
+use crate::view::{AnnouncedVip, AnnouncementState, BgpView, CheckState};
+
+/// Samples of one moment, as a collector.
+pub(super) struct Samples {
+    descs: Vec<Desc>,
+    by_name: BTreeMap<&'static str, MetricFamily>,
+}
+
+impl Collector for Samples {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.by_name.values().cloned().collect()
+    }
+}
+
+impl Samples {
+    /// # Errors
+    /// Never, as long as the catalogue's names and labels are valid and different: a test sees to that.
+    pub(super) fn new(input: &MetricsInput) -> prometheus::Result<Self> {
+        let descs = the::ALL.iter().map(|metric| metric.describe()).collect::<Result<_, _>>()?;
+        let mut samples = Self { descs, by_name: BTreeMap::new() };
+        samples.vips(input);
+        samples.backends(input);
+        samples.health(input);
+        samples.routers(&input.bgp);
+        samples.xdp(input);
+        for (number, thread) in input.figures.threads.iter().enumerate() {
+            samples.thread(&number.to_string(), thread);
+        }
+        samples.batches(&input.figures.total);
+        samples.configuration(input);
+        Ok(samples)
+    }
+
+    fn vips(&mut self, input: &MetricsInput) {
+        let mut rows: BTreeMap<[&str; 3], TrafficFigures> = BTreeMap::new();
+        for (name, traffic) in bounded(&input.figures.services, MAX_SERIES_VIPS) {
+            add(rows.entry(service_labels(name)).or_default(), traffic);
+        }
+        for (labels, traffic) in &rows {
+            self.push(&the::VIP_PACKETS, labels, traffic.packets);
+            self.push(&the::VIP_BYTES, labels, traffic.bytes);
+            self.push(&the::VIP_NEW_FLOWS, labels, traffic.new_flows);
+        }
+        // No sum here: `other` would hide the one VIP that has none. The fewest come first.
+        let mut services: Vec<(&String, &VipBackends)> = input.vips.iter().collect();
+        services.sort_by_key(|(_, backends)| backends.serving);
+        for (name, backends) in services.into_iter().take(MAX_SERIES_VIPS) {
+            self.push(&the::VIP_SERVING, &service_labels(name), backends.serving);
+            self.push(&the::VIP_MEMBERS, &service_labels(name), backends.members);
+        }
+    }
+
+    fn backends(&mut self, input: &MetricsInput) {
+        let mut rows: BTreeMap<&str, TrafficFigures> = BTreeMap::new();
+        for (name, traffic) in bounded(&input.figures.backends, MAX_SERIES_BACKENDS) {
+            add(rows.entry(name).or_default(), traffic);
+        }
+        for (name, traffic) in &rows {
+            self.push(&the::BACKEND_PACKETS, &[name], traffic.packets);
+            self.push(&the::BACKEND_BYTES, &[name], traffic.bytes);
+            self.push(&the::BACKEND_NEW_FLOWS, &[name], traffic.new_flows);
+        }
+    }
+
+    fn health(&mut self, input: &MetricsInput) {
+        // A check by way of several VIPs has a verdict for each: the worst stands.
+        let mut worst: BTreeMap<[&str; 3], CheckState> = BTreeMap::new();
+        for check in &input.health {
+            let labels = [check.backend.as_str(), &check.pool, &check.check];
+            let verdict = worst.entry(labels).or_insert(check.verdict);
+            *verdict = worse(*verdict, check.verdict);
+        }
+        let mut known: Vec<_> =
+            worst.iter().filter(|(_, verdict)| **verdict != CheckState::Unknown).collect();
+        // What is down comes first, so that the bound never hides it.
+        known.sort_by_key(|(_, verdict)| **verdict == CheckState::Up);
+        for (labels, verdict) in known.into_iter().take(MAX_SERIES_HEALTH) {
+            self.push(&the::HEALTH_UP, labels, (*verdict == CheckState::Up).into());
+        }
+        for (verdict, name) in VERDICTS {
+            let count = worst.values().filter(|found| **found == verdict).count();
+            self.push(&the::HEALTH_CHECKS, &[name], count as u64);
+        }
+        self.push(&the::OWN_FAULT, &[], input.own_fault.into());
+        self.push(&the::HEALTH_UNABLE, &[], input.checks_unable);
+        self.push(&the::READY, &[], input.ready.into());
+        self.push(&the::FORWARDER_HEALTHY, &[], input.forwarder_healthy.into());
+    }
+
+    fn routers(&mut self, bgp: &BgpView) {
+        for peer in bgp.peers.iter().take(MAX_SERIES_PEERS) {
+            self.push(&the::BGP_UP, &[&peer.name], (peer.state == "Established").into());
+            self.push(&the::BGP_SESSIONS, &[&peer.name], peer.established);
+            self.push(&the::BGP_ROUTES, &[&peer.name, "ipv4"], peer.announced_v4 as u64);
+            self.push(&the::BGP_ROUTES, &[&peer.name, "ipv6"], peer.announced_v6 as u64);
+            if let Some(bfd) = &peer.bfd {
+                self.push(&the::BFD_UP, &[&peer.name], (bfd.state == "Up").into());
+            }
+        }
+        let wanted = bgp.vips.iter().filter(|vip| vip.state != AnnouncementState::NotConfigured);
+        let mut vips: Vec<&AnnouncedVip> = wanted.collect();
+        // What is missing comes first, so that the bound never hides it.
+        vips.sort_by_key(|vip| vip.state == AnnouncementState::Announced);
+        for vip in vips.into_iter().take(MAX_SERIES_VIPS) {
+            self.push(&the::VIP_ANNOUNCED, &[&vip.vip], (vip.state == AnnouncementState::Announced).into());
+            self.push(&the::VIP_WITHDRAWALS, &[&vip.vip], vip.withdrawals);
+        }
+    }
+
+    fn xdp(&mut self, input: &MetricsInput) {
+        for (reason, count) in &input.figures.total.drops {
+            self.push(&the::DROPS, &[reason], *count);
+        }
+        let xdp = &input.figures.xdp;
+        self.push(&the::XDP_REDIRECTED, &[], xdp.redirected);
+        self.push(&the::XDP_PASSED, &[], xdp.passed);
+        self.push(&the::XDP_MULTICAST, &[], xdp.multicast);
+        self.push(&the::XDP_NEIGHBOUR, &[], xdp.neighbour_discovery);
+        self.push(&the::XDP_LOST, &["no_socket"], xdp.no_socket);
+        self.push(&the::XDP_LOST, &["no_head_room"], xdp.no_head_room);
+        self.push(&the::XDP_LOST, &["socket_gone"], xdp.socket_gone);
+        self.push(&the::XDP_MODE, &[&input.figures.xdp_mode], 1);
+        for (interface, mode) in &input.figures.mode {
+            self.push(&the::SOCKET_MODE, &[interface, mode], 1);
+        }
+        for interface in &input.interfaces {
+            self.push(&the::INTERFACE_UP, &[&interface.name], interface.link.into());
+            self.push(&the::INTERFACE_MTU, &[&interface.name], interface.mtu_fits().into());
+        }
+        for (interface, carried) in &input.figures.interfaces {
+            self.push(&the::INTERFACE_RX, &[interface], carried.rx);
+            self.push(&the::INTERFACE_TX, &[interface], carried.tx);
+            self.push(&the::INTERFACE_LOST, &[interface], carried.lost);
+        }
+    }
+
+    fn thread(&mut self, number: &str, thread: &ThreadFigures) {
+        let socket = &thread.socket;
+        let rows = [
+            (&the::SOCKET_RX_DROPPED, socket.rx_dropped),
+            (&the::SOCKET_RX_FULL, socket.rx_ring_full),
+            (&the::SOCKET_FILL_EMPTY, socket.rx_fill_ring_empty),
+            (&the::SOCKET_RX_INVALID, socket.rx_invalid),
+            (&the::SOCKET_TX_INVALID, socket.tx_invalid),
+            (&the::SOCKET_TX_EMPTY, socket.tx_ring_empty),
+            (&the::FILL_STARVED, socket.fill_low),
+            (&the::THREAD_TURNS, socket.turns),
+            (&the::THREAD_RX, thread.rx),
+            (&the::THREAD_RX_BYTES, thread.rx_bytes),
+            (&the::THREAD_TX, thread.tx),
+            (&the::THREAD_TX_BYTES, thread.tx_bytes),
+            (&the::THREAD_REPLIES, thread.replies),
+            (&the::THREAD_TO, thread.to_threads),
+            (&the::THREAD_FROM, thread.from_threads),
+            (&the::THREAD_ORIGINATED, thread.originated),
+            (&the::THREAD_HELD, thread.held),
+            (&the::HEAD_ROOM, thread.head_room_mismatch),
+            (&the::RESELECTED, thread.reselected),
+            (&the::REHASHED, thread.rehashed),
+            (&the::TIME_EXCEEDED, thread.time_exceeded),
+            (&the::TOO_BIG_TOLD, thread.too_big_told),
+            (&the::CUT, thread.cut),
+            (&the::OPENED, thread.opened),
+            (&the::REDIRECTED, thread.redirected),
+            (&the::REMOTE_FLOWS, thread.remote_flows),
+            (&the::REMOTE_ARRIVALS, thread.remote_arrivals),
+            (&the::CAPTURED, thread.captured),
+            (&the::CAPTURE_LOST, thread.capture_lost),
+            (&the::TRACE_REPORTS, thread.trace_reports),
+        ];
+        for (metric, value) in rows {
+            self.push(metric, &[number], value);
+        }
+        for (reason, count) in &thread.trace_refused {
+            self.push(&the::TRACE_REFUSED, &[number, reason], *count);
+        }
+        self.put(&the::THREAD_BUSY, &[number], thread.busy_nanos as f64 / 1e9);
+        self.tables(number, &thread.flows, &thread.fragments);
+    }
+
+    fn tables(&mut self, number: &str, flows: &FlowFigures, fragments: &FragmentFigures) {
+        let rows = [
+            (&the::FLOW_ENTRIES, flows.entries),
+            (&the::FLOW_CAPACITY, flows.capacity),
+            (&the::FLOW_INSERTS, flows.inserts),
+            (&the::FLOW_REFRESHES, flows.refreshes),
+            (&the::FLOW_EXPIRED, flows.expired),
+            (&the::FLOW_EVICTED, flows.evicted),
+            (&the::FLOW_UNTRACKED, flows.untracked),
+            (&the::FRAGMENT_DATAGRAMS, fragments.datagrams),
+            (&the::FRAGMENT_HELD, fragments.held),
+            (&the::FRAGMENT_RECORDED, fragments.recorded),
+            (&the::FRAGMENT_DUPLICATES, fragments.duplicates),
+            (&the::FRAGMENT_FOLLOWED, fragments.followed),
+            (&the::FRAGMENT_WAITED, fragments.waited),
+            (&the::FRAGMENT_RELEASED, fragments.released),
+            (&the::FRAGMENT_EVICTED, fragments.evicted),
+            (&the::FRAGMENT_SUCCEEDED, fragments.succeeded),
+        ];
+        for (metric, value) in rows {
+            self.push(metric, &[number], value);
+        }
+        self.push(&the::FLOW_LOOKUPS, &[number, "hit"], flows.hits);
+        self.push(&the::FLOW_LOOKUPS, &[number, "miss"], flows.misses);
+    }
+
+    /// Index n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1, so that 2ⁿ⁺¹ - 1 is the bucket's bound.
+    fn batches(&mut self, total: &ThreadFigures) {
+        let mut histogram = Histogram::default();
+        let (mut sum, mut bound, mut buckets) = (0, 1.0, Vec::new());
+        for count in &total.batch_sizes {
+            sum += count;
+            let mut bucket = Bucket::default();
+            bucket.set_cumulative_count(sum);
+            bucket.set_upper_bound(bound);
+            buckets.push(bucket);
+            bound = bound * 2.0 + 1.0;
+        }
+        histogram.set_sample_count(sum);
+        histogram.set_sample_sum((total.rx + total.from_threads) as f64);
+        histogram.set_bucket(buckets);
+        let mut sample = Sample::default();
+        sample.set_histogram(histogram);
+        self.family(&the::BATCH).mut_metric().push(sample);
+    }
+
+    fn configuration(&mut self, input: &MetricsInput) {
+        self.push(&the::GENERATION, &[], input.figures.generation);
+        let digests = &input.digests;
+        let digest = digests.configuration.get(..SHORT_DIGEST).unwrap_or(&digests.configuration);
+        self.push(&the::CONFIG, &[&input.boot_id, digest], 1);
+        let shard = digests.shard.as_deref().unwrap_or_default();
+        if let Some(number) = digests.tables.as_deref().and_then(number) {
+            self.push(&the::TABLES_DIGEST, &[shard], number);
+        }
+        self.push(&the::TABLE_ALGORITHM, &[], digests.table_algorithm.into());
+        if let Some(reload) = &input.last_reload {
+            self.push(&the::RELOAD_OK, &[], reload.taken.into());
+            self.put(&the::RELOAD_SECONDS, &[], reload.took.as_secs_f64());
+            self.push(&the::RELOAD_TIME, &[], reload.ended_unix_seconds);
+        }
+        self.push(&the::BUILD, &[input.build.version, input.build.commit], 1);
+    }
+
+    fn push(&mut self, metric: &'static Metric, labels: &[&str], value: u64) {
+        self.put(metric, labels, value as f64);
+    }
+
+    fn put(&mut self, metric: &'static Metric, labels: &[&str], value: f64) {
+        debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
+        let mut sample = Sample::from_label(metric.labels.iter().zip(labels).map(label).collect());
+        match metric.kind {
+            Kind::Gauge => {
+                let mut gauge = Gauge::default();
+                gauge.set_value(value);
+                sample.set_gauge(gauge);
+            }
+            Kind::Counter | Kind::Histogram => {
+                let mut counter = Counter::default();
+                counter.set_value(value);
+                sample.set_counter(counter);
+            }
+        }
+        self.family(metric).mut_metric().push(sample);
+    }
+
+    fn family(&mut self, metric: &'static Metric) -> &mut MetricFamily {
+        self.by_name.entry(metric.name).or_insert_with(|| {
+            let mut family = MetricFamily::default();
+            family.set_name(metric.name.to_owned());
+            family.set_help(metric.help.to_owned());
+            family.set_field_type(metric.kind.field_type());
+            family
+        })
+    }
+}
+
+fn label((name, value): (&&str, &&str)) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name((*name).to_owned());
+    pair.set_value((*value).to_owned());
+    pair
+}
+
+/// The rows under their own names, those past the bound under [`OTHER`]. In the order of names, so that the same set of
+/// names falls on the same side at every scrape.
+fn bounded<T>(rows: &BTreeMap<String, T>, bound: usize) -> impl Iterator<Item = (&str, &T)> {
+    rows.iter().enumerate().map(move |(n, (name, row))| (if n < bound { name.as_str() } else { OTHER }, row))
+}
+
+fn worse(one: CheckState, other: CheckState) -> CheckState {
+    let order = [CheckState::Down, CheckState::Unknown];
+    order.into_iter().find(|&verdict| one == verdict || other == verdict).unwrap_or(CheckState::Up)
+}
+
+fn add(sum: &mut TrafficFigures, more: &TrafficFigures) {
+    sum.packets += more.packets;
+    sum.bytes += more.bytes;
+    sum.new_flows += more.new_flows;
+}
+
+/// A service's name is its VIP's, its protocol and its ports: `www tcp 80,443`.
+fn service_labels(name: &str) -> [&str; 3] {
+    let mut parts = name.splitn(3, ' ');
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
+const SHORT_DIGEST: usize = 12;
+const VERDICTS: [(CheckState, &str); 3] =
+    [(CheckState::Up, "up"), (CheckState::Down, "down"), (CheckState::Unknown, "unknown")];
+
+/// The first 52 bits of a digest in hexadecimal digits: a number that a gauge holds exactly.
+fn number(hex: &str) -> Option<u64> {
+    u64::from_str_radix(hex.get(..GAUGE_DIGITS)?, 16).ok()
+}
+
+/// Four bits each.
+const GAUGE_DIGITS: usize = 13;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gauge_holds_the_number_of_a_digest_exactly() {
+        assert_eq!(number(&"f".repeat(64)), Some((1 << 52) - 1));
+        assert_eq!(number("00000000000010ff"), Some(1));
+        assert_eq!((number("123"), number("x23456789012345")), (None, None));
+    }
+}

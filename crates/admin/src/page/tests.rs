@@ -1,0 +1,64 @@
+use super::*;
+use crate::figures::Figures;
+use crate::view::{BackendRow, BgpView, HealthView, Status, VipRow};
+
+#[test]
+fn the_page_is_small_and_whole() {
+    assert!(PAGE.len() < 40_000, "{} bytes", PAGE.len());
+    for outside in ["src=", "@import", "url(", "<iframe", "<object", "<form", "http-equiv"] {
+        assert!(!PAGE.contains(outside), "{outside}");
+    }
+    // The name of the SVG namespace is never fetched.
+    let addresses = PAGE.matches("://").count();
+    assert_eq!((addresses, PAGE.matches("http://www.w3.org/2000/svg").count()), (1, 1));
+    assert_eq!((PAGE.matches("<style>").count(), PAGE.matches("<script").count()), (1, 1));
+}
+
+#[test]
+fn nothing_in_the_page_makes_markup_or_code_of_text() {
+    for door in [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "style=",
+        " on",
+    ] {
+        let found = PAGE.match_indices(door).find(|(at, _)| door != " on" || is_handler(&PAGE[*at..]));
+        assert!(found.is_none(), "{door}: {:?}", found.map(|(at, _)| &PAGE[at..at + 40]));
+    }
+}
+
+/// Such as ` onload=`.
+fn is_handler(text: &str) -> bool {
+    let name: String = text[1..].chars().take_while(char::is_ascii_lowercase).collect();
+    name.len() > 3 && text[1 + name.len()..].starts_with("=\"")
+}
+
+#[test]
+fn the_policy_names_the_hash_of_style_and_script() {
+    assert!(text_of("style").contains("--ground") && text_of("script").contains("\"use strict\""));
+    // SHA-256 of nothing: what a lost element would give.
+    assert_eq!(BASE64_STANDARD.encode(Sha256::digest("")), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+    let policy = policy();
+    assert!(!policy.contains("47DEQpj8HBSa") && !policy.contains("unsafe"), "{policy}");
+    assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
+}
+
+/// What the browser's test serves is what the API says.
+#[test]
+fn samples_have_the_shape_of_the_answers() {
+    fn same<T: serde::de::DeserializeOwned + serde::Serialize>(text: &str) {
+        let sample: serde_json::Value = serde_json::from_str(text).unwrap();
+        let typed: T = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(typed).unwrap(), sample);
+    }
+    same::<Status>(include_str!("sample/status.json"));
+    same::<Vec<VipRow>>(include_str!("sample/vips.json"));
+    same::<Vec<BackendRow>>(include_str!("sample/backends.json"));
+    same::<BgpView>(include_str!("sample/bgp.json"));
+    same::<HealthView>(include_str!("sample/health.json"));
+    same::<Figures>(include_str!("sample/counters.json"));
+}

@@ -1,0 +1,87 @@
+//! Tracked flows, and what would become of one.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::explained::Explained;
+
+/// Tracked flows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowPage {
+    /// The generation that slots were named by.
+    pub generation: u64,
+    /// At most as many as were asked for.
+    pub flows: Vec<FlowRow>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// A tracked flow. The table stores hashes, so addresses and ports are not known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowRow {
+    /// The packet thread that tracks it.
+    pub thread: usize,
+    /// The lower 48 bits of the flow's hash, in hex.
+    pub tag: String,
+    /// The service's name; null: it has gone.
+    pub service: Option<String>,
+    /// The backend; null: it has gone.
+    pub backend: Option<String>,
+    /// The leaf pool; null: it has gone.
+    pub pool: Option<String>,
+    /// `new`, `established`, `closing` or `udp`.
+    pub state: String,
+    /// No second packet yet, at least one tick after the first.
+    pub on_probation: bool,
+    /// Since its last packet.
+    pub idle_seconds: f64,
+}
+
+/// What a purge did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purged {
+    /// Flows forgotten, over all threads.
+    pub flows: u64,
+}
+
+/// What would become of a flow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WhereView {
+    /// The client.
+    pub source: SocketAddr,
+    /// The VIP.
+    pub destination: SocketAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// What each packet thread says.
+    pub threads: Vec<WhereRow>,
+}
+
+/// One thread's word.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WhereRow {
+    /// The thread.
+    pub thread: usize,
+    /// The generation that it answered under.
+    pub generation: u64,
+    /// The flow in its connection table, which goes before the choice while its backend serves or drains.
+    pub tracked: Option<FlowRow>,
+    /// Whom the Maglev table would choose if no connection table knew the flow.
+    pub chosen: Option<WhereBackend>,
+    /// What becomes of a packet of it now. An echo request to a VIP is answered in place: `reply`; all else of ICMP is dropped
+    /// as `icmp`.
+    #[serde(flatten)]
+    pub explained: Explained,
+}
+
+/// A backend that was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhereBackend {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// How packets travel to it: `gre`, `ipip`, `gue` or `l2`.
+    pub encapsulation: String,
+}

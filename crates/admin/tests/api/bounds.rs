@@ -1,0 +1,381 @@
+//! The Unix door: its file, and what a client may take. Time is tokio's paused clock, which moves when nothing else can.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use std::{env, fs, process};
+
+use admin::socket::{SocketError, listen};
+use admin::{Command, Door, Limits, Rules, Socket, router, serve};
+use axum::Router;
+use nix::unistd::{Group, getgid};
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::mock;
+
+/// A folder of one test's own, removed at its end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("sluicegate-admin-{}-{number}", process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) struct Open {
+    folder: Folder,
+    pub(crate) log: mock::Log,
+    commands: mpsc::Sender<Command>,
+    server: JoinHandle<std::convert::Infallible>,
+    _file: Socket,
+}
+
+impl Open {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let folder = Folder::new();
+        let (commands, log) = mock::start();
+        let router = router(commands.clone(), Rules { put: true }, Router::new());
+        let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
+        let server = tokio::spawn(serve(Door::Unix(listener), router, limits));
+        Self { folder, log, commands, server, _file: file }
+    }
+
+    pub(crate) async fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.folder.0.join("admin.sock")).await.unwrap()
+    }
+
+    /// Everything that comes back for `bytes`, to the server's end of the connection.
+    async fn throw(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(bytes).await.unwrap();
+        read_to_end(&mut stream).await
+    }
+
+    pub(crate) async fn serves(&self) -> bool {
+        self.throw(GOOD).await.starts_with("HTTP/1.1 200")
+    }
+
+    /// Each connection that is open holds a way to the loop.
+    pub(crate) async fn every_connection_has_ended(&self) {
+        for _ in 0..1_000 {
+            // The test's, the router's; the guard's layer holds one of its own.
+            if self.commands.strong_count() <= self.at_rest() {
+                return;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        panic!("{} ways to the loop, {} at rest", self.commands.strong_count(), self.at_rest());
+    }
+
+    fn at_rest(&self) -> usize {
+        let (commands, _received) = mpsc::channel(1);
+        let router = router(commands.clone(), Rules { put: true }, Router::new());
+        let count = commands.strong_count();
+        drop(router);
+        count
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn read_to_end(stream: &mut UnixStream) -> String {
+    let mut answer = Vec::new();
+    // A reset is an end too.
+    let read = timeout(Duration::from_secs(3_600), stream.read_to_end(&mut answer)).await;
+    let _ = read.expect("the server ends every connection");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+const LOOK: Duration = Duration::from_millis(20);
+const GOOD: &[u8] = b"GET /v1/status HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n";
+
+#[tokio::test]
+async fn the_file_has_the_configured_mode_and_group_and_goes_with_the_server() {
+    let folder = Folder::new();
+    let path = folder.0.join("admin.sock");
+    let group = Group::from_gid(getgid()).unwrap().unwrap();
+    let (file, _listener) = listen(&path, 0o640, Some(&group.name)).unwrap();
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!((found.permissions().mode() & 0o7777, found.gid()), (0o640, getgid().as_raw()));
+    drop(file);
+    assert!(!path.exists());
+    let error = listen(&path, 0o640, Some("no-such-group")).unwrap_err();
+    assert!(matches!(error, SocketError::NoGroup { .. }), "{error}");
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_socket_without_its_process_is_replaced_and_nothing_else_is() {
+    let folder = Folder::new();
+    let path = folder.0.join("admin.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let (file, listener) = listen(&path, 0o600, None).unwrap();
+    let error = listen(&path, 0o600, None).unwrap_err();
+    assert!(matches!(error, SocketError::Taken { .. }), "{error}");
+    drop((file, listener));
+    fs::write(&path, "a file").unwrap();
+    let error = listen(&path, 0o600, None).unwrap_err();
+    assert!(matches!(error, SocketError::Io { .. }), "{error}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
+    let error = listen(&folder.0.join("none/admin.sock"), 0o600, None).unwrap_err().to_string();
+    let wanted = format!("there is no folder {}", folder.0.join("none").display());
+    assert!(error.contains(&wanted), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stops_in_the_middle_costs_nothing_in_the_end() {
+    let open = Open::new(Limits::default());
+    for half in [
+        "",
+        "GET /v1/sta",
+        "GET /v1/status HTTP/1.1\r\nHost: l",
+        "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nContent-Length: 10\r\n\r\nhal",
+        "PUT /v1/config HTTP/1.1\r\nHost: lb\r\nIf-Match: *\r\nContent-Length: 1000000\r\n\r\nschema",
+        "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhal",
+    ] {
+        let start = Instant::now();
+        let answer = open.throw(half.as_bytes()).await;
+        assert!(!answer.contains("200 OK"), "{half:?} {answer}");
+        assert!(start.elapsed() <= Duration::from_secs(21), "{half:?} {:?}", start.elapsed());
+    }
+    // And if it is gone before its answer.
+    for _ in 0..200 {
+        open.connect().await.write_all(GOOD).await.unwrap();
+    }
+    open.every_connection_has_ended().await;
+    assert!(open.serves().await);
+}
+
+#[tokio::test]
+async fn a_body_that_is_broken_is_told_from_one_that_is_too_large() {
+    let open = Open::new(Limits::default());
+    let broken = "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
+    let answer = open.throw(broken.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("broke off"), "{answer}");
+    let head = "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nTransfer-Encoding: chunked\r\n\r\n10001\r\n";
+    let large = [head.as_bytes(), &[b'x'; 0x1_0001]].concat();
+    let answer = open.throw(&large).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("65536 bytes at most"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let open = Open::new(Limits::default());
+    let mut stream = open.connect().await;
+    let requests = b"GET /openapi.json HTTP/1.1\r\nHost: lb\r\n\r\n".repeat(200);
+    stream.write_all(&requests).await.unwrap();
+    // It has begun to answer.
+    stream.readable().await.unwrap();
+    let start = Instant::now();
+    open.every_connection_has_ended().await;
+    assert!(start.elapsed() <= Duration::from_secs(12), "{:?}", start.elapsed());
+    let answers = read_to_end(&mut stream).await.matches("HTTP/1.1 200").count();
+    assert!(answers < 200, "{answers}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
+    let open = Open::new(Limits::default());
+    for half in [
+        "",
+        "GET /v1/status HTTP/1.1\r\nHost: l",
+        "POST /v1/reload HTTP/1.1\r\nHost: lb\r\nContent-Length: 10\r\n\r\nhal",
+        // Idle after an answer.
+        "GET /v1/status HTTP/1.1\r\nHost: lb\r\n\r\n",
+    ] {
+        let mut stopped = Vec::new();
+        for _ in 0..100 {
+            let mut stream = open.connect().await;
+            // It may be told to go already.
+            let _ = stream.write_all(half.as_bytes()).await;
+            stopped.push(stream);
+        }
+        let start = Instant::now();
+        assert!(open.serves().await, "{half:?}");
+        assert!(start.elapsed() < Duration::from_millis(250), "{half:?} {:?}", start.elapsed());
+    }
+    open.every_connection_has_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_who_do_not_read_delay_others_by_a_second() {
+    let open = Open::new(Limits::default());
+    let requests = b"GET /openapi.json HTTP/1.1\r\nHost: lb\r\n\r\n".repeat(100);
+    let mut stopped = Vec::new();
+    for _ in 0..100 {
+        let mut stream = open.connect().await;
+        // It has no room in the kernel once the door is full.
+        let _ = timeout(Duration::from_millis(1), stream.write_all(&requests)).await;
+        stopped.push(stream);
+    }
+    let start = Instant::now();
+    assert!(open.serves().await);
+    assert!(start.elapsed() < Duration::from_millis(2_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_being_answered_is_never_displaced() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let folder = Folder::new();
+    let (orders, mut commands) = mpsc::channel(16);
+    let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
+    let router = router(orders, Rules { put: true }, Router::new());
+    let _server = tokio::spawn(file.keep(listener, router, limits));
+    let ask = async |path: PathBuf| {
+        let mut stream = UnixStream::connect(path).await.unwrap();
+        stream.write_all(GOOD).await.unwrap();
+        read_to_end(&mut stream).await
+    };
+    let clients: Vec<_> = (0..6).map(|_| tokio::spawn(ask(folder.0.join("admin.sock")))).collect();
+    sleep(Duration::from_secs(1)).await;
+    let mut waiting = Vec::new();
+    while let Ok(command) = commands.try_recv() {
+        waiting.push(command);
+    }
+    assert_eq!(waiting.len(), 4, "two have found no room, and nobody has left");
+    for _ in 0..6 {
+        let command = match waiting.pop() {
+            Some(command) => command,
+            None => commands.recv().await.unwrap(),
+        };
+        let Command::Status(answer) = command else { panic!("{command:?}") };
+        answer.send(Default::default()).unwrap();
+    }
+    for client in clients {
+        let answer = client.await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn the_file_is_made_again_when_somebody_takes_it_away_and_a_strangers_stays() {
+    let folder = Folder::new();
+    let path = folder.0.join("admin.sock");
+    let (commands, _) = mock::start();
+    let router = router(commands, Rules { put: true }, Router::new());
+    let (file, listener) = listen(&path, 0o640, None).unwrap();
+    let server = tokio::spawn(file.keep(listener, router, Limits::default()));
+    let serves = async || {
+        let Ok(mut stream) = UnixStream::connect(&path).await else { return false };
+        let written = stream.write_all(GOOD).await;
+        written.is_ok() && read_to_end(&mut stream).await.starts_with("HTTP/1.1 200")
+    };
+    let serves_soon = async || {
+        timeout(Duration::from_secs(30), async {
+            while !serves().await {
+                sleep(LOOK).await
+            }
+        })
+        .await
+        .is_ok()
+    };
+    assert!(serves().await);
+    fs::remove_file(&path).unwrap();
+    assert!(serves_soon().await, "it was taken away");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+    fs::rename(&path, folder.0.join("elsewhere")).unwrap();
+    fs::write(&path, "a file").unwrap();
+    sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a file", "another's is not replaced");
+    fs::remove_file(&path).unwrap();
+    assert!(serves_soon().await, "its place is free again");
+    // What another process made since stays when this one goes.
+    fs::remove_file(&path).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    server.abort();
+    drop(file);
+    assert!(path.exists());
+    drop(other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_ends_at_its_time_however_busy_it_is() {
+    let limits = Limits { life: Duration::from_secs(60), ..Limits::default() };
+    let open = Open::new(limits);
+    let mut stream = open.connect().await;
+    let start = Instant::now();
+    let mut answers = 0;
+    let mut buffer = vec![0; 64 << 10];
+    while stream.write_all(b"GET /v1/config HTTP/1.1\r\nHost: lb\r\n\r\n").await.is_ok() {
+        match stream.read(&mut buffer).await {
+            Ok(1..) => answers += 1,
+            _ => break,
+        }
+        assert!(start.elapsed() < Duration::from_secs(120), "{:?}", start.elapsed());
+        sleep(Duration::from_secs(5)).await;
+    }
+    assert!((10..=14).contains(&answers), "{answers}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_has_no_end_is_refused() {
+    let open = Open::new(Limits::default());
+    let mut stream = open.connect().await;
+    let mut sent = stream.write_all(b"GET /v1/status HTTP/1.1\r\n").await;
+    for number in 0.. {
+        if sent.is_err() || number > 100_000 {
+            break;
+        }
+        sent = stream.write_all(format!("X-{number}: {}\r\n", "x".repeat(100)).as_bytes()).await;
+    }
+    assert!(sent.is_err(), "ten megabytes of head were taken");
+    assert!(open.serves().await);
+}
+
+/// Any bytes, and requests with some of theirs changed.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let request = prop::sample::select(vec![
+        &b"GET /v1/flows?vip=www&limit=10 HTTP/1.1\r\nHost: lb\r\n\r\n"[..],
+        b"PUT /v1/config HTTP/1.1\r\nHost: lb\r\nIf-Match: \"x\"\r\nContent-Length: 3\r\n\r\nabc",
+        b"POST /v1/backends/b1/weight?pool=web HTTP/1.1\r\nContent-Length: 13\r\n\r\n{\"weight\": 5}",
+        b"POST /v1/capture?drop=ttl&sample=5&count=2 HTTP/1.1\r\nHost: lb\r\n\r\n",
+        b"GET /v1/where?source=192.0.2.7:1&destination=203.0.113.10:80&protocol=tcp HTTP/1.0\r\n\r\n",
+    ]);
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+    let changed = (request, changes).prop_map(|(request, changes)| {
+        let mut bytes = request.to_vec();
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        bytes
+    });
+    prop_oneof![prop::collection::vec(any::<u8>(), 0..300), changed]
+}
+
+#[test]
+fn no_bytes_end_the_server() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let open = runtime.block_on(async { Open::new(Limits::default()) });
+    proptest!(ProptestConfig::with_cases(512), |(bytes in bytes())| {
+        let served = runtime.block_on(async {
+            let answer = open.throw(&bytes).await;
+            prop_assert!(answer.is_empty() || answer.starts_with("HTTP/1."), "{answer}");
+            Ok(open.serves().await)
+        })?;
+        prop_assert!(served);
+    });
+    runtime.block_on(open.every_connection_has_ended());
+    runtime.block_on(async { drop(open) });
+}

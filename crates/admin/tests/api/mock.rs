@@ -1,0 +1,484 @@
+//! A control loop that answers every command with fixed rows, and keeps what it was asked.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use admin::figures::{Figures, FlowFigures, ThreadFigures, TrafficFigures};
+use admin::view::Explained;
+use admin::view::*;
+use admin::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction};
+use tokio::sync::mpsc;
+
+/// What was asked, in words.
+pub(crate) type Log = Arc<Mutex<Vec<String>>>;
+
+/// Starts it. It ends with the last sender.
+pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
+    let (sender, mut commands) = mpsc::channel(16);
+    let log = Log::default();
+    let written = Arc::clone(&log);
+    tokio::spawn(async move {
+        let mut readings = 0;
+        while let Some(command) = commands.recv().await {
+            written.lock().unwrap().push(words(&command));
+            match command {
+                Command::Capture { order, answer } => capture(order, answer, Arc::clone(&written)),
+                other => answer(other, &mut readings),
+            }
+        }
+    });
+    (sender, log)
+}
+
+fn words(command: &Command) -> String {
+    match command {
+        Command::Machine { action, .. } => format!("{action:?} the machine"),
+        Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
+        Command::PutConfig { text, if_match, .. } => format!("put {text:?} onto {if_match:?}"),
+        Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
+        Command::PurgeFlows { filter, .. } => format!("purge {filter:?}"),
+        Command::Capture { order, .. } => order.to_string(),
+        Command::Where { source, destination, protocol, .. } => {
+            format!("where {source} {destination} {protocol}")
+        }
+        other => format!("{other:?}").split('(').next().unwrap_or_default().to_owned(),
+    }
+}
+
+fn answer(command: Command, readings: &mut u64) {
+    // Whoever hung up needs no answer.
+    match command {
+        Command::Status(answer) => drop(answer.send(status())),
+        Command::Vips(answer) => drop(answer.send(vec![vip()])),
+        Command::Backends(answer) => drop(answer.send(backends())),
+        Command::Health(answer) => drop(answer.send(health())),
+        Command::Figures(answer) => {
+            *readings += 1;
+            drop(answer.send(figures(*readings)));
+        }
+        Command::Backend { name, pool, action, answer } => drop(answer.send(change(name, pool, action))),
+        Command::Bgp(answer) => drop(answer.send(bgp())),
+        Command::Machine { action, answer } => drop(answer.send(machine(action))),
+        Command::Reload(answer) => drop(answer.send(Ok(report()))),
+        Command::PutConfig { text, if_match, answer } => drop(answer.send(put(&text, if_match.as_deref()))),
+        Command::Config(answer) => drop(answer.send(config())),
+        Command::Flows { filter, limit, answer } => drop(answer.send(page(&filter, limit))),
+        Command::PurgeFlows { filter, answer } => {
+            drop(answer.send(known(&filter).map(|()| Purged { flows: 7 })));
+        }
+        Command::Where { source, destination, protocol, answer } => {
+            drop(answer.send(Ok(WhereView { source, destination, protocol, threads: where_rows() })));
+        }
+        Command::EndCapture(answer) => {
+            drop(answer.send(Ok(CaptureEnd { matched: 9, captured: 3, lost: 1 })));
+        }
+        _ => {}
+    }
+}
+
+/// A chunk a second, as many as were asked for; the log has what became of the stream.
+fn capture(order: CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>, log: Log) {
+    let refused = match order.vip.as_deref() {
+        Some("busy") => Some((RefusalKind::Conflict, "a capture is running")),
+        Some("nobody") => Some((RefusalKind::NotFound, "no VIP \"nobody\"")),
+        _ => None,
+    };
+    if let Some((kind, words)) = refused {
+        return drop(answer.send(Err(Refusal::new(kind, words))));
+    }
+    let (chunks, stream) = mpsc::channel(2);
+    drop(answer.send(Ok(CaptureStream(stream))));
+    tokio::spawn(async move {
+        for number in 0..order.count.map_or(u64::MAX, |count| count.get()) {
+            // Larger than what the kernel keeps for a reader.
+            let chunk = format!("{number:08}").repeat(1 << 13);
+            let second = tokio::time::sleep(Duration::from_secs(1));
+            tokio::select! {
+                () = chunks.closed() => break,
+                () = second => drop(chunks.send(chunk.into()).await),
+            }
+        }
+        let ended = if chunks.is_closed() { "the stream was dropped" } else { "the stream has ended" };
+        log.lock().unwrap().push(ended.to_owned());
+    });
+}
+
+pub(crate) fn status() -> Status {
+    Status {
+        version: "0.1.0".into(),
+        machine: "lb1".into(),
+        cluster: "fra1".into(),
+        boot_id: "b00t".into(),
+        generation: 7,
+        generation_sha256: "0".repeat(64),
+        digests: DigestView {
+            table_algorithm: 1,
+            configuration: "1".repeat(64),
+            tables: Some("2".repeat(64)),
+            shard: Some("west".into()),
+        },
+        config_file: "/etc/sluicegate/sluicegate.toml".into(),
+        drift: Drift::FileChanged,
+        started_unix_seconds: 1_700_000_000,
+        uptime_seconds: 3_725.5,
+        ready: false,
+        not_ready: vec!["no VIP is ready".into()],
+        stopping: false,
+        forwarder: ForwarderView { healthy: true, why: Vec::new() },
+        interface: "eth0".into(),
+        interfaces: vec![InterfaceRow {
+            name: "eth0".into(),
+            link: true,
+            mtu_bytes: 1_600,
+            largest_packet_bytes: 1_690,
+        }],
+        mode: "copy".into(),
+        xdp_mode: "driver".into(),
+        threads: 2,
+        vips: VipTotals { total: 1, ready: 0 },
+        backends: StateTotals { serving: 1, draining: 1, down: 0, unknown: 0 },
+        bgp: Some(BgpTotals { peers: 2, established: 1, vips: 3, announced: 2 }),
+        overrides: vec![OverrideRow {
+            backend: "b2".into(),
+            pool: Some("web".into()),
+            says: Override { state: Some(BackendState::Draining), weight: None },
+            since_seconds: 12.0,
+        }],
+        last_reload: Some(LastReload {
+            unix_seconds: 1_700_000_100,
+            outcome: ReloadOutcome::Refused,
+            took_ms: 3.5,
+            message: "pool.web: no backend".into(),
+        }),
+        own_fault: Some("4 backends in 2 pools failed within 2 s, and none passed".into()),
+        needs_restart: vec!["io.batch: 64 -> 32".into()],
+        checks_unable: 1,
+        warnings: vec!["MTU of eth0 is 1500".into()],
+    }
+}
+
+fn vip() -> VipRow {
+    VipRow {
+        name: "www".into(),
+        addresses: vec!["203.0.113.10".into(), "2001:db8:f::10".into()],
+        ready: true,
+        services: vec![ServiceRow {
+            name: "www tcp 80,443".into(),
+            protocol: "tcp".into(),
+            ports: "80,443".into(),
+            pool: "web".into(),
+            serving_pool: "web-spare".into(),
+            serving: 1,
+            total: 2,
+            ready: true,
+            redirected_to: Vec::new(),
+            packets: 10,
+            bytes: 640,
+        }],
+    }
+}
+
+fn backends() -> Vec<BackendRow> {
+    let check = CheckRow {
+        check: "web".into(),
+        via: "backend".into(),
+        state: CheckState::Up,
+        since_seconds: 30.0,
+        last_error: Some("connection refused".into()),
+    };
+    let serving = BackendRow {
+        name: "b1".into(),
+        address: [198, 18, 1, 1].into(),
+        pool: "web".into(),
+        state: BackendState::Serving,
+        why: None,
+        overridden: None,
+        weight_configured: 1,
+        weight_effective: 1,
+        shares: [("web".to_owned(), 1.0)].into(),
+        packets: 9,
+        bytes: 576,
+        checks: vec![check],
+    };
+    let draining = BackendRow {
+        name: "b2".into(),
+        address: "2001:db8:18::2".parse().unwrap(),
+        state: BackendState::Draining,
+        why: Some(Why::Operator),
+        overridden: Some(Override { state: Some(BackendState::Draining), weight: Some(3) }),
+        shares: [("web".to_owned(), 0.0)].into(),
+        checks: Vec::new(),
+        ..serving.clone()
+    };
+    vec![serving, draining]
+}
+
+fn health() -> HealthView {
+    let target = |state, vip: Option<[u8; 4]>| TargetRow {
+        backends: vec!["b1".into()],
+        address: ([198, 18, 1, 1], 8080).into(),
+        check: "web".into(),
+        via: if vip.is_some() { "vip" } else { "backend" }.into(),
+        vip: vip.map(Into::into),
+        state,
+        since_seconds: 30.25,
+        passes: 0,
+        failures: 3,
+        last_error: Some("status 503".into()),
+        latency_us: Some(412),
+        history: vec![true, false],
+    };
+    HealthView {
+        own_fault: Some("held".into()),
+        targets: vec![target(CheckState::Up, None), target(CheckState::Down, Some([203, 0, 113, 10]))],
+    }
+}
+
+pub(crate) fn bgp() -> BgpView {
+    let peer = |bfd| BgpPeerRow {
+        name: "tor1".into(),
+        address: [192, 0, 2, 0].into(),
+        asn: 65_000,
+        state: "Established".into(),
+        since_seconds: 30.5,
+        established: 2,
+        failures: 0,
+        last_error: None,
+        last_error_seconds: None,
+        last_end: Some("nothing heard for 9s: hold time expired".into()),
+        last_end_seconds: Some(31.0),
+        hold_seconds: Some(9.0),
+        announced_v4: 1,
+        announced_v6: 0,
+        unannounceable: 0,
+        pending: 0,
+        ignored_prefixes: 7,
+        bfd,
+    };
+    let idle = BgpPeerRow {
+        state: "Idle".into(),
+        last_error: Some("nothing heard for 9s: hold time expired".into()),
+        last_error_seconds: Some(1.0),
+        last_end: None,
+        last_end_seconds: None,
+        hold_seconds: None,
+        ..peer(None)
+    };
+    let route = RouteRow {
+        prefix: "203.0.113.10/32".into(),
+        peers: vec!["tor1".into()],
+        med: Some(100),
+        communities: vec!["65101:10".into()],
+    };
+    let vip = AnnouncedVip {
+        vip: "www".into(),
+        state: AnnouncementState::Announced,
+        why: None,
+        returns_in_seconds: None,
+        since_seconds: Some(12.0),
+        withdrawals: 1,
+        anchor: true,
+        routes: vec![route],
+    };
+    let held = AnnouncedVip {
+        state: AnnouncementState::HeldDown,
+        why: Some("held down".into()),
+        returns_in_seconds: Some(3.5),
+        since_seconds: None,
+        ..vip.clone()
+    };
+    BgpView {
+        asn: Some(65_101),
+        router_id: Some([192, 0, 2, 1].into()),
+        stage: DrainStage::Leaving,
+        peers: vec![peer(Some(BfdView { state: "Up".into(), since_seconds: 30.0, losses: 1 })), idle],
+        vips: vec![vip, held],
+        warnings: vec!["a peer has no session".into()],
+    }
+}
+
+fn machine(action: MachineAction) -> Result<MachineDrain, Refusal> {
+    if action == MachineAction::Undrain {
+        return Err(Refusal::new(RefusalKind::Conflict, "the machine does not drain"));
+    }
+    Ok(MachineDrain {
+        machine: "lb1".into(),
+        stage: DrainStage::Leaving,
+        notice_seconds: 5.0,
+        drain_seconds: 60.0,
+        notes: vec!["it drains already".into()],
+    })
+}
+
+/// The nth reading: every one 1,000 packets on.
+pub(crate) fn figures(reading: u64) -> Figures {
+    let traffic = |share: u64| TrafficFigures {
+        packets: share * reading,
+        bytes: 64 * share * reading,
+        new_flows: share / 10 * reading,
+    };
+    let thread = ThreadFigures {
+        rx: 500 * reading,
+        batch_sizes: vec![1, 2, 3],
+        busy_nanos: 1_000_000 * reading,
+        drops: [("no_vip".to_owned(), 2 * reading), ("ttl".to_owned(), 0)].into(),
+        flows: FlowFigures { entries: 40, capacity: 1_000, ..FlowFigures::default() },
+        ..ThreadFigures::default()
+    };
+    let mut total = thread.clone();
+    total += &thread;
+    Figures {
+        generation: 7,
+        xdp_mode: "driver".into(),
+        mode: [("eth0".to_owned(), "copy".to_owned())].into(),
+        total,
+        threads: vec![thread.clone(), thread],
+        backends: [("b1".to_owned(), traffic(900)), ("b2".to_owned(), traffic(100))].into(),
+        services: [("www tcp 80,443".to_owned(), traffic(1_000))].into(),
+        ..Figures::default()
+    }
+}
+
+fn change(name: String, pool: Option<String>, action: BackendAction) -> Result<BackendChange, Refusal> {
+    match (name.as_str(), action) {
+        ("b1", _) => {}
+        ("b2", BackendAction::Undrain) => {
+            return Err(Refusal::new(RefusalKind::Conflict, "b2 is not drained"));
+        }
+        _ => return Err(Refusal::new(RefusalKind::NotFound, format!("no backend {name}"))),
+    }
+    let weight_after = if let BackendAction::Weight(Some(weight)) = action { weight } else { 1 };
+    if weight_after > 1_000 {
+        return Err(Refusal::new(RefusalKind::Invalid, "weight 1001, allowed 0 to 1000"));
+    }
+    Ok(BackendChange {
+        backend: name,
+        generation: 8,
+        memberships: vec![MembershipChange {
+            pool: pool.unwrap_or_else(|| "web".into()),
+            before: BackendState::Serving,
+            after: match action {
+                BackendAction::Drain => BackendState::Draining,
+                BackendAction::Down => BackendState::Down,
+                _ => BackendState::Serving,
+            },
+            weight_before: 1,
+            weight_after,
+            overridden: Some(Override { state: None, weight: Some(weight_after) }),
+        }],
+        notes: vec!["kept over reloads, lost on restart".into()],
+    })
+}
+
+fn report() -> ReloadReport {
+    ReloadReport {
+        generation: 8,
+        took_ms: 12.5,
+        changed: vec!["backend b3 comes into pool web".into()],
+        needs_restart: vec!["io.batch: 64 -> 32".into()],
+        warnings: vec!["pool.web: no check".into()],
+    }
+}
+
+fn put(text: &str, if_match: Option<&str>) -> Result<ReloadReport, Refusal> {
+    if if_match.is_some_and(|tag| tag != entity_tag("b00t", 7)) {
+        return Err(Refusal::new(RefusalKind::Stale, "generation 7 is in force"));
+    }
+    if text.contains("wrong") {
+        let problem = ProblemView {
+            severity: "error".into(),
+            file: "put".into(),
+            line: Some(1),
+            column: Some(2),
+            field: "wrong".into(),
+            found: "a key".into(),
+            allowed: "schema".into(),
+        };
+        let whole = ProblemView { line: None, column: None, field: String::new(), ..problem.clone() };
+        let mut refusal = Refusal::new(RefusalKind::Invalid, "2 problems");
+        refusal.problems = vec![problem, whole];
+        return Err(refusal);
+    }
+    if text == SAME {
+        return Ok(ReloadReport { generation: 7, changed: Vec::new(), ..report() });
+    }
+    Ok(report())
+}
+
+/// What is in force.
+const SAME: &str = "schema = 1\n";
+
+fn config() -> ConfigView {
+    ConfigView {
+        etag: entity_tag("b00t", 7),
+        sha256: "0".repeat(64),
+        source: ConfigSource::File,
+        files: vec![ConfigText { path: "/etc/sluicegate/sluicegate.toml".into(), text: SAME.into() }],
+    }
+}
+
+fn known(filter: &FlowQuery) -> Result<(), Refusal> {
+    match filter {
+        FlowQuery::Vip(name) if name != "www" => {
+            Err(Refusal::new(RefusalKind::NotFound, format!("no VIP {name}")))
+        }
+        FlowQuery::Backend(name) if name != "b1" => {
+            Err(Refusal::new(RefusalKind::NotFound, format!("no backend {name}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn flow() -> FlowRow {
+    FlowRow {
+        thread: 1,
+        tag: "00c0ffee1234".into(),
+        service: Some("www tcp 80,443".into()),
+        backend: Some("b1".into()),
+        pool: Some("web".into()),
+        state: "established".into(),
+        on_probation: false,
+        idle_seconds: 3.0,
+    }
+}
+
+fn page(filter: &FlowQuery, limit: usize) -> Result<FlowPage, Refusal> {
+    known(filter)?;
+    let gone = FlowRow { service: None, backend: None, pool: None, state: "udp".into(), ..flow() };
+    let flows: Vec<_> = [flow(), gone].into_iter().take(limit).collect();
+    Ok(FlowPage { generation: 7, more: flows.len() < 2, flows })
+}
+
+fn where_rows() -> Vec<WhereRow> {
+    let backend = |name: &str, last| WhereBackend {
+        name: name.into(),
+        address: [198, 18, 1, last].into(),
+        encapsulation: "gre".into(),
+    };
+    let known = Explained {
+        verdict: "forward".into(),
+        step: Some("flow_table".into()),
+        service: Some("www tcp 80,443".into()),
+        pool: Some("web".into()),
+        hashed: Some("5-tuple".into()),
+        hash: Some("0x0123456789abcdef".into()),
+        table_size: Some(65_537),
+        backend: Some(backend("b1", 1)),
+        ..Explained::default()
+    };
+    let chosen = WhereRow {
+        thread: 0,
+        generation: 7,
+        tracked: Some(flow()),
+        chosen: Some(backend("b2", 2)),
+        explained: known,
+    };
+    let nobody = WhereRow {
+        thread: 1,
+        generation: 7,
+        tracked: None,
+        chosen: None,
+        explained: Explained { verdict: "no_vip".into(), ..Explained::default() },
+    };
+    vec![chosen, nobody]
+}

@@ -1,0 +1,263 @@
+//! From request to command and back, through the router alone.
+
+use admin::view::{BackendRow, BgpView, HealthView, Status, VipRow};
+use admin::{Rules, router};
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tower::ServiceExt;
+
+use crate::document::Api;
+use crate::mock;
+
+#[tokio::test]
+async fn every_question_reaches_the_loop_and_its_answer_comes_back_whole() {
+    let api = Api::new(false).await;
+    let (status, body) = api.get("/v1/status").await;
+    assert_eq!((status, api.last().as_str()), (StatusCode::OK, "Status"));
+    assert_eq!(serde_json::from_value::<Status>(body.clone()).unwrap(), mock::status());
+    assert_eq!(body["overrides"][0]["state"], "draining");
+    let (_, body) = api.get("/v1/vips").await;
+    assert_eq!(serde_json::from_value::<Vec<VipRow>>(body).unwrap()[0].name, "www");
+    let (_, body) = api.get("/v1/backends").await;
+    assert_eq!(body[1]["override"], json!({ "state": "draining", "weight": 3 }));
+    assert_eq!(serde_json::from_value::<Vec<BackendRow>>(body).unwrap().len(), 2);
+    let (_, body) = api.get("/v1/health").await;
+    assert_eq!(serde_json::from_value::<HealthView>(body).unwrap().targets.len(), 2);
+    let (_, body) = api.get("/v1/bgp").await;
+    assert_eq!(serde_json::from_value::<BgpView>(body).unwrap(), mock::bgp());
+    let (_, first) = api.get("/v1/counters").await;
+    let (_, second) = api.get("/counters").await;
+    assert_eq!((&first["total"]["rx"], &second["total"]["rx"]), (&json!(1000), &json!(2000)));
+    assert_eq!(api.last(), "Figures");
+}
+
+#[tokio::test]
+async fn an_order_to_the_machine_is_carried_out_or_refused_in_words() {
+    let api = Api::new(false).await;
+    let (status, drain) = api.post("/v1/machine/drain", "").await;
+    assert_eq!((status, api.last().as_str()), (StatusCode::OK, "Drain the machine"));
+    assert_eq!((&drain["stage"], &drain["notice_seconds"]), (&json!("leaving"), &json!(5.0)));
+    let (status, refusal) = api.post("/v1/machine/undrain", "").await;
+    assert_eq!((status, &refusal["error"]), (StatusCode::CONFLICT, &json!("the machine does not drain")));
+}
+
+#[tokio::test]
+async fn an_order_names_its_backend_pool_and_action() {
+    let api = Api::new(false).await;
+    for (path, body, asked) in [
+        ("/v1/backends/b1/drain", "", "Drain b1 in None"),
+        ("/v1/backends/b1/undrain?pool=web", "", "Undrain b1 in Some(\"web\")"),
+        ("/v1/backends/b1/down", "null", "Down b1 in None"),
+        ("/v1/backends/b1/up", " {}\n", "Up b1 in None"),
+        ("/v1/backends/b1/weight", r#"{"weight": 5}"#, "Weight(Some(5)) b1 in None"),
+        ("/v1/backends/b1/weight?pool=w%20b", r#"{"weight": null}"#, "Weight(None) b1 in Some(\"w b\")"),
+    ] {
+        let (status, change) = api.post(path, body).await;
+        assert_eq!((status, api.last().as_str()), (StatusCode::OK, asked));
+        assert_eq!(change["backend"], "b1");
+    }
+    let (status, refusal) = api.post("/v1/backends/b%2F9/drain", "").await;
+    assert_eq!((status, &refusal["error"]), (StatusCode::NOT_FOUND, &json!("no backend b/9")));
+    assert_eq!(api.post("/v1/backends/b2/undrain", "").await.0, StatusCode::CONFLICT);
+    assert_eq!(
+        api.post("/v1/backends/b1/weight", r#"{"weight": 1001}"#).await.0,
+        StatusCode::UNPROCESSABLE_ENTITY
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_understood_reaches_no_loop() {
+    let api = Api::new(true).await;
+    for (path, body) in [
+        ("/v1/backends/b1/weight", ""),
+        ("/v1/backends/b1/weight", "{}"),
+        ("/v1/backends/b1/weight", r#"{"weight": -1}"#),
+        ("/v1/backends/b1/weight", r#"{"weight": 1, "pool": "web"}"#),
+        ("/v1/backends/%ff/drain", ""),
+        ("/v1/backends/b1/drain?pol=web", ""),
+        ("/v1/backends/b1/drain", r#"{"pool": "web"}"#),
+        ("/v1/backends/b1/down", "web"),
+        ("/v1/machine/drain", r#"{"after": "5s"}"#),
+        ("/v1/reload", r#"{"config": ""}"#),
+    ] {
+        assert_eq!(api.post(path, body).await.0, StatusCode::BAD_REQUEST, "{path} {body}");
+    }
+    for path in [
+        "/v1/flows?vip=www&backend=b1",
+        "/v1/flows?limit=0",
+        "/v1/flows?limit=10001",
+        "/v1/flows?limit=x",
+        "/v1/flows?color=red",
+        "/v1/where?source=192.0.2.7:1&destination=203.0.113.10:80",
+        "/v1/where?source=192.0.2.7:1&destination=203.0.113.10:80&protocol=256",
+        "/v1/where?source=192.0.2.7:1&destination=[2001:db8::1]:80&protocol=tcp",
+        "/v1/where?source=192.0.2.7&destination=203.0.113.10:80&protocol=tcp",
+    ] {
+        assert_eq!(api.get(path).await.0, StatusCode::BAD_REQUEST, "{path}");
+    }
+    for path in ["/v1/flows", "/v1/flows?limit=5&all=true", "/v1/flows?all=true&vip=www"] {
+        let request = Request::delete(path).body(Body::empty()).unwrap();
+        assert_eq!(api.call(request).await.0, StatusCode::BAD_REQUEST, "{path}");
+    }
+    let request = Request::delete("/v1/flows?all=true").body(Body::from(r#"{"vip": "www"}"#)).unwrap();
+    assert_eq!(api.call(request).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(*api.log.lock().unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn flows_are_listed_and_purged_by_what_was_named() {
+    let api = Api::new(false).await;
+    for (path, asked) in [
+        ("/v1/flows", "list All up to 100"),
+        ("/v1/flows?vip=www&limit=1", "list Vip(\"www\") up to 1"),
+        ("/v1/flows?backend=b1", "list Backend(\"b1\") up to 100"),
+    ] {
+        let (status, page) = api.get(path).await;
+        assert_eq!((status, api.last().as_str()), (StatusCode::OK, asked));
+        assert_eq!(page["more"], json!(path.contains("limit=1")));
+    }
+    assert_eq!(api.get("/v1/flows?vip=nowhere").await.0, StatusCode::NOT_FOUND);
+    for (path, asked) in [
+        ("/v1/flows?all=true", "purge All"),
+        ("/v1/flows?vip=www", "purge Vip(\"www\")"),
+        ("/v1/flows?backend=b1", "purge Backend(\"b1\")"),
+    ] {
+        let request = Request::delete(path).body(Body::empty()).unwrap();
+        let (status, purged) = api.call(request).await;
+        assert_eq!((status, api.last().as_str()), (StatusCode::OK, asked));
+        assert_eq!(purged, json!({ "flows": 7 }));
+    }
+}
+
+#[tokio::test]
+async fn where_asks_with_both_ends_and_the_protocol() {
+    let api = Api::new(false).await;
+    for (protocol, number) in [("tcp", 6), ("udp", 17), ("47", 47)] {
+        let path = format!(
+            "/v1/where?source=[2001:db8::7]:40000&destination=[2001:db8:f::10]:80&protocol={protocol}"
+        );
+        let (status, view) = api.get(&path).await;
+        assert_eq!((status, &view["threads"][0]["backend"]["name"]), (StatusCode::OK, &json!("b1")));
+        assert_eq!(api.last(), format!("where [2001:db8::7]:40000 [2001:db8:f::10]:80 {number}"));
+    }
+}
+
+fn put(if_match: Option<&str>, text: &'static str) -> Request<Body> {
+    let request = Request::put("/v1/config");
+    let request = if let Some(tag) = if_match { request.header("If-Match", tag) } else { request };
+    request.body(Body::from(text)).unwrap()
+}
+
+#[tokio::test]
+async fn a_configuration_is_put_onto_the_generation_that_it_names() {
+    let api = Api::new(true).await;
+    let response = api.get("/v1/config").await.1;
+    assert_eq!(response["etag"], "b00t-7");
+    let quoted = "\"b00t-7\"";
+    let (status, report) = api.call(put(Some(quoted), "schema = 1")).await;
+    assert_eq!((status, &report["generation"]), (StatusCode::OK, &json!(8)));
+    assert_eq!(api.last(), "put \"schema = 1\" onto Some(\"b00t-7\")");
+    assert_eq!(api.call(put(Some("*"), "")).await.0, StatusCode::OK);
+    assert_eq!(api.last(), "put \"\" onto None");
+    let (status, refusal) = api.call(put(Some(quoted), "wrong")).await;
+    assert_eq!((status, &refusal["problems"][0]["line"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!(1)));
+    assert_eq!(api.call(put(Some("\"b00t-6\""), "")).await.0, StatusCode::PRECONDITION_FAILED);
+    let asked = api.log.lock().unwrap().len();
+    assert_eq!(api.call(put(None, "")).await.0, StatusCode::PRECONDITION_REQUIRED);
+    for wrong in ["b00t-7", "\"a\", \"b\"", "W/\"b00t-7\"", "\""] {
+        assert_eq!(api.call(put(Some(wrong), "")).await.0, StatusCode::BAD_REQUEST, "{wrong}");
+    }
+    let not_text = Request::put("/v1/config").header("If-Match", "*").body(Body::from(&b"\xff"[..])).unwrap();
+    assert_eq!(api.call(not_text).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(api.log.lock().unwrap().len(), asked, "what is refused here reaches no loop");
+}
+
+#[tokio::test]
+async fn a_put_is_refused_unless_the_configuration_allows_it() {
+    let api = Api::new(false).await;
+    assert_eq!(api.call(put(Some("*"), "schema = 1")).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(api.last(), "");
+}
+
+#[tokio::test]
+async fn the_entity_tag_is_also_a_header() {
+    let (commands, _) = mock::start();
+    let request = Request::get("/v1/config").body(Body::empty()).unwrap();
+    let response = router(commands, Rules::default(), Router::new()).oneshot(request).await.unwrap();
+    assert_eq!(response.headers()["etag"], "\"b00t-7\"");
+}
+
+#[tokio::test]
+async fn bodies_have_a_largest_size_by_route() {
+    let api = Api::new(true).await;
+    let post = |size| Request::post("/v1/reload").body(Body::from(vec![b' '; size])).unwrap();
+    assert_eq!(api.call(post(64 << 10)).await.0, StatusCode::OK);
+    assert_eq!(api.call(post((64 << 10) + 1)).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    let put = |size| {
+        let body = Body::from(vec![b'#'; size]);
+        Request::put("/v1/config").header("If-Match", "*").body(body).unwrap()
+    };
+    assert_eq!(api.call(put(16 << 20)).await.0, StatusCode::OK);
+    assert_eq!(api.call(put((16 << 20) + 1)).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn an_order_from_another_sites_page_is_refused() {
+    let api = Api::new(false).await;
+    let from = |origin| {
+        let request = Request::post("/v1/reload").header("Host", "lb1.example:9851");
+        request.header("Origin", origin).body(Body::empty()).unwrap()
+    };
+    assert_eq!(api.call(from("https://lb1.example:9851")).await.0, StatusCode::OK);
+    for origin in ["https://elsewhere.example", "null", "https://lb1.example"] {
+        assert_eq!(api.call(from(origin)).await.0, StatusCode::FORBIDDEN, "{origin}");
+    }
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_are_not_there_are_refused_as_json() {
+    let (commands, _) = mock::start();
+    let more = Router::new().route("/more", axum::routing::get(async || "more"));
+    let router = router(commands, Rules::default(), more);
+    for (request, status) in [
+        (Request::get("/v2/status"), StatusCode::NOT_FOUND),
+        (Request::get("/v1/status/"), StatusCode::NOT_FOUND),
+        (Request::post("/v1/status"), StatusCode::METHOD_NOT_ALLOWED),
+        (Request::get("/v1/reload"), StatusCode::METHOD_NOT_ALLOWED),
+        (Request::post("/more"), StatusCode::METHOD_NOT_ALLOWED),
+    ] {
+        let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), status);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let refusal: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert!(refusal["kind"] == "bad_request" || refusal["kind"] == "not_found", "{refusal}");
+    }
+    let request = Request::get("/more").body(Body::empty()).unwrap();
+    assert_eq!(router.oneshot(request).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_loop_that_drops_the_order_or_is_gone_is_told_as_unavailable() {
+    let (commands, mut received) = mpsc::channel(1);
+    let router = router(commands, Rules::default(), Router::new());
+    let ask = || router.clone().oneshot(Request::get("/v1/status").body(Body::empty()).unwrap());
+    let (response, _) = tokio::join!(ask(), async { received.recv().await.map(drop) });
+    assert_eq!(response.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    drop(received);
+    assert_eq!(ask().await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_does_not_answer_is_waited_for_no_longer_than_promised() {
+    let (commands, _unanswered) = mpsc::channel(1);
+    let router = router(commands, Rules::default(), Router::new());
+    for _ in 0..3 {
+        let request = Request::post("/v1/reload").body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

@@ -1,0 +1,114 @@
+//! The TCP door: who comes in, and who does not.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use admin::tls::{TlsError, acceptor};
+use admin::{Door, Limits, Rules, router, serve};
+use axum::Router;
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+
+use crate::mock;
+
+type Ca = CertifiedIssuer<'static, KeyPair>;
+
+fn ca() -> Ca {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// Certificate and key, for `127.0.0.1`.
+fn issue(ca: &Ca) -> (Certificate, KeyPair) {
+    let key = KeyPair::generate().unwrap();
+    (CertificateParams::new(vec!["127.0.0.1".into()]).unwrap().signed_by(&key, ca).unwrap(), key)
+}
+
+/// A door for clients of `ca`, with the server's certificate of the same.
+async fn open(ca: &Ca, limits: Limits) -> SocketAddr {
+    let (certificate, key) = issue(ca);
+    let acceptor = acceptor(&certificate.pem(), &key.serialize_pem(), &ca.pem()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (commands, _) = mock::start();
+    let router = router(commands, Rules::default(), Router::new());
+    tokio::spawn(serve(Door::Tls(listener, acceptor), router, limits));
+    address
+}
+
+/// What `GET /v1/status` gives a client with this certificate; empty: nothing.
+async fn ask(address: SocketAddr, ca: &Ca, certificate: Option<(Certificate, KeyPair)>) -> String {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(ca.pem().as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match certificate {
+        Some((certificate, key)) => {
+            let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+            builder.with_client_auth_cert(vec![certificate.der().clone()], key).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let stream = TcpStream::connect(address).await.unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut answer = Vec::new();
+    // In TLS 1.3 the client learns only by its first read that it was refused.
+    if let Ok(mut stream) = connector.connect(address.ip().into(), stream).await {
+        let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n").await;
+        let _ = stream.read_to_end(&mut answer).await;
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn only_who_shows_a_certificate_of_the_clients_ca_comes_in() {
+    let (ours, theirs) = (ca(), ca());
+    let address = open(&ours, Limits::default()).await;
+    let answer = ask(address, &ours, Some(issue(&ours))).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(ask(address, &ours, None).await, "");
+    assert_eq!(ask(address, &ours, Some(issue(&theirs))).await, "");
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /v1/status HTTP/1.1\r\nHost: lb\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    // And after all that, still.
+    assert!(ask(address, &ours, Some(issue(&ours))).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_client_that_never_says_hello_is_cut_off() {
+    let limits = Limits { head: Duration::from_millis(50), connections: 1, ..Limits::default() };
+    let address = open(&ca(), limits).await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(10), silent.read_to_end(&mut answer)).await;
+    assert_eq!(read.expect("the server ends it").unwrap_or_default(), 0);
+}
+
+#[test]
+fn texts_that_make_no_acceptor_are_refused_by_name() {
+    let ca = ca();
+    let ((certificate, key), (_, other)) = (issue(&ca), issue(&ca));
+    let (certificate, key) = (certificate.pem(), key.serialize_pem());
+    let refused = |certificates: &str, key: &str, client_ca: &str| {
+        acceptor(certificates, key, client_ca).err().expect("refused").to_string()
+    };
+    assert!(acceptor(&certificate, &key, &ca.pem()).is_ok());
+    assert!(refused("", &key, &ca.pem()).contains("the server's certificates"));
+    assert!(refused(&certificate, "", &ca.pem()).contains("private key"));
+    assert!(refused(&certificate, &key, "no PEM").contains("the clients' CA"));
+    let error = acceptor(&certificate, &other.serialize_pem(), &ca.pem()).err().expect("refused");
+    assert!(matches!(error, TlsError::Rejected(_)), "{error}");
+}

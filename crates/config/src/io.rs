@@ -1,0 +1,350 @@
+//! `[io]`: how packets get in and out. A change here needs a restart.
+//!
+//! In: the section. Out: [`Io`]; without a section its defaults.
+//! Not here: sockets and threads (`datapath`), what a NIC can do (the binary asks it at start).
+
+use std::time::Duration;
+
+use super::reader::{Node, Section};
+
+/// How packets get in and out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Io {
+    mode: IoMode,
+    steering: Steering,
+    next_hop: NextHop,
+    flows_per_thread: usize,
+    idle: Idle,
+    queues: Option<u32>,
+    frames_per_queue: u32,
+    frame_size: u32,
+    batch: usize,
+    no_socket: NoSocket,
+    max_vips: u32,
+    limit_sources: usize,
+    fragments: Fragments,
+    icmp: Icmp,
+}
+
+/// How much ICMP one packet thread handles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    replies_per_second: u32,
+    replies_to_source: u32,
+    errors_per_second: u32,
+    errors_of_source: u32,
+}
+
+/// One packet thread's table of fragmented datagrams (paper §4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragments {
+    datagrams: usize,
+    buffered: Option<usize>,
+    per_datagram: usize,
+    per_source: usize,
+    lifetime: Duration,
+}
+
+/// By which interface to the kernel frames are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// XDP program and AF_XDP sockets.
+    AfXdp,
+}
+
+/// Who spreads packets over packet threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// The NIC's RSS: one packet thread a queue.
+    Hardware,
+}
+
+/// Where the outer destination MAC address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHop {
+    /// From the kernel's routes and neighbours.
+    Resolve,
+    /// Back to the gateway that the packet came from.
+    Reflect,
+}
+
+/// What becomes of a packet for a VIP on a queue without a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSocket {
+    /// To the kernel, untouched.
+    Pass,
+    /// Dropped and counted.
+    Drop,
+}
+
+/// What a packet thread does when nothing arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idle {
+    spin: Duration,
+    then: IdleThen,
+}
+
+/// What follows the spinning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleThen {
+    /// Wait in `poll` until a packet comes.
+    Sleep,
+    /// Go on spinning: a core is used up, and no packet waits for a wake-up.
+    Spin,
+}
+
+impl Idle {
+    /// How long a thread spins before what `then` says: up to 1 s. Default 50 us.
+    pub fn spin(&self) -> Duration {
+        self.spin
+    }
+
+    /// What follows the spinning. Default [`IdleThen::Sleep`].
+    pub fn then(&self) -> IdleThen {
+        self.then
+    }
+
+    fn read(node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let default = Io::default().idle;
+        let spin = section.or("spin", default.spin, |node| node.duration(Duration::ZERO..=MAX_SPIN));
+        let then = section.or("then", default.then, |node| {
+            node.choice(&[("sleep", IdleThen::Sleep), ("spin", IdleThen::Spin)], &[])
+        });
+        section.finish(&[]);
+        Some(Self { spin, then })
+    }
+}
+
+impl Fragments {
+    /// Datagrams whose way is known: 64 to 16,777,216. Default 16,384.
+    pub fn datagrams(&self) -> usize {
+        self.datagrams
+    }
+
+    /// Pieces that may wait for their first one: 8 to 65,536, at most a quarter of `frames` in a queue's pool. Default that
+    /// quarter, at most 1,024.
+    pub fn buffered(&self, frames: u32) -> usize {
+        self.buffered.unwrap_or_else(|| spare(frames).min(1_024))
+    }
+
+    /// Pieces of one datagram that may wait: 1 to 256, at most `buffered`. Default 64.
+    pub fn per_datagram(&self, frames: u32) -> usize {
+        self.per_datagram.min(self.buffered(frames))
+    }
+
+    /// Pieces of one source that may wait: 1 to 65,536, at most `buffered`. Default 512.
+    pub fn per_source(&self, frames: u32) -> usize {
+        self.per_source.min(self.buffered(frames))
+    }
+
+    /// From the first sight of a datagram to its end: 100 ms to 60 s. Default 2 s.
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    fn read(node: &Node<'_>, frames: u32) -> Option<Self> {
+        let mut section = node.section()?;
+        let default = Io::default().fragments;
+        let datagrams = section.or("datagrams", default.datagrams, |node| node.number(64..=16_777_216));
+        let buffered = section.optional("buffered").and_then(|node| node.number(8..=spare(frames)));
+        let per_datagram = section.or("per_datagram", default.per_datagram, |node| node.number(1..=256));
+        let per_source = section.or("per_source", default.per_source, |node| node.number(1..=65_536));
+        let lifetime = section.or("lifetime", default.lifetime, |node| node.duration(LIFETIME));
+        section.finish(&[]);
+        Some(Self { datagrams, buffered, per_datagram, per_source, lifetime })
+    }
+}
+
+impl Icmp {
+    /// Echo replies and errors of our own, a second: 0 to 1,000,000. Default 1,000.
+    pub fn replies_per_second(&self) -> u32 {
+        self.replies_per_second
+    }
+
+    /// Those to one source: 0 to 1,000,000. Default 100.
+    pub fn replies_to_source(&self) -> u32 {
+        self.replies_to_source
+    }
+
+    /// Errors that are sent on to backends or taken in, a second: 0 to 1,000,000. Default 10,000.
+    pub fn errors_per_second(&self) -> u32 {
+        self.errors_per_second
+    }
+
+    /// Those from one source: 0 to 1,000,000. Default 1,000.
+    pub fn errors_of_source(&self) -> u32 {
+        self.errors_of_source
+    }
+
+    fn read(node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let default = Io::default().icmp;
+        let mut rate = |key, default| section.or(key, default, |node| node.number(0..=1_000_000));
+        let icmp = Self {
+            replies_per_second: rate("replies_per_second", default.replies_per_second),
+            replies_to_source: rate("replies_to_source", default.replies_to_source),
+            errors_per_second: rate("errors_per_second", default.errors_per_second),
+            errors_of_source: rate("errors_of_source", default.errors_of_source),
+        };
+        section.finish(&[]);
+        Some(icmp)
+    }
+}
+
+/// What a pool of `frames` can spare: held frames receive nothing.
+fn spare(frames: u32) -> usize {
+    frames as usize / 4
+}
+
+impl Io {
+    /// Default [`IoMode::AfXdp`].
+    pub fn mode(&self) -> IoMode {
+        self.mode
+    }
+
+    /// Default [`Steering::Hardware`].
+    pub fn steering(&self) -> Steering {
+        self.steering
+    }
+
+    /// Default [`NextHop::Resolve`].
+    pub fn next_hop(&self) -> NextHop {
+        self.next_hop
+    }
+
+    /// Flows that one packet thread can remember, 16 bytes each: 1,024 to 268,435,456. Default 1,000,000.
+    pub fn flows_per_thread(&self) -> usize {
+        self.flows_per_thread
+    }
+
+    /// What a packet thread does when nothing arrives.
+    pub fn idle(&self) -> Idle {
+        self.idle
+    }
+
+    /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them.
+    pub fn queues(&self) -> Option<u32> {
+        self.queues
+    }
+
+    /// UMEM frames of each queue: a power of two from 512 to 65,536. Default 4,096.
+    pub fn frames_per_queue(&self) -> u32 {
+        self.frames_per_queue
+    }
+
+    /// Bytes of a UMEM frame, and so the longest packet: 2,048 or 4,096. Default 2,048.
+    pub fn frame_size(&self) -> u32 {
+        self.frame_size
+    }
+
+    /// The most packets that are taken at once: 1 to 256. Default 64.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Default [`NoSocket::Pass`].
+    pub fn no_socket(&self) -> NoSocket {
+        self.no_socket
+    }
+
+    /// VIP addresses that the XDP program's filter has room for: 1 to 1,048,576. Default 4,096.
+    pub fn max_vips(&self) -> u32 {
+        self.max_vips
+    }
+
+    /// Source prefixes whose rates a packet thread knows at once, 16 bytes each: 1,024 to 16,777,216. Default 65,536.
+    pub fn limit_sources(&self) -> usize {
+        self.limit_sources
+    }
+
+    /// How much ICMP a packet thread handles.
+    pub fn icmp(&self) -> Icmp {
+        self.icmp
+    }
+
+    /// The tables of fragmented datagrams.
+    pub fn fragments(&self) -> Fragments {
+        self.fragments
+    }
+
+    pub(super) fn read(mut section: Section<'_>) -> Self {
+        let default = Self::default();
+        let frames_per_queue =
+            section.or("frames_per_queue", default.frames_per_queue, |node| read_frames(&node));
+        let io = Self {
+            mode: section
+                .or("mode", default.mode, |node| node.choice(&[("af-xdp", IoMode::AfXdp)], &["af-packet"])),
+            steering: section.or("steering", default.steering, |node| {
+                node.choice(&[("hardware", Steering::Hardware)], &["software"])
+            }),
+            next_hop: section.or("next_hop", default.next_hop, |node| {
+                node.choice(&[("resolve", NextHop::Resolve), ("reflect", NextHop::Reflect)], &[])
+            }),
+            flows_per_thread: section
+                .or("flows_per_thread", default.flows_per_thread, |node| node.number(1_024..=268_435_456)),
+            idle: section.or("idle", default.idle, |node| Idle::read(&node)),
+            queues: section.optional("queues").and_then(|node| node.number(1..=256)),
+            frames_per_queue,
+            frame_size: section.or("frame_size", default.frame_size, |node| read_frame_size(&node)),
+            batch: section.or("batch", default.batch, |node| node.number(1..=256)),
+            no_socket: section.or("no_socket", default.no_socket, |node| {
+                node.choice(&[("pass", NoSocket::Pass), ("drop", NoSocket::Drop)], &[])
+            }),
+            max_vips: section.or("max_vips", default.max_vips, |node| node.number(1..=1_048_576)),
+            limit_sources: section
+                .or("limit_sources", default.limit_sources, |node| node.number(1_024..=16_777_216)),
+            fragments: section
+                .or("fragments", default.fragments, |node| Fragments::read(&node, frames_per_queue)),
+            icmp: section.or("icmp", default.icmp, |node| Icmp::read(&node)),
+        };
+        section.finish(&["threads"]);
+        io
+    }
+}
+
+impl Default for Io {
+    fn default() -> Self {
+        Self {
+            mode: IoMode::AfXdp,
+            steering: Steering::Hardware,
+            next_hop: NextHop::Resolve,
+            flows_per_thread: 1_000_000,
+            idle: Idle { spin: Duration::from_micros(50), then: IdleThen::Sleep },
+            queues: None,
+            frames_per_queue: 4_096,
+            frame_size: 2_048,
+            batch: 64,
+            no_socket: NoSocket::Pass,
+            max_vips: 4_096,
+            limit_sources: 65_536,
+            fragments: Fragments {
+                datagrams: 16_384,
+                buffered: None,
+                per_datagram: 64,
+                per_source: 512,
+                lifetime: Duration::from_secs(2),
+            },
+            icmp: Icmp {
+                replies_per_second: 1_000,
+                replies_to_source: 100,
+                errors_per_second: 10_000,
+                errors_of_source: 1_000,
+            },
+        }
+    }
+}
+
+fn read_frames(node: &Node<'_>) -> Option<u32> {
+    let frames: u32 = node.number(512..=65_536)?;
+    if frames.is_power_of_two() { Some(frames) } else { node.wrong("a power of two from 512 to 65536") }
+}
+
+/// The kernel takes powers of two from 2,048 to a page.
+fn read_frame_size(node: &Node<'_>) -> Option<u32> {
+    let bytes = node.as_integer().and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.filter(|bytes| [2_048, 4_096].contains(bytes)).or_else(|| node.wrong("2048 or 4096"))
+}
+
+const MAX_SPIN: Duration = Duration::from_secs(1);
+const LIFETIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);

@@ -1,0 +1,93 @@
+//! The machines of a shard as each other's peers: a pool that nobody writes.
+//!
+//! In: machines, and the checks that `cluster.peer_checks` names. Out: for each shard with more than one machine a [`Pool`] of
+//! all of them, carried to by GRE.
+//! Not here: what is sent to peers (`forwarder`), which of them is this machine.
+//! Source: paper §4.3 (a special backend pool consisting of all Maglevs within the cluster).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::check::{Check, CheckDraft, Via};
+use super::encapsulation::Encapsulation;
+use super::machine::Machine;
+use super::near_miss::hint;
+use super::pool::{Backend, Member, Pool};
+use super::report::{At, Place, Report};
+
+/// The peers of each shard that has any, by its name.
+pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc<str>, Arc<Pool>> {
+    let mut shards: BTreeMap<Arc<str>, Vec<&Machine>> = BTreeMap::new();
+    for machine in machines {
+        if let Some(shard) = machine.shard() {
+            shards.entry(shard.into()).or_default().push(machine);
+        }
+    }
+    shards.retain(|_, machines| machines.len() > 1);
+    let pool = |(shard, machines): (Arc<str>, Vec<&Machine>)| {
+        // No name of a file has such a sign, so none is taken.
+        let name: Arc<str> = format!("peers@{shard}").into();
+        let members = machines.iter().filter_map(|machine| member(machine, &name, checks)).collect();
+        let pool = Pool { name, shard: Some(Arc::clone(&shard)), members, fallback: None, slow_start: None };
+        (shard, Arc::new(pool))
+    };
+    shards.into_iter().map(pool).collect()
+}
+
+fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<Member> {
+    let backend = Backend { name: machine.name().into(), address: own_address(machine)? };
+    Some(Member {
+        backend: Arc::new(backend),
+        leaf: Arc::clone(pool),
+        encapsulation: Arc::new(Encapsulation::for_peers()),
+        weight: 1,
+        checks: checks.into(),
+    })
+}
+
+/// Where a machine takes what its peers send: its first address.
+fn own_address(machine: &Machine) -> Option<IpAddr> {
+    machine.addresses().first().copied()
+}
+
+/// A machine that nobody checks takes its share of the fragments with it when it dies.
+pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: &Place, report: &Report) {
+    let unchecked = |pool: &&Arc<Pool>| pool.members.iter().all(|member| member.checks.is_empty());
+    let Some(shard) = peers.values().find(unchecked).and_then(|pool| pool.shard.as_ref()) else { return };
+    let place = cluster.key("peer_checks");
+    let found = format!("none, but shard \"{shard}\" has several machines: who dies loses its fragments");
+    report.warning(&place, found, "names of checks with via = \"backend\"");
+}
+
+/// The checks that are named, each once; one through the tunnel is reported, and that `direct` is allowed.
+pub(super) fn checks(
+    names: &[At<Arc<str>>],
+    known: &BTreeMap<Arc<str>, CheckDraft>,
+    direct: &str,
+    report: &Report,
+) -> Vec<Arc<Check>> {
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        match known.get(&name.value) {
+            None => {
+                let hint = hint(&name.value, known.keys().map(|known| &**known));
+                report.absent(
+                    &name.place,
+                    format!("\"{}\"", name.value),
+                    format!("a section [check.NAME]{hint}"),
+                );
+            }
+            Some(draft) => match &draft.value {
+                Some(check) if check.via == Via::Vip => {
+                    report.error(&name.place, format!("\"{}\", a check via a VIP", name.value), direct);
+                }
+                check => found.extend(check.clone()),
+            },
+        }
+    }
+    found
+}
+
+/// What checks of machines may be.
+pub(super) const DIRECT: &str = "a check with via = \"backend\": machines have no VIP among themselves";

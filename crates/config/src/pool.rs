@@ -1,0 +1,277 @@
+//! `[pool.NAME]`: backends with weights, and pools inside pools.
+//!
+//! In: the sections. Out: drafts with the places of their parts, and the [`Pool`] that they become.
+//! Not here: what nested pools add up to (`flatten`), what a check is (`check`).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::check::Check;
+use super::encapsulation::Encapsulation;
+use super::parallel;
+use super::reader::{Node, Root, Section};
+use super::report::{At, Place};
+
+/// A host that serves. It is its name, which is unique in the cluster and is its Maglev key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    pub(super) name: Arc<str>,
+    pub(super) address: IpAddr,
+}
+
+impl Backend {
+    /// The name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The address to which packets travel.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+}
+
+/// A backend within a flattened pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub(super) backend: Arc<Backend>,
+    pub(super) leaf: Arc<str>,
+    pub(super) encapsulation: Arc<Encapsulation>,
+    pub(super) weight: u32,
+    pub(super) checks: Arc<[Arc<Check>]>,
+}
+
+impl Member {
+    /// The backend.
+    pub fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// The pool that lists it; the first by name when several do.
+    pub fn leaf(&self) -> &Arc<str> {
+        &self.leaf
+    }
+
+    /// How packets travel to it: that of the pool that lists it.
+    pub fn encapsulation(&self) -> &Encapsulation {
+        &self.encapsulation
+    }
+
+    /// Weights multiplied along each path to the backend and added over the paths. 0: no new flows.
+    pub fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// All of these must pass: those of its leaf pool and of every pool that contains that one, each once, in the
+    /// order of their names; at most 64. Empty: never checked. The same for a leaf and backend wherever they stand.
+    pub fn checks(&self) -> &[Arc<Check>] {
+        &self.checks
+    }
+}
+
+/// A pool with all pools inside it flattened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    pub(super) name: Arc<str>,
+    pub(super) shard: Option<Arc<str>>,
+    pub(super) members: Vec<Member>,
+    pub(super) fallback: Option<Fallback>,
+    pub(super) slow_start: Option<Duration>,
+}
+
+/// What serves instead of a pool while too few of its backends are up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    pub(super) pool: Arc<str>,
+    pub(super) below: u32,
+    pub(super) hold: Duration,
+}
+
+impl Fallback {
+    /// The name of the pool that takes over: [`Config::pool`](super::Config::pool) has it. Following these names never
+    /// comes back to a pool.
+    pub fn pool(&self) -> &Arc<str> {
+        &self.pool
+    }
+
+    /// It takes over while fewer backends than this are up: 1 to 65,535. Default 1.
+    pub fn below(&self) -> u32 {
+        self.below
+    }
+
+    /// How long enough backends must be up before the pool serves again: 0 s to 1 h. Default 30 s.
+    pub fn hold(&self) -> Duration {
+        self.hold
+    }
+}
+
+impl Pool {
+    /// The name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The shard whose VIPs may use it; `None`: any VIP may.
+    pub fn shard(&self) -> Option<&str> {
+        self.shard.as_deref()
+    }
+
+    /// The same without one of its backends.
+    pub fn without(&self, backend: &str) -> Self {
+        let mut other = self.clone();
+        other.members.retain(|member| **member.backend.name() != *backend);
+        other
+    }
+
+    /// Its backends, each once, in the order of their names; at least one.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// What serves instead while too few of its backends are up.
+    pub fn fallback(&self) -> Option<&Fallback> {
+        self.fallback.as_ref()
+    }
+
+    /// Over how long a backend that came up takes its share: 1 s to 1 h. `None`: at once, the default.
+    pub fn slow_start(&self) -> Option<Duration> {
+        self.slow_start
+    }
+}
+
+/// A pool as written.
+pub(super) struct PoolDraft {
+    pub(super) place: Place,
+    pub(super) shard: Option<Arc<str>>,
+    /// `None`: the built-in `gre`.
+    pub(super) encapsulation: Option<At<Arc<str>>>,
+    pub(super) backends: Vec<BackendDraft>,
+    pub(super) pools: Vec<PoolReference>,
+    pub(super) checks: Vec<At<Arc<str>>>,
+    pub(super) fallback: Option<At<Fallback>>,
+    pub(super) slow_start: Option<At<Duration>>,
+}
+
+/// A backend as written.
+pub(super) struct BackendDraft {
+    pub(super) name: At<Arc<str>>,
+    pub(super) address: At<IpAddr>,
+    pub(super) weight: u32,
+}
+
+/// A pool inside a pool.
+pub(super) struct PoolReference {
+    pub(super) pool: At<Arc<str>>,
+    pub(super) weight: u32,
+}
+
+impl PoolDraft {
+    fn empty(place: Place) -> Self {
+        Self {
+            place,
+            shard: None,
+            encapsulation: None,
+            backends: Vec::new(),
+            pools: Vec::new(),
+            checks: Vec::new(),
+            fallback: None,
+            slow_start: None,
+        }
+    }
+
+    /// All pools of the file by name; one with errors keeps its name, so that references to it hold.
+    pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
+        let large = root.report.is_large();
+        let pools = parallel::map(root.named("pool"), large, |(name, node)| (name, Self::read(&node)));
+        pools.into_iter().collect()
+    }
+
+    fn read(node: &Node<'_>) -> Self {
+        let mut draft = Self::empty(node.place.clone());
+        let Some(mut section) = node.section() else { return draft };
+        draft.shard = section.optional("shard").and_then(|node| node.name());
+        let encapsulation = section.optional("encapsulation");
+        let backends = section.optional("backends");
+        let pools = section.optional("pools");
+        let checks = section.optional("checks").and_then(|node| node.list(CHECKS)).unwrap_or_default();
+        draft.checks = read_checks(&checks);
+        draft.fallback = section.optional("fallback").and_then(|node| read_fallback(&node));
+        let slow_start = section.optional("slow_start");
+        draft.slow_start = slow_start.and_then(|node| Some(node.at(node.duration(SECOND..=HOUR)?)));
+        section.finish(&["kv"]);
+        if backends.is_none() && pools.is_none() {
+            node.report.absent(&node.place, "neither backends nor pools", "at least one backend or pool");
+        }
+        if let Some(node) = encapsulation {
+            if backends.is_none() {
+                node.refuse("nothing here: it is for a pool with backends of its own");
+            }
+            draft.encapsulation = node.name().map(|name| node.at(name));
+        }
+        for node in backends.and_then(|node| node.items(BACKENDS)).unwrap_or_default() {
+            draft.backends.extend(read_backend(&node));
+        }
+        for node in pools.and_then(|node| node.items(POOLS)).unwrap_or_default() {
+            draft.pools.extend(read_reference(&node));
+        }
+        draft
+    }
+}
+
+pub(super) fn read_checks(nodes: &[Node<'_>]) -> Vec<At<Arc<str>>> {
+    let mut checks: Vec<At<Arc<str>>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let Some(name) = node.name() else { continue };
+        if checks.iter().any(|check| check.value == name) {
+            node.refuse("each check once in a pool");
+        } else {
+            checks.push(node.at(name));
+        }
+    }
+    checks
+}
+
+fn read_fallback(node: &Node<'_>) -> Option<At<Fallback>> {
+    let mut section = node.section()?;
+    let pool = section.required("pool", "the name of a pool");
+    let pool = pool.and_then(|node| Some(node.at(node.name()?)));
+    let below = section.or("below", 1, |node| node.number(1..=65_535));
+    let hold = section.or("hold", DEFAULT_HOLD, |node| node.duration(Duration::ZERO..=HOUR));
+    section.finish(&[]);
+    let pool = pool?;
+    Some(At { place: pool.place, value: Fallback { pool: pool.value, below, hold } })
+}
+
+fn read_backend(node: &Node<'_>) -> Option<BackendDraft> {
+    let mut section = node.section()?;
+    let name = section.required("name", "the backend's name, unique in the cluster");
+    let name = name.and_then(|node| Some(node.at(node.name()?)));
+    let address = section.required("address", super::address::UNICAST);
+    let address = address.and_then(|node| Some(node.at(node.unicast()?)));
+    let weight = read_weight(&mut section);
+    section.finish(&[]);
+    Some(BackendDraft { name: name?, address: address?, weight })
+}
+
+fn read_reference(node: &Node<'_>) -> Option<PoolReference> {
+    let mut section = node.section()?;
+    let pool = section.required("pool", "the name of a pool");
+    let pool = pool.and_then(|node| Some(node.at(node.name()?)));
+    let weight = read_weight(&mut section);
+    section.finish(&[]);
+    Some(PoolReference { pool: pool?, weight })
+}
+
+/// 0 to 65,535, default 1.
+fn read_weight(section: &mut Section<'_>) -> u32 {
+    section.or("weight", 1, |node| node.number(0..=65_535))
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DEFAULT_HOLD: Duration = Duration::from_secs(30);
+pub(super) const CHECKS: &str = "a list of names of checks";
+const BACKENDS: &str = "a list of { name = \"b1\", address = \"198.18.1.1\", weight = 1 }";
+const POOLS: &str = "a list of { pool = \"NAME\", weight = 1 }";

@@ -1,0 +1,293 @@
+//! The whole road from text to [`Config`]: what each file below tells of the rooms, and the harness they share.
+
+mod admin;
+mod announcements;
+mod any_input;
+mod checks;
+mod fallbacks;
+mod files;
+mod groups;
+mod guards;
+mod includes;
+mod mtu;
+mod peers;
+mod pools;
+mod refusals;
+mod remotes;
+mod services;
+mod shards;
+mod size;
+mod trace;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+pub(super) const EXAMPLE: &str = include_str!("../../../config/sluicegate.toml");
+pub(super) const KEY: &str = "000102030405060708090a0b0c0d0e0f";
+
+/// Parses with the key [`KEY`] behind every reference.
+pub(super) fn parsed(text: &str) -> Result<(Config, Problems), Problems> {
+    parse(text, Path::new("etc/a.toml"), &|_| Ok(KEY.to_owned()))
+}
+
+/// A configuration with these pools and VIPs, valid but for them.
+pub(super) fn with_pools(pools_and_vips: &str) -> String {
+    let head = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\n\
+                addresses = [\"192.0.2.1\", \"2001:db8::1\"]\ninterfaces = [\"eth0\"]\n";
+    format!("{head}{pools_and_vips}")
+}
+
+/// A small valid file, of which the tests change a part.
+pub(super) const BASE: &str = r#"[cluster]
+name = "c"
+hash_key_file = "k"
+[machine.lb1]
+addresses = ["192.0.2.1"]
+interfaces = ["eth0"]
+[io]
+batch = 64
+[encapsulation.t]
+kind = "gue"
+[pool.p]
+encapsulation = "t"
+backends = [{ name = "b1", address = "198.18.0.1" }]
+[vip.v]
+addresses = ["203.0.113.1"]
+services = [{ ports = [80], protocol = "tcp", pool = "p" }]
+"#;
+
+/// What is replaced in [`BASE`], by what, and each expected problem: line, field, parts of the message.
+pub(super) type Row =
+    (&'static str, &'static str, &'static [(usize, &'static str, &'static str, &'static str)]);
+
+/// What a text gives: its errors and warnings, or its warnings.
+pub(super) fn all(text: &str) -> Vec<Problem> {
+    let problems = parsed(text).map_or_else(|errors| errors, |(_, warnings)| warnings);
+    problems.iter().cloned().collect()
+}
+
+/// Makes each change and compares all problems.
+pub(super) fn check(rows: &[Row]) {
+    for (from, to, expected) in rows {
+        assert!(from.is_empty() || BASE.contains(from), "no {from:?} in the base");
+        let text = if from.is_empty() { format!("{to}{BASE}") } else { BASE.replacen(from, to, 1) };
+        let problems = all(&text);
+        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), expected.len(), "{to:?}: {shown:#?}");
+        for (problem, (line, field, found, allowed)) in problems.iter().zip(*expected) {
+            assert_eq!((problem.line(), problem.field()), (Some(*line), *field), "{to:?}: {shown:#?}");
+            assert!(problem.found().contains(found), "{to:?}: {found:?} not in {shown:#?}");
+            assert!(problem.allowed().contains(allowed), "{to:?}: {allowed:?} not in {shown:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_example_is_valid_and_without_warnings() {
+    let (config, warnings) = parsed(EXAMPLE).unwrap();
+    assert_eq!(warnings.to_string(), "");
+    assert_eq!(config.cluster().name(), "fra1");
+    assert_eq!(config.cluster().hash_key().bytes(), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+    assert_eq!(config.machines().len(), 2);
+    let lb2 = config.machine("lb2").unwrap();
+    assert_eq!(lb2.addresses(), ["192.0.2.3", "2001:db8:0:2::1"].map(|a| a.parse::<IpAddr>().unwrap()));
+    assert_eq!((lb2.shard(), lb2.interfaces()), (Some("a"), &["eth0".to_owned()][..]));
+    assert!(config.machine("lb3").is_none());
+    let web = config.pool("web").unwrap();
+    let checks: Vec<&str> = web.members()[0].checks().iter().map(|check| &*check.name).collect();
+    assert_eq!(checks, ["web", "web-tcp"]);
+    assert_eq!(web.fallback().map(|fallback| &**fallback.pool()), Some("web-spare"));
+    let members: Vec<_> = web
+        .members()
+        .iter()
+        .map(|m| (m.backend().name().to_string(), m.weight(), m.leaf().to_string()))
+        .collect();
+    let expected = [("b1", 1, "web-rack1"), ("b2", 2, "web-rack1"), ("b3", 6, "web-rack2")];
+    assert_eq!(members, expected.map(|(name, weight, leaf)| (name.to_owned(), weight, leaf.to_owned())));
+    let tunnel = web.members()[0].encapsulation();
+    assert_eq!((&**tunnel.name(), tunnel.kind()), ("tunnel", EncapsulationKind::Gre));
+    let prefixes: Vec<String> = tunnel.source_prefixes().iter().map(ToString::to_string).collect();
+    assert_eq!(prefixes, ["198.51.100.0/28", "2001:db8:5::/64"]);
+    let www = config.vips().iter().find(|vip| &**vip.name() == "www").unwrap();
+    assert_eq!(www.services()[0].ports(), &Ports::Listed(vec![80..=80, 443..=443]));
+    assert_eq!((www.services()[1].protocol(), www.services()[1].hash()), (Protocol::Udp, Hash::Addresses));
+    assert!(Arc::ptr_eq(www.services()[0].pool(), web));
+}
+
+#[test]
+fn the_examples_of_the_front_page_are_quiet() {
+    let page = include_str!("../../../README.md");
+    let blocks: Vec<&str> =
+        page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let (first, _) = parsed(blocks[0]).unwrap();
+    assert_eq!(first.vips().len(), 1);
+    let (bgp, announce) = blocks[1..].iter().find_map(|block| block.split_once("[vip.www]\n")).unwrap();
+    let whole = blocks[0].replace("[vip.www]\n", &format!("[vip.www]\n{announce}")) + bgp;
+    for text in [blocks[0].to_owned(), whole] {
+        let (_, warnings) = parsed(&text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+        assert_eq!(warnings.to_string(), "", "{text}");
+    }
+}
+
+#[test]
+fn the_example_has_every_key() {
+    let folder = files::Folder::new();
+    let whole: String = EXAMPLE
+        .lines()
+        .map(|line| {
+            let key = line
+                .strip_prefix('#')
+                .filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '['));
+            format!("{}\n", key.unwrap_or(line))
+        })
+        .collect();
+    let path = folder.write("a.toml", whole, 0o644);
+    folder.write("secrets/hash.key", KEY, 0o600);
+    folder.write("secrets/admin.key", admin::PRIVATE, 0o600);
+    folder.write("secrets/bgp.key", "s3cret\n", 0o600);
+    folder.write("ca.pem", admin::CERTIFICATE, 0o644);
+    folder.write("admin.pem", admin::CERTIFICATE, 0o644);
+    std::fs::create_dir(folder.0.join("vips")).unwrap();
+    folder.write("vips/none.toml", "", 0o644);
+    std::fs::create_dir(folder.0.join("lists")).unwrap();
+    folder.write("lists/office.txt", "198.51.100.0/24\n", 0o644);
+    folder.write("lists/abuse.txt", "# nobody yet\n", 0o644);
+    reader::tests::take();
+    let (config, warnings) = load(&path).unwrap_or_else(|problems| panic!("{problems}"));
+    // The checks behind a # are of no pool, because without the # they are not there.
+    assert!(warnings.iter().all(|warning| warning.found() == "a check that no pool uses"), "{warnings}");
+    assert!(config.admin().tcp().is_some() && config.sources().len() == 4);
+    let mut keys = std::collections::BTreeMap::<String, bool>::new();
+    for ((field, key), there) in reader::tests::take() {
+        let mut parts: Vec<&str> =
+            field.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect();
+        if matches!(
+            parts[0],
+            "check" | "encapsulation" | "machine" | "pool" | "prefix_group" | "remote" | "vip"
+        ) && parts.len() > 1
+        {
+            parts[1] = "NAME";
+        }
+        *keys.entry(format!("{}.{key}", parts.join(".").replace(".https", ".http"))).or_default() |= there;
+    }
+    let absent: Vec<&String> = keys.iter().filter(|(_, there)| !**there).map(|(key, _)| key).collect();
+    assert_eq!(absent, [""; 0]);
+    assert!(keys.len() > 90, "{}: {keys:?}", keys.len());
+}
+
+#[test]
+fn the_example_states_the_defaults() {
+    let (example, _) = parsed(EXAMPLE).unwrap();
+    let bare = EXAMPLE.replace("queues = 4 ", "# ");
+    let drop =
+        ["schema", "level", "format", "table_size", "drain_time", "new", "established", "closing", "udp"];
+    let drop = drop.iter().chain(&["via", "interval", "timeout", "fast_interval", "rise", "fall"]);
+    let drop: Vec<_> = drop.chain(&["jitter_percent", "method", "status", "watch", "put"]).collect();
+    let drop = drop.into_iter().chain(&[
+        "mode",
+        "steering",
+        "next_hop",
+        "flows_per_thread",
+        "frames_per_queue",
+        "frame_size",
+    ]);
+    let drop: Vec<_> = drop
+        .chain(&["batch", "no_socket", "max_vips", "limit_sources", "spin", "then", "udp_checksum"])
+        .collect();
+    let drop: Vec<_> = drop.into_iter().chain(&["dont_fragment", "too_big"]).collect();
+    let drop = drop.into_iter().chain(&[
+        "fragments",
+        "datagrams",
+        "buffered",
+        "per_datagram",
+        "per_source",
+        "lifetime",
+    ]);
+    let drop: Vec<_> = drop
+        .chain(&["replies_per_second", "replies_to_source", "errors_per_second", "errors_of_source"])
+        .collect();
+    let has_default = |line: &&str| drop.iter().any(|key| line.split(' ').next() == Some(**key));
+    assert_eq!(bare.lines().filter(has_default).count(), drop.len(), "each default stands once");
+    let bare: Vec<&str> = bare.lines().filter(|line| !has_default(line)).collect();
+    let (bare, _) = parsed(&bare.join("\n")).unwrap();
+    assert_eq!(bare.cluster(), example.cluster());
+    assert_eq!(bare.pools(), example.pools());
+    assert_eq!(bare.log(), example.log());
+    assert_eq!(bare.admin(), example.admin());
+    assert_eq!(example.io().queues(), Some(4));
+    assert_eq!(bare.io(), &Io::default());
+    let (frames, fragments) = (example.io().frames_per_queue(), example.io().fragments());
+    assert_eq!(fragments.buffered(frames), Io::default().fragments().buffered(frames));
+    // What follows from another key is no number of its own.
+    let resolved = EXAMPLE.replace("queues = 4 ", "# ").replace("buffered = 1_024 ", "# ");
+    assert_eq!(parsed(&resolved).unwrap().0.io(), &Io::default());
+}
+
+#[test]
+fn defaults_have_the_documented_values() {
+    let (config, _) = parsed(&with_pools("")).unwrap();
+    let cluster = config.cluster();
+    assert_eq!((cluster.table_size(), cluster.drain_time()), (65_537, Duration::from_secs(60)));
+    let flow = cluster.flow_timeouts();
+    let seconds = [flow.new_flow(), flow.established(), flow.closing(), flow.udp()].map(|d| d.as_secs());
+    assert_eq!(seconds, [10, 900, 10, 60]);
+    let io = config.io();
+    assert_eq!(
+        (io.mode(), io.steering(), io.next_hop()),
+        (IoMode::AfXdp, Steering::Hardware, NextHop::Resolve)
+    );
+    assert_eq!((io.flows_per_thread(), io.frames_per_queue(), io.batch()), (1_000_000, 4_096, 64));
+    assert_eq!((io.queues(), io.no_socket(), io.max_vips()), (None, NoSocket::Pass, 4_096));
+    assert_eq!((io.limit_sources(), io.frame_size()), (65_536, 2_048));
+    assert_eq!((io.idle().spin(), io.idle().then()), (Duration::from_micros(50), IdleThen::Sleep));
+    assert_eq!((config.log().level(), config.log().format()), (LogLevel::Info, LogFormat::Human));
+}
+
+#[test]
+fn values_that_are_not_defaults_arrive() {
+    let text = with_pools(
+        "[pool.a]\nencapsulation = \"x\"\nbackends = [{ name = \"b\", address = \"198.18.0.1\", weight = 65535 }]\n\
+         [encapsulation.x]\nkind = \"gue\"\nudp_checksum = true\ndont_fragment = false\n\
+         [encapsulation.l2]\nkind = \"l2\"\n[pool.b]\nencapsulation = \"l2\"\n\
+         backends = [{ name = \"b\", address = \"198.18.0.1\", weight = 2 }]\n\
+         [io]\nnext_hop = \"reflect\"\nframe_size = 4_096\nbatch = 256\nidle = { spin = \"1s\", then = \"spin\" }\nno_socket = \"drop\"\n\
+         [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [\
+         { protocol = \"tcp\", ports = \"any\", pool = \"a\" },\
+         { protocol = 6, ports = [\"90-99\", 80, \"1-1\"], pool = \"b\", hash = \"source\" },\
+         { protocol = \"gre\", pool = \"a\" }, { protocol = 132, ports = \"any\", pool = \"a\" }]\n\
+         [log]\nlevel = \"trace\"\nformat = \"json\"",
+    );
+    let (config, warnings) = parsed(&text).unwrap();
+    assert_eq!(warnings.to_string(), "");
+    let member = &config.pools()[0].members()[0];
+    assert_eq!(member.weight(), 65_535);
+    assert_eq!(member.encapsulation().kind(), EncapsulationKind::Gue { udp_checksum: true });
+    assert!(!member.encapsulation().dont_fragment());
+    assert_eq!(config.pools()[1].members()[0].encapsulation().kind(), EncapsulationKind::L2);
+    let io = config.io();
+    assert_eq!((io.next_hop(), io.batch(), io.no_socket()), (NextHop::Reflect, 256, NoSocket::Drop));
+    assert_eq!((io.idle().spin(), io.idle().then()), (Duration::from_secs(1), IdleThen::Spin));
+    let services: Vec<_> =
+        config.vips()[0].services().iter().map(|s| (s.protocol(), s.ports().clone(), s.hash())).collect();
+    let listed = Ports::Listed(vec![1..=1, 80..=80, 90..=99]);
+    assert_eq!(
+        services,
+        [
+            (Protocol::Tcp, Ports::Any, Hash::FiveTuple),
+            (Protocol::Tcp, listed, Hash::Source),
+            (Protocol::Number(47), Ports::Any, Hash::FiveTuple),
+            (Protocol::Number(132), Ports::Any, Hash::FiveTuple),
+        ]
+    );
+    assert_eq!((config.log().level(), config.log().format()), (LogLevel::Trace, LogFormat::Json));
+}
+
+#[test]
+fn order_in_the_file_does_not_matter() {
+    let sections: Vec<String> = EXAMPLE.split("\n[").skip(1).map(|s| format!("[{s}\n")).collect();
+    let reversed: String = sections.iter().rev().cloned().collect();
+    assert_eq!(parsed(&sections.concat()).unwrap(), parsed(&reversed).unwrap());
+}

@@ -1,0 +1,248 @@
+//! `[bgp]`, `announce` of a VIP and `router_id` of a machine: what they hold when absent, what arrives, what is refused.
+
+use ::bgp::{Community, Family, LargeCommunity};
+
+use super::*;
+use crate::{BgpPeer, Config};
+
+/// Two machines, a pool of two, two VIPs that share an aggregate; `bgp` and `announce` (of VIP a) stand in their places.
+fn text(bgp: &str, announce: &str) -> String {
+    with_pools(&format!(
+        "[machine.lb2]\naddresses = [\"2001:db8::2\"]\ninterfaces = [\"eth0\"]\nrouter_id = \"192.0.2.2\"\n\
+         [pool.p]\nbackends = [{{ name = \"b1\", address = \"2001:db8:18::1\" }}, {{ name = \"b2\", address = \"2001:db8:18::2\" }}]\n\
+         [vip.a]\naddresses = [\"203.0.113.1\"]\n\
+         services = [{{ ports = [80], protocol = \"tcp\", pool = \"p\" }}]\n{announce}\n{bgp}\n"
+    ))
+}
+
+const PEER: &str = "[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.0\", asn = 65000 }]";
+const ALL: &str = "announce = {}";
+
+fn config(bgp: &str, announce: &str) -> Config {
+    let (config, warnings) = parsed(&text(bgp, announce)).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(warnings.to_string(), "");
+    config
+}
+
+/// The one problem of a text: its field, what was found and what is allowed.
+fn problem(bgp: &str, announce: &str) -> [String; 3] {
+    let problems = match parsed(&text(bgp, announce)) {
+        Ok((_, warnings)) => warnings,
+        Err(problems) => problems,
+    };
+    let all: Vec<_> = problems.iter().collect();
+    assert_eq!(all.len(), 1, "{problems}");
+    assert!(all[0].line().is_some());
+    [all[0].field(), all[0].found(), all[0].allowed()].map(str::to_owned)
+}
+
+fn refused(bgp: &str, announce: &str, wanted: [&str; 3]) {
+    let found = problem(bgp, announce);
+    assert_eq!(found[0], wanted[0], "{found:?}");
+    assert!(found[1].contains(wanted[1]) && found[2].contains(wanted[2]), "{found:?}");
+}
+
+#[test]
+fn what_is_absent_has_the_documented_values() {
+    let config = config(PEER, ALL);
+    let bgp = config.bgp().unwrap();
+    let times =
+        [bgp.graceful_shutdown(), bgp.hold_down(), bgp.longest_hold_down()].map(|time| time.as_secs());
+    assert_eq!((bgp.asn(), times, bgp.anchor_med()), (65_101, [5, 10, 300], 1_000));
+    assert!(bgp.listen().is_empty());
+    let peer = &bgp.peers()[0];
+    assert_eq!((&**peer.name(), peer.asn(), peer.port()), ("192.0.2.0", 65_000, 179));
+    assert!(peer.md5().is_none() && peer.hops().is_none() && peer.source().is_none() && peer.bfd().is_none());
+    assert!(!peer.passive() && !peer.extended_next_hop() && peer.max_prefixes().is_none());
+    assert_eq!((peer.families(), peer.next_hops()), (&Family::ALL[..], (None, None)));
+    assert_eq!((peer.hold_time().as_secs(), peer.longest_retry().as_secs()), (90, 60));
+    let says = config.vips()[0].announce().unwrap();
+    assert_eq!((says.min_serving(), says.return_serving(), says.remotes()), (1, 1, true));
+    assert_eq!(says.attributes(), &::bgp::Attributes::default());
+    assert!(says.is_for("192.0.2.0") && says.anchors().is_empty());
+    let ids = config.machines().iter().map(|machine| machine.router_id().unwrap().to_string());
+    assert_eq!(ids.collect::<Vec<_>>(), ["192.0.2.1", "192.0.2.2"]);
+    let silent = super::parsed(&text("", "")).unwrap().0;
+    assert!(
+        silent.bgp().is_none()
+            && silent.vips()[0].announce().is_none()
+            && silent.vips()[0].routes().is_empty()
+    );
+}
+
+#[test]
+fn values_arrive() {
+    let bgp = "[bgp]\nasn = 4200000000\nlisten = [\"192.0.2.1:179\"]\ngraceful_shutdown = \"0s\"\nhold_down = \"1s\"\n\
+               longest_hold_down = \"2s\"\nanchor_med = 7\n[[bgp.peers]]\naddress = \"192.0.2.0\"\nasn = 65000\nname = \"tor\"\n\
+               machines = [\"lb1\"]\nport = 1179\npassword_file = \"k\"\nhops = 1\npassive = true\nsource = \"192.0.2.1\"\n\
+               families = [\"ipv6\", \"ipv4\"]\nnext_hop4 = \"192.0.2.9\"\nnext_hop6 = \"2001:db8::9\"\n\
+               hold_time = \"9s\"\nlongest_retry = \"2s\"\nmax_prefixes = 5\nbfd = { interval = \"50ms\", multiplier = 5 }\n\
+               [[bgp.peers]]\naddress = \"2001:db8::3\"\nasn = 4200000000\nmachines = [\"lb2\"]\nextended_next_hop = true";
+    // The VIP has both families here.
+    let text = text(
+        bgp,
+        "announce = { min_serving = 2, return_serving = 2, communities = [\"65101:10\"], large_communities = [\"1:2:3\"], med = 5, \
+         local_pref = 6, prepend = 3, peers = [\"tor\", \"2001:db8:0::3\"], anchors = [\"lb2\"], aggregates = [\"203.0.113.0/24\"] }",
+    );
+    let text = text.replace("[\"203.0.113.1\"]", "[\"203.0.113.1\", \"2001:db8:f::1\"]");
+    let (config, warnings) = parsed(&text).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(warnings.to_string(), "");
+    let bgp = config.bgp().unwrap();
+    assert_eq!((bgp.asn(), bgp.anchor_med(), bgp.listen().len()), (4_200_000_000, 7, 1));
+    let names =
+        |machine| bgp.peers_of(machine).map(BgpPeer::name).map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!((names("lb1"), names("lb2")), (vec!["tor".to_owned()], vec!["2001:db8::3".to_owned()]));
+    let tor = &bgp.peers()[0];
+    assert_eq!((tor.port(), tor.hops(), tor.passive(), tor.max_prefixes()), (1_179, Some(1), true, Some(5)));
+    assert_eq!(tor.md5(), Some(&::bgp::Md5Key::new(KEY).unwrap()));
+    assert_eq!(tor.families(), Family::ALL);
+    assert_eq!((tor.hold_time().as_secs(), tor.longest_retry().as_secs()), (9, 2));
+    assert_eq!(tor.bfd().map(|bfd| (bfd.interval.as_millis(), bfd.multiplier)), Some((50, 5)));
+    assert!(!tor.extended_next_hop() && bgp.peers()[1].extended_next_hop());
+    let says = config.vips()[0].announce().unwrap();
+    let attributes = says.attributes();
+    assert_eq!((attributes.med, attributes.local_pref, attributes.prepend), (Some(5), Some(6), 3));
+    assert_eq!(attributes.communities, [Community(65_101, 10)]);
+    assert_eq!(attributes.large_communities, [LargeCommunity(1, 2, 3)]);
+    assert!(says.is_for("tor") && says.is_for("2001:db8::3") && !says.is_for("other") && !says.remotes());
+    let routes: Vec<String> = config.vips()[0].routes().iter().map(ToString::to_string).collect();
+    assert_eq!(routes, ["203.0.113.0/24", "2001:db8:f::1/128"]);
+}
+
+#[test]
+fn a_vip_of_a_group_has_the_clusters_own_prefixes_as_routes() {
+    let group = "[prefix_group.g]\nprefixes = [\"198.51.100.128/25\", \"2001:db8:e::/56\", \"198.51.100.0/25\"]\n\
+                 [vip.b]\ngroup = \"g\"\nsuffixes = [\"0.0.0.20/7\", \"::20/72\"]\n\
+                 services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
+    let routes = |announce: &str| {
+        let peer = PEER.replace("asn = 65000 }", "asn = 65000, next_hop6 = \"2001:db8::9\" }");
+        let config = config(&format!("{group}{announce}\n{peer}"), "");
+        config.vips()[1].routes().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(routes("announce = {}"), ["198.51.100.128/25", "2001:db8:e::/56"]);
+    let wider = "announce = { aggregates = [\"198.51.100.0/24\"] }";
+    assert_eq!(routes(wider), ["198.51.100.0/24", "2001:db8:e::/56"]);
+}
+
+#[test]
+fn what_is_out_of_range_is_named_with_what_is_allowed() {
+    let peer = |more: &str| {
+        format!("[bgp]\nasn = 65101\npeers = [{{ address = \"192.0.2.0\", asn = 65000, {more} }}]")
+    };
+    for (more, wanted) in [
+        ("hops = 0", ["bgp.peers[0].hops", "0", "1 to 255"]),
+        ("hold_time = \"2s\"", ["bgp.peers[0].hold_time", "\"2s\"", "from \"3s\""]),
+        ("hold_time = \"3500ms\"", ["bgp.peers[0].hold_time", "3500ms", "whole seconds"]),
+        ("families = []", ["bgp.peers[0].families", "an empty list", "at least one"]),
+        ("families = [\"ipv4\", \"ipv4\"]", ["bgp.peers[0].families[1]", "", "once"]),
+        ("source = \"2001:db8::1\"", ["bgp.peers[0].source", "2001:db8::1", "the peer's family"]),
+        ("next_hop4 = \"2001:db8::1\"", ["bgp.peers[0].next_hop4", "", "an IPv4 address"]),
+        ("machines = [\"lb3\"]", ["bgp.peers[0].machines[0]", "\"lb3\"", "did you mean \"lb1\""]),
+        ("passive = true", ["bgp.peers[0].passive", "no address where we listen", "bgp.listen"]),
+        ("bfd = { interval = \"1ms\" }", ["bgp.peers[0].bfd.interval", "1ms", "10ms"]),
+        ("keepalive = 1", ["bgp.peers[0].keepalive", "unknown", "hold_time"]),
+    ] {
+        refused(&peer(more), ALL, wanted);
+    }
+    let two = "[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.0\", asn = 1 }, { address = \"192.0.2.0\", asn = 2, \
+               machines = [\"lb2\"] }]";
+    refused(two, ALL, ["bgp.peers[1]", "192.0.2.0 a second time for machine \"lb2\"", "once"]);
+    refused(
+        "[bgp]\nasn = 23456\npeers = [{ address = \"192.0.2.0\", asn = 1 }]",
+        ALL,
+        ["bgp.asn", "23456", "not 23456"],
+    );
+    refused("[bgp]\nasn = 1", ALL, ["bgp.peers", "nothing", "at least one"]);
+    refused(
+        &PEER.replace("peers", "hold_down = \"10m\"\nlongest_hold_down = \"1m\"\npeers"),
+        ALL,
+        ["bgp.longest_hold_down", "1m", "from \"10m\""],
+    );
+}
+
+#[test]
+fn what_an_announcement_says_is_checked_against_the_rest() {
+    for (announce, wanted) in [
+        ("announce = { min_serving = 3 }", ["vip.a.announce.min_serving", "pool \"p\" has 2", "1 to 2"]),
+        (
+            "announce = { min_serving = 2, return_serving = 1 }",
+            ["vip.a.announce.return_serving", "1", "from 2"],
+        ),
+        ("announce = { min_serving = 2, remotes = true }", ["vip.a.announce.remotes", "true", "min_serving"]),
+        ("announce = { communities = [\"1:2:3\"] }", ["vip.a.announce.communities[0]", "1:2:3", "65101:10"]),
+        (
+            "announce = { peers = [\"192.0.2.5\"] }",
+            ["vip.a.announce.peers[0]", "192.0.2.5", "a peer of [bgp]"],
+        ),
+        ("announce = { anchors = [\"lb9\"] }", ["vip.a.announce.anchors[0]", "lb9", "[machine.NAME]"]),
+        (
+            "announce = { aggregates = [\"198.51.100.0/24\"] }",
+            ["vip.a.announce.aggregates[0]", "no address", "holds"],
+        ),
+        (
+            "announce = { aggregates = [\"203.0.113.1/24\"] }",
+            ["vip.a.announce.aggregates[0]", "bits behind", "prefix"],
+        ),
+        ("announce = { prepend = 17 }", ["vip.a.announce.prepend", "17", "0 to 16"]),
+    ] {
+        refused(PEER, announce, wanted);
+    }
+    refused("", ALL, ["vip.a.announce", "nobody to be told", "[bgp]"]);
+    refused(PEER, "", ["bgp", "no VIP that is announced", "announce = {}"]);
+    let other = "announce = { aggregates = [\"203.0.113.0/24\"], med = 1 }\n[vip.b]\naddresses = [\"203.0.113.2\"]\n\
+                 services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\nannounce = { aggregates = [\"203.0.113.0/24\"] }";
+    refused(PEER, other, ["vip.b.announce", "otherwise than by VIP \"a\"", "the same"]);
+    config(PEER, &other.replace(", med = 1", ", min_serving = 2"));
+}
+
+#[test]
+fn without_an_address_of_ipv4_a_machine_needs_an_identifier() {
+    let text = text(PEER, ALL).replace("router_id = \"192.0.2.2\"\n", "");
+    let problems = parsed(&text).unwrap_err();
+    let fields: Vec<&str> = problems.iter().map(Problem::field).collect();
+    assert_eq!(fields, ["machine.lb2.router_id"]);
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused_and_never_shown() {
+    let folder = files::Folder::new();
+    let text = text(&PEER.replace("asn = 65000", "asn = 65000, password_file = \"bgp.key\""), ALL);
+    let path = folder.write("a.toml", text, 0o644);
+    folder.write("k", KEY, 0o600);
+    folder.write("bgp.key", "s3cret\n", 0o644);
+    let problems = load(&path).unwrap_err().to_string();
+    assert!(
+        problems.contains("others can read") && problems.contains("bgp.peers[0].password_file"),
+        "{problems}"
+    );
+    folder.write("bgp.key", "s3cret\n", 0o600);
+    let (config, _) = load(&path).unwrap();
+    assert_eq!(config.bgp().unwrap().peers()[0].md5(), Some(&::bgp::Md5Key::new("s3cret").unwrap()));
+    assert!(!format!("{config:?}").contains("s3cret"));
+    folder.write("bgp.key", "x".repeat(81), 0o600);
+    let problems = load(&path).unwrap_err().to_string();
+    assert!(problems.contains("1 to 80 bytes") && !problems.contains("xxx"), "{problems}");
+}
+
+#[test]
+fn a_machine_is_no_router_of_its_own_and_identifiers_are_different() {
+    let own = "[bgp]\nasn = 65101\npeers = [{ address = \"192.0.2.1\", asn = 65000, machines = [\"lb1\"] }]";
+    refused(own, ALL, ["bgp.peers[0]", "192.0.2.1, which is machine \"lb1\" itself", "a router's address"]);
+    let vip = "[bgp]\nasn = 65101\npeers = [{ address = \"203.0.113.1\", asn = 65000 }]";
+    refused(vip, ALL, ["bgp.peers[0]", "203.0.113.1, which is an address of VIP", "a router's address"]);
+    let text = text(PEER, ALL).replace("router_id = \"192.0.2.2\"", "router_id = \"192.0.2.1\"");
+    let problems = parsed(&text).unwrap_err().to_string();
+    assert!(
+        problems.contains("machine.lb2.router_id: found 192.0.2.1, as machine \"lb1\" has"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn a_mark_that_no_pool_reaches_is_told_by_the_key_that_says_it() {
+    let both = "announce = { min_serving = 2, return_serving = 99 }";
+    refused(PEER, both, ["vip.a.announce.return_serving", "99, but pool \"p\" has 2 backends", "1 to 2"]);
+    refused(PEER, "announce = { min_serving = 3 }", ["vip.a.announce.min_serving", "3, but pool", "1 to 2"]);
+    let as_zero = "[bgp]\nasn = 0\npeers = [{ address = \"192.0.2.0\", asn = 65000 }]";
+    assert!(problem(as_zero, "")[2].contains("23456"));
+}

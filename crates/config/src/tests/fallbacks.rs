@@ -1,0 +1,155 @@
+//! Fallback pools and slow start: ranges, names that lead nowhere, and rings.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{check, parsed, with_pools};
+use crate::Severity;
+
+fn pool(name: &str, keys: &str) -> String {
+    format!("[pool.{name}]\n{keys}\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n")
+}
+
+fn errors(text: &str) -> Vec<String> {
+    let problems = parsed(&with_pools(text)).map_or_else(|errors| errors, |(_, warnings)| warnings);
+    problems.iter().filter(|problem| problem.severity() == Severity::Error).map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_fallback_and_slow_start_arrive() {
+    let text = [
+        pool("a", "fallback = { pool = \"b\" }\nslow_start = \"1h\""),
+        pool("b", "fallback = { pool = \"c\", below = 65535, hold = \"0s\" }\nslow_start = \"1s\""),
+        pool("c", ""),
+    ];
+    let (config, _) = parsed(&with_pools(&text.concat())).unwrap();
+    let fallback = |name: &str| {
+        let fallback = config.pool(name).unwrap().fallback()?;
+        Some((fallback.pool().to_string(), fallback.below(), fallback.hold()))
+    };
+    assert_eq!(fallback("a"), Some(("b".to_owned(), 1, Duration::from_secs(30))));
+    assert_eq!(fallback("b"), Some(("c".to_owned(), 65_535, Duration::ZERO)));
+    assert_eq!(fallback("c"), None);
+    let slow = ["a", "b", "c"].map(|name| config.pool(name).unwrap().slow_start().map(|span| span.as_secs()));
+    assert_eq!(slow, [Some(3_600), Some(1), None]);
+    assert!(config.pool("d").is_none());
+}
+
+#[test]
+fn fallbacks_are_checked() {
+    let with = |keys: &'static str| (keys, "encapsulation = \"t\"");
+    let (below, base) = with(
+        "encapsulation = \"t\"\nfallback = { pool = \"q\", below = 0, hold = \"61m\" }\nslow_start = \"0s\"",
+    );
+    check(&[
+        (
+            base,
+            below,
+            &[
+                (13, "pool.p.fallback.pool", "\"q\"", "a section [pool.NAME]"),
+                (13, "pool.p.fallback.below", "0", "1 to 65535"),
+                (13, "pool.p.fallback.hold", "\"61m\"", "\"0s\" to \"1h\""),
+                (14, "pool.p.slow_start", "\"0s\"", "\"1s\" to \"1h\""),
+            ],
+        ),
+        (base, "encapsulation = \"t\"\nfallback = \"q\"", &[(13, "pool.p.fallback", "\"q\"", "a table")]),
+        (
+            base,
+            "encapsulation = \"t\"\nfallback = {}",
+            &[(13, "pool.p.fallback.pool", "nothing", "name of a pool")],
+        ),
+        (
+            base,
+            "encapsulation = \"t\"\nfallback = { pool = \"p\" }",
+            &[(13, "pool.p.fallback.pool", "pool \"p\" as a fallback of itself", "come to an end")],
+        ),
+        (
+            base,
+            "encapsulation = \"t\"\nfallback = { pool = \"pp\", below = 2 }\nbackends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n[pool.pp]",
+            &[(13, "pool.p.fallback.pool", "below = 2 in a pool of 1 backend", "or the pool never serves")],
+        ),
+    ]);
+}
+
+#[test]
+fn rings_of_fallbacks_are_named_once() {
+    let text = [
+        pool("a", "fallback = { pool = \"c\" }"),
+        pool("b", "fallback = { pool = \"d\" }"),
+        pool("c", "fallback = { pool = \"b\" }"),
+        pool("d", "fallback = { pool = \"c\" }"),
+        pool("e", "fallback = { pool = \"e\" }"),
+    ];
+    assert_eq!(
+        errors(&text.concat()),
+        [
+            "etc/a.toml:11:21: pool.b.fallback.pool: found the cycle of fallbacks b -> d -> c -> b, allowed fallbacks that come to an end",
+            "etc/a.toml:20:21: pool.e.fallback.pool: found pool \"e\" as a fallback of itself, allowed fallbacks that come to an end",
+        ]
+    );
+    let long: String = (0..40)
+        .map(|n| pool(&format!("p{n:02}"), &format!("fallback = {{ pool = \"p{:02}\" }}", (n + 1) % 40)))
+        .collect();
+    let errors = errors(&long);
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].contains("found a cycle of 40 fallbacks through p00"), "{errors:?}");
+}
+
+proptest! {
+    #[test]
+    fn every_ring_is_one_error_and_nothing_else_is(next in prop::collection::vec(prop::option::of(0..8_usize), 8)) {
+        let text: String = next.iter().enumerate().map(|(number, next)| {
+            pool(&format!("p{number}"), &next.map(|next| format!("fallback = {{ pool = \"p{next}\" }}")).unwrap_or_default())
+        }).collect();
+        // A pool is on a ring when following its fallbacks comes back to it; a ring has one least number.
+        let follow = |start: usize| std::iter::successors(next[start], |at| next[*at]).take(8);
+        let rings = (0..8).filter(|&start| {
+            let ring: Vec<usize> = follow(start).collect();
+            ring.iter().position(|&at| at == start).is_some_and(|end| ring[..end].iter().all(|&at| at > start))
+        });
+        prop_assert_eq!(errors(&text).len(), rings.count());
+    }
+}
+
+#[test]
+fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
+    let own = "backends = [{ name = \"b\", address = \"198.18.0.1\" }]";
+    let keys = "fallback = { pool = \"spare\" }\nslow_start = \"30s\"";
+    let vip = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"top\" }]\n";
+    let warnings = |top: &str| {
+        let text = [
+            vip.to_owned(),
+            format!("[pool.top]\n{top}\npools = [{{ pool = \"middle\" }}]\n"),
+            format!("[pool.middle]\n{keys}\npools = [{{ pool = \"leaf\" }}]\n"),
+            format!("[pool.leaf]\n{keys}\n{own}\n"),
+            "[pool.spare]\nbackends = [{ name = \"s\", address = \"198.18.0.9\" }]\n".to_owned(),
+            format!("[pool.lone]\n{keys}\nbackends = [{{ name = \"l\", address = \"198.18.0.8\" }}]\n"),
+        ];
+        let (_, warnings) = parsed(&with_pools(&text.concat())).unwrap();
+        warnings.iter().map(|warning| (warning.line().unwrap(), warning.to_string())).collect::<Vec<_>>()
+    };
+    let never = |line: usize, pool: &str, key: &str, field: &str| {
+        let column = if key == "fallback" { 21 } else { 14 };
+        let words = format!(
+            "etc/a.toml:{line}:{column}: warning: pool.{pool}.{field}: found a {key} of a pool that is only inside others: \
+             it never acts, allowed {key} in a pool that a VIP names, such as \"top\""
+        );
+        (line, words)
+    };
+    let found = warnings(keys);
+    let expected = [
+        never(15, "middle", "fallback", "fallback.pool"),
+        never(16, "middle", "slow_start", "slow_start"),
+        // Its slow start acts, for the backends that it lists.
+        never(19, "leaf", "fallback", "fallback.pool"),
+    ];
+    assert_eq!(found[..3], expected);
+    assert!(
+        found.len() == 4 && found[3].1.contains("pool.lone: found a pool that no VIP uses"),
+        "{found:#?}"
+    );
+    // As a fallback of a named pool it acts.
+    let found = warnings("fallback = { pool = \"middle\" }");
+    assert!(found.iter().all(|(_, words)| !words.contains("pool.middle")), "{found:#?}");
+}

@@ -1,0 +1,193 @@
+//! Shards: what may use what, and which machine serves what.
+
+use proptest::prelude::*;
+
+use super::{Row, check, parsed};
+use crate::{Config, Problems, Severity};
+
+/// Machines of these shards; pools p0, p1, ... and VIPs v0, v1, ...
+fn text(machines: &[Option<&str>], rest: &str) -> String {
+    let mut text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n".to_owned();
+    for (number, shard) in machines.iter().enumerate() {
+        let shard = shard.map(|shard| format!("shard = \"{shard}\"\n")).unwrap_or_default();
+        text.push_str(&format!(
+            "[machine.m{number}]\n{shard}addresses = [\"192.0.2.{}\"]\ninterfaces = [\"eth0\"]\n",
+            number + 1
+        ));
+    }
+    text + rest
+}
+
+fn pool(number: usize, shard: Option<&str>, more: &str) -> String {
+    let shard = shard.map(|shard| format!("shard = \"{shard}\"\n")).unwrap_or_default();
+    format!(
+        "[pool.p{number}]\n{shard}{more}\nbackends = [{{ name = \"b{number}\", address = \"198.18.0.{number}\" }}]\n"
+    )
+}
+
+fn vip(number: usize, shard: Option<&str>, pool: usize) -> String {
+    let shard = shard.map(|shard| format!("shard = \"{shard}\"\n")).unwrap_or_default();
+    format!(
+        "[vip.v{number}]\n{shard}addresses = [\"203.0.113.{number}\"]\nservices = [{{ ports = [80], protocol = \"tcp\", pool = \"p{pool}\" }}]\n"
+    )
+}
+
+fn read(text: &str) -> Result<(Config, Problems), Problems> {
+    parsed(text)
+}
+
+#[test]
+fn a_shard_of_several_machines_without_checks_of_them_is_warned_of() {
+    let rest = [pool(0, None, ""), vip(0, None, 0)].concat();
+    let alone = text(&[Some("a"), Some("b"), None, None], &rest);
+    assert_eq!(read(&alone).unwrap().1.to_string(), "");
+    let several = text(&[Some("a"), Some("b"), Some("b")], &rest);
+    let (_, warnings) = read(&several).unwrap();
+    let shown = warnings.to_string();
+    assert!(
+        shown.contains("warning: cluster.peer_checks: found none, but shard \"b\" has several"),
+        "{shown}"
+    );
+    let check = "[check.c]\ntcp = { port = 1 }\ninterval = \"2s\"\ntimeout = \"1s\"\n";
+    let checked = several.replacen("[cluster]\n", "[cluster]\npeer_checks = [\"c\"]\n", 1) + check;
+    assert!(!read(&checked).unwrap().1.to_string().contains("peer_checks"));
+}
+
+#[test]
+fn a_machine_serves_its_own_shard_and_what_has_none() {
+    let rest = [
+        pool(0, None, ""),
+        pool(1, Some("a"), "pools = [{ pool = \"p0\" }]"),
+        pool(2, Some("b"), "fallback = { pool = \"p0\" }"),
+        vip(0, None, 0),
+        vip(1, Some("a"), 1),
+        vip(2, Some("b"), 2),
+        vip(3, Some("b"), 0),
+    ];
+    let (config, warnings) = read(&text(&[Some("a"), Some("b"), None], &rest.concat())).unwrap();
+    assert_eq!(warnings.to_string(), "");
+    let served = |machine: &str| {
+        let machine = config.machine(machine).unwrap();
+        config.vips_of(machine).map(|vip| vip.name().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(served("m0"), ["v0", "v1"]);
+    assert_eq!(served("m1"), ["v0", "v2", "v3"]);
+    assert_eq!(served("m2"), ["v0"]);
+    assert_eq!(
+        config.pools().iter().map(|pool| pool.shard()).collect::<Vec<_>>(),
+        [None, Some("a"), Some("b")]
+    );
+    assert_eq!(config.vips()[1].shard(), Some("a"));
+}
+
+#[test]
+fn what_crosses_shards_is_refused_in_words() {
+    let rest = [
+        pool(0, Some("b"), ""),
+        pool(1, Some("a"), "pools = [{ pool = \"p0\" }]\nfallback = { pool = \"p0\" }"),
+        vip(0, None, 1),
+        vip(1, Some("a"), 0),
+    ];
+    let problems = read(&text(&[Some("a"), Some("b")], &rest.concat())).unwrap_err();
+    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let parts = [
+        "pool.p1.pools[0].pool: found pool \"p0\" of shard \"b\" in pool \"p1\" of shard \"a\", allowed a pool of shard \"a\" or of none",
+        "pool.p1.fallback.pool: found pool \"p0\" of shard \"b\" in pool \"p1\" of shard \"a\"",
+        "vip.v0.services[0].pool: found pool \"p1\" of shard \"a\" in VIP \"v0\" of no shard, allowed a pool of no shard: every machine serves this",
+        "vip.v1.services[0].pool: found pool \"p0\" of shard \"b\" in VIP \"v1\" of shard \"a\"",
+    ];
+    assert_eq!(shown.len(), parts.len(), "{shown:#?}");
+    for (shown, part) in shown.iter().zip(parts) {
+        assert!(shown.contains(part), "{part:?} not in {shown}");
+    }
+}
+
+#[test]
+fn shards_are_checked() {
+    const ROWS: &[Row] = &[
+        (
+            "[vip.v]",
+            "[vip.v]\nshard = \"a\"",
+            &[(14, "vip.v.shard", "\"a\", which no machine has", "the shard of a machine")],
+        ),
+        ("[pool.p]", "[pool.p]\nshard = 1", &[(12, "pool.p.shard", "1", "a name")]),
+        ("[vip.v]", "[vip.v]\nshard = \"a b\"", &[(15, "vip.v.shard", "\"a b\"", "a name")]),
+        (
+            "interfaces = [\"eth0\"]",
+            "interfaces = [\"eth0\"]\nshard = \"rack1\"\n[vip.w]\nshard = \"rack2\"\naddresses = [\"203.0.113.2\"]\n\
+             services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]",
+            &[(8, "vip.w.shard", "\"rack2\", which no machine has", "did you mean \"rack1\"?")],
+        ),
+    ];
+    check(ROWS);
+}
+
+#[test]
+fn the_filters_room_counts_for_each_machine() {
+    let io = "[io]\nmax_vips = 2\n";
+    let of = |vips: &[(usize, Option<&str>)]| {
+        let vips: String = vips.iter().map(|(number, shard)| vip(*number, *shard, 0)).collect();
+        let problems = read(&text(&[Some("a"), Some("b")], &format!("{io}{}{vips}", pool(0, None, ""))));
+        problems
+            .map_or_else(|errors| errors, |(_, warnings)| warnings)
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of(&[(1, None), (2, Some("a")), (3, Some("b"))]), [""; 0]);
+    let over = of(&[(1, None), (2, Some("a")), (3, Some("b")), (4, Some("a"))]);
+    assert_eq!(over.len(), 1);
+    assert!(
+        over[0].contains(
+            "vip: found 3 addresses of VIPs on machines of shard \"a\", allowed at most io.max_vips = 2"
+        ),
+        "{over:?}"
+    );
+}
+
+#[test]
+fn an_outer_source_is_needed_on_the_machines_of_the_shard_alone() {
+    let v6 = |shard| pool(0, shard, "").replace("198.18.0.0", "2001:db8:18::1");
+    let machines =
+        text(&[Some("a"), Some("b")], "").replace("\"192.0.2.1\"", "\"192.0.2.1\", \"2001:db8::1\"");
+    assert!(read(&format!("{machines}{}{}", v6(Some("a")), vip(0, Some("a"), 0))).is_ok());
+    let problems = read(&format!("{machines}{}{}", v6(None), vip(0, Some("a"), 0))).unwrap_err();
+    assert!(problems.to_string().contains("\"m1\" has none"), "{problems}");
+}
+
+proptest! {
+    #[test]
+    fn what_is_accepted_is_there_on_every_machine_that_needs_it(
+        shards in prop::collection::vec(0..3_usize, 4),
+        vips in prop::collection::vec((0..3_usize, 0..4_usize), 1..5),
+        edges in prop::collection::vec((0..4_usize, 0..4_usize, any::<bool>()), 0..4),
+    ) {
+        let shard = |number: usize| [None, Some("a"), Some("b")][number];
+        let mut rest = String::new();
+        for (number, own) in shards.iter().enumerate() {
+            // Edges lead upwards, so that nothing is a ring.
+            let of = |kind: bool| edges.iter().filter(move |(a, b, k)| a < b && *a == number && *k == kind).map(|(_, b, _)| *b);
+            let inner: Vec<String> = of(true).map(|pool| format!("{{ pool = \"p{pool}\" }}")).collect();
+            let mut more = if inner.is_empty() { String::new() } else { format!("pools = [{}]\n", inner.join(", ")) };
+            if let Some(fallback) = of(false).next() {
+                more.push_str(&format!("fallback = {{ pool = \"p{fallback}\" }}\n"));
+            }
+            rest.push_str(&pool(number, shard(*own), &more));
+        }
+        for (number, (own, pool)) in vips.iter().enumerate() {
+            rest.push_str(&vip(number + 1, shard(*own), *pool));
+        }
+        let refused = read(&text(&[None, Some("a"), Some("b")], &rest));
+        let refused = refused.map_or_else(|errors| errors, |(_, warnings)| warnings);
+        let refused = refused.iter().any(|problem| problem.severity() == Severity::Error);
+        // Everything is put on the machines that serve it; a use of something that is not there is wrong.
+        let here = |own: usize, machine: usize| own == 0 || own == machine;
+        let missing = (0..3).any(|machine| {
+            let vips = vips.iter().any(|(own, pool)| here(*own, machine) && !here(shards[*pool], machine));
+            let fallback = |a: usize| edges.iter().find(|(c, b, k)| c < b && *c == a && !k).map(|(_, b, _)| *b);
+            let used = edges.iter().filter(|(a, b, kind)| a < b && (*kind || fallback(*a) == Some(*b)));
+            vips || used.into_iter().any(|(a, b, _)| here(shards[*a], machine) && !here(shards[*b], machine))
+        });
+        prop_assert_eq!(refused, missing);
+    }
+}

@@ -1,0 +1,22 @@
+//! A problem of a configuration as the admin API shows it.
+
+use admin::view::ProblemView;
+use config::{Problem, Severity};
+
+/// The row of a problem.
+#[must_use]
+pub fn problem_row(problem: &Problem) -> ProblemView {
+    let severity = match problem.severity() {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    ProblemView {
+        severity: severity.to_owned(),
+        file: problem.file().display().to_string(),
+        line: problem.line(),
+        column: problem.column(),
+        field: problem.field().to_owned(),
+        found: problem.found().to_owned(),
+        allowed: problem.allowed().to_owned(),
+    }
+}

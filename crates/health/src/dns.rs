@@ -1,0 +1,183 @@
+//! A DNS query over UDP.
+//!
+//! In: the check. Out: passed when the answer to this very question has a record of its type.
+//! Not here: retries (the next attempt is one), TCP, EDNS: answers are of 512 bytes at most.
+//! Invariant: a name's pointers lead strictly backwards, so that no answer makes the reader turn in a circle.
+//! Source: RFC 1035 §4; RFC 5452 §9.1 (what must match).
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Dialer, Failure};
+use config::{DnsCheck, DnsRecord};
+
+/// Asks once. What does not answer this question is no answer, and it goes on waiting.
+pub(super) async fn attempt(check: &DnsCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
+    let mut id = [0; 2];
+    getrandom::fill(&mut id).map_err(|error| Failure::Local(error.to_string().into()))?;
+    let query = query(id, &check.name, check.record)
+        .ok_or_else(|| Failure::Local(format!("{:?} is no domain name", check.name).into()))?;
+    let peer = SocketAddr::new(address, check.port);
+    let socket = dialer.udp(peer).await.map_err(|error| Failure::from(&error))?;
+    socket.send(&query).await.map_err(|error| Failure::from(&error))?;
+    let mut buffer = vec![0; MAX_ANSWER_BYTES];
+    loop {
+        let length = socket.recv(&mut buffer).await.map_err(|error| Failure::from(&error))?;
+        if let Some(verdict) = judge(buffer.get(..length).unwrap_or_default(), &query) {
+            return verdict;
+        }
+    }
+}
+
+/// `None`: not a domain name.
+fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8>> {
+    let mut query = id.to_vec();
+    query.extend_from_slice(&[0x01, 0, 0, 1, 0, 0, 0, 0, 0, 0]); // recursion desired; one question
+    for label in name.split('.').filter(|_| name != ".") {
+        let length = u8::try_from(label.len()).ok().filter(|length| (1..=MAX_LABEL).contains(length))?;
+        query.push(length);
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.push(0);
+    if query.len() > HEADER_BYTES + MAX_NAME_BYTES {
+        return None;
+    }
+    query.extend_from_slice(&type_of(record).to_be_bytes());
+    query.extend_from_slice(&CLASS_IN.to_be_bytes());
+    Some(query)
+}
+
+/// `None`: it does not answer this query; the answer may still come.
+fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> {
+    //= RFC 5452 §9.1
+    //# A resolver implementation MUST match responses to all of the following attributes of the query
+    if answer.get(..2)? != query.get(..2)? {
+        return None;
+    }
+    Some(judge_answer(answer, query))
+}
+
+fn judge_answer(answer: &[u8], query: &[u8]) -> Result<(), Failure> {
+    let broken = || Failure::malformed("an answer that is not DNS");
+    let header = Header::read(answer).ok_or_else(broken)?;
+    if !header.is_response {
+        return Err(Failure::malformed("a DNS query in place of an answer"));
+    }
+    // A server that cannot read a query at all answers without repeating it.
+    if header.rcode != 0 {
+        return Err(Failure::Rcode(header.rcode));
+    }
+    let question = query.get(HEADER_BYTES..).unwrap_or_default();
+    let repeated = answer.get(HEADER_BYTES..HEADER_BYTES + question.len());
+    if header.questions != 1 || !repeated.is_some_and(|repeated| repeated.eq_ignore_ascii_case(question)) {
+        return Err(Failure::malformed("a DNS answer to another question"));
+    }
+    let wanted = question.split_last_chunk::<4>().map(|(_, kind)| *kind).ok_or_else(broken)?;
+    let mut at = HEADER_BYTES + question.len();
+    let mut found = false;
+    for _ in 0..header.answers {
+        match read_record(answer, at) {
+            Some(record) => {
+                found |= record.kind == wanted;
+                at = record.end;
+            }
+            // A server that says that it cut its answer may have cut it within a record.
+            None if header.is_truncated => break,
+            None => return Err(broken()),
+        }
+    }
+    if found { Ok(()) } else { Err(Failure::NoRecord) }
+}
+
+struct Header {
+    is_response: bool,
+    is_truncated: bool,
+    rcode: u8,
+    questions: u16,
+    answers: u16,
+}
+
+impl Header {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let &[_, _, high, low, q0, q1, a0, a1, ..] = bytes.first_chunk::<HEADER_BYTES>()?;
+        Some(Self {
+            is_response: high & 0x80 != 0,
+            is_truncated: high & 0x02 != 0,
+            rcode: low & 0x0f,
+            questions: u16::from_be_bytes([q0, q1]),
+            answers: u16::from_be_bytes([a0, a1]),
+        })
+    }
+}
+
+/// A resource record: its type and class, and where the next one starts.
+struct Record {
+    kind: [u8; 4],
+    end: usize,
+}
+
+/// `None`: it leaves the message, its name is none, or its data cannot be of its type.
+fn read_record(message: &[u8], at: usize) -> Option<Record> {
+    let at = end_of_name(message, at)?;
+    let &[t0, t1, c0, c1, _, _, _, _, l0, l1] = message.get(at..)?.first_chunk::<10>()?;
+    let length = usize::from(u16::from_be_bytes([l0, l1]));
+    let fits = match u16::from_be_bytes([t0, t1]) {
+        TYPE_A => length == 4,
+        TYPE_AAAA => length == 16,
+        _ => length > 0,
+    };
+    let end = at + 10 + length;
+    (fits && end <= message.len()).then_some(Record { kind: [t0, t1, c0, c1], end })
+}
+
+/// Reads a name to its root, through its pointers; returns where what follows it starts.
+fn end_of_name(message: &[u8], start: usize) -> Option<usize> {
+    let (mut at, mut from, mut length) = (start, start, 0);
+    let mut end = None;
+    loop {
+        match *message.get(at)? {
+            0 => return Some(end.unwrap_or(at + 1)),
+            label @ 1..=MAX_LABEL => {
+                length += usize::from(label) + 1;
+                at += usize::from(label) + 1;
+            }
+            high @ 0xc0.. => {
+                let target = usize::from(high & 0x3f) << 8 | usize::from(*message.get(at + 1)?);
+                //= RFC 1035 §4.1.4
+                //# an entire domain name or a list of labels at the end of a domain name is replaced with a pointer to a
+                //# prior occurance of the same name
+                if target < HEADER_BYTES || target >= from {
+                    return None;
+                }
+                end = end.or(Some(at + 2));
+                (at, from) = (target, target);
+            }
+            _ => return None,
+        }
+        if length >= MAX_NAME_BYTES {
+            return None;
+        }
+    }
+}
+
+fn type_of(record: DnsRecord) -> u16 {
+    match record {
+        DnsRecord::A => TYPE_A,
+        DnsRecord::Ns => 2,
+        DnsRecord::Soa => 6,
+        DnsRecord::Txt => 16,
+        DnsRecord::Aaaa => TYPE_AAAA,
+    }
+}
+
+const TYPE_A: u16 = 1;
+const TYPE_AAAA: u16 = 28;
+const CLASS_IN: u16 = 1;
+const HEADER_BYTES: usize = 12;
+const MAX_LABEL: u8 = 63;
+/// With the bytes of lengths, the root's among them.
+const MAX_NAME_BYTES: usize = 255;
+/// Far over what comes without EDNS, so that a server that does not keep to it is still read.
+const MAX_ANSWER_BYTES: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Tests of `dns`.
+
+use proptest::prelude::*;
+
+use super::super::hostile::{ask, datagrams, nobody, waits, words};
+use super::*;
+use config::CheckKind;
+
+fn kind(port: u16, record: DnsRecord) -> CheckKind {
+    CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record })
+}
+
+/// An answer to `query` with these records behind the question, each as it stands in the message.
+fn answer(query: &[u8], flags: [u8; 2], records: &[Vec<u8>]) -> Vec<u8> {
+    let mut answer = query.to_vec();
+    answer[2..4].copy_from_slice(&flags);
+    answer[7] = u8::try_from(records.len()).unwrap();
+    answer.extend(records.iter().flatten());
+    answer
+}
+
+/// A record whose owner is `name` as bytes.
+fn record(name: &[u8], kind: u8, data: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(data.len()).unwrap();
+    [name, &[0, kind, 0, 1, 0, 0, 0, 60, 0, length], data].concat()
+}
+
+const GOOD: [u8; 2] = [0x81, 0x80];
+/// A pointer to the question's name.
+const OWNER: &[u8] = &[0xc0, 12];
+
+fn a() -> Vec<u8> {
+    record(OWNER, 1, &[192, 0, 2, 1])
+}
+
+#[test]
+fn a_query_is_laid_out_as_rfc_1035_says() {
+    let expected =
+        b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03www\x07example\x03org\x00\x00\x1c\x00\x01";
+    assert_eq!(query([0x12, 0x34], "www.example.org", DnsRecord::Aaaa).unwrap(), expected);
+    let root = query([0, 0], ".", DnsRecord::Soa).unwrap();
+    assert_eq!(root[12..], [0, 0, 6, 0, 1]);
+    for (record, number) in [(DnsRecord::A, 1), (DnsRecord::Ns, 2), (DnsRecord::Soa, 6), (DnsRecord::Txt, 16)]
+    {
+        assert_eq!(query([0, 0], ".", record).unwrap()[14], number);
+    }
+}
+
+#[test]
+fn a_name_that_is_none_is_not_asked_for() {
+    let longest = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(61));
+    assert_eq!(longest.len(), 253);
+    assert!(query([0, 0], &longest, DnsRecord::A).is_some());
+    for name in ["", "a..b", "a.", &"a".repeat(64), &format!("{longest}b")] {
+        assert_eq!(query([0, 0], name, DnsRecord::A), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_such_a_record_passes() {
+    let cname = record(OWNER, 5, b"\x03web\xc0\x10");
+    let port = datagrams(move |query| vec![answer(query, GOOD, &[cname.clone(), a()])]).await;
+    assert_eq!(ask(&kind(port, DnsRecord::A)).await, Ok(()));
+    assert_eq!(words(&kind(port, DnsRecord::Aaaa)).await, "DNS answer without such a record");
+}
+
+#[tokio::test]
+async fn an_answer_with_another_id_is_not_the_answer() {
+    let strange = |query: &[u8]| {
+        let mut other = answer(query, [0x81, 0x82], &[]);
+        other[0] ^= 1;
+        other
+    };
+    let port =
+        datagrams(move |query| vec![strange(query), vec![], vec![query[0]], answer(query, GOOD, &[a()])])
+            .await;
+    assert_eq!(ask(&kind(port, DnsRecord::A)).await, Ok(()));
+    let port = datagrams(move |query| vec![strange(query)]).await;
+    assert!(waits(&kind(port, DnsRecord::A)).await);
+}
+
+#[tokio::test]
+async fn ids_differ_from_attempt_to_attempt() {
+    let (seen, mut ids) = tokio::sync::mpsc::unbounded_channel();
+    let port = datagrams(move |query| {
+        seen.send([query[0], query[1]]).unwrap();
+        vec![answer(query, GOOD, &[a()])]
+    })
+    .await;
+    let mut different = std::collections::BTreeSet::new();
+    for _ in 0..16 {
+        assert_eq!(ask(&kind(port, DnsRecord::A)).await, Ok(()));
+        different.insert(ids.recv().await.unwrap());
+    }
+    assert!(different.len() > 8, "{different:?}");
+}
+
+#[tokio::test]
+async fn a_port_without_a_server_refuses() {
+    assert_eq!(words(&kind(nobody().await, DnsRecord::A)).await, "connection refused");
+}
+
+#[test]
+fn what_is_no_good_answer_fails_with_its_reason() {
+    let query = query([7, 7], "www.example.org", DnsRecord::A).unwrap();
+    let judged = |answer: &[u8]| match judge(answer, &query) {
+        None => "waits".to_owned(),
+        Some(Ok(())) => "passes".to_owned(),
+        Some(Err(failure)) => failure.to_string(),
+    };
+    let good = answer(&query, GOOD, &[a()]);
+    assert_eq!(judged(&good), "passes");
+    let mut case = good.clone();
+    case[13..16].copy_from_slice(b"WwW");
+    assert_eq!(judged(&case), "passes", "names are compared without regard to case");
+    assert_eq!(judged(&query), "a DNS query in place of an answer");
+    let mut other = good.clone();
+    other[13] = b'v';
+    assert_eq!(judged(&other), "a DNS answer to another question");
+    let mut other = good.clone();
+    other[good.len() - a().len() - 3] = 28;
+    assert_eq!(judged(&other), "a DNS answer to another question");
+    let mut none = good.clone();
+    none[5] = 0;
+    assert_eq!(judged(&none), "a DNS answer to another question");
+    assert_eq!(judged(&answer(&query, [0x81, 0x82], &[])), "DNS response code SERVFAIL, wanted NOERROR");
+    assert_eq!(judged(&answer(&query, [0x81, 0x83], &[])), "DNS response code NXDOMAIN, wanted NOERROR");
+    assert_eq!(
+        judged(&[&query[..2], &[0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]].concat()),
+        "DNS response code FORMERR, wanted NOERROR"
+    );
+    assert_eq!(judged(&answer(&query, GOOD, &[])), "DNS answer without such a record");
+    let mut chaos = good.clone();
+    let class = good.len() - 4 - 2 - 4 - 1;
+    chaos[class] = 3;
+    assert_eq!(judged(&chaos), "DNS answer without such a record");
+    for length in 12..good.len() {
+        let words = judged(&good[..length]);
+        assert!(
+            words == "an answer that is not DNS" || words == "a DNS answer to another question",
+            "{words}"
+        );
+    }
+    assert_eq!(judged(&good[..11]), "an answer that is not DNS");
+    assert_eq!(judged(&good[..1]), "waits");
+}
+
+#[test]
+fn an_answer_that_was_cut_on_the_way_counts_as_far_as_it_goes() {
+    let query = query([7, 7], "www.example.org", DnsRecord::A).unwrap();
+    let cut = [0x83, 0x80];
+    let whole = answer(&query, cut, &[a(), a()]);
+    assert_eq!(judge(&whole[..whole.len() - 3], &query), Some(Ok(())));
+    assert_eq!(judge(&whole[..whole.len() - 20], &query), Some(Err(Failure::NoRecord)));
+    let honest = answer(&query, GOOD, &[a(), a()]);
+    assert!(matches!(judge(&honest[..honest.len() - 3], &query), Some(Err(Failure::Malformed(_)))));
+}
+
+#[test]
+fn a_name_that_turns_in_a_circle_or_leaves_the_message_is_refused() {
+    let query = query([7, 7], "www.example.org", DnsRecord::A).unwrap();
+    let here = u8::try_from(query.len()).unwrap();
+    let long = [[63; 64].as_slice(); 4].concat();
+    let table: [(&[u8], bool); 11] = [
+        (&[0xc0, 12], true),
+        (b"\x01x\xc0\x0c", true),
+        (&[0xc0, 16], true), // "example.org"
+        (&[0], true),
+        (&[0xc0, here], false),          // at itself
+        (&[0xc0, here + 2], false),      // ahead
+        (&[1, b'x', 0xc0, here], false), // around a label
+        (&[0xc0, 3], false),             // into the header
+        (&[0xff, 0xff], false),          // out of the message
+        (&[0x40, 0], false),             // a kind of label that does not exist
+        (&long, false),
+    ];
+    for (name, passes) in table {
+        let answer = answer(&query, GOOD, &[record(name, 1, &[192, 0, 2, 1])]);
+        assert_eq!(
+            judge(&answer, &query),
+            Some(if passes { Ok(()) } else { Err(Failure::malformed("an answer that is not DNS")) }),
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn data_must_be_as_long_as_its_type_is() {
+    for (kind, length, passes) in [
+        (1, 4, true),
+        (1, 3, false),
+        (1, 16, false),
+        (28, 16, true),
+        (28, 4, false),
+        (16, 1, true),
+        (16, 0, false),
+    ] {
+        let record = record(OWNER, kind, &vec![0; length]);
+        let message = [&[0; 12], b"\0".as_slice(), &record].concat();
+        assert_eq!(read_record(&message, 13).is_some(), passes, "type {kind}, {length} bytes");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_judged(bytes in prop::collection::vec(any::<u8>(), 0..600), cut in 0..33_usize) {
+        let query = query([7, 7], "www.example.org", DnsRecord::A).unwrap();
+        let _ = judge(&bytes, &query);
+        let mut after = answer(&query, GOOD, &[]);
+        after[6] = 0xff;
+        after.truncate(after.len() - cut.min(21));
+        after.extend(bytes);
+        let _ = judge(&after, &query);
+    }
+
+    /// Against a reader that follows a name label by label and remembers where it has been.
+    #[test]
+    fn names_are_read_as_a_slow_reader_reads_them(bytes in prop::collection::vec(prop_oneof![0..4_u8, Just(0xc0), 12..40_u8], 12..60)) {
+        if let Some(end) = end_of_name(&bytes, 12) {
+            prop_assert_eq!(slow_end(&bytes, 12), Some(end));
+        } else {
+            // What is refused turns in a circle, leaves the message, or points ahead.
+            prop_assert!(slow_end(&bytes, 12).is_none() || points_ahead_or_into_the_header(&bytes, 12));
+        }
+    }
+}
+
+fn slow_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let (mut at, mut end, mut been) = (start, None, std::collections::BTreeSet::new());
+    while been.insert(at) {
+        let first = usize::from(*bytes.get(at)?);
+        if first == 0 {
+            return end.or(Some(at + 1));
+        } else if first >= 192 {
+            end = end.or(Some(at + 2));
+            at = (first - 192) * 256 + usize::from(*bytes.get(at + 1)?);
+        } else if first < 64 {
+            at += first + 1;
+        } else {
+            return None;
+        }
+    }
+    None
+}
+
+fn points_ahead_or_into_the_header(bytes: &[u8], start: usize) -> bool {
+    let (mut at, mut least) = (start, start);
+    loop {
+        let first = usize::from(bytes[at]);
+        if first == 0 {
+            return false;
+        } else if first >= 192 {
+            let target = (first - 192) * 256 + usize::from(bytes[at + 1]);
+            if target >= least || target < 12 {
+                return true;
+            }
+            (at, least) = (target, target);
+        } else {
+            at += first + 1;
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What is remembered of one target's attempts, for display.
+//!
+//! In: results. Out: the report of a target; the word that this machine has lost the ability to ask it, or has it again.
+//! Not here: verdicts, which rest on nothing of this.
+//! Invariant: of fixed size, but for the text of one failure.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::target::{HealthState, TargetReport, Watched};
+use super::verdicts::Count;
+use crate::Failure;
+
+/// A target's past.
+#[derive(Debug)]
+pub(super) struct Record {
+    since: Instant,
+    since_wall: SystemTime,
+    attempts: u64,
+    failures: u64,
+    /// The last 16 results, the latest in the lowest bit; 1 is a pass.
+    history: u16,
+    latency: Duration,
+    failure: Option<Failure>,
+    /// Attempts in a row that this machine could not make.
+    local: u32,
+}
+
+/// What changed in this machine's ability to ask a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ability {
+    /// [`LOST_AFTER`] attempts in a row failed here, the last for this reason.
+    Lost(String),
+    /// The target was asked again.
+    Back,
+}
+
+impl Record {
+    pub(super) fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            since_wall: SystemTime::now(),
+            attempts: 0,
+            failures: 0,
+            history: 0,
+            latency: Duration::ZERO,
+            failure: None,
+            local: 0,
+        }
+    }
+
+    /// Attempts that ended.
+    pub(super) fn attempts(&self) -> u64 {
+        self.attempts
+    }
+
+    /// This machine has not been able to ask for some time, and it was told so.
+    pub(super) fn is_lost(&self) -> bool {
+        self.local >= LOST_AFTER
+    }
+
+    /// Takes note of a result.
+    pub(super) fn note(&mut self, result: Result<(), Failure>, latency: Duration) -> Option<Ability> {
+        self.attempts += 1;
+        self.latency = latency;
+        self.history = self.history << 1 | u16::from(result.is_ok());
+        let was_lost = self.is_lost();
+        let local = result.as_ref().is_err_and(Failure::is_local);
+        self.local = if local { self.local.saturating_add(1) } else { 0 };
+        if let Err(failure) = result {
+            self.failures += 1;
+            self.failure = Some(failure);
+        }
+        match (was_lost, self.is_lost()) {
+            (false, true) => self.failure.as_ref().map(|failure| Ability::Lost(failure.to_string())),
+            (true, false) => Some(Ability::Back),
+            _ => None,
+        }
+    }
+
+    /// The verdict turned just now.
+    pub(super) fn turn(&mut self) {
+        (self.since, self.since_wall) = (Instant::now(), SystemTime::now());
+    }
+
+    /// Of one that is down: why the last attempt failed.
+    pub(super) fn why(&self, state: HealthState) -> Option<String> {
+        let failure = self.failure.as_ref().filter(|_| state == HealthState::Down);
+        failure.map(ToString::to_string)
+    }
+
+    /// What is known of the target.
+    pub(super) fn report(&self, watched: &Watched, count: &Count) -> TargetReport {
+        let known = u16::BITS.min(u32::try_from(self.attempts).unwrap_or(u32::MAX));
+        TargetReport {
+            key: watched.key.clone(),
+            backend: watched.backend.clone(),
+            pools: watched.pools.clone(),
+            state: count.state,
+            since: self.since,
+            since_wall: self.since_wall,
+            last: (known > 0).then_some(self.history & 1 == 1),
+            last_error: self.failure.as_ref().map(ToString::to_string),
+            last_reason: self.failure.as_ref().map(Failure::reason),
+            last_latency: (known > 0).then_some(self.latency),
+            history: (0..known).rev().map(|age| self.history >> age & 1 == 1).collect(),
+            passes: count.passes,
+            fails: count.fails,
+            held: count.held,
+            attempts: self.attempts,
+            failures: self.failures,
+        }
+    }
+}
+
+/// As many as make a backend down by default: one may be chance.
+const LOST_AFTER: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ability_to_ask_is_lost_with_the_third_local_failure_in_a_row_and_back_with_any_other_result() {
+        let mut record = Record::new();
+        let mut note = |result| record.note(result, Duration::ZERO);
+        let local = || Err(Failure::Local("no port".into()));
+        assert_eq!(
+            [note(local()), note(local()), note(Ok(())), note(local()), note(local())],
+            [const { None }; 5]
+        );
+        let lost = Some(Ability::Lost("this machine could not ask: no port".into()));
+        assert_eq!([note(local()), note(local())], [lost.clone(), None]);
+        assert_eq!([note(Err(Failure::Refused)), note(Ok(()))], [Some(Ability::Back), None]);
+        assert_eq!([note(local()), note(local()), note(local())], [None, None, lost]);
+    }
+
+    #[test]
+    fn the_history_is_of_the_last_sixteen_results_oldest_first() {
+        let mut record = Record::new();
+        for n in 0..20 {
+            let _ = record.note(if n % 3 == 0 { Err(Failure::Refused) } else { Ok(()) }, Duration::ZERO);
+        }
+        assert_eq!((record.attempts, record.failures), (20, 7));
+        let history: Vec<bool> = (0..16).rev().map(|age| record.history >> age & 1 == 1).collect();
+        assert_eq!(history, (4..20).map(|n| n % 3 != 0).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,476 @@
+//! The loop that makes attempts and gives verdicts.
+//!
+//! In: changes of the set (`exchange`), the clock. Out: events and reports (`exchange`).
+//! One turn: take changes, results, what is due, decide, tell, start. A turn's work is bounded, so that a verdict never waits
+//! for a reload: at most [`CHANGES`], [`STARTS`] and [`REPORTED`] of each.
+//! First attempts follow each other by 50 µs, however many targets come at once: what is watched already must not wait for
+//! them. The second of a target comes at a random part of its interval, so that they spread over it.
+//! Invariant: a target is planned, waiting or flying, never two of them; so its attempts never overlap.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+
+use super::exchange::{Exchange, Spec};
+use super::flights::Flights;
+use super::pace::Pace;
+use super::record::{Ability, Record};
+use super::target::{HealthState, TargetKey, TargetReport};
+use super::verdicts::{Changes, Outcome, Rules, Verdicts};
+use super::wheel::Wheel;
+use super::{Dialing, Turned};
+use crate::{Dialer, Failure, attempt};
+use config::Check;
+
+/// The loop's state; it runs as one task.
+pub(super) struct Runner {
+    exchange: Arc<Exchange>,
+    dialing: Dialing,
+    /// Most attempts under way.
+    most: usize,
+    targets: Vec<Option<Target>>,
+    len: usize,
+    verdicts: Verdicts,
+    wheel: Wheel,
+    flights: Flights,
+    /// Due, by number and serial, until there is room for them.
+    waiting: VecDeque<(u32, u64)>,
+    changes: Changes,
+    /// Targets that this machine can't ask, or can again: not told yet.
+    abilities: Vec<(TargetKey, Ability)>,
+    pace: Pace,
+    sleep: Pin<Box<Sleep>>,
+    random: u64,
+    /// When the next first attempt may start.
+    first: Duration,
+    witnesses: Witnesses,
+    reporting: Option<Reporting>,
+    due: Vec<u32>,
+}
+
+struct Target {
+    spec: Arc<Spec>,
+    dialer: Dialer,
+    phase: Phase,
+    record: Record,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The wheel says when.
+    Planned,
+    Waiting,
+    Flying {
+        slot: u32,
+        started: Instant,
+        planned: Duration,
+    },
+}
+
+/// Attempts brought forward because a verdict is held.
+#[derive(Debug, Default)]
+struct Witnesses {
+    silence: u64,
+    called: u32,
+    next: u32,
+}
+
+struct Reporting {
+    next: usize,
+    reports: Vec<TargetReport>,
+}
+
+impl Runner {
+    pub(super) fn new(exchange: Arc<Exchange>, dialing: Dialing, most: usize) -> Self {
+        let now = Instant::now();
+        Self {
+            dialing,
+            most,
+            targets: Vec::new(),
+            len: 0,
+            verdicts: Verdicts::new(),
+            wheel: Wheel::new(),
+            flights: Flights::new(Arc::clone(exchange.ready())),
+            waiting: VecDeque::new(),
+            changes: Changes::default(),
+            abilities: Vec::new(),
+            pace: Pace::new(now),
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            random: RandomState::new().hash_one(now) | 1,
+            first: Duration::ZERO,
+            witnesses: Witnesses::default(),
+            reporting: None,
+            due: Vec::new(),
+            exchange,
+        }
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) {
+        self.exchange.ready().register(context.waker());
+        let now = self.pace.advance(Instant::now());
+        let unsettled = self.take_changes(now);
+        self.take_results(now);
+        self.take_due(now);
+        if !unsettled {
+            self.verdicts.decide(now, &mut self.changes);
+        }
+        self.tell();
+        self.call_witnesses();
+        self.start_waiting(now);
+        self.report();
+        let more = unsettled || self.reporting.is_some() || (!self.waiting.is_empty() && self.has_room());
+        self.rest(more, now, context);
+    }
+
+    /// Applies what changed in the set. `true`: there is more to apply.
+    fn take_changes(&mut self, now: Duration) -> bool {
+        let (changes, more) = self.exchange.take_changes(CHANGES);
+        for (id, spec) in changes {
+            let kept = self.targets.get(id as usize).and_then(Option::as_ref);
+            // One that this machine can't ask is told of by its key: it begins anew.
+            let kept = kept.map(|target| (target.spec.serial, target.spec.lineage, target.record.is_lost()));
+            match spec {
+                Some(spec) if kept.is_some_and(|(serial, ..)| serial == spec.serial) => {
+                    self.regroup(id, spec, now)
+                }
+                Some(spec) if kept.is_some_and(|(_, first, lost)| first == spec.lineage && !lost) => {
+                    self.repace(id, spec, now)
+                }
+                Some(spec) => {
+                    self.remove(id);
+                    self.add(id, spec, now);
+                }
+                None => self.remove(id),
+            }
+        }
+        if self.waiting.len() > 2 * self.len + 64 {
+            let targets = &self.targets;
+            self.waiting.retain(|&(id, serial)| {
+                targets[id as usize].as_ref().is_some_and(|target| target.spec.serial == serial)
+            });
+        }
+        more
+    }
+
+    fn add(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
+        let watched = &spec.watched;
+        let rules = rules(&watched.key.check);
+        self.verdicts.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
+        // Those that came and went in between keep nobody waiting.
+        let all = u32::try_from(self.len + 1).unwrap_or(u32::MAX);
+        self.first = (self.first.max(now) + FIRST_GAP).min(now + FIRST_GAP.saturating_mul(all));
+        self.wheel.set(id, tick(self.first));
+        let dialer = (self.dialing)(watched);
+        if id as usize >= self.targets.len() {
+            self.targets.resize_with(id as usize + 1, || None);
+        }
+        self.targets[id as usize] =
+            Some(Target { spec, dialer, phase: Phase::Planned, record: Record::new() });
+        self.len += 1;
+    }
+
+    fn remove(&mut self, id: u32) {
+        let Some(target) = self.targets.get_mut(id as usize).and_then(Option::take) else { return };
+        if let Phase::Flying { slot, .. } = target.phase {
+            self.flights.end(slot);
+        }
+        self.wheel.cancel(id);
+        self.verdicts.remove(id);
+        self.exchange.forget(id);
+        self.changes.turned.retain(|(turned, _)| *turned != id);
+        if target.record.is_lost() {
+            self.abilities.push((target.spec.watched.key.clone(), Ability::Back));
+        }
+        self.len -= 1;
+    }
+
+    /// The same target for other pools, or by another slot's outer header: then an attempt under way says nothing any more,
+    /// and one by the new header follows at once.
+    fn regroup(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
+        let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
+        let rerouted = target.spec.watched.slot != spec.watched.slot;
+        let watched = &spec.watched;
+        let rules = rules(&watched.key.check);
+        self.verdicts.regroup(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
+        target.dialer = (self.dialing)(&spec.watched);
+        target.spec = spec;
+        if let Phase::Flying { slot, .. } = target.phase
+            && rerouted
+        {
+            self.flights.end(slot);
+            target.phase = Phase::Planned;
+        }
+        if rerouted && target.phase == Phase::Planned {
+            self.wheel.set(id, tick(now));
+        }
+    }
+
+    /// The same question at another pace: what is known stays, and is told under the new key. The next attempt comes at a
+    /// random part of the new interval, so that targets that were changed together spread over it.
+    fn repace(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
+        let interval = spec.watched.key.check.interval;
+        self.regroup(id, spec, now);
+        let random = self.draw();
+        let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
+        if !matches!(target.phase, Phase::Flying { .. }) {
+            target.phase = Phase::Planned;
+            self.wheel.set(id, tick(now + interval * (random % 1000 + 1) / 1000));
+        }
+        let state = self.verdicts.count(id).map(|count| count.state);
+        let known = state.filter(|state| *state != HealthState::Unknown);
+        self.changes.turned.extend(known.map(|state| (id, state)));
+    }
+
+    fn take_results(&mut self, now: Duration) {
+        let ready = self.flights.take_ready();
+        for (n, slot) in ready.iter().enumerate() {
+            if let Poll::Ready((id, result)) = self.flights.poll(*slot) {
+                self.finish(id, result, now);
+            }
+            if n % RESULTS == RESULTS - 1 {
+                self.tell();
+            }
+        }
+        self.flights.give_back(ready);
+    }
+
+    /// What the wheel gives out is to be started, or has taken too long. Results were taken before: one that came in time
+    /// counts, however late the loop is.
+    fn take_due(&mut self, now: Duration) {
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(floor(now), &mut due);
+        for id in due.drain(..) {
+            match self.targets[id as usize].as_ref().map(|target| target.phase) {
+                Some(Phase::Flying { slot, .. }) => {
+                    self.flights.end(slot);
+                    self.finish(id, Err(Failure::NoAnswer), now);
+                }
+                Some(Phase::Planned) => self.enqueue(id),
+                Some(Phase::Waiting) | None => {}
+            }
+        }
+        self.due = due;
+    }
+
+    fn enqueue(&mut self, id: u32) {
+        if let Some(target) = self.targets[id as usize].as_mut() {
+            target.phase = Phase::Waiting;
+            self.waiting.push_back((id, target.spec.serial));
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.flights.len() < self.most
+    }
+
+    fn start_waiting(&mut self, now: Duration) {
+        for _ in 0..STARTS {
+            if !self.has_room() {
+                break;
+            }
+            let Some((id, serial)) = self.waiting.pop_front() else { break };
+            let Some(target) = self.targets[id as usize].as_mut() else { continue };
+            if target.spec.serial != serial || target.phase != Phase::Waiting {
+                continue;
+            }
+            let (spec, dialer) = (Arc::clone(&target.spec), target.dialer.clone());
+            let timeout = spec.watched.key.check.timeout;
+            let started = Instant::now();
+            let future = async move {
+                let key = &spec.watched.key;
+                // Through the tunnel the VIP is whom it speaks to: `Host` and the certificate's name are those of clients.
+                let address = key.through.as_ref().map_or(key.address, |through| through.vip);
+                attempt(&key.check.kind, address, &dialer).await
+            };
+            // Set before the first poll: an attempt may end in it.
+            target.phase = Phase::Flying { slot: u32::MAX, started, planned: now };
+            match self.flights.start(id, Box::pin(future)) {
+                Ok(slot) => {
+                    target.phase = Phase::Flying { slot, started, planned: now };
+                    self.wheel.set(id, tick(now + timeout));
+                }
+                Err(result) => self.finish(id, result, now),
+            }
+        }
+        self.tell();
+    }
+
+    fn finish(&mut self, id: u32, result: Result<(), Failure>, now: Duration) {
+        let Some(target) = self.targets[id as usize].as_mut() else { return };
+        let Phase::Flying { started, planned, .. } = target.phase else { return };
+        target.phase = Phase::Planned;
+        let outcome = match &result {
+            Ok(()) => Outcome::Pass,
+            Err(failure) if failure.is_local() => Outcome::Local,
+            Err(_) => Outcome::Fail,
+        };
+        let ability = target.record.note(result, started.elapsed());
+        self.abilities.extend(ability.map(|ability| (target.spec.watched.key.clone(), ability)));
+        let first = target.record.attempts() == 1;
+        self.verdicts.result(id, outcome, now, &mut self.changes);
+        self.plan(id, first, outcome == Outcome::Pass, planned, now);
+    }
+
+    fn plan(&mut self, id: u32, first: bool, passed: bool, started: Duration, now: Duration) {
+        let in_doubt = self.verdicts.in_doubt(id, passed);
+        let random = self.draw();
+        let Some(target) = self.targets[id as usize].as_ref() else { return };
+        let check = &target.spec.watched.key.check;
+        let pause = if in_doubt { check.fast_interval } else { check.interval };
+        let pause = if first && !in_doubt {
+            pause * (random % 1000 + 1) / 1000
+        } else {
+            let jitter = u32::from(check.jitter_percent);
+            pause * (1000 - 10 * jitter.min(100) + random % (20 * jitter + 1)) / 1000
+        };
+        self.wheel.set(id, tick((started + pause).max(now)));
+    }
+
+    /// Xorshift: the spread of jitter needs no more.
+    fn draw(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        u32::try_from(self.random >> 32).unwrap_or(0)
+    }
+
+    /// While a verdict is held, a few targets that should pass are asked at once, so that it need not wait for their turn.
+    fn call_witnesses(&mut self) {
+        if !self.verdicts.wants_witness() || self.targets.is_empty() {
+            return;
+        }
+        if self.witnesses.silence != self.verdicts.silence() {
+            self.witnesses = Witnesses { silence: self.verdicts.silence(), called: 0, ..self.witnesses };
+        }
+        let all = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
+        for _ in 0..all.min(WITNESSES_SEEN) {
+            if self.witnesses.called >= WITNESSES {
+                return;
+            }
+            self.witnesses.next = (self.witnesses.next + 1) % all;
+            let id = self.witnesses.next;
+            let planned = self.targets[id as usize].as_ref().is_some_and(|t| t.phase == Phase::Planned);
+            if planned && self.verdicts.is_witness(id) {
+                self.witnesses.called += 1;
+                self.wheel.cancel(id);
+                let serial = self.targets[id as usize].as_mut().map(|target| {
+                    target.phase = Phase::Waiting;
+                    target.spec.serial
+                });
+                self.waiting.extend(serial.map(|serial| (id, serial)));
+            }
+        }
+        // Those who must wait for a moment that does not come would be looked for in every turn.
+        self.witnesses.called = WITNESSES;
+    }
+
+    fn tell(&mut self) {
+        if self.changes != Changes::default() || !self.abilities.is_empty() {
+            let changes = std::mem::take(&mut self.changes);
+            let targets = &mut self.targets;
+            let keyed = changes.turned.into_iter().filter_map(|(id, state)| {
+                let target = targets[id as usize].as_mut()?;
+                target.record.turn();
+                let why = target.record.why(state);
+                Some((id, Turned { key: target.spec.watched.key.clone(), state, why }))
+            });
+            self.exchange.tell(keyed, changes.own_fault, self.abilities.drain(..));
+        }
+    }
+
+    /// Goes on with a report that is asked for.
+    fn report(&mut self) {
+        if self.reporting.is_none() && !self.exchange.report_wanted() {
+            return;
+        }
+        let mut reporting = self
+            .reporting
+            .take()
+            .unwrap_or_else(|| Reporting { next: 0, reports: Vec::with_capacity(self.len) });
+        let until = (reporting.next + REPORTED).min(self.targets.len());
+        for id in reporting.next..until {
+            let (Some(target), Some(count)) =
+                (&self.targets[id], u32::try_from(id).ok().and_then(|id| self.verdicts.count(id)))
+            else {
+                continue;
+            };
+            reporting.reports.push(target.record.report(&target.spec.watched, count));
+        }
+        reporting.next = until;
+        if until == self.targets.len() {
+            self.exchange.give_report(reporting.reports);
+        } else {
+            self.reporting = Some(reporting);
+        }
+    }
+
+    /// Sees to it that the next turn comes when there is something to do.
+    fn rest(&mut self, more: bool, now: Duration, context: &mut Context<'_>) {
+        if more {
+            self.pace.ask(Some(now));
+            // Deferred: sockets are looked at before the next turn.
+            let mut pause = Box::pin(tokio::task::yield_now());
+            let _ = pause.as_mut().poll(context);
+            return;
+        }
+        let due = self.wheel.next().map(Duration::from_millis);
+        let decide = self.verdicts.deadline();
+        let wake = due.into_iter().chain(decide).min();
+        if let Some(at) = self.pace.ask(wake) {
+            self.sleep.as_mut().reset(at.into());
+            if self.sleep.as_mut().poll(context).is_ready() {
+                context.waker().wake_by_ref();
+            }
+        }
+    }
+}
+
+impl Future for Runner {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.turn(context);
+        Poll::Pending
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.exchange.close();
+    }
+}
+
+fn rules(check: &Check) -> Rules {
+    let stretched = check.interval * (100 + u32::from(check.jitter_percent)) / 100;
+    Rules { rise: check.rise, fall: check.fall, span: stretched + check.timeout }
+}
+
+/// The tick at or after a time.
+fn tick(at: Duration) -> u64 {
+    u64::try_from(at.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The tick at or before a time.
+fn floor(at: Duration) -> u64 {
+    u64::try_from(at.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Between first attempts: 20,000 targets take a second, at a third of what a core can start.
+const FIRST_GAP: Duration = Duration::from_micros(50);
+/// Changes of the set applied in one turn, at about a microsecond each.
+const CHANGES: usize = 256;
+/// Attempts started in one turn: the kernel takes 10 to 20 µs for each.
+const STARTS: usize = 32;
+/// Results after which what turned is told.
+const RESULTS: usize = 32;
+/// Targets reported in one turn.
+const REPORTED: usize = 256;
+/// Witnesses called in one silence.
+const WITNESSES: u32 = 16;
+/// Targets looked at for that.
+const WITNESSES_SEEN: u32 = 256;

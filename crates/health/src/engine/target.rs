@@ -1,0 +1,125 @@
+//! What is watched, and what is known of it.
+//!
+//! In: an address, a check, the way there, whom it counts for. Out: the key under which equal checks are one.
+//! Not here: how a verdict comes about (`verdicts`), when attempts are made (`runner`).
+//! Source: Maglev paper §2.2: a backend in several pools is checked once.
+
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use forwarder::SlotId;
+
+use config::Check;
+
+/// What makes two checks one: the same address, asked the same, reached the same way. A check's name makes no difference.
+#[derive(Clone, Debug)]
+pub struct TargetKey {
+    /// The backend's.
+    pub address: IpAddr,
+    /// What is asked, and when.
+    pub check: Arc<Check>,
+    /// How clients' packets go there; `None`: straight.
+    pub through: Option<ThroughKey>,
+}
+
+/// A way that clients' packets take.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ThroughKey {
+    /// The destination of the inner packet.
+    pub vip: IpAddr,
+    /// Name of the encapsulation.
+    pub encapsulation: Arc<str>,
+}
+
+impl PartialEq for TargetKey {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&*self.check, &*other.check);
+        self.address == other.address
+            && self.through == other.through
+            && (Arc::ptr_eq(&self.check, &other.check)
+                || (a.kind == b.kind
+                    && a.via == b.via
+                    && a.interval == b.interval
+                    && a.fast_interval == b.fast_interval
+                    && a.timeout == b.timeout
+                    && a.rise == b.rise
+                    && a.fall == b.fall
+                    && a.jitter_percent == b.jitter_percent))
+    }
+}
+
+impl Eq for TargetKey {}
+
+impl Hash for TargetKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // The kind and the interval tell nearly all checks apart; `eq` does the rest.
+        self.address.hash(state);
+        self.through.hash(state);
+        self.check.kind.hash(state);
+        self.check.interval.hash(state);
+    }
+}
+
+/// One target of the set to be watched.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// What is asked of whom.
+    pub key: TargetKey,
+    /// With [`TargetKey::through`]: whose outer header the packets get.
+    pub slot: Option<SlotId>,
+    /// Name of the backend.
+    pub backend: Arc<str>,
+    /// Names of the leaf pools that it counts for.
+    pub pools: Vec<Arc<str>>,
+}
+
+/// What is known of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HealthState {
+    /// No result yet that decides.
+    #[default]
+    Unknown,
+    /// It serves.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// All that is known of one target at one moment.
+#[derive(Clone, Debug)]
+pub struct TargetReport {
+    /// Which.
+    pub key: TargetKey,
+    /// Name of its backend.
+    pub backend: Arc<str>,
+    /// Names of the leaf pools that it counts for.
+    pub pools: Vec<Arc<str>>,
+    /// The verdict in force.
+    pub state: HealthState,
+    /// Since when.
+    pub since: Instant,
+    /// Likewise by the wall clock, for display: setting the clock does not move it.
+    pub since_wall: SystemTime,
+    /// Whether the last attempt passed; `None`: there was none.
+    pub last: Option<bool>,
+    /// Why the last attempt that failed did so; it stays when later ones pass.
+    pub last_error: Option<String>,
+    /// Likewise, one of [`super::super::Failure::REASONS`].
+    pub last_reason: Option<&'static str>,
+    /// How long the last attempt took.
+    pub last_latency: Option<Duration>,
+    /// The last 16 results, oldest first.
+    pub history: Vec<bool>,
+    /// Passes in a row, up to now.
+    pub passes: u32,
+    /// Failures in a row, up to now, that count; those of this machine's own fault do not.
+    pub fails: u32,
+    /// A Down verdict is due and waits for a pass of any target.
+    pub held: bool,
+    /// Attempts that ended, since the target was added.
+    pub attempts: u64,
+    /// Of those, the ones that failed.
+    pub failures: u64,
+}

@@ -1,0 +1,358 @@
+//! The whole scheduler against sockets on the loopback.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forwarder::SlotId;
+use tokio::net::TcpSocket;
+
+use super::*;
+use config::{Check, CheckKind, DnsCheck, DnsRecord, TcpCheck, Via};
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LONG: Duration = Duration::from_secs(20);
+
+fn check(kind: CheckKind, timeout: Duration) -> Check {
+    Check {
+        name: "c".into(),
+        kind,
+        via: Via::Backend,
+        interval: Duration::from_millis(100),
+        fast_interval: Duration::from_millis(50),
+        timeout,
+        rise: 2,
+        fall: 2,
+        jitter_percent: 10,
+    }
+}
+
+fn watched(check: Check, backend: &str, pools: &[&str]) -> Watched {
+    let key = TargetKey { address: HERE, check: Arc::new(check), through: None };
+    let pools = pools.iter().map(|pool| (*pool).into()).collect();
+    Watched { key, slot: None, backend: backend.into(), pools }
+}
+
+fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
+    watched(check(CheckKind::Tcp(TcpCheck { port }), LONG), backend, &[pool])
+}
+
+/// A target that never answers: `name` tells it from others.
+fn mute(port: u16, name: &str, timeout: Duration) -> Watched {
+    let kind = CheckKind::Dns(DnsCheck { port, name: name.into(), record: DnsRecord::A });
+    watched(check(kind, timeout), name, &["p", "q"])
+}
+
+fn start() -> (Health, Events) {
+    Health::start(|_| Dialer::Direct).unwrap()
+}
+
+/// Events until `done` says so: what is known by then, by port.
+async fn until(
+    events: &mut Events,
+    known: &mut HashMap<u16, HealthState>,
+    faults: &mut Vec<bool>,
+    done: impl Fn(&HashMap<u16, HealthState>, &[bool]) -> bool,
+) {
+    let wait = async {
+        while !done(known, faults) {
+            match events.recv().await.expect("the thread runs") {
+                Event::OwnFault(fault) => faults.push(fault),
+                Event::Changed(changes) => {
+                    for Turned { key, state, why } in changes {
+                        assert_eq!(why.is_some(), state == HealthState::Down, "{key:?}: {why:?}");
+                        let CheckKind::Tcp(TcpCheck { port }) = key.check.kind else { panic!("{key:?}") };
+                        known.insert(port, state);
+                    }
+                }
+                Event::Unable(unable) => panic!("{unable:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("never; {known:?} {faults:?}"));
+}
+
+/// Descriptors of this network namespace that are connected to a UDP port.
+fn askers(port: u16) -> usize {
+    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+    let peer = format!(":{port:04X}");
+    sockets
+        .lines()
+        .skip(1)
+        .filter(|line| line.split_whitespace().nth(2).is_some_and(|to| to.ends_with(&peer)))
+        .count()
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LONG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A port that refuses, until it listens.
+fn reserved() -> (TcpSocket, u16) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(HERE, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, port)
+}
+
+#[tokio::test]
+async fn a_backend_that_goes_is_down_and_one_that_comes_is_up() {
+    let listener = TcpListener::bind((HERE, 0)).unwrap();
+    let (late, other) = reserved();
+    let port = listener.local_addr().unwrap().port();
+    let (health, mut events) = start();
+    health.watch(vec![tcp(port, "a", "p"), tcp(other, "b", "p")]);
+    let (mut known, mut faults) = (HashMap::new(), Vec::new());
+    until(&mut events, &mut known, &mut faults, |known, _| known.len() == 2).await;
+    assert_eq!((known[&port], known[&other]), (HealthState::Up, HealthState::Down));
+    drop(listener);
+    let _listening = late.listen(64).unwrap();
+    until(&mut events, &mut known, &mut faults, |known, _| {
+        known[&port] == HealthState::Down && known[&other] == HealthState::Up
+    })
+    .await;
+    assert!(faults.is_empty());
+    let reports = health.report();
+    let gone = reports.iter().find(|report| &*report.backend == "a").unwrap();
+    assert_eq!((gone.state, gone.last, gone.last_reason), (HealthState::Down, Some(false), Some("refused")));
+    assert!(gone.fails >= 2 && gone.failures >= 2 && gone.attempts > gone.failures);
+    assert_eq!(gone.last_error.as_deref(), Some("connection refused"));
+    drop(health);
+    while events.recv().await.is_some() {}
+}
+
+#[tokio::test]
+async fn when_all_fail_it_is_this_machine_until_one_passes() {
+    let sockets: Vec<(TcpSocket, u16)> = (0..4).map(|_| reserved()).collect();
+    let set = sockets.iter().zip(["p", "p", "q", "q"]).enumerate();
+    let (health, mut events) = start();
+    health.watch(set.map(|(n, ((_, port), pool))| tcp(*port, &format!("b{n}"), pool)).collect());
+    let (mut known, mut faults) = (HashMap::new(), Vec::new());
+    until(&mut events, &mut known, &mut faults, |_, faults| faults == [true]).await;
+    assert!(known.is_empty(), "{known:?}");
+    let mut sockets = sockets.into_iter();
+    let (first, port) = sockets.next().unwrap();
+    let _listening = first.listen(64).unwrap();
+    until(&mut events, &mut known, &mut faults, |known, faults| known.len() == 4 && faults == [true, false])
+        .await;
+    assert_eq!(known[&port], HealthState::Up);
+    assert!(sockets.all(|(_, port)| known[&port] == HealthState::Down));
+}
+
+#[tokio::test]
+async fn a_held_verdict_waits_for_a_witness_and_not_for_its_turn() {
+    let listeners: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind((HERE, 0)).unwrap()).collect();
+    let ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    // The witnesses' own turn would come in an hour.
+    let slow = |port, backend: &str, pool: &str| {
+        let mut watched = tcp(port, backend, pool);
+        let mut check = (*watched.key.check).clone();
+        (check.interval, check.jitter_percent) = (Duration::from_secs(3_600), 0);
+        watched.key.check = Arc::new(check);
+        watched
+    };
+    let (health, mut events) = start();
+    health.watch(vec![tcp(ports[0], "a", "p"), slow(ports[1], "b", "p"), slow(ports[2], "c", "q")]);
+    let (mut known, mut faults) = (HashMap::new(), Vec::new());
+    until(&mut events, &mut known, &mut faults, |known, _| known.len() == 3).await;
+    let mut listeners = listeners.into_iter();
+    drop(listeners.next());
+    until(&mut events, &mut known, &mut faults, |known, _| known[&ports[0]] == HealthState::Down).await;
+    assert!(faults.is_empty());
+}
+
+#[test]
+fn a_thousand_sets_while_attempts_are_under_way_leave_no_descriptor() {
+    let server = UdpSocket::bind((HERE, 0)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (health, mut events) = start();
+    let set = |from: usize| -> Vec<Watched> {
+        (from..from + 60).map(|n| mute(port, &format!("n{n}.example.net"), LONG)).collect()
+    };
+    health.watch(set(0));
+    eventually("all ask", || askers(port) == 60);
+    for n in 0..1_000 {
+        health.watch(set(n % 7 * 30));
+        if n % 50 == 0 {
+            assert_eq!(health.report().len(), 60, "a report comes after what was asked before it");
+        }
+    }
+    eventually("those of the last set ask, and no others", || askers(port) == 60);
+    health.watch(Vec::new());
+    eventually("nobody asks", || askers(port) == 0);
+    assert!(health.report().is_empty());
+    assert!(events.try_recv().is_none());
+    health.watch(set(0));
+    eventually("all ask", || askers(port) == 60);
+    drop(health);
+    assert_eq!(askers(port), 0, "dropping the handle ends every attempt");
+}
+
+#[test]
+fn many_targets_at_once_are_asked_one_after_the_other() {
+    const MANY: u32 = 30_000;
+    let (_nobody, port) = reserved();
+    let (health, _events) = start();
+    let target = |number: u32| {
+        let address = IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + 256 + number));
+        let check = Check { interval: LONG, ..check(CheckKind::Tcp(TcpCheck { port }), LONG) };
+        let key = TargetKey { address, check: Arc::new(check), through: None };
+        Watched { key, slot: None, backend: address.to_string().into(), pools: vec!["p".into()] }
+    };
+    let targets = (0..MANY).map(target).collect();
+    let start = Instant::now();
+    health.watch(targets);
+    eventually("all are asked", || {
+        health.report().iter().filter(|report| report.attempts > 0).count() == MANY as usize
+    });
+    // 20,000 a second, so that targets from before are asked in time.
+    assert!(start.elapsed() >= Duration::from_millis(1_499), "{:?}", start.elapsed());
+}
+
+#[test]
+fn attempts_under_way_are_limited_and_all_get_their_turn() {
+    let server = UdpSocket::bind((HERE, 0)).unwrap();
+    server.set_read_timeout(Some(LONG)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (health, _events) = Health::start_with(Box::new(|_| Dialer::Direct), 4).unwrap();
+    let timeout = Duration::from_millis(20);
+    health.watch((0..40).map(|n| mute(port, &format!("n{n}.example.net"), timeout)).collect());
+    let mut most = 0;
+    let mut seen = std::collections::HashSet::new();
+    let mut question = [0; 512];
+    while seen.len() < 40 {
+        let len = server.recv(&mut question).expect("all ask in the end");
+        seen.insert(question[12..len].to_vec()); // without the id, which differs each time
+        most = most.max(askers(port));
+    }
+    assert!((1..=4).contains(&most), "{most} at once");
+}
+
+#[test]
+fn another_slot_drops_the_attempt_under_way_and_asks_again_at_once() {
+    let server = UdpSocket::bind((HERE, 0)).unwrap();
+    server.set_read_timeout(Some(LONG)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (health, _events) = start();
+    let mut target = mute(port, "n.example.net", 10 * LONG);
+    let mut question = [0; 512];
+    let (mut first, mut second) = (None, None);
+    for (slot, from) in [(Some(SlotId(1)), &mut first), (Some(SlotId(2)), &mut second)] {
+        target.slot = slot;
+        health.watch(vec![target.clone()]);
+        *from = Some(server.recv_from(&mut question).expect("a question for each slot").1);
+    }
+    assert_ne!(first, second);
+    assert_eq!(askers(port), 1);
+    let report = health.report();
+    assert_eq!((report.len(), report[0].attempts, report[0].state), (1, 0, HealthState::Unknown));
+}
+
+#[test]
+fn what_stays_keeps_its_past_and_what_comes_back_does_not() {
+    let listener = TcpListener::bind((HERE, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (health, _events) = start();
+    let mut target = tcp(port, "a", "p");
+    let mut patient = (*target.key.check).clone();
+    // Its second attempt comes so late that a look before it comes first.
+    (patient.fast_interval, patient.interval) = (Duration::from_secs(2), Duration::from_secs(2));
+    target.key.check = Arc::new(patient);
+    health.watch(vec![target.clone()]);
+    eventually("it is up", || health.report().iter().any(|report| report.attempts >= 2));
+    let mut renamed = target.clone();
+    let mut check = (*target.key.check).clone();
+    check.name = "another".into();
+    (renamed.key.check, renamed.pools) = (Arc::new(check), vec!["q".into(), "p".into()]);
+    health.watch(vec![renamed]);
+    // A report may be of the moment before.
+    let pools = ["p".into(), "q".into()];
+    eventually("it is in both pools", || health.report().iter().any(|report| report.pools == pools));
+    let report = &health.report()[0];
+    assert!(report.attempts >= 2 && report.state == HealthState::Up);
+    health.watch(Vec::new());
+    eventually("it is gone", || health.report().is_empty());
+    health.watch(vec![target]);
+    eventually("it is back", || !health.report().is_empty());
+    assert!(health.report()[0].attempts < 2);
+}
+
+#[tokio::test]
+async fn a_backend_that_is_asked_at_another_pace_keeps_its_verdict_until_as_many_fail_as_must() {
+    let listener = TcpListener::bind((HERE, 0)).unwrap();
+    let (late, other) = reserved();
+    let port = listener.local_addr().unwrap().port();
+    let (health, mut events) = start();
+    let at = |port, backend: &str, fall| {
+        let pace = Check { fall, rise: fall, ..check(CheckKind::Tcp(TcpCheck { port }), LONG) };
+        watched(pace, backend, &["p"])
+    };
+    health.watch(vec![at(port, "a", 2), at(other, "b", 2)]);
+    let (mut known, mut faults) = (HashMap::new(), Vec::new());
+    until(&mut events, &mut known, &mut faults, |known, _| known.len() == 2).await;
+    assert_eq!((known[&port], known[&other]), (HealthState::Up, HealthState::Down));
+    // What was true before is no longer: one answer, as a new target has it, would turn both.
+    drop(listener);
+    let _listening = late.listen(64).unwrap();
+    known.clear();
+    let before = health.report().iter().map(|report| report.attempts).max().unwrap();
+    health.watch(vec![at(port, "a", 5), at(other, "b", 5)]);
+    until(&mut events, &mut known, &mut faults, |known, _| known.len() == 2).await;
+    assert_eq!((known[&port], known[&other]), (HealthState::Up, HealthState::Down), "told under the new key");
+    until(&mut events, &mut known, &mut faults, |known, _| {
+        known[&port] == HealthState::Down && known[&other] == HealthState::Up
+    })
+    .await;
+    let reports = health.report();
+    assert_eq!(reports.len(), 2);
+    for report in reports {
+        assert_eq!(report.key.check.fall, 5);
+        assert!(report.fails >= 5 || report.passes >= 5, "{report:?}");
+        assert!(report.attempts > before, "its history stays: {report:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_sleeps_is_told_the_latest_alone() {
+    let exchange = Arc::new(Exchange::default());
+    let mut events = Events(Arc::clone(&exchange));
+    let key = tcp(1, "a", "p").key;
+    let turned = |state| Turned { key: key.clone(), state, why: None };
+    for n in 0..1_001 {
+        let state = if n % 2 == 0 { HealthState::Up } else { HealthState::Down };
+        exchange.tell(std::iter::once((7, turned(state))), Some(n % 2 == 0), std::iter::empty());
+    }
+    assert!(matches!(events.try_recv(), Some(Event::OwnFault(true))));
+    let Some(Event::Changed(changed)) = events.try_recv() else { panic!("no change") };
+    assert_eq!(changed, [turned(HealthState::Up)]);
+    assert!(events.try_recv().is_none());
+    exchange.tell(std::iter::once((7, turned(HealthState::Down))), None, std::iter::empty());
+    exchange.forget(7);
+    assert!(events.try_recv().is_none());
+}
+
+#[tokio::test]
+async fn what_this_machine_cannot_ask_keeps_its_verdict_and_is_told_until_it_is_gone() {
+    let (health, mut events) = start();
+    // The kernel lets nobody send to a broadcast address who has not asked for it: a local error that lasts.
+    let address = IpAddr::V4(Ipv4Addr::BROADCAST);
+    let mut target = mute(9, "broadcast", Duration::from_millis(40));
+    target.key.address = address;
+    health.watch(vec![target.clone()]);
+    let next = tokio::time::timeout(LONG, events.recv()).await.expect("in time").expect("the thread runs");
+    let Event::Unable(unable) = next else { panic!("{next:?}") };
+    let [(key, Some(why))] = unable.as_slice() else { panic!("{unable:?}") };
+    assert!(*key == target.key && why.contains("this machine could not ask"), "{unable:?}");
+    let report = health.report().remove(0);
+    assert_eq!((report.state, report.fails, report.last_reason), (HealthState::Unknown, 0, Some("local")));
+    assert!(report.attempts >= 3 && report.last_error.as_ref() == Some(why), "{report:?}");
+    health.watch(vec![]);
+    let next = tokio::time::timeout(LONG, events.recv()).await.expect("in time").expect("the thread runs");
+    let Event::Unable(unable) = next else { panic!("{next:?}") };
+    assert_eq!(unable, [(target.key, None)]);
+}

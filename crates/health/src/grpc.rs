@@ -1,0 +1,185 @@
+//! gRPC health checking, version 1.
+//!
+//! In: the check. Out: passed when the server says SERVING.
+//! Invariant: one stream; one message of 4 KiB at most and 16 KiB of headers are held.
+//! Source: gRPC's `doc/health-checking.md` and `doc/PROTOCOL-HTTP2.md`; Protocol Buffers, "Encoding".
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::client::{Builder, SendRequest};
+use hyper::header::{CONTENT_TYPE, TE, USER_AGENT};
+use hyper::{HeaderMap, Method, Request, StatusCode, Version};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::http::{alongside, authority};
+use super::tls::{self, Inside};
+use super::{Dialer, Failure};
+use config::GrpcCheck;
+
+/// Asks once.
+pub(super) async fn attempt(check: &GrpcCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
+    let peer = SocketAddr::new(address, check.port);
+    let stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
+    match &check.tls {
+        None => exchange(stream, request("http", peer, 80)?, &check.service).await,
+        Some(tls) => {
+            let stream = tls::handshake(stream, tls, Inside::Http2, None, address).await?;
+            exchange(stream, request("https", peer, 443)?, &check.service).await
+        }
+    }
+}
+
+fn request(scheme: &str, peer: SocketAddr, usual: u16) -> Result<Request<()>, Failure> {
+    let request = Request::builder()
+        .version(Version::HTTP_2)
+        .method(Method::POST)
+        .uri(format!("{scheme}://{}/grpc.health.v1.Health/Check", authority(peer, usual)))
+        .header(CONTENT_TYPE, "application/grpc")
+        .header(TE, "trailers")
+        .header(USER_AGENT, "sluicegate")
+        .body(());
+    request.map_err(|error| Failure::Local(format!("the request cannot be written: {error}").into()))
+}
+
+async fn exchange<S>(stream: S, request: Request<()>, service: &str) -> Result<(), Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut builder = Builder::new();
+    builder.enable_push(false).max_header_list_size(MAX_HEADER_BYTES);
+    builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+    let (sender, connection) = builder.handshake(stream).await.map_err(failure)?;
+    alongside(ask(sender, request, question(service)), connection).await
+}
+
+async fn ask(sender: SendRequest<Bytes>, request: Request<()>, message: Bytes) -> Result<(), Failure> {
+    let mut sender = sender.ready().await.map_err(failure)?;
+    let (response, mut body) = sender.send_request(request, false).map_err(failure)?;
+    body.send_data(message, true).map_err(failure)?;
+    let response = response.await.map_err(failure)?;
+    if response.status() != StatusCode::OK {
+        let wanted = vec![200..=200];
+        return Err(Failure::Status { found: response.status().as_u16(), wanted });
+    }
+    // A server that refuses may say so at once, and send no message.
+    if let Some(code) = grpc_status(response.headers())? {
+        passed(code)?;
+    }
+    let mut body = response.into_body();
+    let message = read_message(&mut body).await?;
+    let trailers = body.trailers().await.map_err(failure)?;
+    let code = trailers.as_ref().map(grpc_status).transpose()?.flatten();
+    passed(code.ok_or_else(|| Failure::malformed("a gRPC answer without grpc-status"))?)?;
+    match health_of(&message)? {
+        SERVING => Ok(()),
+        other => Err(Failure::NotServing(other)),
+    }
+}
+
+/// The whole body. Without a limit of its own a peer could send for ever.
+async fn read_message(body: &mut RecvStream) -> Result<Vec<u8>, Failure> {
+    let mut message = Vec::new();
+    while let Some(piece) = body.data().await {
+        let piece = piece.map_err(failure)?;
+        if message.len() + piece.len() > MAX_MESSAGE_BYTES {
+            return Err(Failure::malformed("a gRPC answer over 4 KiB"));
+        }
+        message.extend_from_slice(&piece);
+        // An error here is one of the stream, which the next read tells.
+        let _ = body.flow_control().release_capacity(piece.len());
+    }
+    Ok(message)
+}
+
+fn grpc_status(headers: &HeaderMap) -> Result<Option<u32>, Failure> {
+    let Some(value) = headers.get("grpc-status") else { return Ok(None) };
+    let code = value.to_str().ok().and_then(|text| text.parse().ok());
+    code.map(Some).ok_or_else(|| Failure::malformed("a grpc-status that is no number"))
+}
+
+fn passed(code: u32) -> Result<(), Failure> {
+    if code == 0 { Ok(()) } else { Err(Failure::GrpcStatus(code)) }
+}
+
+/// `HealthCheckRequest { service = 1 }` behind gRPC's five bytes.
+fn question(service: &str) -> Bytes {
+    let mut message = Vec::with_capacity(service.len() + 10);
+    if !service.is_empty() {
+        message.push(0x0a); // field 1, a length and so many bytes
+        let mut length = service.len();
+        while length > 0x7f {
+            message.push(0x80 | u8::try_from(length & 0x7f).unwrap_or_default());
+            length >>= 7;
+        }
+        message.push(u8::try_from(length).unwrap_or_default());
+        message.extend_from_slice(service.as_bytes());
+    }
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let mut framed = vec![0]; // not compressed
+    framed.extend_from_slice(&length.to_be_bytes());
+    framed.extend_from_slice(&message);
+    framed.into()
+}
+
+/// The status in a framed `HealthCheckResponse { status = 1 }`: 0 (UNKNOWN) when the field is not there.
+fn health_of(framed: &[u8]) -> Result<u64, Failure> {
+    let broken = || Failure::malformed("a gRPC answer that is no health status");
+    let (&[compressed, length @ ..], message) = framed.split_first_chunk::<5>().ok_or_else(broken)?;
+    let length = usize::try_from(u32::from_be_bytes(length)).map_err(|_| broken())?;
+    if compressed != 0 || length != message.len() {
+        return Err(broken());
+    }
+    status_field(message).ok_or_else(broken)
+}
+
+/// The last field 1 of a message; other fields are stepped over, as later versions may have them.
+fn status_field(mut message: &[u8]) -> Option<u64> {
+    let mut status = 0;
+    while !message.is_empty() {
+        let key = varint(&mut message)?;
+        match (key >> 3, key & 7) {
+            (0, _) => return None,
+            (1, 0) => status = varint(&mut message)?,
+            (_, 0) => drop(varint(&mut message)?),
+            (_, 1) => message = message.get(8..)?,
+            (_, 2) => {
+                let length = usize::try_from(varint(&mut message)?).ok()?;
+                message = message.get(length..)?;
+            }
+            (_, 5) => message = message.get(4..)?,
+            _ => return None,
+        }
+    }
+    Some(status)
+}
+
+/// Seven bits a byte, the lowest first.
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn failure(error: h2::Error) -> Failure {
+    if let Some(error) = error.get_io() {
+        return error.into();
+    }
+    Failure::of_library(&error, "HTTP/2")
+}
+
+const SERVING: u64 = 1;
+const MAX_MESSAGE_BYTES: usize = 4 << 10;
+const MAX_HEADER_BYTES: u32 = 16 << 10;
+const WINDOW_BYTES: u32 = 64 << 10;
+
+#[cfg(test)]
+mod tests;

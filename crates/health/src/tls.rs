@@ -1,0 +1,205 @@
+//! TLS towards a backend.
+//!
+//! In: a connected stream, and what the check says about certificates. Out: an encrypted stream, or why not.
+//! Not here: the system's roots: backends have private names, and a check without a CA verifies nothing.
+//! Invariant: each attempt is a full handshake: a resumed session would pass with a certificate that has expired.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, version,
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::Failure;
+use super::failure::shorten;
+use config::Tls;
+
+/// What is spoken inside TLS, as ALPN says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inside {
+    /// `http/1.1`.
+    Http1,
+    /// `h2`.
+    Http2,
+}
+
+/// Does the handshake. The name asked for and verified is the check's, else `host` without its port, else the address.
+pub(super) async fn handshake(
+    stream: TcpStream,
+    tls: &Tls,
+    inside: Inside,
+    host: Option<&str>,
+    address: IpAddr,
+) -> Result<TlsStream<TcpStream>, Failure> {
+    let name = server_name(tls.server_name.as_deref(), host, address)?;
+    let config = settings(tls, inside)?;
+    let connected = TlsConnector::from(config).connect(name, stream).await;
+    connected.map_err(|error| Failure::from(&error))
+}
+
+/// What rustls says, in words.
+pub(super) fn words(error: &Error) -> String {
+    use CertificateError as Wrong;
+    match error {
+        Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
+            "the certificate has expired".into()
+        }
+        Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
+            "the certificate is not valid yet".into()
+        }
+        Error::InvalidCertificate(Wrong::UnknownIssuer) => "the certificate is not signed by the CA".into(),
+        Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
+            "the certificate is for another name".into()
+        }
+        Error::InvalidCertificate(Wrong::BadSignature) => {
+            "a signature is wrong: the CA's key is another".into()
+        }
+        Error::InvalidMessage(_) => "the answer is not TLS".into(),
+        other => shorten(&other.to_string()).to_owned(),
+    }
+}
+
+fn server_name(
+    asked: Option<&str>,
+    host: Option<&str>,
+    address: IpAddr,
+) -> Result<ServerName<'static>, Failure> {
+    let Some(name) = asked.or_else(|| host.map(without_port)) else {
+        return Ok(ServerName::IpAddress(address.into()));
+    };
+    let refused = |_| Failure::Tls(format!("{name:?} cannot be a server's name").into());
+    ServerName::try_from(name.to_owned()).map_err(refused)
+}
+
+/// `host`, `host:port`, `[address]:port`.
+fn without_port(host: &str) -> &str {
+    if let Some(inner) = host.strip_prefix('[') {
+        return inner.split(']').next().unwrap_or(inner);
+    }
+    match host.split_once(':') {
+        Some((name, port)) if !port.contains(':') => name,
+        _ => host,
+    }
+}
+
+/// The settings for a CA, kept from attempt to attempt: a bundle of 140 certificates takes 2 ms to read.
+fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
+    let key = Known { ca: tls.ca.clone(), verify: tls.verify, inside };
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, config)) = known.iter().find(|(other, _)| other.is(&key)) {
+        return Ok(Arc::clone(config));
+    }
+    let config = Arc::new(build(tls, inside)?);
+    if known.len() >= MOST_KNOWN {
+        known.clear(); // reloads leave CAs behind that nobody uses any more
+    }
+    known.push((key, Arc::clone(&config)));
+    Ok(config)
+}
+
+fn build(tls: &Tls, inside: Inside) -> Result<ClientConfig, Failure> {
+    let failed = |error: Error| Failure::Tls(words(&error).into());
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&version::TLS13, &version::TLS12])
+        .map_err(failed)?;
+    let mut config = if tls.verify {
+        builder.with_root_certificates(roots(tls.ca.as_deref().unwrap_or_default())?).with_no_client_auth()
+    } else {
+        let anyone = Arc::new(Anyone(provider));
+        builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth()
+    };
+    config.resumption = Resumption::disabled();
+    config.alpn_protocols = vec![match inside {
+        Inside::Http1 => b"http/1.1".to_vec(),
+        Inside::Http2 => b"h2".to_vec(),
+    }];
+    Ok(config)
+}
+
+fn roots(pem: &str) -> Result<RootCertStore, Failure> {
+    let broken = |why: String| Failure::Tls(format!("the check's CA: {why}").into());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| broken(error.to_string()))?;
+        roots.add(certificate).map_err(|error| broken(words(&error)))?;
+    }
+    if roots.is_empty() {
+        return Err(broken("no certificate in it".into()));
+    }
+    Ok(roots)
+}
+
+/// What settings depend on. It keeps the CA's text alive, so that no other text can come to stand at its address.
+#[derive(Debug)]
+struct Known {
+    ca: Option<Arc<str>>,
+    verify: bool,
+    inside: Inside,
+}
+
+impl Known {
+    /// The same text, by address: comparing a bundle of 200 KiB would cost more than it saves.
+    fn is(&self, other: &Self) -> bool {
+        let same = match (&self.ca, &other.ca) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        same && self.verify == other.verify && self.inside == other.inside
+    }
+}
+
+/// For `verify = false`: whoever answers, so long as the handshake itself holds.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+static KNOWN: Mutex<Vec<(Known, Arc<ClientConfig>)>> = Mutex::new(Vec::new());
+const MOST_KNOWN: usize = 64;
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,56 @@
+//! The doors of the admin API, as the configuration has them.
+//!
+//! In: `[admin]`; whom orders go to; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped; the socket's
+//! file is made again when somebody takes it away.
+//! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
+
+use admin::metrics::listener::{self, Readiness, Sources};
+use admin::{Command, Door, Limits, Rules, Socket, page, router, serve, socket, tls};
+use anyhow::Context;
+use config::Config;
+use control_plane::compile::find_machine;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// Listeners, which end when it is dropped; the socket's file goes with it.
+#[derive(Debug)]
+pub(crate) struct Doors {
+    _socket: Option<Socket>,
+    _listeners: JoinSet<std::convert::Infallible>,
+}
+
+/// Opens every door of `machine`; `None`: the balancer can't be asked.
+pub(crate) async fn open(
+    config: &Config,
+    machine: &str,
+    orders: mpsc::Sender<Command>,
+    readiness: watch::Receiver<Readiness>,
+) -> anyhow::Result<Option<Doors>> {
+    let admin = config.admin();
+    let watched = listener::router(Sources { readiness, commands: orders.clone() });
+    let router = router(orders, Rules { put: admin.put() }, watched.clone().merge(page::router()));
+    let of_machine = find_machine(config, machine)?;
+    let mut listeners = JoinSet::new();
+    let mut file = None;
+    if let Some(path) = admin.socket() {
+        let group = path.group().map(AsRef::as_ref);
+        let (socket, listener) = socket::listen(path.path(), path.mode(), group)?;
+        listeners.spawn(socket.keep(listener, router.clone(), Limits::default()));
+        file = Some(socket);
+    }
+    if let Some(tcp) = admin.tcp() {
+        let acceptor = tls::acceptor(tcp.certificates(), tcp.key().pem(), tcp.client_ca())?;
+        for &address in tcp.listen().iter().filter(|address| config.listens(of_machine, **address)) {
+            let listener =
+                TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
+            let door = Door::Tls(listener, acceptor.clone());
+            listeners.spawn(serve(door, router.clone(), Limits::default()));
+        }
+    }
+    for &address in admin.metrics().iter().filter(|address| config.listens(of_machine, **address)) {
+        let bound = listener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
+        listeners.spawn(listener::serve(bound, watched.clone()));
+    }
+    Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))
+}
