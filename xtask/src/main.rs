@@ -58,7 +58,14 @@ enum Task {
         lanes: Vec<Lane>,
     },
     /// Check sizes, headers, words, addresses and dependency edges
-    Tidy,
+    Tidy {
+        /// Print the measures of the code and what is over their bars, and fail on nothing
+        #[arg(long)]
+        report: bool,
+        /// The checkout that `--report` measures, instead of this one
+        #[arg(value_name = "PATH", requires = "report")]
+        checkout: Option<PathBuf>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -104,7 +111,8 @@ fn main() -> ExitCode {
         Task::Bench(Bench { names, json, bin }) => bench::run(&names, bin.as_deref(), json),
         Task::Dist => dist::run(),
         Task::Setup { lanes } => setup_all(&lanes),
-        Task::Tidy => tidy::run(),
+        Task::Tidy { report: false, .. } => tidy::run(),
+        Task::Tidy { checkout, .. } => tidy::report(checkout.as_deref().unwrap_or(cargo::root())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

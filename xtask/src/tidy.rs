@@ -1,25 +1,34 @@
 //! House rules that no compiler knows.
 //!
-//! In: the files of the checkout. Out: every finding at once, as `file:line: what`.
-//! Rules: file sizes and names, room headers, unfinished work, unsafe code, addresses, and dependency edges, which the map of
-//! the rooms (`crates/README.md`, the block that opens with "```edges") must list, as `room: room, room`.
+//! In: the files of the checkout. Out: every finding at once, as `file:line: what`; or a table of measures against their bars.
+
+mod circles;
+mod edges;
+mod probe;
+mod report;
+mod rows;
+mod sizes;
+mod source;
+mod structs;
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
 use crate::cargo::{Metadata, root};
 
+pub(crate) use self::report::run as report;
+
 /// Checks the checkout.
 pub(crate) fn run() -> Result<()> {
     let mut findings = Vec::new();
-    for path in files(root())? {
+    for path in files(root(), &KINDS)? {
         let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
         let Ok(text) = fs::read_to_string(&path) else { continue };
-        findings.extend(check(&name, &text));
+        findings.extend(text::check(&name, &text));
     }
     // No map is an empty one, and that is a finding.
     let map = fs::read_to_string(root().join(MAP)).unwrap_or_default();
@@ -27,7 +36,7 @@ pub(crate) fn run() -> Result<()> {
         .packages()
         .filter_map(|package| Some((package.room()?.into(), package.edges().map(Into::into).collect())))
         .collect();
-    findings.extend(check_edges(&map, &edges));
+    findings.extend(edges::check(&map, &edges));
     for finding in &findings {
         eprintln!("{finding}");
     }
@@ -37,15 +46,15 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// All files of the checkout that hold text of ours.
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+/// All files of a folder whose names end in one of `kinds`.
+fn files(folder: &Path, kinds: &[&str]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() && name != "target" && name != ".git" {
-            found.extend(files(&path)?);
-        } else if path.extension().is_some_and(|kind| KINDS.iter().any(|known| kind == *known)) {
+            found.extend(files(&path, kinds)?);
+        } else if path.extension().is_some_and(|kind| kinds.iter().any(|known| kind == *known)) {
             found.push(path);
         }
     }
@@ -53,157 +62,5 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn check(name: &str, text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let code = name.ends_with(".rs") || name.ends_with(".c");
-    let lines = text.lines().count();
-    if code && lines > MAX_LINES {
-        found.push(format!("{name}:1: {lines} lines, at most {MAX_LINES} are allowed"));
-    }
-    let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy();
-    if code && VAGUE.contains(&&*stem) {
-        found.push(format!("{name}:1: a room is named by what it holds, not {stem:?}"));
-    }
-    if name.ends_with(".rs") {
-        let header = header_lines(text);
-        let least = usize::from(stem != "tests"); // such a file is its parent's room
-        if !(least..=MAX_HEADER).contains(&header) {
-            found.push(format!("{name}:1: a room header of {header} lines, 1 to {MAX_HEADER} are allowed"));
-        }
-        let is_root = name.ends_with("src/lib.rs") || name.ends_with("src/main.rs");
-        let may_be_unsafe = UNSAFE.iter().any(|room| name.starts_with(room));
-        if is_root && !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
-            found.push(format!("{name}:1: no #![forbid(unsafe_code)]"));
-        }
-    }
-    for (n, line) in text.lines().enumerate() {
-        let at = n + 1;
-        let door = DOORS.iter().find(|(foreign, door)| line.contains(&foreign.concat()) && name != *door);
-        if let Some((foreign, door)) = door.filter(|_| code && !name.starts_with("xtask/")) {
-            found.push(format!("{name}:{at}: {} is named in {door} alone", foreign.concat()));
-        }
-        let unfinished =
-            UNFINISHED.iter().find(|parts| line.contains(&parts.concat())).map(|parts| parts.concat());
-        if let Some(mark) = unfinished.filter(|_| code) {
-            found.push(format!("{name}:{at}: unfinished: {mark}"));
-        }
-        for address in foreign_addresses(line) {
-            found.push(format!("{name}:{at}: {address} is in no documentation range"));
-        }
-    }
-    found
-}
-
-/// Lines of a room header, up to its first section or example.
-fn header_lines(text: &str) -> usize {
-    let ends = ["//! #", "//! ```"];
-    let header = text.lines().take_while(|line| line.starts_with("//!"));
-    header.take_while(|line| !ends.iter().any(|end| line.starts_with(end))).count()
-}
-
-/// IPv4 addresses that stand for somebody; the number of a section is none.
-fn foreign_addresses(line: &str) -> Vec<Ipv4Addr> {
-    let numbered = |c: char| c.is_ascii_digit() || c == '.';
-    let parts = line.split('§').enumerate();
-    let parts = parts.map(|(n, part)| if n == 0 { part } else { part.trim_start_matches(numbered) });
-    parts.flat_map(foreign_in).collect()
-}
-
-fn foreign_in(part: &str) -> Vec<Ipv4Addr> {
-    let words = part.split(|c: char| !c.is_ascii_digit() && c != '.').map(|word| word.trim_matches('.'));
-    words.filter_map(|word| word.parse().ok()).filter(|&address| !is_for_documents(address)).collect()
-}
-
-fn is_for_documents(address: Ipv4Addr) -> bool {
-    let [a, b, ..] = address.octets();
-    address.is_documentation() || (a == 198 && b & 0xfe == 18) || a == 0 || a == 127 || a >= 224
-}
-
-fn check_edges(map: &str, edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
-    let Some(block) = map.split("```edges\n").nth(1).and_then(|rest| rest.split("```").next()) else {
-        return vec![format!("{MAP}:1: no block that opens with ```edges")];
-    };
-    let mut allowed = BTreeSet::new();
-    for (room, needs) in block.lines().filter_map(|line| line.split_once(':')) {
-        allowed.extend(
-            needs.split(',').map(|need| (room.trim(), need.trim())).filter(|(_, need)| !need.is_empty()),
-        );
-    }
-    let real: BTreeSet<(&str, &str)> = edges
-        .iter()
-        .flat_map(|(room, needs)| needs.iter().map(move |need| (room.as_str(), need.as_str())))
-        .collect();
-    let unlisted =
-        real.difference(&allowed).map(|(a, b)| format!("{MAP}:1: {a} depends on {b}: not in the map"));
-    let gone =
-        allowed.difference(&real).map(|(a, b)| format!("{MAP}:1: {a} does not depend on {b}, says the map"));
-    unlisted.chain(gone).collect()
-}
-
 const MAP: &str = "crates/README.md";
 const KINDS: [&str; 7] = ["rs", "c", "h", "md", "toml", "yml", "service"];
-const MAX_LINES: usize = 600;
-const MAX_HEADER: usize = 12;
-const VAGUE: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
-const UNSAFE: [&str; 2] = ["crates/datapath/", "crates/conntrack/"];
-/// Crates that are to be replaceable in one file: the one that may name them.
-const DOORS: [([&str; 2], &str); 2] =
-    [(["rustbgpd", "_wire"], "crates/bgp/src/codec.rs"), (["rustbgpd", "_fsm"], "crates/bgp/src/machine.rs")];
-/// In parts, or this file would find itself.
-const UNFINISHED: [[&str; 2]; 6] =
-    [["to", "do!("], ["unimple", "mented!("], ["db", "g!("], ["FIX", "ME"], ["XX", "X"], ["TO", "DO"]];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tidy_file_has_no_finding() {
-        assert_eq!(check("crates/x/src/lib.rs", "//! X.\n#![forbid(unsafe_code)]\n"), [""; 0]);
-        assert_eq!(check("crates/x/src/tests.rs", "use super::*;\n"), [""; 0]);
-        assert_eq!(
-            check("crates/x/src/x.rs", &format!("//! X.\n//! # More\n{}", "//! x\n".repeat(20))),
-            [""; 0]
-        );
-        assert_eq!(check("README.md", "198.18.0.1, 198.19.255.255, §3.2.2.6"), [""; 0]);
-        assert_eq!(check("README.md", "VIP 203.0.113.10, version 1.95.0, 0.0.0.20/7, 224.0.0.1"), [""; 0]);
-    }
-
-    #[test]
-    fn each_rule_finds_its_breach() {
-        let long = format!("//! X.\n{}", "\n".repeat(MAX_LINES));
-        let foreign = [10, 0, 0, 1].map(|part| part.to_string()).join(".");
-        for (name, text, word) in [
-            ("crates/x/src/long.rs", long.as_str(), "601 lines"),
-            ("crates/x/src/utils.rs", "//! X.\n", "named"),
-            ("crates/x/src/plain.rs", "fn x() {}\n", "header of 0"),
-            ("crates/x/src/long.rs", &"//! X.\n".repeat(13), "header of 13"),
-            ("crates/x/src/lib.rs", "//! X.\n", "forbid"),
-            ("crates/x/src/x.rs", &format!("//! X.\n// {}", UNFINISHED[3].concat()), "unfinished"),
-            ("crates/bgp/src/peer.rs", "//! X.\nuse rustbgpd_fsm as fsm;\n", "machine.rs alone"),
-            ("README.md", &format!("ping {foreign}."), "documentation range"),
-            ("README.md", &format!("see §3.2.2.6 of 198.{}", "20.0.1"), "is in no documentation range"),
-            ("README.md", &format!("198.{}", "17.0.1"), "documentation range"),
-        ] {
-            let found = check(name, text);
-            assert!(found.len() == 1 && found[0].contains(word), "{name}: {found:?}");
-        }
-        assert_eq!(check("crates/datapath/src/lib.rs", "//! X.\n"), [""; 0]);
-    }
-
-    #[test]
-    fn the_map_and_the_manifests_must_say_the_same() {
-        let edges = |list: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
-            list.iter()
-                .map(|(room, needs)| ((*room).into(), needs.iter().map(|&need| need.into()).collect()))
-                .collect()
-        };
-        let map = "# Map\n```edges\na: b, c\nb:\n```\n";
-        assert_eq!(check_edges(map, &edges(&[("a", &["b", "c"]), ("b", &[])])), [""; 0]);
-        let more = check_edges(map, &edges(&[("a", &["b", "c"]), ("b", &["c"])]));
-        assert!(more.len() == 1 && more[0].contains("b depends on c"), "{more:?}");
-        let less = check_edges(map, &edges(&[("a", &["b"])]));
-        assert!(less.len() == 1 && less[0].contains("a does not depend on c"), "{less:?}");
-        assert_eq!(check_edges("# Map", &edges(&[])).len(), 1);
-    }
-}

@@ -1,0 +1,285 @@
+//! Which module of a crate uses which, and circles among them.
+//!
+//! In: a crate's modules. Out: uses among modules that stand beside each other, and the sets of modules that reach each other.
+//! A use stands for a name that the code of one names and the other defines: imports and re-exports are followed to the
+//! definition, and neither `mod child;` nor a re-export is a use. What a folder holds counts as the folder's, and within it as
+//! its own; a parent and its child, which is a part of it, make no circle.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, ItemUse, Macro, UseTree, Visibility};
+
+use super::source::Crate;
+
+/// Names of a crate, resolved.
+pub(crate) struct Names {
+    scopes: Vec<Scope>,
+}
+
+/// What a module declares, imports and uses.
+struct Scope {
+    parent: Option<usize>,
+    children: BTreeMap<String, usize>,
+    defined: BTreeSet<String>,
+    imports: Vec<Import>,
+    used: BTreeSet<Vec<String>>,
+}
+
+struct Import {
+    path: Vec<String>,
+    /// The name that it has here; `None` for all names of a module.
+    name: Option<String>,
+    /// For others to use.
+    opens: bool,
+}
+
+/// Where a name leads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Module(usize),
+    /// In this module.
+    Item(usize),
+}
+
+impl Names {
+    pub(crate) fn read(whole: &Crate) -> Self {
+        let mut scopes: Vec<Scope> = whole
+            .modules
+            .iter()
+            .map(|module| {
+                let mut reader = Reader::default();
+                module.items.iter().for_each(|item| reader.visit_item(item));
+                Scope {
+                    parent: module.parent,
+                    children: BTreeMap::new(),
+                    defined: module.items.iter().filter_map(defined).collect(),
+                    imports: reader.imports,
+                    used: reader.used,
+                }
+            })
+            .collect();
+        for (number, module) in whole.modules.iter().enumerate() {
+            if let Some(parent) = module.parent {
+                scopes[parent].children.insert(module.name.clone(), number);
+            }
+        }
+        Self { scopes }
+    }
+
+    /// The module that defines what a path in `module` names; `None` for what other crates define.
+    pub(crate) fn definition(&self, module: usize, path: &[String]) -> Option<usize> {
+        match self.resolve(module, path, MAX_STEPS)? {
+            Found::Item(at) => Some(at),
+            Found::Module(_) => None,
+        }
+    }
+
+    fn resolve(&self, from: usize, path: &[String], steps: usize) -> Option<Found> {
+        let mut at = from;
+        let mut rest = path;
+        while let Some((first, others)) = rest.split_first() {
+            match first.as_str() {
+                "crate" => at = 0,
+                "super" => at = self.scopes[at].parent?,
+                "self" => {}
+                name => match self.look_up(at, name, steps.checked_sub(1)?)? {
+                    Found::Module(module) => at = module,
+                    item => return Some(item),
+                },
+            }
+            rest = others;
+        }
+        Some(Found::Module(at))
+    }
+
+    fn look_up(&self, module: usize, name: &str, steps: usize) -> Option<Found> {
+        let scope = &self.scopes[module];
+        if let Some(&child) = scope.children.get(name) {
+            return Some(Found::Module(child));
+        }
+        if scope.defined.contains(name) {
+            return Some(Found::Item(module));
+        }
+        // An import of a crate's name, such as `use packet::packet`, would lead to itself.
+        let mut named = scope.imports.iter().filter(|import| import.name.as_deref() == Some(name));
+        if let Some(import) = named.find(|import| import.path.first().is_none_or(|first| first != name)) {
+            return self.resolve(module, &import.path, steps.checked_sub(1)?);
+        }
+        let mut all = scope.imports.iter().filter(|import| import.name.is_none());
+        all.find_map(|import| match self.resolve(module, &import.path, steps.checked_sub(1)?)? {
+            Found::Module(other) if other != module => self.look_up(other, name, steps - 1),
+            _ => None,
+        })
+    }
+
+    /// Paths that a module's code uses or imports.
+    pub(crate) fn paths(&self, module: usize) -> impl Iterator<Item = &Vec<String>> {
+        let scope = &self.scopes[module];
+        scope.used.iter().chain(scope.imports.iter().map(|import| &import.path))
+    }
+
+    /// Uses among modules that stand beside each other, each with a name that makes it. What happens within a module's folder
+    /// counts as its own; the parent's own code is no module beside them.
+    pub(crate) fn edges(&self) -> Edges {
+        let mut edges = Edges::new();
+        for (module, scope) in self.scopes.iter().enumerate() {
+            let imported = scope.imports.iter().filter(|import| !import.opens).map(|import| &import.path);
+            for path in scope.used.iter().chain(imported) {
+                let siblings = self.definition(module, path).and_then(|target| self.siblings(module, target));
+                if let Some([from, to]) = siblings {
+                    edges
+                        .entry(from)
+                        .or_default()
+                        .entry(to)
+                        .or_insert_with(|| Use { module, path: path.join("::") });
+                }
+            }
+        }
+        edges
+    }
+
+    /// The ancestors of two modules below the last one that both have; `None` if one is an ancestor of the other.
+    fn siblings(&self, from: usize, to: usize) -> Option<[usize; 2]> {
+        let (from, to) = (self.line(from), self.line(to));
+        let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        Some([*from.get(shared)?, *to.get(shared)?])
+    }
+
+    /// The modules from the root to `module`.
+    fn line(&self, module: usize) -> Vec<usize> {
+        let mut line: Vec<usize> =
+            std::iter::successors(Some(module), |&module| self.scopes[module].parent).collect();
+        line.reverse();
+        line
+    }
+}
+
+/// Uses of a module's names, by user and used.
+pub(crate) type Edges = BTreeMap<usize, BTreeMap<usize, Use>>;
+
+/// What makes an edge.
+pub(crate) struct Use {
+    /// The module that names it.
+    pub(crate) module: usize,
+    pub(crate) path: String,
+}
+
+/// Sets of nodes that reach each other, of two and more, each in order.
+pub(crate) fn circles(edges: &Edges) -> Vec<Vec<usize>> {
+    let reach: BTreeMap<usize, BTreeSet<usize>> =
+        edges.keys().map(|&start| (start, reached(edges, start))).collect();
+    let mut circles: BTreeSet<Vec<usize>> = BTreeSet::new();
+    for (&node, far) in reach.iter().filter(|(node, far)| far.contains(node)) {
+        let back = |other: &usize| reach.get(other).is_some_and(|far| far.contains(&node));
+        circles.insert(far.iter().copied().filter(back).collect());
+    }
+    circles.into_iter().collect()
+}
+
+fn reached(edges: &Edges, start: usize) -> BTreeSet<usize> {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![start];
+    while let Some(node) = open.pop() {
+        let next = edges.get(&node).into_iter().flat_map(BTreeMap::keys);
+        open.extend(next.copied().filter(|&next| seen.insert(next)));
+    }
+    seen
+}
+
+fn defined(item: &Item) -> Option<String> {
+    Some(match item {
+        Item::Const(item) => item.ident.to_string(),
+        Item::Enum(item) => item.ident.to_string(),
+        Item::Fn(item) => item.sig.ident.to_string(),
+        Item::Macro(item) => item.ident.as_ref()?.to_string(),
+        Item::Static(item) => item.ident.to_string(),
+        Item::Struct(item) => item.ident.to_string(),
+        Item::Trait(item) => item.ident.to_string(),
+        Item::Type(item) => item.ident.to_string(),
+        Item::Union(item) => item.ident.to_string(),
+        _ => return None,
+    })
+}
+
+/// Collects imports and used paths of a module.
+#[derive(Default)]
+struct Reader {
+    imports: Vec<Import>,
+    used: BTreeSet<Vec<String>>,
+}
+
+impl Reader {
+    fn import(&mut self, tree: &UseTree, mut path: Vec<String>, opens: bool) {
+        let name = match tree {
+            UseTree::Path(step) => {
+                path.push(step.ident.to_string());
+                return self.import(&step.tree, path, opens);
+            }
+            UseTree::Group(group) => {
+                return group.items.iter().for_each(|tree| self.import(tree, path.clone(), opens));
+            }
+            UseTree::Name(name) if name.ident == "self" => path.last().cloned(),
+            UseTree::Name(name) => {
+                path.push(name.ident.to_string());
+                path.last().cloned()
+            }
+            UseTree::Rename(rename) => {
+                path.push(rename.ident.to_string());
+                Some(rename.rename.to_string())
+            }
+            UseTree::Glob(_) => None,
+        };
+        self.imports.push(Import { path, name, opens });
+    }
+
+    /// Paths in a macro's arguments, which have no grammar.
+    fn scan(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(word) => {
+                    if colons != 2 {
+                        self.used.insert(std::mem::take(&mut path));
+                    }
+                    path.push(word.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' => colons += 1,
+                TokenTree::Group(group) => {
+                    self.scan(group.stream());
+                    colons = 0;
+                }
+                _ => colons = 0,
+            }
+        }
+        self.used.insert(path);
+    }
+}
+
+impl<'ast> Visit<'ast> for Reader {
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.import(&item.tree, Vec::new(), !matches!(item.vis, Visibility::Inherited));
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.leading_colon.is_none() {
+            self.used.insert(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        self.visit_path(&call.path);
+        self.scan(call.tokens.clone());
+    }
+
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
+    fn visit_attribute(&mut self, _: &'ast Attribute) {}
+}
+
+/// Re-exports that are followed for one name: more would be a circle of re-exports.
+const MAX_STEPS: usize = 24;

@@ -1,0 +1,51 @@
+//! Edges between crates, as the map lists them.
+//!
+//! In: the map (`crates/README.md`, the block that opens with "```edges", in lines of `crate: crate, crate`) and what the
+//! manifests say. Out: edges that one of both lacks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::MAP;
+
+/// Holds the map against the manifests; no map is a finding.
+pub(super) fn check(map: &str, edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let Some(block) = map.split("```edges\n").nth(1).and_then(|rest| rest.split("```").next()) else {
+        return vec![format!("{MAP}:1: no block that opens with ```edges")];
+    };
+    let mut allowed = BTreeSet::new();
+    for (room, needs) in block.lines().filter_map(|line| line.split_once(':')) {
+        allowed.extend(
+            needs.split(',').map(|need| (room.trim(), need.trim())).filter(|(_, need)| !need.is_empty()),
+        );
+    }
+    let real: BTreeSet<(&str, &str)> = edges
+        .iter()
+        .flat_map(|(room, needs)| needs.iter().map(move |need| (room.as_str(), need.as_str())))
+        .collect();
+    let unlisted =
+        real.difference(&allowed).map(|(a, b)| format!("{MAP}:1: {a} depends on {b}: not in the map"));
+    let gone =
+        allowed.difference(&real).map(|(a, b)| format!("{MAP}:1: {a} does not depend on {b}, says the map"));
+    unlisted.chain(gone).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_and_the_manifests_must_say_the_same() {
+        let edges = |list: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
+            list.iter()
+                .map(|(room, needs)| ((*room).into(), needs.iter().map(|&need| need.into()).collect()))
+                .collect()
+        };
+        let map = "# Map\n```edges\na: b, c\nb:\n```\n";
+        assert_eq!(check(map, &edges(&[("a", &["b", "c"]), ("b", &[])])), [""; 0]);
+        let more = check(map, &edges(&[("a", &["b", "c"]), ("b", &["c"])]));
+        assert!(more.len() == 1 && more[0].contains("b depends on c"), "{more:?}");
+        let less = check(map, &edges(&[("a", &["b"])]));
+        assert!(less.len() == 1 && less[0].contains("a does not depend on c"), "{less:?}");
+        assert_eq!(check("# Map", &edges(&[])).len(), 1);
+    }
+}

@@ -1,0 +1,149 @@
+//! The measures of the house against their bars.
+//!
+//! In: the code of a checkout. Out: a table on standard output, then what is over each bar, as `file:line name value`.
+//! Not here: tests, which are measured by nothing but their findings; what fails a run (`tidy` without `--report`).
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::circles::{Names, circles};
+use super::probe;
+use super::rows;
+use super::sizes::{self, Function};
+use super::source::{self, Crate, Part};
+use super::structs;
+
+/// Prints the table of the checkout in `folder`.
+pub(crate) fn run(folder: &Path) -> Result<()> {
+    let product = source::read(folder, Part::Product)?;
+    let tools = source::read(folder, Part::Tools)?;
+    let functions: Vec<Function> = product.iter().chain(&tools).flat_map(sizes::functions).collect();
+    let mut measures = crate_measures(&product);
+    measures.push(rows::measure(&product));
+    measures.push(largest_struct(&product));
+    measures.extend(function_measures(&functions));
+    measures.push(probe::measure(folder, &product)?);
+    print!("{}{}", table(&measures), details(&measures));
+    print!("{}", by_crate(&product, &tools));
+    Ok(())
+}
+
+/// One line of the table.
+pub(super) struct Measure {
+    pub(super) what: &'static str,
+    pub(super) now: usize,
+    pub(super) bar: usize,
+    /// What is counted, or over the bar: `file:line name value`.
+    pub(super) offenders: Vec<String>,
+}
+
+fn crate_measures(product: &[Crate]) -> Vec<Measure> {
+    let mut sizes: Vec<_> = product.iter().map(|one| (one.lines(), one.name.clone())).collect();
+    sizes.sort();
+    let (largest, name) = sizes.last().cloned().unwrap_or_default();
+    let rings: Vec<String> = product.iter().flat_map(rings_of).collect();
+    let members = rings.iter().filter(|line| !line.starts_with("--")).count();
+    vec![
+        Measure {
+            what: "largest crate, lines before tests",
+            now: largest,
+            bar: 9_000,
+            offenders: vec![name],
+        },
+        Measure {
+            what: "lines before tests in all",
+            now: product.iter().map(Crate::lines).sum(),
+            bar: LINES_AT_START,
+            offenders: Vec::new(),
+        },
+        Measure { what: "modules in a circle", now: members, bar: 0, offenders: rings },
+    ]
+}
+
+/// The modules of each circle of a crate, and the edges that close it.
+fn rings_of(one: &Crate) -> Vec<String> {
+    let edges = Names::read(one).edges();
+    let mut lines = Vec::new();
+    for circle in circles(&edges) {
+        for &module in &circle {
+            let inner = edges.get(&module).into_iter().flatten().filter(|(to, _)| circle.contains(to));
+            let uses = inner.map(|(&to, edge)| {
+                let user = &one.files[one.modules[edge.module].file].path;
+                format!("{} ({} in {user})", one.path(to), edge.path)
+            });
+            let uses: Vec<String> = uses.collect();
+            lines.push(format!("{} {} uses {}", one.name, one.path(module), uses.join(", ")));
+        }
+        lines.push(format!("-- a circle of {}", circle.len()));
+    }
+    lines
+}
+
+fn largest_struct(product: &[Crate]) -> Measure {
+    let mut all: Vec<_> =
+        product.iter().flat_map(|one| structs::with_methods(one, &Names::read(one))).collect();
+    all.sort_by_key(|found| std::cmp::Reverse(found.fields));
+    Measure {
+        what: "fields of the largest struct that has methods",
+        now: all.first().map_or(0, |largest| largest.fields),
+        bar: MAX_FIELDS,
+        offenders: all
+            .iter()
+            .take_while(|found| found.fields > 12)
+            .map(|found| format!("{} {} {}", found.at, found.name, found.fields))
+            .collect(),
+    }
+}
+
+fn function_measures(functions: &[Function]) -> [Measure; 3] {
+    let over = |value: fn(&Function) -> usize, most: usize| {
+        let mut found: Vec<&Function> = functions.iter().filter(|function| value(function) > most).collect();
+        found.sort_by_key(|function| {
+            (function.at.split('/').take(2).collect::<Vec<_>>(), std::cmp::Reverse(value(function)))
+        });
+        found
+            .iter()
+            .map(|function| format!("{} {} {}", function.at, function.name, value(function)))
+            .collect()
+    };
+    let measure = |what, offenders: Vec<String>, bar| Measure { what, now: offenders.len(), bar, offenders };
+    let mut tuples = measure("parameters that are tuples", over(|function| function.tuples, 0), 0);
+    tuples.now = functions.iter().map(|function| function.tuples).sum();
+    [
+        measure("functions over 35 lines", over(|function| function.lines, 35), 15),
+        measure("functions over 5 parameters, self left out", over(|function| function.parameters, 5), 5),
+        tuples,
+    ]
+}
+
+fn table(measures: &[Measure]) -> String {
+    let mut table = format!("{:<48} {:>7} {:>7}\n", "measure", "now", "bar");
+    for Measure { what, now, bar, .. } in measures {
+        let verdict = if now > bar { "over" } else { "" };
+        let _ = writeln!(table, "{what:<48} {now:>7} {bar:>7} {verdict}");
+    }
+    table
+}
+
+fn details(measures: &[Measure]) -> String {
+    let mut text = String::new();
+    for measure in measures.iter().filter(|measure| !measure.offenders.is_empty()) {
+        let _ = writeln!(text, "\n# {}", measure.what);
+        measure.offenders.iter().for_each(|line| text.extend([line, "\n"]));
+    }
+    text
+}
+
+fn by_crate(product: &[Crate], tools: &[Crate]) -> String {
+    let mut text = String::from("\n# lines before tests, by crate\n");
+    for one in product.iter().chain(tools) {
+        let _ = writeln!(text, "{:<24} {:>6}", one.name, one.lines());
+    }
+    text
+}
+
+/// What this program counted at the commit before the house was rebuilt.
+const LINES_AT_START: usize = 58_389;
+const MAX_FIELDS: usize = 15;

@@ -1,0 +1,63 @@
+//! Modules that decide something and import the API's rows.
+//!
+//! In: the crates. Out: the files outside the admin API, the border module and the command line that name a type which the API
+//! serialises. A row is a type of the admin API that derives `Serialize`.
+
+use std::collections::BTreeSet;
+
+use syn::{Attribute, Item};
+
+use super::circles::Names;
+use super::report::Measure;
+use super::source::Crate;
+
+pub(super) fn measure(product: &[Crate]) -> Measure {
+    let rows: BTreeSet<String> = product.iter().flat_map(rows).collect();
+    let mut offenders = BTreeSet::new();
+    for one in product.iter().filter(|one| one.name != "admin" && one.name != "sluicegate") {
+        let names = Names::read(one);
+        for (number, module) in one.modules.iter().enumerate() {
+            let path = one.path(number);
+            if path.starts_with("crate::admin") || BORDER.iter().any(|border| path.starts_with(border)) {
+                continue;
+            }
+            let named = names.paths(number).filter(|path| path.iter().any(|part| part == "admin"));
+            let used = named.filter_map(|path| path.last()).filter(|name| rows.contains(*name));
+            let used: BTreeSet<&str> = used.map(String::as_str).collect();
+            if !used.is_empty() {
+                let used: Vec<&str> = used.into_iter().collect();
+                offenders.insert(format!("{} {}", one.files[module.file].path, used.join(", ")));
+            }
+        }
+    }
+    Measure {
+        what: "domain modules that import API rows",
+        now: offenders.len(),
+        bar: 0,
+        offenders: offenders.into_iter().collect(),
+    }
+}
+
+fn rows(one: &Crate) -> Vec<String> {
+    let modules = one.modules.iter().enumerate();
+    let of_api =
+        modules.filter(|(number, _)| one.name == "admin" || one.path(*number).starts_with("crate::admin"));
+    of_api.flat_map(|(_, module)| &module.items).filter_map(row).collect()
+}
+
+fn row(item: &Item) -> Option<String> {
+    let (name, attributes) = match item {
+        Item::Struct(item) => (&item.ident, &item.attrs),
+        Item::Enum(item) => (&item.ident, &item.attrs),
+        _ => return None,
+    };
+    attributes.iter().any(serialises).then(|| name.to_string())
+}
+
+fn serialises(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("derive")
+        && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string().contains("Serialize"))
+}
+
+/// Modules of `control-plane` whose work it is to make rows of what others decide.
+const BORDER: [&str; 1] = ["crate::rows"];

@@ -1,0 +1,89 @@
+//! Sizes of functions: lines, parameters, and parameters that are tuples.
+//!
+//! In: modules without their tests. Out: a [`Function`] each, with what is measured of it.
+//! Lines run from `fn` to the closing brace; `self` is no parameter here; closures are not looked at.
+
+use syn::visit::{self, Visit};
+use syn::{Block, FnArg, ImplItemFn, ItemFn, Pat, Signature, TraitItemFn, Type};
+
+use super::source::{Crate, Module};
+
+/// What is measured of a function.
+pub(crate) struct Function {
+    /// `file:line`, below the checkout.
+    pub(crate) at: String,
+    pub(crate) name: String,
+    pub(crate) lines: usize,
+    pub(crate) parameters: usize,
+    pub(crate) tuples: usize,
+}
+
+/// All functions of a crate, those within others too.
+pub(crate) fn functions(whole: &Crate) -> Vec<Function> {
+    whole.modules.iter().flat_map(|module| in_module(whole, module)).collect()
+}
+
+fn in_module(whole: &Crate, module: &Module) -> Vec<Function> {
+    let mut reader = Reader { file: &whole.files[module.file].path, found: Vec::new() };
+    module.items.iter().for_each(|item| reader.visit_item(item));
+    reader.found
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    found: Vec<Function>,
+}
+
+impl Reader<'_> {
+    fn add(&mut self, signature: &Signature, body: Option<&Block>) {
+        let start = signature.fn_token.span.start().line;
+        let end = body.map(|body| body.brace_token.span.close().end().line);
+        let parameters = || {
+            signature.inputs.iter().filter_map(|input| match input {
+                FnArg::Typed(parameter) => Some(parameter),
+                FnArg::Receiver(_) => None,
+            })
+        };
+        self.found.push(Function {
+            at: format!("{}:{start}", self.file),
+            name: signature.ident.to_string(),
+            lines: end.unwrap_or(start) + 1 - start,
+            parameters: parameters().count(),
+            tuples: parameters().filter(|typed| is_tuple(&typed.ty) || takes_apart(&typed.pat)).count(),
+        });
+    }
+}
+
+impl<'ast> Visit<'ast> for Reader<'_> {
+    fn visit_item_fn(&mut self, function: &'ast ItemFn) {
+        self.add(&function.sig, Some(&function.block));
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast ImplItemFn) {
+        self.add(&function.sig, Some(&function.block));
+        visit::visit_impl_item_fn(self, function);
+    }
+
+    fn visit_trait_item_fn(&mut self, function: &'ast TraitItemFn) {
+        self.add(&function.sig, function.default.as_ref());
+        visit::visit_trait_item_fn(self, function);
+    }
+}
+
+fn is_tuple(kind: &Type) -> bool {
+    match kind {
+        Type::Tuple(tuple) => !tuple.elems.is_empty(),
+        Type::Reference(reference) => is_tuple(&reference.elem),
+        Type::Paren(inner) => is_tuple(&inner.elem),
+        _ => false,
+    }
+}
+
+fn takes_apart(pattern: &Pat) -> bool {
+    match pattern {
+        Pat::Tuple(_) => true,
+        Pat::Reference(reference) => takes_apart(&reference.pat),
+        _ => false,
+    }
+}

@@ -1,0 +1,124 @@
+//! Rules on the text of one file.
+//!
+//! In: a file's path and text. Out: findings, as `file:line: what`.
+//! Rules: file sizes and names, module headers, unfinished work, unsafe code, addresses.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+/// What breaks a rule in one file; `name` is its path below the checkout.
+pub(super) fn check(name: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let code = name.ends_with(".rs") || name.ends_with(".c");
+    let lines = text.lines().count();
+    if code && lines > MAX_LINES {
+        found.push(format!("{name}:1: {lines} lines, at most {MAX_LINES} are allowed"));
+    }
+    let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy();
+    if code && VAGUE.contains(&&*stem) {
+        found.push(format!("{name}:1: a room is named by what it holds, not {stem:?}"));
+    }
+    if name.ends_with(".rs") {
+        let header = header_lines(text);
+        let least = usize::from(stem != "tests"); // such a file is its parent's room
+        if !(least..=MAX_HEADER).contains(&header) {
+            found.push(format!("{name}:1: a room header of {header} lines, 1 to {MAX_HEADER} are allowed"));
+        }
+        let is_root = name.ends_with("src/lib.rs") || name.ends_with("src/main.rs");
+        let may_be_unsafe = UNSAFE.iter().any(|room| name.starts_with(room));
+        if is_root && !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
+            found.push(format!("{name}:1: no #![forbid(unsafe_code)]"));
+        }
+    }
+    for (n, line) in text.lines().enumerate() {
+        let at = n + 1;
+        let door = DOORS.iter().find(|(foreign, door)| line.contains(&foreign.concat()) && name != *door);
+        if let Some((foreign, door)) = door.filter(|_| code && !name.starts_with("xtask/")) {
+            found.push(format!("{name}:{at}: {} is named in {door} alone", foreign.concat()));
+        }
+        let unfinished =
+            UNFINISHED.iter().find(|parts| line.contains(&parts.concat())).map(|parts| parts.concat());
+        if let Some(mark) = unfinished.filter(|_| code) {
+            found.push(format!("{name}:{at}: unfinished: {mark}"));
+        }
+        for address in foreign_addresses(line) {
+            found.push(format!("{name}:{at}: {address} is in no documentation range"));
+        }
+    }
+    found
+}
+
+/// Lines of a room header, up to its first section or example.
+fn header_lines(text: &str) -> usize {
+    let ends = ["//! #", "//! ```"];
+    let header = text.lines().take_while(|line| line.starts_with("//!"));
+    header.take_while(|line| !ends.iter().any(|end| line.starts_with(end))).count()
+}
+
+/// IPv4 addresses that stand for somebody; the number of a section is none.
+fn foreign_addresses(line: &str) -> Vec<Ipv4Addr> {
+    let numbered = |c: char| c.is_ascii_digit() || c == '.';
+    let parts = line.split('§').enumerate();
+    let parts = parts.map(|(n, part)| if n == 0 { part } else { part.trim_start_matches(numbered) });
+    parts.flat_map(foreign_in).collect()
+}
+
+fn foreign_in(part: &str) -> Vec<Ipv4Addr> {
+    let words = part.split(|c: char| !c.is_ascii_digit() && c != '.').map(|word| word.trim_matches('.'));
+    words.filter_map(|word| word.parse().ok()).filter(|&address| !is_for_documents(address)).collect()
+}
+
+fn is_for_documents(address: Ipv4Addr) -> bool {
+    let [a, b, ..] = address.octets();
+    address.is_documentation() || (a == 198 && b & 0xfe == 18) || a == 0 || a == 127 || a >= 224
+}
+
+const MAX_LINES: usize = 600;
+const MAX_HEADER: usize = 12;
+const VAGUE: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
+const UNSAFE: [&str; 2] = ["crates/datapath/", "crates/conntrack/"];
+/// Crates that are to be replaceable in one file: the one that may name them.
+const DOORS: [([&str; 2], &str); 2] =
+    [(["rustbgpd", "_wire"], "crates/bgp/src/codec.rs"), (["rustbgpd", "_fsm"], "crates/bgp/src/machine.rs")];
+/// In parts, or this file would find itself.
+const UNFINISHED: [[&str; 2]; 6] =
+    [["to", "do!("], ["unimple", "mented!("], ["db", "g!("], ["FIX", "ME"], ["XX", "X"], ["TO", "DO"]];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tidy_file_has_no_finding() {
+        assert_eq!(check("crates/x/src/lib.rs", "//! X.\n#![forbid(unsafe_code)]\n"), [""; 0]);
+        assert_eq!(check("crates/x/src/tests.rs", "use super::*;\n"), [""; 0]);
+        assert_eq!(
+            check("crates/x/src/x.rs", &format!("//! X.\n//! # More\n{}", "//! x\n".repeat(20))),
+            [""; 0]
+        );
+        assert_eq!(check("README.md", "198.18.0.1, 198.19.255.255, §3.2.2.6"), [""; 0]);
+        assert_eq!(check("README.md", "VIP 203.0.113.10, version 1.95.0, 0.0.0.20/7, 224.0.0.1"), [""; 0]);
+    }
+
+    #[test]
+    fn each_rule_finds_its_breach() {
+        let long = format!("//! X.\n{}", "\n".repeat(MAX_LINES));
+        let foreign = [10, 0, 0, 1].map(|part| part.to_string()).join(".");
+        for (name, text, word) in [
+            ("crates/x/src/long.rs", long.as_str(), "601 lines"),
+            ("crates/x/src/utils.rs", "//! X.\n", "named"),
+            ("crates/x/src/plain.rs", "fn x() {}\n", "header of 0"),
+            ("crates/x/src/long.rs", &"//! X.\n".repeat(13), "header of 13"),
+            ("crates/x/src/lib.rs", "//! X.\n", "forbid"),
+            ("crates/x/src/x.rs", &format!("//! X.\n// {}", UNFINISHED[3].concat()), "unfinished"),
+            ("crates/bgp/src/peer.rs", "//! X.\nuse rustbgpd_fsm as fsm;\n", "machine.rs alone"),
+            ("README.md", &format!("ping {foreign}."), "documentation range"),
+            ("README.md", &format!("see §3.2.2.6 of 198.{}", "20.0.1"), "is in no documentation range"),
+            ("README.md", &format!("198.{}", "17.0.1"), "documentation range"),
+        ] {
+            let found = check(name, text);
+            assert!(found.len() == 1 && found[0].contains(word), "{name}: {found:?}");
+        }
+        assert_eq!(check("crates/datapath/src/lib.rs", "//! X.\n"), [""; 0]);
+    }
+}
