@@ -1,17 +1,29 @@
 //! Calling cargo, and asking it about the workspace.
 
 use std::env;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// A cargo command in the workspace's root.
+/// A cargo command in the workspace's root, as from a shell: without what the outer `cargo run` says of the package `xtask`.
+/// Build scripts that watch those variables (ring's does) would run anew at each change between the two, and all above them.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
+    env::vars_os().filter(|(name, _)| is_of_a_package(name)).for_each(|(name, _)| {
+        command.env_remove(name);
+    });
     command
+}
+
+/// Whether cargo sets this variable for the program of a package that it runs.
+fn is_of_a_package(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start))
+        || ["CARGO_CRATE_NAME", "CARGO_BIN_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"].contains(&&*name)
 }
 
 /// Runs a command to its end with its output on standard error, which leaves standard output to figures.

@@ -18,8 +18,9 @@ pub(crate) const BUILD: &[&str] =
 pub(crate) const BED: &[&str] =
     &["iproute2", "iputils-ping", "ethtool", "util-linux", "traceroute", "iperf3"];
 
-/// For the tests of the systemd unit and of what an operator may do to the program: `systemd-analyze`, `bpftool`.
-pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool"];
+/// For the tests of the systemd unit and of what an operator may do to the program: `systemd-analyze`, which looks for the
+/// unit's `/bin/kill`, `bpftool`, and `sysctl`, which `doctor` advises.
+pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool", "procps"];
 
 /// For the test of captures, which it reads.
 pub(crate) const CAPTURE: &[&str] = &["tshark"];
