@@ -6,6 +6,7 @@ mod circles;
 mod edges;
 mod probe;
 mod report;
+mod roads;
 mod rows;
 mod sizes;
 mod source;
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use crate::cargo::{Metadata, root};
+
+use self::source::Part;
 
 pub(crate) use self::report::run as report;
 
@@ -37,6 +40,8 @@ pub(crate) fn run() -> Result<()> {
         .filter_map(|package| Some((package.room()?.into(), package.edges().map(Into::into).collect())))
         .collect();
     findings.extend(edges::check(&map, &edges));
+    findings.extend(roads::check(root(), &map));
+    findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::check));
     for finding in &findings {
         eprintln!("{finding}");
     }

@@ -114,15 +114,22 @@ impl Names {
         })
     }
 
-    /// Paths that a module's code uses or imports.
-    pub(crate) fn paths(&self, module: usize) -> impl Iterator<Item = &Vec<String>> {
-        let scope = &self.scopes[module];
-        scope.used.iter().chain(scope.imports.iter().map(|import| &import.path))
+    /// Paths of a module's code that lead to another crate, by its name or by what is imported of it.
+    pub(crate) fn of_crate(&self, module: usize, other: &str) -> Vec<&Vec<String>> {
+        let Scope { imports, used, .. } = &self.scopes[module];
+        let foreign = |path: &[String]| path.first().is_some_and(|first| first == other);
+        let known: BTreeSet<Option<&String>> = imports
+            .iter()
+            .filter(|import| foreign(&import.path))
+            .map(|import| import.name.as_ref())
+            .collect();
+        let paths = used.iter().chain(imports.iter().map(|import| &import.path));
+        paths.filter(|path| foreign(path) || known.contains(&None) || known.contains(&path.first())).collect()
     }
 
     /// Uses among modules that stand beside each other, each with a name that makes it. What happens within a module's folder
     /// counts as its own; the parent's own code is no module beside them.
-    pub(crate) fn edges(&self) -> Edges {
+    fn edges(&self) -> Edges {
         let mut edges = Edges::new();
         for (module, scope) in self.scopes.iter().enumerate() {
             let imported = scope.imports.iter().filter(|import| !import.opens).map(|import| &import.path);
@@ -157,17 +164,43 @@ impl Names {
 }
 
 /// Uses of a module's names, by user and used.
-pub(crate) type Edges = BTreeMap<usize, BTreeMap<usize, Use>>;
+type Edges = BTreeMap<usize, BTreeMap<usize, Use>>;
 
 /// What makes an edge.
-pub(crate) struct Use {
+struct Use {
     /// The module that names it.
-    pub(crate) module: usize,
-    pub(crate) path: String,
+    module: usize,
+    path: String,
+}
+
+/// Circles of a crate, unless it is still to be freed of them.
+pub(super) fn check(whole: &Crate) -> Vec<String> {
+    if CIRCULAR.contains(&whole.name.as_str()) { Vec::new() } else { members(whole) }
+}
+
+/// Each module of a circle, with its uses of others of the same circle: `file:1: crate::a is in a circle: uses …`.
+pub(super) fn members(whole: &Crate) -> Vec<String> {
+    let edges = Names::read(whole).edges();
+    let mut found = Vec::new();
+    for circle in circles(&edges) {
+        for &module in &circle {
+            let inner = edges.get(&module).into_iter().flatten().filter(|(to, _)| circle.contains(to));
+            let uses = inner.map(|(&to, Use { module, path })| {
+                format!("{} ({path} in {})", whole.path(to), whole.file_of(*module))
+            });
+            let uses = uses.collect::<Vec<_>>().join(", ");
+            found.push(format!(
+                "{}:1: {} is in a circle: uses {uses}",
+                whole.file_of(module),
+                whole.path(module)
+            ));
+        }
+    }
+    found
 }
 
 /// Sets of nodes that reach each other, of two and more, each in order.
-pub(crate) fn circles(edges: &Edges) -> Vec<Vec<usize>> {
+fn circles(edges: &Edges) -> Vec<Vec<usize>> {
     let reach: BTreeMap<usize, BTreeSet<usize>> =
         edges.keys().map(|&start| (start, reached(edges, start))).collect();
     let mut circles: BTreeSet<Vec<usize>> = BTreeSet::new();
@@ -283,3 +316,53 @@ impl<'ast> Visit<'ast> for Reader {
 
 /// Re-exports that are followed for one name: more would be a circle of re-exports.
 const MAX_STEPS: usize = 24;
+
+/// Crates that still have circles.
+const CIRCULAR: [&str; 9] =
+    ["admin", "bgp", "config", "conntrack", "control-plane", "datapath", "forwarder", "health", "packet"];
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::inline;
+    use super::*;
+
+    fn circular(code: &str) -> Vec<String> {
+        members(&inline("x", code)).iter().filter_map(|line| Some(line.split(' ').nth(1)?.into())).collect()
+    }
+
+    #[test]
+    fn modules_that_use_each_other_are_in_a_circle_by_whatever_way_they_name_it() {
+        let pair = ["crate::a", "crate::b"];
+        for (a, b) in [
+            ("use crate::b::Y; pub struct X;", "use super::a::X; pub struct Y;"),
+            ("pub struct X; fn f() { crate::b::y(); }", "pub fn y() { super::a::X; }"),
+            ("pub struct X; fn f() { assert!(crate::b::y()); }", "use super::X; pub fn y() -> X {}"),
+            ("use super::*; pub struct X(Y);", "use crate::*; pub struct Y(X);"),
+            ("use super::b; pub struct X(b::Y);", "pub struct Y(super::X);"),
+            ("mod c { use crate::b::Y; } pub struct X;", "mod d { fn f(x: crate::a::X) {} } pub struct Y;"),
+        ] {
+            let code = format!("pub use a::X; pub use self::b::Y; mod a {{ {a} }} mod b {{ {b} }}");
+            assert_eq!(circular(&code), pair, "{code}");
+        }
+    }
+
+    #[test]
+    fn re_exports_tests_parents_and_other_crates_make_no_circle() {
+        for code in [
+            "mod a { pub use super::b::Y; pub struct X; } mod b { use super::a::X; pub struct Y; }",
+            "mod a { pub struct X; #[cfg(test)] mod tests { use crate::b::Y; } } mod b { use crate::a::X; pub struct Y; }",
+            "mod a { use crate::Root; pub struct X; } use a::X; struct Root(X);",
+            "mod a { use b::Y; pub struct X; } mod b { use crate::a::X; pub struct Y; }",
+            "mod a { pub struct X; fn b() { b(); } } mod b { use crate::a::X; pub fn b() {} }",
+        ] {
+            assert_eq!(circular(code), [""; 0], "{code}");
+        }
+    }
+
+    #[test]
+    fn a_circle_of_three_has_three_members_and_those_that_lead_to_it_are_none() {
+        let code = "mod a { pub fn f() { super::b::f() } } mod b { pub fn f() { super::c::f() } }
+            mod c { pub fn f() { super::a::f() } } mod d { pub fn f() { super::a::f(); super::e::f() } } mod e { pub fn f() {} }";
+        assert_eq!(circular(code), ["crate::a", "crate::b", "crate::c"]);
+    }
+}

@@ -11,22 +11,22 @@ use super::circles::Names;
 use super::report::Measure;
 use super::source::Crate;
 
-pub(super) fn measure(product: &[Crate]) -> Measure {
-    let rows: BTreeSet<String> = product.iter().flat_map(rows).collect();
+pub(super) fn measure(product: &[&Crate]) -> Measure {
+    let rows: BTreeSet<String> = product.iter().copied().flat_map(rows).collect();
     let mut offenders = BTreeSet::new();
     for one in product.iter().filter(|one| one.name != "admin" && one.name != "sluicegate") {
         let names = Names::read(one);
-        for (number, module) in one.modules.iter().enumerate() {
+        for number in 0..one.modules.len() {
             let path = one.path(number);
             if path.starts_with("crate::admin") || BORDER.iter().any(|border| path.starts_with(border)) {
                 continue;
             }
-            let named = names.paths(number).filter(|path| path.iter().any(|part| part == "admin"));
-            let used = named.filter_map(|path| path.last()).filter(|name| rows.contains(*name));
+            let named = names.of_crate(number, "admin").into_iter().filter_map(|path| path.last());
+            let used = named.filter(|name| rows.contains(*name));
             let used: BTreeSet<&str> = used.map(String::as_str).collect();
             if !used.is_empty() {
                 let used: Vec<&str> = used.into_iter().collect();
-                offenders.insert(format!("{} {}", one.files[module.file].path, used.join(", ")));
+                offenders.insert(format!("{} {}", one.file_of(number), used.join(", ")));
             }
         }
     }
@@ -61,3 +61,27 @@ fn serialises(attribute: &Attribute) -> bool {
 
 /// Modules of `control-plane` whose work it is to make rows of what others decide.
 const BORDER: [&str; 1] = ["crate::rows"];
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::inline;
+    use super::*;
+
+    #[test]
+    fn a_row_is_named_at_the_border_alone() {
+        let admin =
+            inline("admin", "mod view { #[derive(Clone, Serialize)] pub struct Row; } pub struct Command;");
+        let domain =
+            "use admin::Command; mod rows { use admin::view::Row; } mod config { use config::admin::Row; }";
+        assert_eq!(measure(&[&admin, &inline("control-plane", domain)]).offenders, [""; 0]);
+        let admin = inline("admin", "mod view { #[derive(Serialize)] pub enum Row {} } pub use view::Row;");
+        for domain in [
+            "fn f() -> admin::Row {}",
+            "use admin::view as v; fn f() -> v::Row {}",
+            "use admin::*; fn f(x: Row) {}",
+        ] {
+            let found = measure(&[&admin, &inline("health", domain)]).offenders;
+            assert_eq!(found, ["crates/health/src/lib.rs Row"], "{domain}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Sizes of functions: lines, parameters, and parameters that are tuples.
 //!
 //! In: modules without their tests. Out: a [`Function`] each, with what is measured of it.
-//! Lines run from `fn` to the closing brace; `self` is no parameter here; closures are not looked at.
+//! Lines run from `fn` to the closing brace; `self` is a parameter, as for clippy; closures are not looked at.
 
 use syn::visit::{self, Visit};
 use syn::{Block, FnArg, ImplItemFn, ItemFn, Pat, Signature, TraitItemFn, Type};
@@ -38,18 +38,13 @@ impl Reader<'_> {
     fn add(&mut self, signature: &Signature, body: Option<&Block>) {
         let start = signature.fn_token.span.start().line;
         let end = body.map(|body| body.brace_token.span.close().end().line);
-        let parameters = || {
-            signature.inputs.iter().filter_map(|input| match input {
-                FnArg::Typed(parameter) => Some(parameter),
-                FnArg::Receiver(_) => None,
-            })
-        };
+        let is_tuple = |input: &&FnArg| matches!(input, FnArg::Typed(typed) if is_tuple(&typed.ty) || takes_apart(&typed.pat));
         self.found.push(Function {
             at: format!("{}:{start}", self.file),
             name: signature.ident.to_string(),
             lines: end.unwrap_or(start) + 1 - start,
-            parameters: parameters().count(),
-            tuples: parameters().filter(|typed| is_tuple(&typed.ty) || takes_apart(&typed.pat)).count(),
+            parameters: signature.inputs.len(),
+            tuples: signature.inputs.iter().filter(is_tuple).count(),
         });
     }
 }
@@ -85,5 +80,39 @@ fn takes_apart(pattern: &Pat) -> bool {
         Pat::Tuple(_) => true,
         Pat::Reference(reference) => takes_apart(&reference.pat),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::inline;
+    use super::*;
+
+    #[test]
+    fn functions_are_measured_as_they_stand_and_those_of_tests_are_not() {
+        let code = "
+            /// Not counted.
+            pub fn first(
+                (a, b): (u8, u8), c: &(u8, u8), d: Option<(u8, u8)>, e: (),
+            ) -> u8 {
+                fn within() {}
+                0
+            }
+            impl X {
+                async fn second(&mut self, a: u8) {}
+                #[cfg(test)]
+                fn third() {}
+            }
+            trait Y { fn fourth(&self); }
+            #[test]
+            fn fifth() {}
+            #[cfg(all(test, loom))]
+            mod tests { fn sixth() {} }
+        ";
+        let found = functions(&inline("x", code));
+        let found: Vec<_> =
+            found.iter().map(|f| (f.name.as_str(), f.lines, f.parameters, f.tuples)).collect();
+        let wanted = [("first", 6, 4, 2), ("within", 1, 0, 0), ("second", 1, 2, 0), ("fourth", 1, 1, 0)];
+        assert_eq!(found, wanted);
     }
 }

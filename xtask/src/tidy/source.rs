@@ -145,6 +145,11 @@ impl Crate {
         parent.map_or_else(|| name.clone(), |parent| format!("{}::{name}", self.path(parent)))
     }
 
+    /// The path of the file that a module stands in.
+    pub(crate) fn file_of(&self, module: usize) -> &str {
+        &self.files[self.modules[module].file].path
+    }
+
     pub(crate) fn lines(&self) -> usize {
         self.files.iter().map(|file| file.lines).sum()
     }
@@ -241,4 +246,40 @@ fn needs_test(condition: proc_macro2::TokenStream) -> bool {
         TokenTree::Group(group) => all && needs_test(group.stream()),
         _ => false,
     })
+}
+
+/// A crate of one file.
+#[cfg(test)]
+pub(super) fn inline(name: &str, text: &str) -> Crate {
+    let mut made = Crate { name: name.into(), modules: Vec::new(), files: Vec::new() };
+    let nowhere = Path::new("");
+    let at = Folders { checkout: nowhere, beside: nowhere, below: nowhere };
+    let items = syn::parse_file(text).expect("Rust").items;
+    let lines = text.lines().count() - items.iter().map(test_lines).sum::<usize>();
+    made.files.push(File { path: format!("crates/{name}/src/lib.rs"), lines });
+    made.read_items(&at, 0, Named { parent: None, name: "crate" }, items).expect("no other file");
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tests_alone_need_is_left_out_and_not_counted() {
+        let code = "mod a { mod b { struct X; } }\nfn x() {}\n\n#[cfg(test)]\nmod tests {\n}\n#[cfg(not(test))]\nfn y() {}\n#[cfg(any(test, z))]\nfn z() {}\n";
+        let made = inline("x", code);
+        assert_eq!(made.lines(), 7);
+        let paths: Vec<String> = (0..made.modules.len()).map(|module| made.path(module)).collect();
+        assert_eq!(paths, ["crate", "crate::a", "crate::a::b"]);
+        assert_eq!(made.modules[0].items.len(), 3);
+    }
+
+    #[test]
+    fn every_crate_of_the_product_is_read_whole() {
+        let product = read(crate::cargo::root(), Part::Product).unwrap();
+        for one in product {
+            assert!(one.lines() > 0 && one.files.len() <= one.modules.len(), "{}", one.name);
+        }
+    }
 }

@@ -39,11 +39,7 @@ pub(crate) fn with_methods(whole: &Crate, names: &Names) -> Vec<Struct> {
     let acting = all.into_iter().filter(|(key, _)| acting.contains(key));
     acting
         .map(|((module, name), item)| Struct {
-            at: format!(
-                "{}:{}",
-                whole.files[whole.modules[module].file].path,
-                item.struct_token.span.start().line
-            ),
+            at: format!("{}:{}", whole.file_of(module), item.struct_token.span.start().line),
             name,
             fields: match &item.fields {
                 Fields::Named(fields) => fields.named.len(),
@@ -63,4 +59,25 @@ fn has_method(block: &ItemImpl) -> bool {
 fn target(block: &ItemImpl) -> Option<Vec<String>> {
     let Type::Path(path) = &*block.self_ty else { return None };
     Some(path.path.segments.iter().map(|segment| segment.ident.to_string()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::inline;
+    use super::*;
+
+    #[test]
+    fn a_struct_counts_with_a_method_wherever_its_implementation_stands() {
+        let code = "
+            struct Plain { a: u8 }
+            struct Made { a: u8 } impl Made { fn new() -> Self {} }
+            struct Acts { a: u8, b: u8 } mod a { use super::Acts; impl Acts { fn act(&self) {} } }
+            struct Shown(u8, u8, u8); impl Show for Shown { fn show(&self) {} }
+            mod b { struct Acts; }
+        ";
+        let whole = inline("x", code);
+        let found = with_methods(&whole, &Names::read(&whole));
+        let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.fields)).collect();
+        assert_eq!(found, [("Acts", 2), ("Shown", 3)]);
+    }
 }
