@@ -150,7 +150,7 @@ fn body_of(answer: &str) -> Result<Value> {
 fn final_counters(line: Value) -> Counters {
     let nested = [&line, line.get("fields").unwrap_or(&Value::Null)]
         .into_iter()
-        .find_map(|level| level.get("figures").or_else(|| level.get("counters")))
+        .find_map(|level| level.get("counters"))
         .map(|found| {
             found.as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| found.clone())
         });
@@ -186,7 +186,7 @@ mod tests {
         for line in [
             r#"{"event":"final_counters","xdp":{"redirected":2}}"#,
             r#"{"event":"final_counters","counters":{"xdp":{"redirected":2}}}"#,
-            r#"{"event":"final_counters","figures":"{\"xdp\":{\"redirected\":2}}"}"#,
+            r#"{"event":"final_counters","counters":"{\"xdp\":{\"redirected\":2}}"}"#,
             r#"{"fields":{"event":"final_counters","counters":"{\"xdp\":{\"redirected\":2}}"}}"#,
         ] {
             assert_eq!(final_counters(serde_json::from_str(line).unwrap()).redirected(), 2, "{line}");

@@ -15,7 +15,7 @@ use super::view::{
     BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, FlowPage, HealthView, MachineDrain, Purged,
     Refusal, ReloadReport, Status, VipRow, WhereView,
 };
-use crate::figures::Figures;
+use crate::stats::Stats;
 
 /// Where the answer goes. An asker who has gone needs none.
 pub type Answer<T> = oneshot::Sender<T>;
@@ -44,7 +44,7 @@ pub enum Command {
         answer: Answer<Result<MachineDrain, Refusal>>,
     },
     /// Everything that is counted.
-    Figures(Answer<Figures>),
+    Stats(Answer<Stats>),
     /// An operator's override.
     Backend {
         /// The backend.

@@ -22,7 +22,7 @@ use super::view::{
     BackendChange, BackendRow, BgpView, FlowPage, HealthView, MachineDrain, Purged, Refusal, RefusalKind,
     ReloadReport, Status, VipRow, WhereView,
 };
-use crate::figures::Figures;
+use crate::stats::Stats;
 
 type Asked<T> = Result<Json<T>, Refusal>;
 /// An answer to an order, with what the log says of it.
@@ -61,8 +61,8 @@ pub(super) async fn machine(desk: State<Desk>, action: MachineAction) -> Result<
     Ok(done(Order::Said(words.to_owned()), drain))
 }
 
-pub(super) async fn counters(desk: State<Desk>) -> Asked<Figures> {
-    ask(&desk, Command::Figures).await.map(Json)
+pub(super) async fn counters(desk: State<Desk>) -> Asked<Stats> {
+    ask(&desk, Command::Stats).await.map(Json)
 }
 
 pub(super) async fn reload(desk: State<Desk>) -> Result<Done<ReloadReport>, Refusal> {

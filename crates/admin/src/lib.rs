@@ -12,7 +12,6 @@
 pub mod accounts;
 mod capture;
 pub mod command;
-pub mod figures;
 mod guard;
 mod handlers;
 pub mod metrics;
@@ -23,6 +22,7 @@ mod room;
 pub mod routes;
 pub mod server;
 pub mod socket;
+pub mod stats;
 pub mod tls;
 pub mod view;
 

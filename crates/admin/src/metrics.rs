@@ -1,7 +1,7 @@
-//! Prometheus metrics: a snapshot of figures becomes text, when somebody scrapes.
+//! Prometheus metrics: a snapshot of stats becomes text, when somebody scrapes.
 //!
 //! In: [`MetricsInput`], made at the scrape from counters that exist anyway. Out: the exposition text.
-//! Not here: names and sentences (`catalogue`), the road from figures to samples (`samples`), HTTP (`listener`).
+//! Not here: names and sentences (`catalogue`), the road from stats to samples (`samples`), HTTP (`listener`).
 //! Invariant: no packet pays for a metric, and a metric has a bounded number of series.
 
 pub mod catalogue;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use prometheus::{Registry, TextEncoder};
 
-use crate::figures::Figures;
+use crate::stats::Stats;
 use crate::view::{
     self, BackendRow, BgpView, CheckState, DigestView, InterfaceRow, ReloadOutcome, ServiceRow, Status,
     VipRow,
@@ -27,10 +27,10 @@ use crate::view::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetricsInput {
     /// What the data plane counted.
-    pub figures: Figures,
+    pub stats: Stats,
     /// Verdicts of all checks.
     pub health: Vec<CheckVerdict>,
-    /// By service's name, as in [`Figures::services`].
+    /// By service's name, as in [`Stats::services`].
     pub vips: BTreeMap<String, VipBackends>,
     /// Different at every start of the process.
     pub boot_id: String,
@@ -58,7 +58,7 @@ impl MetricsInput {
     /// From the admin API's answers, so that both say the same.
     #[must_use]
     pub fn new(
-        figures: Figures,
+        stats: Stats,
         status: &Status,
         vips: &[VipRow],
         backends: &[BackendRow],
@@ -70,7 +70,7 @@ impl MetricsInput {
             members: service.total as u64,
         };
         Self {
-            figures,
+            stats,
             health: backends.iter().flat_map(verdicts).collect(),
             vips: services.map(|service| (service.name.clone(), count(service))).collect(),
             boot_id: status.boot_id.clone(),

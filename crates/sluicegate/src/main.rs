@@ -1,6 +1,6 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! Rooms: `run` (the balancer, wired from both planes), `doors` (the listeners of its API), `figures`, `liveness`, `notify` (the service
+//! Rooms: `run` (the balancer, wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
 //! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
 //! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints and `out` writes; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
@@ -18,7 +18,6 @@ mod config_diff;
 mod digest;
 mod doctor;
 mod doors;
-mod figures;
 mod flow_path;
 mod live_config;
 mod liveness;
@@ -35,6 +34,7 @@ mod run;
 #[cfg(test)]
 mod samples;
 mod shutdown;
+mod stats;
 mod status;
 mod table;
 mod top;

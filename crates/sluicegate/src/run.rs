@@ -63,10 +63,10 @@ use self::tunnel::Way;
 use self::unable::Unable;
 use self::work::Finished;
 use crate::doors::{self, Doors};
-use crate::figures::figures;
 use crate::liveness::{self, Liveness};
 use crate::notify::Notifier;
 use crate::shutdown::Drain;
+use crate::stats::stats;
 use crate::{Source, config_check, doctor, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
@@ -442,10 +442,10 @@ impl Balancer {
     }
 
     fn say_farewell(&mut self) {
-        let figures = figures(&mut self.plane, &self.live.current());
+        let stats = stats(&mut self.plane, &self.live.current());
         self.admin = None;
-        let figures = serde_json::to_string(&figures).unwrap_or_default();
-        tracing::info!(event = "final_counters", %figures, "stopping");
+        let stats = serde_json::to_string(&stats).unwrap_or_default();
+        tracing::info!(event = "final_counters", counters = %stats, "stopping");
     }
 
     /// Full-size packets of clients grow by the outer header: the way to a backend must take that.

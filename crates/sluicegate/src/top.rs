@@ -11,7 +11,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use admin::figures::Figures;
+use admin::stats::Stats;
 use admin::view::Status;
 use clap::Args;
 use config::parse_duration;
@@ -81,18 +81,18 @@ fn once(client: &Client, arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 struct Reading {
-    figures: Figures,
+    stats: Stats,
     at: Instant,
 }
 
 impl Reading {
     fn take(client: &Client) -> anyhow::Result<Self> {
-        let figures = client.get("/v1/counters")?;
-        Ok(Self { figures, at: Instant::now() })
+        let stats = client.get("/v1/counters")?;
+        Ok(Self { stats, at: Instant::now() })
     }
 
     fn since(&self, before: &Self) -> Rates {
-        Rates::between(&before.figures, &self.figures, self.at.duration_since(before.at))
+        Rates::between(&before.stats, &self.stats, self.at.duration_since(before.at))
     }
 }
 

@@ -58,12 +58,12 @@ pub struct Sources {
 impl Sources {
     /// One question after the other: a run loop that has no time for the first is not asked the rest.
     async fn observe(&self) -> Option<MetricsInput> {
-        let figures = self.ask(Command::Figures).await?;
+        let stats = self.ask(Command::Stats).await?;
         let status = self.ask(Command::Status).await?;
         let vips = self.ask(Command::Vips).await?;
         let backends = self.ask(Command::Backends).await?;
         let bgp = self.ask(Command::Bgp).await?;
-        Some(MetricsInput::new(figures, &status, &vips, &backends, bgp))
+        Some(MetricsInput::new(stats, &status, &vips, &backends, bgp))
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Option<T> {
@@ -132,7 +132,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     match within(sources.observe()).await.map(|input| render(&input)) {
         Some(Ok(text)) => ([(header::CONTENT_TYPE, EXPOSITION)], text).into_response(),
         Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the balancer gives no figures\n").into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the balancer gives no counters\n").into_response(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! From figures to samples: one pass over plain data, at every scrape.
+//! From stats to samples: one pass over plain data, at every scrape.
 //!
 //! In: [`MetricsInput`]. Out: metric families for the registry.
 //! Not here: names and sentences (`catalogue`).
@@ -14,7 +14,7 @@ use super::{
     MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER,
     VipBackends,
 };
-use crate::figures::{FlowFigures, FragmentFigures, ThreadFigures, TrafficFigures};
+use crate::stats::{FlowTableStats, FragmentTableStats, ThreadStats, TrafficStats};
 use crate::view::{AnnouncedVip, AnnouncementState, BgpView, CheckState};
 
 /// Samples of one moment, as a collector.
@@ -44,17 +44,17 @@ impl Samples {
         samples.health(input);
         samples.routers(&input.bgp);
         samples.xdp(input);
-        for (number, thread) in input.figures.threads.iter().enumerate() {
+        for (number, thread) in input.stats.threads.iter().enumerate() {
             samples.thread(&number.to_string(), thread);
         }
-        samples.batches(&input.figures.total);
+        samples.batches(&input.stats.total);
         samples.configuration(input);
         Ok(samples)
     }
 
     fn vips(&mut self, input: &MetricsInput) {
-        let mut rows: BTreeMap<[&str; 3], TrafficFigures> = BTreeMap::new();
-        for (name, traffic) in bounded(&input.figures.services, MAX_SERIES_VIPS) {
+        let mut rows: BTreeMap<[&str; 3], TrafficStats> = BTreeMap::new();
+        for (name, traffic) in bounded(&input.stats.services, MAX_SERIES_VIPS) {
             add(rows.entry(service_labels(name)).or_default(), traffic);
         }
         for (labels, traffic) in &rows {
@@ -72,8 +72,8 @@ impl Samples {
     }
 
     fn backends(&mut self, input: &MetricsInput) {
-        let mut rows: BTreeMap<&str, TrafficFigures> = BTreeMap::new();
-        for (name, traffic) in bounded(&input.figures.backends, MAX_SERIES_BACKENDS) {
+        let mut rows: BTreeMap<&str, TrafficStats> = BTreeMap::new();
+        for (name, traffic) in bounded(&input.stats.backends, MAX_SERIES_BACKENDS) {
             add(rows.entry(name).or_default(), traffic);
         }
         for (name, traffic) in &rows {
@@ -129,10 +129,10 @@ impl Samples {
     }
 
     fn xdp(&mut self, input: &MetricsInput) {
-        for (reason, count) in &input.figures.total.drops {
+        for (reason, count) in &input.stats.total.drops {
             self.push(&the::DROPS, &[reason], *count);
         }
-        let xdp = &input.figures.xdp;
+        let xdp = &input.stats.xdp;
         self.push(&the::XDP_REDIRECTED, &[], xdp.redirected);
         self.push(&the::XDP_PASSED, &[], xdp.passed);
         self.push(&the::XDP_MULTICAST, &[], xdp.multicast);
@@ -140,22 +140,22 @@ impl Samples {
         self.push(&the::XDP_LOST, &["no_socket"], xdp.no_socket);
         self.push(&the::XDP_LOST, &["no_head_room"], xdp.no_head_room);
         self.push(&the::XDP_LOST, &["socket_gone"], xdp.socket_gone);
-        self.push(&the::XDP_MODE, &[&input.figures.xdp_mode], 1);
-        for (interface, mode) in &input.figures.mode {
+        self.push(&the::XDP_MODE, &[&input.stats.xdp_mode], 1);
+        for (interface, mode) in &input.stats.mode {
             self.push(&the::SOCKET_MODE, &[interface, mode], 1);
         }
         for interface in &input.interfaces {
             self.push(&the::INTERFACE_UP, &[&interface.name], interface.link.into());
             self.push(&the::INTERFACE_MTU, &[&interface.name], interface.mtu_fits().into());
         }
-        for (interface, carried) in &input.figures.interfaces {
+        for (interface, carried) in &input.stats.interfaces {
             self.push(&the::INTERFACE_RX, &[interface], carried.rx);
             self.push(&the::INTERFACE_TX, &[interface], carried.tx);
             self.push(&the::INTERFACE_LOST, &[interface], carried.lost);
         }
     }
 
-    fn thread(&mut self, number: &str, thread: &ThreadFigures) {
+    fn thread(&mut self, number: &str, thread: &ThreadStats) {
         let socket = &thread.socket;
         let rows = [
             (&the::SOCKET_RX_DROPPED, socket.rx_dropped),
@@ -199,7 +199,7 @@ impl Samples {
         self.tables(number, &thread.flows, &thread.fragments);
     }
 
-    fn tables(&mut self, number: &str, flows: &FlowFigures, fragments: &FragmentFigures) {
+    fn tables(&mut self, number: &str, flows: &FlowTableStats, fragments: &FragmentTableStats) {
         let rows = [
             (&the::FLOW_ENTRIES, flows.entries),
             (&the::FLOW_CAPACITY, flows.capacity),
@@ -226,7 +226,7 @@ impl Samples {
     }
 
     /// Index n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1, so that 2ⁿ⁺¹ - 1 is the bucket's bound.
-    fn batches(&mut self, total: &ThreadFigures) {
+    fn batches(&mut self, total: &ThreadStats) {
         let mut histogram = Histogram::default();
         let (mut sum, mut bound, mut buckets) = (0, 1.0, Vec::new());
         for count in &total.batch_sizes {
@@ -246,7 +246,7 @@ impl Samples {
     }
 
     fn configuration(&mut self, input: &MetricsInput) {
-        self.push(&the::GENERATION, &[], input.figures.generation);
+        self.push(&the::GENERATION, &[], input.stats.generation);
         let digests = &input.digests;
         let digest = digests.configuration.get(..SHORT_DIGEST).unwrap_or(&digests.configuration);
         self.push(&the::CONFIG, &[&input.boot_id, digest], 1);
@@ -314,7 +314,7 @@ fn worse(one: CheckState, other: CheckState) -> CheckState {
     order.into_iter().find(|&verdict| one == verdict || other == verdict).unwrap_or(CheckState::Up)
 }
 
-fn add(sum: &mut TrafficFigures, more: &TrafficFigures) {
+fn add(sum: &mut TrafficStats, more: &TrafficStats) {
     sum.packets += more.packets;
     sum.bytes += more.bytes;
     sum.new_flows += more.new_flows;

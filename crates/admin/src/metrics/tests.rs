@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use super::catalogue::{self, Kind};
 use super::*;
-use crate::figures::{
-    FlowFigures, FragmentFigures, InterfaceFigures, SocketFigures, ThreadFigures, TrafficFigures, XdpFigures,
+use crate::stats::{
+    FlowTableStats, FragmentTableStats, InterfaceStats, SocketStats, ThreadStats, TrafficStats, XdpStats,
 };
 
 /// A value of a series in the text: the reader knows nothing of the writer.
@@ -14,12 +14,12 @@ fn value(text: &str, series: &str) -> Option<f64> {
     line.rsplit_once(' ')?.1.parse().ok()
 }
 
-fn traffic(packets: u64) -> TrafficFigures {
-    TrafficFigures { packets, bytes: packets * 100, new_flows: packets / 2 }
+fn traffic(packets: u64) -> TrafficStats {
+    TrafficStats { packets, bytes: packets * 100, new_flows: packets / 2 }
 }
 
-fn thread() -> ThreadFigures {
-    ThreadFigures {
+fn thread() -> ThreadStats {
+    ThreadStats {
         rx: 1,
         rx_bytes: 2,
         tx: 3,
@@ -47,7 +47,7 @@ fn thread() -> ThreadFigures {
         trace_reports: 90,
         trace_refused: BTreeMap::from([("mac".into(), 91)]),
         drops: BTreeMap::from([("ttl".into(), 13), ("no_vip".into(), 0)]),
-        flows: FlowFigures {
+        flows: FlowTableStats {
             entries: 14,
             capacity: 15,
             hits: 16,
@@ -58,7 +58,7 @@ fn thread() -> ThreadFigures {
             evicted: 21,
             untracked: 22,
         },
-        fragments: FragmentFigures {
+        fragments: FragmentTableStats {
             datagrams: 63,
             held: 64,
             recorded: 65,
@@ -69,7 +69,7 @@ fn thread() -> ThreadFigures {
             evicted: 70,
             succeeded: 71,
         },
-        socket: SocketFigures {
+        socket: SocketStats {
             rx_dropped: 23,
             rx_ring_full: 24,
             rx_fill_ring_empty: 25,
@@ -90,9 +90,9 @@ pub(super) fn full_input() -> MetricsInput {
         verdict,
     };
     MetricsInput {
-        figures: Figures {
+        stats: Stats {
             generation: 31,
-            xdp: XdpFigures {
+            xdp: XdpStats {
                 redirected: 32,
                 passed: 33,
                 multicast: 34,
@@ -105,7 +105,7 @@ pub(super) fn full_input() -> MetricsInput {
             mode: BTreeMap::from([("eth0".into(), "zero-copy".into())]),
             interfaces: BTreeMap::from([(
                 "eth0".into(),
-                InterfaceFigures { sockets: 2, rx: 61, tx: 62, lost: 63 },
+                InterfaceStats { sockets: 2, rx: 61, tx: 62, lost: 63 },
             )]),
             total: thread(),
             threads: vec![thread()],
@@ -318,8 +318,8 @@ fn names_follow_the_conventions() {
 fn what_lies_past_the_bound_is_summed_under_other() {
     let mut input = full_input();
     let many = MAX_SERIES_BACKENDS + 7;
-    input.figures.backends = (0..many).map(|n| (format!("b{n:05}"), traffic(2))).collect();
-    input.figures.services =
+    input.stats.backends = (0..many).map(|n| (format!("b{n:05}"), traffic(2))).collect();
+    input.stats.services =
         (0..MAX_SERIES_VIPS + 3).map(|n| (format!("v{n:05} udp 53"), traffic(3))).collect();
     let text = normal(&render(&input).unwrap());
     assert_eq!(value(&text, r#"sluicegate_backend_packets_total{backend="other"}"#), Some(14.0));
@@ -332,9 +332,9 @@ fn what_lies_past_the_bound_is_summed_under_other() {
 #[test]
 fn a_backend_called_other_is_one_series_with_the_rest() {
     let mut input = full_input();
-    input.figures.backends = (0..MAX_SERIES_BACKENDS).map(|n| (format!("b{n:05}"), traffic(2))).collect();
-    input.figures.backends.insert("other".into(), traffic(5));
-    input.figures.backends.insert("a".into(), traffic(5));
+    input.stats.backends = (0..MAX_SERIES_BACKENDS).map(|n| (format!("b{n:05}"), traffic(2))).collect();
+    input.stats.backends.insert("other".into(), traffic(5));
+    input.stats.backends.insert("a".into(), traffic(5));
     let text = render(&input).unwrap();
     assert_eq!(text.matches("sluicegate_backend_packets_total{backend=\"other\"} 7\n").count(), 1);
     assert_eq!(text.matches("sluicegate_backend_packets_total{backend=\"other\"}").count(), 1);
@@ -389,8 +389,8 @@ fn the_admin_apis_answers_become_the_input() {
     let status: Status = serde_json::from_str(include_str!("../page/sample/status.json")).unwrap();
     let vips: Vec<VipRow> = serde_json::from_str(include_str!("../page/sample/vips.json")).unwrap();
     let rows: Vec<BackendRow> = serde_json::from_str(include_str!("../page/sample/backends.json")).unwrap();
-    let figures = Figures { generation: 3, ..Figures::default() };
-    let input = MetricsInput::new(figures, &status, &vips, &rows, BgpView::default());
+    let stats = Stats { generation: 3, ..Stats::default() };
+    let input = MetricsInput::new(stats, &status, &vips, &rows, BgpView::default());
     assert_eq!(input.vips["www tcp 80,443"], VipBackends { serving: 2, members: 4 });
     let checks: Vec<_> = input
         .health
@@ -398,7 +398,7 @@ fn the_admin_apis_answers_become_the_input() {
         .map(|c| (c.backend.as_str(), c.pool.as_str(), c.check.as_str(), c.verdict))
         .collect();
     assert!(checks.contains(&("b2", "web", "http", CheckState::Down)), "{checks:?}");
-    assert_eq!((input.figures.generation, input.boot_id, input.digests), (3, status.boot_id, status.digests));
+    assert_eq!((input.stats.generation, input.boot_id, input.digests), (3, status.boot_id, status.digests));
     let reload =
         LastReload { taken: false, took: Duration::from_millis(12), ended_unix_seconds: 1_700_000_000 };
     assert_eq!(input.last_reload, Some(reload));

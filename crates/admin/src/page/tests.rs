@@ -1,5 +1,5 @@
 use super::*;
-use crate::figures::Figures;
+use crate::stats::Stats;
 use crate::view::{BackendRow, BgpView, HealthView, Status, VipRow};
 
 #[test]
@@ -60,5 +60,5 @@ fn samples_have_the_shape_of_the_answers() {
     same::<Vec<BackendRow>>(include_str!("sample/backends.json"));
     same::<BgpView>(include_str!("sample/bgp.json"));
     same::<HealthView>(include_str!("sample/health.json"));
-    same::<Figures>(include_str!("sample/counters.json"));
+    same::<Stats>(include_str!("sample/counters.json"));
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use admin::figures::{Figures, FlowFigures, ThreadFigures, TrafficFigures};
+use admin::stats::{FlowTableStats, Stats, ThreadStats, TrafficStats};
 use admin::view::Explained;
 use admin::view::*;
 use admin::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction};
@@ -52,9 +52,9 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Vips(answer) => drop(answer.send(vec![vip()])),
         Command::Backends(answer) => drop(answer.send(backends())),
         Command::Health(answer) => drop(answer.send(health())),
-        Command::Figures(answer) => {
+        Command::Stats(answer) => {
             *readings += 1;
-            drop(answer.send(figures(*readings)));
+            drop(answer.send(stats(*readings)));
         }
         Command::Backend { name, pool, action, answer } => drop(answer.send(change(name, pool, action))),
         Command::Bgp(answer) => drop(answer.send(bgp())),
@@ -311,23 +311,23 @@ fn machine(action: MachineAction) -> Result<MachineDrain, Refusal> {
 }
 
 /// The nth reading: every one 1,000 packets on.
-pub(crate) fn figures(reading: u64) -> Figures {
-    let traffic = |share: u64| TrafficFigures {
+pub(crate) fn stats(reading: u64) -> Stats {
+    let traffic = |share: u64| TrafficStats {
         packets: share * reading,
         bytes: 64 * share * reading,
         new_flows: share / 10 * reading,
     };
-    let thread = ThreadFigures {
+    let thread = ThreadStats {
         rx: 500 * reading,
         batch_sizes: vec![1, 2, 3],
         busy_nanos: 1_000_000 * reading,
         drops: [("no_vip".to_owned(), 2 * reading), ("ttl".to_owned(), 0)].into(),
-        flows: FlowFigures { entries: 40, capacity: 1_000, ..FlowFigures::default() },
-        ..ThreadFigures::default()
+        flows: FlowTableStats { entries: 40, capacity: 1_000, ..FlowTableStats::default() },
+        ..ThreadStats::default()
     };
     let mut total = thread.clone();
     total += &thread;
-    Figures {
+    Stats {
         generation: 7,
         xdp_mode: "driver".into(),
         mode: [("eth0".to_owned(), "copy".to_owned())].into(),
@@ -335,7 +335,7 @@ pub(crate) fn figures(reading: u64) -> Figures {
         threads: vec![thread.clone(), thread],
         backends: [("b1".to_owned(), traffic(900)), ("b2".to_owned(), traffic(100))].into(),
         services: [("www tcp 80,443".to_owned(), traffic(1_000))].into(),
-        ..Figures::default()
+        ..Stats::default()
     }
 }
 

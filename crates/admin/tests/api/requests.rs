@@ -32,7 +32,7 @@ async fn every_question_reaches_the_loop_and_its_answer_comes_back_whole() {
     let (_, first) = api.get("/v1/counters").await;
     let (_, second) = api.get("/counters").await;
     assert_eq!((&first["total"]["rx"], &second["total"]["rx"]), (&json!(1000), &json!(2000)));
-    assert_eq!(api.last(), "Figures");
+    assert_eq!(api.last(), "Stats");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::Controller;
 use crate::compile::{Index, Membership, service_name};
 use crate::slots::SlotKey;
 use crate::standing::{Mode, Override, Verdict};
-use admin::figures::TrafficFigures;
+use admin::stats::TrafficStats;
 use admin::view::{
     BackendRow, BackendState, CheckRow, CheckState, MembershipChange, Override as OverrideView, ServiceRow,
     StateTotals, TargetRow, VipRow, Why,
@@ -26,7 +26,7 @@ impl Controller {
     pub fn backend_rows(
         &self,
         snapshot: &Snapshot,
-        traffic: impl Fn(SlotId) -> TrafficFigures,
+        traffic: impl Fn(SlotId) -> TrafficStats,
         health: &[TargetReport],
     ) -> Vec<BackendRow> {
         let reports: HashMap<&TargetKey, &TargetReport> =
@@ -142,11 +142,7 @@ impl Controller {
 
     /// Every VIP of this machine.
     #[must_use]
-    pub fn vip_rows(
-        &self,
-        snapshot: &Snapshot,
-        traffic: impl Fn(ServiceId) -> TrafficFigures,
-    ) -> Vec<VipRow> {
+    pub fn vip_rows(&self, snapshot: &Snapshot, traffic: impl Fn(ServiceId) -> TrafficStats) -> Vec<VipRow> {
         let Some(machine) = self.config().machine(self.machine()) else { return Vec::new() };
         let by_name: HashMap<&str, &forwarder::Service> =
             snapshot.services().iter().map(|service| (&*service.name, service)).collect();
@@ -220,7 +216,7 @@ fn service_row(
     service: &Service,
     found: &forwarder::Service,
     snapshot: &Snapshot,
-    traffic: TrafficFigures,
+    traffic: TrafficStats,
 ) -> ServiceRow {
     let pool = &found.pool;
     let serving = Index::serving(pool, snapshot.states());
@@ -249,7 +245,7 @@ fn redirected_to(found: &forwarder::Service, serving: usize, snapshot: &Snapshot
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn with_traffic(row: BackendRow, traffic: TrafficFigures) -> BackendRow {
+fn with_traffic(row: BackendRow, traffic: TrafficStats) -> BackendRow {
     BackendRow { packets: traffic.packets, bytes: traffic.bytes, ..row }
 }
 

@@ -23,7 +23,7 @@ use super::capture::Running;
 use super::flows::Filters;
 use super::reload::Origin;
 use super::work::{Finished, Wanting};
-use crate::figures::{figures, of_service, of_slot};
+use crate::stats::{of_service, of_slot, stats};
 
 impl Balancer {
     /// Answers, or begins what will. An asker who has gone needs no answer.
@@ -37,7 +37,7 @@ impl Balancer {
             }
             Command::Backends(answer) => self.ask_health(Wanting::Backends(answer)),
             Command::Health(answer) => self.ask_health(Wanting::Health(answer)),
-            Command::Figures(answer) => _ = answer.send(figures(&mut self.plane, &snapshot)),
+            Command::Stats(answer) => _ = answer.send(stats(&mut self.plane, &snapshot)),
             Command::Backend { name, pool, action, answer } => {
                 let whom = (Arc::from(name.as_str()), pool.as_deref().map(Arc::from));
                 _ = answer.send(self.order(whom, action));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use admin::figures::{Figures, ThreadFigures, TrafficFigures};
+use admin::stats::{Stats, ThreadStats, TrafficStats};
 use serde::Serialize;
 
 /// What happened in between. Names of JSON fields are stable.
@@ -65,10 +65,10 @@ pub(crate) struct Thread {
 }
 
 impl Rates {
-    pub(crate) fn between(before: &Figures, now: &Figures, took: Duration) -> Self {
+    pub(crate) fn between(before: &Stats, now: &Stats, took: Duration) -> Self {
         let per = Per(took.as_secs_f64().max(f64::MIN_POSITIVE));
-        let nothing = ThreadFigures::default();
-        let thread = |(number, now): (usize, &ThreadFigures)| {
+        let nothing = ThreadStats::default();
+        let thread = |(number, now): (usize, &ThreadStats)| {
             let before = before.threads.get(number).unwrap_or(&nothing);
             Thread {
                 busy_share: (per.second(before.busy_nanos, now.busy_nanos) / 1e9).min(1.0),
@@ -103,10 +103,10 @@ impl Per {
 
     fn rows(
         &self,
-        before: &BTreeMap<String, TrafficFigures>,
-        now: &BTreeMap<String, TrafficFigures>,
+        before: &BTreeMap<String, TrafficStats>,
+        now: &BTreeMap<String, TrafficStats>,
     ) -> Vec<Row> {
-        let row = |(name, now): (&String, &TrafficFigures)| {
+        let row = |(name, now): (&String, &TrafficStats)| {
             let before = before.get(name).copied().unwrap_or_default();
             let traffic = Traffic {
                 packets_per_second: self.second(before.packets, now.packets),
@@ -161,23 +161,23 @@ mod tests {
 
     use super::*;
 
-    fn traffic(packets: u64) -> TrafficFigures {
-        TrafficFigures { packets, bytes: packets * 100, new_flows: packets / 10 }
+    fn traffic(packets: u64) -> TrafficStats {
+        TrafficStats { packets, bytes: packets * 100, new_flows: packets / 10 }
     }
 
-    fn reading(packets: [u64; 2], drops: u64, busy_nanos: u64) -> Figures {
-        let thread = ThreadFigures {
+    fn reading(packets: [u64; 2], drops: u64, busy_nanos: u64) -> Stats {
+        let thread = ThreadStats {
             rx: packets[0] + packets[1],
             rx_bytes: 100 * (packets[0] + packets[1]),
             busy_nanos,
             drops: [("no_vip".to_owned(), drops), ("ttl".to_owned(), 0)].into(),
-            ..ThreadFigures::default()
+            ..ThreadStats::default()
         };
-        Figures {
+        Stats {
             total: thread.clone(),
             threads: vec![thread],
             backends: [("b1".to_owned(), traffic(packets[0])), ("b2".to_owned(), traffic(packets[1]))].into(),
-            ..Figures::default()
+            ..Stats::default()
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
     fn a_counter_that_went_back_began_at_zero() {
         let rates = Rates::between(&reading([900, 0], 0, 0), &reading([30, 0], 0, 0), Duration::from_secs(3));
         assert_eq!(rates.backends[0].traffic.packets_per_second, 10.0);
-        let new = Rates::between(&Figures::default(), &reading([30, 0], 0, 0), Duration::from_secs(3));
+        let new = Rates::between(&Stats::default(), &reading([30, 0], 0, 0), Duration::from_secs(3));
         assert_eq!(new.backends[0].traffic.packets_per_second, 10.0);
     }
 

@@ -1,7 +1,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::figures::Figures;
+use crate::stats::Stats;
 use crate::view::Status;
 
 struct Scene {
@@ -62,8 +62,8 @@ async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
         () = async { while !client.is_finished() { tokio::task::yield_now().await } } => None,
     } {
         match command {
-            Command::Figures(answer) => {
-                answer.send(Figures { generation: 7, ..Figures::default() }).unwrap();
+            Command::Stats(answer) => {
+                answer.send(Stats { generation: 7, ..Stats::default() }).unwrap();
             }
             Command::Status(answer) => answer.send(Status { ready: true, ..Status::default() }).unwrap(),
             Command::Vips(answer) => answer.send(vec![]).unwrap(),

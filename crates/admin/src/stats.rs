@@ -10,30 +10,30 @@ use serde::{Deserialize, Serialize};
 
 /// Everything that is counted. Counters count from the start of the process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct Stats {
     /// Number of the generation in force.
     pub generation: u64,
     /// The XDP program's counters.
-    pub xdp: XdpFigures,
+    pub xdp: XdpStats,
     /// How the program is attached: `driver` or `generic`.
     pub xdp_mode: String,
     /// Socket mode by interface: `zero-copy` or `copy`.
     pub mode: BTreeMap<String, String>,
     /// What each interface's sockets carried, by its name.
-    pub interfaces: BTreeMap<String, InterfaceFigures>,
+    pub interfaces: BTreeMap<String, InterfaceStats>,
     /// The sum over the threads.
-    pub total: ThreadFigures,
+    pub total: ThreadStats,
     /// By packet thread.
-    pub threads: Vec<ThreadFigures>,
+    pub threads: Vec<ThreadStats>,
     /// By backend's name, over all its memberships.
-    pub backends: BTreeMap<String, TrafficFigures>,
+    pub backends: BTreeMap<String, TrafficStats>,
     /// By service's name, such as `www tcp 80,443`.
-    pub services: BTreeMap<String, TrafficFigures>,
+    pub services: BTreeMap<String, TrafficStats>,
 }
 
 /// What the XDP program did, over all processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct XdpFigures {
+pub struct XdpStats {
     /// Frames handed to a packet thread's socket.
     pub redirected: u64,
     /// Frames left to the kernel.
@@ -52,7 +52,7 @@ pub struct XdpFigures {
 
 /// An interface's sockets together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InterfaceFigures {
+pub struct InterfaceStats {
     /// Queues with a socket.
     pub sockets: u64,
     /// Frames received.
@@ -65,7 +65,7 @@ pub struct InterfaceFigures {
 
 /// Packets of a service or a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TrafficFigures {
+pub struct TrafficStats {
     /// Packets decided for it.
     pub packets: u64,
     /// Bytes of those as received.
@@ -76,7 +76,7 @@ pub struct TrafficFigures {
 
 /// One packet thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ThreadFigures {
+pub struct ThreadStats {
     /// Frames received.
     pub rx: u64,
     /// Bytes of those.
@@ -132,16 +132,16 @@ pub struct ThreadFigures {
     /// Drops by reason's name; every reason is there.
     pub drops: BTreeMap<String, u64>,
     /// The connection table.
-    pub flows: FlowFigures,
+    pub flows: FlowTableStats,
     /// The fragment table.
-    pub fragments: FragmentFigures,
+    pub fragments: FragmentTableStats,
     /// The XDP socket.
-    pub socket: SocketFigures,
+    pub socket: SocketStats,
 }
 
 /// A connection table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FlowFigures {
+pub struct FlowTableStats {
     /// Entries in use (a level).
     pub entries: u64,
     /// Entries that it has room for (a level).
@@ -164,7 +164,7 @@ pub struct FlowFigures {
 
 /// A table of fragmented datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FragmentFigures {
+pub struct FragmentTableStats {
     /// Datagrams whose first fragment has come (a level).
     pub datagrams: u64,
     /// Frames held for a first fragment that has not come (a level).
@@ -187,7 +187,7 @@ pub struct FragmentFigures {
 
 /// An XDP socket's statistics (`XDP_STATISTICS`), and the rings'.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SocketFigures {
+pub struct SocketStats {
     /// Dropped by the kernel for other reasons.
     pub rx_dropped: u64,
     /// Dropped because the receive ring was full.
@@ -206,7 +206,7 @@ pub struct SocketFigures {
     pub turns: u64,
 }
 
-impl AddAssign for TrafficFigures {
+impl AddAssign for TrafficStats {
     fn add_assign(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -214,7 +214,7 @@ impl AddAssign for TrafficFigures {
     }
 }
 
-impl AddAssign<&ThreadFigures> for ThreadFigures {
+impl AddAssign<&ThreadStats> for ThreadStats {
     fn add_assign(&mut self, other: &Self) {
         self.rx += other.rx;
         self.rx_bytes += other.rx_bytes;
@@ -256,7 +256,7 @@ impl AddAssign<&ThreadFigures> for ThreadFigures {
     }
 }
 
-impl AddAssign<&FlowFigures> for FlowFigures {
+impl AddAssign<&FlowTableStats> for FlowTableStats {
     fn add_assign(&mut self, other: &Self) {
         self.entries += other.entries;
         self.capacity += other.capacity;
@@ -270,7 +270,7 @@ impl AddAssign<&FlowFigures> for FlowFigures {
     }
 }
 
-impl AddAssign<&FragmentFigures> for FragmentFigures {
+impl AddAssign<&FragmentTableStats> for FragmentTableStats {
     fn add_assign(&mut self, other: &Self) {
         self.datagrams += other.datagrams;
         self.held += other.held;
@@ -284,7 +284,7 @@ impl AddAssign<&FragmentFigures> for FragmentFigures {
     }
 }
 
-impl AddAssign<&SocketFigures> for SocketFigures {
+impl AddAssign<&SocketStats> for SocketStats {
     fn add_assign(&mut self, other: &Self) {
         self.rx_dropped += other.rx_dropped;
         self.rx_ring_full += other.rx_ring_full;
@@ -305,16 +305,16 @@ mod tests {
     /// Every number of the JSON form is doubled by adding a thread to itself: no field is forgotten.
     #[test]
     fn sums_leave_no_field_out() {
-        let one = ThreadFigures {
+        let one = ThreadStats {
             batch_sizes: vec![1, 2],
             drops: [("no_vip".to_owned(), 7)].into(),
             trace_refused: [("mac".to_owned(), 7)].into(),
-            ..ThreadFigures::default()
+            ..ThreadStats::default()
         };
         let mut value = serde_json::to_value(&one).unwrap();
         let mut next = 1;
         fill(&mut value, &mut next);
-        let one: ThreadFigures = serde_json::from_value(value.clone()).unwrap();
+        let one: ThreadStats = serde_json::from_value(value.clone()).unwrap();
         let mut sum = one.clone();
         sum += &one;
         double(&mut value);

@@ -1,37 +1,37 @@
-//! The figures of a running balancer, read when somebody asks; packet threads only add to their own counters.
+//! The stats of a running balancer, read when somebody asks; packet threads only add to their own counters.
 //!
-//! In: the data plane's counters, the snapshot that names slots and services. Out: [`Figures`].
+//! In: the data plane's counters, the snapshot that names slots and services. Out: [`Stats`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use admin::figures::{
-    Figures, FlowFigures, FragmentFigures, InterfaceFigures, SocketFigures, ThreadFigures, TrafficFigures,
-    XdpFigures,
+use admin::stats::{
+    FlowTableStats, FragmentTableStats, InterfaceStats, SocketStats, Stats, ThreadStats, TrafficStats,
+    XdpStats,
 };
 use datapath::steer::SteerCounts;
 use datapath::{DataPlane, SocketCounters};
 use forwarder::{Counter, DropReason, FragmentGauges, PairCounter, Snapshot, ThreadCounters, TraceRefusal};
 
 /// Everything that is counted, at one moment.
-pub(crate) fn figures(plane: &mut DataPlane, snapshot: &Snapshot) -> Figures {
+pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
     let xdp = plane.steer().counts().map(|counts| xdp(&counts)).unwrap_or_else(|error| {
         tracing::warn!(%error, "the XDP program's counters can't be read");
-        XdpFigures::default()
+        XdpStats::default()
     });
-    let threads: Vec<ThreadFigures> = plane
+    let threads: Vec<ThreadStats> = plane
         .counters()
         .iter()
         .zip(plane.sockets())
         .map(|(counters, socket)| thread(counters, socket))
         .collect();
-    let mut total = ThreadFigures::default();
+    let mut total = ThreadStats::default();
     for thread in &threads {
         total += thread;
     }
     let mode = plane.socket_mode().name();
-    let mut figures = Figures {
+    let mut stats = Stats {
         generation: snapshot.generation().0,
         xdp,
         xdp_mode: plane.attach_mode().name().to_owned(),
@@ -39,26 +39,26 @@ pub(crate) fn figures(plane: &mut DataPlane, snapshot: &Snapshot) -> Figures {
         interfaces: interfaces(plane),
         total,
         threads,
-        ..Figures::default()
+        ..Stats::default()
     };
     for (number, slot) in (0..).zip(snapshot.slots()) {
         let traffic = of_slot(plane.counters(), number);
-        let row = figures.backends.entry(slot.backend.to_string()).or_default();
+        let row = stats.backends.entry(slot.backend.to_string()).or_default();
         *row += traffic;
     }
     for service in snapshot.services() {
         let traffic = of_service(plane.counters(), service.id.0);
-        figures.services.insert(service.name.to_string(), traffic);
+        stats.services.insert(service.name.to_string(), traffic);
     }
-    figures
+    stats
 }
 
 /// What the sockets of each interface carried, over all threads.
-fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceFigures> {
+fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceStats> {
     let sum = |place: usize| {
         let links = plane.sockets().iter().flat_map(|thread| &thread.links);
         let own = links.filter(|link| usize::from(link.interface.0) == place);
-        own.fold(InterfaceFigures::default(), |sum, link| InterfaceFigures {
+        own.fold(InterfaceStats::default(), |sum, link| InterfaceStats {
             sockets: sum.sockets + 1,
             rx: sum.rx + link.rx.load(Ordering::Relaxed),
             tx: sum.tx + link.tx.load(Ordering::Relaxed),
@@ -69,19 +69,19 @@ fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceFigures> {
 }
 
 /// Packets of a slot, over all threads.
-pub(crate) fn of_slot(threads: &[Arc<ThreadCounters>], slot: u32) -> TrafficFigures {
+pub(crate) fn of_slot(threads: &[Arc<ThreadCounters>], slot: u32) -> TrafficStats {
     traffic(threads.iter().filter_map(|counters| counters.backend(slot)))
 }
 
 /// Packets of a service, over all threads.
-pub(crate) fn of_service(threads: &[Arc<ThreadCounters>], service: u32) -> TrafficFigures {
+pub(crate) fn of_service(threads: &[Arc<ThreadCounters>], service: u32) -> TrafficStats {
     traffic(threads.iter().filter_map(|counters| counters.service(service)))
 }
 
-fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficFigures {
-    let mut sum = TrafficFigures::default();
+fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficStats {
+    let mut sum = TrafficStats::default();
     for pair in pairs {
-        sum += TrafficFigures {
+        sum += TrafficStats {
             packets: pair.packets.read(),
             bytes: pair.bytes.read(),
             new_flows: pair.flows.read(),
@@ -90,8 +90,8 @@ fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficFigures {
     sum
 }
 
-fn xdp(counts: &SteerCounts) -> XdpFigures {
-    XdpFigures {
+fn xdp(counts: &SteerCounts) -> XdpStats {
+    XdpStats {
         redirected: counts.redirected,
         passed: counts.passed,
         multicast: counts.multicast,
@@ -103,10 +103,10 @@ fn xdp(counts: &SteerCounts) -> XdpFigures {
 }
 
 /// One thread's.
-pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> ThreadFigures {
+pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> ThreadStats {
     let kernel = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let flows = &counters.flow_table;
-    ThreadFigures {
+    ThreadStats {
         rx: counters.rx_packets.read(),
         rx_bytes: counters.rx_bytes.read(),
         tx: counters.tx_packets.read(),
@@ -140,7 +140,7 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
             .iter()
             .map(|reason| (reason.name().to_owned(), counters.drops(*reason)))
             .collect(),
-        flows: FlowFigures {
+        flows: FlowTableStats {
             entries: flows.flows.read(),
             capacity: flows.capacity.read(),
             hits: flows.flow_hits.read(),
@@ -152,7 +152,7 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
             untracked: flows.flow_untracked.read(),
         },
         fragments: fragments(&counters.fragment_table),
-        socket: SocketFigures {
+        socket: SocketStats {
             rx_dropped: kernel(&socket.rx_dropped),
             rx_ring_full: kernel(&socket.rx_ring_full),
             rx_fill_ring_empty: kernel(&socket.rx_fill_ring_empty),
@@ -165,8 +165,8 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
     }
 }
 
-fn fragments(table: &FragmentGauges) -> FragmentFigures {
-    FragmentFigures {
+fn fragments(table: &FragmentGauges) -> FragmentTableStats {
+    FragmentTableStats {
         datagrams: table.datagrams.read(),
         held: table.held.read(),
         recorded: table.recorded.read(),
