@@ -23,8 +23,12 @@ const FIRST: Extent = Extent { offset: 0, bytes: 1_480, more: true };
 const SECOND: Extent = Extent { offset: 1_480, ..FIRST };
 const THIRD: Extent = Extent { offset: 2_960, bytes: 1_048, more: false };
 
-/// A datagram: its key, its hash, the hash of its source.
-type Name = (Key, u64, u64);
+/// A datagram.
+struct Name {
+    key: Key,
+    hash: u64,
+    source: u64,
+}
 
 fn names(count: u32) -> Vec<Name> {
     let sip = SipHasher13::new_with_key(b"key of the bench");
@@ -35,7 +39,7 @@ fn names(count: u32) -> Vec<Name> {
         let mut bytes = [0; 20];
         bytes[..16].copy_from_slice(&source);
         bytes[16..].copy_from_slice(&id.to_be_bytes());
-        (key, sip.hash(&bytes), sip.hash(&source))
+        Name { key, hash: sip.hash(&bytes), source: sip.hash(&source) }
     };
     (0..count).map(name).collect()
 }
@@ -45,7 +49,7 @@ fn bed() -> (FragmentTable<u64>, Vec<Name>) {
     let config = Config::default();
     let mut table = FragmentTable::new(&config).expect("the default, and memory");
     let names = names(u32::try_from(BATCH).expect("small") * 2_048);
-    for (key, hash, _) in &names {
+    for Name { key, hash, .. } in &names {
         let _ = table.first(key, *hash, 1, FIRST, 7, Millis(0));
     }
     assert!(table.known() == config.datagrams && names.len() > 2 * config.datagrams);
@@ -53,7 +57,8 @@ fn bed() -> (FragmentTable<u64>, Vec<Name>) {
 }
 
 /// One piece of a datagram, and nothing else.
-fn piece(table: &mut FragmentTable<u64>, (key, hash, source): &Name, number: usize) {
+fn piece(table: &mut FragmentTable<u64>, name: &Name, number: usize) {
+    let Name { key, hash, source } = name;
     let extent = if number == 1 { SECOND } else { THIRD };
     if number == 0 {
         let _ = black_box(table.first(key, *hash, 1, FIRST, 7, Millis(1)));
@@ -101,7 +106,7 @@ fn floods(c: &mut Criterion) {
     let mut table = FragmentTable::<u64>::new(&Config::default()).expect("the default, and memory");
     let names = names(u32::try_from(BATCH).expect("small") * 2_048);
     let mut batches = names.chunks_exact(BATCH).cycle();
-    for (key, hash, source) in &names {
+    for Name { key, hash, source } in &names {
         let _ = table.later(key, *hash, *source, SECOND, Millis(1));
     }
     group.bench_function("flood", |b| {

@@ -27,17 +27,6 @@ pub fn exact_v6() -> Snapshot {
 /// Never, up to 10,000 of each.
 #[must_use]
 pub fn grouped(count: u32, addresses: u32) -> (Snapshot, Vec<[u8; 16]>) {
-    let prefix = |n: u32| {
-        // Scattered below 2001:db8::/32 by a full-period product, and by length, so that none is another's twin.
-        let front = u128::from(n.wrapping_mul(0x9e37) & 0xffff) << 80 | u128::from(n % 5) << 77;
-        let length = [50, 52, 56, 60, 64][n as usize % 5];
-        let bits = (0x2001_0db8_u128 << 96 | front) >> (128 - length) << (128 - length);
-        Prefix::new(IpAddr::V6(bits.into()), length).expect("no bit behind its length")
-    };
-    let suffix = |n: u32| {
-        let bits = u128::from(n + 1) << 8 | u128::from(n % 256);
-        Suffix::new(IpAddr::V6(bits.into()), [40, 48, 64][n as usize % 3]).expect("short")
-    };
     let group = |group: u32| PrefixGroup {
         name: format!("g{group}").into(),
         prefixes: (0..count).filter(|n| n % GROUPS == group).map(prefix).collect(),
@@ -51,6 +40,11 @@ pub fn grouped(count: u32, addresses: u32) -> (Snapshot, Vec<[u8; 16]>) {
     let groups = (0..GROUPS).map(group).collect();
     let bindings = (0..count).map(binding).collect();
     let snapshot = Snapshot::new(forwarder::Parts { groups, bindings, ..parts() }).expect("parts that fit");
+    (snapshot, pairs(count, addresses))
+}
+
+/// Addresses that a prefix and a suffix of one group make, in an order that looks like chance.
+fn pairs(count: u32, addresses: u32) -> Vec<[u8; 16]> {
     let mut state = 1_u32;
     let address = |_| {
         state = state.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
@@ -62,8 +56,20 @@ pub fn grouped(count: u32, addresses: u32) -> (Snapshot, Vec<[u8; 16]>) {
             _ => unreachable!("both are of IPv6"),
         }
     };
-    let addresses = (0..addresses).map(address).collect();
-    (snapshot, addresses)
+    (0..addresses).map(address).collect()
+}
+
+fn prefix(n: u32) -> Prefix {
+    // Scattered below 2001:db8::/32 by a full-period product, and by length, so that none is another's twin.
+    let front = u128::from(n.wrapping_mul(0x9e37) & 0xffff) << 80 | u128::from(n % 5) << 77;
+    let length = [50, 52, 56, 60, 64][n as usize % 5];
+    let bits = (0x2001_0db8_u128 << 96 | front) >> (128 - length) << (128 - length);
+    Prefix::new(IpAddr::V6(bits.into()), length).expect("no bit behind its length")
+}
+
+fn suffix(n: u32) -> Suffix {
+    let bits = u128::from(n + 1) << 8 | u128::from(n % 256);
+    Suffix::new(IpAddr::V6(bits.into()), [40, 48, 64][n as usize % 3]).expect("short")
 }
 
 /// A frame of TCP over IPv6 to port 80 of an address, from flow number `flow`.

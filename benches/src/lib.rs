@@ -43,21 +43,11 @@ pub fn snapshot() -> Snapshot {
 
 fn parts() -> Parts {
     let slots: Vec<Slot> = (0..BACKENDS).map(slot).collect();
-    let backends: Vec<Backend<'_>> =
-        slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
-    let table =
-        maglev_hash::build(&backends, &Options::new(Seed::new([7; 16]))).expect("prime, 100 slots each");
-    let pool = Arc::new(PoolTable {
-        name: "web".into(),
-        table: Some(Arc::new(table)),
-        slots: (0..u32::from(BACKENDS)).map(SlotId).collect(),
-        weights: vec![1; usize::from(BACKENDS)].into(),
-    });
     let service = Service {
         id: ServiceId(0),
         name: "www tcp 80".into(),
         policy: HashPolicy::FiveTuple,
-        pool,
+        pool: Arc::new(pool(&slots)),
         barred: Arc::default(),
         guard: None,
         remotes: None,
@@ -75,6 +65,19 @@ fn parts() -> Parts {
         own: vec![Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()],
         tunnels: Vec::new(),
         peers: None,
+    }
+}
+
+fn pool(slots: &[Slot]) -> PoolTable {
+    let backends: Vec<Backend<'_>> =
+        slots.iter().map(|slot| Backend { name: slot.backend.as_bytes(), weight: 1 }).collect();
+    let table =
+        maglev_hash::build(&backends, &Options::new(Seed::new([7; 16]))).expect("prime, 100 slots each");
+    PoolTable {
+        name: "web".into(),
+        table: Some(Arc::new(table)),
+        slots: (0..u32::from(BACKENDS)).map(SlotId).collect(),
+        weights: vec![1; usize::from(BACKENDS)].into(),
     }
 }
 

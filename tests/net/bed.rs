@@ -108,7 +108,7 @@ fn on_a_switched_bed_balancers_and_backends_share_a_link() {
 #[test]
 fn frames_are_injected_and_captured_with_a_tag_and_without() {
     let (left, right) = (Namespace::new("left").unwrap(), Namespace::new("right").unwrap());
-    testbed::Veth { queues: 1, mtu: 1500 }.join((&left, "eth0"), (&right, "eth0")).unwrap();
+    testbed::Veth { queues: 1, mtu: 1500 }.join(left.device("eth0"), right.device("eth0")).unwrap();
     let (from, to) = (mac_of(&left, "eth0").unwrap(), mac_of(&right, "eth0").unwrap());
     let port_9 = |frame: &[u8]| Frame::parse(frame).is_some_and(|f| f.ip.ports() == Some((4000, 9)));
     let (there, here) = (
@@ -139,7 +139,7 @@ fn frames_are_injected_and_captured_with_a_tag_and_without() {
 #[test]
 fn a_blast_sends_as_many_frames_as_the_device_counts() {
     let (left, right) = (Namespace::new("left").unwrap(), Namespace::new("right").unwrap());
-    testbed::Veth { queues: 4, mtu: 1500 }.join((&left, "eth0"), (&right, "eth0")).unwrap();
+    testbed::Veth { queues: 4, mtu: 1500 }.join(left.device("eth0"), right.device("eth0")).unwrap();
     right.ip("addr add 198.18.0.1/24 dev eth0").unwrap();
     let _sink = UdpServer::sink(&right, "198.18.0.1:9".parse().unwrap()).unwrap();
     let (from, to) = (mac_of(&left, "eth0").unwrap(), mac_of(&right, "eth0").unwrap());

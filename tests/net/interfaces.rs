@@ -21,7 +21,7 @@ const BACK_PORT: &str = "to-lb1-back";
 fn add_back(bed: &Bed, queues: u32) {
     let host = &bed.balancers[0];
     let link = Veth { queues, mtu: bed.spec.core_mtu };
-    link.join((&host.ns, BACK), (&bed.router, BACK_PORT)).unwrap();
+    link.join(host.ns.device(BACK), bed.router.device(BACK_PORT)).unwrap();
     bed.reach_backends_by(BACK, BACK_PORT).unwrap();
 }
 

@@ -12,7 +12,7 @@ const SPARE_PORT: &str = "to-lb1-spare";
 fn scene() -> Scene {
     let bed = Bed::new(&BedSpec { backends: 2, ..BedSpec::default() }).unwrap();
     let link = Veth { queues: 1, mtu: bed.spec.core_mtu };
-    link.join((&bed.balancers[0].ns, SPARE), (&bed.router, SPARE_PORT)).unwrap();
+    link.join(bed.balancers[0].ns.device(SPARE), bed.router.device(SPARE_PORT)).unwrap();
     let config = LbConfig { interfaces: vec![SPARE.into()], ..LbConfig::new(&bed) };
     let decaps = Decap::start_all(&bed).unwrap();
     let balancer = Balancer::start(&bed, 0, &config).unwrap();

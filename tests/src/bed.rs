@@ -220,7 +220,7 @@ impl Bed {
         let Host { ns, device, port, .. } = &self.client;
         // One queue: the router would choose its own by the one that a packet came from, and not by its flow.
         let link = Veth { queues: 1, mtu: self.spec.client_mtu };
-        link.join((ns, device), (&self.router, port))?;
+        link.join(ns.device(device), self.router.device(port))?;
         ns.ip(&format!(
             "addr add 198.18.0.2/24 dev {device}\n\
              addr add 2001:db8::2/64 dev {device} nodad\n\
@@ -242,7 +242,7 @@ impl Bed {
         }
         let Host { ns, v4, v6, device, port, .. } = &host;
         let here = match wire {
-            Some([own, far]) => take_in((ns, own), (&self.router, far)).map(|()| None)?,
+            Some([own, far]) => take_in(ns.device(own), self.router.device(far)).map(|()| None)?,
             None => self.join_core(&host, self.spec.queues)?,
         };
         ns.ip(&format!(
@@ -300,12 +300,12 @@ impl Bed {
     /// Joins a host to the router; on a switched bed its port has no addresses of its own, but those of the bridge.
     fn join_core(&self, host: &Host, queues: u32) -> Result<Option<&'static str>> {
         let link = Veth { queues, mtu: self.spec.core_mtu };
-        link.join((&host.ns, host.device), (&self.router, &host.port))?;
+        link.join(host.ns.device(host.device), self.router.device(&host.port))?;
         if !self.spec.switched {
             return Ok(None);
         }
         self.router.ip(&format!("link set {} master br0", host.port))?;
-        carries(&self.router, "br0")?;
+        carries(self.router.device("br0"))?;
         Ok(Some("br0"))
     }
 

@@ -57,11 +57,11 @@ impl Capture {
         setsockopt(&fd, ReceiveTimeout, &TimeVal::new(0, 50_000))?;
         setsockopt(&fd, RcvBuf, &(8 << 20))?;
         setsockopt(&fd, AuxiliaryData, &true)?;
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(Seen { limit, frames: Vec::new(), beyond: 0 }));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let (seen, stop) = (Arc::clone(&seen), Arc::clone(&stop));
-            ns.spawn(move || watch(&fd, index, limit, &wanted, &seen, &stop))
+            ns.spawn(move || watch(&fd, index, &wanted, &seen, &stop))
         };
         Ok(Self { seen, stop, thread: Some(thread) })
     }
@@ -134,20 +134,14 @@ pub(crate) fn raw_socket(protocol: impl Into<Option<SockProtocol>>) -> Result<Ow
         .context("can't open a packet socket (root is needed)")
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seen {
+    limit: usize,
     frames: Vec<Captured>,
     beyond: u64,
 }
 
-fn watch(
-    fd: &OwnedFd,
-    index: usize,
-    limit: usize,
-    wanted: &dyn Fn(&[u8]) -> bool,
-    seen: &Mutex<Seen>,
-    stop: &AtomicBool,
-) {
+fn watch(fd: &OwnedFd, index: usize, wanted: &dyn Fn(&[u8]) -> bool, seen: &Mutex<Seen>, stop: &AtomicBool) {
     let mut room = vec![0; 1 << 16];
     while !stop.load(Ordering::Relaxed) {
         let (from, bytes) = match receive(fd, &mut room) {
@@ -160,7 +154,7 @@ fn watch(
             continue;
         }
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.frames.len() < limit {
+        if seen.frames.len() < seen.limit {
             let outgoing = from.pkttype() == PACKET_OUTGOING;
             seen.frames.push(Captured { bytes, outgoing });
         } else {

@@ -176,15 +176,8 @@ impl LbConfig {
             bed.dir().join("hash.key"),
             self.cluster
         ));
-        let in_file = |n: &usize| !self.alone || *n == index;
-        let machines = bed.balancers.iter().enumerate().filter(|(n, _)| in_file(n));
-        for (_, Host { name, v4, v6, device, .. }) in machines {
-            let further: String = self.interfaces.iter().map(|name| format!(", \"{name}\"")).collect();
-            say(format!(
-                "[machine.{name}]\nshard = \"a\"\naddresses = [\"{v4}\", \"{v6}\"]\n\
-                 interfaces = [\"{device}\"{further}]"
-            ));
-        }
+        let machines = bed.balancers.iter().enumerate().filter(|(n, _)| !self.alone || *n == index);
+        machines.for_each(|(_, host)| say(self.machine(host)));
         say(format!("[io]\n{}", self.io));
         let (kind, keys) = (self.encapsulation.name(), &self.encapsulation_keys);
         say(format!("[encapsulation.tunnel]\nkind = \"{kind}\"\n{keys}"));
@@ -202,6 +195,14 @@ impl LbConfig {
         ));
         say(format!("[admin]\nsocket = {{ path = {:?} }}\n{}\n", Self::admin_socket(bed, index), self.admin));
         text + &self.more
+    }
+
+    fn machine(&self, Host { name, v4, v6, device, .. }: &Host) -> String {
+        let further: String = self.interfaces.iter().map(|name| format!(", \"{name}\"")).collect();
+        format!(
+            "[machine.{name}]\nshard = \"a\"\naddresses = [\"{v4}\", \"{v6}\"]\n\
+             interfaces = [\"{device}\"{further}]"
+        )
     }
 
     fn members(&self) -> String {

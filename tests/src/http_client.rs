@@ -206,11 +206,19 @@ fn read_response(input: &mut impl BufRead, local: SocketAddr, peer: SocketAddr) 
     }
     let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
     response.status = status.ok_or_else(|| Failure::NotHttp(line.clone()))?;
+    response.body = vec![0; read_headers(input, &mut response)?];
+    input.read_exact(&mut response.body).map_err(Failure::Exchange)?;
+    Ok(response)
+}
+
+/// Takes what the headers say; returns the bytes of the body.
+fn read_headers(input: &mut impl BufRead, response: &mut Response) -> Result<usize, Failure> {
+    let mut line = String::new();
     let mut length = 0;
     loop {
         line.clear();
         input.read_line(&mut line).map_err(Failure::Exchange)?;
-        let Some((key, value)) = line.trim_end().split_once(": ") else { break };
+        let Some((key, value)) = line.trim_end().split_once(": ") else { return Ok(length) };
         match key {
             "X-Backend" => value.clone_into(&mut response.backend),
             "X-Client" => response.client_seen = value.parse().ok(),
@@ -221,9 +229,6 @@ fn read_response(input: &mut impl BufRead, local: SocketAddr, peer: SocketAddr) 
             _ => {}
         }
     }
-    response.body = vec![0; length];
-    input.read_exact(&mut response.body).map_err(Failure::Exchange)?;
-    Ok(response)
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub use downloads::{Download, Downloads};
 pub use frame::FrameSpec;
 pub use http_client::{Client, Connection, Failure, Response};
 pub use http_server::HttpServer;
-pub use link::{DeviceCounts, Veth, device_counts, mac_of, take_in};
+pub use link::{Device, DeviceCounts, Veth, device_counts, mac_of, take_in};
 pub use manager::Manager;
 pub use namespace::Namespace;
 pub use pcap::{read_pcap, write_pcap};

@@ -13,6 +13,15 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::{Namespace, eventually};
 
+/// A network device of a namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Device<'a> {
+    /// Where it is.
+    pub ns: &'a Namespace,
+    /// Its name there.
+    pub name: &'a str,
+}
+
 /// What a veth pair is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Veth {
@@ -27,22 +36,22 @@ impl Veth {
     ///
     /// # Errors
     /// `ip` or `ethtool` is missing or refuses.
-    pub fn join(self, left: (&Namespace, &str), right: (&Namespace, &str)) -> Result<()> {
+    pub fn join(self, left: Device<'_>, right: Device<'_>) -> Result<()> {
         let Self { queues, mtu } = self;
         let shape = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
-        left.0.ip(&format!(
+        left.ns.ip(&format!(
             "link add {} {shape} type veth peer name {} {shape} netns {}",
-            left.1,
-            right.1,
-            right.0.tid()
+            left.name,
+            right.name,
+            right.ns.tid()
         ))?;
-        for (ns, device) in [left, right] {
+        for Device { ns, name } in [left, right] {
             let mut ethtool = Command::new("ethtool");
-            ethtool.args(["-K", device]).args(OFFLOADS.iter().flat_map(|&name| [name, "off"]));
+            ethtool.args(["-K", name]).args(OFFLOADS.iter().flat_map(|&name| [name, "off"]));
             ns.output(ethtool)?;
-            ns.ip(&format!("link set {device} up"))?;
+            ns.ip(&format!("link set {name} up"))?;
         }
-        [left, right].into_iter().try_for_each(|(ns, device)| carries(ns, device))
+        [left, right].into_iter().try_for_each(carries)
     }
 }
 
@@ -51,35 +60,41 @@ impl Veth {
 ///
 /// # Errors
 /// There is no such NIC, or the wire stays dead.
-pub fn take_in(left: (&Namespace, &str), right: (&Namespace, &str)) -> Result<()> {
-    for (ns, device) in [left, right] {
+pub fn take_in(left: Device<'_>, right: Device<'_>) -> Result<()> {
+    for Device { ns, name } in [left, right] {
         let to = ns.tid().to_string();
         let moved = eventually(BOUND, || {
             let status =
-                Command::new("ip").args(["link", "set", device, "netns", &to]).stderr(Stdio::null()).status();
+                Command::new("ip").args(["link", "set", name, "netns", &to]).stderr(Stdio::null()).status();
             status.is_ok_and(|status| status.success()).then_some(())
         });
-        moved.with_context(|| format!("no NIC {device} to move into namespace {}", ns.name()))?;
-        ns.ip(&format!("link set {device} up"))?;
+        moved.with_context(|| format!("no NIC {name} to move into namespace {}", ns.name()))?;
+        ns.ip(&format!("link set {name} up"))?;
     }
-    [left, right].into_iter().try_for_each(|(ns, device)| carries(ns, device))
+    [left, right].into_iter().try_for_each(carries)
 }
 
 /// Waits until a device that is up carries frames: the kernel puts its queues in place some time after the other end is up,
 /// and until then drops in silence what is sent.
-pub(crate) fn carries(ns: &Namespace, device: &str) -> Result<()> {
+pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
     let up = eventually(BOUND, || {
         let mut show = Command::new("ip");
-        show.args(["-oneline", "link", "show", device]);
+        show.args(["-oneline", "link", "show", name]);
         let line = ns.output(show).ok()?.stdout;
         String::from_utf8_lossy(&line).contains(" state UP ").then_some(())
     });
-    up.with_context(|| format!("{device} of namespace {} has no carrier after {BOUND:?}", ns.name()))?;
+    up.with_context(|| format!("{name} of namespace {} has no carrier after {BOUND:?}", ns.name()))?;
     // The state is told just before the queues are there, under one lock, which this takes.
-    ns.ip(&format!("link set {device} up"))
+    ns.ip(&format!("link set {name} up"))
 }
 
 impl Namespace {
+    /// One of its devices, which need not be there yet.
+    #[must_use]
+    pub fn device<'a>(&'a self, name: &'a str) -> Device<'a> {
+        Device { ns: self, name }
+    }
+
     /// Runs a script of `ip -batch`, one command a line.
     ///
     /// # Errors

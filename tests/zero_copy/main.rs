@@ -54,7 +54,7 @@ impl Stage {
     fn on_two(second: [&str; 2]) -> Self {
         let bed = bed(WIRE);
         let [own, far] = second;
-        take_in((&bed.balancers[0].ns, own), (&bed.router, far)).unwrap();
+        take_in(bed.balancers[0].ns.device(own), bed.router.device(far)).unwrap();
         bed.reach_backends_by(own, far).unwrap();
         Self::on(bed, |bed| LbConfig { interfaces: vec![own.into()], ..config(bed) })
     }

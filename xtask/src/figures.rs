@@ -121,27 +121,29 @@ impl Share {
     }
 }
 
+impl Family {
+    fn add_faults(&self, faults: &mut Vec<String>) {
+        let Self { vip, asked, answered, own_address_seen, reply_packets, reply_packets_from_vip, .. } = self;
+        if answered < asked {
+            faults.push(format!("{vip}: {answered} of {asked} requests answered: {:?}", self.failures));
+        }
+        if own_address_seen < answered {
+            faults.push(format!(
+                "{vip}: only {own_address_seen} of {answered} backends saw the client's address"
+            ));
+        }
+        if reply_packets_from_vip < reply_packets || reply_packets < answered {
+            faults.push(format!("{vip}: {reply_packets_from_vip} of {reply_packets} reply packets carry it"));
+        }
+    }
+}
+
 impl Figures {
     /// What is wrong, in words; nothing when all is well.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for family in &self.families {
-            let Family {
-                vip, asked, answered, own_address_seen, reply_packets, reply_packets_from_vip, ..
-            } = family;
-            if answered < asked {
-                faults.push(format!("{vip}: {answered} of {asked} requests answered: {:?}", family.failures));
-            }
-            if own_address_seen < answered {
-                faults.push(format!(
-                    "{vip}: only {own_address_seen} of {answered} backends saw the client's address"
-                ));
-            }
-            if reply_packets_from_vip < reply_packets || reply_packets < answered {
-                faults.push(format!(
-                    "{vip}: {reply_packets_from_vip} of {reply_packets} reply packets carry it"
-                ));
-            }
+            family.add_faults(&mut faults);
         }
         for share in self.shares.iter().filter(|share| !share.is_plausible()) {
             let Share { backend, requests, .. } = share;

@@ -8,8 +8,30 @@ use crate::figures::{Blast, Counts, Family, Figures, Share};
 
 /// For people.
 pub(crate) fn words(figures: &Figures) -> String {
-    let mut text = String::new();
-    for Family {
+    let mut text: String = figures.families.iter().map(family_words).collect();
+    text += "\nshares\n";
+    text.extend(figures.shares.iter().map(share_words));
+    if let Some(packet) = &figures.packet {
+        let _ = write!(text, "\na packet from the balancer to a backend\n  {}\n", packet.words.join("\n  "));
+        text.extend(packet.hex.lines().flat_map(|line| ["    ", line, "\n"]));
+    }
+    text += &blast_words(&figures.blast);
+    let modes: Vec<String> = figures.modes.iter().map(|(name, mode)| format!("{name} {mode}")).collect();
+    let _ = writeln!(text, "sockets: {}; packet threads: {}", modes.join(", "), figures.threads);
+    let drops: Vec<String> =
+        figures.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    let _ = writeln!(text, "drops: {}", if drops.is_empty() { "none".into() } else { drops.join(", ") });
+    let _ = writeln!(text, "\ncounts of the requests\n{}", counted(&figures.requests));
+    let _ = writeln!(text, "counts of the blast\n{}", counted(&figures.blast.counts));
+    if let Some((asked, answered)) = figures.after_stop {
+        let _ = writeln!(text, "balancer stopped: {answered} of {asked} requests answered");
+    }
+    let _ = writeln!(text, "{:.1} s in all", figures.seconds);
+    text
+}
+
+fn family_words(family: &Family) -> String {
+    let Family {
         vip,
         asked,
         answered,
@@ -18,51 +40,30 @@ pub(crate) fn words(figures: &Figures) -> String {
         reply_packets_from_vip,
         median_us,
         ..
-    } in &figures.families
-    {
-        let _ = writeln!(
-            text,
-            "{vip}: {answered} of {asked} requests answered, median {median_us} us; {own_address_seen} backends saw \
-             the client's own address; {reply_packets_from_vip} of {reply_packets} reply packets come from the VIP"
-        );
-    }
-    text += "\nshares\n";
-    for share in &figures.shares {
-        let Share { backend, weight, requests, of_requests, .. } = share;
-        let (expected, tolerance) = (share.expected(), share.tolerance());
-        let _ = writeln!(
-            text,
-            "  {backend}: {requests} of {of_requests} requests; weight {weight}, expected {expected:.0} +- {tolerance:.0}"
-        );
-    }
-    if let Some(packet) = &figures.packet {
-        let _ = write!(text, "\na packet from the balancer to a backend\n  {}\n", packet.words.join("\n  "));
-        packet.hex.lines().for_each(|line| {
-            let _ = writeln!(text, "    {line}");
-        });
-    }
-    let Blast { seconds, offered, counts } = &figures.blast;
+    } = family;
+    format!(
+        "{vip}: {answered} of {asked} requests answered, median {median_us} us; {own_address_seen} backends saw \
+         the client's own address; {reply_packets_from_vip} of {reply_packets} reply packets come from the VIP\n"
+    )
+}
+
+fn share_words(share: &Share) -> String {
+    let Share { backend, weight, requests, of_requests, .. } = share;
+    let (expected, tolerance) = (share.expected(), share.tolerance());
+    format!(
+        "  {backend}: {requests} of {of_requests} requests; weight {weight}, expected {expected:.0} +- {tolerance:.0}\n"
+    )
+}
+
+fn blast_words(Blast { seconds, offered, counts }: &Blast) -> String {
     let rate = |packets: u64| rate(packets, *seconds);
-    let _ = writeln!(
-        text,
-        "\nblast of {seconds:.1} s: {} packets/s offered, {} received, {} sent, {} taken off",
+    format!(
+        "\nblast of {seconds:.1} s: {} packets/s offered, {} received, {} sent, {} taken off\n",
         rate(*offered),
         rate(counts.received),
         rate(counts.sent),
         rate(counts.taken_off)
-    );
-    let modes: Vec<String> = figures.modes.iter().map(|(name, mode)| format!("{name} {mode}")).collect();
-    let _ = writeln!(text, "sockets: {}; packet threads: {}", modes.join(", "), figures.threads);
-    let drops: Vec<String> =
-        figures.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    let _ = writeln!(text, "drops: {}", if drops.is_empty() { "none".into() } else { drops.join(", ") });
-    let _ = writeln!(text, "\ncounts of the requests\n{}", counted(&figures.requests));
-    let _ = writeln!(text, "counts of the blast\n{}", counted(counts));
-    if let Some((asked, answered)) = figures.after_stop {
-        let _ = writeln!(text, "balancer stopped: {answered} of {asked} requests answered");
-    }
-    let _ = writeln!(text, "{:.1} s in all", figures.seconds);
-    text
+    )
 }
 
 /// For programs. Its names are stable.

@@ -16,39 +16,42 @@ pub(super) fn check(name: &str, text: &str) -> Vec<String> {
     }
     let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy();
     if code && VAGUE.contains(&&*stem) {
-        found.push(format!("{name}:1: a room is named by what it holds, not {stem:?}"));
+        found.push(format!("{name}:1: a module is named by what it holds, not {stem:?}"));
     }
     if name.ends_with(".rs") {
         let header = header_lines(text);
-        let least = usize::from(stem != "tests"); // such a file is its parent's room
+        let least = usize::from(stem != "tests"); // such a file is its parent's module
         if !(least..=MAX_HEADER).contains(&header) {
-            found.push(format!("{name}:1: a room header of {header} lines, 1 to {MAX_HEADER} are allowed"));
+            found.push(format!("{name}:1: a module header of {header} lines, 1 to {MAX_HEADER} are allowed"));
         }
         let is_root = name.ends_with("src/lib.rs") || name.ends_with("src/main.rs");
-        let may_be_unsafe = UNSAFE.iter().any(|room| name.starts_with(room));
+        let may_be_unsafe = UNSAFE.iter().any(|folder| name.starts_with(folder));
         if is_root && !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
             found.push(format!("{name}:1: no #![forbid(unsafe_code)]"));
         }
     }
-    for (n, line) in text.lines().enumerate() {
-        let at = n + 1;
-        let door = DOORS.iter().find(|(foreign, door)| line.contains(&foreign.concat()) && name != *door);
-        if let Some((foreign, door)) = door.filter(|_| code && !name.starts_with("xtask/")) {
-            found.push(format!("{name}:{at}: {} is named in {door} alone", foreign.concat()));
-        }
-        let unfinished =
-            UNFINISHED.iter().find(|parts| line.contains(&parts.concat())).map(|parts| parts.concat());
-        if let Some(mark) = unfinished.filter(|_| code) {
-            found.push(format!("{name}:{at}: unfinished: {mark}"));
-        }
-        for address in foreign_addresses(line) {
-            found.push(format!("{name}:{at}: {address} is in no documentation range"));
-        }
+    found.extend(text.lines().enumerate().flat_map(|(n, line)| check_line(name, code, n + 1, line)));
+    found
+}
+
+fn check_line(name: &str, code: bool, at: usize, line: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let door = DOORS.iter().find(|(foreign, door)| line.contains(&foreign.concat()) && name != *door);
+    if let Some((foreign, door)) = door.filter(|_| code && !name.starts_with("xtask/")) {
+        found.push(format!("{name}:{at}: {} is named in {door} alone", foreign.concat()));
+    }
+    let unfinished =
+        UNFINISHED.iter().find(|parts| line.contains(&parts.concat())).map(|parts| parts.concat());
+    if let Some(mark) = unfinished.filter(|_| code) {
+        found.push(format!("{name}:{at}: unfinished: {mark}"));
+    }
+    for address in foreign_addresses(line) {
+        found.push(format!("{name}:{at}: {address} is in no documentation range"));
     }
     found
 }
 
-/// Lines of a room header, up to its first section or example.
+/// Lines of a module header, up to its first section or example.
 fn header_lines(text: &str) -> usize {
     let ends = ["//! #", "//! ```"];
     let header = text.lines().take_while(|line| line.starts_with("//!"));
