@@ -100,7 +100,7 @@ fn what_an_encapsulator_tunnels_is_served_whatever_the_tunnel_and_spread_over_th
             }
             let counts = scene.settled();
             let grown = |path: &[&str]| counts.over_threads(path) - before.over_threads(path);
-            let (opened, crossed) = (grown(&["opened"]), grown(&["to_threads"]));
+            let (opened, crossed) = (grown(&["decapsulated"]), grown(&["to_threads"]));
             println!(
                 "{kind:?} from {from}, IPv{}: {opened} opened, {crossed} crossed",
                 if ipv4 { 4 } else { 6 }
@@ -138,7 +138,7 @@ fn tunnels_of_others_and_of_another_kind_are_left_to_the_kernel() {
     assert!(have_had(&inboxes, 1), "{}", scene.told());
     std::thread::sleep(SILENCE);
     let counts = scene.settled();
-    assert_eq!((counts.received(), counts.over_threads(&["opened"])), (1, 1), "{}", scene.told());
+    assert_eq!((counts.received(), counts.over_threads(&["decapsulated"])), (1, 1), "{}", scene.told());
     let seen: BTreeSet<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
     assert_eq!(seen, expected);
 }

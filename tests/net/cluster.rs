@@ -43,7 +43,7 @@ fn pieces_to_either(ipv4: bool) {
     let counted = || {
         let both = [scene.settled(), second.counters().unwrap()];
         let of = |name| both.each_ref().map(|counts| counts.over_threads(&[name]));
-        let (redirected, opened) = (of("redirected"), of("opened"));
+        let (redirected, opened) = (of("redirected"), of("decapsulated"));
         (both, redirected, opened)
     };
     // The last may still be on its way from one to the other.

@@ -126,7 +126,7 @@ fn a_packet_that_its_outer_header_makes_too_big_is_told_and_the_largest_that_fit
     let spec = BedSpec { core_mtu: 1400, ..BedSpec::default() };
     let scene = Scene::new(&spec, LbConfig::new);
     for (ipv4, headers) in [(true, 28), (false, 48)] {
-        let told = || scene.settled().over_threads(&["too_big_told"]);
+        let told = || scene.settled().over_threads(&["packet_too_big_sent"]);
         let echo = scene.bed.vip(ipv4, Bed::ECHO_PORT);
         let largest = 1400 - 24 - headers;
         let fits = vec![7; largest];

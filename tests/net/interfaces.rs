@@ -204,7 +204,7 @@ fn packets_that_are_cut_leave_in_pieces_by_the_other_interface() {
             "{policy}, {queues} queues: {} pieces crossed threads",
             counts.over_threads(&["to_threads"])
         );
-        assert_eq!((counts.over_threads(&["cut"]), counts.drops()), (PACKETS.into(), vec![]));
+        assert_eq!((counts.over_threads(&["fragmented"]), counts.drops()), (PACKETS.into(), vec![]));
         assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, pieces));
     }
 }

@@ -75,7 +75,7 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
     let counts = scene.settled();
     let average = counts.over_threads(&["rx_bytes"]) / counts.received();
     println!("{} packets of {average} bytes on average", counts.received());
-    let cut = counts.over_threads(&["cut"]);
+    let cut = counts.over_threads(&["fragmented"]);
     assert_eq!((counts.drops(), cut, counts.over_threads(&["replies"])), (vec![], 0, 10), "{}", scene.told());
     scene.taken_off(counts.sent());
 }
@@ -134,10 +134,10 @@ fn packets_of_9000_bytes_that_may_be_cut_leave_in_pieces_of_as_much_as_the_way_t
         datagrams_come_whole(&scene, true, (8_940..=8_972).chain([100]));
         let cut = eventually(BOUND, || {
             let counts = scene.settled();
-            (counts.over_threads(&["cut"]) > 0).then_some(counts)
+            (counts.over_threads(&["fragmented"]) > 0).then_some(counts)
         });
         let counts = cut.unwrap_or_else(|| panic!("{}", scene.told()));
-        println!("{kind:?}: {} cut, {} sent", counts.over_threads(&["cut"]), counts.sent());
+        println!("{kind:?}: {} cut, {} sent", counts.over_threads(&["fragmented"]), counts.sent());
         assert_eq!(counts.drops(), []);
         scene.taken_off(counts.sent());
     }

@@ -19,7 +19,7 @@ fn narrow(core_mtu: u32) -> BedSpec {
 
 /// Sends `bytes` to a VIP over TCP; how often the client was told, and the path's MTU as it then knows it.
 pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
-    let told = || scene.settled().over_threads(&["too_big_told"]);
+    let told = || scene.settled().over_threads(&["packet_too_big_sent"]);
     // Never more under way than a ring holds, or a busy machine would lose some in front of the balancer.
     scene.bed.client.ns.sysctl(&[("ipv4/tcp_wmem", "4096 65536 1048576")]).unwrap();
     let (before, start) = (told(), Instant::now());
@@ -47,7 +47,7 @@ fn an_upload_over_a_path_of_1500_bytes_completes_because_the_client_is_told() {
             assert!(told > 0 && route.contains(&format!("mtu {room}")), "{told}, {route}");
         }
         let counts = scene.settled();
-        assert_eq!((counts.drops(), counts.over_threads(&["cut"])), (vec![], 0), "{}", scene.told());
+        assert_eq!((counts.drops(), counts.over_threads(&["fragmented"])), (vec![], 0), "{}", scene.told());
     }
 }
 
@@ -188,7 +188,7 @@ fn packets_that_may_be_cut_are_cut_inside_and_come_whole() {
         let (_, expected) = inject_large(&scene);
         assert!(have_had(&inboxes, expected.len()), "{}", scene.told());
         let counts = scene.settled();
-        let (cut, sent) = (counts.over_threads(&["cut"]), counts.sent());
+        let (cut, sent) = (counts.over_threads(&["fragmented"]), counts.sent());
         println!(
             "{kind:?}, outer IPv{}: {cut} of {PACKETS} packets cut, {sent} sent",
             if outer_v4 { 4 } else { 6 }
@@ -242,8 +242,12 @@ fn packets_that_may_be_cut_are_cut_outside_where_it_is_asked_for() {
             assert_eq!(outer.source, scene.bed.balancers[0].address(outer.destination));
         }
         let counts = scene.settled();
-        println!("outer IPv{}: {} packets cut", if outer_v4 { 4 } else { 6 }, counts.over_threads(&["cut"]));
-        assert_eq!(counts.over_threads(&["cut"]), u64::from(PACKETS));
+        println!(
+            "outer IPv{}: {} packets cut",
+            if outer_v4 { 4 } else { 6 },
+            counts.over_threads(&["fragmented"])
+        );
+        assert_eq!(counts.over_threads(&["fragmented"]), u64::from(PACKETS));
         assert_eq!((counts.sent(), counts.drops()), (2 * u64::from(PACKETS), vec![]));
     }
 }
@@ -278,7 +282,7 @@ fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
     let frame = large(&scene, true, 0, 1500 - 28).bytes();
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
     let told = testbed::eventually(BOUND, || {
-        (scene.balancer.counters().unwrap().over_threads(&["too_big_told"]) == 1).then_some(())
+        (scene.balancer.counters().unwrap().over_threads(&["packet_too_big_sent"]) == 1).then_some(())
     });
     assert!(told.is_some(), "{}", scene.told());
     assert!(Client::new(&scene.bed.client.ns).get(scene.bed.vip(true, Bed::HTTP_PORT), "/").is_ok());

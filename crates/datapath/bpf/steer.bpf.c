@@ -58,7 +58,7 @@ struct prefix_table {
 	struct prefix prefixes[MAX_PREFIXES];
 };
 
-// The order is that of `steer::Count`.
+// The order is that of the group `xdp` in the table of counters.
 enum count {
 	REDIRECTED,
 	PASSED,

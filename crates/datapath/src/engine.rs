@@ -194,7 +194,7 @@ impl<D: Device, F: Forward> Engine<D, F> {
             }
         });
         device.receive(arrived, limit - batch.len());
-        counters.rx_packets.add(arrived.len() as u64);
+        counters.rx.add(arrived.len() as u64);
         counters.rx_bytes.add(arrived.iter().map(|r| (r.end - r.start) as u64).sum());
         batch.extend(arrived.drain(..).map(|received| Arrival { received, origin: Origin::Wire }));
     }
@@ -267,7 +267,7 @@ impl<D: Device> Port<D> {
         if is_reply {
             self.counters.replies.add(1);
         } else {
-            self.counters.tx_packets.add(1);
+            self.counters.tx.add(1);
             self.counters.tx_bytes.add(end as u64);
         }
         Ok(())

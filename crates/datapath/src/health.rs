@@ -9,7 +9,6 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -242,7 +241,7 @@ impl Thread {
             let interface = interface.map(|found| found.name.clone()).unwrap_or_default();
             return Some(Problem::SocketLost { interface, queue: number });
         }
-        let turns = counters.turns.load(Ordering::Relaxed);
+        let turns = counters.turns.read();
         let waiting = || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
         let stuck = self.progress.is_stuck(now, turns, waiting);
         stuck.then_some(Problem::ThreadStuck { thread: number })

@@ -67,35 +67,12 @@ impl Changed {
     }
 }
 
-/// Frames by what the program did with them. Each frame of the interface moves exactly one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SteerCounts {
-    /// For a VIP, and given to its queue's socket. A full ring can still drop it: the socket counts that.
-    pub redirected: u64,
-    /// Not for a VIP, or not to be parsed: the kernel got it.
-    pub passed: u64,
-    /// Sent to a group address of Ethernet: the kernel got it.
-    pub multicast: u64,
-    /// For a VIP, of ICMPv6's types 133 to 137: the kernel got it.
-    pub neighbour_discovery: u64,
-    /// For a VIP, on a queue without a socket: passed or dropped, as [`NoSocket`] says.
-    pub no_socket: u64,
-    /// For a VIP, and the driver had no room in front of the frame: dropped.
-    pub no_head_room: u64,
-    /// For a VIP, and the socket went away meanwhile: dropped.
-    pub socket_gone: u64,
-}
-
-impl std::ops::AddAssign for SteerCounts {
-    fn add_assign(&mut self, more: Self) {
-        self.redirected += more.redirected;
-        self.passed += more.passed;
-        self.multicast += more.multicast;
-        self.neighbour_discovery += more.neighbour_discovery;
-        self.no_socket += more.no_socket;
-        self.no_head_room += more.no_head_room;
-        self.socket_gone += more.socket_gone;
-    }
+counters::xdp! {
+    counters::stats! [
+        /// Frames by what the program did with them. Each frame of the interface moves exactly one.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct SteerCounts
+    ]
 }
 
 /// Why the program was not attached, or its maps not changed.
@@ -205,9 +182,9 @@ impl Steer {
         self.attachment.program()
     }
 
-    /// Packets for VIPs that came on a queue without a socket. One system call.
+    /// Packets for VIPs that came on a queue without a socket. As many system calls as [`Self::counts`].
     pub(crate) fn no_socket(&self) -> Result<u64, SteerError> {
-        attach::total(&self.counts, Count::NoSocket as u32).map_err(in_map("counts"))
+        Ok(self.counts()?.no_socket)
     }
 
     /// Whether the calling thread may change the filter, with the capabilities that it has now: asks for a change that
@@ -283,18 +260,13 @@ impl Steer {
     /// # Errors
     /// [`SteerError::Map`].
     /// # Cost
-    /// Seven system calls.
+    /// A system call for each of them.
     pub fn counts(&self) -> Result<SteerCounts, SteerError> {
-        let count = |count: Count| attach::total(&self.counts, count as u32).map_err(in_map("counts"));
-        Ok(SteerCounts {
-            redirected: count(Count::Redirected)?,
-            passed: count(Count::Passed)?,
-            multicast: count(Count::Multicast)?,
-            neighbour_discovery: count(Count::NeighbourDiscovery)?,
-            no_socket: count(Count::NoSocket)?,
-            no_head_room: count(Count::NoHeadRoom)?,
-            socket_gone: count(Count::SocketGone)?,
-        })
+        let mut values = SteerCounts::default().values();
+        for (place, value) in (0..).zip(&mut values) {
+            *value = attach::total(&self.counts, place).map_err(in_map("counts"))?;
+        }
+        Ok(SteerCounts::from_values(values))
     }
 
     /// Addresses first: the machine's own must be there before a prefix covers them, and stay until none does.
@@ -392,18 +364,6 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
 
 fn in_map(map: &'static str) -> impl FnOnce(MapError) -> SteerError {
     move |source| SteerError::Map { map, source }
-}
-
-/// Indices of the map `counts`, in the order of `enum count` in `bpf/steer.bpf.c`.
-#[derive(Clone, Copy)]
-enum Count {
-    Redirected,
-    Passed,
-    Multicast,
-    NeighbourDiscovery,
-    NoSocket,
-    NoHeadRoom,
-    SocketGone,
 }
 
 /// The most head room that a VIP can have: the mark tells no more.

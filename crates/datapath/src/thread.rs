@@ -5,11 +5,12 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use counters::Counter;
 use forwarder::{InterfaceId, Now, Pipeline, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -32,27 +33,15 @@ pub struct Idle {
     pub sleep: bool,
 }
 
-/// What the kernel counted on a thread's sockets together, and the state of their rings. Read by others at any time.
-#[derive(Debug, Default)]
-pub struct SocketCounters {
-    /// Frames dropped for other reasons than those below.
-    pub rx_dropped: AtomicU64,
-    /// Frames dropped since the receive ring was full: the thread is too slow.
-    pub rx_ring_full: AtomicU64,
-    /// Times that the fill ring was found empty: frames do not come back fast enough.
-    pub rx_fill_ring_empty: AtomicU64,
-    /// Transmit descriptors that the kernel refused: a bug.
-    pub tx_invalid: AtomicU64,
-    /// Fill descriptors that the kernel refused: a bug.
-    pub rx_invalid: AtomicU64,
-    /// Times that the transmit ring was found empty: normal.
-    pub tx_ring_empty: AtomicU64,
-    /// Turns that began with the fill ring below a quarter.
-    pub fill_low: AtomicU64,
-    /// Turns of the loop; stands still when the thread hangs (and when it sleeps).
-    pub turns: AtomicU64,
-    /// By socket, in the order of the interfaces.
-    pub links: Box<[LinkCounters]>,
+counters::socket! {
+    counters::counters! [
+        /// An XDP socket's statistics (`XDP_STATISTICS`), summed over the thread's sockets, and its rings'.
+        #[derive(Debug, Default)]
+        pub struct SocketCounters {
+            /// By socket, in the order of the interfaces.
+            pub links: Box<[LinkCounters]>,
+        }
+    ]
 }
 
 /// What one socket of a thread carried: its queue's part of an interface's traffic.
@@ -61,11 +50,11 @@ pub struct LinkCounters {
     /// The interface.
     pub interface: InterfaceId,
     /// Frames received.
-    pub rx: AtomicU64,
+    pub rx: Counter,
     /// Frames that its transmit ring took, for backends and as answers.
-    pub tx: AtomicU64,
+    pub tx: Counter,
     /// Frames that the kernel dropped before the receive ring.
-    pub lost: AtomicU64,
+    pub lost: Counter,
 }
 
 impl SocketCounters {
@@ -104,8 +93,7 @@ impl PacketThread {
             let count = self.engine.step(now(begin, self.origin));
             self.wake_others();
             // One writer: a load and a store, no locked instruction.
-            let turns = self.socket.turns.load(Ordering::Relaxed);
-            self.socket.turns.store(turns + 1, Ordering::Relaxed);
+            self.socket.turns.add(1);
             if begin >= next_statistics {
                 self.copy_statistics();
                 next_statistics = begin + STATISTICS_EVERY;
@@ -169,21 +157,21 @@ impl PacketThread {
     fn copy_statistics(&mut self) {
         let low = self.engine.device_mut().fill_is_low();
         let to = &self.socket;
-        to.fill_low.fetch_add(u64::from(low), Ordering::Relaxed);
+        to.fill_low.add(u64::from(low));
         let Ok(from) = self.engine.device_mut().statistics(|place, carried| {
             let Some(link) = to.links.get(place) else { return };
-            link.rx.store(carried.rx, Ordering::Relaxed);
-            link.tx.store(carried.tx, Ordering::Relaxed);
-            link.lost.store(carried.lost, Ordering::Relaxed);
+            link.rx.set(carried.rx);
+            link.tx.set(carried.tx);
+            link.lost.set(carried.lost);
         }) else {
             return;
         };
-        to.rx_dropped.store(from.rx_dropped, Ordering::Relaxed);
-        to.rx_ring_full.store(from.rx_ring_full, Ordering::Relaxed);
-        to.rx_fill_ring_empty.store(from.rx_fill_ring_empty, Ordering::Relaxed);
-        to.tx_invalid.store(from.tx_invalid, Ordering::Relaxed);
-        to.rx_invalid.store(from.rx_invalid, Ordering::Relaxed);
-        to.tx_ring_empty.store(from.tx_ring_empty, Ordering::Relaxed);
+        to.rx_dropped.set(from.rx_dropped);
+        to.rx_ring_full.set(from.rx_ring_full);
+        to.rx_fill_ring_empty.set(from.rx_fill_ring_empty);
+        to.tx_invalid.set(from.tx_invalid);
+        to.rx_invalid.set(from.rx_invalid);
+        to.tx_ring_empty.set(from.tx_ring_empty);
     }
 }
 

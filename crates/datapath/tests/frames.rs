@@ -200,7 +200,7 @@ fn a_million_packets_leave_every_frame_in_exactly_one_place() {
         let balance = Totals::from(&*counters[which]);
         assert_eq!(balance.came, balance.left + balance.held, "turn {turn}");
     }
-    let received: u64 = counters.iter().map(|c| c.rx_packets.read()).sum();
+    let received: u64 = counters.iter().map(|c| c.rx.read()).sum();
     let waiting: u64 = engines.iter().map(|e| e.census().receiving as u64).sum();
     assert!(received <= injected && injected <= received + waiting);
     println!("sent by interface: {left_by:?}");

@@ -12,7 +12,6 @@
 
 mod aggregate;
 mod capture;
-mod counters;
 mod drop_reason;
 mod explain;
 mod filter;
@@ -30,17 +29,19 @@ mod rewrite;
 mod selection;
 mod snapshot;
 mod tagging;
+mod thread_counters;
 mod trace;
 mod tunnels;
 mod verdict;
 mod vip_table;
 
+pub use ::counters::Counter;
 pub use aggregate::{Aggregate, aggregate};
 pub use capture::{
     CaptureCounts, CaptureFilter, Catch, DropReasons, EVERY_PACKET, Record, SNAP_BYTES, Snapped, Tap,
     TapSize, VipFilter, capture_tap,
 };
-pub use counters::{Counter, FragmentGauges, Gauges, PairCounter, ThreadCounters, Totals};
+
 pub use drop_reason::DropReason;
 pub use explain::{Explanation, Outcome, Step};
 pub use filter::FILTER_PREFIXES;
@@ -61,6 +62,7 @@ pub use snapshot::{
     Slot, SlotId, SlotState, Snapshot, SnapshotError, THIS_MACHINE, TooBig, VipAddress,
 };
 pub use tagging::{Tagging, Translation};
+pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use trace::{MARK_AGE, MARK_BYTES, Mark, Sighting, Trace, TraceKey, TraceRefusal, WallClock};
 pub use tunnels::{Carriers, Sender, TunnelSource};
 pub use verdict::{

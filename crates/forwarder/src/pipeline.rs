@@ -461,15 +461,15 @@ impl Core {
     fn publish_table_counters(&self) {
         self.fragments.publish(&self.counters.fragment_table);
         let (from, to) = (self.flows.counters(), &self.counters.flow_table);
-        to.flows.set(self.flows.len() as u64);
+        to.entries.set(self.flows.len() as u64);
         to.capacity.set(self.config.flows as u64);
-        to.flow_hits.set(from.hit);
-        to.flow_misses.set(from.miss);
-        to.flow_inserts.set(from.insert);
-        to.flow_refreshes.set(from.refresh);
-        to.flow_expired.set(from.expired);
-        to.flow_evicted.set(from.evicted_from_probation);
-        to.flow_untracked.set(from.untracked);
+        to.hits.set(from.hit);
+        to.misses.set(from.miss);
+        to.inserts.set(from.insert);
+        to.refreshes.set(from.refresh);
+        to.expired.set(from.expired);
+        to.evicted.set(from.evicted_from_probation);
+        to.untracked.set(from.untracked);
     }
 }
 

@@ -428,7 +428,7 @@ impl Balancer {
     }
 
     fn forwarded(&self) -> u64 {
-        self.plane.counters().iter().map(|thread| thread.tx_packets.read()).sum()
+        self.plane.counters().iter().map(|thread| thread.tx.read()).sum()
     }
 
     /// Takes leave of routers, detaches, and takes away what checks needed.

@@ -4,22 +4,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use admin::stats::{
     FlowTableStats, FragmentTableStats, InterfaceStats, SocketStats, Stats, ThreadStats, TrafficStats,
     XdpStats,
 };
-use datapath::steer::SteerCounts;
 use datapath::{DataPlane, SocketCounters};
-use forwarder::{Counter, DropReason, FragmentGauges, PairCounter, Snapshot, ThreadCounters, TraceRefusal};
+use forwarder::{Counter, DropReason, PairCounter, Snapshot, ThreadCounters, TraceRefusal};
 
 /// Everything that is counted, at one moment.
 pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
-    let xdp = plane.steer().counts().map(|counts| xdp(&counts)).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the XDP program's counters can't be read");
-        XdpStats::default()
-    });
+    let xdp =
+        plane.steer().counts().map(|counts| XdpStats::from_values(counts.values())).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the XDP program's counters can't be read");
+            XdpStats::default()
+        });
     let threads: Vec<ThreadStats> = plane
         .counters()
         .iter()
@@ -60,9 +59,9 @@ fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceStats> {
         let own = links.filter(|link| usize::from(link.interface.0) == place);
         own.fold(InterfaceStats::default(), |sum, link| InterfaceStats {
             sockets: sum.sockets + 1,
-            rx: sum.rx + link.rx.load(Ordering::Relaxed),
-            tx: sum.tx + link.tx.load(Ordering::Relaxed),
-            lost: sum.lost + link.lost.load(Ordering::Relaxed),
+            rx: sum.rx + link.rx.read(),
+            tx: sum.tx + link.tx.read(),
+            lost: sum.lost + link.lost.read(),
         })
     };
     plane.interfaces().iter().enumerate().map(|(place, one)| (one.name.clone(), sum(place))).collect()
@@ -90,91 +89,23 @@ fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficStats {
     sum
 }
 
-fn xdp(counts: &SteerCounts) -> XdpStats {
-    XdpStats {
-        redirected: counts.redirected,
-        passed: counts.passed,
-        multicast: counts.multicast,
-        neighbour_discovery: counts.neighbour_discovery,
-        no_socket: counts.no_socket,
-        no_head_room: counts.no_head_room,
-        socket_gone: counts.socket_gone,
-    }
-}
-
 /// One thread's.
 pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> ThreadStats {
-    let kernel = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let flows = &counters.flow_table;
+    let by_reason = |name: &str, count| (name.to_owned(), count);
     ThreadStats {
-        rx: counters.rx_packets.read(),
-        rx_bytes: counters.rx_bytes.read(),
-        tx: counters.tx_packets.read(),
-        tx_bytes: counters.tx_bytes.read(),
-        replies: counters.replies.read(),
-        to_threads: counters.to_threads.read(),
-        from_threads: counters.from_threads.read(),
-        originated: counters.originated.read(),
-        held: counters.held.read(),
         batches: counters.batches.read(),
         batch_sizes: counters.batch_sizes.iter().map(Counter::read).collect(),
-        busy_nanos: counters.busy_nanos.read(),
-        head_room_mismatch: counters.head_room_mismatch.read(),
-        reselected: counters.reselected.read(),
-        rehashed: counters.rehashed.read(),
-        time_exceeded: counters.time_exceeded.read(),
-        too_big_told: counters.too_big_told.read(),
-        opened: counters.opened.read(),
-        redirected: counters.redirected.read(),
-        remote_flows: counters.remote_flows.read(),
-        remote_arrivals: counters.remote_arrivals.read(),
-        cut: counters.cut.read(),
-        captured: counters.captured.read(),
-        capture_lost: counters.capture_lost.read(),
-        trace_reports: counters.trace_reports.read(),
         trace_refused: TraceRefusal::ALL
             .iter()
-            .map(|refusal| (refusal.name().to_owned(), counters.trace_refusals(*refusal)))
+            .map(|refusal| by_reason(refusal.name(), counters.trace_refusals(*refusal)))
             .collect(),
         drops: DropReason::ALL
             .iter()
-            .map(|reason| (reason.name().to_owned(), counters.drops(*reason)))
+            .map(|reason| by_reason(reason.name(), counters.drops(*reason)))
             .collect(),
-        flows: FlowTableStats {
-            entries: flows.flows.read(),
-            capacity: flows.capacity.read(),
-            hits: flows.flow_hits.read(),
-            misses: flows.flow_misses.read(),
-            inserts: flows.flow_inserts.read(),
-            refreshes: flows.flow_refreshes.read(),
-            expired: flows.flow_expired.read(),
-            evicted: flows.flow_evicted.read(),
-            untracked: flows.flow_untracked.read(),
-        },
-        fragments: fragments(&counters.fragment_table),
-        socket: SocketStats {
-            rx_dropped: kernel(&socket.rx_dropped),
-            rx_ring_full: kernel(&socket.rx_ring_full),
-            rx_fill_ring_empty: kernel(&socket.rx_fill_ring_empty),
-            rx_invalid: kernel(&socket.rx_invalid),
-            tx_invalid: kernel(&socket.tx_invalid),
-            tx_ring_empty: kernel(&socket.tx_ring_empty),
-            fill_low: kernel(&socket.fill_low),
-            turns: kernel(&socket.turns),
-        },
-    }
-}
-
-fn fragments(table: &FragmentGauges) -> FragmentTableStats {
-    FragmentTableStats {
-        datagrams: table.datagrams.read(),
-        held: table.held.read(),
-        recorded: table.recorded.read(),
-        duplicates: table.duplicates.read(),
-        followed: table.followed.read(),
-        waited: table.waited.read(),
-        released: table.released.read(),
-        evicted: table.evicted.read(),
-        succeeded: table.succeeded.read(),
+        flows: FlowTableStats::from_values(counters.flow_table.values()),
+        fragments: FragmentTableStats::from_values(counters.fragment_table.values()),
+        socket: SocketStats::from_values(socket.values()),
+        ..ThreadStats::from_values(counters.values())
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use counters::Spec;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily};
 
@@ -14,7 +15,7 @@ use super::{
     MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER,
     VipBackends,
 };
-use crate::stats::{FlowTableStats, FragmentTableStats, ThreadStats, TrafficStats};
+use crate::stats::{ThreadStats, TrafficStats};
 use crate::view::{AnnouncedVip, AnnouncementState, BgpView, CheckState};
 
 /// Samples of one moment, as a collector.
@@ -37,7 +38,7 @@ impl Samples {
     /// # Errors
     /// Never, as long as the catalogue's names and labels are valid and different: a test sees to that.
     pub(super) fn new(input: &MetricsInput) -> prometheus::Result<Self> {
-        let descs = the::ALL.iter().map(|metric| metric.describe()).collect::<Result<_, _>>()?;
+        let descs = the::all().iter().map(Metric::describe).collect::<Result<_, _>>()?;
         let mut samples = Self { descs, by_name: BTreeMap::new() };
         samples.vips(input);
         samples.backends(input);
@@ -102,7 +103,7 @@ impl Samples {
             let count = worst.values().filter(|found| **found == verdict).count();
             self.push(&the::HEALTH_CHECKS, &[name], count as u64);
         }
-        self.push(&the::OWN_FAULT, &[], input.own_fault.into());
+        self.push(&the::LOCAL_FAILURE, &[], input.own_fault.into());
         self.push(&the::HEALTH_UNABLE, &[], input.checks_unable);
         self.push(&the::READY, &[], input.ready.into());
         self.push(&the::FORWARDER_HEALTHY, &[], input.forwarder_healthy.into());
@@ -132,14 +133,7 @@ impl Samples {
         for (reason, count) in &input.stats.total.drops {
             self.push(&the::DROPS, &[reason], *count);
         }
-        let xdp = &input.stats.xdp;
-        self.push(&the::XDP_REDIRECTED, &[], xdp.redirected);
-        self.push(&the::XDP_PASSED, &[], xdp.passed);
-        self.push(&the::XDP_MULTICAST, &[], xdp.multicast);
-        self.push(&the::XDP_NEIGHBOUR, &[], xdp.neighbour_discovery);
-        self.push(&the::XDP_LOST, &["no_socket"], xdp.no_socket);
-        self.push(&the::XDP_LOST, &["no_head_room"], xdp.no_head_room);
-        self.push(&the::XDP_LOST, &["socket_gone"], xdp.socket_gone);
+        self.group(counters::XDP, &[], &input.stats.xdp.values());
         self.push(&the::XDP_MODE, &[&input.stats.xdp_mode], 1);
         for (interface, mode) in &input.stats.mode {
             self.push(&the::SOCKET_MODE, &[interface, mode], 1);
@@ -156,73 +150,22 @@ impl Samples {
     }
 
     fn thread(&mut self, number: &str, thread: &ThreadStats) {
-        let socket = &thread.socket;
-        let rows = [
-            (&the::SOCKET_RX_DROPPED, socket.rx_dropped),
-            (&the::SOCKET_RX_FULL, socket.rx_ring_full),
-            (&the::SOCKET_FILL_EMPTY, socket.rx_fill_ring_empty),
-            (&the::SOCKET_RX_INVALID, socket.rx_invalid),
-            (&the::SOCKET_TX_INVALID, socket.tx_invalid),
-            (&the::SOCKET_TX_EMPTY, socket.tx_ring_empty),
-            (&the::FILL_STARVED, socket.fill_low),
-            (&the::THREAD_TURNS, socket.turns),
-            (&the::THREAD_RX, thread.rx),
-            (&the::THREAD_RX_BYTES, thread.rx_bytes),
-            (&the::THREAD_TX, thread.tx),
-            (&the::THREAD_TX_BYTES, thread.tx_bytes),
-            (&the::THREAD_REPLIES, thread.replies),
-            (&the::THREAD_TO, thread.to_threads),
-            (&the::THREAD_FROM, thread.from_threads),
-            (&the::THREAD_ORIGINATED, thread.originated),
-            (&the::THREAD_HELD, thread.held),
-            (&the::HEAD_ROOM, thread.head_room_mismatch),
-            (&the::RESELECTED, thread.reselected),
-            (&the::REHASHED, thread.rehashed),
-            (&the::TIME_EXCEEDED, thread.time_exceeded),
-            (&the::TOO_BIG_TOLD, thread.too_big_told),
-            (&the::CUT, thread.cut),
-            (&the::OPENED, thread.opened),
-            (&the::REDIRECTED, thread.redirected),
-            (&the::REMOTE_FLOWS, thread.remote_flows),
-            (&the::REMOTE_ARRIVALS, thread.remote_arrivals),
-            (&the::CAPTURED, thread.captured),
-            (&the::CAPTURE_LOST, thread.capture_lost),
-            (&the::TRACE_REPORTS, thread.trace_reports),
-        ];
-        for (metric, value) in rows {
-            self.push(metric, &[number], value);
-        }
+        self.group(counters::SOCKET, &[number], &thread.socket.values());
+        self.group(counters::THREAD, &[number], &thread.values());
+        self.group(counters::FLOW_TABLE, &[number], &thread.flows.values());
+        self.group(counters::FRAGMENT_TABLE, &[number], &thread.fragments.values());
         for (reason, count) in &thread.trace_refused {
             self.push(&the::TRACE_REFUSED, &[number, reason], *count);
         }
-        self.put(&the::THREAD_BUSY, &[number], thread.busy_nanos as f64 / 1e9);
-        self.tables(number, &thread.flows, &thread.fragments);
     }
 
-    fn tables(&mut self, number: &str, flows: &FlowTableStats, fragments: &FragmentTableStats) {
-        let rows = [
-            (&the::FLOW_ENTRIES, flows.entries),
-            (&the::FLOW_CAPACITY, flows.capacity),
-            (&the::FLOW_INSERTS, flows.inserts),
-            (&the::FLOW_REFRESHES, flows.refreshes),
-            (&the::FLOW_EXPIRED, flows.expired),
-            (&the::FLOW_EVICTED, flows.evicted),
-            (&the::FLOW_UNTRACKED, flows.untracked),
-            (&the::FRAGMENT_DATAGRAMS, fragments.datagrams),
-            (&the::FRAGMENT_HELD, fragments.held),
-            (&the::FRAGMENT_RECORDED, fragments.recorded),
-            (&the::FRAGMENT_DUPLICATES, fragments.duplicates),
-            (&the::FRAGMENT_FOLLOWED, fragments.followed),
-            (&the::FRAGMENT_WAITED, fragments.waited),
-            (&the::FRAGMENT_RELEASED, fragments.released),
-            (&the::FRAGMENT_EVICTED, fragments.evicted),
-            (&the::FRAGMENT_SUCCEEDED, fragments.succeeded),
-        ];
-        for (metric, value) in rows {
-            self.push(metric, &[number], value);
+    /// The values of a group of the table, in its order.
+    fn group(&mut self, specs: &[Spec], common: &[&str], values: &[u64]) {
+        for (spec, &value) in specs.iter().zip(values) {
+            let labels: Vec<&str> = common.iter().copied().chain(spec.value).collect();
+            let scale = if spec.unit == the::NANOSECONDS { 1e-9 } else { 1.0 };
+            self.put(&Metric::from(spec), &labels, value as f64 * scale);
         }
-        self.push(&the::FLOW_LOOKUPS, &[number, "hit"], flows.hits);
-        self.push(&the::FLOW_LOOKUPS, &[number, "miss"], flows.misses);
     }
 
     /// Index n counts sizes from 2ⁿ to 2ⁿ⁺¹ - 1, so that 2ⁿ⁺¹ - 1 is the bucket's bound.
@@ -263,11 +206,11 @@ impl Samples {
         self.push(&the::BUILD, &[input.build.version, input.build.commit], 1);
     }
 
-    fn push(&mut self, metric: &'static Metric, labels: &[&str], value: u64) {
+    fn push(&mut self, metric: &Metric, labels: &[&str], value: u64) {
         self.put(metric, labels, value as f64);
     }
 
-    fn put(&mut self, metric: &'static Metric, labels: &[&str], value: f64) {
+    fn put(&mut self, metric: &Metric, labels: &[&str], value: f64) {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
         let mut sample = Sample::from_label(metric.labels.iter().zip(labels).map(label).collect());
         match metric.kind {
@@ -285,7 +228,7 @@ impl Samples {
         self.family(metric).mut_metric().push(sample);
     }
 
-    fn family(&mut self, metric: &'static Metric) -> &mut MetricFamily {
+    fn family(&mut self, metric: &Metric) -> &mut MetricFamily {
         self.by_name.entry(metric.name).or_insert_with(|| {
             let mut family = MetricFamily::default();
             family.set_name(metric.name.to_owned());

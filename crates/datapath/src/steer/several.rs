@@ -63,7 +63,7 @@ impl Steers {
     pub fn counts(&self) -> Result<SteerCounts, SteerError> {
         let mut sum = SteerCounts::default();
         for steer in &self.0 {
-            sum += steer.counts()?;
+            sum.add(&steer.counts()?);
         }
         Ok(sum)
     }

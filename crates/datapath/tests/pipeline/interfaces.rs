@@ -146,7 +146,7 @@ fn pieces_of_what_is_cut_go_back_by_the_interface_and_a_strangers_are_dropped_on
         assert_eq!(left.len(), 2, "pieces");
         back_to(&left, interface);
     }
-    assert_eq!((machine.counted(|c| &c.cut), machine.unknown()), (2, 0));
+    assert_eq!((machine.counted(|c| &c.fragmented), machine.unknown()), (2, 0));
     assert_eq!(machine.takes(&[(1, 0, large(STRANGER))]), []);
     assert_eq!(machine.unknown(), 1);
 }

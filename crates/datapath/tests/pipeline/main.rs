@@ -62,16 +62,16 @@ fn drain(engines: &mut [Thread], mut now: u64) {
 /// The run must come to all of it, or it proves nothing of what it missed.
 fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
     let reached: [(&str, u64); 16] = [
-        ("opened", sum(counters, |c| &c.opened)),
+        ("opened", sum(counters, |c| &c.decapsulated)),
         ("sent to another cluster", sum(counters, |c| &c.remote_flows)),
         ("come from another cluster", sum(counters, |c| &c.remote_arrivals)),
-        ("sent", sum(counters, |c| &c.tx_packets)),
+        ("sent", sum(counters, |c| &c.tx)),
         ("replies", sum(counters, |c| &c.replies)),
         ("crossed threads", sum(counters, |c| &c.to_threads)),
         ("pieces sent besides", sum(counters, |c| &c.originated)),
         ("time exceeded", sum(counters, |c| &c.time_exceeded)),
-        ("told the size", sum(counters, |c| &c.too_big_told)),
-        ("cut", sum(counters, |c| &c.cut)),
+        ("told the size", sum(counters, |c| &c.packet_too_big_sent)),
+        ("cut", sum(counters, |c| &c.fragmented)),
         ("moved for their head room", sum(counters, |c| &c.head_room_mismatch)),
         ("first pieces", sum(counters, |c| &c.fragment_table.recorded)),
         ("first pieces again", sum(counters, |c| &c.fragment_table.duplicates)),
@@ -130,6 +130,6 @@ fn any_packets_leave_every_frame_in_one_place_and_the_counters_add_up() {
     assert!(engines.iter().all(|engine| engine.census().held + engine.census().mailboxes == 0));
     assert_eq!(sum(&counters, |c| &c.to_threads), sum(&counters, |c| &c.from_threads));
     let dropped: u64 = DropReason::ALL.iter().map(|&reason| drops(&counters, reason)).sum();
-    let left = sum(&counters, |c| &c.tx_packets) + sum(&counters, |c| &c.replies) + dropped;
+    let left = sum(&counters, |c| &c.tx) + sum(&counters, |c| &c.replies) + dropped;
     assert_eq!(left, injected + sum(&counters, |c| &c.originated));
 }

@@ -219,7 +219,7 @@ fn pieces_meet_at_one_thread_of_one_machine_wherever_they_come_to_and_go_to_the_
         round(&mut machines, &mut random, (n, 2), &mut now);
     }
     let redirected = over(&machines, |counters| sum(counters, |c| &c.redirected));
-    let opened = over(&machines, |counters| sum(counters, |c| &c.opened));
+    let opened = over(&machines, |counters| sum(counters, |c| &c.decapsulated));
     let waited = over(&machines, |counters| sum(counters, |c| &c.fragment_table.waited));
     let released = over(&machines, |counters| sum(counters, |c| &c.fragment_table.released));
     let crossed = over(&machines, |counters| sum(counters, |c| &c.to_threads));

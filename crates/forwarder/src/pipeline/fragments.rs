@@ -12,8 +12,8 @@ use packet::{Family, Fragment, Parsed, protocol};
 use super::{Core, NO_WORK, PipelineConfig, Road, Work};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
-    DropReason, Errand, Flow, FragmentGauges, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet, Sender,
-    Step, ThreadId, Verdict,
+    DropReason, Errand, Flow, FragmentTableCounters, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet,
+    Sender, Step, ThreadId, Verdict,
 };
 
 /// What was decided for a first piece, and holds for the others.
@@ -57,7 +57,7 @@ impl Fragments {
         self.table.config().buffered
     }
 
-    pub(super) fn publish(&self, to: &FragmentGauges) {
+    pub(super) fn publish(&self, to: &FragmentTableCounters) {
         let from = self.table.counters();
         to.datagrams.set(self.table.known() as u64);
         to.held.set(self.table.held() as u64);

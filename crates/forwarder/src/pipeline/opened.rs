@@ -63,7 +63,7 @@ impl Core {
             _ => DropReason::Malformed,
         })?;
         packet.set_bounds(start + opened.start, start + opened.end);
-        self.counters.opened.add(1);
+        self.counters.decapsulated.add(1);
         parse(packet.frame()).map_err(unreadable)
     }
 

@@ -99,7 +99,8 @@ impl Core {
         let mtu = if work.parsed.family == Family::V6 { mtu.max(LEAST_V6_MTU.into()) } else { mtu };
         let vip = std::net::Ipv6Addr::from(work.parsed.addresses(packet.frame()).dst).to_canonical();
         let told = self.tell(snapshot, now, packet, &work.parsed, IcmpErrorKind::TooBig { mtu }, vip);
-        told.inspect(|_| self.counters.too_big_told.add(1)).unwrap_or(Verdict::Drop(DropReason::TooBig))
+        told.inspect(|_| self.counters.packet_too_big_sent.add(1))
+            .unwrap_or(Verdict::Drop(DropReason::TooBig))
     }
 
     /// Turns a packet into an ICMP error to its sender. `None`: there must be none, or not now.
@@ -165,7 +166,7 @@ impl Core {
         }
         let slot = self.fragments.hold_slots() + self.cuts.len();
         self.cuts.push(Cut { work: *work, what });
-        self.counters.cut.add(1);
+        self.counters.fragmented.add(1);
         u32::try_from(slot).map_or(Verdict::Drop(DropReason::HoldFull), |slot| Verdict::Hold(HoldSlot(slot)))
     }
 

@@ -188,8 +188,8 @@ fn a_full_table_forwards_by_maglev_and_counts_it() {
     assert!(backends.iter().all(Option::is_some));
     bed.poll();
     let table = &bed.counters.flow_table;
-    assert!(table.flow_evicted.read() > 0);
-    assert!(table.flows.read() <= 1024 + 256);
-    let hits_and_misses = table.flow_hits.read() + table.flow_misses.read();
+    assert!(table.evicted.read() > 0);
+    assert!(table.entries.read() <= 1024 + 256);
+    let hits_and_misses = table.hits.read() + table.misses.read();
     assert_eq!(hits_and_misses, 8000);
 }

@@ -255,7 +255,7 @@ fn a_sender_is_told_which_size_fits() {
             assert_eq!((source, destination), (ip(VIP6), ip("2001:db8:9::7")));
             assert_eq!(quote[..], six[14..][..quote.len()]);
         }
-        assert_eq!(bed.counters.too_big_told.read(), 6);
+        assert_eq!(bed.counters.packet_too_big_sent.read(), 6);
     }
 }
 
@@ -294,8 +294,8 @@ fn what_is_too_big_and_has_no_hop_left_is_told_of_the_hop_and_never_cut() {
         six[14 + 7] = 1;
         let (verdict, out) = bed.send(24, &six);
         assert_eq!((verdict, read_error(&out).0), (Verdict::Reply, 3));
-        assert_eq!((bed.counters.time_exceeded.read(), bed.counters.too_big_told.read()), (3, 0));
-        assert_eq!((bed.holding(), bed.counters.cut.read()), (0, 0));
+        assert_eq!((bed.counters.time_exceeded.read(), bed.counters.packet_too_big_sent.read()), (3, 0));
+        assert_eq!((bed.holding(), bed.counters.fragmented.read()), (0, 0));
     }
 }
 
@@ -346,7 +346,7 @@ fn with_df_clear_the_packet_is_cut_inside_or_outside() {
             outer[4 + 20..].to_vec()
         };
         assert_eq!(inner, frame[34..]);
-        assert_eq!(bed.counters.cut.read(), 1);
+        assert_eq!(bed.counters.fragmented.read(), 1);
         // One packet of the client's, whatever it was cut to.
         let forwarded = bed.counters.backend(0).unwrap();
         assert_eq!((forwarded.packets.read(), forwarded.bytes.read()), (1, frame.len() as u64));

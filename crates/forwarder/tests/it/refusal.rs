@@ -175,7 +175,7 @@ fn packets_that_are_cut_one_after_the_other_have_pieces_of_different_names_and_n
             assert_eq!(name(&out[0]), name(&out[1]));
             names.insert(name(&out[0]));
         }
-        assert_eq!((names.len(), bed.counters.cut.read()), (600, 600));
+        assert_eq!((names.len(), bed.counters.fragmented.read()), (600, 600));
         bed.poll();
         assert!(bed.held.out.is_empty());
     }
@@ -214,7 +214,7 @@ proptest! {
             Fate::Dropped => prop_assert_eq!(&verdicts, &[Verdict::Drop(DropReason::TooBig)]),
         }
         let counters = &bed.counters;
-        let counted = [&counters.time_exceeded, &counters.too_big_told, &counters.cut].map(Counter::read);
+        let counted = [&counters.time_exceeded, &counters.packet_too_big_sent, &counters.fragmented].map(Counter::read);
         let is_cut = matches!(fate, Fate::CutInside | Fate::CutOutside);
         prop_assert_eq!(counted, [fate == Fate::Ended, matches!(fate, Fate::Told(_)), is_cut].map(u64::from));
         let forwarded = bed.counters.backend(0).unwrap();

@@ -61,7 +61,7 @@ fn what_an_encapsulator_sends_goes_on_as_if_it_had_come_plain() {
             let (verdict, out) = bed.send(0, &wrapped(&frame, *kind, outer, 0));
             assert_eq!((verdict, &out), (Verdict::Tx, &expected), "{kind:?} {outer:?}");
         }
-        assert_eq!(bed.counters.opened.read(), 40);
+        assert_eq!(bed.counters.decapsulated.read(), 40);
     }
 }
 

@@ -1,0 +1,56 @@
+//! Every counter of the data plane, once: its name, kind, unit, metric and sentence stand in one line of `table`.
+//!
+//! Out: for each group a `&'static [Spec]`, and a macro that hands the group's lines to another macro: the atomic fields of
+//! who counts ([`counters!`]), and the rows of who shows ([`stats!`]), are made of the same lines in the same order.
+//! Not here: where something is counted, how it is shown, counters by name of a backend, a VIP or a drop reason.
+//! Invariant: place *n* of `values()` is counted for spec *n* of its group.
+//!
+//! # Example
+//! ```
+//! counters::flow_table! { counters::counters! [#[derive(Debug, Default)] pub struct Table] }
+//! counters::flow_table! { counters::stats! [#[derive(Clone, Debug, Default, PartialEq)] pub struct TableStats] }
+//!
+//! let table = Table::default();
+//! table.hits.add(2);
+//! let mut stats = TableStats::from_values(table.values());
+//! stats.add(&TableStats { hits: 1, ..TableStats::default() });
+//! assert_eq!(stats.hits, 3);
+//! let metrics: Vec<_> = counters::FLOW_TABLE.iter().zip(stats.values()).filter(|(_, value)| *value > 0).collect();
+//! assert_eq!((metrics[0].0.metric, metrics[0].1), ("sluicegate_flow_table_lookups_total", 3));
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod counter;
+mod table;
+
+pub use counter::Counter;
+pub use table::{FLOW_TABLE, FRAGMENT_TABLE, SOCKET, THREAD, XDP};
+
+/// What is said of one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Its field, and its name in the API.
+    pub name: &'static str,
+    /// What its values do.
+    pub kind: Kind,
+    /// What it counts, such as `packets`.
+    pub unit: &'static str,
+    /// Its metric.
+    pub metric: &'static str,
+    /// Names of the metric's labels; who shows it knows the first, such as the thread's number.
+    pub labels: &'static [&'static str],
+    /// The last label's value, where that tells lines of one metric apart.
+    pub value: Option<&'static str>,
+    /// One sentence: when it moves.
+    pub help: &'static str,
+}
+
+/// What a counter's values do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Grows from 0 at the start of the process.
+    Counter,
+    /// Is a level.
+    Gauge,
+}
