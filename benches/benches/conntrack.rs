@@ -12,7 +12,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use conntrack::{Config, FlowTable, Hit, Query, Signal, Tick};
+use conntrack::{Config, FlowTable, Hit, Query, Signal, Target, Tick};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
@@ -57,7 +57,7 @@ impl Bed {
         let mut flows: Vec<Flow> = (0..count).map(flow).collect();
         for (flow, slot) in flows.iter().zip(0u32..) {
             let (hash, slot) = (sip.hash(flow), slot % 1_000);
-            let _ = table.insert(hash, slot, 1, Signal::Data, Tick::new(8));
+            let _ = table.insert(hash, Target { slot, vip: 1 }, Signal::Data, Tick::new(8));
             table.lookup(hash, Signal::Data, NOW); // off probation, and fresh
             map.insert(hash, slot);
         }
@@ -229,7 +229,12 @@ fn floods(c: &mut Criterion) {
     let (mut table, mut number) = (empty(1_000_000), 0u64);
     for _ in 0..2_000_000 {
         number += 1;
-        let _ = black_box(table.insert(sip.hash(&number.to_le_bytes()), 1, 1, Signal::Syn, NOW));
+        let _ = black_box(table.insert(
+            sip.hash(&number.to_le_bytes()),
+            Target { slot: 1, vip: 1 },
+            Signal::Syn,
+            NOW,
+        ));
     }
     group.bench_function("flood", |b| {
         b.iter(|| {
@@ -237,7 +242,7 @@ fn floods(c: &mut Criterion) {
             number += BATCH as u64;
             hashes.iter().for_each(|&hash| table.prefetch(hash));
             hashes.iter().for_each(|&hash| {
-                let _ = black_box(table.insert(hash, 1, 1, Signal::Syn, NOW));
+                let _ = black_box(table.insert(hash, Target { slot: 1, vip: 1 }, Signal::Syn, NOW));
             });
         });
     });

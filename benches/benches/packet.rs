@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use packet::{Encapsulation, Family, Ipv4, Mac, Outer, SourcePrefix, Template};
+use packet::{Encapsulation, Family, Inner, Ipv4, LinkHeader, Mac, Outer, SourcePrefix, Template};
 
 fn tcp_v4() -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
@@ -107,7 +107,10 @@ fn template(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("write", name), |b| {
             b.iter(|| {
                 hash = hash.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                black_box(&template).write(black_box(&mut out), 46, 0, hash, 0)
+                black_box(&template).write(
+                    black_box(&mut out),
+                    &Inner { len: 46, tos: 0, flow_hash: hash, identification: 0 },
+                )
             });
         });
     }
@@ -121,7 +124,9 @@ fn finish_checksum(c: &mut Criterion) {
     };
     let checked = Template::new(Encapsulation::Gue { udp_checksum: true }, v6, Family::V4, true);
     let mut packet = vec![0x5a; checked.len() + 1448];
-    checked.write(&mut packet[..checked.len()], 1448, 0, 7, 0).expect("room of the right size");
+    checked
+        .write(&mut packet[..checked.len()], &Inner { len: 1448, tos: 0, flow_hash: 7, identification: 0 })
+        .expect("room of the right size");
     c.bench_function("packet/template/finish-checksum/1500", |b| {
         b.iter(|| checked.finish_checksum(black_box(&mut packet)))
     });
@@ -131,9 +136,9 @@ fn in_place(c: &mut Criterion) {
     let mut group = c.benchmark_group("packet/in-place");
     group.throughput(Throughput::Elements(1));
     let mut buf = [vec![0; 24], tcp_v4()].concat();
-    let (dst, src) = (Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 4]));
+    let header = LinkHeader { dst: Mac([2, 0, 0, 0, 0, 3]), src: Mac([2, 0, 0, 0, 0, 4]), ethertype: 0x0800 };
     group.bench_function("rewrite-link", |b| {
-        b.iter(|| packet::rewrite_link(black_box(&mut buf), 24, 14, dst, src, 0x0800));
+        b.iter(|| packet::rewrite_link(black_box(&mut buf), 24, 14, header));
     });
     let frame = tcp_v4();
     let header: &[u8; 20] = frame[14..].first_chunk().expect("a whole frame");

@@ -7,11 +7,19 @@
 use core::time::Duration;
 
 use crate::config::Timeouts;
-use crate::layout::TAG_MASK;
 use crate::tick::{Tick, span_of, ticks_covering};
 
 /// Slots and VIPs are below this: they have 24 bits, and all ones stays free.
 pub const ID_LIMIT: u32 = (1 << 24) - 1;
+
+/// Where a flow goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The backend's slot.
+    pub slot: u32,
+    /// The VIP.
+    pub vip: u32,
+}
 
 /// What a packet says about its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +76,7 @@ impl Packed {
 
     /// A new entry, on probation. Slots and VIPs at or above [`ID_LIMIT`] are cut to 24 bits.
     #[inline]
-    pub(crate) fn new(tag: u64, slot: u32, vip: u32, signal: Signal, now: Tick) -> Self {
+    pub(crate) fn new(tag: u64, Target { slot, vip }: Target, signal: Signal, now: Tick) -> Self {
         debug_assert!(tag != 0 && tag <= TAG_MASK && slot < ID_LIMIT && vip < ID_LIMIT);
         let ids = field(slot, SLOT_SHIFT) | field(vip, VIP_SHIFT);
         let clock = Clock::new(now, first_state(signal) as u8 | PROBATION);
@@ -291,6 +299,8 @@ const fn field(value: u32, shift: u32) -> u128 {
     ((value & MASK_24) as u128) << shift
 }
 
+/// The bits of the hash that an entry keeps.
+pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
 const STATES: usize = 16;
 const PROBATION: u8 = 8; // beside the states, so that a state byte is an index below 16
 const MASK_24: u32 = (1 << 24) - 1;

@@ -10,7 +10,7 @@
 
 use core::hint::select_unpredictable;
 
-use crate::entry::Packed;
+use crate::entry::{Packed, TAG_MASK};
 use crate::tick::TICKS_PER_SECOND;
 
 /// Version of the layout in this module's description; any change of it counts up.
@@ -91,8 +91,6 @@ const fn scale(hash: u64, buckets: usize) -> usize {
 
 /// Entries a bucket.
 pub(crate) const WAYS: usize = LINE_BYTES / ENTRY_BYTES;
-/// The bits of the hash that an entry keeps.
-pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 over the golden ratio: spreads neighbouring tags
 
 const _: () = assert!(size_of::<Line>() == LINE_BYTES && align_of::<Line>() == LINE_BYTES);

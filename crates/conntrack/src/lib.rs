@@ -8,12 +8,12 @@
 //! other bucket follows from the entry alone).
 //!
 //! ```
-//! use conntrack::{Config, FlowTable, Hit, Inserted, Signal, Tick};
+//! use conntrack::{Config, FlowTable, Hit, Inserted, Signal, Target, Tick};
 //!
 //! let mut table = FlowTable::new(&Config { capacity: 1_000, ..Config::default() })?;
 //! let (flow, now) = (0x5bd1_e995_9e37_79b9, Tick::from_millis(0));
 //! assert_eq!(table.lookup(flow, Signal::Syn, now), None);
-//! assert_eq!(table.insert(flow, 3, 1, Signal::Syn, now), Inserted::Tracked);
+//! assert_eq!(table.insert(flow, Target { slot: 3, vip: 1 }, Signal::Syn, now), Inserted::Tracked);
 //! let later = Tick::from_millis(300);
 //! assert_eq!(table.lookup(flow, Signal::Data, later), Some(Hit { slot: 3, vip: 1, renewed: false }));
 //! # Ok::<(), conntrack::ConfigError>(())
@@ -34,7 +34,7 @@ mod tests;
 
 pub use config::{Config, ConfigError, Timeouts};
 pub use counters::Counters;
-pub use entry::{Entry, ID_LIMIT, Signal, State};
+pub use entry::{Entry, ID_LIMIT, Signal, State, Target};
 pub use layout::{ENTRY_BYTES, LAYOUT_VERSION, LINE_BYTES, MAGIC};
 pub use prefetch::prefetch;
 pub use table::{FlowTable, Hit, Inserted, Query};

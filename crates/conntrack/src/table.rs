@@ -7,7 +7,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
-use crate::entry::{Entry, Packed, Signal, TickLimits};
+use crate::entry::{Entry, Packed, Signal, Target, TickLimits};
 use crate::layout::{LINE_BYTES, Line, WAYS, first_bucket, other_bucket, tag_of};
 use crate::prefetch::prefetch;
 use crate::tick::Tick;
@@ -167,10 +167,10 @@ impl FlowTable {
     ///
     /// # Cost
     /// Two cache lines; up to eight more, prefetched together, when both buckets are full.
-    pub fn insert(&mut self, hash: u64, slot: u32, vip: u32, signal: Signal, now: Tick) -> Inserted {
+    pub fn insert(&mut self, hash: u64, target: Target, signal: Signal, now: Tick) -> Inserted {
         let at = self.candidates(hash);
         if let Some((place, _)) = self.live(at, now) {
-            *self.at(place) = Packed::new(at.tag, slot, vip, signal, now);
+            *self.at(place) = Packed::new(at.tag, target, signal, now);
             self.counters.refresh += 1;
             return Inserted::Tracked;
         }
@@ -178,7 +178,7 @@ impl FlowTable {
             self.counters.untracked += 1;
             return Inserted::Untracked;
         };
-        *self.at(place) = Packed::new(at.tag, slot, vip, signal, now);
+        *self.at(place) = Packed::new(at.tag, target, signal, now);
         self.counters.insert += 1;
         self.entries += 1;
         Inserted::Tracked

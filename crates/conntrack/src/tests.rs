@@ -6,8 +6,8 @@ mod oracle;
 use core::time::Duration;
 
 use crate::{
-    Config, Counters, Cursor, Entry, Filter, FlowTable, Hit, ID_LIMIT, Inserted, Query, Signal, State, Tick,
-    Timeouts,
+    Config, Counters, Cursor, Entry, Filter, FlowTable, Hit, ID_LIMIT, Inserted, Query, Signal, State,
+    Target, Tick, Timeouts,
 };
 
 const WRAP: u32 = 1 << 24;
@@ -30,7 +30,7 @@ fn tick(number: u32) -> Tick {
 
 /// A flow that is off probation from `at + 1` on. `false`: untracked.
 fn establish(table: &mut FlowTable, hash: u64, at: u32) -> bool {
-    table.insert(hash, 7, 1, Signal::Syn, tick(at)) == Inserted::Tracked
+    table.insert(hash, Target { slot: 7, vip: 1 }, Signal::Syn, tick(at)) == Inserted::Tracked
         && table.lookup(hash, Signal::Data, tick(at + 1)).is_some()
 }
 
@@ -76,7 +76,7 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
     ];
     for (first, packets, state, on_probation) in rows {
         let mut table = table(64);
-        assert_eq!(table.insert(hash(1), 3, 4, *first, tick(100)), Inserted::Tracked);
+        assert_eq!(table.insert(hash(1), Target { slot: 3, vip: 4 }, *first, tick(100)), Inserted::Tracked);
         let mut now = 100;
         for (at, signal) in *packets {
             let closing = table.peek(hash(1), tick(now)).is_some_and(|entry| entry.state == Closing);
@@ -111,7 +111,10 @@ fn a_flow_expires_one_tick_after_the_timeout_of_its_state_and_not_before() {
     for start in [0, WRAP - 3_500, WRAP - 1] {
         for (first, second, limit) in rows {
             let mut table = FlowTable::new(&Config { capacity: 64, timeouts }).unwrap();
-            assert_eq!(table.insert(hash(5), 1, 2, first, tick(start)), Inserted::Tracked);
+            assert_eq!(
+                table.insert(hash(5), Target { slot: 1, vip: 2 }, first, tick(start)),
+                Inserted::Tracked
+            );
             let last = start + u32::from(second.is_some());
             if let Some(second) = second {
                 assert!(table.lookup(hash(5), second, tick(last)).is_some());
@@ -136,7 +139,7 @@ fn every_field_keeps_its_value_at_both_ends_of_its_range() {
     ] {
         let mut table = table(1_000);
         assert_eq!(table.lookup(key, Signal::Data, tick(at)), None); // an empty place matches no tag
-        assert_eq!(table.insert(key, slot, vip, Signal::Datagram, tick(at)), Inserted::Tracked);
+        assert_eq!(table.insert(key, Target { slot, vip }, Signal::Datagram, tick(at)), Inserted::Tracked);
         assert_eq!(table.lookup(key, Signal::Datagram, tick(at)), Some(Hit { slot, vip, renewed: false }));
         assert!(table.reassign(key, ID_LIMIT - 1 - slot, tick(at)));
         let expected = Entry {
@@ -160,7 +163,10 @@ fn the_header_and_an_entry_have_the_documented_bytes() {
     assert_eq!(header[8..28], [1, 0, 0, 0, 4, 0, 16, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
     assert_eq!(header[28..], [0; 36]);
     let key = 0x0000_0605_0403_0201; // bucket 0
-    assert_eq!(table.insert(key, 0x0a_0908, 0x0d_0c0b, Signal::FinOrRst, tick(0x10_0f0e)), Inserted::Tracked);
+    assert_eq!(
+        table.insert(key, Target { slot: 0x0a_0908, vip: 0x0d_0c0b }, Signal::FinOrRst, tick(0x10_0f0e)),
+        Inserted::Tracked
+    );
     let bucket = table.line_bytes(1).unwrap();
     assert_eq!(bucket[..16], [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 3 + 8]);
     assert_eq!(bucket[16..], [0; 48]);
@@ -178,7 +184,7 @@ fn fill(load: f64, promote: bool) -> (f64, FlowTable) {
         if promote {
             establish(&mut table, hash(flow), 8);
         } else {
-            let _ = table.insert(hash(flow), 7, 1, Signal::Syn, tick(8));
+            let _ = table.insert(hash(flow), Target { slot: 7, vip: 1 }, Signal::Syn, tick(8));
         }
     }
     let lost = (0..flows).filter(|&flow| table.peek(hash(flow), tick(9)).is_none()).count();
@@ -211,7 +217,7 @@ fn no_flood_moves_or_drops_an_established_flow() {
         let known: Vec<u64> = (0..3_000).map(hash).filter(|&flow| establish(&mut table, flow, 0)).collect();
         for packet in 0..100_000u64 {
             let now = tick(2 + u32::try_from(packet / 5_000).unwrap());
-            let _ = table.insert(hash(1_000_000 + packet), 9, 2, signal, now);
+            let _ = table.insert(hash(1_000_000 + packet), Target { slot: 9, vip: 2 }, signal, now);
         }
         for &flow in &known {
             assert_eq!(
@@ -229,7 +235,7 @@ fn no_flood_moves_or_drops_an_established_flow() {
 fn a_newcomer_finds_room_among_a_flood_however_full_the_table_is_of_it() {
     let mut table = table(4_096);
     for packet in 0..50_000 {
-        let _ = table.insert(hash(packet), 9, 2, Signal::Datagram, tick(2));
+        let _ = table.insert(hash(packet), Target { slot: 9, vip: 2 }, Signal::Datagram, tick(2));
     }
     for flow in 0..1_000 {
         assert!(establish(&mut table, hash(1_000_000 + flow), 3));
@@ -241,18 +247,22 @@ fn a_table_full_of_established_flows_tracks_no_newcomer_and_loses_nobody() {
     let mut table = table(64);
     let known: Vec<u64> = (0..2_000).map(hash).filter(|&flow| establish(&mut table, flow, 0)).collect();
     assert_eq!((known.len(), table.len()), (64, 64));
-    assert_eq!(table.insert(hash(9_999), 1, 1, Signal::Syn, tick(2)), Inserted::Untracked);
+    assert_eq!(
+        table.insert(hash(9_999), Target { slot: 1, vip: 1 }, Signal::Syn, tick(2)),
+        Inserted::Untracked
+    );
     assert_eq!(table.counters().untracked, 2_000 - 64 + 1);
     assert!(known.iter().all(|&flow| table.peek(flow, tick(2)).is_some()));
     let late = tick(2 + 15 * 60 * 4); // all have expired: their places are free again, without a sweep
-    assert_eq!(table.insert(hash(9_999), 1, 1, Signal::Syn, late), Inserted::Tracked);
+    assert_eq!(table.insert(hash(9_999), Target { slot: 1, vip: 1 }, Signal::Syn, late), Inserted::Tracked);
 }
 
 #[test]
 fn a_walk_in_bounded_steps_visits_each_entry_exactly_once() {
     let mut table = table(1_000);
     for flow in 0..600u32 {
-        let _ = table.insert(hash(u64::from(flow)), flow, flow % 7, Signal::Syn, tick(0));
+        let _ =
+            table.insert(hash(u64::from(flow)), Target { slot: flow, vip: flow % 7 }, Signal::Syn, tick(0));
     }
     assert!([1, 250].iter().all(|&line| table.line_bytes(line) != Some([0; 64]))); // nothing is empty at the ends
     for step in [0, 1, 7, 249, 250, usize::MAX] {
@@ -299,8 +309,8 @@ fn a_sweep_goes_round_the_table_and_keeps_a_forgotten_entry_from_coming_back_aft
 fn a_batch_answers_as_single_look_ups_do() {
     let (mut one, mut other) = (table(2_000), table(2_000));
     for flow in (0..900u32).step_by(2) {
-        let _ = one.insert(hash(u64::from(flow)), flow, 1, Signal::Syn, tick(0));
-        let _ = other.insert(hash(u64::from(flow)), flow, 1, Signal::Syn, tick(0));
+        let _ = one.insert(hash(u64::from(flow)), Target { slot: flow, vip: 1 }, Signal::Syn, tick(0));
+        let _ = other.insert(hash(u64::from(flow)), Target { slot: flow, vip: 1 }, Signal::Syn, tick(0));
     }
     let signals = [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram].into_iter().cycle();
     for (queries, answers) in [(0, 0), (1, 1), (63, 63), (64, 64), (65, 65), (900, 900), (900, 70), (70, 900)]

@@ -17,7 +17,7 @@ mod tracing;
 use std::fmt;
 use std::sync::Arc;
 
-use conntrack::{FlowTable, Inserted, Signal, Tick};
+use conntrack::{FlowTable, Inserted, Signal, Target, Tick};
 use packet::{Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::icmp::IcmpRates;
@@ -351,7 +351,7 @@ impl Core {
         } else {
             // A full table forwards by Maglev alone; the table counts it.
             let (Inserted::Tracked | Inserted::Untracked) =
-                self.flows.insert(key, slot.0, service.id.0, signal, tick);
+                self.flows.insert(key, Target { slot: slot.0, vip: service.id.0 }, signal, tick);
         }
         Ok(())
     }

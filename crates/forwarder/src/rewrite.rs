@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use packet::{Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link};
+use packet::{Inner, LinkHeader, Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link};
 
 use crate::snapshot::{NextHop, NextHopMode, Slot};
 use crate::{DropReason, InterfaceId, Packet, Tagging};
@@ -94,9 +94,9 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Writ
         return Err(DropReason::NoHeadRoom);
     }
     let template = slot.template(parsed.family);
-    let ethertype = ethertype(parsed, template);
+    let link = LinkHeader { dst: destination, src: source, ethertype: ethertype(parsed, template) };
     let buffer = packet.buffer_mut();
-    if !rewrite_link(buffer, start, link_len, destination, source, ethertype) {
+    if !rewrite_link(buffer, start, link_len, link) {
         return Err(DropReason::NoHeadRoom);
     }
     let fit = if start == growth { Fit::Exact } else { Fit::Moved };
@@ -134,8 +134,8 @@ fn rewrite_tagged(packet: &mut Packet<'_>, order: &Order<'_>, hop: &Hop<'_>) -> 
         buffer.copy_within(inner_start..inner_start + inner_len, inner_target);
     }
     let template = slot.template(parsed.family);
-    let ethertype = ethertype(parsed, template);
-    let written = write_link(buffer, link_len, hop.destination, hop.source, &tags, ethertype);
+    let link = LinkHeader { dst: hop.destination, src: hop.source, ethertype: ethertype(parsed, template) };
+    let written = write_link(buffer, link_len, link, &tags);
     written.ok_or(DropReason::NoHeadRoom)?;
     if let Some(template) = template {
         wrap(buffer, order, template, link_len..inner_target, end)?;
@@ -179,7 +179,13 @@ fn wrap(
 ) -> Result<(), DropReason> {
     let (parsed, link_len) = (order.parsed, room.start);
     let room = buffer.get_mut(room).ok_or(DropReason::NoHeadRoom)?;
-    let written = template.write(room, parsed.ip_len(), parsed.tos, order.hash, order.identification);
+    let inner = Inner {
+        len: parsed.ip_len(),
+        tos: parsed.tos,
+        flow_hash: order.hash,
+        identification: order.identification,
+    };
+    let written = template.write(room, &inner);
     written.map_err(|_| DropReason::TooBig)?;
     let outer = buffer.get_mut(link_len..end).ok_or(DropReason::NoHeadRoom)?;
     if template.complete(outer, order.redirected) { Ok(()) } else { Err(DropReason::Malformed) }

@@ -33,6 +33,17 @@ pub struct Extent {
     pub more: bool,
 }
 
+/// A fragment, as the table looks for its datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragment<'a> {
+    /// What names its datagram.
+    pub key: &'a Key,
+    /// A keyed hash of `key`.
+    pub hash: u64,
+    /// What it carries.
+    pub extent: Extent,
+}
+
 /// How much of a datagram has come. Nothing is reassembled here: repeated bytes count twice, so a datagram of which pieces
 /// came twice may pass for whole a little early, never late.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,20 +10,20 @@
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.3; RFC 791 §3.2; RFC 8200 §4.5.
 //!
 //! ```
-//! use fragment_table::{Config, Extent, Fate, First, FragmentTable, Key, Later, Millis, Release};
+//! use fragment_table::{Config, Extent, Fate, First, Fragment, FragmentTable, Key, Later, Millis, Release};
 //!
 //! let mut table = FragmentTable::new(&Config::default())?;
 //! let key = Key { source: [1; 16], destination: [2; 16], protocol: 17, id: 7 };
 //! let (hash, source) = (0x5bd1_e995_9e37_79b9, 0x94d0_49bb_1331_11eb); // keyed: of the key, of the source
-//! let piece = |offset, more| Extent { offset, bytes: 1_480, more };
+//! let piece = |offset, more| Fragment { key: &key, hash, extent: Extent { offset, bytes: 1_480, more } };
 //! // The second fragment comes before the first: its frame waits under a number.
-//! let Later::Hold(slot) = table.later(&key, hash, source, piece(1_480, true), Millis(10)) else { panic!() };
-//! assert_eq!(table.first(&key, hash, 0xd1ce, piece(0, true), "backend 3", Millis(11)), First::Recorded);
+//! let Later::Hold(slot) = table.later(&piece(1_480, true), source, Millis(10)) else { panic!() };
+//! assert_eq!(table.first(&piece(0, true), 0xd1ce, "backend 3", Millis(11)), First::Recorded);
 //! // Between batches the caller takes out what is ready, and empties the number's place at once.
 //! assert_eq!(table.release(), Some(Release { slot, fate: Fate::Forward("backend 3") }));
 //! assert_eq!(table.release(), None);
 //! // The third fragment finds the decision.
-//! assert_eq!(table.later(&key, hash, source, piece(2_960, false), Millis(12)), Later::Known("backend 3"));
+//! assert_eq!(table.later(&piece(2_960, false), source, Millis(12)), Later::Known("backend 3"));
 //! // Two seconds after its first sight the datagram is forgotten.
 //! assert_eq!(table.expire(Millis(2_010), 16), 1);
 //! # Ok::<(), fragment_table::ConfigError>(())
@@ -45,7 +45,7 @@ mod tests;
 pub use buffer::{Fate, HoldSlot};
 pub use config::{Config, ConfigError};
 pub use counters::Counters;
-pub use datagram::{Extent, Key, Millis};
+pub use datagram::{Extent, Fragment, Key, Millis};
 pub use table::{First, FragmentTable, Later, Refusal, Release};
 
 use chains::Chains;

@@ -13,7 +13,7 @@
 use crate::buffer::{Buffer, Fate, HoldSlot, List};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
-use crate::datagram::{Datagram, Extent, Key, Millis, Seen};
+use crate::datagram::{Datagram, Fragment, Key, Millis, Seen};
 use crate::order::Order;
 use crate::sources::Sources;
 use crate::{Chains, filled};
@@ -113,20 +113,13 @@ impl<D: Copy> FragmentTable<D> {
 
     /// Records what was decided for a first fragment, or tells what was decided before.
     ///
-    /// `digest` is a 64-bit hash of the fragment's bytes that matter: equal ones are taken for a duplicate. `extent` is what
-    /// the fragment carries. There is always room: a known datagram gives way if need be.
+    /// `digest` is a 64-bit hash of the fragment's bytes that matter: equal ones are taken for a duplicate. There is
+    /// always room: a known datagram gives way if need be.
     ///
     /// # Cost
     /// Constant, and a step for each frame that waited ([`Config::per_datagram`] at most).
-    pub fn first(
-        &mut self,
-        key: &Key,
-        hash: u64,
-        digest: u64,
-        extent: Extent,
-        decision: D,
-        now: Millis,
-    ) -> First<D> {
+    pub fn first(&mut self, fragment: &Fragment<'_>, digest: u64, decision: D, now: Millis) -> First<D> {
+        let Fragment { key, hash, extent } = *fragment;
         let now = self.advance(now);
         let mut at = self.live(key, hash, now);
         if let Some((place, seen)) = at.and_then(|at| Some((at, self.datagram(at).first?))) {
@@ -154,11 +147,12 @@ impl<D: Copy> FragmentTable<D> {
     /// Looks up the decision for a later fragment, or takes a hold slot for it.
     ///
     /// `source` is a keyed 64-bit hash of what counts as one source: an IPv4 address; of IPv6 better the first 64
-    /// bits, since one host has all addresses behind them. `extent` is what the fragment carries.
+    /// bits, since one host has all addresses behind them.
     ///
     /// # Cost
     /// Constant; as [`FragmentTable::first`] when the datagram is found expired.
-    pub fn later(&mut self, key: &Key, hash: u64, source: u64, extent: Extent, now: Millis) -> Later<D> {
+    pub fn later(&mut self, fragment: &Fragment<'_>, source: u64, now: Millis) -> Later<D> {
+        let Fragment { key, hash, extent } = *fragment;
         let now = self.advance(now);
         let at = self.live(key, hash, now);
         if let Some((at, seen)) = at.and_then(|at| Some((at, self.datagram(at).first?))) {

@@ -6,8 +6,8 @@ mod oracle;
 use core::time::Duration;
 
 use crate::{
-    Config, Counters, Extent, Fate, First, FragmentTable, HoldSlot, Key, Later, Millis, Refusal, Release,
-    filled,
+    Config, Counters, Extent, Fate, First, Fragment, FragmentTable, HoldSlot, Key, Later, Millis, Refusal,
+    Release, filled,
 };
 
 type Table = FragmentTable<u32>;
@@ -45,11 +45,15 @@ fn hash_of(key: &Key) -> u64 {
 }
 
 fn first(table: &mut Table, key: Key, digest: u64, decision: u32, now: u64) -> First<u32> {
-    table.first(&key, hash_of(&key), digest, FIRST, decision, Millis(now))
+    table.first(&Fragment { key: &key, hash: hash_of(&key), extent: FIRST }, digest, decision, Millis(now))
 }
 
 fn later(table: &mut Table, key: Key, now: u64) -> Later<u32> {
-    table.later(&key, hash_of(&key), hash(u64::from(key.source[15])), MIDDLE, Millis(now))
+    table.later(
+        &Fragment { key: &key, hash: hash_of(&key), extent: MIDDLE },
+        hash(u64::from(key.source[15])),
+        Millis(now),
+    )
 }
 
 fn hold(table: &mut Table, key: Key, now: u64) -> HoldSlot {
@@ -123,7 +127,10 @@ fn the_next_datagram_of_a_name_begins_once_all_pieces_of_the_last_have_come() {
     let source = hash(1);
     let (key, hash) = (key(1, 1), hash_of(&key(1, 1)));
     // The last piece waits, the others come behind the first.
-    assert!(matches!(table.later(&key, hash, source, LAST, Millis(0)), Later::Hold(_)));
+    assert!(matches!(
+        table.later(&Fragment { key: &key, hash, extent: LAST }, source, Millis(0)),
+        Later::Hold(_)
+    ));
     assert_eq!(first(&mut table, key, 5, 70, 1), First::Recorded);
     assert_eq!(first(&mut table, key, 6, 71, 2), First::Conflict);
     assert_eq!(later(&mut table, key, 3), Later::Known(70));
@@ -148,14 +155,26 @@ fn every_part_of_the_key_tells_datagrams_apart_even_when_their_hashes_are_equal(
         Key { id: 2, ..base },
     ];
     let mut table = Table::new(&Config { datagrams: 8, ..config() }).unwrap();
-    assert_eq!(table.first(&base, 9, 5, FIRST, 70, Millis(0)), First::Recorded);
+    assert_eq!(
+        table.first(&Fragment { key: &base, hash: 9, extent: FIRST }, 5, 70, Millis(0)),
+        First::Recorded
+    );
     for (other, decision) in others.iter().zip(71..) {
-        assert_eq!(table.first(other, 9, 5, FIRST, decision, Millis(0)), First::Recorded);
+        assert_eq!(
+            table.first(&Fragment { key: other, hash: 9, extent: FIRST }, 5, decision, Millis(0)),
+            First::Recorded
+        );
     }
     for (other, decision) in others.iter().zip(71..) {
-        assert_eq!(table.later(other, 9, 1, MIDDLE, Millis(0)), Later::Known(decision));
+        assert_eq!(
+            table.later(&Fragment { key: other, hash: 9, extent: MIDDLE }, 1, Millis(0)),
+            Later::Known(decision)
+        );
     }
-    assert_eq!(table.later(&base, 9, 1, MIDDLE, Millis(0)), Later::Known(70));
+    assert_eq!(
+        table.later(&Fragment { key: &base, hash: 9, extent: MIDDLE }, 1, Millis(0)),
+        Later::Known(70)
+    );
 }
 
 #[test]

@@ -125,14 +125,15 @@ pub fn build(backends: &[Backend<'_>], options: &Options) -> Result<Table, Build
     let ranked: Vec<Backend<'_>> = order.iter().map(|&input| backends[input]).collect();
     let (turns, seats) = Turns::new(ranked.iter().map(|backend| backend.weight), options.size);
     let keys = Keys::derive(&options.seed);
+    let walk = |rank: usize| keys.offset_and_skip(ranked[rank].name, options.size);
     let entries = match u16::try_from(ranked.len()) {
         Ok(count) => {
             let ranks: Vec<u16> = (0..count).collect();
-            Entries::Narrow(fill(&ranked, &ranks, &seats, turns, &keys, options.size))
+            Entries::Narrow(fill(&ranks, &seats, turns, options.size, walk))
         }
         Err(_) => {
             let ranks: Vec<u32> = (0..).take(ranked.len()).collect();
-            Entries::Wide(fill(&ranked, &ranks, &seats, turns, &keys, options.size))
+            Entries::Wide(fill(&ranks, &seats, turns, options.size, walk))
         }
     };
     Ok(Table::new(options.size, entries, &ranked))
@@ -173,16 +174,15 @@ fn name_order(backends: &[Backend<'_>]) -> Result<Vec<usize>, BuildError> {
 
 /// Lets the backends of `seats` (ranks, in the order of `turns`) take their slots.
 fn fill<E: Copy + Default>(
-    ranked: &[Backend<'_>],
     ranks: &[E],
     seats: &[usize],
     turns: Turns,
-    keys: &Keys,
     size: u32,
+    offset_and_skip: impl Fn(usize) -> (u32, u32),
 ) -> Vec<E> {
     let walk = |&rank: &usize| {
-        let (offset, skip) = keys.offset_and_skip(ranked[rank].name, size);
-        Walk { next: offset, skip, rank: ranks[rank] }
+        let (next, skip) = offset_and_skip(rank);
+        Walk { next, skip, rank: ranks[rank] }
     };
     let mut walks: Vec<Walk<E>> = seats.iter().map(walk).collect();
     populate(size, &mut walks, turns, endgame_at(size))

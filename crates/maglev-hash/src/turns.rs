@@ -68,7 +68,12 @@ impl Turns {
             classes.push(Class { weight: members[0].0, seats, rounds: 0, extra: 0 });
         }
         apportion(&mut classes, size);
-        let due = classes.iter().enumerate().filter_map(first_event).map(Reverse).collect();
+        let due = classes
+            .iter()
+            .enumerate()
+            .filter_map(|(class, this)| first_event(class, this))
+            .map(Reverse)
+            .collect();
         (Self { classes, due }, ranks.into_iter().map(|(_, rank)| rank).collect())
     }
 }
@@ -90,7 +95,7 @@ impl Iterator for Turns {
     }
 }
 
-fn first_event((class, this): (usize, &Class)) -> Option<Event> {
+fn first_event(class: usize, this: &Class) -> Option<Event> {
     let rounds = u64::from(this.rounds) + u64::from(this.extra > 0);
     (rounds > 0).then(|| Event { odd: 1, weight: u64::from(this.weight), class, last: 2 * rounds - 1 })
 }

@@ -2,7 +2,7 @@
 
 use core::net::Ipv4Addr;
 
-use crate::parse::Fragment;
+use crate::fragment::Fragment;
 use crate::{Malformed, checksum};
 
 /// A borrowed IPv4 packet. `parse` checks every length; after it no accessor can fail or panic.

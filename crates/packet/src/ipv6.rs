@@ -2,7 +2,7 @@
 
 use core::net::Ipv6Addr;
 
-use crate::parse::Fragment;
+use crate::fragment::Fragment;
 use crate::{Malformed, protocol};
 
 /// A borrowed IPv6 packet. `parse` checks every length; after it no accessor can panic.

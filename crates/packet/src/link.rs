@@ -56,8 +56,19 @@ impl fmt::Display for MacError {
 
 impl core::error::Error for MacError {}
 
-/// Moves the link header of `link_len` bytes at offset `from` of `buf` to offset 0, with new addresses and the
-/// Ethernet type `ethertype` behind the tags. The two places may overlap; bytes elsewhere stay as they are.
+/// What a link header says beside its tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkHeader {
+    /// Destination address.
+    pub dst: Mac,
+    /// Source address.
+    pub src: Mac,
+    /// The Ethernet type of what follows the tags.
+    pub ethertype: u16,
+}
+
+/// Moves the link header of `link_len` bytes at offset `from` of `buf` to offset 0, with the addresses
+/// and, behind the tags, the Ethernet type of `header`. The two places may overlap; bytes elsewhere stay as they are.
 ///
 /// With head room of `from` bytes in front of the frame this leaves room for outer headers of the same size
 /// between the link header and the inner IP header, so it comes before [`crate::Template::write`].
@@ -65,24 +76,12 @@ impl core::error::Error for MacError {}
 /// `false`, with `buf` untouched: `link_len` is not 14, 18 or 22, or `buf` is too short.
 #[inline]
 #[must_use]
-pub fn rewrite_link(
-    buf: &mut [u8],
-    from: usize,
-    link_len: usize,
-    dst: Mac,
-    src: Mac,
-    ethertype: u16,
-) -> bool {
+pub fn rewrite_link(buf: &mut [u8], from: usize, link_len: usize, header: LinkHeader) -> bool {
+    let [hi, lo] = header.ethertype.to_be_bytes();
     match link_len {
-        14 => rewrite(buf, from, dst, src, |[_, _]| ethertype.to_be_bytes()),
-        18 => rewrite(buf, from, dst, src, |[a, b, c, d, _, _]| {
-            let [hi, lo] = ethertype.to_be_bytes();
-            [a, b, c, d, hi, lo]
-        }),
-        22 => rewrite(buf, from, dst, src, |[a, b, c, d, e, f, g, h, _, _]| {
-            let [hi, lo] = ethertype.to_be_bytes();
-            [a, b, c, d, e, f, g, h, hi, lo]
-        }),
+        14 => rewrite(buf, from, header, |[_, _]| [hi, lo]),
+        18 => rewrite(buf, from, header, |[a, b, c, d, _, _]| [a, b, c, d, hi, lo]),
+        22 => rewrite(buf, from, header, |[a, b, c, d, e, f, g, h, _, _]| [a, b, c, d, e, f, g, h, hi, lo]),
         _ => false,
     }
 }
@@ -92,8 +91,7 @@ pub fn rewrite_link(
 fn rewrite<const N: usize>(
     buf: &mut [u8],
     from: usize,
-    dst: Mac,
-    src: Mac,
+    header: LinkHeader,
     retype: impl FnOnce([u8; N]) -> [u8; N],
 ) -> bool {
     let old = from.checked_add(12).and_then(|at| buf.get(at..)).and_then(|old| old.first_chunk::<N>());
@@ -101,7 +99,7 @@ fn rewrite<const N: usize>(
     let Some((new_dst, rest)) = buf.split_first_chunk_mut() else { return false };
     let Some((new_src, rest)) = rest.split_first_chunk_mut() else { return false };
     let Some(tail) = rest.first_chunk_mut() else { return false };
-    (*new_dst, *new_src, *tail) = (dst.0, src.0, retype(old));
+    (*new_dst, *new_src, *tail) = (header.dst.0, header.src.0, retype(old));
     true
 }
 
@@ -113,14 +111,8 @@ fn rewrite<const N: usize>(
 ///
 /// `None`, with `buf` untouched: no room in front of `end`, or `end` lies outside.
 #[must_use]
-pub fn write_link(
-    buf: &mut [u8],
-    end: usize,
-    dst: Mac,
-    src: Mac,
-    tags: &Tags,
-    ethertype: u16,
-) -> Option<usize> {
+pub fn write_link(buf: &mut [u8], end: usize, header: LinkHeader, tags: &Tags) -> Option<usize> {
+    let LinkHeader { dst, src, ethertype } = header;
     let start = end.checked_sub(tags.link_len())?;
     let tagged = tags.outer().into_iter().chain(tags.inner()).flat_map(Tag::bytes);
     let bytes = dst.0.into_iter().chain(src.0).chain(tagged).chain(ethertype.to_be_bytes());

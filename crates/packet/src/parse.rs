@@ -6,7 +6,7 @@
 //! Source: RFC 791, 8200, 6946, 9293, 768. Agrees with etherparse (`tests.rs` lists the exceptions).
 
 use crate::ipv6::{Ipv6, Upper};
-use crate::{Family, Malformed, ParseError, protocol};
+use crate::{Family, Fragment, Malformed, ParseError, protocol};
 
 /// What the balancer needs to know of a frame. Offsets are in bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,27 +36,6 @@ pub struct Parsed {
     pub ttl: u8,
     /// The DF flag; true for IPv6, which routers never fragment.
     pub dont_fragment: bool,
-}
-
-/// Whether a packet is a piece of another, and which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fragment {
-    /// A whole packet, or an atomic fragment (RFC 6946: offset 0, nothing follows).
-    None,
-    /// The piece with the ports: offset 0, more follow.
-    First {
-        /// Identification; 16 bits for IPv4.
-        id: u32,
-    },
-    /// A piece without ports.
-    Later {
-        /// Identification; 16 bits for IPv4.
-        id: u32,
-        /// Offset in bytes of this piece in the whole payload, a multiple of 8, never 0.
-        offset: u16,
-        /// More pieces follow.
-        more: bool,
-    },
 }
 
 /// Source and destination of a packet; IPv4 as IPv4-mapped (`::ffff:a.b.c.d`).
@@ -218,18 +197,6 @@ fn ipv6(packet: &[u8], l3: u16) -> Result<Parsed, ParseError> {
         ttl: ip.hop_limit(),
         dont_fragment: true,
     })
-}
-
-impl Fragment {
-    /// From the fields of either family: offset in bytes, the more-fragments flag.
-    #[inline]
-    pub(crate) const fn from_parts(id: u32, offset: u16, more: bool) -> Self {
-        match (offset, more) {
-            (0, false) => Self::None,
-            (0, true) => Self::First { id },
-            _ => Self::Later { id, offset, more },
-        }
-    }
 }
 
 struct Ports {

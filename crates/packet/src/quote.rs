@@ -122,7 +122,7 @@ impl Quoted {
         };
         let &[.., s0, s1, s2, s3, d0, d1, d2, d3] = h;
         let addresses = Addresses { src: mapped([s0, s1, s2, s3]), dst: mapped([d0, d1, d2, d3]) };
-        Self::new(Family::V4, at, ip, &upper, addresses, u32::from(total))
+        Header { family: Family::V4, addresses, total_len: total.into() }.quoted(at, ip, &upper)
     }
 
     fn v6(ip: &[u8], at: u16) -> Result<Self, Malformed> {
@@ -137,30 +137,7 @@ impl Quoted {
             h.last_chunk::<32>().and_then(|both| both.split_first_chunk()).ok_or(Malformed::Truncated)?;
         let addresses = Addresses { src: *src, dst: *dst.first_chunk().ok_or(Malformed::Truncated)? };
         let ip = ip.get(..40 + payload.len()).ok_or(Malformed::Truncated)?;
-        Self::new(Family::V6, at, ip, &upper, addresses, u32::from(len) + 40)
-    }
-
-    /// `ip`: the quoted bytes, of which `upper.payload` is the end.
-    fn new(
-        family: Family,
-        at: u16,
-        ip: &[u8],
-        upper: &Upper<'_>,
-        addresses: Addresses,
-        total_len: u32,
-    ) -> Result<Self, Malformed> {
-        let below = |len: usize| u16::try_from(usize::from(at) + len).map_err(|_| Malformed::TooLong);
-        Ok(Self {
-            family,
-            at,
-            l4: below(ip.len() - upper.payload.len())?,
-            end: below(ip.len())?,
-            total_len,
-            addresses,
-            protocol: upper.protocol,
-            ports: ports(upper),
-            fragment: upper.fragment,
-        })
+        Header { family: Family::V6, addresses, total_len: u32::from(len) + 40 }.quoted(at, ip, &upper)
     }
 
     fn ip(&self, address: [u8; 16]) -> IpAddr {
@@ -171,6 +148,32 @@ impl Quoted {
             }
             Family::V6 => Ipv6Addr::from(address).into(),
         }
+    }
+}
+
+/// What the quoted IP header says.
+struct Header {
+    family: Family,
+    addresses: Addresses,
+    total_len: u32,
+}
+
+impl Header {
+    /// `ip`: the quoted bytes, of which `upper.payload` is the end.
+    fn quoted(self, at: u16, ip: &[u8], upper: &Upper<'_>) -> Result<Quoted, Malformed> {
+        let below = |len: usize| u16::try_from(usize::from(at) + len).map_err(|_| Malformed::TooLong);
+        let Self { family, addresses, total_len } = self;
+        Ok(Quoted {
+            family,
+            at,
+            l4: below(ip.len() - upper.payload.len())?,
+            end: below(ip.len())?,
+            total_len,
+            addresses,
+            protocol: upper.protocol,
+            ports: ports(upper),
+            fragment: upper.fragment,
+        })
     }
 }
 

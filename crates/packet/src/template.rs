@@ -37,6 +37,19 @@ enum Completion {
     },
 }
 
+/// What the outer headers take from the packet that they are written in front of.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner {
+    /// Bytes of its IP packet.
+    pub len: u16,
+    /// Its TOS or traffic class.
+    pub tos: u8,
+    /// The hash of its flow: makes the GUE source port, the IPv6 flow label and, with a prefix, the source address.
+    pub flow_hash: u64,
+    /// The identification of the outer packet: written only into IPv4 headers without DF.
+    pub identification: u16,
+}
+
 impl Template {
     /// The outer headers for packets of family `inner`. For [`Encapsulation::L2`] there are none and `outer` is
     /// ignored. `dont_fragment` sets DF in an outer IPv4 header; an outer IPv6 header has no such flag.
@@ -143,11 +156,7 @@ impl Template {
         }
     }
 
-    /// Writes the headers in front of an inner packet of `inner_len` bytes with TOS or traffic class `tos`.
-    ///
-    /// `flow_hash` makes the GUE source port, the IPv6 flow label and, with a prefix, the source address.
-    /// `identification` is written only into IPv4 headers without DF. A GUE checksum stays 0:
-    /// [`Template::finish_checksum`].
+    /// Writes the headers in front of an inner packet. A GUE checksum stays 0: [`Template::finish_checksum`].
     ///
     /// # Errors
     /// [`WriteError`], with `out` untouched.
@@ -155,14 +164,8 @@ impl Template {
     /// # Cost
     /// A copy of fixed size and a sum of five words: `cargo xtask bench packet/template`.
     #[inline]
-    pub fn write(
-        &self,
-        out: &mut [u8],
-        inner_len: u16,
-        tos: u8,
-        flow_hash: u64,
-        identification: u16,
-    ) -> Result<(), WriteError> {
+    pub fn write(&self, out: &mut [u8], inner: &Inner) -> Result<(), WriteError> {
+        let Inner { len: inner_len, tos, flow_hash, identification } = *inner;
         if out.len() != self.len() {
             return Err(WriteError::Size { found: out.len(), expected: self.len });
         }
@@ -172,9 +175,10 @@ impl Template {
             Ip::V4 { header, sum, dont_fragment } => {
                 let total = inner_len.checked_add(u16::from(self.len)).ok_or(too_long)?;
                 let (ip, shim) = out.split_first_chunk_mut::<20>().ok_or(too_long)?;
-                let id = if *dont_fragment { 0 } else { identification };
                 *ip = *header;
-                fill_v4(ip, *sum, self.prefix, total, tos, flow_hash, id);
+                let id = if *dont_fragment { 0 } else { identification };
+                [ip[4], ip[5]] = id.to_be_bytes();
+                fill_v4(ip, sum.add_word(id), self.prefix, total, inner);
                 self.shim.write(shim, total - 20, flow_hash);
                 Ok(())
             }
@@ -349,22 +353,13 @@ impl Shim {
     }
 }
 
-/// `ip` holds the template's header, `sum` its sum.
+/// `ip` holds the template's header and the identification, `sum` their sum.
 #[inline]
-fn fill_v4(
-    ip: &mut [u8; 20],
-    sum: Sum,
-    prefix: Option<SourcePrefix>,
-    total: u16,
-    tos: u8,
-    flow_hash: u64,
-    id: u16,
-) {
-    let mut sum = sum.add_word(u16::from(tos)).add_word(total).add_word(id);
-    ip[1] = tos;
+fn fill_v4(ip: &mut [u8; 20], sum: Sum, prefix: Option<SourcePrefix>, total: u16, inner: &Inner) {
+    let mut sum = sum.add_word(u16::from(inner.tos)).add_word(total);
+    ip[1] = inner.tos;
     [ip[2], ip[3]] = total.to_be_bytes();
-    [ip[4], ip[5]] = id.to_be_bytes();
-    if let Some(IpAddr::V4(source)) = prefix.map(|prefix| prefix.pick(flow_hash)) {
+    if let Some(IpAddr::V4(source)) = prefix.map(|prefix| prefix.pick(inner.flow_hash)) {
         let [a, b, c, d] = source.octets();
         // The template's source leaves the sum as its complement: -x = ~x in ones' complement.
         sum = sum.add_bytes(&[!ip[12], !ip[13], !ip[14], !ip[15]]).add_bytes(&[a, b, c, d]);

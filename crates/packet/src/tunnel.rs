@@ -46,7 +46,7 @@ pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
             let outer = Ipv4::parse(ip).ok()?;
             let whole = outer.fragment() == Fragment::None;
             let carried = whole.then(|| Carried::read(outer.protocol(), outer.payload()))??;
-            let ends = (outer.source().into(), outer.destination().into());
+            let ends = [outer.source().into(), outer.destination().into()];
             carried.at(ends, outer.tos(), usize::from(outer.total_len()))
         }
         6 => {
@@ -55,7 +55,7 @@ pub fn decapsulate(ip: &[u8]) -> Option<Tunnelled> {
             let whole = upper.fragment == Fragment::None;
             let carried = whole.then(|| Carried::read(upper.protocol, upper.payload))??;
             let len = 40 + usize::from(outer.payload_len());
-            carried.at((outer.source().into(), outer.destination().into()), outer.traffic_class(), len)
+            carried.at([outer.source().into(), outer.destination().into()], outer.traffic_class(), len)
         }
         _ => None,
     }
@@ -105,7 +105,7 @@ impl<'a> Carried<'a> {
         Some(Self { kind, family, recursion: 0, bytes: gue.payload(), slack })
     }
 
-    fn at(self, (source, destination): (IpAddr, IpAddr), tos: u8, len: usize) -> Option<Tunnelled> {
+    fn at(self, [source, destination]: [IpAddr; 2], tos: u8, len: usize) -> Option<Tunnelled> {
         let version = self.bytes.first()? >> 4;
         let claimed = match self.family {
             Family::V4 => 4,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::oracle::signal;
 use super::{WRAP, assert_adds_up, establish, hash, tick};
-use crate::{Config, FlowTable, Inserted, Signal, Timeouts};
+use crate::{Config, FlowTable, Inserted, Signal, Target, Timeouts};
 
 /// One live entry, decoded from memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,7 +79,7 @@ fn checked_insert(
     now: u32,
 ) -> Result<Inserted, TestCaseError> {
     let before = live(table, now);
-    let result = table.insert(key, ids.0, ids.1, signal, tick(now));
+    let result = table.insert(key, Target { slot: ids.0, vip: ids.1 }, signal, tick(now));
     let after = live(table, now);
     let lost: Vec<&Seen> =
         before.iter().filter(|b| b.tag != tag(key) && after.iter().all(|a| a.tag != b.tag)).collect();

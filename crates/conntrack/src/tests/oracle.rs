@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{WRAP, all, assert_adds_up, hash, tick};
-use crate::{Config, Filter, FlowTable, Hit, Inserted, Signal, State, Timeouts};
+use crate::{Config, Filter, FlowTable, Hit, Inserted, Signal, State, Target, Timeouts};
 
 /// One flow that the oracle knows; `last` is in ticks that never wrap.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,7 +151,7 @@ fn apply(op: &Op, table: &mut FlowTable, oracle: &mut Oracle, now: &mut u64) -> 
     match *op {
         Op::Lookup(k, s) => prop_assert_eq!(table.lookup(key(k), s, at), oracle.lookup(key(k), s, *now)),
         Op::Insert(k, slot, vip, s) => {
-            prop_assert_eq!(table.insert(key(k), slot, vip, s, at), Inserted::Tracked);
+            prop_assert_eq!(table.insert(key(k), Target { slot, vip }, s, at), Inserted::Tracked);
             oracle.insert(key(k), slot, vip, s, *now);
         }
         Op::Reassign(k, slot) => {

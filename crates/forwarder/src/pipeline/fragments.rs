@@ -230,7 +230,11 @@ impl Core {
     ) -> Verdict {
         let pool = home(packet, self.config.thread);
         let source = snapshot.hasher.source(&name.key.source);
-        match self.fragments.table.later(&name.key, name.hash, source, extent, millis(now)) {
+        match self.fragments.table.later(
+            &fragment_table::Fragment { key: &name.key, hash: name.hash, extent },
+            source,
+            millis(now),
+        ) {
             Later::Known(decided) => self.follow(snapshot, place, decided),
             Later::Hold(slot) => self.fragments.hold(pool, slot, opened),
             Later::Refused(refusal) => Verdict::Drop(refused(refusal)),
@@ -250,7 +254,12 @@ impl Core {
         let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
         let digest = snapshot.hasher.digest(bytes);
         let extent = extent(parsed);
-        match self.fragments.table.first(&name.key, name.hash, digest, extent, decided, millis(now)) {
+        match self.fragments.table.first(
+            &fragment_table::Fragment { key: &name.key, hash: name.hash, extent },
+            digest,
+            decided,
+            millis(now),
+        ) {
             First::Recorded => Ok(decided),
             First::Duplicate(before) => Ok(before),
             First::Conflict => Err(DropReason::FragmentConflict),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use forwarder::*;
-use packet::{Encapsulation, Family, Outer, Template};
+use packet::{Encapsulation, Family, Inner, Outer, Template};
 
 use crate::bed::*;
 use crate::pieces::{Datagram, udp_payload};
@@ -33,7 +33,12 @@ pub(crate) fn wrapped(frame: &[u8], kind: Encapsulation, outer: (&str, &str), re
     bytes.extend(template.ethertype().to_be_bytes());
     let start = bytes.len();
     bytes.resize(start + template.len(), 0);
-    template.write(&mut bytes[start..], inner.len() as u16, 0, 7, 9).unwrap();
+    template
+        .write(
+            &mut bytes[start..],
+            &Inner { len: inner.len() as u16, tos: 0, flow_hash: 7, identification: 9 },
+        )
+        .unwrap();
     bytes.extend(inner);
     bytes
 }

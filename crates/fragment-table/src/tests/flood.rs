@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{FIRST, MIDDLE, Table, assert_adds_up, first, hash, hold, key, later, released};
-use crate::{Chains, Config, Fate, First, Key, Later, Millis, Refusal};
+use crate::{Chains, Config, Fate, First, Fragment, Key, Later, Millis, Refusal};
 
 fn table() -> Table {
     let lifetime = Duration::from_secs(2);
@@ -25,7 +25,7 @@ fn a_flood_of_later_fragments_costs_no_datagram_whose_first_fragment_comes_first
     }
     for number in 0..100_000 {
         let (key, hash, source) = forged(number);
-        let _ = table.later(&key, hash, source, MIDDLE, Millis(1));
+        let _ = table.later(&Fragment { key: &key, hash, extent: MIDDLE }, source, Millis(1));
     }
     assert_eq!((table.held(), table.waiting(), table.counters().refused_buffer), (256, 256, 99_744));
     for id in 0..500 {
@@ -45,7 +45,10 @@ fn a_flood_of_first_fragments_drops_no_frame_that_waits() {
     let slots: Vec<_> = (0..32).map(|id| hold(&mut table, key(1, id), 0)).collect();
     for number in 0..100_000 {
         let (key, hash, _) = forged(number);
-        assert_eq!(table.first(&key, hash, 5, FIRST, 9, Millis(1)), First::Recorded);
+        assert_eq!(
+            table.first(&Fragment { key: &key, hash, extent: FIRST }, 5, 9, Millis(1)),
+            First::Recorded
+        );
     }
     assert_eq!((table.known(), table.counters().evicted), (512, 99_488));
     for id in 0..32 {
@@ -65,7 +68,10 @@ fn under_a_flood_of_first_fragments_a_datagram_has_one_round_of_the_table() {
     assert_eq!(first(&mut table, key(1, 1), 5, 70, 0), First::Recorded);
     for number in 0..511 {
         let (key, hash, _) = forged(number);
-        assert_eq!(table.first(&key, hash, 5, FIRST, 9, Millis(1)), First::Recorded);
+        assert_eq!(
+            table.first(&Fragment { key: &key, hash, extent: FIRST }, 5, 9, Millis(1)),
+            First::Recorded
+        );
     }
     assert_eq!(later(&mut table, key(1, 1), 1), Later::Known(70));
 }
@@ -91,8 +97,13 @@ fn after_a_flood_and_its_expiry_every_place_is_there_again() {
         let now = Millis(round * 2_000);
         for number in 0..1_000 {
             let (key, hash, source) = forged(round << 32 | number);
-            let _ = table.later(&key, hash, source, MIDDLE, now);
-            let _ = table.first(&forged(round << 32 | (number + 500)).0, hash ^ 1, number, FIRST, 9, now);
+            let _ = table.later(&Fragment { key: &key, hash, extent: MIDDLE }, source, now);
+            let _ = table.first(
+                &Fragment { key: &forged(round << 32 | (number + 500)).0, hash: hash ^ 1, extent: FIRST },
+                number,
+                9,
+                now,
+            );
         }
         assert_eq!((table.held(), table.known()), (256, 512));
         assert_adds_up(&table);

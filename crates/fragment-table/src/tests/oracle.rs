@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use proptest::prelude::*;
 
 use super::{FIRST, hash, key};
-use crate::{Config, Extent, Fate, First, FragmentTable, Later, Millis, Refusal};
+use crate::{Config, Extent, Fate, First, Fragment, FragmentTable, Later, Millis, Refusal};
 
 /// One datagram that the oracle knows; `first` has digest, decision, and how many were recorded before it.
 #[derive(Debug)]
@@ -236,7 +236,12 @@ impl Pair {
             Op::First(number, digest) => {
                 let (key, hash) = self.name(number);
                 self.decision += 1;
-                let found = self.table.first(&key, hash, digest, FIRST, self.decision, now);
+                let found = self.table.first(
+                    &Fragment { key: &key, hash, extent: FIRST },
+                    digest,
+                    self.decision,
+                    now,
+                );
                 prop_assert_eq!(found, self.oracle.first(number, digest, FIRST, self.decision, now.0));
             }
             Op::Later(number, extent) => self.later(number, extent, now)?,
@@ -259,7 +264,11 @@ impl Pair {
     fn later(&mut self, number: u8, extent: Extent, now: Millis) -> Result<(), TestCaseError> {
         let (key, named) = self.name(number);
         let source = number % 3;
-        let found = self.table.later(&key, named, hash(1_000 + u64::from(source)), extent, now);
+        let found = self.table.later(
+            &Fragment { key: &key, hash: named, extent },
+            hash(1_000 + u64::from(source)),
+            now,
+        );
         match (found, self.oracle.later(number, source, extent, now.0)) {
             (Later::Hold(slot), Err(())) => {
                 prop_assert!((slot.0 as usize) < self.oracle.config.buffered);
@@ -325,13 +334,21 @@ impl Pair {
         let mut slots = BTreeSet::new();
         for number in 0..self.oracle.config.buffered as u64 {
             let id = u32::try_from(1_000 + number).unwrap();
-            let found =
-                self.table.later(&key(7, id), hash(number), hash(2_000 + number), FIRST, Millis(self.clock));
+            let found = self.table.later(
+                &Fragment { key: &key(7, id), hash: hash(number), extent: FIRST },
+                hash(2_000 + number),
+                Millis(self.clock),
+            );
             prop_assert!(matches!(found, Later::Hold(slot) if slots.insert(slot.0)), "{:?}", found);
         }
         for number in 0..self.oracle.config.datagrams {
             let id = u32::try_from(2_000 + number).unwrap();
-            let found = self.table.first(&key(8, id), hash(u64::from(id)), 1, FIRST, 1, Millis(self.clock));
+            let found = self.table.first(
+                &Fragment { key: &key(8, id), hash: hash(u64::from(id)), extent: FIRST },
+                1,
+                1,
+                Millis(self.clock),
+            );
             prop_assert_eq!(found, First::Recorded);
         }
         prop_assert_eq!(self.table.counters().evicted, self.oracle.sum("evicted"));

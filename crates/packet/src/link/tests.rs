@@ -29,10 +29,14 @@ fn what_is_no_mac_address_is_refused() {
     assert_eq!("é2:00:5e:10:00:0".parse::<Mac>(), Err(MacError));
 }
 
+fn header(ethertype: u16) -> LinkHeader {
+    LinkHeader { dst: DST, src: SRC, ethertype }
+}
+
 #[test]
 fn an_untagged_header_moves_to_the_front_with_the_outer_ethernet_type() {
     let mut buf = [vec![9; 24], vec![1; 12], vec![0x08, 0x00, 0x45, 0x46]].concat();
-    assert!(rewrite_link(&mut buf, 24, 14, DST, SRC, 0x86dd));
+    assert!(rewrite_link(&mut buf, 24, 14, header(0x86dd)));
     let link = [&DST.0[..], &SRC.0, &[0x86, 0xdd]].concat();
     assert_eq!(buf[..14], link);
     assert_eq!(buf[14..24], [9; 10]);
@@ -42,11 +46,11 @@ fn an_untagged_header_moves_to_the_front_with_the_outer_ethernet_type() {
 #[test]
 fn lengths_that_are_no_link_header_and_short_buffers_are_refused_and_left_alone() {
     for link_len in [0, 13, 15, 16, 20, 26, usize::MAX] {
-        assert!(!rewrite_link(&mut [7; 64], 0, link_len, DST, SRC, 0x0800));
+        assert!(!rewrite_link(&mut [7; 64], 0, link_len, header(0x0800)));
     }
     for (link_len, from) in [(14usize, 0), (18, 4), (22, 24), (14, usize::MAX)] {
         let mut buf = vec![7; link_len.saturating_add(from).min(100) - 1];
-        assert!(!rewrite_link(&mut buf, from, link_len, DST, SRC, 0x0800));
+        assert!(!rewrite_link(&mut buf, from, link_len, header(0x0800)));
         assert!(buf.iter().all(|&byte| byte == 7));
     }
 }
@@ -58,7 +62,7 @@ proptest! {
         let mut buf = vec![0xee; 90];
         buf[from..from + link_len].copy_from_slice(&link[..link_len]);
         let old = buf.clone();
-        prop_assert!(rewrite_link(&mut buf, from, link_len, DST, SRC, kind));
+        prop_assert!(rewrite_link(&mut buf, from, link_len, header(kind)));
         prop_assert_eq!(&buf[..6], &DST.0[..]);
         prop_assert_eq!(&buf[6..12], &SRC.0[..]);
         prop_assert_eq!(&buf[12..link_len - 2], &link[12..link_len - 2]);
@@ -79,7 +83,7 @@ proptest! {
     #[test]
     fn a_link_header_with_other_tags_ends_where_it_should(tags in tags(), end in 0..70usize, len in 0..80usize) {
         let mut buf = vec![0xee; len];
-        let start = write_link(&mut buf, end, DST, SRC, &tags, 0x0800);
+        let start = write_link(&mut buf, end, header(0x0800), &tags);
         if end < tags.link_len() || end > len {
             prop_assert_eq!(start, None);
             prop_assert_eq!(buf, vec![0xee; len]);

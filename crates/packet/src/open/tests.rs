@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::test_frames::frame;
-use crate::{Encapsulation, Family, Outer, Template, decapsulate, oracle, parse};
+use crate::{Encapsulation, Family, Inner, Outer, Template, decapsulate, oracle, parse};
 
 fn templates() -> impl Strategy<Value = (Encapsulation, Outer)> {
     let v6 = |low| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, low);
@@ -28,7 +28,7 @@ fn tunnelled(plain: &[u8], (kind, outer): (Encapsulation, Outer), tos: u8, paddi
     let (link, inner) = plain[..usize::from(parsed.end)].split_at(usize::from(parsed.l3));
     let template = Template::new(kind, outer, parsed.family, true);
     let mut ip = vec![0; template.len()];
-    template.write(&mut ip, parsed.ip_len(), tos, 7, 7).unwrap();
+    template.write(&mut ip, &Inner { len: parsed.ip_len(), tos, flow_hash: 7, identification: 7 }).unwrap();
     ip.extend(inner);
     assert!(template.finish_checksum(&mut ip));
     let kind = template.ethertype().to_be_bytes();

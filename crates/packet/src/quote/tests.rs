@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::test_frames::frame;
-use crate::{Outer, Template, parse};
+use crate::{Inner, Outer, Template, parse};
 
 const ROUTER: [u8; 4] = [203, 0, 113, 7];
 const VIP: [u8; 4] = [198, 51, 100, 1];
@@ -300,7 +300,12 @@ fn tunnelled(kind: Encapsulation, v6: bool, inner: &[u8]) -> Vec<u8> {
     let family = if inner[0] >> 4 == 4 { Family::V4 } else { Family::V6 };
     let template = Template::new(kind, outer(v6), family, true);
     let mut ip = vec![0; template.len()];
-    template.write(&mut ip, u16::try_from(inner.len()).unwrap(), 0, 7, 7).unwrap();
+    template
+        .write(
+            &mut ip,
+            &Inner { len: u16::try_from(inner.len()).unwrap(), tos: 0, flow_hash: 7, identification: 7 },
+        )
+        .unwrap();
     ip.extend(inner);
     assert!(template.finish_checksum(&mut ip));
     ip

@@ -44,7 +44,12 @@ fn inner_packet(family: Family, data: &[u8]) -> Vec<u8> {
 /// The headers alone, for an inner packet of 40 bytes with TOS 0x28, hash 0x0123456789abcdef, identification 0x0102.
 fn written(template: &Template) -> Vec<u8> {
     let mut out = vec![0xee; template.len()];
-    template.write(&mut out, 40, 0x28, 0x0123_4567_89ab_cdef, 0x0102).unwrap();
+    template
+        .write(
+            &mut out,
+            &Inner { len: 40, tos: 0x28, flow_hash: 0x0123_4567_89ab_cdef, identification: 0x0102 },
+        )
+        .unwrap();
     out
 }
 
@@ -160,7 +165,7 @@ proptest! {
             let packet = inner_packet(inner, &data);
             let mut whole = vec![0xee; template.len()];
             let inner_len = u16::try_from(packet.len()).unwrap();
-            template.write(&mut whole, inner_len, tos, flow_hash, id).unwrap();
+            template.write(&mut whole, &Inner { len: inner_len, tos, flow_hash, identification: id }).unwrap();
             whole.extend(&packet);
             prop_assert!(template.finish_checksum(&mut whole));
             let (protocol, at) = read_back(&whole, tos);
@@ -200,7 +205,7 @@ proptest! {
         let (kind, outer_family, inner) = mixes()[mix];
         let template = Template::new(kind, outer(outer_family), inner, true);
         let mut out = vec![0xee; len];
-        let result = template.write(&mut out, 40, 0, 7, 0);
+        let result = template.write(&mut out, &Inner { len: 40, tos: 0, flow_hash: 7, identification: 0 });
         if len == template.len() {
             prop_assert_eq!(result, Ok(()));
         } else {
@@ -230,12 +235,18 @@ fn the_longest_inner_packet_fits_and_one_byte_more_does_not() {
         let counted = if outer_family == Family::V4 { template.len() } else { template.len() - 40 };
         let longest = u16::try_from(65_535 - counted).unwrap();
         let mut out = vec![0xee; template.len()];
-        assert_eq!(template.write(&mut out, longest, 0, 7, 0), Ok(()));
+        assert_eq!(
+            template.write(&mut out, &Inner { len: longest, tos: 0, flow_hash: 7, identification: 0 }),
+            Ok(())
+        );
         let Some(more) = longest.checked_add(1) else { continue };
         let mut out = vec![0xee; template.len()];
         let growth = u8::try_from(template.len()).unwrap();
         let refused = Err(WriteError::TooLong { inner_len: more, growth });
-        assert_eq!(template.write(&mut out, more, 0, 7, 0), refused);
+        assert_eq!(
+            template.write(&mut out, &Inner { len: more, tos: 0, flow_hash: 7, identification: 0 }),
+            refused
+        );
         assert!(out.iter().all(|&byte| byte == 0xee));
     }
 }
@@ -259,7 +270,17 @@ fn flow_hashes_spread_over_ports_and_labels() {
     let (mut ports, mut labels) = (HashSet::new(), HashSet::new());
     for flow in 0..1000u64 {
         let mut out = [0; 52];
-        template.write(&mut out, 40, 0, flow.wrapping_mul(0x9e37_79b9_7f4a_7c15), 0).unwrap();
+        template
+            .write(
+                &mut out,
+                &Inner {
+                    len: 40,
+                    tos: 0,
+                    flow_hash: flow.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    identification: 0,
+                },
+            )
+            .unwrap();
         ports.insert([out[40], out[41]]);
         labels.insert([out[1], out[2], out[3]]);
     }
@@ -271,7 +292,7 @@ fn a_checksum_that_comes_out_as_zero_is_sent_as_all_ones() {
     let kind = Encapsulation::Gue { udp_checksum: true };
     let template = Template::new(kind, outer(Family::V6), Family::V4, true);
     let mut packet = vec![0; 54];
-    template.write(&mut packet[..52], 2, 0, 7, 0).unwrap();
+    template.write(&mut packet[..52], &Inner { len: 2, tos: 0, flow_hash: 7, identification: 0 }).unwrap();
     assert!(template.finish_checksum(&mut packet));
     let sum = [packet[46], packet[47]];
     packet[52..].copy_from_slice(&sum); // the last word now fills the sum up to ffff
@@ -286,7 +307,9 @@ fn a_checksum_is_refused_over_bytes_of_another_length() {
         let template = Template::new(kind, outer(family), Family::V4, true);
         let mut packet = vec![0; template.len() + 40];
         let len = template.len();
-        template.write(&mut packet[..len], 40, 0, 7, 0).unwrap();
+        template
+            .write(&mut packet[..len], &Inner { len: 40, tos: 0, flow_hash: 7, identification: 0 })
+            .unwrap();
         for cut in 0..packet.len() {
             assert!(!template.finish_checksum(&mut packet[..cut]));
         }
@@ -318,7 +341,7 @@ proptest! {
             prop_assert_eq!((template.recursion(), usize::from(template.kept())), (1, kept));
             let inner = inner_packet(family, &data);
             let mut whole = vec![0xee; template.len()];
-            template.write(&mut whole, u16::try_from(inner.len()).unwrap(), 0, hash, 7).unwrap();
+            template.write(&mut whole, &Inner { len: u16::try_from(inner.len()).unwrap(), tos: 0, flow_hash: hash, identification: 7 }).unwrap();
             let plain = whole.clone();
             whole.extend(&inner);
             prop_assert!(template.complete(&mut whole, before));
