@@ -48,7 +48,7 @@ fn parts() -> Parts {
         name: "www tcp 80".into(),
         policy: HashPolicy::FiveTuple,
         pool: Arc::new(pool(&slots)),
-        barred: Arc::default(),
+        excluded_slots: Arc::default(),
         guard: None,
         remotes: None,
         fragments: true,

@@ -57,7 +57,7 @@ const OUTER: [(bool, &str, u32); 4] =
 
 #[test]
 fn a_router_between_balancer_and_backends_that_takes_less_is_learned_of_and_clients_are_told() {
-    for (outer_v4, sources, growth) in OUTER {
+    for (outer_v4, sources, encap_overhead) in OUTER {
         let bed = Bed::new(&BedSpec::default()).unwrap();
         let mut config = LbConfig::new(&bed);
         let mut from = vec![];
@@ -86,7 +86,7 @@ fn a_router_between_balancer_and_backends_that_takes_less_is_learned_of_and_clie
         for ipv4 in [true, false] {
             let (told, route) =
                 upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), count(3_000_000, 100_000_000));
-            let room = TAKES - growth;
+            let room = TAKES - encap_overhead;
             assert!(told > 0 && route.contains(&format!("mtu {room}")), "{told}, {route}");
         }
         let dropped = scene.settled().drops();

@@ -241,7 +241,7 @@ impl Outer {
     /// Three lines: outside, wrapping, inside.
     #[must_use]
     pub fn words(&self) -> [String; 3] {
-        let growth = self.outer.bytes.len() - self.inner.bytes.len();
+        let encap_overhead = self.outer.bytes.len() - self.inner.bytes.len();
         let kind = match self.kind {
             Kind::Gre => "GRE, flags 0, version 0",
             Kind::Ipip => "IP in IP",
@@ -249,7 +249,7 @@ impl Outer {
         };
         [
             format!("outside: {}", self.outer.words()),
-            format!("wrapped: {kind}; {growth} bytes in all"),
+            format!("wrapped: {kind}; {encap_overhead} bytes in all"),
             format!("inside:  {}", self.inner.words()),
         ]
     }

@@ -4,7 +4,7 @@
 //! Not here: peers, which may always send fragments (`peers`); opening tunnels (`forwarder`).
 //! Source: paper §2.1.
 
-use forwarder::{Carriers, Prefix};
+use forwarder::{Prefix, TunnelProtocols};
 
 use super::address::{PrefixFlaw, source};
 use super::reader::{Node, quote};
@@ -14,7 +14,7 @@ use super::report::At;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrivals {
     sources: Vec<Prefix>,
-    kinds: Carriers,
+    kinds: TunnelProtocols,
 }
 
 impl Arrivals {
@@ -24,7 +24,7 @@ impl Arrivals {
     }
 
     /// How they may carry packets. Default: every way.
-    pub fn kinds(&self) -> Carriers {
+    pub fn kinds(&self) -> TunnelProtocols {
         self.kinds
     }
 
@@ -62,14 +62,15 @@ fn read_source(node: &Node<'_>) -> Option<Prefix> {
     }
 }
 
-fn read_kinds(node: &Node<'_>) -> Option<Carriers> {
-    let kinds = [("gre", Carriers::GRE), ("ipip", Carriers::IPIP), ("gue", Carriers::GUE)];
-    let read: Option<Vec<Carriers>> =
+fn read_kinds(node: &Node<'_>) -> Option<TunnelProtocols> {
+    let kinds =
+        [("gre", TunnelProtocols::GRE), ("ipip", TunnelProtocols::IPIP), ("gue", TunnelProtocols::GUE)];
+    let read: Option<Vec<TunnelProtocols>> =
         node.items(KINDS)?.iter().map(|node| node.choice(&kinds, &[])).collect();
-    Some(read?.into_iter().fold(Carriers::NONE, Carriers::and))
+    Some(read?.into_iter().fold(TunnelProtocols::NONE, TunnelProtocols::and))
 }
 
-const ALL: Carriers = Carriers::GRE.and(Carriers::IPIP).and(Carriers::GUE);
+const ALL: TunnelProtocols = TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE);
 /// A quarter of what the XDP program has room for: the peers are there too.
 const MOST: usize = 256;
 const SOURCES: &str = "a list of 1 to 256 prefixes or addresses";

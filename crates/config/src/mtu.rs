@@ -51,14 +51,14 @@ impl Default for Mtu {
 
 impl Encapsulation {
     /// Bytes that it adds to a packet for `to`.
-    pub fn growth(&self, to: IpAddr) -> u32 {
+    pub fn encap_overhead(&self, to: IpAddr) -> u32 {
         let kind = match self.kind() {
             EncapsulationKind::Gre => packet::Encapsulation::Gre,
             EncapsulationKind::Ipip => packet::Encapsulation::Ipip,
             EncapsulationKind::Gue { udp_checksum } => packet::Encapsulation::Gue { udp_checksum },
             EncapsulationKind::L2 => packet::Encapsulation::L2,
         };
-        packet::growth(&kind, if to.is_ipv4() { Family::V4 } else { Family::V6 }).into()
+        packet::encap_overhead(&kind, if to.is_ipv4() { Family::V4 } else { Family::V6 }).into()
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) fn warn_of_tight<'a>(
     let members = members.map(|member| ("backend", member));
     let peers = peers.values().flat_map(|pool| pool.members()).map(|member| ("fragments to machine", member));
     let needed = |(_, member): &(&str, &Member)| {
-        mtu.clients + member.encapsulation().growth(member.backend().address())
+        mtu.clients + member.encapsulation().encap_overhead(member.backend().address())
     };
     // The first of those that need the most.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });

@@ -220,8 +220,8 @@ impl Compiler {
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
         let freed = self.slots.advance(now, ages(config));
-        let barred = self.strays.advance(now, ages(config));
-        if freed.is_empty() && !barred {
+        let excluded_slots = self.strays.advance(now, ages(config));
+        if freed.is_empty() && !excluded_slots {
             return Ok(None);
         }
         let mut services = current.services().to_vec();
@@ -336,7 +336,7 @@ fn services(
                 name: name.into(),
                 policy: policy(service.hash()),
                 pool: Arc::clone(pool),
-                barred: Arc::default(),
+                excluded_slots: Arc::default(),
                 guard: guard.clone(),
                 remotes: remotes.clone(),
                 fragments: vip.fragments(),

@@ -1,6 +1,6 @@
 //! A report of the packet tracer: what one machine tells of one marked packet, in one UDP datagram.
 //!
-//! In: a packet thread's [`Sighting`], the names of cluster and machine. Out: a line of JSON, and behind it a line with its MAC
+//! In: a packet thread's [`TraceEvent`], the names of cluster and machine. Out: a line of JSON, and behind it a line with its MAC
 //! in hex, at most [`REPORT_BYTES`]: readable in any capture, and believed only under the cluster's key.
 //! Not here: sockets (`sluicegate`).
 //! Invariant: what was sealed is opened under the same key, and nothing else is.
@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 
-use forwarder::{Sender, Sighting, Snapshot, TraceKey};
+use forwarder::{Snapshot, TraceEvent, TraceKey, TunnelSourceKind};
 use serde::{Deserialize, Serialize};
 
 use admin::view::Explained;
@@ -52,7 +52,7 @@ impl Report {
     /// What a machine of a cluster tells of a sighting at `unix_micros`.
     #[must_use]
     pub fn new(
-        sighting: &Sighting,
+        sighting: &TraceEvent,
         snapshot: &Snapshot,
         [cluster, machine]: [&str; 2],
         unix_micros: u64,
@@ -73,7 +73,7 @@ impl Report {
             source: SocketAddr::new(source, sighting.flow.source_port),
             destination: SocketAddr::new(destination, sighting.flow.destination_port),
             protocol: sighting.flow.protocol,
-            opened: sighting.opened.map(|sender| sender_name(sender).to_owned()),
+            opened: sighting.decapsulated_from.map(|sender| kind_name(sender).to_owned()),
             explained,
         }
     }
@@ -101,11 +101,11 @@ impl Report {
     }
 }
 
-fn sender_name(sender: Sender) -> &'static str {
-    match sender {
-        Sender::Encapsulator => "encapsulator",
-        Sender::Peer => "peer",
-        Sender::Cluster => "cluster",
+fn kind_name(kind: TunnelSourceKind) -> &'static str {
+    match kind {
+        TunnelSourceKind::Encapsulator => "encapsulator",
+        TunnelSourceKind::Peer => "peer",
+        TunnelSourceKind::Cluster => "cluster",
     }
 }
 

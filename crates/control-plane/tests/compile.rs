@@ -189,7 +189,7 @@ fn a_draining_slot_keeps_its_way_over_reloads() {
 }
 
 /// www goes from `web` to `same`, whose backends are also those of `web`'s leaf pools, under other slots; api still uses
-/// `web`, so www's flows on it are given a drain time and then barred.
+/// `web`, so www's flows on it are given a drain time and then excluded_slots.
 #[test]
 fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_drain_time() {
     let with = |first: &str, second: &str| {
@@ -209,7 +209,7 @@ fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_d
     let first = compile(&mut compiler, &before, 0);
     let www = |snapshot: &Snapshot| {
         let service = snapshot.services().iter().find(|service| service.name.starts_with("www")).unwrap();
-        (service.pool.slots.to_vec(), service.barred.to_vec())
+        (service.pool.slots.to_vec(), service.excluded_slots.to_vec())
     };
     let mut left = www(&first).0;
     left.sort_unstable();
@@ -219,13 +219,16 @@ fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_d
     let mut end =
         |now| compiler.end_draining(&after, &Standing::default(), &second, Duration::from_secs(now)).unwrap();
     assert!(end(159).is_none());
-    let barred = end(160).expect("the drain time has passed");
-    assert_eq!(www(&barred).1, left);
+    let excluded_slots = end(160).expect("the drain time has passed");
+    assert_eq!(www(&excluded_slots).1, left);
     assert!(
-        barred.services().iter().all(|service| service.name.starts_with("www") || service.barred.is_empty())
+        excluded_slots
+            .services()
+            .iter()
+            .all(|service| service.name.starts_with("www") || service.excluded_slots.is_empty())
     );
     assert!(end(161).is_none());
-    // A rebuild in between keeps them barred; a return frees them at once.
+    // A rebuild in between keeps them excluded_slots; a return frees them at once.
     assert_eq!(www(&compile(&mut compiler, &after, 170)).1, left);
     assert_eq!(www(&compile(&mut compiler, &before, 171)).1.len(), 0, "those of `same` drain from now on");
     let back = compile(&mut compiler, &after, 172);
@@ -286,8 +289,8 @@ fn next_hops_are_taken_over_and_the_filter_names_every_vip() {
     // b2 (IPIP over IPv6, 40 bytes) has six times the weight of b1 (GRE over IPv4, 24) in web; in `same` it goes by
     // GRE over IPv6 (44).
     let filter: HashMap<IpAddr, u8> = snapshot.filter().iter().copied().collect();
-    let growth = |text: &str| filter[&text.parse::<IpAddr>().unwrap()];
-    assert_eq!(["203.0.113.10", "2001:db8:f::10", "203.0.113.11"].map(growth), [40, 40, 44]);
+    let encap_overhead = |text: &str| filter[&text.parse::<IpAddr>().unwrap()];
+    assert_eq!(["203.0.113.10", "2001:db8:f::10", "203.0.113.11"].map(encap_overhead), [40, 40, 44]);
 }
 
 #[test]
@@ -494,8 +497,8 @@ fn a_vip_s_flows_go_to_the_clusters_that_have_the_address_they_are_for() {
             "the same on every machine"
         );
     }
-    let senders = |sender| snapshot.tunnels().iter().filter(|source| source.sender == sender).count();
-    assert_eq!(senders(forwarder::Sender::Cluster), 2);
+    let senders = |sender| snapshot.tunnels().iter().filter(|source| source.kind == sender).count();
+    assert_eq!(senders(forwarder::TunnelSourceKind::Cluster), 2);
     for address in ["198.51.100.69", "198.51.100.133", "203.0.113.65"] {
         assert!(destinations(&config, "lb1", None).contains(&address.parse().unwrap()), "its way is wanted");
     }

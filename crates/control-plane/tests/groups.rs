@@ -78,7 +78,11 @@ fn each_machine_serves_the_groups_of_its_shard_and_knows_the_prefixes_of_all() {
     assert_eq!(service(&one, "198.51.100.84"), None, "the longer prefix is the other group's, here too");
     assert_eq!(service(&two, "198.51.100.85"), Some("far tcp 80"));
     let shown = |snapshot: &Snapshot| -> Vec<String> {
-        snapshot.filter_prefixes().iter().map(|(prefix, growth)| format!("{prefix} {growth}")).collect()
+        snapshot
+            .filter_prefixes()
+            .iter()
+            .map(|(prefix, encap_overhead)| format!("{prefix} {encap_overhead}"))
+            .collect()
     };
     assert_eq!(shown(&one), ["198.51.100.0/24 24", "2001:db8:e::/48 24"]);
     assert_eq!(shown(&two), ["198.51.100.64/26 24"]);

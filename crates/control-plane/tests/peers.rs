@@ -11,7 +11,7 @@ use config::{Config, parse};
 use control_plane::compile::{compile_file, refresh_next_hops};
 use control_plane::next_hop::{Resolved, Table};
 use control_plane::path_mtu::PathMtus;
-use forwarder::{Carriers, PoolTable, Sender, Snapshot, THIS_MACHINE};
+use forwarder::{PoolTable, Snapshot, THIS_MACHINE, TunnelProtocols, TunnelSourceKind};
 use packet::Tags;
 
 /// Three machines in a shard, one alone in its own, two without.
@@ -71,12 +71,12 @@ fn snapshot(config: &Config, machine: &str) -> Snapshot {
 }
 
 /// Those who may send, of one kind, with what they may send by.
-fn senders(snapshot: &Snapshot, sender: Sender) -> BTreeSet<(String, u8)> {
-    let of_kind = snapshot.tunnels().iter().filter(|source| source.sender == sender);
+fn senders(snapshot: &Snapshot, kind: TunnelSourceKind) -> BTreeSet<(String, u8)> {
+    let of_kind = snapshot.tunnels().iter().filter(|source| source.kind == kind);
     of_kind.map(|source| (source.prefix.to_string(), source.carriers.bits())).collect()
 }
 
-fn set(prefixes: &[&str], carriers: Carriers) -> BTreeSet<(String, u8)> {
+fn set(prefixes: &[&str], carriers: TunnelProtocols) -> BTreeSet<(String, u8)> {
     prefixes.iter().map(|prefix| ((*prefix).to_owned(), carriers.bits())).collect()
 }
 
@@ -97,11 +97,18 @@ fn peers_send_from_all_their_addresses_by_gre_and_nobody_is_one_who_shares_no_sh
         ("lb6", vec![]),
     ] {
         let snapshot = snapshot(&config, machine);
-        assert_eq!(senders(&snapshot, Sender::Peer), set(&peers, Carriers::GRE), "{machine}");
-        assert_eq!(senders(&snapshot, Sender::Cluster), set(&["192.0.2.64/28"], Carriers::GRE));
-        let by = Carriers::IPIP.and(Carriers::GUE);
+        assert_eq!(
+            senders(&snapshot, TunnelSourceKind::Peer),
+            set(&peers, TunnelProtocols::GRE),
+            "{machine}"
+        );
+        assert_eq!(
+            senders(&snapshot, TunnelSourceKind::Cluster),
+            set(&["192.0.2.64/28"], TunnelProtocols::GRE)
+        );
+        let by = TunnelProtocols::IPIP.and(TunnelProtocols::GUE);
         let encapsulators = ["198.51.100.64/28", "2001:db8:a::/64"];
-        assert_eq!(senders(&snapshot, Sender::Encapsulator), set(&encapsulators, by));
+        assert_eq!(senders(&snapshot, TunnelSourceKind::Encapsulator), set(&encapsulators, by));
     }
 }
 

@@ -280,25 +280,25 @@ static __always_inline int is_neighbour_discovery(const struct network *net, voi
 	return ip6->nexthdr == IPPROTO_ICMPV6 && icmp->icmp6_type >= 133 && icmp->icmp6_type <= 137;
 }
 
-// Opens `growth` bytes in front and marks the first of them, so that user space knows where the frame
+// Opens `encapsulation overhead` bytes in front and marks the first of them, so that user space knows where the frame
 // starts. The mark is odd, and no frame that comes here starts with an odd byte: groups have passed.
-static __always_inline int open_head_room(struct xdp_md *ctx, __u32 growth)
+static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhead)
 {
 	__u8 *mark;
 
-	if (bpf_xdp_adjust_head(ctx, -(int)growth))
+	if (bpf_xdp_adjust_head(ctx, -(int)encap_overhead))
 		return 0;
 	mark = (void *)(long)ctx->data;
 	if ((void *)(mark + 1) > (void *)(long)ctx->data_end)
 		return 0;
-	*mark = growth << 1 | 1;
+	*mark = encap_overhead << 1 | 1;
 	return 1;
 }
 
 static __always_inline int steer_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, growth, *value;
+	__u32 queue = ctx->rx_queue_index, encap_overhead, *value;
 	struct network net;
 	struct address to;
 
@@ -315,8 +315,8 @@ static __always_inline int steer_frame(struct xdp_md *ctx)
 		return counted(NEIGHBOUR_DISCOVERY, XDP_PASS);
 	if (!bpf_map_lookup_elem(&xsks, &queue))
 		return counted(NO_SOCKET, no_socket_drops ? XDP_DROP : XDP_PASS);
-	growth = value ? *value & GROWTH_MASK : 0;
-	if (growth && !open_head_room(ctx, growth))
+	encap_overhead = value ? *value & GROWTH_MASK : 0;
+	if (encap_overhead && !open_head_room(ctx, encap_overhead))
 		return counted(NO_HEAD_ROOM, XDP_DROP);
 	if (bpf_redirect_map(&xsks, queue, XDP_DROP) != XDP_REDIRECT)
 		return counted(SOCKET_GONE, XDP_DROP);

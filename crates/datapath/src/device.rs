@@ -28,7 +28,7 @@ pub struct InKernel {
 
 /// By whose rings a thread's frames leave by an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum TxOwner {
     /// By its own: it has a queue there.
     Own,
     /// By another thread's.
@@ -49,7 +49,7 @@ pub trait Device {
     fn bytes<'a>(&'a self, frame: &'a mut Self::Frame) -> &'a mut [u8];
 
     /// By whose rings this thread's frames leave by an interface.
-    fn sender(&self, interface: InterfaceId) -> Sender;
+    fn tx_owner(&self, interface: InterfaceId) -> TxOwner;
 
     /// Makes a free frame one that takes a packet of any length that interfaces carry.
     #[inline]

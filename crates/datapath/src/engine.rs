@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use forwarder::{
-    DropReason, Errand, Forward, HoldSlot, InterfaceId, Now, Origin, OutOfFrames, Outlet, Packet, Piece,
-    ThreadCounters, ThreadId, Verdict,
+    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, Now, Origin, OutOfFrames, Outlet, Packet,
+    Piece, ThreadCounters, ThreadId, Verdict,
 };
 
-use crate::device::{Device, Received, Sender};
+use crate::device::{Device, Received, TxOwner};
 use crate::mailbox::{Crossing, Mailboxes, Purpose};
 
 /// Where a thread's frames are.
@@ -282,16 +282,16 @@ impl<D: Device> Port<D> {
         end: usize,
         is_reply: bool,
     ) -> Result<Left, DropReason> {
-        match self.device.sender(interface) {
-            Sender::Nobody => {
+        match self.device.tx_owner(interface) {
+            TxOwner::Nobody => {
                 self.release_frame(frame);
                 return Err(DropReason::NoNextHop);
             }
-            Sender::Other(other) => {
+            TxOwner::Other(other) => {
                 self.cross(other, frame, Purpose::Send { interface, end, is_reply })?;
                 return Ok(Left::ToThread);
             }
-            Sender::Own => {}
+            TxOwner::Own => {}
         }
         self.device.flush();
         self.reap();
@@ -354,7 +354,7 @@ impl<D: Device> Port<D> {
     fn hand_over(
         &mut self,
         thread: ThreadId,
-        errand: Errand,
+        errand: HandoffReason,
         received: Received<D::Frame>,
     ) -> Result<(), DropReason> {
         let Received { frame, interface, start, end } = received;

@@ -368,7 +368,7 @@ const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
 /// head room for any encapsulation.
 #[must_use]
 pub const fn largest_packet(chunk: u32) -> u32 {
-    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_GROWTH_BYTES)
+    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD_BYTES)
 }
 
 /// The longest IP packet, in bytes, that is taken in several frames, where the driver has that.
@@ -377,4 +377,4 @@ pub const LONGEST_PACKET: u32 = largest_packet(crate::long::ROOM as u32 + XDP_HE
 /// Ethernet and two VLAN tags.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The most head room that the steering program opens in front of a packet.
-const MAX_GROWTH_BYTES: u32 = crate::steer::MAX_GROWTH_BYTES as u32;
+const MAX_ENCAP_OVERHEAD_BYTES: u32 = crate::steer::MAX_ENCAP_OVERHEAD_BYTES as u32;

@@ -35,7 +35,7 @@ mod xsk;
 
 pub use attach::{AttachError, AttachMode};
 pub use dataplane::{DataPlane, MAX_INTERFACES, Settings, inspect};
-pub use device::{Device, InKernel, Received, Sender};
+pub use device::{Device, InKernel, Received, TxOwner};
 pub use engine::{Census, Engine, MAX_BATCH, Notify};
 pub use error::StartError;
 pub use health::{Health, Problem, Progress};

@@ -4,7 +4,7 @@
 //! Not here: who gets what (the forwarder's verdict).
 //! Invariant: a frame is in one mailbox or in one thread's hands; a full mailbox gives it back.
 
-use forwarder::{Errand, InterfaceId, ThreadId};
+use forwarder::{HandoffReason, InterfaceId, ThreadId};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 /// Why a frame crosses.
@@ -13,7 +13,7 @@ pub enum Purpose {
     /// The packet in `[start, end)` is for the receiving thread to process.
     Process {
         /// Why it comes.
-        errand: Errand,
+        errand: HandoffReason,
         /// The interface that it came by.
         interface: InterfaceId,
         /// Where the packet starts.

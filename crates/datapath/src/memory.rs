@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use forwarder::{InterfaceId, ThreadId};
 
-use crate::device::{Device, InKernel, Received, Sender};
+use crate::device::{Device, InKernel, Received, TxOwner};
 
 /// A frame of heap memory, owned.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl MemoryFrame {
 pub struct MemoryDevice {
     ring: usize,
     /// By interface: who sends out of it.
-    senders: Box<[Sender]>,
+    tx_owners: Box<[TxOwner]>,
     fill: VecDeque<MemoryFrame>,
     received: VecDeque<Received<MemoryFrame>>,
     transmit: VecDeque<(MemoryFrame, usize, InterfaceId)>,
@@ -40,15 +40,15 @@ impl MemoryDevice {
     /// A queue of the one interface, whose rings have `ring` entries each.
     #[must_use]
     pub fn new(ring: usize) -> Self {
-        Self::with_senders(ring, [Sender::Own])
+        Self::with_tx_owners(ring, [TxOwner::Own])
     }
 
     /// The device of a thread that sends out of several interfaces, in their order, by these threads' rings.
     #[must_use]
-    pub fn with_senders(ring: usize, senders: impl Into<Box<[Sender]>>) -> Self {
+    pub fn with_tx_owners(ring: usize, tx_owners: impl Into<Box<[TxOwner]>>) -> Self {
         Self {
             ring,
-            senders: senders.into(),
+            tx_owners: tx_owners.into(),
             fill: VecDeque::with_capacity(ring),
             received: VecDeque::with_capacity(ring),
             transmit: VecDeque::with_capacity(ring),
@@ -106,12 +106,12 @@ impl Device for MemoryDevice {
         &mut frame.bytes
     }
 
-    fn sender(&self, interface: InterfaceId) -> Sender {
-        self.senders.get(usize::from(interface.0)).copied().unwrap_or(Sender::Nobody)
+    fn tx_owner(&self, interface: InterfaceId) -> TxOwner {
+        self.tx_owners.get(usize::from(interface.0)).copied().unwrap_or(TxOwner::Nobody)
     }
 
     fn send(&mut self, frame: MemoryFrame, len: usize, interface: InterfaceId) -> Result<(), MemoryFrame> {
-        let is_own = self.sender(interface) == Sender::Own;
+        let is_own = self.tx_owner(interface) == TxOwner::Own;
         if !is_own || self.transmit.len() + self.completion.len() >= self.ring {
             return Err(frame);
         }

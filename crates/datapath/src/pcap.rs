@@ -72,11 +72,13 @@ pub fn replay(
     while let Some(packet) = reader.next_packet() {
         let packet = packet.map_err(|cause| ReplayError::Read { frame: done.read, cause })?;
         done.read += 1;
-        let Some(growth) = destination(&packet.data).and_then(|address| filter.growth(address)) else {
+        let Some(encap_overhead) =
+            destination(&packet.data).and_then(|address| filter.encap_overhead(address))
+        else {
             done.passed += 1;
             continue;
         };
-        if !engine.device_mut().inject(&packet.data, usize::from(growth)) {
+        if !engine.device_mut().inject(&packet.data, usize::from(encap_overhead)) {
             done.too_long += 1;
             continue;
         }

@@ -54,7 +54,7 @@ pub enum NoSocket {
 pub struct Changed {
     /// Entries that were not there.
     pub added: usize,
-    /// Entries that said something else, such as another growth.
+    /// Entries that said something else, such as another encapsulation overhead.
     pub updated: usize,
     /// Entries that are gone.
     pub removed: usize,
@@ -119,7 +119,7 @@ pub enum SteerError {
         allowed: usize,
     },
     /// More head room than a mark can tell.
-    #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_GROWTH_BYTES} are allowed")]
+    #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_ENCAP_OVERHEAD_BYTES} are allowed")]
     GrowthTooLarge {
         /// The VIP or the prefix.
         what: String,
@@ -297,9 +297,9 @@ impl Steer {
             return Ok(());
         }
         self.prefixes.set(&wanted.prefixes)?;
-        for (prefix, growth) in &wanted.prefixes {
+        for (prefix, encap_overhead) in &wanted.prefixes {
             let before = held.get(prefix);
-            if before != Some(growth) {
+            if before != Some(encap_overhead) {
                 changed.written(before.is_none());
             }
         }
@@ -330,7 +330,7 @@ impl fmt::Debug for Steer {
 
 /// How many bytes lie in front of the Ethernet header of a frame that the program redirected.
 ///
-/// The program marks the first of them with `2 growth + 1`. A frame whose head was not moved starts with
+/// The program marks the first of them with `2 encapsulation overhead + 1`. A frame whose head was not moved starts with
 /// its destination's first byte, which is even: the program redirects nothing that is sent to a group.
 #[must_use]
 #[inline]
@@ -338,14 +338,14 @@ pub const fn head_room_bytes(first_byte: u8) -> u8 {
     if first_byte & 1 == 1 { first_byte >> 1 } else { 0 }
 }
 
-/// No growth too large, nothing more than there is room for.
+/// No encapsulation overhead too large, nothing more than there is room for.
 fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
-    let too_large = |growth: &u8| *growth > MAX_GROWTH_BYTES;
-    let vip = wanted.vips.iter().find(|(_, growth)| too_large(growth));
-    let prefix = wanted.prefixes.iter().find(|(_, growth)| too_large(growth));
-    let found = vip.map(|(vip, growth)| (vip.to_string(), *growth));
+    let too_large = |encap_overhead: &u8| *encap_overhead > MAX_ENCAP_OVERHEAD_BYTES;
+    let vip = wanted.vips.iter().find(|(_, encap_overhead)| too_large(encap_overhead));
+    let prefix = wanted.prefixes.iter().find(|(_, encap_overhead)| too_large(encap_overhead));
+    let found = vip.map(|(vip, encap_overhead)| (vip.to_string(), *encap_overhead));
     if let Some((what, growth_bytes)) =
-        found.or_else(|| prefix.map(|(prefix, growth)| (prefix.to_string(), *growth)))
+        found.or_else(|| prefix.map(|(prefix, encap_overhead)| (prefix.to_string(), *encap_overhead)))
     {
         return Err(SteerError::GrowthTooLarge { what, growth_bytes });
     }
@@ -367,7 +367,7 @@ fn in_map(map: &'static str) -> impl FnOnce(MapError) -> SteerError {
 }
 
 /// The most head room that a VIP can have: the mark tells no more.
-pub const MAX_GROWTH_BYTES: u8 = 63;
+pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
 /// How many of the machine's own addresses may lie in prefixes.
 pub const MAX_OWN: u32 = 1_024;
 

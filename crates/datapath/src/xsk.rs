@@ -10,7 +10,7 @@ use forwarder::{InterfaceId, ThreadId};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 
-use crate::device::{Device, InKernel, Received, Sender};
+use crate::device::{Device, InKernel, Received, TxOwner};
 use crate::error::StartError;
 use crate::long::{MOST_PIECES, Partial};
 use crate::steer::head_room_bytes;
@@ -307,7 +307,7 @@ impl XskDevice {
         area: Area,
         queues: Vec<Queue>,
         me: ThreadId,
-        senders: &[ThreadId],
+        tx_owners: &[ThreadId],
         share: usize,
     ) -> Self {
         let own =
@@ -316,7 +316,7 @@ impl XskDevice {
             Some(place) if *sender == me => Way::Own(place),
             _ => Way::Of(*sender),
         };
-        let ways = senders.iter().enumerate().map(way).collect();
+        let ways = tx_owners.iter().enumerate().map(way).collect();
         // Some stay free whatever comes: for pieces of packets that are cut.
         let most_spare = (share / 16).min(SPARE);
         let share = share - share / 8;
@@ -393,11 +393,11 @@ impl Device for XskDevice {
         self.area.lengthen(frame)
     }
 
-    fn sender(&self, interface: InterfaceId) -> Sender {
+    fn tx_owner(&self, interface: InterfaceId) -> TxOwner {
         match self.ways.get(usize::from(interface.0)) {
-            Some(Way::Own(_)) => Sender::Own,
-            Some(Way::Of(thread)) => Sender::Other(*thread),
-            None => Sender::Nobody,
+            Some(Way::Own(_)) => TxOwner::Own,
+            Some(Way::Of(thread)) => TxOwner::Other(*thread),
+            None => TxOwner::Nobody,
         }
     }
 

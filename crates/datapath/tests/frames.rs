@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use datapath::{Engine, MemoryDevice, MemoryFrame, Sender, mesh};
+use datapath::{Engine, MemoryDevice, MemoryFrame, TxOwner, mesh};
 use forwarder::{
-    DropReason, Errand, Forward, HoldSlot, InterfaceId, Now, Origin, Outlet, Packet, Piece, ThreadCounters,
-    ThreadId, Totals, Verdict,
+    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, Now, Origin, Outlet, Packet, Piece,
+    ThreadCounters, ThreadId, Totals, Verdict,
 };
 
 const THREADS: u16 = 3;
@@ -51,7 +51,10 @@ impl Anything {
             }
             4 | 5 if origin == Origin::Wire => {
                 let asked = u16::try_from(self.random.below(4)).unwrap();
-                Verdict::ToThread(ThreadId(asked), Errand::IcmpError { asked, opened: None })
+                Verdict::ToThread(
+                    ThreadId(asked),
+                    HandoffReason::IcmpError { asked, decapsulated_from: None },
+                )
             }
             _ => {
                 self.counters.dropped(DropReason::NoVip);
@@ -99,7 +102,7 @@ impl Forward for Anything {
             if let Origin::Thread(_, errand) = packet.origin() {
                 assert_eq!(
                     errand,
-                    Errand::IcmpError { asked: self.me.0, opened: None },
+                    HandoffReason::IcmpError { asked: self.me.0, decapsulated_from: None },
                     "it knows why it came"
                 );
             }
@@ -159,10 +162,10 @@ fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
         let forward = Anything { me, random, counters: Arc::clone(&counters), held: VecDeque::new() };
         let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, 128)).collect();
         let all = FRAMES * usize::from(THREADS);
-        let device = MemoryDevice::with_senders(
+        let device = MemoryDevice::with_tx_owners(
             RING,
             SENDERS[usize::from(me.0)]
-                .map(|by| if by == me.0 { Sender::Own } else { Sender::Other(ThreadId(by)) }),
+                .map(|by| if by == me.0 { TxOwner::Own } else { TxOwner::Other(ThreadId(by)) }),
         );
         Engine::new(device, forward, mailboxes, frames, all, counters)
     });

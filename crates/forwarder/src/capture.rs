@@ -1,7 +1,7 @@
 //! A packet thread's tap: packets as they came and as they left, with what was decided for them.
 //!
 //! In: batches, before and after the pipeline. Out: [`Record`]s of those that a [`CaptureFilter`] means, to whoever holds the
-//! [`Catch`]. Rooms: `filter`.
+//! [`CaptureReceiver`]. Rooms: `filter`.
 //! Not here: files (`sluicegate`), when a tap is put in and taken out ([`crate::Request::Capture`]).
 //! Invariant: all memory is the asker's and comes back to it; the thread allocates, frees and waits for nothing. Without a
 //! tap a batch pays for one look, a packet for nothing.
@@ -123,7 +123,7 @@ pub struct Tap {
 
 /// The asker's end. Dropping it closes the tap: from the thread's next batch on nothing is copied.
 #[derive(Debug)]
-pub struct Catch {
+pub struct CaptureReceiver {
     full: Consumer<Record>,
     empty: Producer<Record>,
     shared: Arc<Shared>,
@@ -152,7 +152,7 @@ pub struct CaptureCounts {
 
 /// A tap for one thread, and where its records come out. All memory is taken here.
 #[must_use]
-pub fn capture_tap(filter: CaptureFilter, size: TapSize) -> (Box<Tap>, Catch) {
+pub fn capture_tap(filter: CaptureFilter, size: TapSize) -> (Box<Tap>, CaptureReceiver) {
     let snap = size.snap.clamp(*SNAP_BYTES.start(), *SNAP_BYTES.end());
     let records = size.records.max(1);
     let (full, full_out) = RingBuffer::new(records);
@@ -179,17 +179,17 @@ pub fn capture_tap(filter: CaptureFilter, size: TapSize) -> (Box<Tap>, Catch) {
         empty,
         shared: Arc::clone(&shared),
     };
-    (Box::new(tap), Catch { full: full_out, empty: empty_in, shared })
+    (Box::new(tap), CaptureReceiver { full: full_out, empty: empty_in, shared })
 }
 
-impl Catch {
+impl CaptureReceiver {
     /// The time of the next record, if there is one.
     #[must_use]
     pub fn next_time(&self) -> Option<Now> {
         self.full.peek().ok().map(|record| record.time)
     }
 
-    /// The next record, if there is one; [`Catch::give_back`] is owed.
+    /// The next record, if there is one; [`CaptureReceiver::give_back`] is owed.
     pub fn pop(&mut self) -> Option<Record> {
         self.full.pop().ok()
     }
@@ -213,7 +213,7 @@ impl Catch {
     }
 }
 
-impl Drop for Catch {
+impl Drop for CaptureReceiver {
     fn drop(&mut self) {
         self.close();
     }

@@ -95,7 +95,8 @@ impl Snapshot {
     #[inline]
     pub(crate) fn keeps(&self, service: &Service, slot: SlotId, renewed: bool) -> bool {
         // Most services bar nothing: one length to look at.
-        let barred = !service.barred.is_empty() && service.barred.binary_search(&slot).is_ok();
+        let excluded_slots =
+            !service.excluded_slots.is_empty() && service.excluded_slots.binary_search(&slot).is_ok();
         let keeps = match self.state(slot) {
             // A redirected flow stays so while it lives; a new connection asks anew whether it can be served here.
             SlotState::Serving => !renewed || !self.is_redirect(slot),
@@ -103,6 +104,6 @@ impl Snapshot {
             SlotState::Draining => !renewed,
             SlotState::Down | SlotState::Free => false,
         };
-        keeps && !barred
+        keeps && !excluded_slots
     }
 }

@@ -6,32 +6,32 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use crate::snapshot::{MAX_GROWTH, Parts, VipAddress};
+use crate::snapshot::{MAX_ENCAP_OVERHEAD, Parts, VipAddress};
 use crate::{Prefix, aggregate};
 
 /// How many prefixes the filter has room for: few enough that all stay in the nearest cache.
 pub const FILTER_PREFIXES: usize = 64;
 
-/// By growth, the weight of backends that need it.
+/// By encapsulation overhead, the weight of backends that need it.
 #[derive(Clone)]
-struct Weights([u64; MAX_GROWTH + 1]);
+struct Weights([u64; MAX_ENCAP_OVERHEAD + 1]);
 
 impl Weights {
-    const NONE: Self = Self([0; MAX_GROWTH + 1]);
+    const NONE: Self = Self([0; MAX_ENCAP_OVERHEAD + 1]);
 
     fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
-    /// The growth that most weight needs; the smallest on a tie, so that it is the same everywhere.
-    fn growth(&self) -> u8 {
+    /// The encapsulation overhead that most weight needs; the smallest on a tie, so that it is the same everywhere.
+    fn encap_overhead(&self) -> u8 {
         let most = self.0.iter().copied().max().unwrap_or(0);
-        let growth = self.0.iter().position(|weight| *weight == most).unwrap_or(0);
-        u8::try_from(growth).unwrap_or(0)
+        let encap_overhead = self.0.iter().position(|weight| *weight == most).unwrap_or(0);
+        u8::try_from(encap_overhead).unwrap_or(0)
     }
 }
 
-/// Addresses and prefixes, ascending, each with the growth in bytes that most weight of its pools needs.
+/// Addresses and prefixes, ascending, each with the encapsulation overhead in bytes that most weight of its pools needs.
 pub(crate) struct Filter {
     pub(crate) addresses: Vec<(IpAddr, u8)>,
     pub(crate) prefixes: Vec<(Prefix, u8)>,
@@ -47,16 +47,16 @@ pub(crate) fn filter(parts: &Parts) -> Filter {
         };
         let pool = &parts.services[binding.service].pool;
         for (slot, weight) in pool.slots.iter().zip(&pool.weights) {
-            weights.0[parts.slots[slot.0 as usize].growth()] += u64::from(*weight);
+            weights.0[parts.slots[slot.0 as usize].encap_overhead()] += u64::from(*weight);
         }
     }
     let mut exact: Vec<(IpAddr, u8)> =
-        addresses.into_iter().map(|(address, weights)| (address, weights.growth())).collect();
+        addresses.into_iter().map(|(address, weights)| (address, weights.encap_overhead())).collect();
     exact.sort_unstable();
     Filter { addresses: exact, prefixes: prefixes(parts, &groups) }
 }
 
-/// The prefixes of groups that have a VIP, aggregated. One that stands for several groups has the growth of them all together.
+/// The prefixes of groups that have a VIP, aggregated. One that stands for several groups has the encapsulation overhead of them all together.
 fn prefixes(parts: &Parts, groups: &BTreeMap<usize, Weights>) -> Vec<(Prefix, u8)> {
     let of = |group: usize| parts.groups.get(group).into_iter().flat_map(|group| &group.prefixes);
     let all: Vec<Prefix> = groups.keys().flat_map(|group| of(*group)).copied().collect();
@@ -69,10 +69,10 @@ fn prefixes(parts: &Parts, groups: &BTreeMap<usize, Weights>) -> Vec<(Prefix, u8
             inside[place.saturating_sub(1)].insert(*group);
         }
     }
-    let growth = |inside: &BTreeSet<usize>| {
+    let encap_overhead = |inside: &BTreeSet<usize>| {
         let mut sum = Weights::NONE;
         inside.iter().filter_map(|group| groups.get(group)).for_each(|weights| sum.add(weights));
-        sum.growth()
+        sum.encap_overhead()
     };
-    taken.iter().zip(&inside).map(|(prefix, inside)| (*prefix, growth(inside))).collect()
+    taken.iter().zip(&inside).map(|(prefix, inside)| (*prefix, encap_overhead(inside))).collect()
 }

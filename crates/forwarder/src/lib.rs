@@ -38,8 +38,8 @@ mod vip_table;
 pub use ::counters::Counter;
 pub use aggregate::{Aggregate, aggregate};
 pub use capture::{
-    CaptureCounts, CaptureFilter, Catch, DropReasons, EVERY_PACKET, Record, SNAP_BYTES, Snapped, Tap,
-    TapSize, VipFilter, capture_tap,
+    CaptureCounts, CaptureFilter, CaptureReceiver, DropReasons, EVERY_PACKET, Record, SNAP_BYTES, Snapped,
+    Tap, TapSize, VipFilter, capture_tap,
 };
 
 pub use drop_reason::DropReason;
@@ -63,10 +63,10 @@ pub use snapshot::{
 };
 pub use tagging::{Tagging, Translation};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
-pub use trace::{MARK_AGE, MARK_BYTES, Mark, Sighting, Trace, TraceKey, TraceRefusal, WallClock};
-pub use tunnels::{Carriers, Sender, TunnelSource};
+pub use trace::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceEvent, TraceKey, TraceRefusal, WallClock};
+pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind};
 pub use verdict::{
-    Errand, Forward, HoldSlot, InterfaceId, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict,
+    Forward, HandoffReason, HoldSlot, InterfaceId, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict,
 };
 
 pub use conntrack::{Cursor, State as FlowState, Timeouts};

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::Sighting;
+use crate::TraceEvent;
 
 /// Something that a packet thread saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Notice {
         mtu: u16,
     },
     /// A marked packet was decided.
-    Trace(Sighting),
+    Trace(TraceEvent),
 }
 
 /// The packet thread's end.

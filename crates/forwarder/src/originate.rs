@@ -6,7 +6,7 @@
 
 use packet::{Fragment, parse};
 
-use crate::rewrite::{Order, rewrite};
+use crate::rewrite::{RewriteParams, rewrite};
 use crate::{DropReason, Flow, HashPolicy, NextHopMode, Packet, SlotId, Snapshot};
 
 impl Snapshot {
@@ -47,8 +47,16 @@ impl Snapshot {
         let mode = &NextHopMode::Resolve;
         let limit = slot.mtu.into();
         let lower_ttl = true;
-        let order =
-            Order { parsed: &parsed, slot, mode, hash, identification, limit, lower_ttl, redirected: 0 };
+        let order = RewriteParams {
+            parsed: &parsed,
+            slot,
+            mode,
+            hash,
+            identification,
+            limit,
+            lower_ttl,
+            redirected: 0,
+        };
         rewrite(packet, &order).map(|written| written.link_len.into())
     }
 }

@@ -3,7 +3,7 @@
 //! A descriptor's start can't be moved, so head room lies inside the buffer: `[0, start)` is writable room,
 //! `[start, end)` the frame, `[end, len)` room behind. What is sent always starts at 0.
 
-use crate::{Errand, InterfaceId, ThreadId};
+use crate::{HandoffReason, InterfaceId, ThreadId};
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Origin {
     /// Received by this thread.
     Wire,
     /// Handed over by another thread, which decided that this one must process it, and why.
-    Thread(ThreadId, Errand),
+    Thread(ThreadId, HandoffReason),
 }
 
 /// A frame with writable room in front.

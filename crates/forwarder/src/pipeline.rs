@@ -5,10 +5,10 @@
 //! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`].
 //! Source: paper §3.1 to §3.3.
 
+mod decapsulation;
 mod fragments;
 mod icmp;
 mod identifications;
-mod opened;
 mod refusal;
 mod remote;
 mod tap;
@@ -28,13 +28,14 @@ use self::refusal::Cut;
 use self::tracing::Tracing;
 use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
-use crate::rewrite::{Fit, Order, Written, rewrite};
+use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
 use crate::snapshot::{Service, SlotId, Snapshot};
-use crate::vip_table::Ahead;
+use crate::vip_table::BatchLookup;
 use crate::{
     DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet, PairCounter,
-    Reader, RequestServer, Sender, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, Verdict, request,
+    Reader, RequestServer, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict,
+    request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -116,15 +117,15 @@ struct Core {
     limits: Limits,
     tap: Option<Box<Tap>>,
     tracing: Tracing,
-    work: Box<[Work]>,
+    work: Box<[PacketState]>,
     identifications: Identifications,
     swept: Now,
-    ahead: Ahead,
+    ahead: BatchLookup,
 }
 
 /// What is known of a packet between two stages.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct PacketState {
     parsed: Parsed,
     hash: u64,
     key: u64,
@@ -135,14 +136,14 @@ struct Work {
     slot: SlotId,
     /// What found the slot.
     step: Option<Step>,
-    road: Road,
+    road: Stage,
     /// Who had sent it in a tunnel.
-    opened: Option<Sender>,
+    decapsulated_from: Option<TunnelSourceKind>,
 }
 
 /// What stage 2 has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Road {
+enum Stage {
     /// Ask the connection table, then Maglev.
     Flow,
     /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
@@ -172,8 +173,8 @@ impl Pipeline {
     ) -> Result<Self, PipelineError> {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let limits = Limits::new(config.threads, config.limit_sources);
-        let ahead = Ahead::new(config.max_batch);
-        let work = vec![NO_WORK; config.max_batch].into_boxed_slice();
+        let ahead = BatchLookup::new(config.max_batch);
+        let work = vec![NO_STATE; config.max_batch].into_boxed_slice();
         let identifications = Identifications::of(config.thread, config.threads);
         let fragments = Fragments::new(&config)?;
         // A batch, and as many held pieces that were released.
@@ -233,13 +234,13 @@ impl Core {
             Ok(parsed) => parsed,
             Err(error) => return Some(Verdict::Drop(unreadable(error))),
         };
-        if snapshot.opens && opened::may_carry(&parsed) && packet.origin() == Origin::Wire {
-            let opened = self.open(snapshot, now, packet, place, &parsed);
-            if let Some(verdict) = opened {
+        if snapshot.opens && decapsulation::may_carry(&parsed) && packet.origin() == Origin::Wire {
+            let decapsulated_from = self.open(snapshot, now, packet, place, &parsed);
+            if let Some(verdict) = decapsulated_from {
                 return verdict;
             }
         }
-        self.classify_parsed(snapshot, now, packet, place, parsed, opened_before(packet.origin()))
+        self.classify_parsed(snapshot, now, packet, place, parsed, decapsulated_before(packet.origin()))
     }
 
     /// Stage 1 behind the parser, for packets that came plain and for those that were opened.
@@ -251,17 +252,17 @@ impl Core {
         packet: &mut Packet<'_>,
         place: usize,
         parsed: Parsed,
-        opened: Option<Sender>,
+        decapsulated_from: Option<TunnelSourceKind>,
     ) -> Option<Verdict> {
-        self.look_for_mark(snapshot, packet.frame(), &parsed, (place, opened));
+        self.look_for_mark(snapshot, packet.frame(), &parsed, (place, decapsulated_from));
         let flow = flow_of(packet.frame(), &parsed);
         if parsed.fragment != Fragment::None {
-            return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, opened));
+            return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, decapsulated_from));
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
-            return self.classify_icmp(snapshot, now, packet, place, &parsed, (&flow, opened));
+            return self.classify_icmp(snapshot, now, packet, place, &parsed, (&flow, decapsulated_from));
         }
-        self.enter(snapshot, place, parsed, &flow, (Road::Flow, opened)).err().map(Verdict::Drop)
+        self.enter(snapshot, place, parsed, &flow, (Stage::Flow, decapsulated_from)).err().map(Verdict::Drop)
     }
 
     /// Finds the service of a packet with ports, and hashes it for stage 2.
@@ -272,7 +273,7 @@ impl Core {
         place: usize,
         parsed: Parsed,
         flow: &Flow,
-        (road, opened): (Road, Option<Sender>),
+        (road, decapsulated_from): (Stage, Option<TunnelSourceKind>),
     ) -> Result<(), DropReason> {
         let (to, port) = (&flow.destination, flow.destination_port);
         let index = snapshot.vips.find_ahead(&self.ahead, place, (to, flow.protocol, port));
@@ -286,7 +287,16 @@ impl Core {
         self.flows.prefetch(key);
         if let Some(work) = self.work.get_mut(place) {
             let counted = service.id;
-            *work = Work { parsed, hash, key, service: index, counted, road, opened, ..NO_WORK };
+            *work = PacketState {
+                parsed,
+                hash,
+                key,
+                service: index,
+                counted,
+                road,
+                decapsulated_from,
+                ..NO_STATE
+            };
         }
         Ok(())
     }
@@ -304,7 +314,7 @@ impl Core {
         let Some(service) = snapshot.services.get(work.service as usize) else {
             return Err(DropReason::NoVip);
         };
-        if work.road == Road::Select {
+        if work.road == Stage::Select {
             let selection = snapshot.select(&service.pool, work.hash);
             let selection = selection.or_else(|| remote::select(snapshot, service, packet, work));
             work.slot = selection.ok_or(DropReason::NoBackend)?.slot;
@@ -314,12 +324,14 @@ impl Core {
         let hit = self.flows.lookup(work.key, signal, tick);
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
-            if snapshot.keeps(service, slot, hit.renewed) && !remote::stays(snapshot, slot, work.opened) {
+            if snapshot.keeps(service, slot, hit.renewed)
+                && !remote::stays(snapshot, slot, work.decapsulated_from)
+            {
                 (work.slot, work.step) = (slot, Some(Step::FlowTable));
                 return Ok(());
             }
         } else {
-            work.road = Road::NewFlow;
+            work.road = Stage::NewFlow;
             if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
                 self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
             }
@@ -370,21 +382,21 @@ impl Core {
         let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        if work.opened == Some(Sender::Cluster) && slot.is_redirect() {
+        if work.decapsulated_from == Some(TunnelSourceKind::Cluster) && slot.is_redirect() {
             return Verdict::Drop(DropReason::NoBackend);
         }
         let bytes = packet.frame().len();
         let identification = self.identifications.next();
         let mode = &snapshot.next_hop;
-        let order = Order {
+        let order = RewriteParams {
             parsed: &work.parsed,
             slot,
             mode,
             hash: work.hash,
             identification,
             limit: slot.mtu.into(),
-            lower_ttl: work.road != Road::Redirect,
-            redirected: remote::redirected(work.opened),
+            lower_ttl: work.road != Stage::Redirect,
+            redirected: remote::redirected(work.decapsulated_from),
         };
         match rewrite(packet, &order) {
             Ok(Written { fit: Fit::Exact, .. }) => {}
@@ -397,7 +409,7 @@ impl Core {
 
     /// Counts a packet for its backend and its service, as it came.
     #[inline]
-    fn count_forwarded(&self, work: &Work, bytes: usize) {
+    fn count_forwarded(&self, work: &PacketState, bytes: usize) {
         for pair in self.pairs(work.slot, Some(work.counted.0)) {
             pair.packets.add(1);
             pair.bytes.add(bytes as u64);
@@ -423,13 +435,13 @@ impl Core {
             if *verdict != Verdict::Tx {
                 continue;
             }
-            let road = self.work.get(place).map_or(Road::Flow, |work| work.road);
-            if road == Road::Redirect {
+            let road = self.work.get(place).map_or(Stage::Flow, |work| work.road);
+            if road == Stage::Redirect {
                 continue; // to the machine that was chosen
             }
-            if matches!(road, Road::FirstPiece | Road::LaterPiece) {
+            if matches!(road, Stage::FirstPiece | Stage::LaterPiece) {
                 *verdict = self.choose_piece(snapshot, now, packet, place);
-            } else if road == Road::IcmpError {
+            } else if road == Stage::IcmpError {
                 *verdict = self.choose_for_error(snapshot, tick, packet, place);
             } else if let Err(reason) = self.choose(snapshot, (now, tick), packet, place) {
                 *verdict = Verdict::Drop(reason);
@@ -521,9 +533,9 @@ fn unreadable(error: ParseError) -> DropReason {
 
 /// Who had sent a packet in a tunnel that another thread opened.
 #[inline]
-fn opened_before(origin: Origin) -> Option<Sender> {
+fn decapsulated_before(origin: Origin) -> Option<TunnelSourceKind> {
     match origin {
-        Origin::Thread(_, errand) => errand.opened(),
+        Origin::Thread(_, reason) => reason.decapsulated_from(),
         Origin::Wire => None,
     }
 }
@@ -554,7 +566,7 @@ fn signal(service: &Service, parsed: &Parsed) -> Signal {
     }
 }
 
-const NO_WORK: Work = Work {
+const NO_STATE: PacketState = PacketState {
     parsed: Parsed {
         family: packet::Family::V4,
         l3: 0,
@@ -575,8 +587,8 @@ const NO_WORK: Work = Work {
     counted: ServiceId(NO_SERVICE),
     slot: SlotId(u32::MAX),
     step: None,
-    road: Road::Flow,
-    opened: None,
+    road: Stage::Flow,
+    decapsulated_from: None,
 };
 /// No service has this index, and none is counted under this number.
 const NO_SERVICE: u32 = u32::MAX;

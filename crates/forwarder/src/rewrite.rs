@@ -12,7 +12,7 @@ use crate::snapshot::{NextHop, NextHopMode, Slot};
 use crate::{DropReason, InterfaceId, Packet, Tagging};
 
 /// What a packet's rewriting needs besides the packet.
-pub(crate) struct Order<'a> {
+pub(crate) struct RewriteParams<'a> {
     pub(crate) parsed: &'a Parsed,
     pub(crate) slot: &'a Slot,
     pub(crate) mode: &'a NextHopMode,
@@ -61,15 +61,15 @@ impl<'a> Hop<'a> {
 
 /// Rewrites `packet` for its slot.
 #[inline]
-pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Written, DropReason> {
-    let Order { parsed, slot, .. } = *order;
-    let growth = slot.growth();
+pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &RewriteParams<'_>) -> Result<Written, DropReason> {
+    let RewriteParams { parsed, slot, .. } = *order;
+    let encap_overhead = slot.encap_overhead();
     let inner_len = parsed.ip_len();
-    if usize::from(inner_len) + growth > order.limit {
+    if usize::from(inner_len) + encap_overhead > order.limit {
         return Err(DropReason::TooBig);
     }
     let (destination, source, interface) = match order.mode {
-        NextHopMode::Reflect { gateways, tagging } if growth > 0 => {
+        NextHopMode::Reflect { gateways, tagging } if encap_overhead > 0 => {
             let hop = reflect(packet, gateways, tagging)?;
             if !matches!(hop.tagging, Tagging::Keep) {
                 return rewrite_tagged(packet, order, &hop);
@@ -88,7 +88,7 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Writ
     let link_len = usize::from(parsed.l3);
     lower_ttl(packet, order)?;
     let (start, inner_start) = (packet.start(), packet.start() + link_len);
-    let inner_target = growth + link_len;
+    let inner_target = encap_overhead + link_len;
     let end = inner_target + usize::from(inner_len);
     if end > packet.capacity() {
         return Err(DropReason::NoHeadRoom);
@@ -99,7 +99,7 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Writ
     if !rewrite_link(buffer, start, link_len, link) {
         return Err(DropReason::NoHeadRoom);
     }
-    let fit = if start == growth { Fit::Exact } else { Fit::Moved };
+    let fit = if start == encap_overhead { Fit::Exact } else { Fit::Moved };
     if fit == Fit::Moved {
         // The link header already stands in front, below both places of the inner packet.
         buffer.copy_within(inner_start..inner_start + usize::from(inner_len), inner_target);
@@ -115,14 +115,18 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<Writ
 /// The same with other tags. Where their number is another, the inner packet moves: a frame starts at the front.
 #[cold]
 #[inline(never)]
-fn rewrite_tagged(packet: &mut Packet<'_>, order: &Order<'_>, hop: &Hop<'_>) -> Result<Written, DropReason> {
-    let Order { parsed, slot, .. } = *order;
+fn rewrite_tagged(
+    packet: &mut Packet<'_>,
+    order: &RewriteParams<'_>,
+    hop: &Hop<'_>,
+) -> Result<Written, DropReason> {
+    let RewriteParams { parsed, slot, .. } = *order;
     let tags = Tags::read(packet.frame(), parsed.l3).ok_or(DropReason::Malformed)?;
     let tags = hop.tagging.after(&tags).ok_or(DropReason::VlanUnmapped)?;
     lower_ttl(packet, order)?;
     let (link_len, inner_len) = (tags.link_len(), usize::from(parsed.ip_len()));
     let inner_start = packet.start() + usize::from(parsed.l3);
-    let inner_target = slot.growth() + link_len;
+    let inner_target = slot.encap_overhead() + link_len;
     let end = inner_target + inner_len;
     if end > packet.capacity() {
         return Err(DropReason::NoHeadRoom);
@@ -146,7 +150,7 @@ fn rewrite_tagged(packet: &mut Packet<'_>, order: &Order<'_>, hop: &Hop<'_>) -> 
 }
 
 #[inline(always)]
-fn lower_ttl(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<(), DropReason> {
+fn lower_ttl(packet: &mut Packet<'_>, order: &RewriteParams<'_>) -> Result<(), DropReason> {
     let ip = packet.frame_mut().get_mut(usize::from(order.parsed.l3)..).ok_or(DropReason::Malformed)?;
     if order.lower_ttl && !decrement_ttl(ip, order.parsed.family) {
         return Err(DropReason::Ttl);
@@ -157,7 +161,7 @@ fn lower_ttl(packet: &mut Packet<'_>, order: &Order<'_>) -> Result<(), DropReaso
 /// The interface that frames for a slot leave by; `None`: the one that they came by, or none.
 pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> {
     match mode {
-        NextHopMode::Reflect { .. } if slot.growth() > 0 => None,
+        NextHopMode::Reflect { .. } if slot.encap_overhead() > 0 => None,
         _ => slot.next_hop.as_ref().map(|hop| hop.interface),
     }
 }
@@ -172,7 +176,7 @@ fn ethertype(parsed: &Parsed, template: Option<&Template>) -> u16 {
 #[inline(always)]
 fn wrap(
     buffer: &mut [u8],
-    order: &Order<'_>,
+    order: &RewriteParams<'_>,
     template: &Template,
     room: Range<usize>,
     end: usize,

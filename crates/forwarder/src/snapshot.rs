@@ -119,7 +119,7 @@ impl Slot {
     /// Bytes that the outer headers add in front of the inner packet.
     #[must_use]
     #[inline]
-    pub fn growth(&self) -> usize {
+    pub fn encap_overhead(&self) -> usize {
         match &self.forwarding {
             Forwarding::L2 => 0,
             Forwarding::Tunnel { v4, .. } => v4.len(),
@@ -163,7 +163,7 @@ pub struct Service {
     /// Its backends.
     pub pool: Arc<PoolTable>,
     /// Slots that it has left behind, sorted: they serve others, but flows of this service on them are reselected.
-    pub barred: Arc<[SlotId]>,
+    pub excluded_slots: Arc<[SlotId]>,
     /// Who may use it, and how fast; `None`: everyone.
     pub guard: Option<Arc<Guard>>,
     /// Other clusters that have it too: its flows go there while no backend of its pool serves. `None`: nowhere.
@@ -355,7 +355,7 @@ impl Snapshot {
         &self.states
     }
 
-    /// The addresses that XDP hands over, each with the growth in bytes that most of its pools' weight needs.
+    /// The addresses that XDP hands over, each with the encapsulation overhead in bytes that most of its pools' weight needs.
     #[must_use]
     pub fn filter(&self) -> &[(IpAddr, u8)] {
         &self.filter
@@ -390,7 +390,7 @@ impl Snapshot {
     }
 
     /// The prefixes that XDP hands over besides, disjoint and at most [`FILTER_PREFIXES`](crate::FILTER_PREFIXES), each with the
-    /// growth in bytes that most weight of its groups' pools needs. They may cover more than the groups do.
+    /// encapsulation overhead in bytes that most weight of its groups' pools needs. They may cover more than the groups do.
     #[must_use]
     pub fn filter_prefixes(&self) -> &[(Prefix, u8)] {
         &self.filter_prefixes
@@ -526,7 +526,7 @@ fn check(parts: &Parts) -> Result<(), SnapshotError> {
     check_groups(parts)?;
     for slot in &parts.slots {
         if let Forwarding::Tunnel { v4, v6 } = &slot.forwarding
-            && (v4.len() != v6.len() || v4.len() > MAX_GROWTH)
+            && (v4.len() != v6.len() || v4.len() > MAX_ENCAP_OVERHEAD)
         {
             return Err(SnapshotError::Growth(slot.backend.to_string()));
         }
@@ -581,4 +581,4 @@ fn check_pools(
 /// Numbers in flow-table entries have 24 bits, and all ones is left out.
 const MAX_NUMBER: usize = (1 << 24) - 1;
 /// What the XDP program can open.
-pub(crate) const MAX_GROWTH: usize = 63;
+pub(crate) const MAX_ENCAP_OVERHEAD: usize = 63;

@@ -1,6 +1,6 @@
 //! The packet tracer: marked packets, and what is told of them.
 //!
-//! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a [`Sighting`] for
+//! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a [`TraceEvent`] for
 //! the control plane, which adds names and sends the report. The packet itself is forwarded as any other.
 //! Not here: which packets are looked at and when (`pipeline/tracing`), reports and their socket (`control-plane`,
 //! `sluicegate`): a packet thread builds no text and calls no kernel.
@@ -19,7 +19,7 @@ pub use self::mark::{MARK_BYTES, Mark};
 
 pub(crate) use self::mark::{has_magic, payload_at};
 
-use crate::{Explanation, Flow, Generation, Now, PrefixSet, Sender, ThreadId};
+use crate::{Explanation, Flow, Generation, Now, PrefixSet, ThreadId, TunnelSourceKind};
 
 /// Whether and to whom a machine tells of marked packets.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Trace {
 
 /// A marked packet that a packet thread has decided, for the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct TraceEvent {
     /// Who decided.
     pub thread: ThreadId,
     /// Under which generation.
@@ -44,7 +44,7 @@ pub struct Sighting {
     /// The packet's tuple; of a later piece of a datagram without ports.
     pub flow: Flow,
     /// Who had sent it in a tunnel, if it came in one.
-    pub opened: Option<Sender>,
+    pub decapsulated_from: Option<TunnelSourceKind>,
     /// What the mark says.
     pub mark: Mark,
     /// What became of it, and why.

@@ -10,9 +10,9 @@ use crate::Prefix;
 
 /// Ways to carry a packet in another; a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Carriers(u8);
+pub struct TunnelProtocols(u8);
 
-impl Carriers {
+impl TunnelProtocols {
     /// None.
     pub const NONE: Self = Self(0);
     /// GRE.
@@ -47,7 +47,7 @@ impl Carriers {
 
 /// What a sender of tunnelled packets is to this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sender {
+pub enum TunnelSourceKind {
     /// An encapsulator between the router and the balancers: the inner packet is as if it had come plain.
     Encapsulator,
     /// Another machine of the cluster, which sends fragments: they are not redirected again.
@@ -56,7 +56,7 @@ pub enum Sender {
     Cluster,
 }
 
-impl Sender {
+impl TunnelSourceKind {
     /// Whether what it sends may be sent on to a peer: not what came marked.
     #[must_use]
     pub(crate) fn may_go_on(self) -> bool {
@@ -70,9 +70,9 @@ pub struct TunnelSource {
     /// Outer source addresses.
     pub prefix: Prefix,
     /// How it may carry packets.
-    pub carriers: Carriers,
+    pub carriers: TunnelProtocols,
     /// What it is.
-    pub sender: Sender,
+    pub kind: TunnelSourceKind,
 }
 
 /// What a tunnelled packet is by its sender; `None`: nobody who may send one.
@@ -80,17 +80,17 @@ pub struct TunnelSource {
 /// The mark of recursion control decides between what one address may be: a peer or another cluster marks, an encapsulator
 /// does not. What another cluster has not marked is still its own.
 #[must_use]
-pub(crate) fn sender(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<Sender> {
+pub(crate) fn source_kind(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<TunnelSourceKind> {
     let from = |source: &&TunnelSource| {
         source.prefix.contains(canonical(tunnelled.source)) && source.carriers.holds(tunnelled.kind)
     };
     let marked = tunnelled.recursion > 0;
-    let mut senders = sources.iter().filter(from).map(|source| source.sender);
+    let mut senders = sources.iter().filter(from).map(|source| source.kind);
     let meant = senders.clone().find(|sender| match sender {
-        Sender::Encapsulator => !marked,
-        Sender::Peer | Sender::Cluster => marked,
+        TunnelSourceKind::Encapsulator => !marked,
+        TunnelSourceKind::Peer | TunnelSourceKind::Cluster => marked,
     });
-    meant.or_else(|| senders.find(|sender| *sender == Sender::Cluster))
+    meant.or_else(|| senders.find(|sender| *sender == TunnelSourceKind::Cluster))
 }
 
 fn canonical(address: IpAddr) -> IpAddr {

@@ -3,7 +3,7 @@
 //! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
 //! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
 
-use crate::{DropReason, Packet, Sender};
+use crate::{DropReason, Packet, TunnelSourceKind};
 
 /// A moment on a monotonic clock, in nanoseconds since an origin of the caller's choice. Read once a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,32 +39,34 @@ pub struct InterfaceId(pub u8);
 
 /// Why a packet crosses to another thread, for the pipeline there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Errand {
+pub enum HandoffReason {
     /// It was steered here by its hash: process it as if it had come off the wire.
     Steered {
         /// Who had sent it in a tunnel, if it came in one.
-        opened: Option<Sender>,
+        decapsulated_from: Option<TunnelSourceKind>,
     },
     /// A piece of a datagram whose pieces this thread gathers.
     Fragment {
         /// Who had sent it in a tunnel, if it came in one. A peer's is not redirected again.
-        opened: Option<Sender>,
+        decapsulated_from: Option<TunnelSourceKind>,
     },
     /// An ICMP error whose flow none of the threads asked so far knows.
     IcmpError {
         /// How many threads were asked.
         asked: u16,
         /// Who had sent it in a tunnel, if it came in one. Another cluster's is not sent on.
-        opened: Option<Sender>,
+        decapsulated_from: Option<TunnelSourceKind>,
     },
 }
 
-impl Errand {
+impl HandoffReason {
     /// Who had sent the packet in a tunnel.
     #[inline]
-    pub(crate) fn opened(self) -> Option<Sender> {
+    pub(crate) fn decapsulated_from(self) -> Option<TunnelSourceKind> {
         match self {
-            Self::Steered { opened } | Self::Fragment { opened } | Self::IcmpError { opened, .. } => opened,
+            Self::Steered { decapsulated_from }
+            | Self::Fragment { decapsulated_from }
+            | Self::IcmpError { decapsulated_from, .. } => decapsulated_from,
         }
     }
 }
@@ -84,7 +86,7 @@ pub enum Verdict {
     /// Keep the frame in this slot until `poll` releases it.
     Hold(HoldSlot),
     /// Hand it to another packet thread, which is told why it comes.
-    ToThread(ThreadId, Errand),
+    ToThread(ThreadId, HandoffReason),
     /// Give the frame back to the pool.
     Drop(DropReason),
 }

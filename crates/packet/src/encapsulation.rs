@@ -67,7 +67,7 @@ impl Outer {
 /// (UDP 8, GUE 4), none for L2.
 #[inline]
 #[must_use]
-pub const fn growth(kind: &Encapsulation, outer: Family) -> u8 {
+pub const fn encap_overhead(kind: &Encapsulation, outer: Family) -> u8 {
     match kind {
         Encapsulation::Gre => outer.header_len() + 4,
         Encapsulation::Ipip => outer.header_len(),

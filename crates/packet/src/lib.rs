@@ -46,7 +46,7 @@ mod vlan;
 
 pub use crate::echo::echo_reply;
 pub use crate::ecn::merge_ecn;
-pub use crate::encapsulation::{Encapsulation, Outer, growth};
+pub use crate::encapsulation::{Encapsulation, Outer, encap_overhead};
 pub use crate::ethernet::Ethernet;
 pub use crate::family::Family;
 pub use crate::fragment::Fragment;

@@ -209,7 +209,7 @@ pub struct QuotedTunnel {
     pub destination: IpAddr,
     /// Where the inner packet starts, in bytes from the outer IP header, by the outer headers that were quoted; the
     /// inner packet itself may lie behind the quote. `None`: not even those are there.
-    pub growth: Option<u16>,
+    pub encap_overhead: Option<u16>,
     /// The inner packet, when at least its IP header was quoted and makes sense.
     pub inner: Option<Quoted>,
 }
@@ -246,7 +246,7 @@ pub fn quoted_tunnel(frame: &[u8], quoted: &Quoted) -> Option<QuotedTunnel> {
         kind,
         source: quoted.ip(quoted.addresses.src),
         destination: quoted.ip(quoted.addresses.dst),
-        growth: at.map(|at| at.saturating_sub(quoted.at)),
+        encap_overhead: at.map(|at| at.saturating_sub(quoted.at)),
         inner,
     })
 }

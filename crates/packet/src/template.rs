@@ -9,7 +9,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::checksum::Sum;
-use crate::encapsulation::{Encapsulation, Outer, growth};
+use crate::encapsulation::{Encapsulation, Outer, encap_overhead};
 use crate::source_prefix::SourcePrefix;
 use crate::{Family, protocol};
 
@@ -70,7 +70,7 @@ impl Template {
             Encapsulation::Gue { udp_checksum: true } => Completion::Checksum,
             _ => Completion::Nothing,
         };
-        Self { kind, inner, len: growth(&kind, outer.family()), ip, shim, prefix: None, completion }
+        Self { kind, inner, len: encap_overhead(&kind, outer.family()), ip, shim, prefix: None, completion }
     }
 
     /// Takes the outer source from `prefix`, per flow. `None` when there is no outer header of that family.
@@ -169,7 +169,7 @@ impl Template {
         if out.len() != self.len() {
             return Err(WriteError::Size { found: out.len(), expected: self.len });
         }
-        let too_long = WriteError::TooLong { inner_len, growth: self.len };
+        let too_long = WriteError::TooLong { inner_len, encap_overhead: self.len };
         match &self.ip {
             Ip::None => Ok(()),
             Ip::V4 { header, sum, dont_fragment } => {
@@ -251,7 +251,7 @@ pub enum WriteError {
         /// Bytes of the inner packet.
         inner_len: u16,
         /// Bytes of the headers.
-        growth: u8,
+        encap_overhead: u8,
     },
 }
 
@@ -261,10 +261,10 @@ impl fmt::Display for WriteError {
             Self::Size { found, expected } => {
                 write!(f, "room of {found} bytes for headers of {expected}")
             }
-            Self::TooLong { inner_len, growth } => {
+            Self::TooLong { inner_len, encap_overhead } => {
                 write!(
                     f,
-                    "inner packet of {inner_len} bytes and headers of {growth} exceed the 16-bit length"
+                    "inner packet of {inner_len} bytes and headers of {encap_overhead} exceed the 16-bit length"
                 )
             }
         }

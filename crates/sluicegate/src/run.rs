@@ -43,7 +43,7 @@ use control_plane::path_mtu::PathMtus;
 use control_plane::standing::OverrideKey;
 use datapath::DataPlane;
 use datapath::interface::{Interface, InterfaceError};
-use forwarder::{Live, Notice, Sighting, Snapshot};
+use forwarder::{Live, Notice, Snapshot, TraceEvent};
 use health::engine::{Event, Events, Health};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -453,13 +453,13 @@ impl Balancer {
         let clients = self.controller.config().cluster().mtu().clients() as usize;
         let snapshot = self.live.current();
         let tight = |slot: &&forwarder::Slot| {
-            slot.next_hop.is_some() && usize::from(slot.mtu) < clients + slot.growth()
+            slot.next_hop.is_some() && usize::from(slot.mtu) < clients + slot.encap_overhead()
         };
         if let Some(slot) = snapshot.slots().iter().find(tight) {
             tracing::warn!(
                 backend = %slot.backend,
                 mtu = slot.mtu,
-                wanted = clients + slot.growth(),
+                wanted = clients + slot.encap_overhead(),
                 count = snapshot.slots().iter().filter(tight).count(),
                 "full-size packets for such backends do not fit: clients are told to send smaller ones, or their packets are \
                  cut; raise the MTU towards these backends"
@@ -505,7 +505,7 @@ impl Balancer {
         self.report(&sighted);
     }
 
-    fn report(&mut self, sighted: &[Sighting]) {
+    fn report(&mut self, sighted: &[TraceEvent]) {
         let (snapshot, controller) = (self.live.current(), &self.controller);
         // Both clocks once, so that what one batch saw is told with one time.
         let (micros, now) = (unix_micros(SystemTime::now()), self.plane.now());

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use forwarder::{Carriers, PoolTable, Prefix, Sender, THIS_MACHINE, TunnelSource};
+use forwarder::{PoolTable, Prefix, THIS_MACHINE, TunnelProtocols, TunnelSource, TunnelSourceKind};
 use maglev_hash::Table;
 
 use super::Index;
@@ -42,22 +42,22 @@ pub(super) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         senders.extend(Prefix::new(*address, bits).map(|prefix| TunnelSource {
             prefix,
-            carriers: Carriers::GRE,
-            sender: Sender::Peer,
+            carriers: TunnelProtocols::GRE,
+            kind: TunnelSourceKind::Peer,
         }));
     }
     for remote in config.remotes() {
         senders.extend(remote.sources().iter().map(|prefix| TunnelSource {
             prefix: *prefix,
-            carriers: Carriers::GRE,
-            sender: Sender::Cluster,
+            carriers: TunnelProtocols::GRE,
+            kind: TunnelSourceKind::Cluster,
         }));
     }
     if let Some(arrivals) = config.cluster().arrivals() {
         senders.extend(arrivals.sources().iter().map(|prefix| TunnelSource {
             prefix: *prefix,
             carriers: arrivals.kinds(),
-            sender: Sender::Encapsulator,
+            kind: TunnelSourceKind::Encapsulator,
         }));
     }
     senders

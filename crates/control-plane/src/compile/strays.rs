@@ -1,7 +1,7 @@
 //! Slots that a service has left behind while they serve others.
 //!
 //! A reload may lead a service to other backends. Those that nobody uses any more drain and go (`slots`); those that other
-//! services still use stay, and the flows that this service has on them are given a drain time like any others, then barred.
+//! services still use stay, and the flows that this service has on them are given a drain time like any others, then excluded_slots.
 //! Invariant: a service's flows on a slot outside its pool end a drain time after the reload that led it away.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,7 +23,7 @@ pub(super) struct Strays {
 #[derive(Clone, Copy, Debug)]
 struct Stray {
     since: Duration,
-    barred: bool,
+    excluded_slots: bool,
 }
 
 impl Strays {
@@ -37,7 +37,7 @@ impl Strays {
             let mut left = self.left.get(id).cloned().unwrap_or_default();
             let before = self.within.get(id).map(|before| &**before);
             for slot in before.into_iter().flatten().filter(|slot| !within.contains(slot)) {
-                left.entry(*slot).or_insert(Stray { since: now, barred: false });
+                left.entry(*slot).or_insert(Stray { since: now, excluded_slots: false });
             }
             left.retain(|slot, _| !within.contains(slot));
             if !left.is_empty() {
@@ -55,9 +55,9 @@ impl Strays {
         for left in self.left.values_mut() {
             left.retain(|_, stray| {
                 let age = now.saturating_sub(stray.since);
-                let barred = age >= ages.drain;
-                changed |= barred != stray.barred;
-                stray.barred = barred;
+                let excluded_slots = age >= ages.drain;
+                changed |= excluded_slots != stray.excluded_slots;
+                stray.excluded_slots = excluded_slots;
                 let kept = age < ages.drain + ages.keep;
                 changed |= !kept;
                 kept
@@ -67,11 +67,12 @@ impl Strays {
         changed
     }
 
-    /// Tells each service what is barred to it.
+    /// Tells each service what is excluded_slots to it.
     pub(super) fn bar(&self, services: &mut [Service]) {
         for service in services {
             let left = self.left.get(&service.id).into_iter().flatten();
-            service.barred = left.filter(|(_, stray)| stray.barred).map(|(slot, _)| *slot).collect();
+            service.excluded_slots =
+                left.filter(|(_, stray)| stray.excluded_slots).map(|(slot, _)| *slot).collect();
         }
     }
 }

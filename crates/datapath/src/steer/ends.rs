@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, MapData};
-use forwarder::{Carriers, Prefix};
+use forwarder::{Prefix, TunnelProtocols};
 
 use super::{SteerError, in_map};
 use crate::attach;
@@ -18,7 +18,7 @@ pub struct Ends {
     /// Where outer packets come from and tunnels end.
     pub addresses: Vec<Prefix>,
     /// Who may send tunnelled packets there, and how they may be carried.
-    pub sources: Vec<(Prefix, Carriers)>,
+    pub sources: Vec<(Prefix, TunnelProtocols)>,
 }
 
 /// The two maps, and what they hold.

@@ -18,14 +18,15 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Addresses and prefixes with their growth in bytes (the head room to open), and addresses of this machine. The last
-    /// growth of one given twice counts.
+    /// Addresses and prefixes with their encapsulation overhead in bytes (the head room to open), and addresses of this machine. The last
+    /// encapsulation overhead of one given twice counts.
     pub fn new(
         vips: impl IntoIterator<Item = (IpAddr, u8)>,
         prefixes: impl IntoIterator<Item = (Prefix, u8)>,
         own: impl IntoIterator<Item = IpAddr>,
     ) -> Self {
-        let vips = vips.into_iter().map(|(vip, growth)| (vip.to_canonical(), growth)).collect();
+        let vips =
+            vips.into_iter().map(|(vip, encap_overhead)| (vip.to_canonical(), encap_overhead)).collect();
         let filter = Self { vips, prefixes: prefixes.into_iter().collect(), own: BTreeSet::new() };
         filter.with_own(own)
     }
@@ -35,16 +36,16 @@ impl Filter {
         Self::new(vips, [], [])
     }
 
-    /// The growth of an address that is taken; `None`: the kernel has it.
+    /// The encapsulation overhead of an address that is taken; `None`: the kernel has it.
     #[must_use]
-    pub fn growth(&self, address: IpAddr) -> Option<u8> {
+    pub fn encap_overhead(&self, address: IpAddr) -> Option<u8> {
         let address = address.to_canonical();
         match self.vips.get(&address) {
-            Some(growth) => Some(*growth),
+            Some(encap_overhead) => Some(*encap_overhead),
             None if self.own.contains(&address) => None,
             None => {
                 let covering = self.prefixes.iter().filter(|(prefix, _)| prefix.contains(address));
-                covering.max_by_key(|(prefix, _)| prefix.length()).map(|(_, growth)| *growth)
+                covering.max_by_key(|(prefix, _)| prefix.length()).map(|(_, encap_overhead)| *encap_overhead)
             }
         }
     }
@@ -52,19 +53,19 @@ impl Filter {
     /// What both this and `next` take, or more where `next` takes it at another place: nothing that `next` leaves to the
     /// kernel, and everything else as it is.
     pub(super) fn narrowed_to(&self, next: &Self) -> Self {
-        let kept = self.vips.iter().filter(|(vip, _)| next.growth(**vip).is_some());
-        let early = next.vips.iter().filter(|(vip, _)| self.growth(**vip).is_some());
+        let kept = self.vips.iter().filter(|(vip, _)| next.encap_overhead(**vip).is_some());
+        let early = next.vips.iter().filter(|(vip, _)| self.encap_overhead(**vip).is_some());
         let mut prefixes = BTreeMap::new();
-        for (ours, growth) in &self.prefixes {
+        for (ours, encap_overhead) in &self.prefixes {
             for (theirs, new_growth) in &next.prefixes {
                 if theirs.covers(ours) {
-                    prefixes.insert(*ours, *growth);
+                    prefixes.insert(*ours, *encap_overhead);
                 } else if ours.covers(theirs) {
                     prefixes.insert(*theirs, *new_growth);
                 }
             }
         }
-        let vips = early.chain(kept).map(|(vip, growth)| (*vip, *growth)).collect();
+        let vips = early.chain(kept).map(|(vip, encap_overhead)| (*vip, *encap_overhead)).collect();
         let own = self.own.union(&next.own).copied().collect::<Vec<_>>();
         Self { vips, prefixes, own: BTreeSet::new() }.with_own(own)
     }
@@ -72,12 +73,12 @@ impl Filter {
     /// The values of the map of addresses.
     pub(super) fn entries(&self) -> impl Iterator<Item = (IpAddr, u32)> {
         let own = self.own.iter().map(|address| (*address, OWN));
-        own.chain(self.vips.iter().map(|(vip, growth)| (*vip, u32::from(*growth))))
+        own.chain(self.vips.iter().map(|(vip, encap_overhead)| (*vip, u32::from(*encap_overhead))))
     }
 
     pub(super) fn entry(&self, address: IpAddr) -> Option<u32> {
-        let growth = self.vips.get(&address).map(|growth| u32::from(*growth));
-        growth.or_else(|| self.own.contains(&address).then_some(OWN))
+        let encap_overhead = self.vips.get(&address).map(|encap_overhead| u32::from(*encap_overhead));
+        encap_overhead.or_else(|| self.own.contains(&address).then_some(OWN))
     }
 
     pub(super) fn set_entry(&mut self, address: IpAddr, value: Option<u32>) {
@@ -85,7 +86,9 @@ impl Filter {
         self.own.remove(&address);
         match value {
             Some(OWN) => _ = self.own.insert(address),
-            Some(growth) => _ = self.vips.insert(address, u8::try_from(growth).unwrap_or(u8::MAX)),
+            Some(encap_overhead) => {
+                _ = self.vips.insert(address, u8::try_from(encap_overhead).unwrap_or(u8::MAX))
+            }
             None => {}
         }
     }
@@ -93,7 +96,7 @@ impl Filter {
     fn with_own(mut self, own: impl IntoIterator<Item = IpAddr>) -> Self {
         let own = own.into_iter().map(|address| address.to_canonical());
         let covered =
-            own.filter(|address| self.growth(*address).is_some() && !self.vips.contains_key(address));
+            own.filter(|address| self.encap_overhead(*address).is_some() && !self.vips.contains_key(address));
         self.own = covered.collect();
         self
     }

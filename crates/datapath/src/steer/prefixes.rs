@@ -102,18 +102,18 @@ impl Table {
             entries: [Entry { value: NONE, ..Entry::default() }; ENTRIES],
         });
         let mut given: Vec<(Given, u8)> =
-            prefixes.iter().map(|(prefix, growth)| (Given::new(*prefix), *growth)).collect();
+            prefixes.iter().map(|(prefix, encap_overhead)| (Given::new(*prefix), *encap_overhead)).collect();
         given.sort_by_key(|(given, _)| (given.is_v4, given.bits, given.length));
         for (number, (given, _)) in (1..).zip(&mut given) {
             given.number = number;
         }
-        for (own, growth) in &given {
+        for (own, encap_overhead) in &given {
             let holds = |other: &&(Given, u8)| other.0.is_v4 == own.is_v4 && other.0.holds(own);
             let parent = given.iter().filter(holds).max_by_key(|(other, _)| other.length);
             let (bits, mask) = (halves(own.bits), halves(high(own.length)));
             let parent = parent.map_or(0, |(other, _)| other.number.into());
             *table.entries.get_mut(usize::from(own.number))? =
-                Entry { bits, mask, value: u32::from(*growth), parent };
+                Entry { bits, mask, value: u32::from(*encap_overhead), parent };
         }
         let mut tree = Growing { table, branches: 0, slots: 0, widest };
         for is_v4 in [false, true] {

@@ -10,8 +10,8 @@ fn ip(text: &str) -> IpAddr {
 
 #[test]
 fn a_mark_tells_its_growth_and_a_unicast_address_tells_none() {
-    for growth in 1..=MAX_GROWTH_BYTES {
-        assert_eq!(head_room_bytes(growth * 2 + 1), growth);
+    for encap_overhead in 1..=MAX_ENCAP_OVERHEAD_BYTES {
+        assert_eq!(head_room_bytes(encap_overhead * 2 + 1), encap_overhead);
     }
     for first_of_mac in (0..=254).step_by(2) {
         assert_eq!(head_room_bytes(first_of_mac), 0);

@@ -27,7 +27,7 @@ fn prefixes_against_one_exact_vip() {
         };
         (Prefix::new(address, length).unwrap(), 0)
     };
-    // Without growth, because the head would move further in each repetition.
+    // Without encapsulation overhead, because the head would move further in each repetition.
     let exact = Filter::of_vips([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)]);
     let with = |count: u8| {
         Filter::new([(ip("203.0.113.10"), 0), (ip("2001:db8:f::10"), 0)], (0..count).map(prefix), [])

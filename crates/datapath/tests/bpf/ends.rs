@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use datapath::steer::{Ends, Steer, SteerCounts, SteerError};
-use forwarder::{Carriers, Prefix};
+use forwarder::{Prefix, TunnelProtocols};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -26,7 +26,7 @@ fn prefix(address: &str, length: u8) -> Prefix {
 }
 
 fn ends() -> Ends {
-    let by_two = Carriers::IPIP.and(Carriers::GUE);
+    let by_two = TunnelProtocols::IPIP.and(TunnelProtocols::GUE);
     Ends {
         // The last two: outer packets have sources from whole prefixes.
         addresses: vec![
@@ -37,8 +37,8 @@ fn ends() -> Ends {
         ],
         sources: vec![
             (prefix(OUTSIDE, 32), by_two),
-            (prefix("203.0.113.0", 24), Carriers::GRE),
-            (prefix("2001:db8:77::", 48), Carriers::GRE),
+            (prefix("203.0.113.0", 24), TunnelProtocols::GRE),
+            (prefix("2001:db8:77::", 48), TunnelProtocols::GRE),
         ],
     }
 }
@@ -159,7 +159,7 @@ fn more_ends_or_sources_than_there_is_room_for_are_refused() {
         (first..first + count).map(of).collect::<Vec<_>>()
     };
     let sources =
-        |first, count| many(first, count).into_iter().map(|prefix| (prefix, Carriers::GRE)).collect();
+        |first, count| many(first, count).into_iter().map(|prefix| (prefix, TunnelProtocols::GRE)).collect();
     for (wanted, allowed, full) in [
         (257, 256, Ends { addresses: many(0, 257), ..ends() }),
         (1_025, 1_024, Ends { sources: sources(0, 1_025), ..ends() }),
@@ -199,9 +199,12 @@ fn as_prefix(net: &str, (first, length, _): &Line) -> Prefix {
     prefix(&format!("{net}{first}"), *length)
 }
 
-fn carriers(bits: u8) -> Carriers {
-    let kinds = [(1, Carriers::GRE), (2, Carriers::IPIP), (4, Carriers::GUE)];
-    kinds.iter().filter(|(bit, _)| bits & bit != 0).fold(Carriers::NONE, |all, (_, kind)| all.and(*kind))
+fn carriers(bits: u8) -> TunnelProtocols {
+    let kinds = [(1, TunnelProtocols::GRE), (2, TunnelProtocols::IPIP), (4, TunnelProtocols::GUE)];
+    kinds
+        .iter()
+        .filter(|(bit, _)| bits & bit != 0)
+        .fold(TunnelProtocols::NONE, |all, (_, kind)| all.and(*kind))
 }
 
 #[test]

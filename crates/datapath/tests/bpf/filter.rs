@@ -59,7 +59,7 @@ fn a_prefix_is_taken_less_the_machines_own_addresses_and_what_keeps_the_link_wor
     for (row, (packet, taken, moved)) in rows.iter().enumerate() {
         let (before, frame) = (steer.counts().unwrap(), frame(0, packet));
         let (verdict, out) = program.run(&frame, 0);
-        let expected = taken.map_or((PASS, 0), |growth| (REDIRECT, growth));
+        let expected = taken.map_or((PASS, 0), |encap_overhead| (REDIRECT, encap_overhead));
         assert_eq!((verdict, unmarked(&out).0), expected, "row {row}");
         assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
     }
@@ -95,16 +95,16 @@ impl Wanted {
             return self.vips.get(&n).copied();
         }
         let covering = self.prefixes.iter().filter(|(of, _)| CANDIDATES[**of].2(n));
-        covering.max_by_key(|(of, _)| CANDIDATES[**of].1).map(|(_, growth)| *growth)
+        covering.max_by_key(|(of, _)| CANDIDATES[**of].1).map(|(_, encap_overhead)| *encap_overhead)
     }
 
     fn filter(&self, addresses: &[String]) -> Filter {
-        let prefixes = self.prefixes.iter().map(|(n, growth)| {
+        let prefixes = self.prefixes.iter().map(|(n, encap_overhead)| {
             let (address, length, _) = CANDIDATES[*n];
-            (prefix(address, length), *growth)
+            (prefix(address, length), *encap_overhead)
         });
         Filter::new(
-            self.vips.iter().map(|(n, growth)| (ip(&addresses[*n]), *growth)),
+            self.vips.iter().map(|(n, encap_overhead)| (ip(&addresses[*n]), *encap_overhead)),
             prefixes,
             self.own.iter().map(|n| ip(&addresses[*n])),
         )
@@ -169,7 +169,7 @@ fn after_any_changes_the_filter_takes_exactly_what_is_wanted_and_halfway_what_bo
                 }
                 for (n, address) in addresses.iter().enumerate() {
                     prop_assert_eq!(taken(n), next.takes(n), "{}", address);
-                    prop_assert_eq!(steer.filter().growth(ip(address)), next.takes(n), "{}", address);
+                    prop_assert_eq!(steer.filter().encap_overhead(ip(address)), next.takes(n), "{}", address);
                 }
                 prop_assert_eq!(steer.filter(), &filter);
                 **held = next;
@@ -220,9 +220,9 @@ fn the_longest_prefix_is_that_of_a_walk_over_digits() {
     let turned = (any::<prop::sample::Index>(), 0_usize..128, any::<u128>());
     TestRunner::new(config)
         .run(&(prefixes, prop::collection::vec(turned, 40)), |(prefixes, turned)| {
-            let entries = prefixes.iter().map(|((width, front), growth)| {
+            let entries = prefixes.iter().map(|((width, front), encap_overhead)| {
                 let address = from_digits(&format!("{front:0<width$}"));
-                (Prefix::new(address, u8::try_from(front.len()).unwrap()).unwrap(), *growth)
+                (Prefix::new(address, u8::try_from(front.len()).unwrap()).unwrap(), *encap_overhead)
             });
             steer.borrow_mut().set_filter(&Filter::new([], entries, [])).unwrap();
             let fronts: Vec<_> = prefixes.keys().collect();
@@ -235,7 +235,9 @@ fn the_longest_prefix_is_that_of_a_walk_over_digits() {
                 probe.replace_range(at..=at, other);
                 let holding =
                     prefixes.iter().filter(|((of, front), _)| of == width && probe.starts_with(front));
-                let expected = holding.max_by_key(|((_, front), _)| front.len()).map(|(_, growth)| *growth);
+                let expected = holding
+                    .max_by_key(|((_, front), _)| front.len())
+                    .map(|(_, encap_overhead)| *encap_overhead);
                 let (verdict, out) =
                     program.run(&frame(0, &to(&from_digits(&probe).to_string(), 17, b"")), 0);
                 prop_assert_eq!((verdict == REDIRECT).then(|| unmarked(&out).0), expected, "{}", probe);

@@ -82,8 +82,8 @@ fn received(receivers: &mut [Receiver]) -> Vec<Vec<u8>> {
 
 /// The frame behind its head room, and how much of that there was.
 pub(crate) fn unmarked(bytes: &[u8]) -> (u8, &[u8]) {
-    let growth = head_room_bytes(bytes[0]);
-    (growth, &bytes[usize::from(growth)..])
+    let encap_overhead = head_room_bytes(bytes[0]);
+    (encap_overhead, &bytes[usize::from(encap_overhead)..])
 }
 
 pub(crate) fn to(vip: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
@@ -141,11 +141,11 @@ fn each_frame_gets_its_verdict_and_moves_one_count() {
         (frame(0, &to(VIP4, 1, &[8, 0])), REDIRECT, 24, redirected),
     ];
     rows.extend((133..=137).map(|kind| (frame(1, &to(VIP6, 58, &[kind, 0])), PASS, 0, discovery)));
-    for (row, (frame, verdict, growth, moved)) in rows.iter().enumerate() {
+    for (row, (frame, verdict, encap_overhead, moved)) in rows.iter().enumerate() {
         let before = steer.counts().unwrap();
         let (got, out) = program.run(frame, 1);
         let (opened, rest) = if got == REDIRECT { unmarked(&out) } else { (0, out.as_slice()) };
-        assert_eq!((got, opened, rest), (*verdict, *growth, frame.as_slice()), "row {row}");
+        assert_eq!((got, opened, rest), (*verdict, *encap_overhead, frame.as_slice()), "row {row}");
         assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
     }
 }
@@ -188,10 +188,10 @@ fn each_growth_is_opened_marked_and_read_back() {
     steer.set_socket(0, receiver.rx.fd()).unwrap();
     let program = Program::on_near();
     let frame = frame(0, &to(VIP4, 17, &udp(80, b"x")));
-    for growth in 0..=63 {
-        steer.set_filter(&Filter::of_vips([(ip(VIP4), growth)])).unwrap();
+    for encap_overhead in 0..=63 {
+        steer.set_filter(&Filter::of_vips([(ip(VIP4), encap_overhead)])).unwrap();
         let (verdict, out) = program.run(&frame, 0);
-        assert_eq!((verdict, unmarked(&out)), (REDIRECT, (growth, frame.as_slice())));
+        assert_eq!((verdict, unmarked(&out)), (REDIRECT, (encap_overhead, frame.as_slice())));
     }
 }
 

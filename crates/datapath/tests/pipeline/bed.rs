@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, XDP_HEADROOM, mesh};
 use forwarder::{
-    Binding, Carriers, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
-    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Sender, Service, ServiceId,
-    Slot, SlotId, SlotState, Snapshot, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig, Translation,
-    TunnelSource, notice_ring,
+    Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
+    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service, ServiceId, Slot,
+    SlotId, SlotState, Snapshot, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig, Translation,
+    TunnelProtocols, TunnelSource, TunnelSourceKind, notice_ring,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Tag, Tags, Template};
@@ -210,7 +210,7 @@ pub(crate) fn plain(slots: Vec<Slot>) -> Parts {
         name: "udp".into(),
         policy: HashPolicy::FiveTuple,
         pool: Arc::new(pool),
-        barred: Arc::default(),
+        excluded_slots: Arc::default(),
         guard: None,
         remotes: None,
         fragments: true,
@@ -255,7 +255,7 @@ pub(crate) fn snapshot() -> Snapshot {
         name: format!("s{id}").into(),
         policy,
         pool: Arc::clone(&pool),
-        barred: Arc::default(),
+        excluded_slots: Arc::default(),
         guard: None,
         remotes: Some(Arc::clone(&remotes)),
         fragments,
@@ -289,14 +289,18 @@ pub(crate) fn snapshot() -> Snapshot {
 
 /// An encapsulator, another machine of the cluster and one of another cluster, over both families.
 fn tunnels() -> Vec<TunnelSource> {
-    let senders = [(ENCAPSULATORS, Sender::Encapsulator), (PEERS, Sender::Peer), (CLUSTERS, Sender::Cluster)];
+    let senders = [
+        (ENCAPSULATORS, TunnelSourceKind::Encapsulator),
+        (PEERS, TunnelSourceKind::Peer),
+        (CLUSTERS, TunnelSourceKind::Cluster),
+    ];
     senders
         .into_iter()
         .flat_map(|(addresses, sender)| addresses.map(|address| (address, sender)))
         .map(|(address, sender)| TunnelSource {
             prefix: Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).unwrap(),
-            carriers: Carriers::GRE.and(Carriers::IPIP).and(Carriers::GUE),
-            sender,
+            carriers: TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE),
+            kind: sender,
         })
         .collect()
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use datapath::{MemoryDevice, Sender};
+use datapath::{MemoryDevice, TxOwner};
 use forwarder::{
     Counter, DropReason, InterfaceId, Live, NextHopMode, Now, Snapshot, ThreadCounters, ThreadId, TooBig,
 };
@@ -43,8 +43,8 @@ impl Machine {
         parts.next_hop = next_hop;
         let live = Live::new(Snapshot::new(parts).unwrap());
         let (engines, counters) = threads_with(&live, |me| {
-            let second = if me == ThreadId(0) { Sender::Own } else { Sender::Other(ThreadId(0)) };
-            MemoryDevice::with_senders(RING, [Sender::Own, second])
+            let second = if me == ThreadId(0) { TxOwner::Own } else { TxOwner::Other(ThreadId(0)) };
+            MemoryDevice::with_tx_owners(RING, [TxOwner::Own, second])
         });
         Self { engines, counters }
     }

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use forwarder::{
-    Carriers, DropReason, Live, Now, Parts, PoolTable, Prefix, Sender, Slot, SlotId, SlotState, Snapshot,
-    THIS_MACHINE, ThreadCounters, TooBig, TunnelSource,
+    DropReason, Live, Now, Parts, PoolTable, Prefix, Slot, SlotId, SlotState, Snapshot, THIS_MACHINE,
+    ThreadCounters, TooBig, TunnelProtocols, TunnelSource, TunnelSourceKind,
 };
 use maglev_hash::Backend;
 use packet::{Encapsulation, Family, Outer, Template};
@@ -56,8 +56,8 @@ fn parts(place: usize) -> Parts {
     parts.own = vec![own.into()];
     parts.tunnels = vec![TunnelSource {
         prefix: Prefix::new(other.into(), 32).unwrap(),
-        carriers: Carriers::GRE,
-        sender: Sender::Peer,
+        carriers: TunnelProtocols::GRE,
+        kind: TunnelSourceKind::Peer,
     }];
     let names = ["lb1", "lb2"].map(|name| Backend { name: name.as_bytes(), weight: 1 });
     let mut slots = [SlotId(PEER); 2];

@@ -2,7 +2,7 @@ use super::*;
 use crate::snapshot::Parts;
 use crate::{DropReason, HashKey, NextHopMode};
 
-fn tap(records: usize) -> (Box<Tap>, Catch) {
+fn tap(records: usize) -> (Box<Tap>, CaptureReceiver) {
     capture_tap(CaptureFilter::default(), TapSize { snap: 64, records, batch: 4 })
 }
 

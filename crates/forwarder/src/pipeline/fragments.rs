@@ -9,11 +9,11 @@
 use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
-use super::{Core, NO_WORK, PipelineConfig, Road, Work};
+use super::{Core, NO_STATE, PacketState, PipelineConfig, Stage};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
-    DropReason, Errand, Flow, FragmentTableCounters, HashPolicy, HoldSlot, Now, Origin, Outlet, Packet,
-    Sender, Step, ThreadId, Verdict,
+    DropReason, Flow, FragmentTableCounters, HandoffReason, HashPolicy, HoldSlot, Now, Origin, Outlet,
+    Packet, Step, ThreadId, TunnelSourceKind, Verdict,
 };
 
 /// What was decided for a first piece, and holds for the others.
@@ -33,7 +33,7 @@ pub(super) struct Fragments {
     held: Box<[usize]>,
     held_of_a_pool: usize,
     /// Who had sent each held frame in a tunnel, by its hold slot.
-    opened: Box<[Option<Sender>]>,
+    decapsulated_from: Box<[Option<TunnelSourceKind>]>,
 }
 
 /// A piece in the table's terms.
@@ -46,7 +46,7 @@ impl Fragments {
     pub(super) fn new(config: &PipelineConfig) -> Result<Self, fragment_table::ConfigError> {
         let table = FragmentTable::new(&config.fragments)?;
         Ok(Self {
-            opened: vec![None; table.config().buffered].into_boxed_slice(),
+            decapsulated_from: vec![None; table.config().buffered].into_boxed_slice(),
             table,
             held: vec![0; usize::from(config.threads.max(1))].into_boxed_slice(),
             held_of_a_pool: config.held_of_a_pool,
@@ -72,9 +72,14 @@ impl Fragments {
 
     /// Holds a frame of `pool`, unless too many of it are held here: a pool that is held empty receives nothing. A number
     /// that stays unused is given back with the others of its datagram.
-    fn hold(&mut self, pool: ThreadId, slot: fragment_table::HoldSlot, opened: Option<Sender>) -> Verdict {
-        if let Some(at) = self.opened.get_mut(slot.0 as usize) {
-            *at = opened;
+    fn hold(
+        &mut self,
+        pool: ThreadId,
+        slot: fragment_table::HoldSlot,
+        decapsulated_from: Option<TunnelSourceKind>,
+    ) -> Verdict {
+        if let Some(at) = self.decapsulated_from.get_mut(slot.0 as usize) {
+            *at = decapsulated_from;
         }
         match self.held.get_mut(usize::from(pool.0)) {
             Some(held) if *held < self.held_of_a_pool => {
@@ -102,7 +107,7 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
         parsed: Parsed,
-        (flow, opened): (&Flow, Option<Sender>),
+        (flow, decapsulated_from): (&Flow, Option<TunnelSourceKind>),
     ) -> Option<Verdict> {
         if let Some(reason) = unwelcome(snapshot, &flow.destination) {
             return Some(Verdict::Drop(reason));
@@ -112,13 +117,13 @@ impl Core {
         }
         if let Some(index) = portless(snapshot, flow) {
             return self
-                .enter_portless(snapshot, place, parsed, (flow, opened), index)
+                .enter_portless(snapshot, place, parsed, (flow, decapsulated_from), index)
                 .err()
                 .map(Verdict::Drop);
         }
         let addresses = parsed.addresses(packet.frame());
         let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
-        if opened.is_none_or(Sender::may_go_on)
+        if decapsulated_from.is_none_or(TunnelSourceKind::may_go_on)
             && packet.origin() == Origin::Wire
             && let Some(slot) = snapshot.peer(three)
         {
@@ -127,17 +132,18 @@ impl Core {
         }
         let gatherer = self.thread_of(three);
         if gatherer != self.config.thread && packet.origin() == Origin::Wire {
-            return Some(Verdict::ToThread(gatherer, Errand::Fragment { opened }));
+            return Some(Verdict::ToThread(gatherer, HandoffReason::Fragment { decapsulated_from }));
         }
         if matches!(parsed.fragment, Fragment::Later { .. }) {
-            let (road, step) = (Road::LaterPiece, Some(Step::FragmentTable));
-            let work = Work { parsed, step, road, opened, ..NO_WORK };
+            let (road, step) = (Stage::LaterPiece, Some(Step::FragmentTable));
+            let work = PacketState { parsed, step, road, decapsulated_from, ..NO_STATE };
             if let Some(at) = self.work.get_mut(place) {
                 *at = work;
             }
             return None;
         }
-        if let Err(reason) = self.enter(snapshot, place, parsed, flow, (Road::FirstPiece, opened)) {
+        if let Err(reason) = self.enter(snapshot, place, parsed, flow, (Stage::FirstPiece, decapsulated_from))
+        {
             // Recorded too, so that the others are not held for nothing.
             let name = name(snapshot, packet, &parsed);
             let decided = self.record(snapshot, packet, &parsed, &name, Decided::Not(reason), now);
@@ -150,8 +156,8 @@ impl Core {
     fn enter_redirect(&mut self, place: usize, parsed: Parsed, slot: SlotId, hash: u64) {
         self.counters.redirected.add(1);
         if let Some(at) = self.work.get_mut(place) {
-            let (road, step) = (Road::Redirect, Some(Step::Redirect));
-            *at = Work { parsed, slot, hash, step, road, ..NO_WORK };
+            let (road, step) = (Stage::Redirect, Some(Step::Redirect));
+            *at = PacketState { parsed, slot, hash, step, road, ..NO_STATE };
         }
     }
 
@@ -161,7 +167,7 @@ impl Core {
         snapshot: &Snapshot,
         place: usize,
         parsed: Parsed,
-        (flow, opened): (&Flow, Option<Sender>),
+        (flow, decapsulated_from): (&Flow, Option<TunnelSourceKind>),
         index: u32,
     ) -> Result<(), DropReason> {
         let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
@@ -170,12 +176,12 @@ impl Core {
         }
         let hash = snapshot.hasher.hash(without_ports(service.policy), flow);
         let (key, road) = match parsed.protocol {
-            protocol::ICMP | protocol::ICMPV6 => (hash, Road::Select),
-            _ => (crate::selection::flow_key(service, hash), Road::Flow),
+            protocol::ICMP | protocol::ICMPV6 => (hash, Stage::Select),
+            _ => (crate::selection::flow_key(service, hash), Stage::Flow),
         };
         let at = self.work.get_mut(place).ok_or(DropReason::NoVip)?;
         let counted = service.id;
-        *at = Work { parsed, hash, key, service: index, counted, road, opened, ..NO_WORK };
+        *at = PacketState { parsed, hash, key, service: index, counted, road, decapsulated_from, ..NO_STATE };
         Ok(())
     }
 
@@ -194,12 +200,18 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
     ) -> Verdict {
-        let Some(Work { parsed, road, opened, .. }) = self.work.get(place).copied() else {
+        let Some(PacketState { parsed, road, decapsulated_from, .. }) = self.work.get(place).copied() else {
             return Verdict::Drop(DropReason::NoVip);
         };
         let name = name(snapshot, packet, &parsed);
-        if road == Road::LaterPiece {
-            return self.choose_later(snapshot, now, packet, place, (&name, extent(&parsed), opened));
+        if road == Stage::LaterPiece {
+            return self.choose_later(
+                snapshot,
+                now,
+                packet,
+                place,
+                (&name, extent(&parsed), decapsulated_from),
+            );
         }
         let chosen = self.choose(snapshot, (now, now.tick()), packet, place);
         let decided = match (chosen, self.work.get(place)) {
@@ -226,7 +238,7 @@ impl Core {
         now: Now,
         packet: &Packet<'_>,
         place: usize,
-        (name, extent, opened): (&Name, Extent, Option<Sender>),
+        (name, extent, decapsulated_from): (&Name, Extent, Option<TunnelSourceKind>),
     ) -> Verdict {
         let pool = home(packet, self.config.thread);
         let source = snapshot.hasher.source(&name.key.source);
@@ -236,7 +248,7 @@ impl Core {
             millis(now),
         ) {
             Later::Known(decided) => self.follow(snapshot, place, decided),
-            Later::Hold(slot) => self.fragments.hold(pool, slot, opened),
+            Later::Hold(slot) => self.fragments.hold(pool, slot, decapsulated_from),
             Later::Refused(refusal) => Verdict::Drop(refused(refusal)),
         }
     }
@@ -288,13 +300,16 @@ impl Core {
         self.fragments.table.expire(millis(now), budget);
         for _ in 0..budget {
             let Some(release) = self.fragments.table.release() else { return };
-            let opened = self.fragments.opened.get(release.slot.0 as usize).copied().flatten();
+            let decapsulated_from =
+                self.fragments.decapsulated_from.get(release.slot.0 as usize).copied().flatten();
             outlet.release(HoldSlot(release.slot.0), &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
                 self.tap_before(std::slice::from_ref(&*packet));
                 self.look_at_held(snapshot, packet, HoldSlot(release.slot.0));
                 let verdict = match release.fate {
-                    Fate::Forward(decided) => self.forward_piece(snapshot, now, packet, (decided, opened)),
+                    Fate::Forward(decided) => {
+                        self.forward_piece(snapshot, now, packet, (decided, decapsulated_from))
+                    }
                     Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
                 };
                 if let Verdict::Drop(reason) = verdict {
@@ -312,12 +327,12 @@ impl Core {
         snapshot: &Snapshot,
         now: Now,
         packet: &mut Packet<'_>,
-        (decided, opened): (Decided, Option<Sender>),
+        (decided, decapsulated_from): (Decided, Option<TunnelSourceKind>),
     ) -> Verdict {
         let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
         // Between batches no place is in use.
         if let Some(work) = self.work.first_mut() {
-            *work = Work { parsed, step: Some(Step::FragmentTable), opened, ..NO_WORK };
+            *work = PacketState { parsed, step: Some(Step::FragmentTable), decapsulated_from, ..NO_STATE };
         }
         match self.follow(snapshot, 0, decided) {
             Verdict::Tx => self.write(snapshot, now, packet, 0),

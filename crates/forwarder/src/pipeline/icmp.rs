@@ -15,10 +15,13 @@ use packet::{
 };
 
 use super::fragments::without_ports;
-use super::{Core, NO_WORK, Road, Work, remote};
+use super::{Core, NO_STATE, PacketState, Stage, remote};
 use crate::selection::flow_key;
 use crate::snapshot::{SlotId, SlotState, Snapshot};
-use crate::{DropReason, Errand, Flow, HashPolicy, Notice, Now, Origin, Packet, Sender, ThreadId, Verdict};
+use crate::{
+    DropReason, Flow, HandoffReason, HashPolicy, Notice, Now, Origin, Packet, ThreadId, TunnelSourceKind,
+    Verdict,
+};
 
 /// How much ICMP a thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +46,13 @@ impl Core {
         packet: &mut Packet<'_>,
         place: usize,
         parsed: &Parsed,
-        (flow, opened): (&Flow, Option<Sender>),
+        (flow, decapsulated_from): (&Flow, Option<TunnelSourceKind>),
     ) -> Option<Verdict> {
         match icmp_error(packet.frame(), parsed) {
             Some(Err(_)) => Some(Verdict::Drop(DropReason::Malformed)),
             Some(Ok(error)) => {
-                let taken = self.take_error(snapshot, now, packet, place, parsed, (flow, &error, opened));
+                let taken =
+                    self.take_error(snapshot, now, packet, place, parsed, (flow, &error, decapsulated_from));
                 taken.err().map(Verdict::Drop)
             }
             None => Some(self.answer_echo(snapshot, now, packet, parsed, flow)),
@@ -94,10 +98,10 @@ impl Core {
         packet: &Packet<'_>,
         place: usize,
         parsed: &Parsed,
-        (flow, error, opened): (&Flow, &IcmpError, Option<Sender>),
+        (flow, error, decapsulated_from): (&Flow, &IcmpError, Option<TunnelSourceKind>),
     ) -> Result<(), DropReason> {
         // Asked once: not again by the threads that hand it on for their tables' sake.
-        if !matches!(packet.origin(), Origin::Thread(_, Errand::IcmpError { .. })) {
+        if !matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. })) {
             let (key, rates) = (!snapshot.hasher.source(&flow.source), self.config.icmp);
             let admitted = self.limits.admit_source(key, rates.errors_of_source, now);
             if !(admitted && self.errors.admit(rates.errors, now)) {
@@ -115,9 +119,10 @@ impl Core {
         let service = snapshot.services.get(index as usize).ok_or(DropReason::IcmpQuote)?;
         let key = flow_key(service, hash);
         self.flows.prefetch(key);
-        let work = Work { parsed: *parsed, hash, key, service: index, counted: service.id, ..NO_WORK };
+        let work =
+            PacketState { parsed: *parsed, hash, key, service: index, counted: service.id, ..NO_STATE };
         let at = self.work.get_mut(place).ok_or(DropReason::IcmpQuote)?;
-        *at = Work { road, opened, ..work };
+        *at = PacketState { road, decapsulated_from, ..work };
         Ok(())
     }
 
@@ -135,20 +140,23 @@ impl Core {
         let known = self.flows.peek(work.key, tick).map(|entry| SlotId(entry.slot));
         let serves = |slot: &SlotId| {
             matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining)
-                && !remote::stays(snapshot, *slot, work.opened)
+                && !remote::stays(snapshot, *slot, work.decapsulated_from)
         };
         if let Some(slot) = known.filter(serves) {
             work.slot = slot;
             return Verdict::Tx;
         }
         let asked = match packet.origin() {
-            Origin::Thread(_, Errand::IcmpError { asked, .. }) => asked.saturating_add(1),
+            Origin::Thread(_, HandoffReason::IcmpError { asked, .. }) => asked.saturating_add(1),
             Origin::Wire | Origin::Thread(..) => 1,
         };
         let threads = self.config.threads.max(1);
         if known.is_none() && asked < threads {
             let next = ThreadId((self.config.thread.0 + 1) % threads);
-            return Verdict::ToThread(next, Errand::IcmpError { asked, opened: work.opened });
+            return Verdict::ToThread(
+                next,
+                HandoffReason::IcmpError { asked, decapsulated_from: work.decapsulated_from },
+            );
         }
         let service = snapshot.services.get(work.service as usize);
         let selection = service.and_then(|service| {
@@ -194,7 +202,7 @@ impl Core {
 
 /// Service and hash of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed; and where its
 /// backend is found. An echo reply is of no flow: its request was given a backend by its addresses (`fragments`).
-fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Road), DropReason> {
+fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Stage), DropReason> {
     let (source, destination) = (quoted.addresses.dst, quoted.addresses.src);
     let is_icmp = matches!(quoted.protocol, protocol::ICMP | protocol::ICMPV6);
     let index = match quoted.ports {
@@ -221,9 +229,9 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Road),
         return Err(reason);
     }
     let (policy, road) = if is_icmp {
-        (without_ports(service.policy), Road::Select)
+        (without_ports(service.policy), Stage::Select)
     } else {
-        (service.policy, Road::IcmpError)
+        (service.policy, Stage::IcmpError)
     };
     Ok((index, snapshot.hasher.hash(policy, &flow), road))
 }

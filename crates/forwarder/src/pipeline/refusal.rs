@@ -10,15 +10,15 @@ use packet::{
     write_icmp_error,
 };
 
-use super::{Core, Road, Work, remote, unreadable};
-use crate::rewrite::{NO_LIMIT, Order, leaves_by, rewrite};
+use super::{Core, PacketState, Stage, remote, unreadable};
+use crate::rewrite::{NO_LIMIT, RewriteParams, leaves_by, rewrite};
 use crate::snapshot::{Slot, Snapshot, TooBig};
 use crate::{DropReason, HoldSlot, Now, Outlet, Packet, Piece, Verdict};
 
 /// A held packet that waits to be cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    work: Work,
+    work: PacketState,
     what: What,
 }
 
@@ -43,7 +43,7 @@ impl Core {
     ) -> Verdict {
         let Some(work) = self.work.get(place).copied() else { return Verdict::Drop(reason) };
         // Neither told of a size nor cut: here its way ends (RFC 1812 §5.3.1 comes before §5.2.7.2).
-        let ends = reason == DropReason::TooBig && work.parsed.ttl <= 1 && work.road != Road::Redirect;
+        let ends = reason == DropReason::TooBig && work.parsed.ttl <= 1 && work.road != Stage::Redirect;
         match if ends { DropReason::Ttl } else { reason } {
             DropReason::Ttl => {
                 let source = snapshot.own_address(work.parsed.family);
@@ -64,7 +64,13 @@ impl Core {
         }
     }
 
-    fn too_big(&mut self, snapshot: &Snapshot, now: Now, packet: &mut Packet<'_>, work: &Work) -> Verdict {
+    fn too_big(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        packet: &mut Packet<'_>,
+        work: &PacketState,
+    ) -> Verdict {
         let drop = Verdict::Drop(DropReason::TooBig);
         let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else { return drop };
         let parsed = &work.parsed;
@@ -91,10 +97,10 @@ impl Core {
         snapshot: &Snapshot,
         now: Now,
         packet: &mut Packet<'_>,
-        work: &Work,
+        work: &PacketState,
         slot: &Slot,
     ) -> Verdict {
-        let room = usize::from(slot.mtu).saturating_sub(slot.growth());
+        let room = usize::from(slot.mtu).saturating_sub(slot.encap_overhead());
         let mtu = u32::try_from(room).unwrap_or(u32::MAX);
         let mtu = if work.parsed.family == Family::V6 { mtu.max(LEAST_V6_MTU.into()) } else { mtu };
         let vip = std::net::Ipv6Addr::from(work.parsed.addresses(packet.frame()).dst).to_canonical();
@@ -130,29 +136,29 @@ impl Core {
         &mut self,
         snapshot: &Snapshot,
         packet: &mut Packet<'_>,
-        work: &Work,
+        work: &PacketState,
         slot: &Slot,
     ) -> Verdict {
-        if slot.growth() == 0 {
+        if slot.encap_overhead() == 0 {
             return Verdict::Drop(DropReason::TooBig);
         }
         let identification = self.identifications.next();
-        let order = Order {
+        let order = RewriteParams {
             parsed: &work.parsed,
             slot,
             mode: &snapshot.next_hop,
             hash: work.hash,
             identification,
             limit: NO_LIMIT,
-            lower_ttl: work.road != Road::Redirect,
-            redirected: remote::redirected(work.opened),
+            lower_ttl: work.road != Stage::Redirect,
+            redirected: remote::redirected(work.decapsulated_from),
         };
         let l3 = match rewrite(packet, &order) {
             Ok(written) => written.link_len,
             Err(reason) => return Verdict::Drop(reason),
         };
         // The pieces have the link header of the whole as it now is.
-        let work = &Work { parsed: Parsed { l3, ..work.parsed }, ..*work };
+        let work = &PacketState { parsed: Parsed { l3, ..work.parsed }, ..*work };
         let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();
         allow_cutting(ip, identification);
@@ -160,7 +166,7 @@ impl Core {
         self.hold_for_cut(work, What::Outer { identification })
     }
 
-    fn hold_for_cut(&mut self, work: &Work, what: What) -> Verdict {
+    fn hold_for_cut(&mut self, work: &PacketState, what: What) -> Verdict {
         if self.cuts.len() == self.cuts.capacity() {
             return Verdict::Drop(DropReason::HoldFull);
         }
@@ -202,27 +208,27 @@ impl Core {
         let slot = snapshot.slots.get(work.slot.0 as usize).ok_or(DropReason::NoBackend)?;
         let link_len = usize::from(work.parsed.l3);
         let (link, ip) = packet.frame().split_at_checked(link_len).ok_or(DropReason::Malformed)?;
-        let growth = if cut.what == What::Inner { slot.growth() } else { 0 };
-        let mut pieces = pieces(ip, slot, cut.what, growth).map_err(|error| uncuttable(&error))?;
+        let encap_overhead = if cut.what == What::Inner { slot.encap_overhead() } else { 0 };
+        let mut pieces = pieces(ip, slot, cut.what, encap_overhead).map_err(|error| uncuttable(&error))?;
         let Some(piece) = pieces.nth(next) else { return Ok(None) };
-        let start = growth + link_len;
-        out.get_mut(growth..start).ok_or(DropReason::NoHeadRoom)?.copy_from_slice(link);
+        let start = encap_overhead + link_len;
+        out.get_mut(encap_overhead..start).ok_or(DropReason::NoHeadRoom)?.copy_from_slice(link);
         let len = out.get_mut(start..).and_then(|room| piece.write(room)).ok_or(DropReason::NoHeadRoom)?;
         if cut.what != What::Inner {
             return Ok(Some(start + len));
         }
-        let mut inner = Packet::new(out, growth, start + len, packet.origin()).on(packet.interface());
+        let mut inner = Packet::new(out, encap_overhead, start + len, packet.origin()).on(packet.interface());
         let parsed = packet::parse(inner.frame()).map_err(unreadable)?;
         let identification = self.identifications.next();
-        let order = Order {
+        let order = RewriteParams {
             parsed: &parsed,
             slot,
             mode: &snapshot.next_hop,
             hash: work.hash,
             identification,
             limit: slot.mtu.into(),
-            lower_ttl: work.road != Road::Redirect,
-            redirected: remote::redirected(work.opened),
+            lower_ttl: work.road != Stage::Redirect,
+            redirected: remote::redirected(work.decapsulated_from),
         };
         rewrite(&mut inner, &order)?;
         Ok(Some(inner.end()))
@@ -239,8 +245,13 @@ fn uncuttable(error: &FragmentError) -> DropReason {
     }
 }
 
-fn pieces<'a>(ip: &'a [u8], slot: &Slot, what: What, growth: usize) -> Result<Pieces<'a>, FragmentError> {
-    let limit = slot.mtu.saturating_sub(u16::try_from(growth).unwrap_or(u16::MAX));
+fn pieces<'a>(
+    ip: &'a [u8],
+    slot: &Slot,
+    what: What,
+    encap_overhead: usize,
+) -> Result<Pieces<'a>, FragmentError> {
+    let limit = slot.mtu.saturating_sub(u16::try_from(encap_overhead).unwrap_or(u16::MAX));
     match (what, ip.first().map(|first| first >> 4)) {
         (What::Outer { identification }, Some(6)) => pieces_v6(ip, limit, identification),
         _ => pieces_v4(ip, limit),

@@ -5,9 +5,9 @@
 //! Invariant: what another cluster has sent is served here or dropped, whatever the connection table says of its flow.
 //! Source: paper §4.2.
 
-use super::Work;
+use super::PacketState;
 use crate::snapshot::{Service, SlotId, Snapshot};
-use crate::{Packet, Selection, Sender};
+use crate::{Packet, Selection, TunnelSourceKind};
 
 /// Another cluster for the flow of a packet; `None`: there is none, or it came from there.
 #[cold]
@@ -15,9 +15,9 @@ pub(super) fn select(
     snapshot: &Snapshot,
     service: &Service,
     packet: &Packet<'_>,
-    work: &Work,
+    work: &PacketState,
 ) -> Option<Selection> {
-    if work.opened == Some(Sender::Cluster) {
+    if work.decapsulated_from == Some(TunnelSourceKind::Cluster) {
         return None;
     }
     let destination = work.parsed.addresses(packet.frame()).dst;
@@ -26,12 +26,12 @@ pub(super) fn select(
 
 /// Whether a packet does not follow its flow to another cluster: it came from one.
 #[inline]
-pub(super) fn stays(snapshot: &Snapshot, slot: SlotId, opened: Option<Sender>) -> bool {
-    opened == Some(Sender::Cluster) && snapshot.is_redirect(slot)
+pub(super) fn stays(snapshot: &Snapshot, slot: SlotId, decapsulated_from: Option<TunnelSourceKind>) -> bool {
+    decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
 }
 
 /// How many machines of ours have redirected a packet before; one that may be redirected again has passed a peer at most.
 #[inline]
-pub(super) fn redirected(opened: Option<Sender>) -> u8 {
-    u8::from(opened == Some(Sender::Peer))
+pub(super) fn redirected(decapsulated_from: Option<TunnelSourceKind>) -> u8 {
+    u8::from(decapsulated_from == Some(TunnelSourceKind::Peer))
 }

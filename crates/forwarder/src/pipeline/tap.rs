@@ -2,7 +2,7 @@
 //!
 //! Not here: what is kept of a packet, and of which (`capture`).
 
-use super::{Core, NO_SERVICE, NO_WORK, Road};
+use super::{Core, NO_SERVICE, NO_STATE, Stage};
 use crate::capture::{Moment, Seen};
 use crate::snapshot::Snapshot;
 use crate::{Now, Packet, Verdict};
@@ -36,7 +36,7 @@ impl Core {
         tap.begin(packets);
         // What the last batch left there would be told of packets that end before the stage that writes it.
         for work in self.work.iter_mut().take(packets.len()) {
-            (work.counted, work.slot, work.road) = (NO_WORK.counted, NO_WORK.slot, NO_WORK.road);
+            (work.counted, work.slot, work.road) = (NO_STATE.counted, NO_STATE.slot, NO_STATE.road);
         }
     }
 
@@ -51,8 +51,8 @@ impl Core {
                 place,
                 verdict: *verdict,
                 service: (work.counted.0 != NO_SERVICE).then_some(work.counted),
-                slot: (work.slot != NO_WORK.slot).then_some(work.slot),
-                new_flow: work.road == Road::NewFlow,
+                slot: (work.slot != NO_STATE.slot).then_some(work.slot),
+                new_flow: work.road == Stage::NewFlow,
             };
             tap.offer(&seen, packet.frame(), &moment, snapshot);
         }

@@ -7,11 +7,13 @@
 
 use packet::{Parsed, parse};
 
-use super::{Core, NO_SERVICE, NO_WORK, flow_of};
+use super::{Core, NO_SERVICE, NO_STATE, flow_of};
 use crate::guard::Meter;
 use crate::snapshot::{SlotId, Snapshot};
-use crate::trace::{MARK_BYTES, Sighting, TraceRefusal, WallClock, has_magic, payload_at};
-use crate::{Explanation, Flow, HoldSlot, Notice, Now, Outcome, Packet, Sender, ServiceId, Verdict};
+use crate::trace::{MARK_BYTES, TraceEvent, TraceRefusal, WallClock, has_magic, payload_at};
+use crate::{
+    Explanation, Flow, HoldSlot, Notice, Now, Outcome, Packet, ServiceId, TunnelSourceKind, Verdict,
+};
 
 /// What one thread keeps of marked packets.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(super) struct Tracing {
     /// Those of the batch at hand; at most a batch.
     marked: Vec<Marked>,
     /// Of those that are held, by hold slot: who had sent them in a tunnel. A held frame tells that no more.
-    held: Box<[Option<Sender>]>,
+    held: Box<[Option<TunnelSourceKind>]>,
 }
 
 /// A packet that begins like a marked one, as it came in.
@@ -29,7 +31,7 @@ pub(super) struct Tracing {
 struct Marked {
     place: usize,
     /// Who had sent it in a tunnel.
-    opened: Option<Sender>,
+    decapsulated_from: Option<TunnelSourceKind>,
     flow: Flow,
     payload: [u8; MARK_BYTES],
     /// How much of it there was.
@@ -51,7 +53,7 @@ impl Core {
         snapshot: &Snapshot,
         frame: &[u8],
         parsed: &Parsed,
-        came: (usize, Option<Sender>),
+        came: (usize, Option<TunnelSourceKind>),
     ) {
         if snapshot.trace.is_none() {
             return;
@@ -66,8 +68,8 @@ impl Core {
         if snapshot.trace.is_some()
             && let Ok(parsed) = parse(packet.frame())
         {
-            let opened = self.tracing.held.get_mut(slot.0 as usize).and_then(Option::take);
-            self.look_for_mark(snapshot, packet.frame(), &parsed, (0, opened));
+            let decapsulated_from = self.tracing.held.get_mut(slot.0 as usize).and_then(Option::take);
+            self.look_for_mark(snapshot, packet.frame(), &parsed, (0, decapsulated_from));
         }
     }
 
@@ -76,18 +78,18 @@ impl Core {
         &mut self,
         frame: &[u8],
         parsed: &Parsed,
-        (place, opened): (usize, Option<Sender>),
+        (place, decapsulated_from): (usize, Option<TunnelSourceKind>),
         at: usize,
     ) {
         // A packet that is dropped before it is written down must not be told with another's words.
         if let Some(work) = self.work.get_mut(place) {
-            *work = NO_WORK;
+            *work = NO_STATE;
         }
         let bytes = frame.get(at..usize::from(parsed.end)).unwrap_or_default();
         let mut payload = [0; MARK_BYTES];
         payload.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
         let (flow, length) = (flow_of(frame, parsed), bytes.len().min(MARK_BYTES));
-        let marked = Marked { place, opened, flow, payload, length };
+        let marked = Marked { place, decapsulated_from, flow, payload, length };
         // As many as there are places, so that nothing is allocated.
         if self.tracing.marked.len() < self.tracing.marked.capacity() {
             self.tracing.marked.push(marked);
@@ -110,7 +112,7 @@ impl Core {
             let Some(verdict) = verdicts.get(marked.place).copied() else { continue };
             // Without an outcome its decision is another thread's, or waits for another piece.
             let Some(outcome) = self.outcome(verdict) else {
-                self.remember(verdict, marked.opened);
+                self.remember(verdict, marked.decapsulated_from);
                 continue;
             };
             match self.tell_control(snapshot, now, &marked, outcome) {
@@ -132,11 +134,11 @@ impl Core {
         }
     }
 
-    fn remember(&mut self, verdict: Verdict, opened: Option<Sender>) {
+    fn remember(&mut self, verdict: Verdict, decapsulated_from: Option<TunnelSourceKind>) {
         if let Verdict::Hold(slot) = verdict
             && let Some(held) = self.tracing.held.get_mut(slot.0 as usize)
         {
-            *held = opened;
+            *held = decapsulated_from;
         }
     }
 
@@ -153,12 +155,12 @@ impl Core {
         if !self.tracing.meter.admit(trace.per_second, now) {
             return Err(TraceRefusal::Rate);
         }
-        let sighting = Sighting {
+        let sighting = TraceEvent {
             thread: self.config.thread,
             generation: snapshot.generation(),
             at: now,
             flow: marked.flow,
-            opened: marked.opened,
+            decapsulated_from: marked.decapsulated_from,
             mark,
             explanation: self.explanation(snapshot, marked, outcome),
         };
@@ -167,7 +169,7 @@ impl Core {
     }
 
     fn explanation(&self, snapshot: &Snapshot, marked: &Marked, outcome: Outcome) -> Explanation {
-        let work = self.work.get(marked.place).copied().unwrap_or(NO_WORK);
+        let work = self.work.get(marked.place).copied().unwrap_or(NO_STATE);
         let Flow { destination, protocol, destination_port, .. } = &marked.flow;
         let sought = || snapshot.vips.find(destination, *protocol, *destination_port);
         // Who is refused by a list gets no further than its service.

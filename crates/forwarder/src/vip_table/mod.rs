@@ -9,7 +9,7 @@
 //! that another VIP lacks.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
-mod ahead;
+mod batch_lookup;
 mod longest;
 mod ports;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use self::ahead::Ahead;
+pub(crate) use self::batch_lookup::BatchLookup;
 use self::longest::{Entry, Halves, Longest, halves};
 use self::ports::{Interval, disjoint, of_one, search};
 use crate::prefix::{bits_of, low};
@@ -118,7 +118,7 @@ impl VipTable {
     #[inline]
     pub(crate) fn find_ahead(
         &self,
-        ahead: &Ahead,
+        ahead: &BatchLookup,
         place: usize,
         (address, protocol, port): (&[u8; 16], u8, u16),
     ) -> Option<u32> {

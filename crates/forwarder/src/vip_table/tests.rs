@@ -354,7 +354,7 @@ proptest! {
         let before = VipTable::build(&claims[..claims.len() / 2], groups.iter().map(Vec::as_slice)).unwrap();
         let frames: Vec<Vec<u8>> =
             probes.iter().map(|(front, back, turned, _)| frame(&cross(front, back, *turned))).collect();
-        let (mut ahead, mut stale) = (Ahead::new(probes.len()), Ahead::new(probes.len()));
+        let (mut ahead, mut stale) = (BatchLookup::new(probes.len()), BatchLookup::new(probes.len()));
         ahead.look_up(&table, frames.iter().map(Vec::as_slice));
         stale.look_up(&before, frames.iter().map(Vec::as_slice));
         for (place, (front, back, turned, port)) in probes.iter().enumerate() {

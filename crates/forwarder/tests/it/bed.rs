@@ -67,7 +67,7 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
         name: format!("s{id}").into(),
         policy,
         pool: Arc::clone(pool),
-        barred: Arc::default(),
+        excluded_slots: Arc::default(),
         guard: None,
         remotes: None,
         fragments: true,

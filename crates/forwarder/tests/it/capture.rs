@@ -21,7 +21,7 @@ fn put(bed: &mut Bed, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
     }
 }
 
-fn tapped(bed: &mut Bed, filter: CaptureFilter, records: usize) -> Catch {
+fn tapped(bed: &mut Bed, filter: CaptureFilter, records: usize) -> CaptureReceiver {
     let (tap, catch) = capture_tap(filter, TapSize { snap: SNAP, records, batch: 256 });
     assert!(put(bed, Some(tap)).is_none());
     catch
@@ -31,7 +31,7 @@ fn only(reasons: &[DropReason]) -> CaptureFilter {
     CaptureFilter { drops: Some(reasons.iter().copied().collect()), ..CaptureFilter::default() }
 }
 
-fn all(catch: &mut Catch) -> Vec<Record> {
+fn all(catch: &mut CaptureReceiver) -> Vec<Record> {
     std::iter::from_fn(|| catch.pop()).collect()
 }
 

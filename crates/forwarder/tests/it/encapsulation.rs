@@ -35,18 +35,18 @@ fn every_mix_of_kind_and_families_arrives_with_its_inner_packet_whole() {
         for (backend, outer_v4) in [("198.18.1.1", true), ("2001:db8:18::1", false)] {
             for frame in [tcp("198.51.100.7", 9, VIP4, 80, "S"), tcp("2001:db8:1::7", 9, VIP6, 80, "S")] {
                 let slots = vec![slot("b1", backend, kind)];
-                let growth = slots[0].growth();
+                let encap_overhead = slots[0].encap_overhead();
                 let mut bed = Bed::new(parts(slots, &[1]));
-                let (verdict, out) = bed.send(growth, &frame);
+                let (verdict, out) = bed.send(encap_overhead, &frame);
                 assert_eq!(verdict, Verdict::Tx);
                 assert_eq!((&out[..6], &out[6..12]), (&HOP[..], &OURS[..]));
                 let inner = expected_inner(&frame);
-                assert_eq!(&out[14 + growth..], &inner[..], "{kind:?} to {backend}");
+                assert_eq!(&out[14 + encap_overhead..], &inner[..], "{kind:?} to {backend}");
                 let ethertype = u16::from_be_bytes([out[12], out[13]]);
                 let inner_v4 = frame[14] >> 4 == 4;
-                let outer_is_v4 = if growth == 0 { inner_v4 } else { outer_v4 };
+                let outer_is_v4 = if encap_overhead == 0 { inner_v4 } else { outer_v4 };
                 assert_eq!(ethertype, if outer_is_v4 { 0x0800 } else { 0x86dd });
-                if growth > 0 {
+                if encap_overhead > 0 {
                     let (headers, payload) = IpHeaders::from_slice(&out[14..]).unwrap();
                     if let Some((v4, _)) = headers.ipv4() {
                         assert_eq!(v4.calc_header_checksum(), v4.header_checksum);

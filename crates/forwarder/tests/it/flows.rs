@@ -100,8 +100,8 @@ fn a_service_that_left_a_slot_behind_reselects_its_flows_there_and_others_stay()
     let smaller = pool(current.slots(), &[0, 1, 1]);
     services[0].pool = smaller;
     bed.live.publish(current.with_services(services.clone()).unwrap());
-    assert_eq!(backends(&mut bed, &ours), first, "while nothing is barred, flows stay");
-    services[0].barred = [SlotId(0)].into();
+    assert_eq!(backends(&mut bed, &ours), first, "while nothing is excluded_slots, flows stay");
+    services[0].excluded_slots = [SlotId(0)].into();
     bed.live.publish(current.with_services(services).unwrap());
     for (before, after) in first.iter().zip(backends(&mut bed, &ours)) {
         assert!(if *before == 1 { after != 1 } else { after == *before }, "{before} {after}");

@@ -251,7 +251,7 @@ fn pieces_cross_to_the_thread_that_gathers_them() {
         for (came_on, piece) in (0..4).zip([&pieces[0], &pieces[1], &pieces[0], &pieces[1]]) {
             match one(&mut threads[came_on], piece, Origin::Wire) {
                 Verdict::ToThread(to, errand) => {
-                    assert_eq!(errand, Errand::Fragment { opened: None });
+                    assert_eq!(errand, HandoffReason::Fragment { decapsulated_from: None });
                     let origin = Origin::Thread(ThreadId(came_on as u16), errand);
                     assert_ne!(
                         one(&mut threads[usize::from(to.0)], piece, origin),

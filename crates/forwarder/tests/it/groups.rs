@@ -105,7 +105,7 @@ fn the_filter_has_the_prefixes_of_groups_with_vips_and_the_growth_of_most_weight
         let snapshot = Snapshot::new(parts).unwrap();
         assert_eq!(snapshot.filter(), []);
         let shown = snapshot.filter_prefixes().iter();
-        shown.map(|(prefix, growth)| format!("{prefix} {growth}")).collect::<Vec<_>>()
+        shown.map(|(prefix, encap_overhead)| format!("{prefix} {encap_overhead}")).collect::<Vec<_>>()
     };
     let groups = || {
         vec![

@@ -168,7 +168,7 @@ fn an_error_asks_one_thread_after_the_other() {
         thread.process(Now::from_nanos(1_000_000_000), &mut packets, &mut verdicts);
         (verdicts[0], packets[0].frame().get(33).copied())
     };
-    let asked = |asked| Errand::IcmpError { asked, opened: None };
+    let asked = |asked| HandoffReason::IcmpError { asked, decapsulated_from: None };
     assert_eq!(ask(&mut threads[1], &message, Origin::Wire).0, Verdict::ToThread(ThreadId(2), asked(1)));
     let second = ask(&mut threads[2], &message, Origin::Thread(ThreadId(1), asked(1))).0;
     assert_eq!(second, Verdict::ToThread(ThreadId(0), asked(2)));
@@ -235,15 +235,15 @@ pub(crate) fn refresh(mut frame: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn a_sender_is_told_which_size_fits() {
-    for (backend, growth) in [("198.18.1.1", 24), ("2001:db8:18::1", 44)] {
+    for (backend, encap_overhead) in [("198.18.1.1", 24), ("2001:db8:18::1", 44)] {
         let slots = vec![slot("b1", backend, Encapsulation::Gre)];
         let mut bed = Bed::with(parts(slots, &[1]), generous());
-        for head in [0, growth, 60] {
+        for head in [0, encap_overhead, 60] {
             let four = udp("198.51.100.7", 9, VIP4, 443, &[7; 1460]);
             let (verdict, out) = bed.send(head, &four);
             assert_eq!(verdict, Verdict::Reply);
             let (kind, code, mtu, source, destination, quote) = read_error(&out);
-            assert_eq!((kind, code, mtu), (3, 4, 1500 - growth as u32));
+            assert_eq!((kind, code, mtu), (3, 4, 1500 - encap_overhead as u32));
             assert_eq!((source, destination), (ip(VIP4), ip("198.51.100.7")));
             assert_eq!(quote[..], four[14..][..quote.len()], "as it came, TTL included");
             assert_eq!((&out[..6], &out[6..12]), (&ROUTER[..], &OURS[..]));
@@ -251,7 +251,7 @@ fn a_sender_is_told_which_size_fits() {
             let (verdict, out) = bed.send(head, &six);
             assert_eq!(verdict, Verdict::Reply);
             let (kind, code, mtu, source, destination, quote) = read_error(&out);
-            assert_eq!((kind, code, mtu), (2, 0, 1500 - growth as u32));
+            assert_eq!((kind, code, mtu), (2, 0, 1500 - encap_overhead as u32));
             assert_eq!((source, destination), (ip(VIP6), ip("2001:db8:9::7")));
             assert_eq!(quote[..], six[14..][..quote.len()]);
         }
@@ -381,14 +381,14 @@ fn ipv6_of_the_least_mtu_always_goes_through() {
     for backend in ["198.18.1.1", "2001:db8:18::1"] {
         let mut slots = vec![slot("b1", backend, Encapsulation::Gre)];
         slots[0].mtu = 1280;
-        let growth = slots[0].growth();
+        let encap_overhead = slots[0].encap_overhead();
         let mut bed = Bed::new(parts(slots, &[1]));
         let least = udp("2001:db8:9::7", 9, VIP6, 443, &[5; 1232]);
         let out = bed.all(&least);
         assert_eq!(out.len(), 2);
         assert!(out.iter().all(|(verdict, piece)| *verdict == Verdict::Tx && piece.len() <= 14 + 1280));
         let carried: usize = out.iter().map(|(_, piece)| piece.len() - 14).sum();
-        assert_eq!(carried, 1280 + growth + if growth == 24 { 20 } else { 40 + 8 + 8 });
+        assert_eq!(carried, 1280 + encap_overhead + if encap_overhead == 24 { 20 } else { 40 + 8 + 8 });
         let larger = udp("2001:db8:9::7", 9, VIP6, 443, &[5; 1233]);
         let (verdict, out) = bed.send(24, &larger);
         assert_eq!((verdict, read_error(&out).2), (Verdict::Reply, 1280));

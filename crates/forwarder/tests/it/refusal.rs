@@ -47,7 +47,7 @@ impl Case {
         }
     }
 
-    fn growth(&self) -> usize {
+    fn encap_overhead(&self) -> usize {
         self.shim().map_or(0, |shim| shim + if self.outer_v4 { 20 } else { 40 })
     }
 
@@ -64,18 +64,18 @@ impl Case {
     }
 
     fn fate(&self) -> Fate {
-        let (len, mtu, growth) = (self.ip_len(), usize::from(self.mtu), self.growth());
-        let wrapped = if growth == 0 { Fate::Dropped } else { Fate::CutOutside };
+        let (len, mtu, encap_overhead) = (self.ip_len(), usize::from(self.mtu), self.encap_overhead());
+        let wrapped = if encap_overhead == 0 { Fate::Dropped } else { Fate::CutOutside };
         if self.ttl <= 1 {
             return Fate::Ended;
         }
-        if len + growth <= mtu {
+        if len + encap_overhead <= mtu {
             return Fate::Sent;
         }
         match (self.is_v4, self.too_big) {
             (false, _) if len <= 1280 => wrapped,
-            (false, _) => Fate::Told(1280.max(mtu - growth)),
-            (true, _) if self.dont_fragment => Fate::Told(mtu - growth),
+            (false, _) => Fate::Told(1280.max(mtu - encap_overhead)),
+            (true, _) if self.dont_fragment => Fate::Told(mtu - encap_overhead),
             (true, TooBig::FragmentInner) => Fate::CutInside,
             (true, TooBig::FragmentOuter) => wrapped,
             (true, TooBig::Drop) => Fate::Dropped,
@@ -84,7 +84,7 @@ impl Case {
 
     /// What an outer packet, or the packet of an L2 backend, carries of the client's.
     fn opened<'a>(&self, outer: &'a [u8]) -> &'a [u8] {
-        &outer[self.growth()..]
+        &outer[self.encap_overhead()..]
     }
 }
 

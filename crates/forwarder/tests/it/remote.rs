@@ -51,7 +51,7 @@ fn to_cluster(me: usize, other: usize, ipv4: bool) -> Slot {
 }
 
 /// One machine that is cluster `me`: whether its backends serve, where it may redirect to, what others are to it.
-fn cluster_parts(me: usize, serves: bool, remotes: &[usize], others: Sender) -> Parts {
+fn cluster_parts(me: usize, serves: bool, remotes: &[usize], others: TunnelSourceKind) -> Parts {
     let mut slots = gre_slots(BACKENDS);
     let mut parts = parts(slots.clone(), &[1; BACKENDS]);
     let families = [true, false];
@@ -94,7 +94,7 @@ fn cluster_parts(me: usize, serves: bool, remotes: &[usize], others: Sender) -> 
     let source = |other: usize, ipv4: bool| {
         let address = ip(&machine(other, ipv4));
         let prefix = Prefix::new(address, if ipv4 { 32 } else { 128 }).unwrap();
-        TunnelSource { prefix, carriers: Carriers::GRE, sender: others }
+        TunnelSource { prefix, carriers: TunnelProtocols::GRE, kind: others }
     };
     parts.tunnels =
         families.iter().flat_map(|ipv4| (0..CLUSTERS).map(|other| source(other, *ipv4))).collect();
@@ -104,7 +104,7 @@ fn cluster_parts(me: usize, serves: bool, remotes: &[usize], others: Sender) -> 
 }
 
 fn cluster(me: usize, serves: bool, remotes: &[usize]) -> Bed {
-    Bed::new(cluster_parts(me, serves, remotes, Sender::Cluster))
+    Bed::new(cluster_parts(me, serves, remotes, TunnelSourceKind::Cluster))
 }
 
 /// Gives the backends of a bed another state.
@@ -170,7 +170,7 @@ fn a_flow_that_nobody_here_can_serve_goes_to_the_same_vip_elsewhere_and_is_serve
 
 #[test]
 fn bits_between_prefix_and_suffix_go_along() {
-    let mut parts = cluster_parts(0, false, &[1], Sender::Cluster);
+    let mut parts = cluster_parts(0, false, &[1], TunnelSourceKind::Cluster);
     parts.bindings.truncate(3); // those of IPv4
     parts.bindings.iter_mut().for_each(|binding| {
         binding.address = VipAddress::Suffix { group: 0, suffix: Suffix::new(ip("0.0.0.1"), 3).unwrap() };
@@ -253,9 +253,11 @@ fn what_another_cluster_sends_unmarked_is_dropped_by_name_and_strangers_are_not_
     frame[29] = 99; // the last byte of its outer source
     assert_eq!(there.send(24, &frame).0, Verdict::Drop(DropReason::NoVip));
     // Who is an encapsulator too may send unmarked.
-    let mut parts = cluster_parts(1, true, &[], Sender::Cluster);
-    let both =
-        parts.tunnels.iter().map(|source| TunnelSource { sender: Sender::Encapsulator, ..source.clone() });
+    let mut parts = cluster_parts(1, true, &[], TunnelSourceKind::Cluster);
+    let both = parts
+        .tunnels
+        .iter()
+        .map(|source| TunnelSource { kind: TunnelSourceKind::Encapsulator, ..source.clone() });
     parts.tunnels.extend(both.collect::<Vec<_>>());
     (frame[29], frame[34]) = (10, 0);
     assert_eq!(Bed::new(parts).send(24, &frame).0, Verdict::Tx);
@@ -316,21 +318,21 @@ fn a_marked_piece_is_not_sent_on_though_its_datagram_was_redirected() {
 fn pieces_that_a_peer_redirected_go_on_to_another_cluster_and_no_further() {
     for ipv4 in [true, false] {
         // What cluster 0 sends is a peer's to this machine.
-        let mut gatherer = Bed::new(cluster_parts(1, false, &[2], Sender::Peer));
+        let mut gatherer = Bed::new(cluster_parts(1, false, &[2], TunnelSourceKind::Peer));
         let mut last = cluster(2, false, &[0, 1]);
         let (_, from_peer) = cluster(0, false, &[1]).all(&datagram(0, ipv4, 443).cut(1000)[0]).remove(0);
         let out = gatherer.all(&from_peer);
         assert_eq!((out[0].0, outer(&out[0].1)), (Verdict::Tx, (ip(&vip(2, ipv4)), 2)), "marked twice");
         assert_eq!(last.all(&out[0].1)[0].0, Verdict::Drop(DropReason::NoBackend));
         // If two machines took each other for peers and for clusters, there would be no third hop.
-        let mut confused = Bed::new(cluster_parts(2, false, &[0, 1], Sender::Peer));
+        let mut confused = Bed::new(cluster_parts(2, false, &[0, 1], TunnelSourceKind::Peer));
         assert_eq!(confused.all(&out[0].1)[0].0, Verdict::Drop(DropReason::NoBackend));
     }
 }
 
 #[test]
 fn a_vip_that_takes_no_fragments_drops_them_by_name_and_serves_all_else() {
-    let mut parts = cluster_parts(0, true, &[], Sender::Cluster);
+    let mut parts = cluster_parts(0, true, &[], TunnelSourceKind::Cluster);
     parts.services.iter_mut().for_each(|service| service.fragments = false);
     let mut bed = Bed::new(parts);
     for (ipv4, port) in [(true, 443), (false, 443), (true, 53), (false, 53)] {
@@ -395,7 +397,7 @@ fn what_is_too_big_with_the_header_is_cut_or_told_as_for_a_backend() {
 
 #[test]
 fn what_another_cluster_sent_is_told_to_the_thread_that_it_crosses_to() {
-    let live = Live::new(Snapshot::new(cluster_parts(1, false, &[0], Sender::Cluster)).unwrap());
+    let live = Live::new(Snapshot::new(cluster_parts(1, false, &[0], TunnelSourceKind::Cluster)).unwrap());
     let pipeline = |thread| {
         let config = PipelineConfig { thread: ThreadId(thread), threads: 4, ..config() };
         Pipeline::new(config, &live, Arc::new(ThreadCounters::new(16, 16)), None).unwrap()
@@ -466,7 +468,7 @@ proptest! {
         packets in prop::collection::vec((0..CLUSTERS, any::<bool>(), 0..3u8, 1000..1010u16), 1..30),
     ) {
         let mut beds: Vec<Bed> = sites.iter().enumerate().map(|(me, site)| {
-            let sender = if site.confused { Sender::Peer } else { Sender::Cluster };
+            let sender = if site.confused { TunnelSourceKind::Peer } else { TunnelSourceKind::Cluster };
             Bed::new(cluster_parts(me, site.serves, &site.remotes, sender))
         }).collect();
         for (came_to, ipv4, kind, port) in packets {

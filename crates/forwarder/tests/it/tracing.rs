@@ -55,7 +55,7 @@ impl Traced {
         (flow, mark, udp(source, port, vip, vip_port, &mark.sign(&self.key, &flow)))
     }
 
-    fn told(&mut self) -> Option<Sighting> {
+    fn told(&mut self) -> Option<TraceEvent> {
         match self.notices.next()? {
             Notice::Trace(sighting) => Some(sighting),
             other @ Notice::PathMtu { .. } => panic!("{other:?}"),
@@ -91,12 +91,12 @@ fn a_marked_packet_goes_as_any_other_and_its_step_is_told() {
         };
         assert_eq!(traced.bed.send(24, &frame), plain.send(24, &frame), "to the byte");
         let Selection { slot, entry, rehashed } = selection;
-        let expected = Sighting {
+        let expected = TraceEvent {
             thread: ThreadId(0),
             generation: Generation(1),
             at: traced.bed.now,
             flow,
-            opened: None,
+            decapsulated_from: None,
             mark,
             explanation: Explanation {
                 service: Some(ServiceId(0)),
@@ -335,7 +335,7 @@ fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
             };
             redirected += 1;
             let to_peer = (told.explanation.slot, told.explanation.outcome, told.explanation.hash);
-            assert_eq!((to_peer, told.opened), ((Some(SlotId(4)), Outcome::Forward, None), None));
+            assert_eq!((to_peer, told.decapsulated_from), ((Some(SlotId(4)), Outcome::Forward, None), None));
             let sent = there.bed.all(&out[0].1);
             let waits = n == 0 && !first_comes_first;
             assert_eq!(
@@ -351,7 +351,7 @@ fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
             for _ in &sent {
                 let onward = there.told().unwrap();
                 let is_first = onward.flow.source_port != 0;
-                assert_eq!((onward.opened, onward.mark.trace), (Some(Sender::Peer), 77));
+                assert_eq!((onward.decapsulated_from, onward.mark.trace), (Some(TunnelSourceKind::Peer), 77));
                 assert_eq!(maglev(onward.explanation.step).is_some(), is_first);
                 assert_eq!(onward.explanation.step == Some(Step::FragmentTable), !is_first);
                 assert_eq!(onward.explanation.outcome, Outcome::Forward);
@@ -364,7 +364,8 @@ fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
 
 #[test]
 fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
-    let senders = |parts: &mut Parts| parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    let senders =
+        |parts: &mut Parts| parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
     let wrap = |frame: &[u8]| wrapped(frame, packet::Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
     let mut crossed = [0, 0];
     for source in SOURCES {
@@ -378,17 +379,21 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
             let (verdict, inner) = traced.bed.send(0, &wrap(frame));
             if let Verdict::ToThread(_, errand) = verdict {
                 crossed[n] += 1;
-                assert_eq!((traced.told(), inner), (None, frame.clone()), "opened, and not yet decided");
+                assert_eq!(
+                    (traced.told(), inner),
+                    (None, frame.clone()),
+                    "decapsulated_from, and not yet decided"
+                );
                 // As if this were the thread that it goes to: it does not matter to what is told.
                 let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), errand), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }
-            assert_eq!(traced.told().unwrap().opened, Some(Sender::Encapsulator));
+            assert_eq!(traced.told().unwrap().decapsulated_from, Some(TunnelSourceKind::Encapsulator));
         }
         // What comes plain is nobody's.
         let plain = traced.marked(source, 4001, VIP4, 443).2;
         let _ = traced.bed.send(24, &plain);
-        assert_eq!(traced.told().unwrap().opened, None);
+        assert_eq!(traced.told().unwrap().decapsulated_from, None);
     }
     assert!(crossed.iter().all(|count| (1..8).contains(count)), "{crossed:?}");
 }

@@ -9,10 +9,10 @@ use packet::{Encapsulation, Family, Inner, Outer, Template};
 use crate::bed::*;
 use crate::pieces::{Datagram, udp_payload};
 
-pub(crate) fn from(address: &str, sender: Sender) -> TunnelSource {
+pub(crate) fn from(address: &str, kind: TunnelSourceKind) -> TunnelSource {
     let bits = if ip(address).is_ipv4() { 32 } else { 128 };
-    let all = Carriers::GRE.and(Carriers::IPIP).and(Carriers::GUE);
-    TunnelSource { prefix: Prefix::new(ip(address), bits).unwrap(), carriers: all, sender }
+    let all = TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE);
+    TunnelSource { prefix: Prefix::new(ip(address), bits).unwrap(), carriers: all, kind }
 }
 
 /// `frame` in a tunnel to `to`, as a kernel's encapsulator sends it: Ethernet, outer headers, the inner packet as it is.
@@ -58,7 +58,7 @@ fn what_an_encapsulator_sends_goes_on_as_if_it_had_come_plain() {
     let kinds = [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue { udp_checksum: false }];
     for (kind, outer) in kinds.iter().flat_map(|kind| sources.map(|outer| (kind, outer))) {
         let mut parts = parts(gre_slots(5), &[1; 5]);
-        parts.tunnels = vec![from(outer.0, Sender::Encapsulator)];
+        parts.tunnels = vec![from(outer.0, TunnelSourceKind::Encapsulator)];
         let mut bed = Bed::new(parts);
         for frame in plain() {
             let (verdict, expected) = bed.send(24, &frame);
@@ -73,7 +73,7 @@ fn what_an_encapsulator_sends_goes_on_as_if_it_had_come_plain() {
 #[test]
 fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
     let mut bed = Bed::new(parts);
     let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
     let stranger = wrapped(&frame, Encapsulation::Gre, ("192.0.2.78", "192.0.2.1"), 0);
@@ -96,7 +96,7 @@ fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
 #[test]
 fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
     let icmp = IcmpRates { errors: 10, ..config().icmp };
     let mut bed = Bed::with(parts, PipelineConfig { icmp, threads: 1, ..config() });
     let mut quote = Vec::new();
@@ -106,7 +106,10 @@ fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
     let step =
         etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([192, 0, 2, 254], [203, 0, 113, 10], 64);
     step.icmpv4_raw(3, 1, [0; 4]).write(&mut message, &quote).unwrap();
-    let steered = Origin::Thread(ThreadId(1), Errand::Steered { opened: Some(Sender::Encapsulator) });
+    let steered = Origin::Thread(
+        ThreadId(1),
+        HandoffReason::Steered { decapsulated_from: Some(TunnelSourceKind::Encapsulator) },
+    );
     let verdicts: Vec<Verdict> = (0..15).map(|_| bed.send_as(steered, 24, &message).0).collect();
     let (passed, limited) = verdicts.split_at(10);
     assert!(passed.iter().all(|verdict| *verdict == Verdict::Tx), "{passed:?}");
@@ -116,7 +119,7 @@ fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
 #[test]
 fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
-    parts.tunnels = vec![from("192.0.2.77", Sender::Encapsulator)];
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
     let live = Live::new(Snapshot::new(parts).unwrap());
     let pipeline = |thread| {
         let config = PipelineConfig { thread: ThreadId(thread), threads: 4, ..config() };
@@ -137,7 +140,10 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
             Verdict::ToThread(thread, errand) => {
                 assert_eq!(
                     (errand, packets[0].frame()),
-                    (Errand::Steered { opened: Some(Sender::Encapsulator) }, &frame[..]),
+                    (
+                        HandoffReason::Steered { decapsulated_from: Some(TunnelSourceKind::Encapsulator) },
+                        &frame[..]
+                    ),
                     "opened"
                 );
                 let (start, end) = (packets[0].start(), packets[0].end());
@@ -170,7 +176,7 @@ pub(crate) fn machines() -> [Parts; 2] {
         slots.iter_mut().for_each(|slot| slot.too_big = TooBig::FragmentInner);
         let mut parts = parts(slots, &[1; 4]);
         parts.own = vec![ip(own)];
-        parts.tunnels = vec![from(other, Sender::Peer)];
+        parts.tunnels = vec![from(other, TunnelSourceKind::Peer)];
         let two =
             pool(&[slot("lb1", other, Encapsulation::Gre), slot("lb2", other, Encapsulation::Gre)], &[1, 1]);
         let slots = if own == "192.0.2.1" { [THIS_MACHINE, SlotId(4)] } else { [SlotId(4), THIS_MACHINE] };
@@ -277,7 +283,7 @@ fn what_a_peer_sent_goes_no_further_and_what_an_encapsulator_sent_goes_on_once()
         }
     }
     let mut parts = machines().into_iter().next().unwrap();
-    parts.tunnels.push(from("192.0.2.77", Sender::Encapsulator));
+    parts.tunnels.push(from("192.0.2.77", TunnelSourceKind::Encapsulator));
     let (mut plain, mut bed) = (Bed::new(machines().into_iter().next().unwrap()), Bed::new(parts));
     let mut redirected = 0;
     for host in 1..40 {
@@ -294,7 +300,7 @@ fn what_a_peer_sent_goes_no_further_and_what_an_encapsulator_sent_goes_on_once()
 #[test]
 fn what_another_thread_handed_over_to_be_gathered_is_not_redirected_by_newer_tables() {
     let [mut bed, _] = at_odds();
-    let handed = Origin::Thread(ThreadId(0), Errand::Fragment { opened: None });
+    let handed = Origin::Thread(ThreadId(0), HandoffReason::Fragment { decapsulated_from: None });
     for host in 1..20 {
         for piece in datagram(host, VIP4).cut(1000) {
             let (verdict, frame) = bed.send_as(handed, 24, &piece);

@@ -103,7 +103,7 @@ proptest! {
         let (source, vip) = if inner_v4 { ("198.51.100.7", VIP4) } else { ("2001:db8:1::7", VIP6) };
         let plain = udp(source, 9, vip, 443, &vec![7; length]);
         let slot = || slot("b1", backend, KINDS[kind]);
-        let (_, body) = bed_with(slot(), Tagging::Keep).send(slot().growth(), &plain);
+        let (_, body) = bed_with(slot(), Tagging::Keep).send(slot().encap_overhead(), &plain);
         let mut bed = bed_with(slot(), policy.tagging());
         let (verdict, out) = bed.send(head, &with_tags(&plain, &before));
         match policy.after(&before) {
@@ -114,7 +114,7 @@ proptest! {
             Some(after) => {
                 prop_assert_eq!(verdict, Verdict::Tx);
                 prop_assert_eq!(out, with_tags(&body, &after));
-                let shift = (head + 4 * before.len()) as i64 - (slot().growth() + 4 * after.len()) as i64;
+                let shift = (head + 4 * before.len()) as i64 - (slot().encap_overhead() + 4 * after.len()) as i64;
                 prop_assert_eq!(bed.counters.head_room_mismatch.read(), u64::from(shift != 0));
             }
         }

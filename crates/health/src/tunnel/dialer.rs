@@ -90,7 +90,7 @@ impl Dialer {
 
 fn mss(slot: &Slot, is_ipv4: bool) -> u32 {
     let headers = if is_ipv4 { 40 } else { 60 };
-    let room = usize::from(slot.mtu).saturating_sub(slot.growth() + headers);
+    let room = usize::from(slot.mtu).saturating_sub(slot.encap_overhead() + headers);
     u32::try_from(room).unwrap_or(MAX_MSS).clamp(MIN_MSS, MAX_MSS)
 }
 

@@ -94,7 +94,7 @@ impl Wrapper {
         let link_len = snapshot.originate(slot, &mut packet, 0).map_err(Failed::Dropped)?;
         let slot = snapshot.slots().get(slot.0 as usize).ok_or(Failed::Unsent)?;
         let frame = packet.frame();
-        let sent = if slot.growth() == 0 {
+        let sent = if slot.encap_overhead() == 0 {
             self.senders.send_frame(frame, packet.interface())
         } else {
             self.senders.send_packet(frame.get(link_len..).unwrap_or_default(), slot.address)

@@ -379,7 +379,7 @@ proptest! {
         let inner = &frame[usize::from(parsed.l3)..usize::from(parsed.end)];
         let ip = tunnelled(kind, v6, inner);
         let header = if v6 { 40 } else { 20 };
-        let growth = ip.len() - inner.len();
+        let encap_overhead = ip.len() - inner.len();
         // A router quotes eight bytes behind the IP header at least.
         let len = (header + 8 + cut.index(ip.len() - header - 7)).min(ip.len());
         let ip = &ip[..len];
@@ -390,8 +390,8 @@ proptest! {
             Outer::V6 { source, destination } => (source.into(), destination.into()),
         };
         prop_assert_eq!((tunnel.source, tunnel.destination), (source, destination));
-        prop_assert_eq!(tunnel.growth.map(usize::from), (len >= growth).then_some(growth));
-        let expected = ip.get(growth..).filter(|inner| inner.len() >= 20).and_then(Slow::read);
+        prop_assert_eq!(tunnel.encap_overhead.map(usize::from), (len >= encap_overhead).then_some(encap_overhead));
+        let expected = ip.get(encap_overhead..).filter(|inner| inner.len() >= 20).and_then(Slow::read);
         prop_assert_eq!(tunnel.inner.as_ref().map(slow_view), expected);
         if let Some(seen) = tunnel.inner {
             prop_assert_eq!((seen.family, seen.addresses), (parsed.family, parsed.addresses(&frame)));
@@ -428,7 +428,7 @@ fn a_later_fragment_of_gre_or_ip_in_ip_is_a_tunnel_without_an_inner_packet() {
     };
     for kind in [Encapsulation::Gre, Encapsulation::Ipip] {
         let tunnel = later(kind).unwrap();
-        assert_eq!((tunnel.kind, tunnel.growth, tunnel.inner), (kind, None, None));
+        assert_eq!((tunnel.kind, tunnel.encap_overhead, tunnel.inner), (kind, None, None));
     }
     assert_eq!(later(Encapsulation::Gue { udp_checksum: false }), None); // its port is elsewhere
 }

@@ -96,7 +96,7 @@ fn l2_writes_nothing_and_keeps_the_inner_ethernet_type() {
     for (inner, ethertype) in [(Family::V4, 0x0800), (Family::V6, 0x86dd)] {
         let template = Template::new(Encapsulation::L2, outer(Family::V4), inner, true);
         assert_eq!((template.len(), template.ethertype(), written(&template)), (0, ethertype, vec![]));
-        assert_eq!(growth(&Encapsulation::L2, Family::V4), 0);
+        assert_eq!(encap_overhead(&Encapsulation::L2, Family::V4), 0);
     }
 }
 
@@ -105,7 +105,7 @@ fn growth_is_what_a_template_writes() {
     let expected = [[24, 44], [20, 40], [32, 52], [32, 52]];
     for (kind, row) in KINDS.into_iter().zip(expected) {
         for (family, bytes) in FAMILIES.into_iter().zip(row) {
-            assert_eq!(growth(&kind, family), bytes);
+            assert_eq!(encap_overhead(&kind, family), bytes);
             let template = Template::new(kind, outer(family), Family::V4, true);
             assert_eq!((template.len(), template.ethertype()), (bytes.into(), family.ethertype()));
         }
@@ -241,8 +241,8 @@ fn the_longest_inner_packet_fits_and_one_byte_more_does_not() {
         );
         let Some(more) = longest.checked_add(1) else { continue };
         let mut out = vec![0xee; template.len()];
-        let growth = u8::try_from(template.len()).unwrap();
-        let refused = Err(WriteError::TooLong { inner_len: more, growth });
+        let encap_overhead = u8::try_from(template.len()).unwrap();
+        let refused = Err(WriteError::TooLong { inner_len: more, encap_overhead });
         assert_eq!(
             template.write(&mut out, &Inner { len: more, tos: 0, flow_hash: 7, identification: 0 }),
             refused
@@ -321,7 +321,7 @@ fn a_checksum_is_refused_over_bytes_of_another_length() {
 fn errors_say_what_was_found_and_what_was_allowed() {
     let size = WriteError::Size { found: 3, expected: 24 };
     assert_eq!(size.to_string(), "room of 3 bytes for headers of 24");
-    let long = WriteError::TooLong { inner_len: 65_535, growth: 24 };
+    let long = WriteError::TooLong { inner_len: 65_535, encap_overhead: 24 };
     assert_eq!(long.to_string(), "inner packet of 65535 bytes and headers of 24 exceed the 16-bit length");
 }
 

@@ -111,7 +111,7 @@ pub(crate) struct Way {
     /// `gre`, `ipip`, `gue` or `l2`.
     pub(crate) kind: &'static str,
     /// Bytes that the outer headers add.
-    pub(crate) growth: u32,
+    pub(crate) encap_overhead: u32,
     pub(crate) next_hop: Result<Resolved, Unresolved>,
     /// The interface that it leaves by, and its MTU in bytes.
     pub(crate) link: Option<(String, u32)>,
@@ -194,6 +194,6 @@ impl Facts {
 impl Way {
     /// The longest outer packet that clients can cause, in bytes.
     pub(crate) fn needed(&self) -> u32 {
-        self.clients + self.growth
+        self.clients + self.encap_overhead
     }
 }

@@ -154,14 +154,25 @@ fn ways(
     let members = config.members().map(|member| ("backend", member));
     for (noun, member) in members.chain(peers.map(|member| ("machine", member))) {
         let (backend, address) = (member.backend().name(), member.backend().address());
-        let (kind, growth) = (name_of(member.encapsulation().kind()), member.encapsulation().growth(address));
+        let (kind, encap_overhead) =
+            (name_of(member.encapsulation().kind()), member.encapsulation().encap_overhead(address));
         let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
         let link =
             leaves_by(&next_hop).and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone());
         let reach = reach.get(&address).copied();
         let clients = config.cluster().mtu().clients();
         let backend_name = Arc::clone(backend);
-        let way = Way { noun, clients, backend: backend_name, address, kind, growth, next_hop, link, reach };
+        let way = Way {
+            noun,
+            clients,
+            backend: backend_name,
+            address,
+            kind,
+            encap_overhead,
+            next_hop,
+            link,
+            reach,
+        };
         ways.insert((Arc::clone(backend), address, kind), way);
     }
     ways.into_values().collect()

@@ -16,8 +16,8 @@ use admin::command::Answer;
 use admin::view::{CaptureEnd, Refusal, RefusalKind};
 use admin::{CaptureOrder, CaptureStream, FlowQuery};
 use forwarder::{
-    CaptureCounts, CaptureFilter, Catch, Live, Record, ServiceId, Snapshot, TapSize, Verdict, VipFilter,
-    capture_tap,
+    CaptureCounts, CaptureFilter, CaptureReceiver, Live, Record, ServiceId, Snapshot, TapSize, Verdict,
+    VipFilter, capture_tap,
 };
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
@@ -168,7 +168,7 @@ fn wall_clock_at(moment: Instant) -> u64 {
 
 /// The thread that takes records and makes blocks of them.
 struct Writer {
-    catches: Vec<Catch>,
+    catches: Vec<CaptureReceiver>,
     live: Live,
     /// The packet threads' origin of time, in nanoseconds since 1970.
     origin: u64,
@@ -211,7 +211,7 @@ impl Writer {
                 std::thread::sleep(IDLE);
             }
         }
-        self.catches.iter().for_each(Catch::close);
+        self.catches.iter().for_each(CaptureReceiver::close);
         // A batch that was under way is finished by then.
         std::thread::sleep(IDLE);
         loop {
@@ -248,7 +248,7 @@ impl Writer {
     }
 
     fn counted(&self) -> CaptureCounts {
-        let all = self.catches.iter().map(Catch::counts);
+        let all = self.catches.iter().map(CaptureReceiver::counts);
         all.fold(CaptureCounts::default(), |sum, one| CaptureCounts {
             matched: sum.matched + one.matched,
             taken: sum.taken + one.taken,

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use datapath::steer::{Ends, Filter};
-use forwarder::{Prefix, Sender, Snapshot};
+use forwarder::{Prefix, Snapshot, TunnelSourceKind};
 
 use super::Balancer;
 use crate::doctor;
@@ -40,7 +40,7 @@ impl Balancer {
         addresses.sort_unstable();
         addresses.dedup();
         // Tunnels of other clusters end at VIPs, which are taken from the kernel anyway.
-        let here = snapshot.tunnels().iter().filter(|source| source.sender != Sender::Cluster);
+        let here = snapshot.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
         let sources = here.map(|source| (source.prefix, source.carriers)).collect();
         Ends { addresses, sources }
     }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use config::Config;
 use control_plane::trace_report::Report;
-use forwarder::{Sighting, Snapshot};
+use forwarder::{Snapshot, TraceEvent};
 
 /// A socket a family, opened when it is first wanted.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Reports {
     /// Tells of a sighting at `unix_micros`. A snapshot that no longer traces tells nobody.
     pub(super) fn tell(
         &mut self,
-        sighting: &Sighting,
+        sighting: &TraceEvent,
         unix_micros: u64,
         snapshot: &Snapshot,
         config: &Config,

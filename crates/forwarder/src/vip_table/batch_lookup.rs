@@ -11,7 +11,7 @@ use super::{EMPTY, Groups, VipTable, is_v4};
 
 /// An answer for each place of a batch.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct BatchLookup {
     places: Box<[Place]>,
     lanes: Box<Lanes>,
 }
@@ -38,7 +38,7 @@ struct Lanes {
     places: [u8; LANES],
 }
 
-impl Ahead {
+impl BatchLookup {
     /// For batches of at most `packets`.
     pub(crate) fn new(packets: usize) -> Self {
         let none = Place { address: [0; 16], stamp: 0, ports: EMPTY, first: Interval::EMPTY };

@@ -10,8 +10,8 @@ use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place,
 
 use super::{Core, flow_of, unreadable};
 use crate::snapshot::Snapshot;
-use crate::tunnels::{Sender, sender};
-use crate::{DropReason, Errand, HashPolicy, Now, Origin, Packet, Verdict};
+use crate::tunnels::{TunnelSourceKind, source_kind};
+use crate::{DropReason, HandoffReason, HashPolicy, Now, Origin, Packet, Verdict};
 
 /// Whether a packet may be carrying another: cheap, and true of much that is not.
 #[inline]
@@ -36,16 +36,16 @@ impl Core {
     ) -> Option<Option<Verdict>> {
         let l3 = usize::from(parsed.l3);
         let tunnelled = decapsulate(packet.frame().get(l3..usize::from(parsed.end))?)?;
-        let from = sender(&snapshot.tunnels, &tunnelled)?;
-        if from == Sender::Cluster && tunnelled.recursion == 0 {
+        let from = source_kind(&snapshot.tunnels, &tunnelled)?;
+        if from == TunnelSourceKind::Cluster && tunnelled.recursion == 0 {
             return Some(Some(Verdict::Drop(DropReason::Unmarked)));
         }
         Some(match self.take_off(packet, l3, &tunnelled) {
             Ok(inner) => {
-                self.counters.remote_arrivals.add(u64::from(from == Sender::Cluster));
+                self.counters.remote_arrivals.add(u64::from(from == TunnelSourceKind::Cluster));
                 // What a peer sends that was redirected before may not be sent on either.
-                let from = if tunnelled.recursion > 1 { Sender::Cluster } else { from };
-                self.classify_opened(snapshot, now, packet, place, inner, from)
+                let from = if tunnelled.recursion > 1 { TunnelSourceKind::Cluster } else { from };
+                self.classify_inner(snapshot, now, packet, place, inner, from)
             }
             Err(reason) => Some(Verdict::Drop(reason)),
         })
@@ -58,33 +58,33 @@ impl Core {
         tunnelled: &Tunnelled,
     ) -> Result<Parsed, DropReason> {
         let start = packet.start();
-        let opened = open_in_place(packet.frame_mut(), l3, tunnelled).map_err(|error| match error {
+        let inner = open_in_place(packet.frame_mut(), l3, tunnelled).map_err(|error| match error {
             OpenError::Congestion => DropReason::Congestion,
             _ => DropReason::Malformed,
         })?;
-        packet.set_bounds(start + opened.start, start + opened.end);
+        packet.set_bounds(start + inner.start, start + inner.end);
         self.counters.decapsulated.add(1);
         parse(packet.frame()).map_err(unreadable)
     }
 
-    fn classify_opened(
+    fn classify_inner(
         &mut self,
         snapshot: &Snapshot,
         now: Now,
         packet: &mut Packet<'_>,
         place: usize,
         parsed: Parsed,
-        from: Sender,
+        from: TunnelSourceKind,
     ) -> Option<Verdict> {
-        let opened = Some(from);
+        let decapsulated_from = Some(from);
         // Few outer tuples land on one queue: what RSS can't spread is spread by the inner tuple.
-        if from != Sender::Peer && parsed.fragment == Fragment::None {
+        if from != TunnelSourceKind::Peer && parsed.fragment == Fragment::None {
             let hash = snapshot.hasher.hash(HashPolicy::FiveTuple, &flow_of(packet.frame(), &parsed));
             let thread = self.thread_of(hash);
             if thread != self.config.thread && packet.origin() == Origin::Wire {
-                return Some(Verdict::ToThread(thread, Errand::Steered { opened }));
+                return Some(Verdict::ToThread(thread, HandoffReason::Steered { decapsulated_from }));
             }
         }
-        self.classify_parsed(snapshot, now, packet, place, parsed, opened)
+        self.classify_parsed(snapshot, now, packet, place, parsed, decapsulated_from)
     }
 }
