@@ -160,10 +160,10 @@ pub(crate) fn attach(
         Ok(id) => (id, AttachMode::Driver),
         Err(driver) => match program.attach_to_if_index(interface.index, XdpMode::Skb) {
             Ok(id) => {
-                let driver = words(&driver);
+                let (program, driver) = (name, words(&driver));
                 tracing::warn!(
                     interface = on,
-                    program = name,
+                    program,
                     driver,
                     "the driver refuses XDP: it runs generic, and slower"
                 );

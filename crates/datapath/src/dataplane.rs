@@ -21,7 +21,7 @@ use forwarder::{
 };
 
 use crate::attach::AttachMode;
-use crate::engine::Engine;
+use crate::engine::{Engine, Pool};
 use crate::error::{StartError, words};
 use crate::health::{Health, Monitor};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
@@ -29,7 +29,7 @@ use crate::mailbox::mesh;
 use crate::steer::{Filter, NoSocket, Steer, SteerOptions, Steers};
 use crate::thread::{Idle, PacketThread, SocketCounters};
 use crate::wake::Waker;
-use crate::xsk::{Queue, SocketMode};
+use crate::xsk::{Queue, SocketMode, XskDevice};
 
 use self::sockets::{Bound, Layout, bind_all, in_several_frames};
 
@@ -100,17 +100,7 @@ impl DataPlane {
             largest_packet(settings.frame_size)
         };
         let mut monitor = Monitor::default();
-        let mut programs = Vec::with_capacity(interfaces.len());
-        for (interface, queues) in interfaces.iter().zip(&layout.queues) {
-            let options = SteerOptions {
-                max_vips: settings.max_vips,
-                no_socket: settings.no_socket,
-                max_queues: (*queues).into(),
-            };
-            let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
-            monitor.add_program(steer.program(), u32::from(*queues) < interface.queues);
-            programs.push(steer);
-        }
+        let programs = attach_all(&interfaces, settings, &layout, &mut monitor)?;
         let (bound, mode) = bind_all(&interfaces, settings, &layout)?;
         let wakers = (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
         let mut plane = Self {
@@ -220,45 +210,19 @@ impl DataPlane {
     }
 
     fn start_threads(&mut self, settings: &Settings, live: &Live, bound: Bound) -> Result<(), StartError> {
-        let frames_in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
+        let in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
         let threads = u16::try_from(bound.len()).unwrap_or(u16::MAX);
         let (born, all_born) = channel();
-        for ((number, (device, frames)), mailboxes) in
-            bound.into_iter().enumerate().zip(mesh(threads, MAILBOX))
-        {
+        for ((device, frames), mailboxes) in bound.into_iter().zip(mesh(threads, MAILBOX)) {
+            let number = self.threads.len();
+            self.add_sockets(number, &device)?;
             let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
-            let (port, server) = request_ring(REQUESTS);
-            let config = PipelineConfig {
-                thread: mailboxes.me(),
-                threads,
-                flows: settings.flows_per_thread,
-                timeouts: settings.timeouts,
-                max_batch: settings.batch,
-                icmp: settings.icmp,
-                limit_sources: settings.limit_sources,
-                fragments: settings.fragments,
-                held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
-            };
-            let pipeline = Pipeline::new(config, live, Arc::clone(&counters), Some(server));
-            let (sink, notices) = notice_ring(NOTICES);
-            let pipeline =
-                pipeline.map_err(|error| StartError::Tables(error.to_string()))?.with_notices(sink);
-            let on = device.queues().iter().map(Queue::interface);
-            let socket = Arc::new(SocketCounters::on(on));
-            // SAFETY: the device is open, and the borrows end with this statement.
-            let fds =
-                device.queues().iter().map(|q| (q.interface(), unsafe { BorrowedFd::borrow_raw(q.fd()) }));
-            self.monitor.add_thread(fds)?;
-            let fds: Vec<_> = device.queues().iter().map(|queue| (queue.interface(), queue.fd())).collect();
+            let socket = Arc::new(SocketCounters::on(device.queues().iter().map(Queue::interface)));
+            let config = pipeline_config(settings, mailboxes.me(), threads);
+            let pipeline = self.pipeline(config, live, Arc::clone(&counters))?;
+            let pool = Pool { frames, in_all };
             let thread = PacketThread {
-                engine: Engine::new(
-                    device,
-                    pipeline,
-                    mailboxes,
-                    frames,
-                    frames_in_all,
-                    Arc::clone(&counters),
-                ),
+                engine: Engine::new(device, pipeline, mailboxes, pool, Arc::clone(&counters)),
                 counters: Arc::clone(&counters),
                 socket: Arc::clone(&socket),
                 wakers: Arc::clone(&self.wakers),
@@ -268,24 +232,45 @@ impl DataPlane {
                 origin: self.origin,
                 born: Some(born.clone()),
             };
-            let handle =
-                std::thread::Builder::new().name(format!("packet-{number}")).spawn(move || thread.run())?;
-            self.threads.push(handle);
+            let builder = std::thread::Builder::new().name(format!("packet-{number}"));
+            self.threads.push(builder.spawn(move || thread.run())?);
             self.counters.push(counters);
             self.sockets.push(socket);
-            self.requests.push(port);
-            self.notices.push(notices);
-            let queue = u32::try_from(number).unwrap_or(u32::MAX);
-            for (interface, fd) in fds {
-                if let Some(steer) = self.steers.on(interface) {
-                    steer.set_socket(queue, &fd).map_err(|e| StartError::Steer(words(&e)))?;
-                }
-            }
         }
         drop(born);
         // Nobody sends: it ends when the last thread is at work.
         let _ = all_born.recv();
         Ok(())
+    }
+
+    /// Watches the sockets of a thread, and lets the programs redirect to them once the filter has a VIP.
+    fn add_sockets(&mut self, number: usize, device: &XskDevice) -> Result<(), StartError> {
+        // SAFETY: the device is open, and the borrows end with this function.
+        let fds = |queue: &Queue| (queue.interface(), unsafe { BorrowedFd::borrow_raw(queue.fd()) });
+        self.monitor.add_thread(device.queues().iter().map(fds))?;
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        for queue in device.queues() {
+            if let Some(steer) = self.steers.on(queue.interface()) {
+                steer.set_socket(number, &queue.fd()).map_err(|e| StartError::Steer(words(&e)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread's pipeline, with the other ends of its rings kept.
+    fn pipeline(
+        &mut self,
+        config: PipelineConfig,
+        live: &Live,
+        counters: Arc<ThreadCounters>,
+    ) -> Result<Pipeline, StartError> {
+        let (port, server) = request_ring(REQUESTS);
+        let (sink, notices) = notice_ring(NOTICES);
+        let pipeline = Pipeline::new(config, live, counters, Some(server));
+        let pipeline = pipeline.map_err(|error| StartError::Tables(error.to_string()))?;
+        self.requests.push(port);
+        self.notices.push(notices);
+        Ok(pipeline.with_notices(sink))
     }
 }
 
@@ -303,6 +288,40 @@ impl Drop for DataPlane {
                 tracing::error!("a packet thread panicked");
             }
         }
+    }
+}
+
+fn attach_all(
+    interfaces: &[Interface],
+    settings: &Settings,
+    layout: &Layout,
+    monitor: &mut Monitor,
+) -> Result<Vec<Steer>, StartError> {
+    let mut programs = Vec::with_capacity(interfaces.len());
+    for (interface, queues) in interfaces.iter().zip(&layout.queues) {
+        let options = SteerOptions {
+            max_vips: settings.max_vips,
+            no_socket: settings.no_socket,
+            max_queues: (*queues).into(),
+        };
+        let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
+        monitor.add_program(steer.program(), u32::from(*queues) < interface.queues);
+        programs.push(steer);
+    }
+    Ok(programs)
+}
+
+fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u16) -> PipelineConfig {
+    PipelineConfig {
+        thread,
+        threads,
+        flows: settings.flows_per_thread,
+        timeouts: settings.timeouts,
+        max_batch: settings.batch,
+        icmp: settings.icmp,
+        limit_sources: settings.limit_sources,
+        fragments: settings.fragments,
+        held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
     }
 }
 
@@ -335,8 +354,6 @@ pub fn inspect(name: &str, frame_size: u32) -> Result<Interface, StartError> {
     if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }
 }
 
-/// The most interfaces of a machine.
-pub const MAX_INTERFACES: usize = 16;
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;

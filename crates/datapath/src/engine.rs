@@ -77,6 +77,15 @@ struct Port<D: Device> {
 #[derive(Debug, Default)]
 pub struct Notify(Vec<bool>);
 
+/// The frames of a thread.
+#[derive(Debug)]
+pub struct Pool<T> {
+    /// Its own.
+    pub frames: Vec<T>,
+    /// Those of all threads: the most that can ever gather at one.
+    pub in_all: usize,
+}
+
 impl Notify {
     /// Calls `wake` for each thread that got something, and forgets them.
     pub fn drain(&mut self, mut wake: impl FnMut(ThreadId)) {
@@ -89,8 +98,7 @@ impl Notify {
 }
 
 impl<D: Device, F: Forward> Engine<D, F> {
-    /// Takes the thread's frames and fills the fill ring, so that packets may come before the first turn;
-    /// `frames_in_all` bounds how many frames can ever gather here.
+    /// Takes the thread's frames and fills the fill ring, so that packets may come before the first turn.
     ///
     /// # Panics
     /// When the forwarder's batch is larger than [`MAX_BATCH`].
@@ -99,18 +107,18 @@ impl<D: Device, F: Forward> Engine<D, F> {
         mut device: D,
         forward: F,
         mailboxes: Mailboxes<D::Frame>,
-        frames: Vec<D::Frame>,
-        frames_in_all: usize,
+        pool: Pool<D::Frame>,
         counters: Arc<ThreadCounters>,
     ) -> Self {
+        let Pool { frames, in_all } = pool;
         let max_batch = forward.max_batch();
         assert!((1..=MAX_BATCH).contains(&max_batch), "a batch holds 1 to {MAX_BATCH} packets");
-        let mut free = Vec::with_capacity(frames_in_all);
+        let mut free = Vec::with_capacity(in_all);
         free.extend(frames);
         device.refill(&mut free);
         let held = std::iter::repeat_with(|| None).take(forward.hold_slots()).collect();
         let notify = Notify(vec![false; mailboxes.threads()]);
-        let strays = Vec::with_capacity(frames_in_all);
+        let strays = Vec::with_capacity(in_all);
         let port = Port { device, mailboxes, free, strays, held, holding: 0, counters, queued: 0, notify };
         let verdicts = vec![Verdict::Tx; max_batch].into_boxed_slice();
         let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));

@@ -151,6 +151,7 @@ pub(crate) struct Monitor {
 /// A thread and its sockets.
 #[derive(Debug)]
 struct Thread {
+    number: usize,
     progress: Progress,
     sockets: Vec<Socket>,
 }
@@ -188,7 +189,11 @@ impl Monitor {
             Ok(Socket { fd: fd.try_clone_to_owned()?, interface, lost: false })
         };
         let sockets = sockets.map(own).collect::<std::io::Result<_>>()?;
-        self.threads.push(Thread { progress: Progress::new(Instant::now()), sockets });
+        self.threads.push(Thread {
+            number: self.threads.len(),
+            progress: Progress::new(Instant::now()),
+            sockets,
+        });
         Ok(())
     }
 
@@ -202,10 +207,8 @@ impl Monitor {
     ) -> Health {
         let now = Instant::now();
         let mut problems = Vec::new();
-        for (number, ((thread, handle), counters)) in
-            self.threads.iter_mut().zip(threads).zip(counters).enumerate()
-        {
-            problems.extend(thread.look(now, number, handle, counters, interfaces));
+        for ((thread, handle), counters) in self.threads.iter_mut().zip(threads).zip(counters) {
+            problems.extend(thread.look(now, handle, counters, interfaces));
         }
         for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
             // What was lost does not come back by itself, and the first packet may be the last that tells of it.
@@ -224,7 +227,6 @@ impl Thread {
     fn look(
         &mut self,
         now: Instant,
-        number: usize,
         handle: &JoinHandle<()>,
         counters: &SocketCounters,
         interfaces: &[Interface],
@@ -234,17 +236,17 @@ impl Thread {
             socket.lost |= getsockopt(&socket.fd, sockopt::SocketError).is_ok_and(|error| error != 0);
         }
         if handle.is_finished() {
-            return Some(Problem::ThreadEnded { thread: number });
+            return Some(Problem::ThreadEnded { thread: self.number });
         }
         if let Some(lost) = self.sockets.iter().find(|socket| socket.lost) {
             let interface = interfaces.get(usize::from(lost.interface.0));
             let interface = interface.map(|found| found.name.clone()).unwrap_or_default();
-            return Some(Problem::SocketLost { interface, queue: number });
+            return Some(Problem::SocketLost { interface, queue: self.number });
         }
         let turns = counters.turns.read();
         let waiting = || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
         let stuck = self.progress.is_stuck(now, turns, waiting);
-        stuck.then_some(Problem::ThreadStuck { thread: number })
+        stuck.then_some(Problem::ThreadStuck { thread: self.number })
     }
 }
 

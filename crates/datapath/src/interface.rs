@@ -368,13 +368,15 @@ const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
 /// head room for any encapsulation.
 #[must_use]
 pub const fn largest_packet(chunk: u32) -> u32 {
-    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD_BYTES)
+    chunk.saturating_sub(XDP_HEADROOM + LINK_HEADER_BYTES + MAX_ENCAP_OVERHEAD_BYTES as u32)
 }
 
 /// The longest IP packet, in bytes, that is taken in several frames, where the driver has that.
 #[allow(clippy::cast_possible_truncation, reason = "16 KiB")]
-pub const LONGEST_PACKET: u32 = largest_packet(crate::long::ROOM as u32 + XDP_HEADROOM);
+pub const LONGEST_PACKET: u32 = largest_packet(crate::slots::ROOM as u32 + XDP_HEADROOM);
 /// Ethernet and two VLAN tags.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// The most head room that the steering program opens in front of a packet.
-const MAX_ENCAP_OVERHEAD_BYTES: u32 = crate::steer::MAX_ENCAP_OVERHEAD_BYTES as u32;
+/// The most head room that the steering program opens in front of a packet: the mark tells no more.
+pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
+/// The most interfaces of a machine.
+pub const MAX_INTERFACES: usize = 16;

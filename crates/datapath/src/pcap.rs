@@ -11,7 +11,7 @@ use forwarder::{Now, Pipeline, Snapshot, ThreadId};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, PcapError};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Pool};
 use crate::mailbox::mesh;
 use crate::memory::{MemoryDevice, MemoryFrame};
 use crate::steer::Filter;
@@ -94,9 +94,13 @@ fn engine(pipeline: Pipeline) -> Engine<MemoryDevice, Pipeline> {
     let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, FRAME_BYTES)).collect();
     let counters = std::sync::Arc::clone(pipeline.counters());
     match mesh(1, 1).pop() {
-        Some(mailboxes) => {
-            Engine::new(MemoryDevice::new(FRAMES), pipeline, mailboxes, frames, FRAMES, counters)
-        }
+        Some(mailboxes) => Engine::new(
+            MemoryDevice::new(FRAMES),
+            pipeline,
+            mailboxes,
+            Pool { frames, in_all: FRAMES },
+            counters,
+        ),
         None => unreachable!("a mesh of one has one end"),
     }
 }

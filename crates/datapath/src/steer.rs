@@ -27,6 +27,7 @@ pub use self::several::Steers;
 use self::ends::EndMaps;
 use self::prefixes::PrefixMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment};
+use crate::interface::MAX_ENCAP_OVERHEAD_BYTES;
 
 /// What cannot be changed while the program is attached.
 #[derive(Clone, Copy, Debug)]
@@ -366,8 +367,6 @@ fn in_map(map: &'static str) -> impl FnOnce(MapError) -> SteerError {
     move |source| SteerError::Map { map, source }
 }
 
-/// The most head room that a VIP can have: the mark tells no more.
-pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
 /// How many of the machine's own addresses may lie in prefixes.
 pub const MAX_OWN: u32 = 1_024;
 

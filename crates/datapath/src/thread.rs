@@ -17,9 +17,9 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use crate::dataplane::MAX_INTERFACES;
 use crate::device::Device;
 use crate::engine::Engine;
+use crate::interface::MAX_INTERFACES;
 use crate::umem::RING;
 use crate::wake::Waker;
 use crate::xsk::XskDevice;
@@ -111,12 +111,16 @@ impl PacketThread {
                 std::hint::spin_loop();
             }
         }
-        // The rings are bounded, so this ends, even if packets keep coming.
+        self.send_what_is_left();
+        self.copy_statistics();
+    }
+
+    /// The rings are bounded, so this ends, even if packets keep coming.
+    fn send_what_is_left(&mut self) {
         let mut left = RING;
         while left > 0 && self.engine.step(now(Instant::now(), self.origin)) > 0 {
             left -= 1;
         }
-        self.copy_statistics();
     }
 
     fn wake_others(&mut self) {

@@ -14,20 +14,8 @@ use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::{FrameDesc, Umem};
 
 use crate::error::StartError;
-use crate::long::{Slot, Slots};
-
-/// One UMEM chunk, owned. Neither `Clone` nor `Copy`: two owners of one chunk is the bug it removes.
-#[must_use = "a frame goes to a ring or to a pool; dropping it loses the chunk"]
-#[derive(Debug)]
-pub struct Frame(pub(crate) FrameDesc);
-
-impl Frame {
-    /// Whether its packet is longer than its chunk, and lies in a slot.
-    #[inline]
-    pub(crate) fn is_long(&self) -> bool {
-        self.0.has_more_frames()
-    }
-}
+use crate::frame::Frame;
+use crate::slots::{Slot, Slots};
 
 /// The mapped memory, shared by the sockets of all threads.
 #[derive(Clone, Debug)]
@@ -93,14 +81,7 @@ impl Area {
         let len = count.get() as usize * chunk as usize;
         let (umem, descriptors) =
             Umem::new(config, count, false).map_err(|error| refusal(&error, len / 1024))?;
-        let mut pools: Vec<Vec<Frame>> = Vec::new();
-        for (descriptors, home) in descriptors.chunks(frames as usize).zip(&homes) {
-            let place = usize::from(home.0);
-            pools.resize_with(pools.len().max(place + 1), Vec::new);
-            if let Some(pool) = pools.get_mut(place) {
-                pool.extend(descriptors.iter().map(|descriptor| Frame(*descriptor)));
-            }
-        }
+        let mut pools = pools(descriptors.chunks(frames as usize), &homes);
         let first = pools.first_mut().and_then(|pool| pool.first_mut());
         let first = first.ok_or_else(|| StartError::Umem("no frames".into()))?;
         let base = base_of(&umem, first);
@@ -180,6 +161,19 @@ impl Area {
     pub(crate) fn home(&self, frame: &Frame) -> ThreadId {
         self.homes.of(frame.0.addr())
     }
+}
+
+/// The frames of each thread, from those of each queue and its thread.
+fn pools<'a>(queues: impl Iterator<Item = &'a [FrameDesc]>, homes: &[ThreadId]) -> Vec<Vec<Frame>> {
+    let mut pools: Vec<Vec<Frame>> = Vec::new();
+    for (descriptors, home) in queues.zip(homes) {
+        let place = usize::from(home.0);
+        pools.resize_with(pools.len().max(place + 1), Vec::new);
+        if let Some(pool) = pools.get_mut(place) {
+            pool.extend(descriptors.iter().map(|descriptor| Frame(*descriptor)));
+        }
+    }
+    pools
 }
 
 /// Why the memory was refused. ENOBUFS is the limit of locked memory, which nobody would guess.

@@ -12,9 +12,10 @@ use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 
 use crate::device::{Device, InKernel, Received, TxOwner};
 use crate::error::StartError;
-use crate::long::{MOST_PIECES, Partial};
+use crate::frame::Frame;
+use crate::long::{Gathering, MOST_PIECES};
 use crate::steer::head_room_bytes;
-use crate::umem::{Area, Frame, RING};
+use crate::umem::{Area, RING};
 
 /// How packets get into the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +52,7 @@ pub(crate) struct Queue {
     /// Packets since the start.
     received: u64,
     sent: u64,
-    /// A packet in several frames of which some have not come.
-    partial: Option<Partial>,
-    /// Packets that were longer than any interface should carry.
-    too_long: u64,
+    gathering: Gathering,
 }
 
 /// The sockets of one thread.
@@ -104,39 +102,49 @@ pub(crate) struct Carried {
     pub(crate) lost: u64,
 }
 
-impl Queue {
-    /// Binds a socket to `queue` of the interface `name`. `force_copy`: not even try zero-copy.
-    pub(crate) fn bind(
-        area: &Area,
-        (interface, name): (InterfaceId, &str),
-        queue: u32,
-        force_copy: bool,
-    ) -> Result<Self, StartError> {
-        let refused = |why: String| StartError::Bind { interface: name.to_owned(), queue, why };
-        let config = socket_config(force_copy, area.has_slots()).map_err(&refused)?;
-        let device: Interface = name.parse().map_err(|_| refused("the name holds a zero byte".into()))?;
-        // SAFETY: program loading is inhibited, as the contract asks where a pair is shared.
-        let bound = unsafe { Socket::new(config, &area.umem, &device, queue) };
-        let (tx, rx, rings) = bound.map_err(|error| {
-            let cause = std::error::Error::source(&error);
-            let errno =
-                cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).and_then(|e| e.raw_os_error());
-            match errno {
-                Some(libc::EBUSY) => StartError::Busy { interface: name.to_owned(), queue },
-                Some(libc::EOPNOTSUPP | libc::EINVAL) if !force_copy => {
-                    StartError::NoZeroCopy { interface: name.to_owned(), queue }
-                }
-                Some(libc::EOPNOTSUPP | libc::EINVAL) if area.has_slots() => {
-                    refused(NO_MULTI_BUFFER.to_owned())
-                }
-                _ => refused(cause.map_or_else(|| error.to_string(), ToString::to_string)),
+/// The queue that a socket is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) interface: InterfaceId,
+    /// The interface's name.
+    pub(crate) name: &'a str,
+    pub(crate) queue: u32,
+}
+
+impl Place<'_> {
+    fn refused(self, why: &str) -> StartError {
+        StartError::Bind { interface: self.name.to_owned(), queue: self.queue, why: why.to_owned() }
+    }
+
+    fn refusal(self, error: &impl std::error::Error, force_copy: bool, has_slots: bool) -> StartError {
+        let cause = error.source();
+        let errno = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error());
+        let (interface, queue) = (self.name.to_owned(), self.queue);
+        match errno {
+            Some(libc::EBUSY) => StartError::Busy { interface, queue },
+            Some(libc::EOPNOTSUPP | libc::EINVAL) if !force_copy => {
+                StartError::NoZeroCopy { interface, queue }
             }
-        })?;
+            Some(libc::EOPNOTSUPP | libc::EINVAL) if has_slots => self.refused(NO_MULTI_BUFFER),
+            _ => self.refused(&cause.map_or_else(|| error.to_string(), ToString::to_string)),
+        }
+    }
+}
+
+impl Queue {
+    /// Binds a socket to a queue. `force_copy`: not even try zero-copy.
+    pub(crate) fn bind(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Self, StartError> {
+        let refused = |why: &str| place.refused(why);
+        let config = socket_config(force_copy, area.has_slots()).map_err(|why| refused(&why))?;
+        let device: Interface = place.name.parse().map_err(|_| refused("the name holds a zero byte"))?;
+        // SAFETY: program loading is inhibited, as the contract asks where a pair is shared.
+        let bound = unsafe { Socket::new(config, &area.umem, &device, place.queue) };
+        let (tx, rx, rings) = bound.map_err(|error| place.refusal(&error, force_copy, area.has_slots()))?;
         let (fill, completion) =
-            rings.ok_or_else(|| refused("the queue has a socket of this UMEM already".into()))?;
+            rings.ok_or_else(|| refused("the queue has a socket of this UMEM already"))?;
         let outgoing = Vec::with_capacity(RING as usize);
         Ok(Self {
-            interface,
+            interface: place.interface,
             rx,
             tx,
             fill,
@@ -146,8 +154,7 @@ impl Queue {
             sending: 0,
             received: 0,
             sent: 0,
-            partial: None,
-            too_long: 0,
+            gathering: Gathering::default(),
         })
     }
 
@@ -197,8 +204,8 @@ impl Queue {
         self.receiving -= count;
         for descriptor in &scratch[..count] {
             let (mut frame, mut end) = (Frame(*descriptor), descriptor.lengths().data());
-            if frame.is_long() || self.partial.is_some() {
-                let whole = area.gather(&mut self.partial, frame, end, returned, &mut self.too_long);
+            if frame.is_long() || self.gathering.has_begun() {
+                let whole = area.gather(&mut self.gathering, frame, end, returned);
                 let Some(gathered) = whole else { continue };
                 (frame, end) = gathered;
             }
@@ -223,22 +230,11 @@ impl Queue {
         self.outgoing.clear();
     }
 
-    /// Queues a packet in as many frames as it needs.
-    #[cold]
-    fn send_long(
-        &mut self,
-        area: &Area,
-        frame: Frame,
-        len: usize,
-        spare: &mut Vec<Frame>,
-        returned: &mut Vec<Frame>,
-    ) -> Result<(), Frame> {
-        let wanted = u32::try_from(self.outgoing.len() + MOST_PIECES).unwrap_or(u32::MAX);
-        if self.tx.nb_free(wanted) < wanted {
-            return Err(frame);
-        }
-        self.outgoing.extend(area.spread(frame, len, spare, returned)?);
-        Ok(())
+    /// Whether the ring has room for `more` frames.
+    #[inline]
+    fn has_room(&mut self, more: usize) -> bool {
+        let wanted = u32::try_from(self.outgoing.len() + more).unwrap_or(u32::MAX);
+        self.tx.nb_free(wanted) >= wanted
     }
 
     /// In copy mode a call sends at most 32 packets: the kernel is woken while that makes progress, never longer.
@@ -269,15 +265,15 @@ impl Queue {
         free.extend(scratch[..count].iter().map(|descriptor| Frame(*descriptor)));
     }
 
+    /// Gives the kernel free frames, as many as `scratch` has places.
     fn refill(
         &mut self,
         area: &Area,
-        share: usize,
         scratch: &mut [FrameDesc],
         free: &mut Vec<Frame>,
         returned: &mut Vec<Frame>,
     ) {
-        let wanted = free.len().min(scratch.len()).min(share.saturating_sub(self.receiving));
+        let wanted = free.len().min(scratch.len());
         let room = self.fill.nb_free(u32::try_from(wanted).unwrap_or(RING)) as usize;
         let count = wanted.min(room);
         if count == 0 {
@@ -339,9 +335,9 @@ impl XskDevice {
         let mut sum = Statistics::default();
         for (place, queue) in self.queues.iter().enumerate() {
             let of = queue.rx.fd().xdp_statistics()?;
-            let lost = of.rx_dropped() + of.rx_ring_full() + queue.too_long;
+            let lost = of.rx_dropped() + of.rx_ring_full() + queue.gathering.too_long;
             each(place, Carried { rx: queue.received, tx: queue.sent, lost });
-            sum.rx_dropped += of.rx_dropped() + queue.too_long;
+            sum.rx_dropped += of.rx_dropped() + queue.gathering.too_long;
             sum.rx_ring_full += of.rx_ring_full();
             sum.rx_fill_ring_empty += of.rx_fill_ring_empty_descs();
             sum.rx_invalid += of.rx_invalid_descs();
@@ -351,7 +347,7 @@ impl XskDevice {
         Ok(sum)
     }
 
-    /// Sets aside what [`Queue::send_long`] may need.
+    /// Sets aside what long packets may need.
     fn keep_spare(&mut self, free: &mut Vec<Frame>) {
         while self.spare.len() < self.most_spare
             && let Some(frame) = free.pop()
@@ -405,12 +401,13 @@ impl Device for XskDevice {
     fn send(&mut self, mut frame: Frame, len: usize, interface: InterfaceId) -> Result<(), Frame> {
         let Some(Way::Own(place)) = self.ways.get(usize::from(interface.0)) else { return Err(frame) };
         let Some(queue) = self.queues.get_mut(*place) else { return Err(frame) };
-        if frame.is_long() {
-            return queue.send_long(&self.area, frame, len, &mut self.spare, &mut self.returned);
-        }
-        let wanted = u32::try_from(queue.outgoing.len() + 1).unwrap_or(u32::MAX);
-        if queue.tx.nb_free(wanted) < wanted {
+        if !queue.has_room(if frame.is_long() { MOST_PIECES } else { 1 }) {
             return Err(frame);
+        }
+        if frame.is_long() {
+            let pieces = self.area.spread(frame, len, &mut self.spare, &mut self.returned)?;
+            queue.outgoing.extend(pieces);
+            return Ok(());
         }
         self.area.set_len(&mut frame, len);
         queue.outgoing.push(frame.0);
@@ -437,7 +434,8 @@ impl Device for XskDevice {
             self.keep_spare(free);
         }
         for queue in &mut self.queues {
-            queue.refill(&self.area, self.share, &mut self.scratch, free, &mut self.returned);
+            let most = self.share.saturating_sub(queue.receiving).min(self.scratch.len());
+            queue.refill(&self.area, &mut self.scratch[..most], free, &mut self.returned);
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use datapath::{Engine, MemoryDevice, MemoryFrame, TxOwner, mesh};
+use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
 use forwarder::{
     DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, Now, Origin, Outlet, Packet, Piece,
     ThreadCounters, ThreadId, Totals, Verdict,
@@ -167,7 +167,7 @@ fn threads() -> (Vec<Thread>, Vec<Arc<ThreadCounters>>) {
             SENDERS[usize::from(me.0)]
                 .map(|by| if by == me.0 { TxOwner::Own } else { TxOwner::Other(ThreadId(by)) }),
         );
-        Engine::new(device, forward, mailboxes, frames, all, counters)
+        Engine::new(device, forward, mailboxes, Pool { frames, in_all: all }, counters)
     });
     (engines.collect(), counters)
 }

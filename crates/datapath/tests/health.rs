@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use datapath::{Engine, MemoryDevice, MemoryFrame, Progress, mesh};
+use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, Progress, mesh};
 use forwarder::{DropReason, Forward, Now, Outlet, Packet, ThreadCounters, ThreadId, Verdict};
 
 /// Drops all. A packet that starts with 1 holds it up until the test lets it go.
@@ -72,7 +72,8 @@ fn queue() -> (Queue, Receiver<()>, Sender<()>, thread::JoinHandle<()>) {
         let counters = Arc::new(ThreadCounters::new(1, 1));
         let hook = Hook { hangs, go_on: Mutex::new(go_on) };
         let mailboxes = mesh(1, 8).pop().unwrap();
-        let mut engine = Engine::new(MemoryDevice::new(8), hook, mailboxes, frames, 8, counters);
+        let mut engine =
+            Engine::new(MemoryDevice::new(8), hook, mailboxes, Pool { frames, in_all: 8 }, counters);
         loop {
             match arriving.try_recv() {
                 Ok(kind) => assert!(engine.device_mut().inject(&[kind; 60], 0)),

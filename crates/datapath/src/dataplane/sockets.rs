@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use forwarder::{InterfaceId, ThreadId};
 
-use super::{MAX_INTERFACES, Settings};
+use super::Settings;
 use crate::error::StartError;
-use crate::interface::{Interface, largest_packet};
-use crate::umem::{Area, Frame};
-use crate::xsk::{Queue, SocketMode, XskDevice};
+use crate::frame::Frame;
+use crate::interface::{Interface, MAX_INTERFACES, largest_packet};
+use crate::umem::Area;
+use crate::xsk::{Place, Queue, SocketMode, XskDevice};
 
 /// Which thread has which queues.
 pub(super) struct Layout {
@@ -117,7 +118,7 @@ fn bind_queues(
     let mut queues: Vec<Vec<Queue>> = pools.iter().map(|_| Vec::new()).collect();
     for (interface, thread) in layout.each() {
         let name = interfaces.get(usize::from(interface.0)).map_or("", |interface| &interface.name);
-        let queue = bind_patiently(&area, (interface, name), thread.0.into(), force_copy)?;
+        let queue = bind_patiently(&area, Place { interface, name, queue: thread.0.into() }, force_copy)?;
         if let Some(of_thread) = queues.get_mut(usize::from(thread.0)) {
             of_thread.push(queue);
         }
@@ -131,15 +132,10 @@ fn bind_queues(
 }
 
 /// A queue whose last socket has just been closed says EBUSY for some 40 ms.
-fn bind_patiently(
-    area: &Area,
-    interface: (InterfaceId, &str),
-    queue: u32,
-    force_copy: bool,
-) -> Result<Queue, StartError> {
+fn bind_patiently(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Queue, StartError> {
     let deadline = Instant::now() + BUSY_AT_MOST;
     loop {
-        match Queue::bind(area, interface, queue, force_copy) {
+        match Queue::bind(area, place, force_copy) {
             Err(StartError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_STEP),
             other => return other,
         }

@@ -14,20 +14,28 @@ pub(super) fn xdp_features(index: u32) -> Option<u64> {
     let mut socket = Socket::new(NETLINK_GENERIC).ok()?;
     socket.bind_auto().ok()?;
     socket.connect(&SocketAddr::new(0, 0)).ok()?;
-    let family = ask(&socket, CONTROL, GET_FAMILY, (FAMILY_NAME, b"netdev\0")).ok()?;
+    let family =
+        ask(&socket, CONTROL, GET_FAMILY, Attribute { kind: FAMILY_NAME, value: b"netdev\0" }).ok()?;
     let family = attribute(&family, FAMILY_ID)?.try_into().ok().map(u16::from_ne_bytes)?;
-    let device = ask(&socket, family, DEV_GET, (DEV_IFINDEX, &index.to_ne_bytes())).ok()?;
+    let device =
+        ask(&socket, family, DEV_GET, Attribute { kind: DEV_IFINDEX, value: &index.to_ne_bytes() }).ok()?;
     attribute(&device, DEV_XDP_FEATURES)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
+/// What a request asks about.
+struct Attribute<'a> {
+    kind: u16,
+    value: &'a [u8],
+}
+
 /// One request with one attribute, and the attributes of its answer.
-fn ask(socket: &Socket, family: u16, command: u8, attribute: (u16, &[u8])) -> io::Result<Vec<u8>> {
+fn ask(socket: &Socket, family: u16, command: u8, attribute: Attribute<'_>) -> io::Result<Vec<u8>> {
     socket.send(&request(family, command, attribute), 0)?;
     let (answer, _) = socket.recv_from_full()?;
     body(&answer, family).map(<[u8]>::to_vec).ok_or(io::ErrorKind::Unsupported.into())
 }
 
-fn request(family: u16, command: u8, (kind, value): (u16, &[u8])) -> Vec<u8> {
+fn request(family: u16, command: u8, Attribute { kind, value }: Attribute<'_>) -> Vec<u8> {
     let padded = value.len().next_multiple_of(ALIGN);
     let length = HEADERS + ATTRIBUTE_HEADER + padded;
     let mut bytes = Vec::with_capacity(length);
@@ -121,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_request_says_its_own_length() {
-        let bytes = request(0x1b, 1, (2, b"netdev\0"));
+        let bytes = request(0x1b, 1, Attribute { kind: 2, value: b"netdev\0" });
         assert_eq!((bytes.len(), bytes[0], bytes[4], bytes[16]), (32, 32, 0x1b, 1));
         assert_eq!(&bytes[20..24], [11, 0, 2, 0]);
     }

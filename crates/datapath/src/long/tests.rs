@@ -22,7 +22,6 @@ enum Fate {
 struct Bed {
     area: Area,
     free: Vec<Frame>,
-    lost: u64,
 }
 
 /// A packet as it comes: how much of each chunk is its.
@@ -45,7 +44,7 @@ fn pattern(fill: u8, len: usize) -> Vec<u8> {
 impl Bed {
     fn new(chunk: u32, has_slots: bool) -> Self {
         let (area, mut pools) = Area::new(vec![ThreadId(0)], CHUNKS, chunk, has_slots).unwrap();
-        Self { area, free: pools.remove(0), lost: 0 }
+        Self { area, free: pools.remove(0) }
     }
 
     /// The next frames of a packet, as the kernel fills them and marks all but the last; with what they hold.
@@ -158,22 +157,24 @@ fn is_carried(mut bed: Bed, pairs: &[([Arrival; 2], Vec<bool>)]) -> Result<(), T
         let wholes = [came[0].1.clone(), came[1].1.clone()];
         let all = came.each_ref().map(|(frames, _)| addresses(frames.iter().map(|(frame, _)| frame)));
         let mut queues = came.map(|(frames, _)| frames.into_iter());
-        let (mut partials, mut order) = ([None, None], order.iter().copied());
+        let (mut gathered, mut order) = ([Gathering::default(), Gathering::default()], order.iter().copied());
         while queues.iter().any(|queue| queue.len() > 0) {
             let wanted = usize::from(order.next().unwrap_or_default());
             let queue = if queues[wanted].len() > 0 { wanted } else { 1 - wanted };
             let Some((frame, len)) = queues[queue].next() else { break };
-            let (mut returned, before) = (Vec::new(), bed.lost);
-            let whole = bed.area.gather(&mut partials[queue], frame, len, &mut returned, &mut bed.lost);
+            let (mut returned, before) = (Vec::new(), gathered[queue].too_long);
+            let whole = bed.area.gather(&mut gathered[queue], frame, len, &mut returned);
             if queues[queue].len() > 0 {
-                prop_assert!(whole.is_none() && bed.lost == before && partials[queue].is_some());
+                prop_assert!(
+                    whole.is_none() && gathered[queue].too_long == before && gathered[queue].has_begun()
+                );
                 bed.free.extend(returned); // of one that has grown too long
                 continue;
             }
-            prop_assert!(partials[queue].is_none());
+            prop_assert!(!gathered[queue].has_begun());
             let (chunks, expected) = (all[queue].len(), &wholes[queue]);
             let fits = chunks <= 17 && expected.len() <= LONGEST;
-            prop_assert_eq!((whole.is_some(), bed.lost - before), (fits, u64::from(!fits)));
+            prop_assert_eq!((whole.is_some(), gathered[queue].too_long - before), (fits, u64::from(!fits)));
             bed.free.extend(returned);
             if let Some((mut frame, len)) = whole {
                 prop_assert!(frame.is_long() && frame.0.addr() == all[queue][0]);

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, XDP_HEADROOM, mesh};
+use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, Pool, XDP_HEADROOM, mesh};
 use forwarder::{
     Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
     NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service, ServiceId, Slot,
@@ -57,7 +57,7 @@ pub(crate) fn threads_with(
         let pipeline = pipeline.with_notices(notice_ring(4).0);
         let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, (CHUNK - XDP_HEADROOM) as usize)).collect();
         let all = FRAMES * usize::from(THREADS);
-        Engine::new(device(me), pipeline, mailboxes, frames, all, counters)
+        Engine::new(device(me), pipeline, mailboxes, Pool { frames, in_all: all }, counters)
     };
     (mesh(THREADS, MAILBOX).into_iter().map(engine).collect(), counters)
 }
