@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use datapath::{Engine, MemoryDevice, MemoryFrame, mesh};
+use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
     CaptureFilter, EVERY_PACKET, Forward, Guard, HashKey, HoldSlot, Live, Now, OutOfFrames, Outlet, Packet,
     Piece, Pipeline, PrefixSet, Request, Snapshot, SourceLimit, TapSize, ThreadCounters, ThreadId, Trace,
@@ -241,7 +241,8 @@ fn engine(c: &mut Criterion) {
         let (pipeline, counters) = pipeline(&live);
         let frames = (0..1024).map(|_| MemoryFrame::new(ThreadId(0), FRAME_ROOM)).collect();
         let mailboxes = mesh(1, 1).pop().expect("one");
-        let mut engine = Engine::new(MemoryDevice::new(512), pipeline, mailboxes, frames, 1024, counters);
+        let mut engine =
+            Engine::new(MemoryDevice::new(512), pipeline, mailboxes, Pool { frames, in_all: 1024 }, counters);
         engine.step(Now::default());
         let (mut state, mut now) = (1, Now::from_nanos(1_000_000_000));
         group.bench_function(BenchmarkId::from_parameter(traffic.name()), |b| {
