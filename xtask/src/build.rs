@@ -1,9 +1,9 @@
-//! What lanes run, built before the first of them: the balancer and the tests' programs, static, by one call of cargo.
+//! What lanes run, built before the first of them: the balancer and the tests' programs.
 //!
-//! In: names of test targets. Out: [`Built`]. One call for the whole workspace: cargo gives dependencies the features that the
-//! chosen packages want together, and builds them anew for each other choice. Static, so that the lane `zero-copy` takes the
-//! same programs into its VM that the other lanes run here.
-//! Not here: what is shipped (`dist`), which is the same with LTO.
+//! In: names of test targets. Out: [`Built`]. Every call builds for the whole workspace, for one target and under one profile,
+//! unit tests and lints too: cargo gives dependencies the features that the chosen packages want together, and builds them anew
+//! for each other choice. Static, so that the lane `zero-copy` takes the same programs into its VM that the other lanes run here.
+//! Not here: what is shipped (`dist`), which is the same with LTO and without debug assertions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,24 +21,29 @@ pub(crate) struct Built {
     folders: BTreeMap<String, PathBuf>,
 }
 
+/// A cargo command over the whole workspace, by which all that lanes run or lint is built.
+pub(crate) fn cargo_lane(task: &str) -> Command {
+    cargo_static(&[task, "--workspace", "--profile", "lane"])
+}
+
 impl Built {
-    /// Builds the balancer, and the programs of these tests.
-    pub(crate) fn new(tests: &[&str]) -> Result<Self> {
-        let mut command = cargo_static(&["build", "--release", "--workspace", "--bin", BALANCER]);
-        command.args(tests.iter().flat_map(|test| ["--test", test]));
-        command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
-        let output = command.output().context("can't run cargo")?;
-        ensure!(output.status.success(), "cargo build: {}", output.status);
-        let messages = String::from_utf8(output.stdout)?;
-        let programs: BTreeMap<_, _> = messages.lines().filter_map(executable).collect();
+    /// Builds the balancer, and the programs of these tests; with `units`, the unit tests of the libraries too.
+    pub(crate) fn new(tests: &[&str], units: bool) -> Result<Self> {
+        let mut command = cargo_lane("build");
+        command.args(["--bin", BALANCER]).args(tests.iter().flat_map(|test| ["--test", test]));
+        let mut programs = executables(&mut command)?;
         let missing: Vec<_> =
             tests.iter().chain([&BALANCER]).filter(|name| !programs.contains_key(**name)).collect();
         ensure!(missing.is_empty(), "cargo names no program of {missing:?}");
+        if units {
+            programs.extend(executables(cargo_lane("test").args(["--lib", "--no-run"]))?);
+        }
         let metadata = Metadata::read()?;
         let mut folders = BTreeMap::new();
         for package in metadata.packages() {
             let Some(folder) = package.folder() else { continue };
-            folders.extend(package.targets("test", false).map(|test| (test.to_owned(), folder.to_owned())));
+            let targets = package.targets("test", false).chain(package.targets("lib", false));
+            folders.extend(targets.map(|target| (target.to_owned(), folder.to_owned())));
         }
         Ok(Self { programs, folders })
     }
@@ -60,6 +65,14 @@ impl Built {
         command.arg("--test-threads=2").env("SLUICEGATE_BIN", self.balancer()?);
         Ok(command)
     }
+}
+
+/// Builds, and returns what cargo says it has built, by the names of targets.
+fn executables(command: &mut Command) -> Result<BTreeMap<String, PathBuf>> {
+    command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = command.output().context("can't run cargo")?;
+    ensure!(output.status.success(), "cargo: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.lines().filter_map(executable).collect())
 }
 
 /// The program that a message of cargo's tells of, with its target's name.

@@ -111,3 +111,21 @@ pub(crate) fn release_binary() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--release", "--package", "sluicegate"]))?;
     Ok(Metadata::read()?.target_directory()?.join("release/sluicegate"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_inner_cargo_does_not_hear_of_the_outer_ones_package() {
+        let command = cargo(&["build"]);
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).collect();
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_PATCH"] {
+            assert!(env::var_os(name).is_some(), "cargo sets {name}, for tests too");
+            assert!(removed.contains(&(OsStr::new(name), None)), "{removed:?}");
+        }
+        for name in ["CARGO", "CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_HTTP_CAINFO"] {
+            assert!(!is_of_a_package(OsStr::new(name)), "{name}");
+        }
+    }
+}
