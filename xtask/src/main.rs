@@ -1,10 +1,11 @@
-//! Tasks: `cargo xtask demo|test|ci|bench|dist|setup`.
+//! Tasks: `cargo xtask demo|test|ci|bench|bare|dist|setup`.
 //!
 //! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
 //! Not here: anything that the product needs to run.
 //! It builds without clang, so that it can install clang.
 #![forbid(unsafe_code)]
 
+mod bare;
 mod bench;
 mod build;
 mod cargo;
@@ -22,10 +23,12 @@ mod zero_copy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::slice;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::bare::Readme;
 use crate::lanes::Lane;
 
 #[derive(Parser)]
@@ -43,12 +46,17 @@ enum Task {
     Test(Test),
     /// What CI runs: every lane
     Ci {
-        /// Full counts instead of short ones
+        /// Full counts instead of short ones, and `bare`
         #[arg(long)]
         long: bool,
     },
     /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder
     Bench(Bench),
+    /// The README's commands in a bare Debian root (root; the last commit)
+    Bare {
+        /// One of them; none means all
+        command: Option<Readme>,
+    },
     /// Build the static binary, and check that it is static
     Dist,
     /// Install what the lanes need (apt-get when root, else the line to run)
@@ -98,7 +106,7 @@ struct Test {
     /// Lanes to run; none means all
     #[arg(long = "lane")]
     lanes: Vec<Lane>,
-    /// Full counts instead of short ones
+    /// Full counts instead of short ones; with all lanes, `bare` too
     #[arg(long)]
     long: bool,
 }
@@ -109,6 +117,7 @@ fn main() -> ExitCode {
         Task::Test(Test { lanes, long }) => lanes::run(&lanes, long),
         Task::Ci { long } => lanes::run(&[], long),
         Task::Bench(Bench { names, json, bin }) => bench::run(&names, bin.as_deref(), json),
+        Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
         Task::Dist => dist::run(),
         Task::Setup { lanes } => setup_all(&lanes),
         Task::Tidy { report: false, .. } => tidy::run(),

@@ -35,6 +35,9 @@ pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-c
 pub(crate) const VM: &[&str] =
     &["qemu-system-x86", "busybox-static", "kmod", "cpio", "xz-utils", "iproute2", "ethtool", "util-linux"];
 
+/// For `bare`.
+pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
+
 /// For `bench testpmd`.
 pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
 
