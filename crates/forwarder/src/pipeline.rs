@@ -11,13 +11,14 @@ mod icmp;
 mod identifications;
 mod refusal;
 mod remote;
+mod state;
 mod tap;
 mod tracing;
 
 use std::fmt;
 use std::sync::Arc;
 
-use conntrack::{FlowTable, Inserted, Signal, Target, Tick};
+use conntrack::{FlowTable, Inserted, Signal, Target};
 use packet::{Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::icmp::IcmpRates;
@@ -25,16 +26,17 @@ pub use self::icmp::IcmpRates;
 use self::fragments::Fragments;
 use self::identifications::Identifications;
 use self::refusal::Cut;
+use self::state::{Batch, PacketState, Stage};
 use self::tracing::Tracing;
 use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
-use crate::snapshot::{Service, SlotId, Snapshot};
+use crate::snapshot::{Service, Slot, SlotId};
 use crate::vip_table::BatchLookup;
 use crate::{
-    DropReason, Flow, Forward, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet, PairCounter,
-    Reader, RequestServer, ServiceId, Step, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict,
+    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
+    PairCounter, Reader, RequestServer, Step, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict,
     request,
 };
 
@@ -100,6 +102,8 @@ pub struct Pipeline {
     // Apart from `core`, so that the snapshot is borrowed from the reader while the stages change the core.
     reader: Reader,
     requests: Option<RequestServer>,
+    /// As many as a batch has packets at most.
+    states: Box<[PacketState]>,
     core: Core,
 }
 
@@ -117,47 +121,9 @@ struct Core {
     limits: Limits,
     tap: Option<Box<Tap>>,
     tracing: Tracing,
-    work: Box<[PacketState]>,
     identifications: Identifications,
     swept: Now,
     ahead: BatchLookup,
-}
-
-/// What is known of a packet between two stages.
-#[derive(Clone, Copy, Debug)]
-struct PacketState {
-    parsed: Parsed,
-    hash: u64,
-    key: u64,
-    /// Index among the snapshot's services; of a piece without ports, [`NO_SERVICE`].
-    service: u32,
-    /// The number by which it is counted.
-    counted: ServiceId,
-    slot: SlotId,
-    /// What found the slot.
-    step: Option<Step>,
-    road: Stage,
-    /// Who had sent it in a tunnel.
-    decapsulated_from: Option<TunnelSourceKind>,
-}
-
-/// What stage 2 has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Ask the connection table, then Maglev.
-    Flow,
-    /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
-    Select,
-    /// As `Flow`, and record it for the pieces that follow.
-    FirstPiece,
-    /// Ask the fragment table.
-    LaterPiece,
-    /// Ask the connection tables of all threads, then Maglev.
-    IcmpError,
-    /// Nothing: it goes to the machine that gathers its datagram.
-    Redirect,
-    /// Nothing more: the connection table was asked, and did not know it.
-    NewFlow,
 }
 
 impl Pipeline {
@@ -174,7 +140,7 @@ impl Pipeline {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let limits = Limits::new(config.threads, config.limit_sources);
         let ahead = BatchLookup::new(config.max_batch);
-        let work = vec![NO_STATE; config.max_batch].into_boxed_slice();
+        let states = (0..config.max_batch).map(PacketState::at).collect();
         let identifications = Identifications::of(config.thread, config.threads);
         let fragments = Fragments::new(&config)?;
         // A batch, and as many held pieces that were released.
@@ -192,12 +158,11 @@ impl Pipeline {
             limits,
             tap: None,
             tracing,
-            work,
             identifications,
             swept: Now::default(),
             ahead,
         };
-        Ok(Self { reader: live.reader(), requests, core })
+        Ok(Self { reader: live.reader(), requests, states, core })
     }
 
     /// Tells the control plane what happens through `sink`.
@@ -224,239 +189,228 @@ impl Core {
     /// Stage 1: parse, match the VIP, hash, ask memory for the flow's buckets.
     fn classify(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        place: usize,
+        state: &mut PacketState,
     ) -> Option<Verdict> {
-        let frame = packet.frame();
-        let parsed = match parse(frame) {
+        let mut parsed = match parse(packet.frame()) {
             Ok(parsed) => parsed,
-            Err(error) => return Some(Verdict::Drop(unreadable(error))),
+            Err(error) => {
+                *state = PacketState::at(state.place);
+                return Some(Verdict::Drop(unreadable(error)));
+            }
         };
-        if snapshot.opens && decapsulation::may_carry(&parsed) && packet.origin() == Origin::Wire {
-            let decapsulated_from = self.open(snapshot, now, packet, place, &parsed);
-            if let Some(verdict) = decapsulated_from {
-                return verdict;
+        let mut from = decapsulated_before(packet.origin());
+        if batch.snapshot.opens && decapsulation::may_carry(&parsed) && packet.origin() == Origin::Wire {
+            match self.decapsulate(batch, packet, &parsed) {
+                Ok(None) => {}
+                Ok(Some(inner)) => {
+                    (parsed, from) = (inner.parsed, Some(inner.from));
+                    if let Some(thread) = self.thread_of_inner(batch, packet, &inner) {
+                        *state = PacketState::at(state.place);
+                        let reason = HandoffReason::Steered { decapsulated_from: from };
+                        return Some(Verdict::ToThread(thread, reason));
+                    }
+                }
+                Err(reason) => {
+                    *state = PacketState::at(state.place);
+                    return Some(Verdict::Drop(reason));
+                }
             }
         }
-        self.classify_parsed(snapshot, now, packet, place, parsed, decapsulated_before(packet.origin()))
-    }
-
-    /// Stage 1 behind the parser, for packets that came plain and for those that were opened.
-    #[inline]
-    fn classify_parsed(
-        &mut self,
-        snapshot: &Snapshot,
-        now: Now,
-        packet: &mut Packet<'_>,
-        place: usize,
-        parsed: Parsed,
-        decapsulated_from: Option<TunnelSourceKind>,
-    ) -> Option<Verdict> {
-        self.look_for_mark(snapshot, packet.frame(), &parsed, (place, decapsulated_from));
+        *state = PacketState::of(state.place, parsed, from);
+        self.look_for_mark(batch, packet.frame(), state);
         let flow = flow_of(packet.frame(), &parsed);
         if parsed.fragment != Fragment::None {
-            return self.classify_piece(snapshot, now, packet, place, parsed, (&flow, decapsulated_from));
+            return self.classify_piece(batch, packet, &flow, state);
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
-            return self.classify_icmp(snapshot, now, packet, place, &parsed, (&flow, decapsulated_from));
+            return self.classify_icmp(batch, packet, &flow, state);
         }
-        self.enter(snapshot, place, parsed, &flow, (Stage::Flow, decapsulated_from)).err().map(Verdict::Drop)
+        self.enter(batch, &flow, state).err().map(Verdict::Drop)
     }
 
     /// Finds the service of a packet with ports, and hashes it for stage 2.
     #[inline]
-    fn enter(
-        &mut self,
-        snapshot: &Snapshot,
-        place: usize,
-        parsed: Parsed,
-        flow: &Flow,
-        (road, decapsulated_from): (Stage, Option<TunnelSourceKind>),
-    ) -> Result<(), DropReason> {
-        let (to, port) = (&flow.destination, flow.destination_port);
-        let index = snapshot.vips.find_ahead(&self.ahead, place, (to, flow.protocol, port));
-        let index = index.ok_or(DropReason::NoVip)?;
-        let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
+    fn enter(&mut self, batch: &Batch<'_>, flow: &Flow, state: &mut PacketState) -> Result<(), DropReason> {
+        let snapshot = batch.snapshot;
+        let index = snapshot.vips.find_ahead(&self.ahead, state.place, flow).ok_or(DropReason::NoVip)?;
+        let service = snapshot.service(index);
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Err(reason);
         }
-        let hash = snapshot.hasher.hash(service.policy, flow);
-        let key = flow_key(service, hash);
-        self.flows.prefetch(key);
-        if let Some(work) = self.work.get_mut(place) {
-            let counted = service.id;
-            *work = PacketState {
-                parsed,
-                hash,
-                key,
-                service: index,
-                counted,
-                road,
-                decapsulated_from,
-                ..NO_STATE
-            };
-        }
+        state.hash = snapshot.hasher.hash(service.policy, flow);
+        state.key = flow_key(service, state.hash);
+        (state.service, state.counted) = (index, service.id);
+        self.flows.prefetch(state.key);
         Ok(())
     }
 
-    /// Stage 2: the flow's backend, from the connection table or from Maglev.
+    /// Stage 2: the slot. `None`: it goes there.
     #[inline]
-    fn choose(
-        &mut self,
-        snapshot: &Snapshot,
-        (now, tick): (Now, Tick),
-        packet: &Packet<'_>,
-        place: usize,
-    ) -> Result<(), DropReason> {
-        let Some(work) = self.work.get_mut(place) else { return Err(DropReason::NoVip) };
-        let Some(service) = snapshot.services.get(work.service as usize) else {
-            return Err(DropReason::NoVip);
-        };
-        if work.road == Stage::Select {
-            let selection = snapshot.select(&service.pool, work.hash);
-            let selection = selection.or_else(|| remote::select(snapshot, service, packet, work));
-            work.slot = selection.ok_or(DropReason::NoBackend)?.slot;
-            return Ok(());
+    fn choose(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) -> Option<Verdict> {
+        match state.stage {
+            Stage::Flow => self.choose_for_flow(batch, packet, state).err().map(Verdict::Drop),
+            Stage::Select => choose_by_table(batch, packet, state).err().map(Verdict::Drop),
+            Stage::FirstPiece => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
+            Stage::LaterPiece => self.choose_for_later(batch, packet, state),
+            Stage::IcmpError => self.choose_for_error(batch, packet, state),
+            Stage::Redirect => None,
         }
-        let signal = signal(service, &work.parsed);
-        let hit = self.flows.lookup(work.key, signal, tick);
+    }
+
+    /// The flow's backend, from the connection table or from Maglev.
+    #[inline]
+    fn choose_for_flow(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        let Batch { snapshot, now, tick } = *batch;
+        let service = snapshot.service(state.service);
+        let signal = signal(service, &state.parsed);
+        let hit = self.flows.lookup(state.key, signal, tick);
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
-            if snapshot.keeps(service, slot, hit.renewed)
-                && !remote::stays(snapshot, slot, work.decapsulated_from)
-            {
-                (work.slot, work.step) = (slot, Some(Step::FlowTable));
+            let from = state.decapsulated_from;
+            if snapshot.keeps(service, slot, hit.renewed) && !remote::is_barred(snapshot, slot, from) {
+                (state.slot, state.step) = (slot, Some(Step::FlowTable));
                 return Ok(());
             }
         } else {
-            work.road = Stage::NewFlow;
+            state.is_new_flow = true;
             if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
-                self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &work.parsed), now)?;
+                self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &state.parsed), now)?;
             }
         }
-        let local = snapshot.select(&service.pool, work.hash);
-        let Some(selection) = local.or_else(|| remote::select(snapshot, service, packet, work)) else {
+        let local = snapshot.select(&service.pool, state.hash);
+        let Some(selection) = local.or_else(|| remote::select(snapshot, service, packet, state)) else {
             if hit.is_some_and(|hit| hit.renewed) {
                 // Else the SYN's repetition would be taken for a flow that the draining backend has.
-                self.flows.forget(work.key, tick);
+                self.flows.forget(state.key, tick);
             }
             return Err(DropReason::NoBackend);
         };
-        let (key, slot) = (work.key, selection.slot);
         let (entry, rehashed) = (selection.entry, selection.rehashed);
         let maglev = Step::Maglev { entry, rehashed, reselected: hit.is_some() };
-        (work.slot, work.step) = (slot, Some(if local.is_some() { maglev } else { Step::Remote }));
-        for pair in self.pairs(slot, Some(service.id.0)) {
-            pair.flows.add(1);
-        }
-        if selection.rehashed > 0 {
-            self.counters.rehashed.add(1);
-        }
-        if local.is_none() {
-            self.counters.remote_flows.add(1);
-        }
+        state.slot = selection.slot;
+        state.step = Some(if local.is_some() { maglev } else { Step::Remote });
+        self.count_choice(state, rehashed > 0, hit.is_some());
         if hit.is_some() {
-            self.counters.reselected.add(1);
-            self.flows.reassign(key, slot.0, tick);
+            self.flows.reassign(state.key, state.slot.0, tick);
         } else {
             // A full table forwards by Maglev alone; the table counts it.
+            let target = Target { slot: state.slot.0, vip: service.id.0 };
             let (Inserted::Tracked | Inserted::Untracked) =
-                self.flows.insert(key, Target { slot: slot.0, vip: service.id.0 }, signal, tick);
+                self.flows.insert(state.key, target, signal, tick);
         }
         Ok(())
     }
 
-    /// The counters of a slot and of a service, as far as these have any.
+    /// Counts that a backend was chosen for a flow.
     #[inline]
-    fn pairs(&self, slot: SlotId, service: Option<u32>) -> impl Iterator<Item = &PairCounter> {
-        let service = service.and_then(|id| self.counters.service(id));
-        [self.counters.backend(slot.0), service].into_iter().flatten()
+    fn count_choice(&self, state: &PacketState, rehashed: bool, reselected: bool) {
+        for pair in self.pairs(state) {
+            pair.flows.add(1);
+        }
+        if rehashed {
+            self.counters.rehashed.add(1);
+        }
+        if state.step == Some(Step::Remote) {
+            self.counters.remote_flows.add(1);
+        }
+        if reselected {
+            self.counters.reselected.add(1);
+        }
+    }
+
+    /// The counters of a packet's slot and service, as far as these have any.
+    #[inline]
+    fn pairs(&self, state: &PacketState) -> impl Iterator<Item = &PairCounter> {
+        let (slot, service) = (self.counters.backend(state.slot.0), self.counters.service(state.counted.0));
+        [slot, service].into_iter().flatten()
     }
 
     /// Stage 3: the bytes.
     #[inline]
-    fn write(&mut self, snapshot: &Snapshot, now: Now, packet: &mut Packet<'_>, place: usize) -> Verdict {
-        let Some(work) = self.work.get(place) else { return Verdict::Drop(DropReason::NoVip) };
-        let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else {
+    fn write(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
+        // A slot of the connection table may be of an earlier snapshot.
+        let Some(slot) = batch.snapshot.slots.get(state.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        if work.decapsulated_from == Some(TunnelSourceKind::Cluster) && slot.is_redirect() {
+        if state.decapsulated_from == Some(TunnelSourceKind::Cluster) && slot.is_redirect() {
             return Verdict::Drop(DropReason::NoBackend);
         }
         let bytes = packet.frame().len();
-        let identification = self.identifications.next();
-        let mode = &snapshot.next_hop;
-        let order = RewriteParams {
-            parsed: &work.parsed,
-            slot,
-            mode,
-            hash: work.hash,
-            identification,
-            limit: slot.mtu.into(),
-            lower_ttl: work.road != Stage::Redirect,
-            redirected: remote::redirected(work.decapsulated_from),
-        };
-        match rewrite(packet, &order) {
+        let params = self.rewrite_params(batch, slot, state);
+        match rewrite(packet, &params) {
             Ok(Written { fit: Fit::Exact, .. }) => {}
             Ok(Written { fit: Fit::Moved, .. }) => self.counters.head_room_mismatch.add(1),
-            Err(reason) => return self.refuse(snapshot, now, packet, place, reason),
+            Err(reason) => return self.refuse(batch, packet, state, reason),
         }
-        self.count_forwarded(work, bytes);
+        self.count_forwarded(state, bytes);
         Verdict::Tx
+    }
+
+    /// How a packet leaves for a slot, within its MTU.
+    #[inline]
+    fn rewrite_params<'a>(
+        &mut self,
+        batch: &Batch<'a>,
+        slot: &'a Slot,
+        state: &'a PacketState,
+    ) -> RewriteParams<'a> {
+        RewriteParams {
+            parsed: &state.parsed,
+            slot,
+            mode: &batch.snapshot.next_hop,
+            hash: state.hash,
+            identification: self.identifications.next(),
+            limit: slot.mtu.into(),
+            lower_ttl: state.stage != Stage::Redirect,
+            redirected: remote::redirected(state.decapsulated_from),
+        }
     }
 
     /// Counts a packet for its backend and its service, as it came.
     #[inline]
-    fn count_forwarded(&self, work: &PacketState, bytes: usize) {
-        for pair in self.pairs(work.slot, Some(work.counted.0)) {
+    fn count_forwarded(&self, state: &PacketState, bytes: usize) {
+        for pair in self.pairs(state) {
             pair.packets.add(1);
             pair.bytes.add(bytes as u64);
         }
     }
 
-    /// The stages, one after the other over the whole batch.
+    /// The stages, one after the other over the whole batch. There are as many states and verdicts as packets.
     fn forward(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packets: &mut [Packet<'_>],
+        states: &mut [PacketState],
         verdicts: &mut [Verdict],
     ) {
         self.tap_before(packets);
-        self.ahead.look_up(&snapshot.vips, packets.iter().map(|packet| packet.frame()));
-        for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
-            // Tx stands for "still on the road" until the last stage has confirmed it.
-            *verdict = self.classify(snapshot, now, packet, place).unwrap_or(Verdict::Tx);
+        self.ahead.look_up(&batch.snapshot.vips, packets.iter().map(|packet| packet.frame()));
+        for (packet, state) in packets.iter_mut().zip(states.iter_mut()) {
+            state.verdict = self.classify(batch, packet, state);
         }
-        let tick = now.tick();
-        for (place, (packet, verdict)) in packets.iter().zip(verdicts.iter_mut()).enumerate() {
-            if *verdict != Verdict::Tx {
-                continue;
-            }
-            let road = self.work.get(place).map_or(Stage::Flow, |work| work.road);
-            if road == Stage::Redirect {
-                continue; // to the machine that was chosen
-            }
-            if matches!(road, Stage::FirstPiece | Stage::LaterPiece) {
-                *verdict = self.choose_piece(snapshot, now, packet, place);
-            } else if road == Stage::IcmpError {
-                *verdict = self.choose_for_error(snapshot, tick, packet, place);
-            } else if let Err(reason) = self.choose(snapshot, (now, tick), packet, place) {
-                *verdict = Verdict::Drop(reason);
+        for (packet, state) in packets.iter().zip(states.iter_mut()) {
+            if state.verdict.is_none() {
+                state.verdict = self.choose(batch, packet, state);
             }
         }
-        for (place, (packet, verdict)) in packets.iter_mut().zip(verdicts.iter_mut()).enumerate() {
-            if *verdict == Verdict::Tx {
-                *verdict = self.write(snapshot, now, packet, place);
-            }
+        for ((packet, state), verdict) in packets.iter_mut().zip(states.iter()).zip(verdicts.iter_mut()) {
+            *verdict = match state.verdict {
+                Some(verdict) => verdict,
+                None => self.write(batch, packet, state),
+            };
             if let Verdict::Drop(reason) = *verdict {
                 self.counters.dropped(reason);
             }
         }
-        self.tap_after(snapshot, now, packets, verdicts);
-        self.tell_of_marked(snapshot, now, verdicts);
+        self.tap_after(batch, packets, states, verdicts);
+        self.report_marked(batch, states, verdicts);
     }
 
     /// Frees expired entries, one round an hour however often it is called: long before the 24-bit tick comes round to
@@ -489,14 +443,14 @@ impl Forward for Pipeline {
     #[inline]
     fn process(&mut self, now: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
         assert_eq!(packets.len(), verdicts.len(), "one verdict a packet");
-        assert!(packets.len() <= self.core.work.len(), "at most max_batch packets");
-        self.core.forward(self.reader.load(), now, packets, verdicts);
+        let states = self.states.get_mut(..packets.len()).expect("at most max_batch packets");
+        self.core.forward(&Batch::new(self.reader.load(), now), packets, states, verdicts);
     }
 
     fn poll(&mut self, now: Now, outlet: &mut dyn Outlet) {
         let core = &mut self.core;
-        core.release_pieces(self.reader.load(), now, outlet);
-        core.send_cuts(self.reader.load(), outlet);
+        core.release_pieces(&Batch::new(self.reader.load(), now), outlet);
+        core.send_cuts(&Batch::new(self.reader.load(), now), outlet);
         core.sweep(now);
         core.publish_table_counters();
         if let Some(server) = &mut self.requests {
@@ -515,7 +469,7 @@ impl Forward for Pipeline {
     }
 
     fn max_batch(&self) -> usize {
-        self.core.work.len()
+        self.states.len()
     }
 
     fn hold_slots(&self) -> usize {
@@ -531,13 +485,26 @@ fn unreadable(error: ParseError) -> DropReason {
     }
 }
 
-/// Who had sent a packet in a tunnel that another thread opened.
+/// Who sent a packet in a tunnel that another thread took off.
 #[inline]
 fn decapsulated_before(origin: Origin) -> Option<TunnelSourceKind> {
     match origin {
         Origin::Thread(_, reason) => reason.decapsulated_from(),
         Origin::Wire => None,
     }
+}
+
+/// Maglev's backend for what is no flow.
+fn choose_by_table(
+    batch: &Batch<'_>,
+    packet: &Packet<'_>,
+    state: &mut PacketState,
+) -> Result<(), DropReason> {
+    let service = batch.snapshot.service(state.service);
+    let local = batch.snapshot.select(&service.pool, state.hash);
+    let selection = local.or_else(|| remote::select(batch.snapshot, service, packet, state));
+    state.slot = selection.ok_or(DropReason::NoBackend)?.slot;
+    Ok(())
 }
 
 /// The 5-tuple of a parsed frame.
@@ -566,32 +533,6 @@ fn signal(service: &Service, parsed: &Parsed) -> Signal {
     }
 }
 
-const NO_STATE: PacketState = PacketState {
-    parsed: Parsed {
-        family: packet::Family::V4,
-        l3: 0,
-        l4: 0,
-        end: 0,
-        protocol: 0,
-        src_port: 0,
-        dst_port: 0,
-        tcp_flags: 0,
-        fragment: Fragment::None,
-        tos: 0,
-        ttl: 0,
-        dont_fragment: false,
-    },
-    hash: 0,
-    key: 0,
-    service: NO_SERVICE,
-    counted: ServiceId(NO_SERVICE),
-    slot: SlotId(u32::MAX),
-    step: None,
-    road: Stage::Flow,
-    decapsulated_from: None,
-};
-/// No service has this index, and none is counted under this number.
-const NO_SERVICE: u32 = u32::MAX;
 const TCP_FIN: u8 = 0x01;
 const TCP_SYN: u8 = 0x02;
 const TCP_RST: u8 = 0x04;

@@ -330,6 +330,12 @@ impl Snapshot {
         self.generation
     }
 
+    /// The service at an index that this very snapshot's VIP table gave.
+    #[inline]
+    pub(crate) fn service(&self, index: u32) -> &Service {
+        &self.services[index as usize]
+    }
+
     /// All services.
     #[must_use]
     pub fn services(&self) -> &[Service] {

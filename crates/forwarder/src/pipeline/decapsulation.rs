@@ -1,17 +1,24 @@
-//! Packets that come in tunnels: opened in place, and then as if they had come plain.
+//! Packets that come in tunnels: their outer header comes off in place, and then they are as if they had come plain.
 //!
-//! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet's road, by what its sender is.
+//! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet, and what its sender is.
 //! Not here: which of them reach a packet thread (XDP), who may send (`tunnels`), how headers come off (`packet`).
-//! Invariants: a packet is opened once, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may be
-//! sent on to, so that no machines can play ball with it.
+//! Invariants: one outer header comes off, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may
+//! be sent on to, so that no machines can forward it in a loop.
 //! Source: paper §2.1, §4.2, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
 
 use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};
 
+use super::state::Batch;
 use super::{Core, flow_of, unreadable};
-use crate::snapshot::Snapshot;
 use crate::tunnels::{TunnelSourceKind, source_kind};
-use crate::{DropReason, HandoffReason, HashPolicy, Now, Origin, Packet, Verdict};
+use crate::{DropReason, HashPolicy, Packet, ThreadId};
+
+/// What was in a tunnel.
+pub(super) struct Inner {
+    pub(super) parsed: Parsed,
+    /// What its sender is to this machine.
+    pub(super) from: TunnelSourceKind,
+}
 
 /// Whether a packet may be carrying another: cheap, and true of much that is not.
 #[inline]
@@ -24,31 +31,26 @@ pub(super) fn may_carry(parsed: &Parsed) -> bool {
 }
 
 impl Core {
-    /// Opens a packet that somebody may send to us in a tunnel. `None`: it is none, and goes its way as it is.
+    /// Takes the outer header off a packet that somebody may send to us in a tunnel. `None`: it is none, and goes its way as it is.
     #[cold]
-    pub(super) fn open(
+    pub(super) fn decapsulate(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        place: usize,
         parsed: &Parsed,
-    ) -> Option<Option<Verdict>> {
+    ) -> Result<Option<Inner>, DropReason> {
         let l3 = usize::from(parsed.l3);
-        let tunnelled = decapsulate(packet.frame().get(l3..usize::from(parsed.end))?)?;
-        let from = source_kind(&snapshot.tunnels, &tunnelled)?;
+        let outer = packet.frame().get(l3..usize::from(parsed.end));
+        let Some(tunnelled) = outer.and_then(decapsulate) else { return Ok(None) };
+        let Some(from) = source_kind(&batch.snapshot.tunnels, &tunnelled) else { return Ok(None) };
         if from == TunnelSourceKind::Cluster && tunnelled.recursion == 0 {
-            return Some(Some(Verdict::Drop(DropReason::Unmarked)));
+            return Err(DropReason::Unmarked);
         }
-        Some(match self.take_off(packet, l3, &tunnelled) {
-            Ok(inner) => {
-                self.counters.remote_arrivals.add(u64::from(from == TunnelSourceKind::Cluster));
-                // What a peer sends that was redirected before may not be sent on either.
-                let from = if tunnelled.recursion > 1 { TunnelSourceKind::Cluster } else { from };
-                self.classify_inner(snapshot, now, packet, place, inner, from)
-            }
-            Err(reason) => Some(Verdict::Drop(reason)),
-        })
+        let parsed = self.take_off(packet, l3, &tunnelled)?;
+        self.counters.remote_arrivals.add(u64::from(from == TunnelSourceKind::Cluster));
+        // What a peer sends that was redirected before may not be sent on either.
+        let from = if tunnelled.recursion > 1 { TunnelSourceKind::Cluster } else { from };
+        Ok(Some(Inner { parsed, from }))
     }
 
     fn take_off(
@@ -67,24 +69,19 @@ impl Core {
         parse(packet.frame()).map_err(unreadable)
     }
 
-    fn classify_inner(
-        &mut self,
-        snapshot: &Snapshot,
-        now: Now,
-        packet: &mut Packet<'_>,
-        place: usize,
-        parsed: Parsed,
-        from: TunnelSourceKind,
-    ) -> Option<Verdict> {
-        let decapsulated_from = Some(from);
-        // Few outer tuples land on one queue: what RSS can't spread is spread by the inner tuple.
-        if from != TunnelSourceKind::Peer && parsed.fragment == Fragment::None {
-            let hash = snapshot.hasher.hash(HashPolicy::FiveTuple, &flow_of(packet.frame(), &parsed));
-            let thread = self.thread_of(hash);
-            if thread != self.config.thread && packet.origin() == Origin::Wire {
-                return Some(Verdict::ToThread(thread, HandoffReason::Steered { decapsulated_from }));
-            }
+    /// Another thread that an inner packet goes to: few outer tuples land on one queue, and what RSS can't spread is spread by
+    /// the inner tuple.
+    pub(super) fn thread_of_inner(
+        &self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        inner: &Inner,
+    ) -> Option<ThreadId> {
+        if inner.from == TunnelSourceKind::Peer || inner.parsed.fragment != Fragment::None {
+            return None;
         }
-        self.classify_parsed(snapshot, now, packet, place, parsed, decapsulated_from)
+        let flow = flow_of(packet.frame(), &inner.parsed);
+        let thread = self.thread_of(batch.snapshot.hasher.hash(HashPolicy::FiveTuple, &flow));
+        (thread != self.config.thread).then_some(thread)
     }
 }

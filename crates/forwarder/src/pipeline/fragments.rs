@@ -9,7 +9,8 @@
 use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Refusal};
 use packet::{Family, Fragment, Parsed, protocol};
 
-use super::{Core, NO_STATE, PacketState, PipelineConfig, Stage};
+use super::state::{Batch, PacketState, Stage};
+use super::{Core, PipelineConfig};
 use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
     DropReason, Flow, FragmentTableCounters, HandoffReason, HashPolicy, HoldSlot, Now, Origin, Outlet,
@@ -102,86 +103,65 @@ impl Core {
     #[cold]
     pub(super) fn classify_piece(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
-        place: usize,
-        parsed: Parsed,
-        (flow, decapsulated_from): (&Flow, Option<TunnelSourceKind>),
+        flow: &Flow,
+        state: &mut PacketState,
     ) -> Option<Verdict> {
-        if let Some(reason) = unwelcome(snapshot, &flow.destination) {
-            return Some(Verdict::Drop(reason));
-        }
-        if let Some(reason) = suspicious(&parsed) {
+        let (snapshot, parsed, from) = (batch.snapshot, state.parsed, state.decapsulated_from);
+        if let Some(reason) = unwelcome(snapshot, &flow.destination).or_else(|| suspicious(&parsed)) {
             return Some(Verdict::Drop(reason));
         }
         if let Some(index) = portless(snapshot, flow) {
-            return self
-                .enter_portless(snapshot, place, parsed, (flow, decapsulated_from), index)
-                .err()
-                .map(Verdict::Drop);
+            return self.enter_portless(batch, flow, index, state).err().map(Verdict::Drop);
         }
         let addresses = parsed.addresses(packet.frame());
         let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
-        if decapsulated_from.is_none_or(TunnelSourceKind::may_go_on)
-            && packet.origin() == Origin::Wire
-            && let Some(slot) = snapshot.peer(three)
-        {
-            self.enter_redirect(place, parsed, slot, three);
-            return None;
-        }
-        let gatherer = self.thread_of(three);
-        if gatherer != self.config.thread && packet.origin() == Origin::Wire {
-            return Some(Verdict::ToThread(gatherer, HandoffReason::Fragment { decapsulated_from }));
+        if packet.origin() == Origin::Wire {
+            if from.is_none_or(TunnelSourceKind::may_go_on)
+                && let Some(slot) = snapshot.peer(three)
+            {
+                // To the machine whose turn it is by the three-tuple (paper §4.3).
+                self.counters.redirected.add(1);
+                (state.slot, state.hash) = (slot, three);
+                (state.stage, state.step) = (Stage::Redirect, Some(Step::Redirect));
+                return None;
+            }
+            let gatherer = self.thread_of(three);
+            if gatherer != self.config.thread {
+                let reason = HandoffReason::Fragment { decapsulated_from: from };
+                return Some(Verdict::ToThread(gatherer, reason));
+            }
         }
         if matches!(parsed.fragment, Fragment::Later { .. }) {
-            let (road, step) = (Stage::LaterPiece, Some(Step::FragmentTable));
-            let work = PacketState { parsed, step, road, decapsulated_from, ..NO_STATE };
-            if let Some(at) = self.work.get_mut(place) {
-                *at = work;
-            }
+            (state.stage, state.step) = (Stage::LaterPiece, Some(Step::FragmentTable));
             return None;
         }
-        if let Err(reason) = self.enter(snapshot, place, parsed, flow, (Stage::FirstPiece, decapsulated_from))
-        {
-            // Recorded too, so that the others are not held for nothing.
-            let name = name(snapshot, packet, &parsed);
-            let decided = self.record(snapshot, packet, &parsed, &name, Decided::Not(reason), now);
-            return Some(Verdict::Drop(decided.err().unwrap_or(reason)));
-        }
-        None
-    }
-
-    /// To the machine whose turn it is by the three-tuple (paper §4.3).
-    fn enter_redirect(&mut self, place: usize, parsed: Parsed, slot: SlotId, hash: u64) {
-        self.counters.redirected.add(1);
-        if let Some(at) = self.work.get_mut(place) {
-            let (road, step) = (Stage::Redirect, Some(Step::Redirect));
-            *at = PacketState { parsed, slot, hash, step, road, ..NO_STATE };
-        }
+        state.stage = Stage::FirstPiece;
+        let reason = self.enter(batch, flow, state).err()?;
+        // Recorded too, so that the others are not held for nothing.
+        let decided = self.record(batch, packet, &parsed, Decided::Not(reason));
+        Some(Verdict::Drop(decided.err().unwrap_or(reason)))
     }
 
     /// A piece whose ports do not matter: one of the VIP's services takes all of its protocol, hashed by addresses.
     fn enter_portless(
         &mut self,
-        snapshot: &Snapshot,
-        place: usize,
-        parsed: Parsed,
-        (flow, decapsulated_from): (&Flow, Option<TunnelSourceKind>),
+        batch: &Batch<'_>,
+        flow: &Flow,
         index: u32,
+        state: &mut PacketState,
     ) -> Result<(), DropReason> {
-        let service = snapshot.services.get(index as usize).ok_or(DropReason::NoVip)?;
+        let service = batch.snapshot.service(index);
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Err(reason);
         }
-        let hash = snapshot.hasher.hash(without_ports(service.policy), flow);
-        let (key, road) = match parsed.protocol {
-            protocol::ICMP | protocol::ICMPV6 => (hash, Stage::Select),
-            _ => (crate::selection::flow_key(service, hash), Stage::Flow),
+        state.hash = batch.snapshot.hasher.hash(without_ports(service.policy), flow);
+        (state.key, state.stage) = match flow.protocol {
+            protocol::ICMP | protocol::ICMPV6 => (state.hash, Stage::Select),
+            _ => (crate::selection::flow_key(service, state.hash), Stage::Flow),
         };
-        let at = self.work.get_mut(place).ok_or(DropReason::NoVip)?;
-        let counted = service.id;
-        *at = PacketState { parsed, hash, key, service: index, counted, road, decapsulated_from, ..NO_STATE };
+        (state.service, state.counted) = (index, service.id);
         Ok(())
     }
 
@@ -191,132 +171,88 @@ impl Core {
         ThreadId(u16::try_from(scaled).unwrap_or(0))
     }
 
-    /// Stage 2 for a piece that is gathered here.
+    /// Stage 2 for a first piece that is gathered here.
     #[cold]
-    pub(super) fn choose_piece(
+    pub(super) fn choose_for_first(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
-        place: usize,
-    ) -> Verdict {
-        let Some(PacketState { parsed, road, decapsulated_from, .. }) = self.work.get(place).copied() else {
-            return Verdict::Drop(DropReason::NoVip);
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        let decided = match self.choose_for_flow(batch, packet, state) {
+            Ok(()) => Decided::To { slot: state.slot, service: state.counted, hash: state.hash },
+            Err(reason) => Decided::Not(reason),
         };
-        let name = name(snapshot, packet, &parsed);
-        if road == Stage::LaterPiece {
-            return self.choose_later(
-                snapshot,
-                now,
-                packet,
-                place,
-                (&name, extent(&parsed), decapsulated_from),
-            );
+        let held = self.record(batch, packet, &state.parsed, decided)?;
+        if held != decided {
+            state.step = Some(Step::FragmentTable);
         }
-        let chosen = self.choose(snapshot, (now, now.tick()), packet, place);
-        let decided = match (chosen, self.work.get(place)) {
-            (Ok(()), Some(work)) => Decided::To { slot: work.slot, service: work.counted, hash: work.hash },
-            (Err(reason), _) => Decided::Not(reason),
-            (Ok(()), None) => Decided::Not(DropReason::NoVip),
-        };
-        match self.record(snapshot, packet, &parsed, &name, decided, now) {
-            Ok(held) => {
-                if held != decided
-                    && let Some(work) = self.work.get_mut(place)
-                {
-                    work.step = Some(Step::FragmentTable);
-                }
-                self.follow(snapshot, place, held)
-            }
-            Err(reason) => Verdict::Drop(reason),
-        }
+        follow(batch.snapshot, held, state)
     }
 
-    fn choose_later(
+    /// Stage 2 for a later piece.
+    #[cold]
+    pub(super) fn choose_for_later(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
-        place: usize,
-        (name, extent, decapsulated_from): (&Name, Extent, Option<TunnelSourceKind>),
-    ) -> Verdict {
-        let pool = home(packet, self.config.thread);
-        let source = snapshot.hasher.source(&name.key.source);
-        match self.fragments.table.later(
-            &fragment_table::Fragment { key: &name.key, hash: name.hash, extent },
-            source,
-            millis(now),
-        ) {
-            Later::Known(decided) => self.follow(snapshot, place, decided),
-            Later::Hold(slot) => self.fragments.hold(pool, slot, decapsulated_from),
-            Later::Refused(refusal) => Verdict::Drop(refused(refusal)),
+        state: &mut PacketState,
+    ) -> Option<Verdict> {
+        let name = name(batch.snapshot, packet, &state.parsed);
+        let source = batch.snapshot.hasher.source(&name.key.source);
+        let piece =
+            fragment_table::Fragment { key: &name.key, hash: name.hash, extent: extent(&state.parsed) };
+        match self.fragments.table.later(&piece, source, millis(batch.now)) {
+            Later::Known(decided) => follow(batch.snapshot, decided, state).err().map(Verdict::Drop),
+            Later::Hold(slot) => {
+                let pool = home(packet, self.config.thread);
+                Some(self.fragments.hold(pool, slot, state.decapsulated_from))
+            }
+            Later::Refused(refusal) => Some(Verdict::Drop(refused(refusal))),
         }
     }
 
     /// Enters a decision for a first piece; gives the one that holds.
     fn record(
         &mut self,
-        snapshot: &Snapshot,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
         parsed: &Parsed,
-        name: &Name,
         decided: Decided,
-        now: Now,
     ) -> Result<Decided, DropReason> {
         let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
-        let digest = snapshot.hasher.digest(bytes);
-        let extent = extent(parsed);
-        match self.fragments.table.first(
-            &fragment_table::Fragment { key: &name.key, hash: name.hash, extent },
-            digest,
-            decided,
-            millis(now),
-        ) {
+        let digest = batch.snapshot.hasher.digest(bytes);
+        let name = name(batch.snapshot, packet, parsed);
+        let piece = fragment_table::Fragment { key: &name.key, hash: name.hash, extent: extent(parsed) };
+        match self.fragments.table.first(&piece, digest, decided, millis(batch.now)) {
             First::Recorded => Ok(decided),
             First::Duplicate(before) => Ok(before),
             First::Conflict => Err(DropReason::FragmentConflict),
         }
     }
 
-    /// Puts a piece on the road that was decided for the first. A backend that went down in between has lost the first
-    /// piece, so the others are of no use to another one.
-    fn follow(&mut self, snapshot: &Snapshot, place: usize, decided: Decided) -> Verdict {
-        let (slot, service, hash) = match decided {
-            Decided::To { slot, service, hash } => (slot, service, hash),
-            Decided::Not(reason) => return Verdict::Drop(reason),
-        };
-        if !matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) {
-            return Verdict::Drop(DropReason::NoBackend);
-        }
-        if let Some(work) = self.work.get_mut(place) {
-            (work.slot, work.counted, work.hash) = (slot, service, hash);
-        }
-        Verdict::Tx
-    }
-
     /// Sends the held pieces whose first has come, and drops those whose time is over; a batch at a time.
-    pub(super) fn release_pieces(&mut self, snapshot: &Snapshot, now: Now, outlet: &mut dyn Outlet) {
-        let budget = self.work.len();
-        self.fragments.table.expire(millis(now), budget);
-        for _ in 0..budget {
+    pub(super) fn release_pieces(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+        self.fragments.table.expire(millis(batch.now), self.config.max_batch);
+        for _ in 0..self.config.max_batch {
             let Some(release) = self.fragments.table.release() else { return };
-            let decapsulated_from =
-                self.fragments.decapsulated_from.get(release.slot.0 as usize).copied().flatten();
-            outlet.release(HoldSlot(release.slot.0), &mut |packet| {
+            let slot = HoldSlot(release.slot.0);
+            let from = self.fragments.decapsulated_from.get(slot.0 as usize).copied().flatten();
+            outlet.release(slot, &mut |packet| {
                 self.fragments.released(home(packet, self.config.thread));
                 self.tap_before(std::slice::from_ref(&*packet));
-                self.look_at_held(snapshot, packet, HoldSlot(release.slot.0));
-                let verdict = match release.fate {
-                    Fate::Forward(decided) => {
-                        self.forward_piece(snapshot, now, packet, (decided, decapsulated_from))
-                    }
-                    Fate::Expired => Verdict::Drop(DropReason::FragmentTimeout),
+                let mut state = PacketState { decapsulated_from: from, ..PacketState::at(0) };
+                self.look_at_held(batch, packet, slot);
+                let decided = match release.fate {
+                    Fate::Forward(decided) => self.forward_piece(batch, packet, decided, &mut state),
+                    Fate::Expired => Err(DropReason::FragmentTimeout),
                 };
+                let verdict = decided.unwrap_or_else(Verdict::Drop);
                 if let Verdict::Drop(reason) = verdict {
                     self.counters.dropped(reason);
                 }
-                self.tap_after(snapshot, now, std::slice::from_ref(&*packet), &[verdict]);
-                self.tell_of_marked(snapshot, now, &[verdict]);
+                self.tap_after(batch, std::slice::from_ref(&*packet), &[state], &[verdict]);
+                self.report_marked(batch, &[state], &[verdict]);
                 verdict
             });
         }
@@ -324,21 +260,30 @@ impl Core {
 
     fn forward_piece(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        (decided, decapsulated_from): (Decided, Option<TunnelSourceKind>),
-    ) -> Verdict {
-        let Ok(parsed) = packet::parse(packet.frame()) else { return Verdict::Drop(DropReason::Malformed) };
-        // Between batches no place is in use.
-        if let Some(work) = self.work.first_mut() {
-            *work = PacketState { parsed, step: Some(Step::FragmentTable), decapsulated_from, ..NO_STATE };
-        }
-        match self.follow(snapshot, 0, decided) {
-            Verdict::Tx => self.write(snapshot, now, packet, 0),
-            verdict => verdict,
-        }
+        decided: Decided,
+        state: &mut PacketState,
+    ) -> Result<Verdict, DropReason> {
+        state.parsed = packet::parse(packet.frame()).map_err(|_| DropReason::Malformed)?;
+        state.step = Some(Step::FragmentTable);
+        follow(batch.snapshot, decided, state)?;
+        Ok(self.write(batch, packet, state))
     }
+}
+
+/// Sends a piece where the first one went. A backend that went down in between has lost the first piece, so the others are of
+/// no use to another one.
+fn follow(snapshot: &Snapshot, decided: Decided, state: &mut PacketState) -> Result<(), DropReason> {
+    let (slot, service, hash) = match decided {
+        Decided::To { slot, service, hash } => (slot, service, hash),
+        Decided::Not(reason) => return Err(reason),
+    };
+    if !matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) {
+        return Err(DropReason::NoBackend);
+    }
+    (state.slot, state.counted, state.hash) = (slot, service, hash);
+    Ok(())
 }
 
 /// Why a piece for this address goes no further, whatever it carries. All services of an address say the same of pieces.

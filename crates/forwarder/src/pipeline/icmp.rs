@@ -8,20 +8,17 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use conntrack::Tick;
 use packet::{
-    Family, IcmpError, IcmpErrorKind, Parsed, Quoted, echo_reply, icmp_checksum_ok, icmp_error, protocol,
-    quoted_tunnel,
+    Addresses, Family, IcmpError, IcmpErrorKind, Parsed, Quoted, echo_reply, icmp_checksum_ok, icmp_error,
+    protocol, quoted_tunnel,
 };
 
 use super::fragments::without_ports;
-use super::{Core, NO_STATE, PacketState, Stage, remote};
+use super::state::{Batch, PacketState, Stage};
+use super::{Core, choose_by_table, remote};
 use crate::selection::flow_key;
 use crate::snapshot::{SlotId, SlotState, Snapshot};
-use crate::{
-    DropReason, Flow, HandoffReason, HashPolicy, Notice, Now, Origin, Packet, ThreadId, TunnelSourceKind,
-    Verdict,
-};
+use crate::{DropReason, Flow, HandoffReason, HashPolicy, Notice, Origin, Packet, ThreadId, Verdict};
 
 /// How much ICMP a thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,43 +38,36 @@ impl Core {
     #[cold]
     pub(super) fn classify_icmp(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        place: usize,
-        parsed: &Parsed,
-        (flow, decapsulated_from): (&Flow, Option<TunnelSourceKind>),
+        flow: &Flow,
+        state: &mut PacketState,
     ) -> Option<Verdict> {
-        match icmp_error(packet.frame(), parsed) {
+        match icmp_error(packet.frame(), &state.parsed) {
             Some(Err(_)) => Some(Verdict::Drop(DropReason::Malformed)),
-            Some(Ok(error)) => {
-                let taken =
-                    self.take_error(snapshot, now, packet, place, parsed, (flow, &error, decapsulated_from));
-                taken.err().map(Verdict::Drop)
-            }
-            None => Some(self.answer_echo(snapshot, now, packet, parsed, flow)),
+            Some(Ok(error)) => self.take_error(batch, packet, &error, state).err().map(Verdict::Drop),
+            None => Some(self.answer_echo(batch, packet, &state.parsed, flow)),
         }
     }
 
     fn answer_echo(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
         parsed: &Parsed,
         flow: &Flow,
     ) -> Verdict {
-        let service = snapshot.vips.first(&flow.destination);
-        let Some(service) = service.and_then(|index| snapshot.services.get(index as usize)) else {
+        let Some(service) = batch.snapshot.vips.first(&flow.destination) else {
             return Verdict::Drop(DropReason::NoVip);
         };
+        let service = batch.snapshot.service(service);
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Verdict::Drop(reason);
         }
         if !echo_reply(packet.frame_mut(), parsed) {
             return Verdict::Drop(DropReason::Icmp);
         }
-        if !self.may_reply(snapshot, now, &flow.source) {
+        if !self.may_reply(batch, &flow.source) {
             return Verdict::Drop(DropReason::ReplyRate);
         }
         packet.move_to_front();
@@ -85,44 +75,46 @@ impl Core {
     }
 
     /// Whether another answer may go to `source`.
-    pub(super) fn may_reply(&mut self, snapshot: &Snapshot, now: Now, source: &[u8; 16]) -> bool {
-        let key = snapshot.hasher.source(source);
+    pub(super) fn may_reply(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
+        let key = batch.snapshot.hasher.source(source);
         let rates = self.config.icmp;
-        self.limits.admit_source(key, rates.replies_to_source, now) && self.replies.admit(rates.replies, now)
+        self.limits.admit_source(key, rates.replies_to_source, batch.now)
+            && self.replies.admit(rates.replies, batch.now)
+    }
+
+    /// Whether another error of `source` may be sent on or taken in.
+    fn may_take_error(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
+        let (key, rates) = (!batch.snapshot.hasher.source(source), self.config.icmp);
+        self.limits.admit_source(key, rates.errors_of_source, batch.now)
+            && self.errors.admit(rates.errors, batch.now)
     }
 
     fn take_error(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
-        place: usize,
-        parsed: &Parsed,
-        (flow, error, decapsulated_from): (&Flow, &IcmpError, Option<TunnelSourceKind>),
+        error: &IcmpError,
+        state: &mut PacketState,
     ) -> Result<(), DropReason> {
+        let snapshot = batch.snapshot;
+        let Addresses { src: router, dst: destination } = state.parsed.addresses(packet.frame());
         // Asked once: not again by the threads that hand it on for their tables' sake.
-        if !matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. })) {
-            let (key, rates) = (!snapshot.hasher.source(&flow.source), self.config.icmp);
-            let admitted = self.limits.admit_source(key, rates.errors_of_source, now);
-            if !(admitted && self.errors.admit(rates.errors, now)) {
-                return Err(DropReason::IcmpRate);
-            }
+        let is_handed_on = matches!(packet.origin(), Origin::Thread(_, HandoffReason::IcmpError { .. }));
+        if !is_handed_on && !self.may_take_error(batch, &router) {
+            return Err(DropReason::IcmpRate);
         }
-        if !snapshot.vips.contains(&flow.destination) {
-            return Err(self.learn(snapshot, packet, parsed, flow, error));
+        if !snapshot.vips.contains(&destination) {
+            return Err(self.learn(snapshot, packet, &state.parsed, error));
         }
-        // Only who sent the quoted packet is told of it.
-        if error.quoted.addresses.src != flow.destination {
+        // It is for the sender of the quoted packet alone.
+        if error.quoted.addresses.src != destination {
             return Err(DropReason::IcmpQuote);
         }
-        let (index, hash, road) = quoted_flow(snapshot, &error.quoted)?;
-        let service = snapshot.services.get(index as usize).ok_or(DropReason::IcmpQuote)?;
-        let key = flow_key(service, hash);
-        self.flows.prefetch(key);
-        let work =
-            PacketState { parsed: *parsed, hash, key, service: index, counted: service.id, ..NO_STATE };
-        let at = self.work.get_mut(place).ok_or(DropReason::IcmpQuote)?;
-        *at = PacketState { road, decapsulated_from, ..work };
+        let quoted = quoted_flow(snapshot, &error.quoted)?;
+        let service = snapshot.service(quoted.service);
+        (state.service, state.counted) = (quoted.service, service.id);
+        (state.hash, state.key, state.stage) = (quoted.hash, flow_key(service, quoted.hash), quoted.stage);
+        self.flows.prefetch(state.key);
         Ok(())
     }
 
@@ -131,20 +123,19 @@ impl Core {
     #[cold]
     pub(super) fn choose_for_error(
         &mut self,
-        snapshot: &Snapshot,
-        tick: Tick,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
-        place: usize,
-    ) -> Verdict {
-        let Some(work) = self.work.get_mut(place) else { return Verdict::Drop(DropReason::IcmpQuote) };
-        let known = self.flows.peek(work.key, tick).map(|entry| SlotId(entry.slot));
+        state: &mut PacketState,
+    ) -> Option<Verdict> {
+        let (snapshot, from) = (batch.snapshot, state.decapsulated_from);
+        let known = self.flows.peek(state.key, batch.tick).map(|entry| SlotId(entry.slot));
         let serves = |slot: &SlotId| {
             matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining)
-                && !remote::stays(snapshot, *slot, work.decapsulated_from)
+                && !remote::is_barred(snapshot, *slot, from)
         };
         if let Some(slot) = known.filter(serves) {
-            work.slot = slot;
-            return Verdict::Tx;
+            state.slot = slot;
+            return None;
         }
         let asked = match packet.origin() {
             Origin::Thread(_, HandoffReason::IcmpError { asked, .. }) => asked.saturating_add(1),
@@ -153,23 +144,10 @@ impl Core {
         let threads = self.config.threads.max(1);
         if known.is_none() && asked < threads {
             let next = ThreadId((self.config.thread.0 + 1) % threads);
-            return Verdict::ToThread(
-                next,
-                HandoffReason::IcmpError { asked, decapsulated_from: work.decapsulated_from },
-            );
+            let reason = HandoffReason::IcmpError { asked, decapsulated_from: from };
+            return Some(Verdict::ToThread(next, reason));
         }
-        let service = snapshot.services.get(work.service as usize);
-        let selection = service.and_then(|service| {
-            let local = snapshot.select(&service.pool, work.hash);
-            local.or_else(|| remote::select(snapshot, service, packet, work))
-        });
-        match selection {
-            Some(selection) => {
-                work.slot = selection.slot;
-                Verdict::Tx
-            }
-            None => Verdict::Drop(DropReason::NoBackend),
-        }
+        choose_by_table(batch, packet, state).err().map(Verdict::Drop)
     }
 
     /// An error about an outer packet of ours: what it says of the path's MTU goes to the control plane.
@@ -178,11 +156,11 @@ impl Core {
         snapshot: &Snapshot,
         packet: &Packet<'_>,
         parsed: &Parsed,
-        flow: &Flow,
         error: &IcmpError,
     ) -> DropReason {
         let Some(outer) = quoted_tunnel(packet.frame(), &error.quoted) else { return DropReason::NoVip };
-        if error.quoted.addresses.src != flow.destination || !icmp_checksum_ok(packet.frame(), parsed) {
+        let destination = parsed.addresses(packet.frame()).dst;
+        if error.quoted.addresses.src != destination || !icmp_checksum_ok(packet.frame(), parsed) {
             return DropReason::IcmpQuote;
         }
         // What is quoted of the inner packet must be one of a client's.
@@ -200,9 +178,17 @@ impl Core {
     }
 }
 
-/// Service and hash of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed; and where its
-/// backend is found. An echo reply is of no flow: its request was given a backend by its addresses (`fragments`).
-fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Stage), DropReason> {
+/// The flow that an error is about.
+struct QuotedFlow {
+    /// Index among the snapshot's services.
+    service: u32,
+    hash: u64,
+    /// Where its backend is found.
+    stage: Stage,
+}
+
+/// Service and hash of the flow that a packet from a VIP belongs to: the client's, so the quoted tuple reversed. An echo reply is of no flow: its request was given a backend by its addresses (`fragments`).
+fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropReason> {
     let (source, destination) = (quoted.addresses.dst, quoted.addresses.src);
     let is_icmp = matches!(quoted.protocol, protocol::ICMP | protocol::ICMPV6);
     let index = match quoted.ports {
@@ -212,7 +198,7 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Stage)
         None => snapshot.vips.sole(&destination, quoted.protocol),
     };
     let index = index.ok_or(DropReason::IcmpQuote)?;
-    let service = snapshot.services.get(index as usize).ok_or(DropReason::IcmpQuote)?;
+    let service = snapshot.service(index);
     if quoted.ports.is_none() && has_ports(quoted.protocol) && service.policy == HashPolicy::FiveTuple {
         return Err(DropReason::IcmpQuote);
     }
@@ -228,12 +214,12 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<(u32, u64, Stage)
     if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(&flow)) {
         return Err(reason);
     }
-    let (policy, road) = if is_icmp {
+    let (policy, stage) = if is_icmp {
         (without_ports(service.policy), Stage::Select)
     } else {
         (service.policy, Stage::IcmpError)
     };
-    Ok((index, snapshot.hasher.hash(policy, &flow), road))
+    Ok(QuotedFlow { service: index, hash: snapshot.hasher.hash(policy, &flow), stage })
 }
 
 const fn has_ports(protocol: u8) -> bool {

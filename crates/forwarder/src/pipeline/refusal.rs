@@ -10,16 +10,19 @@ use packet::{
     write_icmp_error,
 };
 
-use super::{Core, PacketState, Stage, remote, unreadable};
+use super::state::{Batch, PacketState, Stage};
+use super::{Core, unreadable};
 use crate::rewrite::{NO_LIMIT, RewriteParams, leaves_by, rewrite};
-use crate::snapshot::{Slot, Snapshot, TooBig};
-use crate::{DropReason, HoldSlot, Now, Outlet, Packet, Piece, Verdict};
+use crate::snapshot::{Slot, TooBig};
+use crate::{DropReason, HoldSlot, Outlet, Packet, Piece, Verdict};
 
 /// A held packet that waits to be cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
-    work: PacketState,
+    state: PacketState,
     what: What,
+    /// How many of its pieces were sent.
+    next: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,33 +33,38 @@ enum What {
     Outer { identification: u32 },
 }
 
+/// An ICMP error to the sender of a packet.
+struct Answer {
+    kind: IcmpErrorKind,
+    /// Who says so.
+    source: std::net::IpAddr,
+}
+
 impl Core {
     /// A verdict for a packet that could not be written, because of `reason`.
     #[cold]
     pub(super) fn refuse(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        place: usize,
+        state: &PacketState,
         reason: DropReason,
     ) -> Verdict {
-        let Some(work) = self.work.get(place).copied() else { return Verdict::Drop(reason) };
         // Neither told of a size nor cut: here its way ends (RFC 1812 §5.3.1 comes before §5.2.7.2).
-        let ends = reason == DropReason::TooBig && work.parsed.ttl <= 1 && work.road != Stage::Redirect;
+        let ends = reason == DropReason::TooBig && state.parsed.ttl <= 1 && state.stage != Stage::Redirect;
         match if ends { DropReason::Ttl } else { reason } {
             DropReason::Ttl => {
-                let source = snapshot.own_address(work.parsed.family);
+                let source = batch.snapshot.own_address(state.parsed.family);
                 let kind = IcmpErrorKind::TimeExceeded { code: 0 };
-                let told =
-                    source.and_then(|source| self.tell(snapshot, now, packet, &work.parsed, kind, source));
+                let told = source
+                    .and_then(|source| self.answer(batch, packet, &state.parsed, Answer { kind, source }));
                 told.inspect(|_| self.counters.time_exceeded.add(1)).unwrap_or(Verdict::Drop(DropReason::Ttl))
             }
             DropReason::TooBig => {
                 let bytes = packet.frame().len();
-                let verdict = self.too_big(snapshot, now, packet, &work);
+                let verdict = self.too_big(batch, packet, state);
                 if matches!(verdict, Verdict::Hold(_)) {
-                    self.count_forwarded(&work, bytes);
+                    self.count_forwarded(state, bytes);
                 }
                 verdict
             }
@@ -64,65 +72,56 @@ impl Core {
         }
     }
 
-    fn too_big(
-        &mut self,
-        snapshot: &Snapshot,
-        now: Now,
-        packet: &mut Packet<'_>,
-        work: &PacketState,
-    ) -> Verdict {
+    fn too_big(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
         let drop = Verdict::Drop(DropReason::TooBig);
-        let Some(slot) = snapshot.slots.get(work.slot.0 as usize) else { return drop };
-        let parsed = &work.parsed;
+        let Some(slot) = batch.snapshot.slots.get(state.slot.0 as usize) else { return drop };
+        let parsed = &state.parsed;
         match (slot.too_big, parsed.family) {
             //= RFC 2473 §7.1
             //# if the original IPv6 packet is equal or smaller than the IPv6 minimum link MTU, the tunnel
             //# entry-point node encapsulates the original packet, and subsequently fragments the resulting IPv6 tunnel packet
-            (_, Family::V6) if parsed.ip_len() <= LEAST_V6_MTU => {
-                self.cut_outer(snapshot, packet, work, slot)
-            }
-            _ if parsed.dont_fragment => self.tell_mtu(snapshot, now, packet, work, slot),
+            (_, Family::V6) if parsed.ip_len() <= LEAST_V6_MTU => self.cut_outer(batch, packet, state, slot),
+            _ if parsed.dont_fragment => self.answer_mtu(batch, packet, state, slot),
             (TooBig::FragmentInner, Family::V4) => {
                 // Its pieces leave as the driver finds it.
-                packet.set_interface(leaves_by(&snapshot.next_hop, slot).unwrap_or(packet.interface()));
-                self.hold_for_cut(work, What::Inner)
+                packet.set_interface(leaves_by(&batch.snapshot.next_hop, slot).unwrap_or(packet.interface()));
+                self.hold_for_cut(state, What::Inner)
             }
-            (TooBig::FragmentOuter, Family::V4) => self.cut_outer(snapshot, packet, work, slot),
+            (TooBig::FragmentOuter, Family::V4) => self.cut_outer(batch, packet, state, slot),
             _ => drop,
         }
     }
 
-    fn tell_mtu(
+    fn answer_mtu(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        work: &PacketState,
+        state: &PacketState,
         slot: &Slot,
     ) -> Verdict {
         let room = usize::from(slot.mtu).saturating_sub(slot.encap_overhead());
         let mtu = u32::try_from(room).unwrap_or(u32::MAX);
-        let mtu = if work.parsed.family == Family::V6 { mtu.max(LEAST_V6_MTU.into()) } else { mtu };
-        let vip = std::net::Ipv6Addr::from(work.parsed.addresses(packet.frame()).dst).to_canonical();
-        let told = self.tell(snapshot, now, packet, &work.parsed, IcmpErrorKind::TooBig { mtu }, vip);
+        let mtu = if state.parsed.family == Family::V6 { mtu.max(LEAST_V6_MTU.into()) } else { mtu };
+        let vip = std::net::Ipv6Addr::from(state.parsed.addresses(packet.frame()).dst).to_canonical();
+        let answer = Answer { kind: IcmpErrorKind::TooBig { mtu }, source: vip };
+        let told = self.answer(batch, packet, &state.parsed, answer);
         told.inspect(|_| self.counters.packet_too_big_sent.add(1))
             .unwrap_or(Verdict::Drop(DropReason::TooBig))
     }
 
     /// Turns a packet into an ICMP error to its sender. `None`: there must be none, or not now.
-    fn tell(
+    fn answer(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
         parsed: &Parsed,
-        kind: IcmpErrorKind,
-        source: std::net::IpAddr,
+        answer: Answer,
     ) -> Option<Verdict> {
         let client = parsed.addresses(packet.frame()).src;
-        if !packet::may_answer(packet.frame(), parsed) || !self.may_reply(snapshot, now, &client) {
+        if !packet::may_answer(packet.frame(), parsed) || !self.may_reply(batch, &client) {
             return None;
         }
+        let Answer { kind, source } = answer;
         let order = ErrorOrder { kind, source, identification: self.identifications.next() };
         let frame = packet.start()..packet.end();
         let written = write_icmp_error(packet.buffer_mut(), frame, parsed, &order)?;
@@ -134,57 +133,47 @@ impl Core {
     /// Wraps the whole packet, and holds it to cut what came of it.
     fn cut_outer(
         &mut self,
-        snapshot: &Snapshot,
+        batch: &Batch<'_>,
         packet: &mut Packet<'_>,
-        work: &PacketState,
+        state: &PacketState,
         slot: &Slot,
     ) -> Verdict {
         if slot.encap_overhead() == 0 {
             return Verdict::Drop(DropReason::TooBig);
         }
-        let identification = self.identifications.next();
-        let order = RewriteParams {
-            parsed: &work.parsed,
-            slot,
-            mode: &snapshot.next_hop,
-            hash: work.hash,
-            identification,
-            limit: NO_LIMIT,
-            lower_ttl: work.road != Stage::Redirect,
-            redirected: remote::redirected(work.decapsulated_from),
-        };
-        let l3 = match rewrite(packet, &order) {
+        let params = RewriteParams { limit: NO_LIMIT, ..self.rewrite_params(batch, slot, state) };
+        let identification = params.identification;
+        let l3 = match rewrite(packet, &params) {
             Ok(written) => written.link_len,
             Err(reason) => return Verdict::Drop(reason),
         };
         // The pieces have the link header of the whole as it now is.
-        let work = &PacketState { parsed: Parsed { l3, ..work.parsed }, ..*work };
+        let state = &PacketState { parsed: Parsed { l3, ..state.parsed }, ..*state };
         let link_len = usize::from(l3);
         let ip = packet.frame_mut().get_mut(link_len..).unwrap_or_default();
         allow_cutting(ip, identification);
         let identification = self.identifications.next_wide();
-        self.hold_for_cut(work, What::Outer { identification })
+        self.hold_for_cut(state, What::Outer { identification })
     }
 
-    fn hold_for_cut(&mut self, work: &PacketState, what: What) -> Verdict {
+    fn hold_for_cut(&mut self, state: &PacketState, what: What) -> Verdict {
         if self.cuts.len() == self.cuts.capacity() {
             return Verdict::Drop(DropReason::HoldFull);
         }
         let slot = self.fragments.hold_slots() + self.cuts.len();
-        self.cuts.push(Cut { work: *work, what });
+        self.cuts.push(Cut { state: *state, what, next: 0 });
         self.counters.fragmented.add(1);
         u32::try_from(slot).map_or(Verdict::Drop(DropReason::HoldFull), |slot| Verdict::Hold(HoldSlot(slot)))
     }
 
     /// Sends the pieces of all packets that wait to be cut.
-    pub(super) fn send_cuts(&mut self, snapshot: &Snapshot, outlet: &mut dyn Outlet) {
+    pub(super) fn send_cuts(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
         for number in 0..self.cuts.len() {
-            let Some(cut) = self.cuts.get(number).copied() else { break };
+            let Some(mut cut) = self.cuts.get(number).copied() else { break };
             let Ok(hold) = u32::try_from(self.fragments.hold_slots() + number) else { break };
-            let mut next = 0;
             outlet.split(HoldSlot(hold), &mut |packet, out| {
-                let piece = self.cut_one(snapshot, packet, &cut, next, out);
-                next += 1;
+                let piece = self.cut_one(batch, packet, &cut, out);
+                cut.next += 1;
                 match piece {
                     Ok(Some(length)) => Piece::Of(length),
                     Ok(None) => Piece::End,
@@ -195,42 +184,31 @@ impl Core {
         self.cuts.clear();
     }
 
-    /// Writes piece number `next` of a held packet to the front of `out`. `None`: there is none.
+    /// Writes the next piece of a held packet to the front of `out`. `None`: there is none.
     fn cut_one(
         &mut self,
-        snapshot: &Snapshot,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
         cut: &Cut,
-        next: usize,
         out: &mut [u8],
     ) -> Result<Option<usize>, DropReason> {
-        let work = &cut.work;
-        let slot = snapshot.slots.get(work.slot.0 as usize).ok_or(DropReason::NoBackend)?;
-        let link_len = usize::from(work.parsed.l3);
+        let state = &cut.state;
+        let slot = batch.snapshot.slots.get(state.slot.0 as usize).ok_or(DropReason::NoBackend)?;
+        let link_len = usize::from(state.parsed.l3);
         let (link, ip) = packet.frame().split_at_checked(link_len).ok_or(DropReason::Malformed)?;
-        let encap_overhead = if cut.what == What::Inner { slot.encap_overhead() } else { 0 };
-        let mut pieces = pieces(ip, slot, cut.what, encap_overhead).map_err(|error| uncuttable(&error))?;
-        let Some(piece) = pieces.nth(next) else { return Ok(None) };
-        let start = encap_overhead + link_len;
-        out.get_mut(encap_overhead..start).ok_or(DropReason::NoHeadRoom)?.copy_from_slice(link);
+        let head_room = if cut.what == What::Inner { slot.encap_overhead() } else { 0 };
+        let mut pieces = pieces(ip, slot, cut.what, head_room).map_err(|error| uncuttable(&error))?;
+        let Some(piece) = pieces.nth(cut.next) else { return Ok(None) };
+        let start = head_room + link_len;
+        out.get_mut(head_room..start).ok_or(DropReason::NoHeadRoom)?.copy_from_slice(link);
         let len = out.get_mut(start..).and_then(|room| piece.write(room)).ok_or(DropReason::NoHeadRoom)?;
         if cut.what != What::Inner {
             return Ok(Some(start + len));
         }
-        let mut inner = Packet::new(out, encap_overhead, start + len, packet.origin()).on(packet.interface());
-        let parsed = packet::parse(inner.frame()).map_err(unreadable)?;
-        let identification = self.identifications.next();
-        let order = RewriteParams {
-            parsed: &parsed,
-            slot,
-            mode: &snapshot.next_hop,
-            hash: work.hash,
-            identification,
-            limit: slot.mtu.into(),
-            lower_ttl: work.road != Stage::Redirect,
-            redirected: remote::redirected(work.decapsulated_from),
-        };
-        rewrite(&mut inner, &order)?;
+        let mut inner = Packet::new(out, head_room, start + len, packet.origin()).on(packet.interface());
+        let state = PacketState { parsed: packet::parse(inner.frame()).map_err(unreadable)?, ..*state };
+        let params = self.rewrite_params(batch, slot, &state);
+        rewrite(&mut inner, &params)?;
         Ok(Some(inner.end()))
     }
 }

@@ -1,11 +1,11 @@
 //! Flows that no backend here can serve, and the other clusters that can.
 //!
 //! In: a packet of a service whose pool has nobody. Out: another cluster's slot, if the packet may still be sent there.
-//! Not here: the headers that it leaves with (`packet`), whom packets of other clusters are taken from (`opened`).
+//! Not here: the headers that it leaves with (`packet`), whom packets of other clusters are taken from (`decapsulation`).
 //! Invariant: what another cluster has sent is served here or dropped, whatever the connection table says of its flow.
 //! Source: paper §4.2.
 
-use super::PacketState;
+use super::state::PacketState;
 use crate::snapshot::{Service, SlotId, Snapshot};
 use crate::{Packet, Selection, TunnelSourceKind};
 
@@ -15,18 +15,22 @@ pub(super) fn select(
     snapshot: &Snapshot,
     service: &Service,
     packet: &Packet<'_>,
-    work: &PacketState,
+    state: &PacketState,
 ) -> Option<Selection> {
-    if work.decapsulated_from == Some(TunnelSourceKind::Cluster) {
+    if state.decapsulated_from == Some(TunnelSourceKind::Cluster) {
         return None;
     }
-    let destination = work.parsed.addresses(packet.frame()).dst;
-    snapshot.select_remote(service, &destination, work.hash)
+    let destination = state.parsed.addresses(packet.frame()).dst;
+    snapshot.select_remote(service, &destination, state.hash)
 }
 
-/// Whether a packet does not follow its flow to another cluster: it came from one.
+/// Whether a packet may not follow its flow to this slot: the slot is in another cluster, and the packet came from one.
 #[inline]
-pub(super) fn stays(snapshot: &Snapshot, slot: SlotId, decapsulated_from: Option<TunnelSourceKind>) -> bool {
+pub(super) fn is_barred(
+    snapshot: &Snapshot,
+    slot: SlotId,
+    decapsulated_from: Option<TunnelSourceKind>,
+) -> bool {
     decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
 }
 

@@ -5,15 +5,14 @@
 //! Not here: what a mark is (`trace`).
 //! Invariant: a mark changes nothing of what becomes of its packet.
 
-use packet::{Parsed, parse};
+use packet::parse;
 
-use super::{Core, NO_SERVICE, NO_STATE, flow_of};
+use super::state::{Batch, PacketState};
+use super::{Core, flow_of};
 use crate::guard::Meter;
-use crate::snapshot::{SlotId, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::trace::{MARK_BYTES, TraceEvent, TraceRefusal, WallClock, has_magic, payload_at};
-use crate::{
-    Explanation, Flow, HoldSlot, Notice, Now, Outcome, Packet, ServiceId, TunnelSourceKind, Verdict,
-};
+use crate::{Explanation, Flow, HoldSlot, Notice, Outcome, Packet, TunnelSourceKind, Verdict};
 
 /// What one thread keeps of marked packets.
 #[derive(Debug)]
@@ -48,74 +47,61 @@ impl Tracing {
 impl Core {
     /// Looks for a mark, before the packet is changed.
     #[inline]
-    pub(super) fn look_for_mark(
-        &mut self,
-        snapshot: &Snapshot,
-        frame: &[u8],
-        parsed: &Parsed,
-        came: (usize, Option<TunnelSourceKind>),
-    ) {
-        if snapshot.trace.is_none() {
+    pub(super) fn look_for_mark(&mut self, batch: &Batch<'_>, frame: &[u8], state: &PacketState) {
+        if batch.snapshot.trace.is_none() {
             return;
         }
-        if let Some(at) = payload_at(frame, parsed).filter(|at| has_magic(frame, *at)) {
-            self.take_mark(frame, parsed, came, at);
+        if let Some(at) = payload_at(frame, &state.parsed).filter(|at| has_magic(frame, *at)) {
+            self.take_mark(frame, state, at);
         }
     }
 
     /// The same for a frame that was held.
-    pub(super) fn look_at_held(&mut self, snapshot: &Snapshot, packet: &Packet<'_>, slot: HoldSlot) {
-        if snapshot.trace.is_some()
+    pub(super) fn look_at_held(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, slot: HoldSlot) {
+        if batch.snapshot.trace.is_some()
             && let Ok(parsed) = parse(packet.frame())
         {
-            let decapsulated_from = self.tracing.held.get_mut(slot.0 as usize).and_then(Option::take);
-            self.look_for_mark(snapshot, packet.frame(), &parsed, (0, decapsulated_from));
+            let from = self.tracing.held.get_mut(slot.0 as usize).and_then(Option::take);
+            self.look_for_mark(batch, packet.frame(), &PacketState::of(0, parsed, from));
         }
     }
 
     #[cold]
-    fn take_mark(
-        &mut self,
-        frame: &[u8],
-        parsed: &Parsed,
-        (place, decapsulated_from): (usize, Option<TunnelSourceKind>),
-        at: usize,
-    ) {
-        // A packet that is dropped before it is written down must not be told with another's words.
-        if let Some(work) = self.work.get_mut(place) {
-            *work = NO_STATE;
-        }
+    fn take_mark(&mut self, frame: &[u8], state: &PacketState, at: usize) {
+        let PacketState { place, parsed, decapsulated_from, .. } = state;
         let bytes = frame.get(at..usize::from(parsed.end)).unwrap_or_default();
         let mut payload = [0; MARK_BYTES];
         payload.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
         let (flow, length) = (flow_of(frame, parsed), bytes.len().min(MARK_BYTES));
-        let marked = Marked { place, decapsulated_from, flow, payload, length };
+        let marked = Marked { place: *place, decapsulated_from: *decapsulated_from, flow, payload, length };
         // As many as there are places, so that nothing is allocated.
         if self.tracing.marked.len() < self.tracing.marked.capacity() {
             self.tracing.marked.push(marked);
         }
     }
 
-    /// Tells of the marked packets of a batch.
+    /// Reports the marked packets of a batch.
     #[inline]
-    pub(super) fn tell_of_marked(&mut self, snapshot: &Snapshot, now: Now, verdicts: &[Verdict]) {
-        if self.tracing.marked.is_empty() {
-            return;
+    pub(super) fn report_marked(&mut self, batch: &Batch<'_>, states: &[PacketState], verdicts: &[Verdict]) {
+        if !self.tracing.marked.is_empty() {
+            self.report_each(batch, states, verdicts);
         }
-        self.tell_of_each(snapshot, now, verdicts);
     }
 
     #[cold]
-    fn tell_of_each(&mut self, snapshot: &Snapshot, now: Now, verdicts: &[Verdict]) {
+    fn report_each(&mut self, batch: &Batch<'_>, states: &[PacketState], verdicts: &[Verdict]) {
         for n in 0..self.tracing.marked.len() {
             let Some(marked) = self.tracing.marked.get(n).copied() else { continue };
-            let Some(verdict) = verdicts.get(marked.place).copied() else { continue };
+            let (Some(state), Some(&verdict)) = (states.get(marked.place), verdicts.get(marked.place)) else {
+                continue;
+            };
             // Without an outcome its decision is another thread's, or waits for another piece.
             let Some(outcome) = self.outcome(verdict) else {
                 self.remember(verdict, marked.decapsulated_from);
                 continue;
             };
-            match self.tell_control(snapshot, now, &marked, outcome) {
+            let explanation = explanation(batch.snapshot, &marked, state, outcome);
+            match self.report(batch, &marked, explanation) {
                 Ok(()) => self.counters.trace_reports.add(1),
                 Err(refusal) => self.counters.trace_refused(refusal),
             }
@@ -142,48 +128,37 @@ impl Core {
         }
     }
 
-    fn tell_control(
+    fn report(
         &mut self,
-        snapshot: &Snapshot,
-        now: Now,
+        batch: &Batch<'_>,
         marked: &Marked,
-        outcome: Outcome,
+        explanation: Explanation,
     ) -> Result<(), TraceRefusal> {
-        let trace = snapshot.trace.as_deref().ok_or(TraceRefusal::Receiver)?;
+        let trace = batch.snapshot.trace.as_deref().ok_or(TraceRefusal::Receiver)?;
         let payload = marked.payload.get(..marked.length).unwrap_or_default();
         let mark = trace.read(payload, &marked.flow, self.tracing.clock.unix_seconds())?;
-        if !self.tracing.meter.admit(trace.per_second, now) {
+        if !self.tracing.meter.admit(trace.per_second, batch.now) {
             return Err(TraceRefusal::Rate);
         }
-        let sighting = TraceEvent {
+        let event = TraceEvent {
             thread: self.config.thread,
-            generation: snapshot.generation(),
-            at: now,
+            generation: batch.snapshot.generation(),
+            at: batch.now,
             flow: marked.flow,
             decapsulated_from: marked.decapsulated_from,
             mark,
-            explanation: self.explanation(snapshot, marked, outcome),
+            explanation,
         };
-        let told = self.notices.as_mut().is_some_and(|notices| notices.tell(Notice::Trace(sighting)));
-        if told { Ok(()) } else { Err(TraceRefusal::RingFull) }
+        let sent = self.notices.as_mut().is_some_and(|notices| notices.tell(Notice::Trace(event)));
+        if sent { Ok(()) } else { Err(TraceRefusal::RingFull) }
     }
+}
 
-    fn explanation(&self, snapshot: &Snapshot, marked: &Marked, outcome: Outcome) -> Explanation {
-        let work = self.work.get(marked.place).copied().unwrap_or(NO_STATE);
-        let Flow { destination, protocol, destination_port, .. } = &marked.flow;
-        let sought = || snapshot.vips.find(destination, *protocol, *destination_port);
-        // Who is refused by a list gets no further than its service.
-        let service = match work.counted {
-            ServiceId(NO_SERVICE) => sought().and_then(|at| snapshot.services.get(at as usize)).map(|s| s.id),
-            known => Some(known),
-        };
-        let decided = work.counted.0 != NO_SERVICE;
-        Explanation {
-            service,
-            hash: decided.then_some(work.hash),
-            step: work.step,
-            slot: Some(work.slot).filter(|slot| *slot != SlotId(u32::MAX)),
-            outcome,
-        }
-    }
+fn explanation(snapshot: &Snapshot, marked: &Marked, state: &PacketState, outcome: Outcome) -> Explanation {
+    let Flow { destination, protocol, destination_port, .. } = &marked.flow;
+    // What is refused by a list gets no further than its service.
+    let found = || snapshot.vips.find(destination, *protocol, *destination_port);
+    let service = state.service_id().or_else(|| found().map(|index| snapshot.service(index).id));
+    let hash = state.service_id().map(|_| state.hash);
+    Explanation { service, hash, step: state.step, slot: state.chosen(), outcome }
 }

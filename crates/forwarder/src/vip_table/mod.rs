@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use self::batch_lookup::BatchLookup;
 use self::longest::{Entry, Halves, Longest, halves};
 use self::ports::{Interval, disjoint, of_one, search};
+use crate::Flow;
 use crate::prefix::{bits_of, low};
 use crate::{Prefix, Suffix};
 
@@ -116,12 +117,9 @@ impl VipTable {
 
     /// As [`Self::find`], for the packet at `place` of a batch that was looked up ahead.
     #[inline]
-    pub(crate) fn find_ahead(
-        &self,
-        ahead: &BatchLookup,
-        place: usize,
-        (address, protocol, port): (&[u8; 16], u8, u16),
-    ) -> Option<u32> {
+    pub(crate) fn find_ahead(&self, ahead: &BatchLookup, place: usize, flow: &Flow) -> Option<u32> {
+        let Flow { destination: address, protocol, destination_port: port, .. } = flow;
+        let (protocol, port) = (*protocol, *port);
         let known = self.groups.as_ref().and_then(|groups| ahead.get(place, groups.stamp, address));
         match known {
             Some(place) if place.first.is_only() => place.first.service_of(protocol, port),

@@ -365,7 +365,8 @@ proptest! {
             prop_assert_eq!(table.contains(&address), known, "{}", &probe);
             // What was looked up for this packet, for its neighbour, and in another table.
             for (ahead, place) in [(&ahead, place), (&ahead, place + 1), (&stale, place)] {
-                prop_assert_eq!(table.find_ahead(ahead, place, (&address, 6, *port)), expected, "{}", &probe);
+                let flow = Flow { source: [0; 16], destination: address, source_port: 1, destination_port: *port, protocol: 6 };
+                prop_assert_eq!(table.find_ahead(ahead, place, &flow), expected, "{}", &probe);
             }
         }
     }
