@@ -12,6 +12,7 @@ mod sizes;
 mod source;
 mod structs;
 mod text;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,6 +33,7 @@ pub(crate) fn run() -> Result<()> {
         let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         findings.extend(text::check(&name, &text));
+        findings.extend(words::check(&name, &text));
     }
     // No map is an empty one, and that is a finding.
     let map = fs::read_to_string(root().join(MAP)).unwrap_or_default();

@@ -87,6 +87,26 @@ pub(crate) fn decode(frame: &[u8], dialect: Dialect) -> Result<Message, Malforme
     })
 }
 
+impl fmt::Display for Notification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (code, subcode, data) = self.inner();
+        write!(f, "{} ({code}/{subcode}", describe(code, subcode))?;
+        if (self.code, self.subcode) != (code, subcode) {
+            f.write_str(", as a hard reset")?;
+        }
+        match (self.shutdown_text(), self.refused_asn()) {
+            (Some(text), _) => write!(f, ": {text:?})"),
+            (None, Some(asn)) => write!(f, ": AS {asn})"),
+            (None, None) if data.is_empty() => f.write_str(")"),
+            (None, None) => {
+                f.write_str(", data")?;
+                data.iter().take(SHOWN_BYTES).try_for_each(|byte| write!(f, " {byte:02x}"))?;
+                f.write_str(if data.len() > SHOWN_BYTES { "…)" } else { ")" })
+            }
+        }
+    }
+}
+
 /// The words of the registry for a NOTIFICATION.
 pub(crate) fn describe(code: u8, subcode: u8) -> &'static str {
     // bird's word for a session that BFD has lost, and of routers older than RFC 4486.
@@ -302,7 +322,7 @@ fn own_prefixes(entries: &[wire::NlriEntry]) -> impl Iterator<Item = Prefix> {
 }
 
 fn own_refresh(refresh: &wire::RouteRefreshMessage) -> Refresh {
-    let family = refresh.afi().zip(refresh.safi()).and_then(own_family);
+    let family = refresh.afi().zip(refresh.safi()).and_then(|(afi, safi)| own_family(afi, safi));
     let kind = match refresh.subtype() {
         wire::RouteRefreshSubtype::Normal => RefreshKind::Request,
         wire::RouteRefreshSubtype::BoRR => RefreshKind::Begin,
@@ -319,8 +339,8 @@ pub(crate) fn foreign_family(family: Family) -> (wire::Afi, wire::Safi) {
     (afi, wire::Safi::Unicast)
 }
 
-pub(crate) fn own_family(family: (wire::Afi, wire::Safi)) -> Option<Family> {
-    Family::ALL.into_iter().find(|&own| foreign_family(own) == family)
+pub(crate) fn own_family(afi: wire::Afi, safi: wire::Safi) -> Option<Family> {
+    Family::ALL.into_iter().find(|&own| foreign_family(own) == (afi, safi))
 }
 
 pub(crate) fn foreign_notification(notification: &Notification) -> wire::NotificationMessage {
@@ -391,13 +411,13 @@ fn foreign_capability(capability: &Capability) -> wire::Capability {
 
 fn own_capability(capability: &wire::Capability) -> Option<Capability> {
     Some(match capability {
-        wire::Capability::MultiProtocol { afi, safi } => match own_family((*afi, *safi)) {
+        wire::Capability::MultiProtocol { afi, safi } => match own_family(*afi, *safi) {
             Some(family) => Capability::Multiprotocol(family),
             None => Capability::Other(capability.code()),
         },
         wire::Capability::ExtendedNextHop(list) => {
             let ours = list.iter().any(|entry| {
-                own_family((entry.nlri_afi, entry.nlri_safi)) == Some(Family::Ipv4)
+                own_family(entry.nlri_afi, entry.nlri_safi) == Some(Family::Ipv4)
                     && entry.next_hop_afi == wire::Afi::Ipv6
             });
             if ours { Capability::ExtendedNextHop } else { Capability::Other(capability.code()) }
@@ -408,7 +428,7 @@ fn own_capability(capability: &wire::Capability) -> Option<Capability> {
         wire::Capability::FourOctetAs { asn } => Capability::FourByteAsn(*asn),
         wire::Capability::GracefulRestart { restart_state, notification, restart_time, families } => {
             let own = families.iter().filter_map(|family| {
-                own_family((family.afi, family.safi)).map(|own| (own, family.forwarding_preserved))
+                own_family(family.afi, family.safi).map(|own| (own, family.forwarding_preserved))
             });
             Capability::GracefulRestart {
                 restarting: *restart_state,
@@ -423,4 +443,6 @@ fn own_capability(capability: &wire::Capability) -> Option<Capability> {
 
 const DEFAULT_LOCAL_PREF: u32 = 100;
 const MAX_SEGMENT: usize = 255;
+/// Of the data of a NOTIFICATION.
+const SHOWN_BYTES: usize = 32;
 const MAX_RETURNED_BYTES: usize = 1024;

@@ -174,7 +174,11 @@ impl Machine {
             asn: foreign.peer_asn,
             router_id: foreign.peer_router_id,
             hold: Duration::from_secs(foreign.hold_time.into()),
-            families: foreign.negotiated_families.iter().filter_map(|&f| codec::own_family(f)).collect(),
+            families: foreign
+                .negotiated_families
+                .iter()
+                .filter_map(|&(afi, safi)| codec::own_family(afi, safi))
+                .collect(),
             four_byte_asn: foreign.four_octet_as,
             extended_next_hop: self.config.extended_next_hop
                 && capabilities.contains(&Capability::ExtendedNextHop),

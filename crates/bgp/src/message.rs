@@ -109,7 +109,7 @@ impl Notification {
     }
 
     /// What a hard reset carries, else itself.
-    fn inner(&self) -> (u8, u8, &[u8]) {
+    pub(crate) fn inner(&self) -> (u8, u8, &[u8]) {
         match (self.code, self.subcode, self.data.as_slice()) {
             (Self::CEASE, 9, [code, subcode, data @ ..]) => (*code, *subcode, data),
             (code, subcode, data) => (code, subcode, data),
@@ -131,26 +131,6 @@ impl Notification {
         let text = text.get(..usize::from(*len)).filter(|text| !text.is_empty())?;
         let text = std::str::from_utf8(text).ok()?;
         Some(text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect())
-    }
-}
-
-impl fmt::Display for Notification {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (code, subcode, data) = self.inner();
-        write!(f, "{} ({code}/{subcode}", crate::codec::describe(code, subcode))?;
-        if (self.code, self.subcode) != (code, subcode) {
-            f.write_str(", as a hard reset")?;
-        }
-        match (self.shutdown_text(), self.refused_asn()) {
-            (Some(text), _) => write!(f, ": {text:?})"),
-            (None, Some(asn)) => write!(f, ": AS {asn})"),
-            (None, None) if data.is_empty() => f.write_str(")"),
-            (None, None) => {
-                f.write_str(", data")?;
-                data.iter().take(SHOWN_BYTES).try_for_each(|byte| write!(f, " {byte:02x}"))?;
-                f.write_str(if data.len() > SHOWN_BYTES { "…)" } else { ")" })
-            }
-        }
     }
 }
 
@@ -199,7 +179,6 @@ pub(crate) fn shutdown_data(text: &str) -> Vec<u8> {
 
 /// What receivers of RFC 8203 take; RFC 9003 allows 255.
 const MAX_SHUTDOWN_BYTES: usize = 128;
-const SHOWN_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests {

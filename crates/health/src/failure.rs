@@ -114,7 +114,7 @@ impl From<&io::Error> for Failure {
         use io::ErrorKind as Kind;
         let inner = error.get_ref();
         if let Some(error) = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            return Self::Tls(super::tls::words(error).into());
+            return Self::Tls(tls_words(error).into());
         }
         match error.kind() {
             Kind::ConnectionRefused => Self::Refused,
@@ -169,6 +169,30 @@ impl fmt::Display for Failure {
 }
 
 impl Error for Failure {}
+
+/// What rustls says, in words.
+pub(super) fn tls_words(error: &rustls::Error) -> String {
+    use rustls::CertificateError as Wrong;
+    match error {
+        rustls::Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
+            "the certificate has expired".into()
+        }
+        rustls::Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
+            "the certificate is not valid yet".into()
+        }
+        rustls::Error::InvalidCertificate(Wrong::UnknownIssuer) => {
+            "the certificate is not signed by the CA".into()
+        }
+        rustls::Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
+            "the certificate is for another name".into()
+        }
+        rustls::Error::InvalidCertificate(Wrong::BadSignature) => {
+            "a signature is wrong: the CA's key is another".into()
+        }
+        rustls::Error::InvalidMessage(_) => "the answer is not TLS".into(),
+        other => shorten(&other.to_string()).to_owned(),
+    }
+}
 
 /// Bytes of a peer, for a message.
 pub(super) fn quote(bytes: &[u8]) -> String {

@@ -12,15 +12,13 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, version,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, version};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::Failure;
-use super::failure::shorten;
+use super::failure::tls_words;
 use config::Tls;
 
 /// What is spoken inside TLS, as ALPN says it.
@@ -44,28 +42,6 @@ pub(super) async fn handshake(
     let config = settings(tls, inside)?;
     let connected = TlsConnector::from(config).connect(name, stream).await;
     connected.map_err(|error| Failure::from(&error))
-}
-
-/// What rustls says, in words.
-pub(super) fn words(error: &Error) -> String {
-    use CertificateError as Wrong;
-    match error {
-        Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
-            "the certificate has expired".into()
-        }
-        Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
-            "the certificate is not valid yet".into()
-        }
-        Error::InvalidCertificate(Wrong::UnknownIssuer) => "the certificate is not signed by the CA".into(),
-        Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
-            "the certificate is for another name".into()
-        }
-        Error::InvalidCertificate(Wrong::BadSignature) => {
-            "a signature is wrong: the CA's key is another".into()
-        }
-        Error::InvalidMessage(_) => "the answer is not TLS".into(),
-        other => shorten(&other.to_string()).to_owned(),
-    }
 }
 
 fn server_name(
@@ -107,7 +83,7 @@ fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
 }
 
 fn build(tls: &Tls, inside: Inside) -> Result<ClientConfig, Failure> {
-    let failed = |error: Error| Failure::Tls(words(&error).into());
+    let failed = |error: Error| Failure::Tls(tls_words(&error).into());
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])
@@ -131,7 +107,7 @@ fn roots(pem: &str) -> Result<RootCertStore, Failure> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         let certificate = certificate.map_err(|error| broken(error.to_string()))?;
-        roots.add(certificate).map_err(|error| broken(words(&error)))?;
+        roots.add(certificate).map_err(|error| broken(tls_words(&error)))?;
     }
     if roots.is_empty() {
         return Err(broken("no certificate in it".into()));

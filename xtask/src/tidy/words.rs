@@ -33,4 +33,32 @@ const fn renamed(old: &'static str, within: &'static str, new: &'static str) -> 
     Renamed { old, within, new }
 }
 
-const RENAMED: [Renamed; 0] = [];
+const RENAMED: [Renamed; 13] = [
+    renamed("Ahead", "crates/", "BatchLookup"),
+    renamed("Carriers", "crates/", "TunnelProtocols"),
+    renamed("Catch", "crates/", "CaptureReceiver"),
+    renamed("Errand", "crates/", "HandoffReason"),
+    renamed("Figures", "crates/", "Stats"),
+    renamed("Order", "crates/forwarder/", "RewriteParams"),
+    renamed("Road", "crates/", "Stage"),
+    renamed("Sender", "crates/forwarder/", "TunnelSourceKind"),
+    renamed("Sighting", "crates/", "TraceEvent"),
+    renamed("Work", "crates/forwarder/", "PacketState"),
+    renamed("barred", "crates/", "excluded_slots"),
+    renamed("growth", "crates/forwarder/", "encap_overhead"),
+    renamed("too_big_told", "crates/", "packet_too_big_sent"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_name_is_a_finding_in_code_and_none_in_a_comment_or_within_another_word() {
+        let code = "//! Work.\nstruct Work; // Work\nfn f() { let Workload = Works; }\n";
+        let found = check("crates/forwarder/src/x.rs", code);
+        assert_eq!(found, ["crates/forwarder/src/x.rs:2: Work is called PacketState"]);
+        assert_eq!(check("crates/bgp/src/x.rs", code), [""; 0]);
+        assert_eq!(check("crates/forwarder/README.md", code), [""; 0]);
+    }
+}

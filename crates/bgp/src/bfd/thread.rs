@@ -177,10 +177,8 @@ impl Worker {
             return count(&counters.far);
         }
         let Some(control) = Control::parse(datagram.bytes) else { return count(&counters.malformed) };
-        let from = (datagram.from, datagram.scope);
-        let Some(slot) = self.sessions.find(control.your_discriminator, from) else {
-            return count(&counters.stray);
-        };
+        let slot = self.sessions.find(control.your_discriminator, datagram.from, datagram.scope);
+        let Some(slot) = slot else { return count(&counters.stray) };
         self.with(slot, |session| session.received(&control, now));
     }
 
@@ -268,14 +266,14 @@ impl Sessions {
     }
 
     /// RFC 5880 §6.8.6: by our discriminator, or while the peer does not know it by the peer; from the peer in either case.
-    fn find(&mut self, discriminator: u32, from: (IpAddr, u32)) -> Option<u32> {
+    fn find(&mut self, discriminator: u32, peer: IpAddr, scope: u32) -> Option<u32> {
         if discriminator == 0 {
-            return self.by_peer.get(&from).copied();
+            return self.by_peer.get(&(peer, scope)).copied();
         }
         let slot = discriminator & 0xffff;
         let watched = self.get(slot)?;
         let is_meant = watched.session.discriminator() == discriminator
-            && (watched.config.peer, watched.config.scope) == from;
+            && (watched.config.peer, watched.config.scope) == (peer, scope);
         is_meant.then_some(slot)
     }
 

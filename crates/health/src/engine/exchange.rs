@@ -13,19 +13,8 @@ use tokio::sync::Notify;
 
 use super::flights::{Ready, lock};
 use super::record::Ability;
-use super::registry::Difference;
-use super::target::{TargetKey, TargetReport, Watched};
+use super::target::{Difference, Spec, TargetKey, TargetReport};
 use super::{Event, Turned};
-
-/// A target as it is watched.
-#[derive(Debug)]
-pub(super) struct Spec {
-    pub(super) watched: Watched,
-    /// Another for each target that ever was: a number may stand for one target and later for another.
-    pub(super) serial: u64,
-    /// The serial of the first of those that asked the same: whoever asks it at another pace takes over what is known.
-    pub(super) lineage: u64,
-}
 
 /// Both mailboxes.
 #[derive(Debug, Default)]

@@ -10,8 +10,7 @@ use std::collections::hash_map::Entry;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::exchange::Spec;
-use super::target::{TargetKey, Watched};
+use super::target::{Difference, Spec, TargetKey, Watched};
 
 /// Targets by key.
 #[derive(Debug, Default)]
@@ -21,9 +20,6 @@ pub(super) struct Registry {
     numbers: u32,
     serial: u64,
 }
-
-/// What to do to the running set: under a number a target, or none any more.
-pub(super) type Difference = Vec<(u32, Option<Arc<Spec>>)>;
 
 impl Registry {
     /// Makes `wanted` the set: what changes by that.

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
 
-use super::exchange::{Exchange, Spec};
+use super::exchange::Exchange;
 use super::flights::Flights;
 use super::pace::Pace;
 use super::record::{Ability, Record};
-use super::target::{HealthState, TargetKey, TargetReport};
+use super::target::{HealthState, Spec, TargetKey, TargetReport};
 use super::verdicts::{Changes, Outcome, Rules, Verdicts};
 use super::wheel::Wheel;
 use super::{Dialing, Turned};
@@ -311,18 +311,17 @@ impl Runner {
         };
         let ability = target.record.note(result, started.elapsed());
         self.abilities.extend(ability.map(|ability| (target.spec.watched.key.clone(), ability)));
-        let first = target.record.attempts() == 1;
         self.verdicts.result(id, outcome, now, &mut self.changes);
-        self.plan(id, first, outcome == Outcome::Pass, planned, now);
+        self.plan(id, outcome == Outcome::Pass, planned, now);
     }
 
-    fn plan(&mut self, id: u32, first: bool, passed: bool, started: Duration, now: Duration) {
+    fn plan(&mut self, id: u32, passed: bool, started: Duration, now: Duration) {
         let in_doubt = self.verdicts.in_doubt(id, passed);
         let random = self.draw();
         let Some(target) = self.targets[id as usize].as_ref() else { return };
         let check = &target.spec.watched.key.check;
         let pause = if in_doubt { check.fast_interval } else { check.interval };
-        let pause = if first && !in_doubt {
+        let pause = if target.record.attempts() == 1 && !in_doubt {
             pause * (random % 1000 + 1) / 1000
         } else {
             let jitter = u32::from(check.jitter_percent);

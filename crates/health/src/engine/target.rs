@@ -33,6 +33,19 @@ pub struct ThroughKey {
     pub encapsulation: Arc<str>,
 }
 
+/// A target as it is watched.
+#[derive(Debug)]
+pub(super) struct Spec {
+    pub(super) watched: Watched,
+    /// Another for each target that ever was: a number may stand for one target and later for another.
+    pub(super) serial: u64,
+    /// The serial of the first of those that asked the same: whoever asks it at another pace takes over what is known.
+    pub(super) lineage: u64,
+}
+
+/// What to do to the running set: under a number a target, or none any more.
+pub(super) type Difference = Vec<(u32, Option<Arc<Spec>>)>;
+
 impl PartialEq for TargetKey {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&*self.check, &*other.check);
