@@ -1,7 +1,7 @@
 //! The VIPs' `announce` against machines and pools, and names that it refers to.
 //!
 //! In: the drafts. Out: problems, nothing else.
-//! Not here: one section by itself (`bgp`, `announce`), peers (`sessions`), what reaches them (`told`).
+//! Not here: one section by itself (`bgp`, `announce`), peers (`sessions`), what reaches them (`announcement_checks`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::near_miss::hint;
 use super::pool::Pool;
 use super::report::At;
 use super::vip::VipDraft;
-use super::{sessions, told};
+use super::{announcement_checks, sessions};
 use crate::words::few;
 
 /// Checks everything that has to do with announcements.
@@ -37,7 +37,7 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     };
     let Some(bgp) = bgp else { return };
     sessions::check(sections, bgp);
-    told::check(sections, bgp);
+    announcement_checks::check(sections, bgp);
     let names: BTreeSet<&str> = bgp.peers.iter().map(|draft| &**draft.peer.name()).collect();
     // A peer with a fault, which was reported, has a name all the same.
     for (_, announce) in announced(sections).filter(|_| bgp.is_whole) {
@@ -106,8 +106,8 @@ fn shared_routes(sections: &Sections<'_>) {
     let mut first: BTreeMap<Prefix, (&VipDraft, &AnnounceDraft)> = BTreeMap::new();
     for (vip, announce) in announced(sections) {
         for prefix in routes(sections, vip, announce) {
-            let (other, told) = first.entry(prefix).or_insert((vip, announce));
-            if !told.announce.agrees(&announce.announce) {
+            let (other, before) = first.entry(prefix).or_insert((vip, announce));
+            if !before.announce.agrees(&announce.announce) {
                 let found = format!("{prefix} announced otherwise than by VIP \"{}\"", other.name);
                 let allowed = "the same communities, med, local_pref, prepend, peers and anchors for a route that VIPs share";
                 sections.report.error(&announce.place, found, allowed);

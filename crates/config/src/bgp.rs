@@ -2,7 +2,7 @@
 //!
 //! In: the section, and the keys that it names. Out: [`Bgp`], or problems.
 //! The file is the whole cluster's: a peer says which machines have it.
-//! Not here: reading it (`draft`), what is announced of a VIP (`announce`), peers against machines (`sessions`) and VIPs (`told`).
+//! Not here: reading it (`draft`), what is announced of a VIP (`announce`), peers against machines (`sessions`) and VIPs (`announcement_checks`).
 
 mod draft;
 

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::admin::Admin;
+use super::base_dir::BaseDir;
 use super::bgp::BgpDraft;
 use super::check::{self, CheckDraft};
 use super::cluster::Cluster;
 use super::consistency::Sections;
 use super::encapsulation::{self, EncapsulationDraft};
-use super::fence::Fence;
 use super::flatten::Flattener;
 use super::io::Io;
 use super::lists::Lists;
@@ -24,7 +24,7 @@ use super::pem::Outside;
 use super::pool::PoolDraft;
 use super::prefix_group::{GroupDraft, PrefixGroup};
 use super::reader::Root;
-use super::remote::{self, Elsewhere, RemoteDraft};
+use super::remote::{self, RemoteDraft, RemotePool};
 use super::report::{At, Place, Report};
 use super::source::Source;
 use super::trace::Trace;
@@ -55,7 +55,7 @@ pub(super) struct Drafts {
 
 impl Drafts {
     /// Reads all files.
-    pub(super) fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&Fence>) -> Self {
+    pub(super) fn read(mut root: Root<'_>, outside: &Outside<'_>, within: Option<&BaseDir>) -> Self {
         root.each("include");
         for node in root.each("schema") {
             node.number(1..=1);
@@ -123,15 +123,17 @@ impl Drafts {
         announcements::check(&sections, self.bgp.as_ref().map(Option::as_ref), &flattened);
         let peer_checks = peers::checks(&self.peer_checks, &self.checks, peers::DIRECT, report);
         let groups: Vec<Arc<PrefixGroup>> = self.groups.values().map(GroupDraft::build).collect();
-        let vips =
-            self.vips.iter().map(|vip| vip.build(&flattened, &groups, self.elsewhere(vip, &groups, report)));
+        let vips = self
+            .vips
+            .iter()
+            .map(|vip| vip.build(&flattened, &groups, self.remote_pools(vip, &groups, report)));
         let vips: Vec<_> = vips.collect();
         let machines: Vec<Machine> = self.machines.iter().map(MachineDraft::build).collect();
         let peers = peers::pools(&machines, &peer_checks);
         if let (Some(place), Some(cluster)) = (&self.cluster_place, &self.cluster) {
             peers::warn_of_unchecked(&peers, place, report);
-            let elsewhere = vips.iter().flatten().flat_map(Vip::elsewhere).map(Elsewhere::pool);
-            let members = flattened.iter().chain(elsewhere).flat_map(|pool| pool.members());
+            let remotes = vips.iter().flatten().flat_map(Vip::remote_pools).map(RemotePool::pool);
+            let members = flattened.iter().chain(remotes).flat_map(|pool| pool.members());
             if let Some(place) = &self.core_place {
                 mtu::warn_of_tight(cluster.mtu(), members, &peers, place, report);
             }
@@ -171,7 +173,7 @@ impl Drafts {
     }
 
     /// The other clusters that a VIP names, as pools.
-    fn elsewhere(&self, vip: &VipDraft, groups: &[Arc<PrefixGroup>], report: &Report) -> Vec<Elsewhere> {
+    fn remote_pools(&self, vip: &VipDraft, groups: &[Arc<PrefixGroup>], report: &Report) -> Vec<RemotePool> {
         let group =
             vip.group.as_ref().and_then(|named| groups.iter().find(|known| *known.name() == named.value));
         let prefixes = group.map_or(&[][..], |group| group.prefixes());

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::fence::{self, Fence, real};
+use super::base_dir::{self, BaseDir, real};
 use super::field::Field;
 use super::pieces;
 use super::problem::Problem;
@@ -32,7 +32,7 @@ pub(super) fn gather<'a>(
     report: &'a Report,
     path: &Path,
     text: String,
-    within: Option<&'a Fence>,
+    within: Option<&'a BaseDir>,
 ) -> Vec<Part<'a>> {
     let left = MAX_BYTES.saturating_sub(text.len() as u64);
     let (parts, seen) = (Vec::new(), BTreeMap::new());
@@ -51,7 +51,7 @@ struct Gatherer<'a> {
     /// How many bytes all further files may have.
     left: u64,
     /// Beyond it nothing is included.
-    within: Option<&'a Fence>,
+    within: Option<&'a BaseDir>,
 }
 
 impl<'a> Gatherer<'a> {
@@ -93,9 +93,9 @@ impl<'a> Gatherer<'a> {
         let mut section = Section::of_file(self.report, base, table.get_ref());
         let nodes = section.optional("include").and_then(|node| node.list(INCLUDE)).unwrap_or_default();
         let inside = |node: &&Node<'_>| {
-            let outside = self.within.is_some_and(|fence| fence.keeps_out(node));
+            let outside = self.within.is_some_and(|base| base.keeps_out(node));
             if outside {
-                fence::beyond(self.report, &node.place, node.as_str().unwrap_or_default());
+                base_dir::beyond(self.report, &node.place, node.as_str().unwrap_or_default());
             }
             !outside
         };
@@ -104,8 +104,8 @@ impl<'a> Gatherer<'a> {
 
     fn include(&mut self, file: &At<PathBuf>) {
         let At { value: path, place } = file;
-        if self.within.is_some_and(|fence| !fence.holds(path)) {
-            return fence::beyond(self.report, place, &path.display().to_string());
+        if self.within.is_some_and(|base| !base.holds(path)) {
+            return base_dir::beyond(self.report, place, &path.display().to_string());
         }
         match self.seen.get(&real(path)) {
             Some(true) => return,

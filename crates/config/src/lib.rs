@@ -12,15 +12,16 @@
 mod address;
 mod admin;
 mod announce;
+mod announcement_checks;
 mod announcements;
 mod arrivals;
+mod base_dir;
 mod bgp;
 mod check;
 mod cluster;
 mod consistency;
 mod drafts;
 mod encapsulation;
-mod fence;
 mod field;
 mod flatten;
 mod groups;
@@ -50,7 +51,6 @@ mod secret;
 mod sessions;
 mod shards;
 mod source;
-mod told;
 mod trace;
 mod vip;
 mod vlan;
@@ -84,7 +84,7 @@ pub use self::ports::{Ports, Protocol};
 pub use self::prefix_group::PrefixGroup;
 pub use self::problem::{Problem, Problems, Severity};
 pub use self::quantity::{format_duration, parse_duration};
-pub use self::remote::{Elsewhere, Remote};
+pub use self::remote::{Remote, RemotePool};
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::{Source, digest_of};
 pub use self::trace::Trace;
@@ -92,8 +92,8 @@ pub use self::vip::{Hash, Service, Vip};
 pub use self::vlan::{Vlan, VlanRule};
 pub use forwarder::{Prefix, Suffix};
 
+use self::base_dir::BaseDir;
 use self::drafts::Drafts;
-use self::fence::Fence;
 use self::pem::Outside;
 use self::reader::{Root, Section};
 use self::report::Report;
@@ -241,8 +241,8 @@ impl Config {
 
     /// The members of all pools, and other clusters where VIPs name them: all that packets are sent to but peers.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
-        let elsewhere = self.vips.iter().flat_map(Vip::elsewhere).map(Elsewhere::pool);
-        self.pools.iter().chain(elsewhere).flat_map(|pool| pool.members())
+        let remotes = self.vips.iter().flat_map(Vip::remote_pools).map(RemotePool::pool);
+        self.pools.iter().chain(remotes).flat_map(|pool| pool.members())
     }
 
     /// All prefix groups, in the order of their names.
@@ -349,7 +349,7 @@ pub fn parse_confined(
     file: &Path,
     secrets: ReadSecret<'_>,
 ) -> Result<(Config, Problems), Problems> {
-    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, Some(Fence::around(file)))
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, Some(BaseDir::around(file)))
 }
 
 fn first_text(path: &Path) -> Result<String, Problems> {
@@ -360,7 +360,7 @@ fn assemble(
     text: String,
     file: &Path,
     outside: Outside<'_>,
-    within: Option<Fence>,
+    within: Option<BaseDir>,
 ) -> Result<(Config, Problems), Problems> {
     let report = Report::new();
     let parts = include::gather(&report, file, text, within.as_ref());

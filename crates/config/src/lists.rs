@@ -3,7 +3,7 @@
 //! In: names from `allow_files` and `deny_files`. Out: [`Block`]s, each file read once however many VIPs name it, and the
 //! [`Source`]s by which such files are watched and counted in the digest.
 //! A file lies in the folder of the file that names it, or below; that of a configuration that was put does with links
-//! followed (`fence`). What a line says is shown only once it was understood as
+//! followed (`base_dir`). What a line says is shown only once it was understood as
 //! an address: a name that leads to a secret must not bring it to light, as a configuration may come by the API.
 //! Limits: 1,000,000 lines and 64 MiB in all such files together.
 //! Not here: what the prefixes are for (`guard`), look-up (`forwarder`).
@@ -20,7 +20,7 @@ use forwarder::Prefix;
 use sha2::{Digest, Sha256};
 
 use super::address::{PrefixFlaw, source};
-use super::fence::{self, Fence, real};
+use super::base_dir::{self, BaseDir, real};
 use super::problem::{Problem, Severity};
 use super::reader::{Node, quote};
 use super::source::Source;
@@ -64,13 +64,13 @@ pub(super) struct Lists<'a> {
     files: RefCell<BTreeMap<PathBuf, Option<Arc<Block>>>>,
     sources: RefCell<Vec<Source>>,
     /// Beyond it nothing is read.
-    within: Option<&'a Fence>,
+    within: Option<&'a BaseDir>,
     lines_left: Cell<usize>,
     bytes_left: Cell<u64>,
 }
 
 impl<'a> Lists<'a> {
-    pub(super) fn new(within: Option<&'a Fence>) -> Self {
+    pub(super) fn new(within: Option<&'a BaseDir>) -> Self {
         Self {
             within,
             files: RefCell::default(),
@@ -89,8 +89,8 @@ impl<'a> Lists<'a> {
     pub(super) fn file(&self, node: &Node<'_>) -> Option<Arc<Block>> {
         let name = node.parse(NAME, |text| is_below(text).then_some(text))?;
         let path = node.folder().join(name);
-        if self.within.is_some_and(|fence| !fence.holds(&path)) {
-            fence::beyond(node.report, &node.place, &path.display().to_string());
+        if self.within.is_some_and(|base| !base.holds(&path)) {
+            base_dir::beyond(node.report, &node.place, &path.display().to_string());
             return None;
         }
         let real = real(&path);

@@ -40,13 +40,13 @@ impl Remote {
 
 /// Where some addresses of a VIP are served elsewhere: those of one family that are its own, or in its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct RemotePool {
     ours: Vec<Prefix>,
     pool: Arc<Pool>,
     theirs: Vec<Prefix>,
 }
 
-impl Elsewhere {
+impl RemotePool {
     /// The addresses here.
     pub fn ours(&self) -> &[Prefix] {
         &self.ours
@@ -164,7 +164,7 @@ pub(super) struct Parts<'d> {
 
 impl Parts<'_> {
     /// Where the VIP is served elsewhere. References that lead nowhere were reported.
-    pub(super) fn of(&self, vip: &VipDraft) -> Vec<Elsewhere> {
+    pub(super) fn of(&self, vip: &VipDraft) -> Vec<RemotePool> {
         let mut all = Vec::new();
         for ipv4 in [true, false] {
             let (family, bits) = if ipv4 { ("ipv4", 32) } else { ("ipv6", 128) };
@@ -194,7 +194,7 @@ impl Parts<'_> {
         name: &str,
         ours: Vec<Prefix>,
         find: impl Fn(&RemoteDraft) -> Option<(IpAddr, Prefix)>,
-    ) -> Option<Elsewhere> {
+    ) -> Option<RemotePool> {
         let leaf: Arc<str> = name.into();
         let mut named: Vec<&Arc<str>> = vip.remotes.iter().map(|remote| &remote.value).collect();
         named.sort_unstable();
@@ -214,7 +214,7 @@ impl Parts<'_> {
         let shard = vip.shard.clone();
         let pool = Pool { name: leaf, shard, members, fallback: None, slow_start: None };
         let found = !ours.is_empty() && !theirs.is_empty();
-        found.then(|| Elsewhere { ours, pool: Arc::new(pool), theirs })
+        found.then(|| RemotePool { ours, pool: Arc::new(pool), theirs })
     }
 
     fn encapsulation(&self, remote: &RemoteDraft) -> Option<Arc<Encapsulation>> {

@@ -1,7 +1,7 @@
 //! The peers of `[bgp]` against machines: who has them, where we dial from and listen, which next hops are of use.
 //!
 //! In: the drafts. Out: problems, nothing else. What can never work is an error, what probably is not meant a warning.
-//! Not here: what VIPs want of peers (`told`).
+//! Not here: what VIPs want of peers (`announcement_checks`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

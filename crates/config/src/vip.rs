@@ -17,7 +17,7 @@ use super::pool::{CHECKS, Pool, read_checks};
 use super::ports::{Ports, Protocol};
 use super::prefix_group::PrefixGroup;
 use super::reader::{Node, Root, Section};
-use super::remote::Elsewhere;
+use super::remote::RemotePool;
 use super::report::{At, Place};
 
 /// A virtual service: addresses, and what answers on them.
@@ -30,7 +30,7 @@ pub struct Vip {
     suffixes: Vec<Suffix>,
     services: Vec<Service>,
     guard: Guard,
-    elsewhere: Vec<Elsewhere>,
+    remote_pools: Vec<RemotePool>,
     fragments: bool,
     announce: Option<Announce>,
 }
@@ -93,8 +93,8 @@ impl Vip {
     }
 
     /// Where other clusters serve it: new flows go there while no backend here serves. Default: nowhere.
-    pub fn elsewhere(&self) -> &[Elsewhere] {
-        &self.elsewhere
+    pub fn remote_pools(&self) -> &[RemotePool] {
+        &self.remote_pools
     }
 
     /// Whether it takes fragments. Default `true`.
@@ -215,7 +215,7 @@ impl VipDraft {
         &self,
         pools: &[Arc<Pool>],
         groups: &[Arc<PrefixGroup>],
-        elsewhere: Vec<Elsewhere>,
+        remote_pools: Vec<RemotePool>,
     ) -> Option<Vip> {
         let service = |draft: &ServiceDraft| {
             let at = pools.binary_search_by(|pool| pool.name().cmp(&draft.pool.value)).ok()?;
@@ -235,7 +235,18 @@ impl VipDraft {
         let (name, shard, guard) = (Arc::clone(&self.name), self.shard.clone(), self.guard.clone());
         let announce = self.announce.as_ref().map(|draft| draft.announce.clone());
         let fragments = self.fragments;
-        Some(Vip { name, shard, addresses, group, suffixes, services, guard, elsewhere, fragments, announce })
+        Some(Vip {
+            name,
+            shard,
+            addresses,
+            group,
+            suffixes,
+            services,
+            guard,
+            remote_pools,
+            fragments,
+            announce,
+        })
     }
 
     fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists<'_>) -> Option<Self> {

@@ -32,7 +32,7 @@ use packet::{Family, Outer, SourcePrefix, Template};
 pub use self::destinations::destinations;
 pub use self::index::{Index, Membership};
 pub(crate) use self::peers::others;
-pub(crate) use self::remotes::all as elsewhere;
+pub(crate) use self::remotes::all as remote_pools;
 pub use self::way::refresh_next_hops;
 
 use self::guards::Guards;
@@ -154,7 +154,7 @@ impl Compiler {
         let reach = index::reach(config, machine);
         let keys = reach.values().map(|pool| TableKey::of(config, pool, from.standing));
         let peers = config.peers(machine);
-        let fixed = remotes::all(config, machine).map(|elsewhere| elsewhere.pool()).chain(peers);
+        let fixed = remotes::all(config, machine).map(|remote| remote.pool()).chain(peers);
         let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
         // Most of the time goes into the tables, and the memberships need none of them.
         let kept = &self.tables;
@@ -165,8 +165,8 @@ impl Compiler {
         });
         let (LaidOut { mut index, slots, in_pools, with_ways, others }, tables) = (laid_out?, tables?);
         let (mut built, mut in_pools) = (tables.of_pools(), in_pools.into_iter());
-        let elsewhere = remotes::all(config, machine).map(config::Elsewhere::pool);
-        let fixed = reach.values().copied().chain(elsewhere);
+        let remotes = remotes::all(config, machine).map(config::RemotePool::pool);
+        let fixed = reach.values().copied().chain(remotes);
         for ((pool, slots), (table, weights)) in fixed.zip(&mut in_pools).zip(&mut built) {
             index.complete(pool, slots, table, weights);
         }

@@ -1,7 +1,7 @@
 //! `[bgp]` as written: values with the places where they stand.
 //!
 //! In: the section, and the keys that it names. Out: [`BgpDraft`], or problems.
-//! Not here: one part against another (`sessions`, `told`).
+//! Not here: one part against another (`sessions`, `announcement_checks`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

@@ -38,7 +38,7 @@ fn the_examples_remote_arrives() {
     );
     let www = config.vips().iter().find(|vip| &**vip.name() == "www").unwrap();
     let shown: Vec<String> = www
-        .elsewhere()
+        .remote_pools()
         .iter()
         .flat_map(|there| {
             there.pool().members().iter().map(move |member| {
@@ -63,7 +63,7 @@ fn the_examples_remote_arrives() {
 #[test]
 fn a_grouped_vip_has_its_own_last_bits_behind_the_other_prefix() {
     let (config, _) = parsed(&whole()).unwrap();
-    let there = &config.vips().iter().find(|vip| &**vip.name() == "w").unwrap().elsewhere()[0];
+    let there = &config.vips().iter().find(|vip| &**vip.name() == "w").unwrap().remote_pools()[0];
     let ours: Vec<String> = there.ours().iter().map(ToString::to_string).collect();
     assert_eq!(ours, ["198.51.100.0/26", "198.51.100.0/24"]);
     assert_eq!(

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use forwarder::{Forwarding, Remote, Slot, SlotId};
 
 use super::{CompileError, Index};
-use config::{Config, Elsewhere, Machine, Prefix, Vip};
+use config::{Config, Machine, Prefix, RemotePool, Vip};
 
 /// Where the VIPs of a machine are served elsewhere.
-pub(crate) fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a Elsewhere> {
-    config.vips_of(machine).flat_map(|vip| vip.elsewhere())
+pub(crate) fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a RemotePool> {
+    config.vips_of(machine).flat_map(|vip| vip.remote_pools())
 }
 
 /// Enters the pools of `elsewhere` with their memberships, and gives the slots of each.
@@ -24,10 +24,10 @@ pub(super) fn enter(
     machine: &Machine,
 ) -> Result<Vec<Vec<SlotId>>, CompileError> {
     let mut all_slots = Vec::new();
-    for elsewhere in all(config, machine) {
+    for remote in all(config, machine) {
         // Members come in their order, each once: the pool is nobody else's.
-        let mut theirs = elsewhere.theirs().iter();
-        let slots = index.enter(config, elsewhere.pool(), |key, member| {
+        let mut theirs = remote.theirs().iter();
+        let slots = index.enter(config, remote.pool(), |key, member| {
             let slot = super::slot(member, machine)?;
             let slot = theirs.next().map_or(slot.clone(), |prefix| to_cluster(slot, *prefix));
             draft.claim(key, slot).ok_or(CompileError::TooMany)
@@ -39,11 +39,11 @@ pub(super) fn enter(
 
 /// What a VIP's services may be redirected to.
 pub(super) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
-    let remote = |elsewhere: &Elsewhere| {
-        let pool = Arc::clone(index.pool(elsewhere.pool().name())?);
-        Some(Remote { ours: elsewhere.ours().to_vec(), pool })
+    let remote = |remote: &RemotePool| {
+        let pool = Arc::clone(index.pool(remote.pool().name())?);
+        Some(Remote { ours: remote.ours().to_vec(), pool })
     };
-    let remotes: Vec<Remote> = vip.elsewhere().iter().filter_map(remote).collect();
+    let remotes: Vec<Remote> = vip.remote_pools().iter().filter_map(remote).collect();
     (!remotes.is_empty()).then(|| Arc::new(remotes))
 }
 

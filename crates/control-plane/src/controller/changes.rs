@@ -285,7 +285,7 @@ fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
 /// Where it is in other clusters, and how it is checked there.
 fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
     let of = |vip: &Vip| -> BTreeMap<String, String> {
-        let members = vip.elsewhere().iter().flat_map(|there| there.pool().members());
+        let members = vip.remote_pools().iter().flat_map(|there| there.pool().members());
         let row = |member: &Member| {
             let checks: Vec<&str> = member.checks().iter().map(|check| &*check.name).collect();
             let way = member.encapsulation().name();

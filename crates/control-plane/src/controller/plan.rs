@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::compile::{Index, elsewhere, others};
+use crate::compile::{Index, others, remote_pools};
 use crate::slots::SlotKey;
 use crate::standing::Verdict;
 use config::{Config, Machine, Member, Via, Vip};
@@ -30,8 +30,8 @@ impl Plan {
         let mut plan = Self { vips: vips_by_pool(config, machine), ..Self::default() };
         memberships(config, machine, |key, member, vips| plan.enter(key, targets(member, vips, machine)));
         let others = others(config, machine);
-        let elsewhere = elsewhere(config, machine).flat_map(|elsewhere| elsewhere.pool().members());
-        for member in others.iter().flat_map(|peers| peers.members()).chain(elsewhere) {
+        let remotes = remote_pools(config, machine).flat_map(|remote| remote.pool().members());
+        for member in others.iter().flat_map(|peers| peers.members()).chain(remotes) {
             plan.enter(SlotKey::of(member), targets(member, &BTreeSet::new(), machine));
         }
         plan
@@ -121,8 +121,8 @@ fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc
         for pool in pools_of(config, vip) {
             vips.entry(Arc::from(pool)).or_default().push(Arc::clone(vip.name()));
         }
-        for elsewhere in vip.elsewhere() {
-            vips.entry(Arc::clone(elsewhere.pool().name())).or_default().push(Arc::clone(vip.name()));
+        for remote in vip.remote_pools() {
+            vips.entry(Arc::clone(remote.pool().name())).or_default().push(Arc::clone(vip.name()));
         }
     }
     vips

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{add, hex, of_key};
 use crate::controller::{Keys, check_keys, encapsulation_keys};
 use config::{
-    Announce, Cluster, Config, Elsewhere, Fallback, Hash, Member, Pool, Ports, PrefixGroup, Service,
+    Announce, Cluster, Config, Fallback, Hash, Member, Pool, Ports, PrefixGroup, RemotePool, Service,
     SourceList, Trace, Vip, format_duration,
 };
 
@@ -148,8 +148,8 @@ impl Said {
             }
         }
         self.say(["vip", name, "limits", &guard.limits().to_string()]);
-        for elsewhere in vip.elsewhere() {
-            self.elsewhere(name, elsewhere);
+        for remote in vip.remote_pools() {
+            self.remote_pool(name, remote);
         }
         vip.announce().into_iter().for_each(|announce| self.announce(name, announce));
     }
@@ -186,10 +186,10 @@ impl Said {
         self.say(["vip", vip, "service", &protocol, &ports, service.pool().name(), hash]);
     }
 
-    fn elsewhere(&mut self, vip: &str, elsewhere: &Elsewhere) {
-        let pool = elsewhere.pool();
-        self.all(["elsewhere", vip, pool.name()], elsewhere.ours());
-        for (member, theirs) in pool.members().iter().zip(elsewhere.theirs()) {
+    fn remote_pool(&mut self, vip: &str, remote: &RemotePool) {
+        let pool = remote.pool();
+        self.all(["elsewhere", vip, pool.name()], remote.ours());
+        for (member, theirs) in pool.members().iter().zip(remote.theirs()) {
             self.member(["elsewhere", vip, pool.name()], member);
             self.say(["elsewhere", vip, pool.name(), member.backend().name(), "prefix", &theirs.to_string()]);
         }

@@ -1,4 +1,4 @@
-//! What VIPs announce against the peers that are told of it: families and attributes that reach nobody.
+//! What VIPs announce against the peers that receive it: families and attributes that reach nobody.
 //!
 //! In: the drafts. Out: problems, nothing else. A VIP of which no route can ever be said is an error, one of which some can a
 //! warning.
@@ -30,8 +30,8 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
         .machines
         .iter()
         .filter(serves)
-        .map(|machine| (machine, told(bgp, announce, machine)))
-        .filter(|(_, told)| !told.is_empty())
+        .map(|machine| (machine, receivers(bgp, announce, machine)))
+        .filter(|(_, peers)| !peers.is_empty())
         .collect();
     if machines.is_empty() {
         return;
@@ -40,11 +40,11 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     let first = |family| all.iter().find(|route| is_of(route, family));
     let wanted: Vec<(Family, &Prefix)> =
         Family::ALL.iter().filter_map(|family| Some((*family, first(*family)?))).collect();
-    let carries = |told: &[&BgpPeer], family| told.iter().any(|peer| carries(peer, family));
-    let reaches = |family| machines.iter().any(|(_, told)| carries(told, family));
+    let carries = |peers: &[&BgpPeer], family| peers.iter().any(|peer| carries(peer, family));
+    let reaches = |family| machines.iter().any(|(_, peers)| carries(peers, family));
     let reaches_nobody = !wanted.iter().any(|(family, _)| reaches(*family));
     for (family, route) in wanted {
-        let Some((machine, _)) = machines.iter().find(|(_, told)| !carries(told, family)) else { continue };
+        let Some((machine, _)) = machines.iter().find(|(_, peers)| !carries(peers, family)) else { continue };
         let (name, key, hop) = match family {
             Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),
             Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
@@ -66,9 +66,9 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     }
 }
 
-fn told<'b>(bgp: &'b BgpDraft, announce: &AnnounceDraft, machine: &MachineDraft) -> Vec<&'b BgpPeer> {
-    let is_told = |peer: &&BgpPeer| peer.is_of(&machine.name) && announce.announce.is_for(peer.name());
-    bgp.peers.iter().map(|draft| &draft.peer).filter(is_told).collect()
+fn receivers<'b>(bgp: &'b BgpDraft, announce: &AnnounceDraft, machine: &MachineDraft) -> Vec<&'b BgpPeer> {
+    let receives = |peer: &&BgpPeer| peer.is_of(&machine.name) && announce.announce.is_for(peer.name());
+    bgp.peers.iter().map(|draft| &draft.peer).filter(receives).collect()
 }
 
 fn is_of(route: &Prefix, family: Family) -> bool {
@@ -88,9 +88,9 @@ fn carries(peer: &BgpPeer, family: Family) -> bool {
 
 fn local_pref(sections: &Sections<'_>, bgp: &BgpDraft, announce: &AnnounceDraft) {
     let Some(place) = &announce.local_pref else { return };
-    let is_told = |draft: &&PeerDraft| announce.announce.is_for(draft.peer.name());
-    let told: BTreeSet<u32> = bgp.peers.iter().filter(is_told).map(|draft| draft.peer.asn()).collect();
-    if !told.is_empty() && !told.contains(&bgp.asn()) {
+    let receives = |draft: &&PeerDraft| announce.announce.is_for(draft.peer.name());
+    let asns: BTreeSet<u32> = bgp.peers.iter().filter(receives).map(|draft| draft.peer.asn()).collect();
+    if !asns.is_empty() && !asns.contains(&bgp.asn()) {
         let found =
             format!("a local_pref, and no peer that is told is of our AS {}: nobody hears it", bgp.asn());
         sections.report.warning(

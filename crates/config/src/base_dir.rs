@@ -10,14 +10,14 @@ use super::reader::{Node, quote};
 use super::report::{Place, Report};
 
 /// The folder that a configuration from elsewhere may read from.
-pub(super) struct Fence {
+pub(super) struct BaseDir {
     /// As the first file's name has it.
     named: PathBuf,
     /// With links followed.
     real: PathBuf,
 }
 
-impl Fence {
+impl BaseDir {
     /// The folder of a configuration's first file.
     pub(super) fn around(first: &Path) -> Self {
         let named = first.parent().unwrap_or(Path::new("")).to_owned();
