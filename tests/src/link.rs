@@ -75,7 +75,8 @@ pub fn take_in(left: Device<'_>, right: Device<'_>) -> Result<()> {
 }
 
 /// Waits until a device that is up carries frames: the kernel puts its queues in place some time after the other end is up,
-/// and until then drops in silence what is sent.
+/// and until then drops in silence what is sent. From then on it also keeps what is sent before a neighbour has answered: on
+/// a busy machine that is more than the kernel would keep, and a burst would lose its oldest packets.
 pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
     let up = eventually(BOUND, || {
         let mut show = Command::new("ip");
@@ -85,7 +86,9 @@ pub(crate) fn carries(Device { ns, name }: Device<'_>) -> Result<()> {
     });
     up.with_context(|| format!("{name} of namespace {} has no carrier after {BOUND:?}", ns.name()))?;
     // The state is told just before the queues are there, under one lock, which this takes.
-    ns.ip(&format!("link set {name} up"))
+    ns.ip(&format!("link set {name} up"))?;
+    let kept = ["ipv4", "ipv6"].map(|family| format!("{family}/neigh/{name}/unres_qlen_bytes"));
+    ns.sysctl(&kept.each_ref().map(|key| (key.as_str(), UNRESOLVED_BYTES)))
 }
 
 impl Namespace {
@@ -182,6 +185,8 @@ fn parse_dev(text: &str) -> HashMap<String, DeviceCounts> {
 }
 
 const BOUND: Duration = Duration::from_secs(10);
+/// 80 times the kernel's own.
+const UNRESOLVED_BYTES: &str = "16777216";
 const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];
 
 #[cfg(test)]
