@@ -9,6 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
@@ -17,7 +18,7 @@ use super::command::{
 };
 use super::guard::Order;
 use super::refuse::{bad_request, plural};
-use super::routes::Desk;
+use super::routes::{DOCUMENT, Desk};
 use super::view::{
     BackendChange, BackendRow, BgpView, FlowPage, HealthView, MachineDrain, Purged, Refusal, RefusalKind,
     ReloadReport, Status, VipRow, WhereView,
@@ -71,7 +72,7 @@ pub(super) async fn reload(desk: State<Desk>) -> Result<Done<ReloadReport>, Refu
 }
 
 pub(super) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,9 +108,9 @@ fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String 
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Weight {
+pub(super) struct Weight {
     // Without a default: an empty object is not an order.
     #[serde(deserialize_with = "Option::deserialize")]
     weight: Option<u32>,
@@ -264,6 +265,4 @@ pub(super) async fn ask<T>(desk: &Desk, command: impl FnOnce(Answer<T>) -> Comma
     }
 }
 
-/// The document that describes all this.
-const OPENAPI: &str = include_str!("openapi.json");
 const FLOWS_USUALLY: usize = 100;

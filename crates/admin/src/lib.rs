@@ -12,6 +12,7 @@
 pub mod accounts;
 mod capture;
 pub mod command;
+mod document;
 mod guard;
 mod handlers;
 pub mod metrics;

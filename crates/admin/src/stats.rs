@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Everything that is counted. Counters count from the start of the process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
     /// Number of the generation in force.
     pub generation: u64,
@@ -34,14 +35,14 @@ pub struct Stats {
 counters::xdp! {
     counters::stats! [
         /// What the XDP program did, over all processors.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct XdpStats
     ]
 }
 
 /// An interface's sockets together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceStats {
     /// Queues with a socket.
     pub sockets: u64,
@@ -54,7 +55,7 @@ pub struct InterfaceStats {
 }
 
 /// Packets of a service or a backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrafficStats {
     /// Packets decided for it.
     pub packets: u64,
@@ -67,7 +68,7 @@ pub struct TrafficStats {
 counters::thread! {
     counters::stats! [
         /// One packet thread.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct ThreadStats {
             /// Batches that were not empty.
@@ -91,7 +92,7 @@ counters::thread! {
 counters::flow_table! {
     counters::stats! [
         /// A connection table.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct FlowTableStats
     ]
@@ -100,7 +101,7 @@ counters::flow_table! {
 counters::fragment_table! {
     counters::stats! [
         /// A table of fragmented datagrams.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct FragmentTableStats
     ]
@@ -109,7 +110,7 @@ counters::fragment_table! {
 counters::socket! {
     counters::stats! [
         /// A thread's XDP sockets (`XDP_STATISTICS`), and their rings.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         pub struct SocketStats
     ]

@@ -15,7 +15,8 @@ mod serving;
 mod status;
 
 pub use bgp::{
-    AnnouncedVip, AnnouncementState, BfdView, BgpPeerRow, BgpView, DrainStage, MachineDrain, RouteRow,
+    AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpView, DrainStage, MachineDrain,
+    RouteRow, SessionState,
 };
 pub use capture::CaptureEnd;
 pub use explained::Explained;

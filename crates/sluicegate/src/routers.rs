@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use admin::view::{AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, Status};
+use admin::view::{
+    AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, SessionState, Status,
+};
 use clap::{Args, Subcommand};
 
 use crate::client::{Client, Failure};
@@ -47,7 +49,7 @@ pub(crate) fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode>
     } else {
         out!("{}", words(&view));
     }
-    let missing = view.peers.iter().any(|peer| peer.state != ESTABLISHED)
+    let missing = view.peers.iter().any(|peer| peer.state != SessionState::Established)
         || view.vips.iter().any(|vip| is_missing(vip.state))
         || !view.warnings.is_empty();
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -84,9 +86,9 @@ fn peers(rows: &[BgpPeerRow]) -> String {
             row.name.clone(),
             row.address.to_string(),
             row.asn.to_string(),
-            row.state.clone(),
+            format!("{:?}", row.state),
             ago(row.since_seconds),
-            row.bfd.as_ref().map_or_else(|| "-".to_owned(), |bfd| bfd.state.clone()),
+            row.bfd.as_ref().map_or_else(|| "-".to_owned(), |bfd| format!("{:?}", bfd.state)),
             row.announced_v4.to_string(),
             row.announced_v6.to_string(),
             last_error(row),
@@ -178,7 +180,6 @@ fn wait_for_the_end(client: &Client) -> anyhow::Result<()> {
     }
 }
 
-const ESTABLISHED: &str = "Established";
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::{
     VipBackends,
 };
 use crate::stats::{ThreadStats, TrafficStats};
-use crate::view::{AnnouncedVip, AnnouncementState, BgpView, CheckState};
+use crate::view::{AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, SessionState};
 
 /// Samples of one moment, as a collector.
 pub(super) struct Samples {
@@ -111,12 +111,12 @@ impl Samples {
 
     fn routers(&mut self, bgp: &BgpView) {
         for peer in bgp.peers.iter().take(MAX_SERIES_PEERS) {
-            self.push(&the::BGP_UP, &[&peer.name], (peer.state == "Established").into());
+            self.push(&the::BGP_UP, &[&peer.name], (peer.state == SessionState::Established).into());
             self.push(&the::BGP_SESSIONS, &[&peer.name], peer.established);
             self.push(&the::BGP_ROUTES, &[&peer.name, "ipv4"], peer.announced_v4 as u64);
             self.push(&the::BGP_ROUTES, &[&peer.name, "ipv6"], peer.announced_v6 as u64);
             if let Some(bfd) = &peer.bfd {
-                self.push(&the::BFD_UP, &[&peer.name], (bfd.state == "Up").into());
+                self.push(&the::BFD_UP, &[&peer.name], (bfd.state == BfdState::Up).into());
             }
         }
         let wanted = bgp.vips.iter().filter(|vip| vip.state != AnnouncementState::NotConfigured);

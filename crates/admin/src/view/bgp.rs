@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Everything that has to do with announcements.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpView {
     /// Our AS number; null: this machine has no peers, and nothing is announced.
     pub asn: Option<u32>,
@@ -22,7 +23,7 @@ pub struct BgpView {
 }
 
 /// How far a drain of the machine is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainStage {
     /// There is none.
@@ -34,8 +35,35 @@ pub enum DrainStage {
     Left,
 }
 
+/// A BGP session's state (RFC 4271 §8.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[expect(missing_docs, reason = "the RFC's names")]
+pub enum SessionState {
+    Idle,
+    Connect,
+    Active,
+    OpenSent,
+    OpenConfirm,
+    Established,
+}
+
+/// A BFD session's state (RFC 5880 §6.8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BfdState {
+    /// Taken down on purpose.
+    AdminDown,
+    /// Not up.
+    Down,
+    /// The peer is heard.
+    Init,
+    /// Both hear each other.
+    Up,
+    /// Not begun: the BGP session is not up.
+    Waiting,
+}
+
 /// A router.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpPeerRow {
     /// Its name.
     pub name: String,
@@ -44,7 +72,7 @@ pub struct BgpPeerRow {
     /// Its AS number, as configured.
     pub asn: u32,
     /// Of RFC 4271: `Idle`, `Connect`, `Active`, `OpenSent`, `OpenConfirm`, `Established`.
-    pub state: String,
+    pub state: SessionState,
     /// Since when.
     pub since_seconds: f64,
     /// Sessions established since the start.
@@ -76,10 +104,10 @@ pub struct BgpPeerRow {
 }
 
 /// BFD with a router.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BfdView {
     /// Of RFC 5880: `AdminDown`, `Down`, `Init`, `Up`; `Waiting`: for the BGP session, after which it begins.
-    pub state: String,
+    pub state: BfdState,
     /// Since when.
     pub since_seconds: f64,
     /// How often it was lost since its BGP session came up.
@@ -87,7 +115,7 @@ pub struct BfdView {
 }
 
 /// A VIP, and whether it is announced.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AnnouncedVip {
     /// The VIP.
     pub vip: String,
@@ -108,7 +136,7 @@ pub struct AnnouncedVip {
 }
 
 /// See [`AnnouncedVip`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnnouncementState {
     /// It qualifies, and its routes are announced to a router at least.
@@ -126,7 +154,7 @@ pub enum AnnouncementState {
 }
 
 /// A route.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteRow {
     /// The prefix.
     pub prefix: String,
@@ -139,7 +167,7 @@ pub struct RouteRow {
 }
 
 /// What an order to drain the machine, or to take that back, began.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineDrain {
     /// The machine.
     pub machine: String,

@@ -2,23 +2,26 @@
 //!
 //! Not here: where the names come from; the control plane knows the packet threads' numbers.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::flows::WhereBackend;
 
 /// What becomes of a packet, and why.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Explained {
     /// `forward`; `reply` (its sender is answered); or why it is dropped, such as `no_vip`.
     pub verdict: String,
     /// What found the backend: `flow_table`, `maglev`, `fragment_table` or `remote` (no backend here serves: `backend` is another cluster); `redirect`: another machine of the cluster gathers the pieces
     /// of its datagram, and `backend` is that.
+    #[schemars(extend("enum" = ["flow_table", "maglev", "remote", "fragment_table", "redirect", null]))]
     pub step: Option<String>,
     /// The service that it matches.
     pub service: Option<String>,
     /// The pool that serves it.
     pub pool: Option<String>,
     /// `5-tuple`, `addresses` or `source`.
+    #[schemars(extend("enum" = ["5-tuple", "addresses", "source", null]))]
     pub hashed: Option<String>,
     /// Its hash, in hex.
     pub hash: Option<String>,

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::explained::Explained;
 
 /// Tracked flows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowPage {
     /// The generation that slots were named by.
     pub generation: u64,
@@ -18,7 +19,7 @@ pub struct FlowPage {
 }
 
 /// A tracked flow. The table stores hashes, so addresses and ports are not known.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowRow {
     /// The packet thread that tracks it.
     pub thread: usize,
@@ -31,6 +32,7 @@ pub struct FlowRow {
     /// The leaf pool; null: it has gone.
     pub pool: Option<String>,
     /// `new`, `established`, `closing` or `udp`.
+    #[schemars(extend("enum" = ["new", "established", "closing", "udp"]))]
     pub state: String,
     /// No second packet yet, at least one tick after the first.
     pub on_probation: bool,
@@ -39,14 +41,14 @@ pub struct FlowRow {
 }
 
 /// What a purge did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Purged {
     /// Flows forgotten, over all threads.
     pub flows: u64,
 }
 
 /// What would become of a flow.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereView {
     /// The client.
     pub source: SocketAddr,
@@ -59,7 +61,7 @@ pub struct WhereView {
 }
 
 /// One thread's word.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereRow {
     /// The thread.
     pub thread: usize,
@@ -76,12 +78,13 @@ pub struct WhereRow {
 }
 
 /// A backend that was chosen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereBackend {
     /// Its name.
     pub name: String,
     /// Its address.
     pub address: IpAddr,
     /// How packets travel to it: `gre`, `ipip`, `gue` or `l2`.
+    #[schemars(extend("enum" = ["gre", "ipip", "gue", "l2"]))]
     pub encapsulation: String,
 }

@@ -1,9 +1,10 @@
 //! Generations: what is in force, where it came from, and what a new one changed.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a reload did.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReloadReport {
     /// Number of the generation in force now.
     pub generation: u64,
@@ -18,7 +19,7 @@ pub struct ReloadReport {
 }
 
 /// The configuration in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigView {
     /// For `If-Match`; see [`entity_tag`].
     pub etag: String,
@@ -32,7 +33,7 @@ pub struct ConfigView {
 }
 
 /// Where a configuration came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfigSource {
     /// The file.
@@ -42,7 +43,7 @@ pub enum ConfigSource {
 }
 
 /// One file's text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigText {
     /// Where it stands.
     pub path: String,

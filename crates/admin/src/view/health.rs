@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A check's verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckState {
     /// It passes.
@@ -17,7 +18,7 @@ pub enum CheckState {
 }
 
 /// The health checks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthView {
     /// As in [`Status`](super::Status).
     pub own_fault: Option<String>,
@@ -26,7 +27,7 @@ pub struct HealthView {
 }
 
 /// One target of one check.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetRow {
     /// The backends behind it: more than one when they share an address.
     pub backends: Vec<String>,
@@ -35,6 +36,7 @@ pub struct TargetRow {
     /// The check's name.
     pub check: String,
     /// `backend` or `vip`.
+    #[schemars(extend("enum" = ["backend", "vip"]))]
     pub via: String,
     /// The VIP's address when `via` is `vip`, else null.
     pub vip: Option<IpAddr>,

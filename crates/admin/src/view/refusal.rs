@@ -1,9 +1,10 @@
 //! Why something was not done.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Why something was not done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
     /// For programs.
     pub kind: RefusalKind,
@@ -15,7 +16,7 @@ pub struct Refusal {
 }
 
 /// See [`Refusal`]. Each has its own HTTP status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
     /// 404: there is no such thing.
@@ -44,9 +45,10 @@ impl Refusal {
 }
 
 /// A problem of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemView {
     /// `error` or `warning`.
+    #[schemars(extend("enum" = ["error", "warning"]))]
     pub severity: String,
     /// The file as it was named.
     pub file: String,

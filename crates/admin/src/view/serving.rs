@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::health::CheckState;
 
 /// What an override says of a membership; at least one of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Override {
     /// `draining` or `down`; null: as health says.
     pub state: Option<BackendState>,
@@ -17,7 +18,7 @@ pub struct Override {
 }
 
 /// A VIP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VipRow {
     /// Its name.
     pub name: String,
@@ -30,7 +31,7 @@ pub struct VipRow {
 }
 
 /// A service of a VIP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceRow {
     /// Its name among the counters, such as `www tcp 80,443`.
     pub name: String,
@@ -57,7 +58,7 @@ pub struct ServiceRow {
 }
 
 /// A membership: a backend in a leaf pool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendRow {
     /// The backend.
     pub name: String,
@@ -87,7 +88,7 @@ pub struct BackendRow {
 }
 
 /// What a membership gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendState {
     /// New flows and old.
@@ -101,7 +102,7 @@ pub enum BackendState {
 }
 
 /// Who decided a membership's state or weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Why {
@@ -118,11 +119,12 @@ pub enum Why {
 }
 
 /// A check's verdict on a backend.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckRow {
     /// The check's name.
     pub check: String,
     /// `backend` or `vip`.
+    #[schemars(extend("enum" = ["backend", "vip"]))]
     pub via: String,
     /// The verdict.
     pub state: CheckState,
@@ -133,7 +135,7 @@ pub struct CheckRow {
 }
 
 /// What an order to a backend did.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendChange {
     /// The backend.
     pub backend: String,
@@ -146,7 +148,7 @@ pub struct BackendChange {
 }
 
 /// Before and after an order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MembershipChange {
     /// The leaf pool.
     pub pool: String,

@@ -1,11 +1,12 @@
 //! The balancer on one page.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::serving::Override;
 
 /// How the balancer is, on one page.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Of the program.
     pub version: String,
@@ -68,7 +69,7 @@ pub struct Status {
 }
 
 /// What machines of a cluster compare.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DigestView {
     /// Version of the table algorithm.
     pub table_algorithm: u32,
@@ -83,7 +84,7 @@ pub struct DigestView {
 }
 
 /// The configuration in force against the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Drift {
     /// The same.
@@ -96,7 +97,7 @@ pub enum Drift {
 }
 
 /// Whether packets are carried.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ForwarderView {
     /// All is well.
     pub healthy: bool,
@@ -105,7 +106,7 @@ pub struct ForwarderView {
 }
 
 /// An interface that packets for VIPs come and go by.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceRow {
     /// Its name.
     pub name: String,
@@ -132,7 +133,7 @@ impl InterfaceRow {
 }
 
 /// How many VIPs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VipTotals {
     /// All.
     pub total: usize,
@@ -141,7 +142,7 @@ pub struct VipTotals {
 }
 
 /// How many sessions with routers, and VIPs that they are told of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpTotals {
     /// Peers of this machine.
     pub peers: usize,
@@ -154,7 +155,7 @@ pub struct BgpTotals {
 }
 
 /// How many memberships.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StateTotals {
     /// In the table.
     pub serving: usize,
@@ -167,7 +168,7 @@ pub struct StateTotals {
 }
 
 /// An operator's override.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OverrideRow {
     /// The backend.
     pub backend: String,
@@ -181,7 +182,7 @@ pub struct OverrideRow {
 }
 
 /// How the last reload ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LastReload {
     /// Time of day when it ended.
     pub unix_seconds: u64,
@@ -194,7 +195,7 @@ pub struct LastReload {
 }
 
 /// See [`LastReload`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReloadOutcome {
     /// A new generation is in force.

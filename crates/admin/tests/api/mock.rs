@@ -239,7 +239,7 @@ pub(crate) fn bgp() -> BgpView {
         name: "tor1".into(),
         address: [192, 0, 2, 0].into(),
         asn: 65_000,
-        state: "Established".into(),
+        state: SessionState::Established,
         since_seconds: 30.5,
         established: 2,
         failures: 0,
@@ -256,7 +256,7 @@ pub(crate) fn bgp() -> BgpView {
         bfd,
     };
     let idle = BgpPeerRow {
-        state: "Idle".into(),
+        state: SessionState::Idle,
         last_error: Some("nothing heard for 9s: hold time expired".into()),
         last_error_seconds: Some(1.0),
         last_end: None,
@@ -291,7 +291,7 @@ pub(crate) fn bgp() -> BgpView {
         asn: Some(65_101),
         router_id: Some([192, 0, 2, 1].into()),
         stage: DrainStage::Leaving,
-        peers: vec![peer(Some(BfdView { state: "Up".into(), since_seconds: 30.0, losses: 1 })), idle],
+        peers: vec![peer(Some(BfdView { state: BfdState::Up, since_seconds: 30.0, losses: 1 })), idle],
         vips: vec![vip, held],
         warnings: vec!["a peer has no session".into()],
     }

@@ -11,8 +11,8 @@ use super::announcer::Announcer;
 use super::decision::{ServiceSeen, Stage, Standing, Why};
 use super::plan::Rules;
 use admin::view::{
-    AnnouncedVip, AnnouncementState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, RouteRow,
-    ServiceRow, VipRow,
+    AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, RouteRow,
+    ServiceRow, SessionState, VipRow,
 };
 
 impl Announcer {
@@ -161,7 +161,7 @@ fn peer_row(peer: &PeerStatus, bfd: Option<BfdView>) -> BgpPeerRow {
         name: peer.name.clone(),
         address: peer.address,
         asn: peer.asn,
-        state: peer.state.name().to_owned(),
+        state: session_state(peer.state),
         since_seconds: ago(peer.since),
         established: peer.established,
         failures: peer.failures,
@@ -181,12 +181,32 @@ fn peer_row(peer: &PeerStatus, bfd: Option<BfdView>) -> BgpPeerRow {
 
 fn bfd_view(status: Option<&BfdStatus>) -> BfdView {
     match status {
-        None => BfdView { state: "Waiting".to_owned(), since_seconds: 0.0, losses: 0 },
+        None => BfdView { state: BfdState::Waiting, since_seconds: 0.0, losses: 0 },
         Some(status) => BfdView {
-            state: status.state.to_string(),
+            state: bfd_state(status.state),
             since_seconds: ago(status.since),
             losses: status.losses,
         },
+    }
+}
+
+fn session_state(state: State) -> SessionState {
+    match state {
+        State::Idle => SessionState::Idle,
+        State::Connect => SessionState::Connect,
+        State::Active => SessionState::Active,
+        State::OpenSent => SessionState::OpenSent,
+        State::OpenConfirm => SessionState::OpenConfirm,
+        State::Established => SessionState::Established,
+    }
+}
+
+fn bfd_state(state: bgp::bfd::SessionState) -> BfdState {
+    match state {
+        bgp::bfd::SessionState::AdminDown => BfdState::AdminDown,
+        bgp::bfd::SessionState::Down => BfdState::Down,
+        bgp::bfd::SessionState::Init => BfdState::Init,
+        bgp::bfd::SessionState::Up => BfdState::Up,
     }
 }
 
