@@ -18,8 +18,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 pub use self::filter::{CaptureFilter, DropReasons, VipFilter};
 
-use crate::snapshot::{Generation, ServiceId, SlotId, Snapshot};
-use crate::{Counter, Now, Packet, ThreadId, Verdict};
+use crate::{Counter, Generation, Now, Packet, ServiceId, SlotId, Snapshot, ThreadId, Verdict};
 
 /// One packet, and what was decided for it.
 #[derive(Debug)]

@@ -2,8 +2,7 @@
 //!
 //! Not here: words (`control-plane`).
 
-use crate::snapshot::{Service, ServiceId, SlotId, SlotState, Snapshot};
-use crate::{Decision, DropReason, Flow};
+use crate::{Decision, DropReason, Flow, Service, ServiceId, SlotId, SlotState, Snapshot};
 
 /// The step that finds a packet's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use crate::snapshot::{MAX_ENCAP_OVERHEAD, Parts, VipAddress};
-use crate::{Prefix, aggregate};
+use crate::{Parts, Prefix, VipAddress, aggregate};
 
 /// How many prefixes the filter has room for: few enough that all stay in the nearest cache.
 pub const FILTER_PREFIXES: usize = 64;
+/// The most head room that the XDP program opens, in bytes.
+pub(crate) const MAX_ENCAP_OVERHEAD: usize = 63;
 
 /// By encapsulation overhead, the weight of backends that need it.
 #[derive(Clone)]

@@ -21,12 +21,14 @@ mod live;
 mod notice;
 mod originate;
 mod packet_buf;
+mod parts;
 mod pipeline;
 mod prefix;
 mod remote;
 mod request;
 mod rewrite;
 mod selection;
+mod slot;
 mod snapshot;
 mod tagging;
 mod thread_counters;
@@ -48,8 +50,9 @@ pub use filter::FILTER_PREFIXES;
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use live::{Live, Reader};
-pub use notice::{Notice, NoticeSink, Notices, notice_ring};
-pub use packet_buf::{Origin, Packet};
+pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
+pub use packet_buf::{HandoffReason, InterfaceId, Origin, Packet, ThreadId};
+pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Service, VipAddress};
 pub use pipeline::{IcmpRates, Pipeline, PipelineConfig, PipelineError};
 pub use prefix::{Prefix, Suffix};
 pub use remote::Remote;
@@ -57,17 +60,15 @@ pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
 };
 pub use selection::{Decision, Selection};
-pub use snapshot::{
-    Binding, Forwarding, Generation, NextHop, NextHopMode, Parts, PoolTable, PrefixGroup, Service, ServiceId,
-    Slot, SlotId, SlotState, Snapshot, SnapshotError, THIS_MACHINE, TooBig, VipAddress,
+pub use slot::{
+    Forwarding, Generation, NextHop, PoolTable, ServiceId, Slot, SlotId, SlotState, THIS_MACHINE, TooBig,
 };
+pub use snapshot::{Snapshot, SnapshotError};
 pub use tagging::{Tagging, Translation};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
-pub use trace::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceEvent, TraceKey, TraceRefusal, WallClock};
+pub use trace::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallClock};
 pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind};
-pub use verdict::{
-    Forward, HandoffReason, HoldSlot, InterfaceId, Now, OutOfFrames, Outlet, Piece, ThreadId, Verdict,
-};
+pub use verdict::{Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, Verdict};
 
 pub use conntrack::{Cursor, State as FlowState, Timeouts};
 pub use fragment_table::Config as FragmentConfig;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::TraceEvent;
+use crate::{Explanation, Flow, Generation, Mark, Now, ThreadId, TunnelSourceKind};
 
 /// Something that a packet thread saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,25 @@ pub enum Notice {
     },
     /// A marked packet was decided.
     Trace(TraceEvent),
+}
+
+/// A marked packet that a packet thread has decided, for the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// Who decided.
+    pub thread: ThreadId,
+    /// Under which generation.
+    pub generation: Generation,
+    /// When, on the packet threads' clock.
+    pub at: Now,
+    /// The packet's tuple; of a later piece of a datagram without ports.
+    pub flow: Flow,
+    /// Who had sent it in a tunnel, if it came in one.
+    pub decapsulated_from: Option<TunnelSourceKind>,
+    /// What the mark says.
+    pub mark: Mark,
+    /// What became of it, and why.
+    pub explanation: Explanation,
 }
 
 /// The packet thread's end.

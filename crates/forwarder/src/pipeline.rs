@@ -32,12 +32,11 @@ use crate::capture::Tap;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
-use crate::snapshot::{Service, Slot, SlotId};
 use crate::vip_table::BatchLookup;
 use crate::{
     DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    PairCounter, Reader, RequestServer, Step, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict,
-    request,
+    PairCounter, Reader, RequestServer, Service, Slot, SlotId, Step, ThreadCounters, ThreadId, Timeouts,
+    TunnelSourceKind, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.

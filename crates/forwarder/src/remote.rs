@@ -1,17 +1,15 @@
 //! Other clusters that serve the same VIPs: slots like any others, whose packets leave marked.
 //!
-//! In: a service whose pool has nobody. Out: another cluster that has the address.
-//! Not here: when it is asked for (`pipeline/remote`), the headers (`packet`).
+//! Not here: when another cluster is chosen (`selection`, `pipeline/remote`), the headers (`packet`).
 //! Source: paper §4.2.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use packet::{Family, Template};
 
 use crate::prefix::{bits_of, low};
-use crate::snapshot::{Forwarding, PoolTable, Service, Slot, SlotId, Snapshot};
-use crate::{Prefix, Selection};
+use crate::{Forwarding, PoolTable, Prefix, Slot};
 
 /// Other clusters that serve some of a VIP's addresses.
 #[derive(Clone, Debug)]
@@ -37,30 +35,5 @@ impl Slot {
         let kept = self.template(family).map_or(0, Template::kept);
         let (own, other) = (bits_of(self.address), bits_of(address));
         self.address.is_ipv4() == address.is_ipv4() && (own ^ other) & !low(kept) == 0
-    }
-}
-
-impl Snapshot {
-    /// Whether what is sent to a slot goes to another machine of ours.
-    #[inline]
-    pub(crate) fn is_redirect(&self, slot: SlotId) -> bool {
-        self.slots.get(slot.0 as usize).is_some_and(Slot::is_redirect)
-    }
-
-    /// Chooses among the other clusters that serve this address of a service; one that does not serve is hashed around.
-    ///
-    /// # Source
-    /// Paper §4.2.
-    #[cold]
-    pub(crate) fn select_remote(
-        &self,
-        service: &Service,
-        destination: &[u8; 16],
-        hash: u64,
-    ) -> Option<Selection> {
-        let address = Ipv6Addr::from(*destination).to_canonical();
-        let covers = |remote: &&Remote| remote.ours.iter().any(|prefix| prefix.contains(address));
-        let remote = service.remotes.as_deref()?.iter().find(covers)?;
-        self.select(&remote.pool, hash)
     }
 }

@@ -7,8 +7,7 @@ use conntrack::{Cursor, Entry, Filter, FlowTable, Tick};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::capture::Tap;
-use crate::snapshot::{Generation, SlotId, Snapshot};
-use crate::{Decision, Explanation, Flow, ServiceId, ThreadId};
+use crate::{Decision, Explanation, Flow, Generation, ServiceId, SlotId, Snapshot, ThreadId};
 
 /// Which flows are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use packet::{Inner, LinkHeader, Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link};
 
-use crate::snapshot::{NextHop, NextHopMode, Slot};
-use crate::{DropReason, InterfaceId, Packet, Tagging};
+use crate::{DropReason, InterfaceId, NextHop, NextHopMode, Packet, Slot, Tagging};
 
 /// What a packet's rewriting needs besides the packet.
 pub(crate) struct RewriteParams<'a> {

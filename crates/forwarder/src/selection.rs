@@ -1,9 +1,12 @@
 //! The choice of a backend: one function for the packet path, `where`, and whoever else asks.
 
+use std::net::Ipv6Addr;
+
 use packet::protocol;
 
-use crate::snapshot::{PoolTable, Service, SlotId, SlotState, Snapshot};
-use crate::{DropReason, Flow, FlowHasher, HashPolicy};
+use crate::{
+    DropReason, Flow, FlowHasher, HashPolicy, PoolTable, Remote, Service, Slot, SlotId, SlotState, Snapshot,
+};
 
 /// What Maglev chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +67,29 @@ pub enum Decision {
 }
 
 impl Snapshot {
+    /// Whether what is sent to a slot goes to another machine of ours.
+    #[inline]
+    pub(crate) fn is_redirect(&self, slot: SlotId) -> bool {
+        self.slots.get(slot.0 as usize).is_some_and(Slot::is_redirect)
+    }
+
+    /// Chooses among the other clusters that serve this address of a service; one that does not serve is hashed around.
+    ///
+    /// # Source
+    /// Paper §4.2.
+    #[cold]
+    pub(crate) fn select_remote(
+        &self,
+        service: &Service,
+        destination: &[u8; 16],
+        hash: u64,
+    ) -> Option<Selection> {
+        let address = Ipv6Addr::from(*destination).to_canonical();
+        let covers = |remote: &&Remote| remote.ours.iter().any(|prefix| prefix.contains(address));
+        let remote = service.remotes.as_deref()?.iter().find(covers)?;
+        self.select(&remote.pool, hash)
+    }
+
     /// Chooses among a pool's serving backends.
     ///
     /// An entry whose backend does not serve is skipped by hashing the hash again, the same on every machine; after

@@ -1,6 +1,6 @@
 //! The packet tracer: marked packets, and what is told of them.
 //!
-//! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a [`TraceEvent`] for
+//! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a [`crate::TraceEvent`] for
 //! the control plane, which adds names and sends the report. The packet itself is forwarded as any other.
 //! Not here: which packets are looked at and when (`pipeline/tracing`), reports and their socket (`control-plane`,
 //! `sluicegate`): a packet thread builds no text and calls no kernel.
@@ -19,7 +19,7 @@ pub use self::mark::{MARK_BYTES, Mark};
 
 pub(crate) use self::mark::{has_magic, payload_at};
 
-use crate::{Explanation, Flow, Generation, Now, PrefixSet, ThreadId, TunnelSourceKind};
+use crate::{Flow, PrefixSet};
 
 /// Whether and to whom a machine tells of marked packets.
 #[derive(Debug)]
@@ -30,25 +30,6 @@ pub struct Trace {
     pub receivers: PrefixSet,
     /// Reports a second of each packet thread, bursts of as many.
     pub per_second: u32,
-}
-
-/// A marked packet that a packet thread has decided, for the control plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceEvent {
-    /// Who decided.
-    pub thread: ThreadId,
-    /// Under which generation.
-    pub generation: Generation,
-    /// When, on the packet threads' clock.
-    pub at: Now,
-    /// The packet's tuple; of a later piece of a datagram without ports.
-    pub flow: Flow,
-    /// Who had sent it in a tunnel, if it came in one.
-    pub decapsulated_from: Option<TunnelSourceKind>,
-    /// What the mark says.
-    pub mark: Mark,
-    /// What became of it, and why.
-    pub explanation: Explanation,
 }
 
 /// Why nothing is told of a packet that begins like a marked one. It is forwarded all the same.

@@ -3,7 +3,7 @@
 //! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
 //! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
 
-use crate::{DropReason, Packet, TunnelSourceKind};
+use crate::{DropReason, HandoffReason, Packet, ThreadId};
 
 /// A moment on a monotonic clock, in nanoseconds since an origin of the caller's choice. Read once a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,48 +26,6 @@ impl Now {
     #[must_use]
     pub const fn tick(self) -> conntrack::Tick {
         conntrack::Tick::from_millis(self.0 / 1_000_000)
-    }
-}
-
-/// A packet thread of this machine, counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ThreadId(pub u16);
-
-/// An interface of this machine, counted from 0 in the order of the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct InterfaceId(pub u8);
-
-/// Why a packet crosses to another thread, for the pipeline there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HandoffReason {
-    /// It was steered here by its hash: process it as if it had come off the wire.
-    Steered {
-        /// Who had sent it in a tunnel, if it came in one.
-        decapsulated_from: Option<TunnelSourceKind>,
-    },
-    /// A piece of a datagram whose pieces this thread gathers.
-    Fragment {
-        /// Who had sent it in a tunnel, if it came in one. A peer's is not redirected again.
-        decapsulated_from: Option<TunnelSourceKind>,
-    },
-    /// An ICMP error whose flow none of the threads asked so far knows.
-    IcmpError {
-        /// How many threads were asked.
-        asked: u16,
-        /// Who had sent it in a tunnel, if it came in one. Another cluster's is not sent on.
-        decapsulated_from: Option<TunnelSourceKind>,
-    },
-}
-
-impl HandoffReason {
-    /// Who had sent the packet in a tunnel.
-    #[inline]
-    pub(crate) fn decapsulated_from(self) -> Option<TunnelSourceKind> {
-        match self {
-            Self::Steered { decapsulated_from }
-            | Self::Fragment { decapsulated_from }
-            | Self::IcmpError { decapsulated_from, .. } => decapsulated_from,
-        }
     }
 }
 

@@ -5,8 +5,7 @@ use std::num::NonZeroU32;
 
 use super::{EVERY_PACKET, Seen};
 use crate::flow::mapped;
-use crate::snapshot::{ServiceId, SlotId, Snapshot};
-use crate::{DropReason, Verdict};
+use crate::{DropReason, ServiceId, SlotId, Snapshot, Verdict};
 
 /// Which packets are meant: those for which every condition holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

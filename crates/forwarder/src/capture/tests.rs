@@ -1,6 +1,5 @@
 use super::*;
-use crate::snapshot::Parts;
-use crate::{DropReason, HashKey, NextHopMode};
+use crate::{DropReason, HashKey, NextHopMode, Parts};
 
 fn tap(records: usize) -> (Box<Tap>, CaptureReceiver) {
     capture_tap(CaptureFilter::default(), TapSize { snap: 64, records, batch: 4 })

@@ -11,10 +11,9 @@ use packet::{Family, Fragment, Parsed, protocol};
 
 use super::state::{Batch, PacketState, Stage};
 use super::{Core, PipelineConfig};
-use crate::snapshot::{ServiceId, SlotId, SlotState, Snapshot};
 use crate::{
     DropReason, Flow, FragmentTableCounters, HandoffReason, HashPolicy, HoldSlot, Now, Origin, Outlet,
-    Packet, Step, ThreadId, TunnelSourceKind, Verdict,
+    Packet, ServiceId, SlotId, SlotState, Snapshot, Step, ThreadId, TunnelSourceKind, Verdict,
 };
 
 /// What was decided for a first piece, and holds for the others.

@@ -17,8 +17,10 @@ use super::fragments::without_ports;
 use super::state::{Batch, PacketState, Stage};
 use super::{Core, choose_by_table, remote};
 use crate::selection::flow_key;
-use crate::snapshot::{SlotId, SlotState, Snapshot};
-use crate::{DropReason, Flow, HandoffReason, HashPolicy, Notice, Origin, Packet, ThreadId, Verdict};
+use crate::{
+    DropReason, Flow, HandoffReason, HashPolicy, Notice, Origin, Packet, SlotId, SlotState, Snapshot,
+    ThreadId, Verdict,
+};
 
 /// How much ICMP a thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

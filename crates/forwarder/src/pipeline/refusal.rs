@@ -13,8 +13,7 @@ use packet::{
 use super::state::{Batch, PacketState, Stage};
 use super::{Core, unreadable};
 use crate::rewrite::{NO_LIMIT, RewriteParams, leaves_by, rewrite};
-use crate::snapshot::{Slot, TooBig};
-use crate::{DropReason, HoldSlot, Outlet, Packet, Piece, Verdict};
+use crate::{DropReason, HoldSlot, Outlet, Packet, Piece, Slot, TooBig, Verdict};
 
 /// A held packet that waits to be cut.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,7 @@
 //! Source: paper §4.2.
 
 use super::state::PacketState;
-use crate::snapshot::{Service, SlotId, Snapshot};
-use crate::{Packet, Selection, TunnelSourceKind};
+use crate::{Packet, Selection, Service, SlotId, Snapshot, TunnelSourceKind};
 
 /// Another cluster for the flow of a packet; `None`: there is none, or it came from there.
 #[cold]

@@ -5,8 +5,7 @@
 use conntrack::Tick;
 use packet::{Fragment, Parsed};
 
-use crate::snapshot::{ServiceId, SlotId, Snapshot};
-use crate::{Now, Step, TunnelSourceKind, Verdict};
+use crate::{Now, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict};
 
 /// What holds for a whole batch.
 #[derive(Clone, Copy)]

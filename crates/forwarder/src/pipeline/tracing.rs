@@ -10,9 +10,10 @@ use packet::parse;
 use super::state::{Batch, PacketState};
 use super::{Core, flow_of};
 use crate::guard::Meter;
-use crate::snapshot::Snapshot;
-use crate::trace::{MARK_BYTES, TraceEvent, TraceRefusal, WallClock, has_magic, payload_at};
-use crate::{Explanation, Flow, HoldSlot, Notice, Outcome, Packet, TunnelSourceKind, Verdict};
+use crate::trace::{MARK_BYTES, TraceRefusal, WallClock, has_magic, payload_at};
+use crate::{
+    Explanation, Flow, HoldSlot, Notice, Outcome, Packet, Snapshot, TraceEvent, TunnelSourceKind, Verdict,
+};
 
 /// What one thread keeps of marked packets.
 #[derive(Debug)]
