@@ -19,8 +19,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use config::{self, Check};
-use health::Dialer;
-use health::engine::{Health, TargetKey, Watched};
+use health::{Dialer, Health, TargetKey, Watched};
 use nix::errno::Errno;
 use nix::libc::linger;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};

@@ -27,9 +27,9 @@ use self::slow_start::SlowStart;
 use crate::compile::{Circumstances, CompileError, Compiled, Compiler, Index, Membership, find_machine};
 use crate::next_hop;
 use crate::slots::SlotKey;
-use crate::standing::{Mode, Override, OverrideKey, Standing, Verdict};
+use crate::standing::{Mode, Override, OverrideKey, Standing};
 use config::Config;
-use health::engine::{HealthState, TargetKey, Watched};
+use health::{HealthState, TargetKey, Watched};
 
 /// See the room's header.
 #[derive(Debug)]
@@ -215,7 +215,7 @@ impl Controller {
     /// Memberships of which not all checks have had a first result.
     #[must_use]
     pub fn unknown(&self) -> usize {
-        self.plan.checked().filter(|key| self.standing.verdict(key) == Verdict::Unknown).count()
+        self.plan.checked().filter(|key| self.standing.health(key) == HealthState::Unknown).count()
     }
 
     /// Whether tables wait to be built, and a job may do it.
@@ -296,16 +296,16 @@ impl Controller {
             }
             self.results.insert(target.clone(), *state);
             for key in keys {
-                let before = self.standing.verdict(key);
-                let after = self.plan.verdict(key, &self.results, before);
+                let before = self.standing.health(key);
+                let after = self.plan.health(key, &self.results, before);
                 if after != before {
                     touched.push((key.clone(), before, after));
                 }
             }
         }
         for (key, before, after) in &touched {
-            self.standing.verdicts.insert(key.clone(), *after);
-            if *after == Verdict::Up && (*before == Verdict::Down || self.settled) {
+            self.standing.health.insert(key.clone(), *after);
+            if *after == HealthState::Up && (*before == HealthState::Down || self.settled) {
                 self.start_slowly(key, now);
             }
         }
@@ -408,7 +408,7 @@ impl Controller {
 
     fn is_unknown(&self, slot: SlotId) -> bool {
         let key = self.index.of_slot(slot).map(|membership| &membership.key);
-        key.is_some_and(|key| self.standing.verdict(key) == Verdict::Unknown)
+        key.is_some_and(|key| self.standing.health(key) == HealthState::Unknown)
     }
 
     fn start_slowly(&mut self, key: &SlotKey, now: Duration) {
@@ -432,14 +432,14 @@ impl Controller {
 /// Verdicts of all memberships in `plan`. One that was there before (`known`) without a check counted as up.
 fn judge(plan: &Plan, results: &HashMap<TargetKey, HealthState>, known: &Index, standing: &mut Standing) {
     let verdict = |key: &SlotKey| {
-        let before = match (standing.verdicts.get(key), known.membership(key)) {
+        let before = match (standing.health.get(key), known.membership(key)) {
             (Some(before), _) => *before,
-            (None, Some(_)) => Verdict::Up,
-            (None, None) => Verdict::Unknown,
+            (None, Some(_)) => HealthState::Up,
+            (None, None) => HealthState::Unknown,
         };
-        (key.clone(), plan.verdict(key, results, before))
+        (key.clone(), plan.health(key, results, before))
     };
-    standing.verdicts = plan.checked().map(verdict).collect();
+    standing.health = plan.checked().map(verdict).collect();
 }
 
 const VIPS_NAMED: usize = 64;

@@ -9,20 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use forwarder::SlotState;
+use health::HealthState;
 
 use crate::slots::SlotKey;
-
-/// What the health checks of a membership say together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
-    /// Not all have had a first result.
-    #[default]
-    Unknown,
-    /// All pass.
-    Up,
-    /// One has failed.
-    Down,
-}
 
 /// What an operator has said of a backend; lost at a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,8 +37,9 @@ pub type OverrideKey = (Arc<str>, Option<Arc<str>>);
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// Of memberships with checks. One that is not here has none, and is up.
-    pub verdicts: HashMap<SlotKey, Verdict>,
+    /// What the checks of a membership find together: up when all pass, down when one fails, unknown while one has no
+    /// result yet. A membership that is not here has no check, and is up.
+    pub health: HashMap<SlotKey, HealthState>,
     /// By operators.
     pub overrides: BTreeMap<OverrideKey, Override>,
     /// Memberships that came up lately: quarters of their weight, 1 to 3.
@@ -59,10 +49,10 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// What the checks say.
+    /// What the checks find.
     #[must_use]
-    pub fn verdict(&self, key: &SlotKey) -> Verdict {
-        self.verdicts.get(key).copied().unwrap_or(Verdict::Up)
+    pub fn health(&self, key: &SlotKey) -> HealthState {
+        self.health.get(key).copied().unwrap_or(HealthState::Up)
     }
 
     /// What the operator says; each of its two parts from the narrowest that has it.
@@ -79,10 +69,10 @@ impl Standing {
     /// What the membership may be given. Down goes before draining: a dead backend's flows are lost on it.
     #[must_use]
     pub fn state(&self, key: &SlotKey) -> SlotState {
-        match (self.override_of(key).mode, self.verdict(key)) {
-            (Some(Mode::Down), _) | (_, Verdict::Down | Verdict::Unknown) => SlotState::Down,
-            (Some(Mode::Drain), Verdict::Up) => SlotState::Draining,
-            (None, Verdict::Up) => SlotState::Serving,
+        match (self.override_of(key).mode, self.health(key)) {
+            (Some(Mode::Down), _) | (_, HealthState::Down | HealthState::Unknown) => SlotState::Down,
+            (Some(Mode::Drain), HealthState::Up) => SlotState::Draining,
+            (None, HealthState::Up) => SlotState::Serving,
         }
     }
 
@@ -143,10 +133,10 @@ mod tests {
             Some(5),
             "what the narrow one does not say, the wide one does"
         );
-        standing.verdicts.insert(a.clone(), Verdict::Down);
+        standing.health.insert(a.clone(), HealthState::Down);
         assert_eq!(standing.state(&a), SlotState::Down);
         standing.overrides.clear();
-        standing.verdicts.insert(a.clone(), Verdict::Unknown);
+        standing.health.insert(a.clone(), HealthState::Unknown);
         assert_eq!((standing.state(&a), standing.weight(&a, 6, 3)), (SlotState::Down, 0));
     }
 

@@ -12,7 +12,7 @@ use control_plane::controller::{Controller, Running, Side, changes};
 use control_plane::next_hop::Table;
 use control_plane::standing::{Mode, Override};
 use forwarder::{Decision, Flow, SlotState, Snapshot};
-use health::engine::{HealthState, TargetKey};
+use health::{HealthState, TargetKey};
 use maglev_hash::disruption;
 
 const HEAD: &str = r#"

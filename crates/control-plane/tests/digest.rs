@@ -15,7 +15,7 @@ use control_plane::controller::Controller;
 use control_plane::digest::{Digests, hex, of_configuration};
 use control_plane::next_hop::Table;
 use forwarder::{Decision, Flow, Snapshot};
-use health::engine::HealthState;
+use health::HealthState;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 

@@ -38,7 +38,7 @@ impl Dialer {
         }
     }
 
-    /// A socket that sends to `peer` and hears nobody else, from a port that the kernel chooses at random.
+    /// A socket that sends to `peer` and receives from no other peer, from a port that the kernel chooses at random.
     ///
     /// # Errors
     /// As `socket(2)`, `bind(2)` and `connect(2)`.

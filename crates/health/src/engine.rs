@@ -1,10 +1,10 @@
-//! The health scheduler: who is asked when, and what is made of the answers.
+//! The health scheduler: which target is probed when, and what state its answers give it.
 //!
-//! In: the set of targets, as each generation of the configuration has it. Out: verdicts, as they turn, and reports.
+//! In: the set of targets, as each generation of the configuration has it. Out: changes of state, and reports.
 //! It runs on a thread of its own, so that neither a reload nor a table build delays it.
-//! Rooms: `target`, `verdicts` (results to verdicts; the rule of own fault), `runner` (the loop), `flights` (attempts under
-//! way), `wheel`, `pace` (when), `record` (the past), `registry`, `exchange` (the way in and out).
-//! Not here: what one attempt does (`attempt`), what becomes of a verdict (the caller).
+//! Modules: `target`, `verdicts` (results to verdicts; the rule of local failure), `runner` (the loop), `flights` (attempts under
+//! way), `schedule`, `wheel`, `pace` (when), `record` (the past), `registry`, `exchange` (the way in and out).
+//! Not here: what one attempt does (`attempt`), what a state does to traffic (the caller).
 //! Invariant: memory, descriptors and attempts under way are bounded by the number of targets and by RLIMIT_NOFILE.
 
 mod exchange;
@@ -13,6 +13,7 @@ mod pace;
 mod record;
 mod registry;
 mod runner;
+mod schedule;
 mod target;
 mod verdicts;
 mod wheel;
@@ -33,24 +34,25 @@ use self::registry::Registry;
 use self::runner::Runner;
 use super::Dialer;
 
-/// What the health thread has to tell.
+/// What the health thread reports.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Verdicts that turned, all of one moment together.
-    Changed(Vec<Turned>),
-    /// This machine itself is at fault, as far as can be told: the last states stay. `false`: no longer.
-    OwnFault(bool),
+    /// Changes of state, all of one moment together.
+    Changed(Vec<StateChange>),
+    /// No check of any backend passes, so that this machine's network is taken to have failed: the last states hold.
+    /// `false`: no longer.
+    LocalFailure(bool),
     /// Targets that this machine has not been able to ask several times in a row, and why: no port, no permission. Their
     /// verdicts stay, since it says nothing of the backend. `None`: it was asked again, or is watched no more.
     Unable(Vec<(TargetKey, Option<String>)>),
 }
 
-/// A verdict that turned.
+/// A new state of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turned {
-    /// Of whom.
+pub struct StateChange {
+    /// Which target.
     pub key: TargetKey,
-    /// To what.
+    /// Its state now.
     pub state: HealthState,
     /// Of one that is down: why the last attempt failed.
     pub why: Option<String>,
@@ -96,7 +98,7 @@ impl Health {
     }
 
     /// Makes `wanted` the set of targets. Those that were watched before keep verdict, history and schedule; those that are
-    /// asked the same at another pace, or with another `rise` or `fall`, verdict and history, which is told under the new key;
+    /// asked the same at another pace, or with another `rise` or `fall`, verdict and history, which is published under the new key;
     /// those that are gone stop at once, in the middle of an attempt too. Returns before it has taken effect.
     ///
     /// # Cost
@@ -117,7 +119,7 @@ impl Drop for Health {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It fails when the thread panicked, which has been said already.
+            // It fails when the thread panicked, and the panic was logged then.
             let _ = thread.join();
         }
     }

@@ -140,17 +140,7 @@ impl fmt::Display for Failure {
             Self::Local(why) => write!(f, "this machine could not ask: {why}"),
             Self::Tls(why) => write!(f, "TLS: {why}"),
             Self::Malformed(what) => f.write_str(what),
-            Self::Status { found, wanted } => {
-                write!(f, "status {found}, wanted ")?;
-                for (n, range) in wanted.iter().enumerate() {
-                    let comma = if n == 0 { "" } else { ", " };
-                    match (range.start(), range.end()) {
-                        (first, last) if first == last => write!(f, "{comma}{first}")?,
-                        (first, last) => write!(f, "{comma}{first}-{last}")?,
-                    }
-                }
-                Ok(())
-            }
+            Self::Status { found, wanted } => write!(f, "status {found}, wanted {}", ranges(wanted)),
             Self::Body { wanted } => write!(f, "body lacks {:?}", shorten(wanted)),
             Self::GrpcStatus(5) => f.write_str("gRPC status 5, the server does not know the service"),
             Self::GrpcStatus(12) => f.write_str("gRPC status 12, the server has no health service"),
@@ -172,26 +162,33 @@ impl Error for Failure {}
 
 /// What rustls says, in words.
 pub(super) fn tls_words(error: &rustls::Error) -> String {
-    use rustls::CertificateError as Wrong;
+    use rustls::{CertificateError as Wrong, Error};
     match error {
-        rustls::Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
+        Error::InvalidCertificate(Wrong::Expired | Wrong::ExpiredContext { .. }) => {
             "the certificate has expired".into()
         }
-        rustls::Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
+        Error::InvalidCertificate(Wrong::NotValidYet | Wrong::NotValidYetContext { .. }) => {
             "the certificate is not valid yet".into()
         }
-        rustls::Error::InvalidCertificate(Wrong::UnknownIssuer) => {
-            "the certificate is not signed by the CA".into()
-        }
-        rustls::Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
+        Error::InvalidCertificate(Wrong::UnknownIssuer) => "the certificate is not signed by the CA".into(),
+        Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
             "the certificate is for another name".into()
         }
-        rustls::Error::InvalidCertificate(Wrong::BadSignature) => {
+        Error::InvalidCertificate(Wrong::BadSignature) => {
             "a signature is wrong: the CA's key is another".into()
         }
-        rustls::Error::InvalidMessage(_) => "the answer is not TLS".into(),
+        Error::InvalidMessage(_) => "the answer is not TLS".into(),
         other => shorten(&other.to_string()).to_owned(),
     }
+}
+
+/// Such as `200-299, 404`.
+fn ranges(statuses: &[RangeInclusive<u16>]) -> String {
+    let word = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    };
+    statuses.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// Bytes of a peer, for a message.

@@ -87,7 +87,7 @@ async fn read_message(body: &mut RecvStream) -> Result<Vec<u8>, Failure> {
             return Err(Failure::malformed("a gRPC answer over 4 KiB"));
         }
         message.extend_from_slice(&piece);
-        // An error here is one of the stream, which the next read tells.
+        // An error here is one of the stream, which the next read returns.
         let _ = body.flow_control().release_capacity(piece.len());
     }
     Ok(message)

@@ -1,18 +1,32 @@
-//! Health: what is asked of a backend, and what its answer means.
+//! Health checks of backends: TCP, HTTP, gRPC, DNS and memcached, straight or through a load balancer's tunnel.
 //!
-//! In: a check's kind and an address. Out: passed, or why not.
-//! Rooms: `attempt` (one question), `http`, `grpc`, `dns`, `memcached` (the kinds), `tls` (what carries some of them),
-//! `dial` (how connections are made), `tunnel` (the way of clients' packets), `failure`, `engine` (who is asked when, and
-//! what is made of the answers).
-//! Not here: packets, and what becomes of a verdict (`compile`).
+//! In: the set of targets ([`Watched`]): an address, a check, the pools that it counts for. Out: changes of state
+//! ([`Event`]), and reports for operators ([`TargetReport`]).
+//! Modules: `attempt` (one probe), `http`, `grpc`, `dns`, `memcached` (its kinds), `tls`, `dial` (how connections are made),
+//! [`tunnel`] (the way of clients' packets), `failure`, `engine` (which target is probed when, what its answers mean).
+//! Not here: what a state does to traffic.
 //! Invariant: an attempt owns all that it opens, so that dropping it ends it, and no answer, however long, is held whole.
+//!
+//! ```
+//! use config::{CheckKind, TcpCheck};
+//! use health::{Dialer, Failure, attempt};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+//! let address = listener.local_addr().unwrap();
+//! let check = CheckKind::Tcp(TcpCheck { port: address.port() });
+//! assert_eq!(attempt(&check, address.ip(), &Dialer::Direct).await, Ok(()));
+//! drop(listener);
+//! assert_eq!(attempt(&check, address.ip(), &Dialer::Direct).await, Err(Failure::Refused));
+//! # });
+//! ```
 
 #![forbid(unsafe_code)]
 
 mod attempt;
 mod dial;
 mod dns;
-pub mod engine;
+mod engine;
 mod failure;
 mod grpc;
 #[cfg(test)]
@@ -24,4 +38,7 @@ pub mod tunnel;
 
 pub use self::attempt::attempt;
 pub use self::dial::Dialer;
+pub use self::engine::{
+    Event, Events, Health, HealthState, StateChange, TargetKey, TargetReport, ThroughKey, Watched,
+};
 pub use self::failure::Failure;

@@ -76,7 +76,7 @@ fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
     }
     let config = Arc::new(build(tls, inside)?);
     if known.len() >= MOST_KNOWN {
-        known.clear(); // reloads leave CAs behind that nobody uses any more
+        known.clear(); // reloads leave unused CAs behind
     }
     known.push((key, Arc::clone(&config)));
     Ok(config)
@@ -135,7 +135,7 @@ impl Known {
     }
 }
 
-/// For `verify = false`: whoever answers, so long as the handshake itself holds.
+/// For `verify = false`: any server, so long as the handshake itself holds.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

@@ -44,7 +44,7 @@ use control_plane::standing::OverrideKey;
 use datapath::DataPlane;
 use datapath::interface::{Interface, InterfaceError};
 use forwarder::{Live, Notice, Snapshot, TraceEvent};
-use health::engine::{Event, Events, Health};
+use health::{Event, Events, Health};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -360,13 +360,13 @@ impl Balancer {
                 }
                 verdicts::log(&self.controller, &changed);
             }
-            Event::OwnFault(true) => {
+            Event::LocalFailure(true) => {
                 self.own_fault = Some(Instant::now());
                 tracing::error!(
                     "no check of any backend passes: taken for this machine's own fault, the last states stay"
                 );
             }
-            Event::OwnFault(false) => {
+            Event::LocalFailure(false) => {
                 self.own_fault = None;
                 tracing::info!("checks pass again: verdicts go on");
             }

@@ -12,9 +12,8 @@ use std::sync::Arc;
 
 use crate::compile::{Index, others, remote_pools};
 use crate::slots::SlotKey;
-use crate::standing::Verdict;
 use config::{Config, Machine, Member, Via, Vip};
-use health::engine::{HealthState, TargetKey, ThroughKey, Watched};
+use health::{HealthState, TargetKey, ThroughKey, Watched};
 
 /// The targets of all memberships that a machine's VIPs reach.
 #[derive(Clone, Debug, Default)]
@@ -67,20 +66,20 @@ impl Plan {
     }
 
     /// What the results say of a membership. While one of several is missing, what was said before stands, unless one fails.
-    pub(super) fn verdict(
+    pub(super) fn health(
         &self,
         key: &SlotKey,
         results: &HashMap<TargetKey, HealthState>,
-        before: Verdict,
-    ) -> Verdict {
+        before: HealthState,
+    ) -> HealthState {
         let of = |target| results.get(target).copied().unwrap_or(HealthState::Unknown);
         let states: Vec<HealthState> = self.targets_of(key).iter().map(of).collect();
         if states.contains(&HealthState::Down) {
-            Verdict::Down
+            HealthState::Down
         } else if states.contains(&HealthState::Unknown) {
             before
         } else {
-            Verdict::Up
+            HealthState::Up
         }
     }
 

@@ -11,14 +11,14 @@ use forwarder::{ServiceId, SlotId, SlotState, Snapshot};
 use super::Controller;
 use crate::compile::{Index, Membership, service_name};
 use crate::slots::SlotKey;
-use crate::standing::{Mode, Override, Verdict};
+use crate::standing::{Mode, Override};
 use admin::stats::TrafficStats;
 use admin::view::{
     BackendRow, BackendState, CheckRow, CheckState, MembershipChange, Override as OverrideView, ServiceRow,
     StateTotals, TargetRow, VipRow, Why,
 };
 use config::{Service, Via, Vip};
-use health::engine::{HealthState, TargetKey, TargetReport};
+use health::{HealthState, TargetKey, TargetReport};
 
 impl Controller {
     /// Every membership that is configured, and those that drain.
@@ -74,7 +74,7 @@ impl Controller {
 
     /// In words what a slot's state is; unknown memberships are down to packets.
     fn state_of(&self, key: &SlotKey, state: SlotState) -> BackendState {
-        let unknown = self.standing().verdict(key) == Verdict::Unknown;
+        let unknown = self.standing().health(key) == HealthState::Unknown;
         match state {
             SlotState::Serving => BackendState::Serving,
             SlotState::Draining => BackendState::Draining,
@@ -93,14 +93,14 @@ impl Controller {
 
     fn why(&self, membership: &Membership, said: Override) -> Option<Why> {
         let key = &membership.key;
-        match (said.mode, self.standing().verdict(key)) {
+        match (said.mode, self.standing().health(key)) {
             (Some(Mode::Down), _) => Some(Why::Operator),
-            (_, Verdict::Down | Verdict::Unknown) => Some(Why::Health),
-            (Some(Mode::Drain), Verdict::Up) => Some(Why::Operator),
-            (None, Verdict::Up) if self.standing().quarters.contains_key(key) => Some(Why::SlowStart),
-            (None, Verdict::Up) if said.weight.is_some() => Some(Why::Operator),
-            (None, Verdict::Up) if membership.own_weight == 0 => Some(Why::NoWeight),
-            (None, Verdict::Up) => None,
+            (_, HealthState::Down | HealthState::Unknown) => Some(Why::Health),
+            (Some(Mode::Drain), HealthState::Up) => Some(Why::Operator),
+            (None, HealthState::Up) if self.standing().quarters.contains_key(key) => Some(Why::SlowStart),
+            (None, HealthState::Up) if said.weight.is_some() => Some(Why::Operator),
+            (None, HealthState::Up) if membership.own_weight == 0 => Some(Why::NoWeight),
+            (None, HealthState::Up) => None,
         }
     }
 

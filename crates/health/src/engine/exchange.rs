@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::flights::{Ready, lock};
 use super::record::Ability;
 use super::target::{Difference, Spec, TargetKey, TargetReport};
-use super::{Event, Turned};
+use super::{Event, StateChange};
 
 /// Both mailboxes.
 #[derive(Debug, Default)]
@@ -34,11 +34,11 @@ struct Inbox {
 
 #[derive(Debug, Default)]
 struct Outbox {
-    turned: BTreeMap<u32, Turned>,
+    turned: BTreeMap<u32, StateChange>,
     abilities: HashMap<TargetKey, Option<String>>,
-    own_fault: bool,
-    /// What the reader was told last.
-    told_fault: bool,
+    local_failure: bool,
+    /// What the reader got last.
+    reported_failure: bool,
     closed: bool,
 }
 
@@ -87,7 +87,7 @@ impl Exchange {
     pub(super) fn give_report(&self, reports: Vec<TargetReport>) {
         let waiting = std::mem::take(&mut lock(&self.inbox).reports);
         for sender in waiting.iter().skip(1) {
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _ = sender.try_send(reports.clone());
         }
         if let Some(sender) = waiting.first() {
@@ -95,16 +95,16 @@ impl Exchange {
         }
     }
 
-    /// Tells the reader what turned.
-    pub(super) fn tell(
+    /// Publishes changes of state to the reader.
+    pub(super) fn publish(
         &self,
-        turned: impl Iterator<Item = (u32, Turned)>,
-        own_fault: Option<bool>,
+        turned: impl Iterator<Item = (u32, StateChange)>,
+        local_failure: Option<bool>,
         abilities: impl Iterator<Item = (TargetKey, Ability)>,
     ) {
         let mut outbox = lock(&self.outbox);
         outbox.turned.extend(turned);
-        outbox.own_fault = own_fault.unwrap_or(outbox.own_fault);
+        outbox.local_failure = local_failure.unwrap_or(outbox.local_failure);
         outbox.abilities.extend(abilities.map(|(key, ability)| match ability {
             Ability::Lost(why) => (key, Some(why)),
             Ability::Back => (key, None),
@@ -113,7 +113,7 @@ impl Exchange {
         self.news.notify_one();
     }
 
-    /// Nothing more is to be told of this target.
+    /// Drops what waits for the reader about this target.
     pub(super) fn forget(&self, id: u32) {
         lock(&self.outbox).turned.remove(&id);
     }
@@ -130,9 +130,9 @@ impl Exchange {
     /// The next event; `None`: there is none now, and `Err`: there never will be one.
     fn event(&self) -> Result<Option<Event>, Closed> {
         let mut outbox = lock(&self.outbox);
-        if outbox.own_fault != outbox.told_fault {
-            outbox.told_fault = outbox.own_fault;
-            return Ok(Some(Event::OwnFault(outbox.own_fault)));
+        if outbox.local_failure != outbox.reported_failure {
+            outbox.reported_failure = outbox.local_failure;
+            return Ok(Some(Event::LocalFailure(outbox.local_failure)));
         }
         if !outbox.turned.is_empty() {
             let turned = std::mem::take(&mut outbox.turned);
@@ -147,12 +147,12 @@ impl Exchange {
 
 struct Closed;
 
-/// What the health thread tells, to one reader.
+/// Events of the health thread, for one reader.
 #[derive(Debug)]
 pub struct Events(pub(super) Arc<Exchange>);
 
 impl Events {
-    /// The next event, as soon as there is one. A slow reader is told of each target's latest state alone. `None` when the
+    /// The next event, as soon as there is one. A slow reader gets the latest state of each target alone. `None` when the
     /// [`super::Health`] is gone. May be dropped while it waits: nothing is lost.
     pub async fn recv(&mut self) -> Option<Event> {
         loop {

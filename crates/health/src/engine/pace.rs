@@ -3,7 +3,7 @@
 //! In: the monotonic clock, and when the loop asked to be woken. Out: time since the start, less what was lost.
 //! The wall clock has no part in it. While the machine was suspended or the loop could not run, this time stands still but for
 //! [`MOST_LATE`]: what was due then comes later in the same order and at the same distances, not in a burst, and no answer is
-//! called late that came while nobody could look.
+//! late that came while the loop could not run.
 
 use std::time::{Duration, Instant};
 

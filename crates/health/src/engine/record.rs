@@ -53,7 +53,7 @@ impl Record {
         self.attempts
     }
 
-    /// This machine has not been able to ask for some time, and it was told so.
+    /// This machine has not been able to ask for some time, and [`Ability::Lost`] was published.
     pub(super) fn is_lost(&self) -> bool {
         self.local >= LOST_AFTER
     }

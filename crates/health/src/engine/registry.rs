@@ -47,7 +47,7 @@ impl Registry {
     }
 
     /// Takes out of `wanted` what is known already. Those that are not wanted any more come back, each with its number and
-    /// lineage: somebody may ask the same of them.
+    /// lineage: a new target may ask the same of them.
     fn keep(
         &mut self,
         wanted: &mut HashMap<TargetKey, Watched>,

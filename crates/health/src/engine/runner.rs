@@ -1,14 +1,12 @@
 //! The loop that makes attempts and gives verdicts.
 //!
 //! In: changes of the set (`exchange`), the clock. Out: events and reports (`exchange`).
-//! One turn: take changes, results, what is due, decide, tell, start. A turn's work is bounded, so that a verdict never waits
+//! One turn: take changes, results, what is due, decide, publish, start. A turn's work is bounded, so that a verdict never waits
 //! for a reload: at most [`CHANGES`], [`STARTS`] and [`REPORTED`] of each.
-//! First attempts follow each other by 50 µs, however many targets come at once: what is watched already must not wait for
-//! them. The second of a target comes at a random part of its interval, so that they spread over it.
+//! Not here: when a target is due (`schedule`), results to verdicts (`verdicts`).
 //! Invariant: a target is planned, waiting or flying, never two of them; so its attempts never overlap.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,10 +18,10 @@ use super::exchange::Exchange;
 use super::flights::Flights;
 use super::pace::Pace;
 use super::record::{Ability, Record};
+use super::schedule::Schedule;
 use super::target::{HealthState, Spec, TargetKey, TargetReport};
 use super::verdicts::{Changes, Outcome, Rules, Verdicts};
-use super::wheel::Wheel;
-use super::{Dialing, Turned};
+use super::{Dialing, StateChange};
 use crate::{Dialer, Failure, attempt};
 use config::Check;
 
@@ -36,19 +34,16 @@ pub(super) struct Runner {
     targets: Vec<Option<Target>>,
     len: usize,
     verdicts: Verdicts,
-    wheel: Wheel,
+    schedule: Schedule,
     flights: Flights,
     /// Due, by number and serial, until there is room for them.
     waiting: VecDeque<(u32, u64)>,
     changes: Changes,
-    /// Targets that this machine can't ask, or can again: not told yet.
+    /// Targets that this machine can't ask, or can again: not published yet.
     abilities: Vec<(TargetKey, Ability)>,
     pace: Pace,
     sleep: Pin<Box<Sleep>>,
-    random: u64,
-    /// When the next first attempt may start.
-    first: Duration,
-    witnesses: Witnesses,
+    confirmation: ConfirmationProbes,
     reporting: Option<Reporting>,
     due: Vec<u32>,
 }
@@ -74,9 +69,9 @@ enum Phase {
 
 /// Attempts brought forward because a verdict is held.
 #[derive(Debug, Default)]
-struct Witnesses {
+struct ConfirmationProbes {
     silence: u64,
-    called: u32,
+    started: u32,
     next: u32,
 }
 
@@ -94,16 +89,14 @@ impl Runner {
             targets: Vec::new(),
             len: 0,
             verdicts: Verdicts::new(),
-            wheel: Wheel::new(),
+            schedule: Schedule::new(),
             flights: Flights::new(Arc::clone(exchange.ready())),
             waiting: VecDeque::new(),
             changes: Changes::default(),
             abilities: Vec::new(),
             pace: Pace::new(now),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
-            random: RandomState::new().hash_one(now) | 1,
-            first: Duration::ZERO,
-            witnesses: Witnesses::default(),
+            confirmation: ConfirmationProbes::default(),
             reporting: None,
             due: Vec::new(),
             exchange,
@@ -119,8 +112,8 @@ impl Runner {
         if !unsettled {
             self.verdicts.decide(now, &mut self.changes);
         }
-        self.tell();
-        self.call_witnesses();
+        self.publish();
+        self.start_confirmation_probes();
         self.start_waiting(now);
         self.report();
         let more = unsettled || self.reporting.is_some() || (!self.waiting.is_empty() && self.has_room());
@@ -132,7 +125,7 @@ impl Runner {
         let (changes, more) = self.exchange.take_changes(CHANGES);
         for (id, spec) in changes {
             let kept = self.targets.get(id as usize).and_then(Option::as_ref);
-            // One that this machine can't ask is told of by its key: it begins anew.
+            // A local failure was published under the old key: such a target begins anew.
             let kept = kept.map(|target| (target.spec.serial, target.spec.lineage, target.record.is_lost()));
             match spec {
                 Some(spec) if kept.is_some_and(|(serial, ..)| serial == spec.serial) => {
@@ -161,10 +154,7 @@ impl Runner {
         let watched = &spec.watched;
         let rules = rules(&watched.key.check);
         self.verdicts.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
-        // Those that came and went in between keep nobody waiting.
-        let all = u32::try_from(self.len + 1).unwrap_or(u32::MAX);
-        self.first = (self.first.max(now) + FIRST_GAP).min(now + FIRST_GAP.saturating_mul(all));
-        self.wheel.set(id, tick(self.first));
+        self.schedule.first_attempt(id, self.len + 1, now);
         let dialer = (self.dialing)(watched);
         if id as usize >= self.targets.len() {
             self.targets.resize_with(id as usize + 1, || None);
@@ -179,7 +169,7 @@ impl Runner {
         if let Phase::Flying { slot, .. } = target.phase {
             self.flights.end(slot);
         }
-        self.wheel.cancel(id);
+        self.schedule.cancel(id);
         self.verdicts.remove(id);
         self.exchange.forget(id);
         self.changes.turned.retain(|(turned, _)| *turned != id);
@@ -206,20 +196,20 @@ impl Runner {
             target.phase = Phase::Planned;
         }
         if rerouted && target.phase == Phase::Planned {
-            self.wheel.set(id, tick(now));
+            self.schedule.set(id, now);
         }
     }
 
-    /// The same question at another pace: what is known stays, and is told under the new key. The next attempt comes at a
+    /// The same question at another pace: what is known stays, and is published under the new key. The next attempt comes at a
     /// random part of the new interval, so that targets that were changed together spread over it.
     fn repace(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let interval = spec.watched.key.check.interval;
         self.regroup(id, spec, now);
-        let random = self.draw();
         let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
         if !matches!(target.phase, Phase::Flying { .. }) {
             target.phase = Phase::Planned;
-            self.wheel.set(id, tick(now + interval * (random % 1000 + 1) / 1000));
+            let at = now + self.schedule.part_of(interval);
+            self.schedule.set(id, at);
         }
         let state = self.verdicts.count(id).map(|count| count.state);
         let known = state.filter(|state| *state != HealthState::Unknown);
@@ -233,7 +223,7 @@ impl Runner {
                 self.finish(id, result, now);
             }
             if n % RESULTS == RESULTS - 1 {
-                self.tell();
+                self.publish();
             }
         }
         self.flights.give_back(ready);
@@ -243,7 +233,7 @@ impl Runner {
     /// counts, however late the loop is.
     fn take_due(&mut self, now: Duration) {
         let mut due = std::mem::take(&mut self.due);
-        self.wheel.advance(floor(now), &mut due);
+        self.schedule.take_due(now, &mut due);
         for id in due.drain(..) {
             match self.targets[id as usize].as_ref().map(|target| target.phase) {
                 Some(Phase::Flying { slot, .. }) => {
@@ -283,7 +273,7 @@ impl Runner {
             let started = Instant::now();
             let future = async move {
                 let key = &spec.watched.key;
-                // Through the tunnel the VIP is whom it speaks to: `Host` and the certificate's name are those of clients.
+                // Through the tunnel the VIP is the peer: `Host` and the certificate's name are those of clients.
                 let address = key.through.as_ref().map_or(key.address, |through| through.vip);
                 attempt(&key.check.kind, address, &dialer).await
             };
@@ -292,12 +282,12 @@ impl Runner {
             match self.flights.start(id, Box::pin(future)) {
                 Ok(slot) => {
                     target.phase = Phase::Flying { slot, started, planned: now };
-                    self.wheel.set(id, tick(now + timeout));
+                    self.schedule.set(id, now + timeout);
                 }
                 Err(result) => self.finish(id, result, now),
             }
         }
-        self.tell();
+        self.publish();
     }
 
     fn finish(&mut self, id: u32, result: Result<(), Failure>, now: Duration) {
@@ -312,51 +302,36 @@ impl Runner {
         let ability = target.record.note(result, started.elapsed());
         self.abilities.extend(ability.map(|ability| (target.spec.watched.key.clone(), ability)));
         self.verdicts.result(id, outcome, now, &mut self.changes);
-        self.plan(id, outcome == Outcome::Pass, planned, now);
-    }
-
-    fn plan(&mut self, id: u32, passed: bool, started: Duration, now: Duration) {
-        let in_doubt = self.verdicts.in_doubt(id, passed);
-        let random = self.draw();
-        let Some(target) = self.targets[id as usize].as_ref() else { return };
+        let in_doubt = self.verdicts.in_doubt(id, outcome == Outcome::Pass);
         let check = &target.spec.watched.key.check;
-        let pause = if in_doubt { check.fast_interval } else { check.interval };
-        let pause = if target.record.attempts() == 1 && !in_doubt {
-            pause * (random % 1000 + 1) / 1000
-        } else {
-            let jitter = u32::from(check.jitter_percent);
-            pause * (1000 - 10 * jitter.min(100) + random % (20 * jitter + 1)) / 1000
+        let pause = match (in_doubt, target.record.attempts()) {
+            (false, 1) => self.schedule.part_of(check.interval),
+            (false, _) => self.schedule.jittered(check.interval, check),
+            (true, _) => self.schedule.jittered(check.fast_interval, check),
         };
-        self.wheel.set(id, tick((started + pause).max(now)));
+        self.schedule.set(id, (planned + pause).max(now));
     }
 
-    /// Xorshift: the spread of jitter needs no more.
-    fn draw(&mut self) -> u32 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        u32::try_from(self.random >> 32).unwrap_or(0)
-    }
-
-    /// While a verdict is held, a few targets that should pass are asked at once, so that it need not wait for their turn.
-    fn call_witnesses(&mut self) {
-        if !self.verdicts.wants_witness() || self.targets.is_empty() {
+    /// While a Down state is held, probes a few targets that should pass at once: it need not wait for their turn.
+    fn start_confirmation_probes(&mut self) {
+        if !self.verdicts.wants_confirmation() || self.targets.is_empty() {
             return;
         }
-        if self.witnesses.silence != self.verdicts.silence() {
-            self.witnesses = Witnesses { silence: self.verdicts.silence(), called: 0, ..self.witnesses };
+        if self.confirmation.silence != self.verdicts.silence() {
+            self.confirmation =
+                ConfirmationProbes { silence: self.verdicts.silence(), started: 0, ..self.confirmation };
         }
         let all = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
-        for _ in 0..all.min(WITNESSES_SEEN) {
-            if self.witnesses.called >= WITNESSES {
+        for _ in 0..all.min(CONFIRMATION_CANDIDATES) {
+            if self.confirmation.started >= CONFIRMATION_PROBES {
                 return;
             }
-            self.witnesses.next = (self.witnesses.next + 1) % all;
-            let id = self.witnesses.next;
+            self.confirmation.next = (self.confirmation.next + 1) % all;
+            let id = self.confirmation.next;
             let planned = self.targets[id as usize].as_ref().is_some_and(|t| t.phase == Phase::Planned);
-            if planned && self.verdicts.is_witness(id) {
-                self.witnesses.called += 1;
-                self.wheel.cancel(id);
+            if planned && self.verdicts.can_confirm(id) {
+                self.confirmation.started += 1;
+                self.schedule.cancel(id);
                 let serial = self.targets[id as usize].as_mut().map(|target| {
                     target.phase = Phase::Waiting;
                     target.spec.serial
@@ -364,11 +339,11 @@ impl Runner {
                 self.waiting.extend(serial.map(|serial| (id, serial)));
             }
         }
-        // Those who must wait for a moment that does not come would be looked for in every turn.
-        self.witnesses.called = WITNESSES;
+        // Otherwise every turn would look again for targets that are all under way.
+        self.confirmation.started = CONFIRMATION_PROBES;
     }
 
-    fn tell(&mut self) {
+    fn publish(&mut self) {
         if self.changes != Changes::default() || !self.abilities.is_empty() {
             let changes = std::mem::take(&mut self.changes);
             let targets = &mut self.targets;
@@ -376,9 +351,9 @@ impl Runner {
                 let target = targets[id as usize].as_mut()?;
                 target.record.turn();
                 let why = target.record.why(state);
-                Some((id, Turned { key: target.spec.watched.key.clone(), state, why }))
+                Some((id, StateChange { key: target.spec.watched.key.clone(), state, why }))
             });
-            self.exchange.tell(keyed, changes.own_fault, self.abilities.drain(..));
+            self.exchange.publish(keyed, changes.local_failure, self.abilities.drain(..));
         }
     }
 
@@ -408,7 +383,7 @@ impl Runner {
         }
     }
 
-    /// Sees to it that the next turn comes when there is something to do.
+    /// Arranges the next turn for when there is something to do.
     fn rest(&mut self, more: bool, now: Duration, context: &mut Context<'_>) {
         if more {
             self.pace.ask(Some(now));
@@ -417,7 +392,7 @@ impl Runner {
             let _ = pause.as_mut().poll(context);
             return;
         }
-        let due = self.wheel.next().map(Duration::from_millis);
+        let due = self.schedule.next();
         let decide = self.verdicts.deadline();
         let wake = due.into_iter().chain(decide).min();
         if let Some(at) = self.pace.ask(wake) {
@@ -449,27 +424,15 @@ fn rules(check: &Check) -> Rules {
     Rules { rise: check.rise, fall: check.fall, span: stretched + check.timeout }
 }
 
-/// The tick at or after a time.
-fn tick(at: Duration) -> u64 {
-    u64::try_from(at.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// The tick at or before a time.
-fn floor(at: Duration) -> u64 {
-    u64::try_from(at.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Between first attempts: 20,000 targets take a second, at a third of what a core can start.
-const FIRST_GAP: Duration = Duration::from_micros(50);
 /// Changes of the set applied in one turn, at about a microsecond each.
 const CHANGES: usize = 256;
 /// Attempts started in one turn: the kernel takes 10 to 20 µs for each.
 const STARTS: usize = 32;
-/// Results after which what turned is told.
+/// Results after which changes of state are published.
 const RESULTS: usize = 32;
 /// Targets reported in one turn.
 const REPORTED: usize = 256;
-/// Witnesses called in one silence.
-const WITNESSES: u32 = 16;
+/// Confirmation probes started in one silence.
+const CONFIRMATION_PROBES: u32 = 16;
 /// Targets looked at for that.
-const WITNESSES_SEEN: u32 = 256;
+const CONFIRMATION_CANDIDATES: u32 = 256;

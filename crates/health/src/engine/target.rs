@@ -1,6 +1,6 @@
 //! What is watched, and what is known of it.
 //!
-//! In: an address, a check, the way there, whom it counts for. Out: the key under which equal checks are one.
+//! In: an address, a check, the way there, the pools that it counts for. Out: the key under which equal checks are one.
 //! Not here: how a verdict comes about (`verdicts`), when attempts are made (`runner`).
 //! Source: Maglev paper §2.2: a backend in several pools is checked once.
 
@@ -39,7 +39,7 @@ pub(super) struct Spec {
     pub(super) watched: Watched,
     /// Another for each target that ever was: a number may stand for one target and later for another.
     pub(super) serial: u64,
-    /// The serial of the first of those that asked the same: whoever asks it at another pace takes over what is known.
+    /// The serial of the first of those that asked the same: a target that asks it at another pace takes over what is known.
     pub(super) lineage: u64,
 }
 
@@ -78,7 +78,7 @@ impl Hash for TargetKey {
 /// One target of the set to be watched.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// What is asked of whom.
+    /// Which address is probed, with which check.
     pub key: TargetKey,
     /// With [`TargetKey::through`]: whose outer header the packets get.
     pub slot: Option<SlotId>,
@@ -127,7 +127,7 @@ pub struct TargetReport {
     pub history: Vec<bool>,
     /// Passes in a row, up to now.
     pub passes: u32,
-    /// Failures in a row, up to now, that count; those of this machine's own fault do not.
+    /// Failures in a row, up to now, that count; those of a local failure do not.
     pub fails: u32,
     /// A Down verdict is due and waits for a pass of any target.
     pub held: bool,

@@ -58,9 +58,9 @@ async fn until(
     let wait = async {
         while !done(known, faults) {
             match events.recv().await.expect("the thread runs") {
-                Event::OwnFault(fault) => faults.push(fault),
+                Event::LocalFailure(fault) => faults.push(fault),
                 Event::Changed(changes) => {
-                    for Turned { key, state, why } in changes {
+                    for StateChange { key, state, why } in changes {
                         assert_eq!(why.is_some(), state == HealthState::Down, "{key:?}: {why:?}");
                         let CheckKind::Tcp(TcpCheck { port }) = key.check.kind else { panic!("{key:?}") };
                         known.insert(port, state);
@@ -145,10 +145,10 @@ async fn when_all_fail_it_is_this_machine_until_one_passes() {
 }
 
 #[tokio::test]
-async fn a_held_verdict_waits_for_a_witness_and_not_for_its_turn() {
+async fn a_held_verdict_waits_for_a_confirmation_probe_and_not_for_its_turn() {
     let listeners: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind((HERE, 0)).unwrap()).collect();
     let ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
-    // The witnesses' own turn would come in an hour.
+    // The other targets' own turn would come in an hour.
     let slow = |port, backend: &str, pool: &str| {
         let mut watched = tcp(port, backend, pool);
         let mut check = (*watched.key.check).clone();
@@ -303,7 +303,11 @@ async fn a_backend_that_is_asked_at_another_pace_keeps_its_verdict_until_as_many
     let before = health.report().iter().map(|report| report.attempts).max().unwrap();
     health.watch(vec![at(port, "a", 5), at(other, "b", 5)]);
     until(&mut events, &mut known, &mut faults, |known, _| known.len() == 2).await;
-    assert_eq!((known[&port], known[&other]), (HealthState::Up, HealthState::Down), "told under the new key");
+    assert_eq!(
+        (known[&port], known[&other]),
+        (HealthState::Up, HealthState::Down),
+        "published under the new key"
+    );
     until(&mut events, &mut known, &mut faults, |known, _| {
         known[&port] == HealthState::Down && known[&other] == HealthState::Up
     })
@@ -318,26 +322,26 @@ async fn a_backend_that_is_asked_at_another_pace_keeps_its_verdict_until_as_many
 }
 
 #[test]
-fn a_reader_that_sleeps_is_told_the_latest_alone() {
+fn a_reader_that_sleeps_gets_the_latest_alone() {
     let exchange = Arc::new(Exchange::default());
     let mut events = Events(Arc::clone(&exchange));
     let key = tcp(1, "a", "p").key;
-    let turned = |state| Turned { key: key.clone(), state, why: None };
+    let turned = |state| StateChange { key: key.clone(), state, why: None };
     for n in 0..1_001 {
         let state = if n % 2 == 0 { HealthState::Up } else { HealthState::Down };
-        exchange.tell(std::iter::once((7, turned(state))), Some(n % 2 == 0), std::iter::empty());
+        exchange.publish(std::iter::once((7, turned(state))), Some(n % 2 == 0), std::iter::empty());
     }
-    assert!(matches!(events.try_recv(), Some(Event::OwnFault(true))));
+    assert!(matches!(events.try_recv(), Some(Event::LocalFailure(true))));
     let Some(Event::Changed(changed)) = events.try_recv() else { panic!("no change") };
     assert_eq!(changed, [turned(HealthState::Up)]);
     assert!(events.try_recv().is_none());
-    exchange.tell(std::iter::once((7, turned(HealthState::Down))), None, std::iter::empty());
+    exchange.publish(std::iter::once((7, turned(HealthState::Down))), None, std::iter::empty());
     exchange.forget(7);
     assert!(events.try_recv().is_none());
 }
 
 #[tokio::test]
-async fn what_this_machine_cannot_ask_keeps_its_verdict_and_is_told_until_it_is_gone() {
+async fn what_this_machine_cannot_ask_keeps_its_verdict_and_is_reported_until_it_is_gone() {
     let (health, mut events) = start();
     // The kernel lets nobody send to a broadcast address who has not asked for it: a local error that lasts.
     let address = IpAddr::V4(Ipv4Addr::BROADCAST);

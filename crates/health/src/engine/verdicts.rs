@@ -3,7 +3,7 @@
 //! A target is Unknown until its first result, which decides alone; then `rise` passes or `fall` failures in a row turn it.
 //! **Silence** runs from the first failure after a pass of any target to the next such pass. A Down verdict that is due is
 //! *held* in it, and given by the pass that ends it. A whole silence, in which every target failed or which has lasted for the
-//! longest of all intervals (stretched by its jitter, and its time-out), is this machine's **own fault** if 3 backends in 2
+//! longest of all intervals (stretched by its jitter, and its time-out), is this machine's **local failure** if 3 backends in 2
 //! pools failed in it: what is held is forgotten, nothing turns and nothing is counted until a target passes; then all count
 //! anew. If fewer failed, what is held is given. With fewer than 3 backends or 2 pools watched, nothing is ever held.
 //! Invariant: if all fail from some moment on, no Down verdict is given from then on, unless fewer than that many fail.
@@ -15,8 +15,8 @@ use std::time::Duration;
 use super::target::HealthState;
 
 /// Backends that must fail together, and pools that they must be in.
-const FAULT_BACKENDS: usize = 3;
-const FAULT_POOLS: usize = 2;
+const LOCAL_FAILURE_BACKENDS: usize = 3;
+const LOCAL_FAILURE_POOLS: usize = 2;
 
 /// When a target turns.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub(super) enum Outcome {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     pub(super) turned: Vec<(u32, HealthState)>,
-    pub(super) own_fault: Option<bool>,
+    pub(super) local_failure: Option<bool>,
 }
 
 /// The counts behind one target's verdict.
@@ -71,7 +71,7 @@ pub(super) struct Verdicts {
     since: Option<Duration>,
     failed: usize,
     held: Vec<u32>,
-    own_fault: bool,
+    local_failure: bool,
     /// The set is being changed: no decision rests on a part of it.
     changing: bool,
 }
@@ -87,7 +87,7 @@ impl Verdicts {
     }
 
     /// A Down verdict waits: a pass of any target would free it.
-    pub(super) fn wants_witness(&self) -> bool {
+    pub(super) fn wants_confirmation(&self) -> bool {
         !self.held.is_empty()
     }
 
@@ -96,16 +96,16 @@ impl Verdicts {
         self.silence
     }
 
-    /// Could `id` bear witness: did it pass when last asked, as far as the verdict says, and not fail in this silence?
-    pub(super) fn is_witness(&self, id: u32) -> bool {
+    /// Could a pass of `id` confirm that this machine reaches others: is it not down, and has it not failed in this silence?
+    pub(super) fn can_confirm(&self, id: u32) -> bool {
         self.count(id).is_some_and(|t| t.state != HealthState::Down && t.failed_in != self.silence)
     }
 
-    /// The result differs from the verdict, so the next attempt should come soon. Not in own fault: the whole machine's
+    /// The result differs from the verdict, so the next attempt should come soon. Not in local failure: the whole machine's
     /// checks would quicken.
     pub(super) fn in_doubt(&self, id: u32, passed: bool) -> bool {
         let Some(target) = self.count(id) else { return false };
-        !self.own_fault
+        !self.local_failure
             && match target.state {
                 HealthState::Unknown => true,
                 HealthState::Up => !passed,
@@ -115,7 +115,7 @@ impl Verdicts {
 
     /// When [`Verdicts::decide`] may have something to say without a further result.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        (!self.own_fault).then_some(self.since?)?.checked_add(self.span())
+        (!self.local_failure).then_some(self.since?)?.checked_add(self.span())
     }
 
     /// Adds a target; `id` must be free. The set counts as changing until [`Verdicts::decide`].
@@ -183,7 +183,7 @@ impl Verdicts {
             Outcome::Fail | Outcome::Local => {
                 self.since.get_or_insert(now);
                 self.mark_failed(id);
-                if outcome == Outcome::Fail && !self.own_fault {
+                if outcome == Outcome::Fail && !self.local_failure {
                     self.fail(id, out);
                 }
                 if !self.changing {
@@ -193,19 +193,19 @@ impl Verdicts {
         }
     }
 
-    /// Ends a change of the set, and says what `now` says: a silence may be whole, or own fault no longer possible.
+    /// Ends a change of the set, and says what `now` says: a silence may be whole, or local failure no longer possible.
     pub(super) fn decide(&mut self, now: Duration, out: &mut Changes) {
         self.changing = false;
         if !self.may_hold() {
-            self.end_fault(out);
+            self.end_local_failure(out);
             self.give_held(None, out);
         }
-        let Some(since) = self.since.filter(|_| !self.own_fault) else { return };
+        let Some(since) = self.since.filter(|_| !self.local_failure) else { return };
         let over = now >= since.saturating_add(self.span());
-        let many = self.backends.failed >= FAULT_BACKENDS && self.pools.failed >= FAULT_POOLS;
+        let many = self.backends.failed >= LOCAL_FAILURE_BACKENDS && self.pools.failed >= LOCAL_FAILURE_POOLS;
         if many && (over || self.failed == self.len) {
-            self.own_fault = true;
-            out.own_fault = Some(true);
+            self.local_failure = true;
+            out.local_failure = Some(true);
             for id in std::mem::take(&mut self.held) {
                 if let Some(target) = self.targets[id as usize].as_mut() {
                     target.held = false;
@@ -218,7 +218,7 @@ impl Verdicts {
     }
 
     fn pass(&mut self, id: u32, out: &mut Changes) {
-        self.end_fault(out);
+        self.end_local_failure(out);
         self.give_held(Some(id), out);
         self.end_silence();
         let Some(target) = self.targets[id as usize].as_mut() else { return };
@@ -257,9 +257,10 @@ impl Verdicts {
         }
     }
 
-    /// Own fault is possible, or, while the set changes, not known to be impossible.
+    /// A local failure is possible, or, while the set changes, not known to be impossible.
     fn may_hold(&self) -> bool {
-        self.changing || (self.backends.len() >= FAULT_BACKENDS && self.pools.len() >= FAULT_POOLS)
+        self.changing
+            || (self.backends.len() >= LOCAL_FAILURE_BACKENDS && self.pools.len() >= LOCAL_FAILURE_POOLS)
     }
 
     fn mark_failed(&mut self, id: u32) {
@@ -285,9 +286,9 @@ impl Verdicts {
         }
     }
 
-    fn end_fault(&mut self, out: &mut Changes) {
-        if std::mem::take(&mut self.own_fault) {
-            out.own_fault = Some(false);
+    fn end_local_failure(&mut self, out: &mut Changes) {
+        if std::mem::take(&mut self.local_failure) {
+            out.local_failure = Some(false);
             for target in self.targets.iter_mut().flatten() {
                 (target.passes, target.fails) = (0, 0);
             }

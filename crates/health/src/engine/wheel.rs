@@ -1,8 +1,10 @@
 //! One timer for each target, in one wheel.
 //!
 //! In: a number and a tick. Out: the numbers whose tick has come. A tick is a millisecond.
-//! Not here: what the time is (`pace`), what is due (`runner`).
+//! Not here: what the time is (`pace`), when a target is due (`schedule`).
 //! Invariant: a number has at most one timer, so the memory is that of the largest number, whatever is set and cancelled.
+//! Not tokio-util's `DelayQueue`: its clock runs on while the loop cannot run, which `pace` evens out on purpose; and a timer
+//! that fires and is set twice takes 240 to 480 ns there, 16 to 37 ns here (20,000 timers, one core).
 //! Source: Varghese and Lauck, *Hashed and Hierarchical Timing Wheels*, scheme 6.
 
 /// Timers by number.

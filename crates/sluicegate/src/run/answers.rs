@@ -16,7 +16,7 @@ use control_plane::controller::{Controller, shown};
 use control_plane::digest::hex;
 use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
-use health::engine::TargetReport;
+use health::TargetReport;
 
 use super::Balancer;
 use super::capture::Running;

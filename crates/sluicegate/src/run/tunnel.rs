@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use config::{Config, Via};
 use forwarder::Live;
-use health::Dialer;
-use health::engine::Watched;
 use health::tunnel::{Numbers, Setup, Tunnel, TunnelError, remove_leftovers};
+use health::{Dialer, Watched};
 
 /// Shared by the control loop, reloads and the health thread.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use health::engine::TargetKey;
+use health::TargetKey;
 
 /// All of them.
 #[derive(Debug, Default)]

@@ -5,10 +5,10 @@
 
 use config::words::{count_of, few};
 use control_plane::controller::Controller;
-use health::engine::{HealthState, TargetKey, Turned};
+use health::{HealthState, StateChange, TargetKey};
 
 /// A line for each; of very many at once, for the first and for how many there are besides.
-pub(super) fn log(controller: &Controller, turned: &[Turned]) {
+pub(super) fn log(controller: &Controller, turned: &[StateChange]) {
     for one in turned.iter().take(LINES) {
         line(controller, one);
     }
@@ -18,7 +18,7 @@ pub(super) fn log(controller: &Controller, turned: &[Turned]) {
     }
 }
 
-fn line(controller: &Controller, turned: &Turned) {
+fn line(controller: &Controller, turned: &StateChange) {
     let concerned = controller.concerned(&turned.key);
     let backend = few(&concerned.backends);
     let (pool, vip) = (few(&concerned.pools), vips(&concerned.vips, &turned.key));
@@ -109,11 +109,11 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
     #[test]
     fn a_verdict_names_backend_pool_vip_and_reason_and_down_is_a_warning() {
         let controller = controller();
-        let turned = |state, why: Option<&str>| -> Vec<Turned> {
+        let turned = |state, why: Option<&str>| -> Vec<StateChange> {
             let mut watched = controller.watched();
             watched.sort_by_key(|one| one.key.through.is_some());
             let why = why.map(str::to_owned);
-            watched.into_iter().map(|one| Turned { key: one.key, state, why: why.clone() }).collect()
+            watched.into_iter().map(|one| StateChange { key: one.key, state, why: why.clone() }).collect()
         };
         let down = turned(HealthState::Down, Some("connection refused"));
         let lines = logged(|| log(&controller, &down));
@@ -124,7 +124,7 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
         }
         let lines = logged(|| log(&controller, &turned(HealthState::Up, None)));
         assert_eq!((&lines[0]["level"], &lines[0]["message"]), (&"INFO".into(), &"a backend is up".into()));
-        let many: Vec<Turned> = down.iter().cycle().take(LINES + 9).cloned().collect();
+        let many: Vec<StateChange> = down.iter().cycle().take(LINES + 9).cloned().collect();
         let lines = logged(|| log(&controller, &many));
         assert_eq!(lines.len(), LINES + 1);
         assert!(lines[LINES]["message"].as_str().unwrap().starts_with("9 more verdicts turned at once"));

@@ -11,7 +11,7 @@ use config::{Config, Problem, Problems};
 use control_plane::compile::{CompileError, Index, refresh_next_hops};
 use control_plane::controller::{Changes, Done, Side, changes};
 use forwarder::Snapshot;
-use health::engine::TargetReport;
+use health::TargetReport;
 
 use super::Balancer;
 use super::files::FileWatch;

@@ -32,7 +32,7 @@ fn at(verdicts: &mut Verdicts, ms: u64, id: u32, outcome: Outcome) -> Changes {
 }
 
 fn turned(turned: &[(u32, HealthState)]) -> Changes {
-    Changes { turned: turned.to_vec(), own_fault: None }
+    Changes { turned: turned.to_vec(), local_failure: None }
 }
 
 #[test]
@@ -74,9 +74,9 @@ fn a_down_verdict_leaves_with_the_next_pass_of_any_other() {
         at(&mut verdicts, 0, id, Pass);
     }
     assert_eq!(at(&mut verdicts, 10, 0, Fail), turned(&[]));
-    assert!(verdicts.wants_witness() && verdicts.is_witness(1) && !verdicts.is_witness(0));
+    assert!(verdicts.wants_confirmation() && verdicts.can_confirm(1) && !verdicts.can_confirm(0));
     assert_eq!(at(&mut verdicts, 11, 2, Pass), turned(&[(0, Down)]));
-    assert!(!verdicts.wants_witness());
+    assert!(!verdicts.wants_confirmation());
 }
 
 #[test]
@@ -100,11 +100,11 @@ fn when_all_fail_the_states_stay_until_one_passes_and_then_all_count_anew() {
     for id in [0, 0, 0, 1, 1] {
         assert_eq!(at(&mut verdicts, 10, id, Fail), turned(&[]));
     }
-    assert_eq!(at(&mut verdicts, 20, 2, Fail), Changes { own_fault: Some(true), ..turned(&[]) });
+    assert_eq!(at(&mut verdicts, 20, 2, Fail), Changes { local_failure: Some(true), ..turned(&[]) });
     for ms in 0..100 {
         assert_eq!(at(&mut verdicts, 30 + 100 * ms, 1, Fail), turned(&[]));
     }
-    assert_eq!(at(&mut verdicts, 20_000, 2, Pass), Changes { own_fault: Some(false), ..turned(&[]) });
+    assert_eq!(at(&mut verdicts, 20_000, 2, Pass), Changes { local_failure: Some(false), ..turned(&[]) });
     assert_eq!(at(&mut verdicts, 20_001, 0, Fail), turned(&[]));
     assert_eq!(at(&mut verdicts, 20_002, 2, Pass), turned(&[]));
     assert_eq!(at(&mut verdicts, 20_003, 0, Fail), turned(&[]));
@@ -116,7 +116,7 @@ fn a_start_into_a_dead_network_gives_no_verdict() {
     let mut verdicts = watching(&["p", "q", "q"], rules(1, 1));
     at(&mut verdicts, 0, 0, Fail);
     at(&mut verdicts, 1, 1, Fail);
-    assert_eq!(at(&mut verdicts, 2, 2, Fail), Changes { own_fault: Some(true), ..turned(&[]) });
+    assert_eq!(at(&mut verdicts, 2, 2, Fail), Changes { local_failure: Some(true), ..turned(&[]) });
     assert_eq!(
         (0..3).filter_map(|id| verdicts.count(id)).map(|count| count.state).collect::<Vec<_>>(),
         [Unknown; 3]
@@ -148,16 +148,16 @@ fn a_silence_with_too_few_failures_gives_what_is_held_when_it_is_whole() {
 }
 
 #[test]
-fn own_fault_ends_when_the_set_no_longer_allows_it() {
+fn local_failure_ends_when_the_set_no_longer_allows_it() {
     let mut verdicts = watching(&["p", "p", "q"], rules(1, 1));
     for id in 0..3 {
         at(&mut verdicts, 0, id, Fail);
     }
-    assert!(verdicts.own_fault);
+    assert!(verdicts.local_failure);
     verdicts.remove(2);
     let mut changes = Changes::default();
     verdicts.decide(Duration::from_millis(5), &mut changes);
-    assert_eq!(changes, Changes { own_fault: Some(false), ..turned(&[]) });
+    assert_eq!(changes, Changes { local_failure: Some(false), ..turned(&[]) });
     assert_eq!(at(&mut verdicts, 10, 0, Fail), turned(&[(0, Down)]));
 }
 
@@ -203,7 +203,7 @@ impl Model {
         if outcome == Pass {
             if self.fault {
                 self.fault = false;
-                changes.own_fault = Some(false);
+                changes.local_failure = Some(false);
                 self.targets.iter_mut().for_each(|target| target.run.clear());
             }
             for target in &mut self.targets {
@@ -252,7 +252,7 @@ impl Model {
     fn judge(&mut self, now: u64, changes: &mut Changes) {
         if !self.guarded() {
             if self.fault {
-                changes.own_fault = Some(false);
+                changes.local_failure = Some(false);
                 self.targets.iter_mut().for_each(|target| target.run.clear());
             }
             self.fault = false;
@@ -265,7 +265,7 @@ impl Model {
         if backends >= 3 && pools >= 2 {
             if all || now >= since + span {
                 self.fault = true;
-                changes.own_fault = Some(true);
+                changes.local_failure = Some(true);
                 self.targets.iter_mut().for_each(|target| target.due = false);
             }
         } else if now >= since + span {
@@ -379,7 +379,7 @@ proptest! {
             let words = format!("step {n}, {op:?}");
             let (fast, slow) = apply(op, &mut now, &mut verdicts, &mut model);
             prop_assert_eq!(fast, slow, "{}", words);
-            prop_assert_eq!(verdicts.own_fault, model.fault, "{}", &words);
+            prop_assert_eq!(verdicts.local_failure, model.fault, "{}", &words);
             for target in &model.targets {
                 let count = verdicts.count(target.id).unwrap();
                 prop_assert_eq!((count.state, count.held), (target.state, target.due), "{}", &words);
@@ -410,6 +410,6 @@ proptest! {
             verdicts.decide(Duration::from_millis(now), &mut changes);
             prop_assert!(changes.turned.is_empty());
         }
-        prop_assert!(verdicts.own_fault);
+        prop_assert!(verdicts.local_failure);
     }
 }
