@@ -8,11 +8,11 @@
 //! that could name it has timed out.
 
 mod destinations;
+mod detached_slots;
 mod guards;
 mod index;
 mod peers;
 mod remotes;
-mod strays;
 mod tables;
 mod way;
 
@@ -35,8 +35,8 @@ pub(crate) use self::peers::others;
 pub(crate) use self::remotes::all as remote_pools;
 pub use self::way::refresh_next_hops;
 
+use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
-use self::strays::Strays;
 use self::tables::{TableKey, Tables};
 use crate::next_hop;
 use crate::slots::{Ages, Slots};
@@ -49,7 +49,7 @@ pub struct Compiler {
     slots: Slots,
     services: HashMap<String, ServiceId>,
     tables: Tables,
-    strays: Strays,
+    detached_slots: DetachedSlots,
     guards: Guards,
 }
 
@@ -64,7 +64,7 @@ pub struct Compiled {
 
 /// What a compilation starts from, besides the configuration.
 #[derive(Clone, Copy, Debug)]
-pub struct Circumstances<'a> {
+pub struct CompileInput<'a> {
     /// The number of what comes out: another for another configuration, the same for other tables of the same one.
     pub generation: Generation,
     /// The machine's name in the file.
@@ -131,7 +131,7 @@ impl Compiler {
     /// # Errors
     /// As [`Compiler::compile`].
     pub fn compile_file(&mut self, config: &Config, machine: &str) -> Result<Compiled, CompileError> {
-        let circumstances = Circumstances {
+        let input = CompileInput {
             generation: Generation(1),
             machine,
             next_hops: &next_hop::Table::default(),
@@ -139,7 +139,7 @@ impl Compiler {
             states: &[],
             now: Duration::ZERO,
         };
-        self.compile(config, circumstances)
+        self.compile(config, input)
     }
 
     /// Compiles `config`.
@@ -149,7 +149,7 @@ impl Compiler {
     /// # Cost
     /// Linear in memberships and services, and one table for each set of (name, weight) that the last generation did not have,
     /// built on all processors.
-    pub fn compile(&mut self, config: &Config, from: Circumstances<'_>) -> Result<Compiled, CompileError> {
+    pub fn compile(&mut self, config: &Config, from: CompileInput<'_>) -> Result<Compiled, CompileError> {
         let machine = find_machine(config, from.machine)?;
         let reach = index::reach(config, machine);
         let keys = reach.values().map(|pool| TableKey::of(config, pool, from.standing));
@@ -178,11 +178,11 @@ impl Compiler {
         }
         let guards = self.guards.after(config.vips_of(machine));
         let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
-        let strays = self.strays.after(&services, &index, from.now, ages(config));
+        let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.standing.state(key));
         index.configure(&services);
         index.lead(&mut services, from.standing, &states);
-        strays.bar(&mut services);
+        detached_slots.exclude(&mut services);
         let snapshot = Snapshot::new(Parts {
             generation: from.generation,
             hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
@@ -197,7 +197,7 @@ impl Compiler {
             peers,
         })?
         .with_trace(trace(config));
-        (self.slots, self.tables, self.strays, self.guards) = (slots, tables, strays, guards);
+        (self.slots, self.tables, self.detached_slots, self.guards) = (slots, tables, detached_slots, guards);
         Ok(Compiled { snapshot, index })
     }
 
@@ -220,12 +220,12 @@ impl Compiler {
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
         let freed = self.slots.advance(now, ages(config));
-        let excluded_slots = self.strays.advance(now, ages(config));
+        let excluded_slots = self.detached_slots.advance(now, ages(config));
         if freed.is_empty() && !excluded_slots {
             return Ok(None);
         }
         let mut services = current.services().to_vec();
-        self.strays.bar(&mut services);
+        self.detached_slots.exclude(&mut services);
         let snapshot = current.with_services(services)?.with_states(self.states(standing))?;
         Ok(Some(snapshot))
     }
@@ -261,7 +261,7 @@ impl LaidOut {
         config: &Config,
         machine: &Machine,
         reach: &BTreeMap<&str, &Arc<Pool>>,
-        from: Circumstances<'_>,
+        from: CompileInput<'_>,
     ) -> Result<Self, CompileError> {
         let mut draft = before.draft();
         let (mut index, mut in_pools) = (Index::default(), Vec::with_capacity(reach.len()));

@@ -24,7 +24,7 @@ pub use self::rows::shown;
 use self::fallback::{Fallbacks, Rule};
 use self::plan::Plan;
 use self::slow_start::SlowStart;
-use crate::compile::{Circumstances, CompileError, Compiled, Compiler, Index, Membership, find_machine};
+use crate::compile::{CompileError, CompileInput, Compiled, Compiler, Index, Membership, find_machine};
 use crate::next_hop;
 use crate::slots::SlotKey;
 use crate::standing::{Mode, Override, OverrideKey, Standing};
@@ -110,7 +110,7 @@ impl Job {
     fn compile(&mut self) -> Result<(Compiled, Plan), CompileError> {
         let plan = Plan::new(&self.config, find_machine(&self.config, &self.machine)?);
         judge(&plan, &self.results, &self.known, &mut self.standing);
-        let circumstances = Circumstances {
+        let input = CompileInput {
             generation: self.generation,
             machine: &self.machine,
             next_hops: &self.next_hops,
@@ -118,7 +118,7 @@ impl Job {
             states: &self.states,
             now: self.now,
         };
-        Ok((self.compiler.compile(&self.config, circumstances)?, plan))
+        Ok((self.compiler.compile(&self.config, input)?, plan))
     }
 }
 

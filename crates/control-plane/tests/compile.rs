@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, parse};
-use control_plane::compile::{Circumstances, CompileError, Compiler, destinations, refresh_next_hops};
+use control_plane::compile::{CompileError, CompileInput, Compiler, destinations, refresh_next_hops};
 use control_plane::next_hop::{Resolved, Table, Unresolved};
 use control_plane::path_mtu::PathMtus;
 use control_plane::standing::Standing;
@@ -77,7 +77,7 @@ fn compile_for(
 ) -> Result<Snapshot, CompileError> {
     let (standing, states) = (Standing::default(), vec![SlotState::Serving; 16]);
     let (generation, now) = (Generation(now + 1), Duration::from_secs(now));
-    let from = Circumstances { generation, machine, next_hops, standing: &standing, states: &states, now };
+    let from = CompileInput { generation, machine, next_hops, standing: &standing, states: &states, now };
     compiler.compile(config, from).map(|compiled| compiled.snapshot)
 }
 
@@ -189,7 +189,7 @@ fn a_draining_slot_keeps_its_way_over_reloads() {
 }
 
 /// www goes from `web` to `same`, whose backends are also those of `web`'s leaf pools, under other slots; api still uses
-/// `web`, so www's flows on it are given a drain time and then excluded_slots.
+/// `web`, so www's flows on it are given a drain time and are then excluded.
 #[test]
 fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_drain_time() {
     let with = |first: &str, second: &str| {
@@ -228,7 +228,7 @@ fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_d
             .all(|service| service.name.starts_with("www") || service.excluded_slots.is_empty())
     );
     assert!(end(161).is_none());
-    // A rebuild in between keeps them excluded_slots; a return frees them at once.
+    // A rebuild in between keeps them excluded; a return frees them at once.
     assert_eq!(www(&compile(&mut compiler, &after, 170)).1, left);
     assert_eq!(www(&compile(&mut compiler, &before, 171)).1.len(), 0, "those of `same` drain from now on");
     let back = compile(&mut compiler, &after, 172);

@@ -33,16 +33,20 @@ const fn renamed(old: &'static str, within: &'static str, new: &'static str) -> 
     Renamed { old, within, new }
 }
 
-const RENAMED: [Renamed; 13] = [
+const RENAMED: [Renamed; 17] = [
     renamed("Ahead", "crates/", "BatchLookup"),
     renamed("Carriers", "crates/", "TunnelProtocols"),
     renamed("Catch", "crates/", "CaptureReceiver"),
+    renamed("Circumstances", "crates/", "CompileInput"),
+    renamed("Elsewhere", "crates/", "RemotePool"),
     renamed("Errand", "crates/", "HandoffReason"),
+    renamed("Fence", "crates/", "BaseDir"),
     renamed("Figures", "crates/", "Stats"),
     renamed("Order", "crates/forwarder/", "RewriteParams"),
     renamed("Road", "crates/", "Stage"),
     renamed("Sender", "crates/forwarder/", "TunnelSourceKind"),
     renamed("Sighting", "crates/", "TraceEvent"),
+    renamed("Strays", "crates/", "DetachedSlots"),
     renamed("Work", "crates/forwarder/", "PacketState"),
     renamed("barred", "crates/", "excluded_slots"),
     renamed("growth", "crates/forwarder/", "encap_overhead"),

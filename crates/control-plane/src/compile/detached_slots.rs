@@ -1,7 +1,7 @@
 //! Slots that a service has left behind while they serve others.
 //!
 //! A reload may lead a service to other backends. Those that nobody uses any more drain and go (`slots`); those that other
-//! services still use stay, and the flows that this service has on them are given a drain time like any others, then excluded_slots.
+//! services still use stay, and the flows that this service has on them are given a drain time like any others, then excluded.
 //! Invariant: a service's flows on a slot outside its pool end a drain time after the reload that led it away.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,18 +15,18 @@ use crate::slots::Ages;
 
 /// By service: what it may choose, and what it has left behind since when.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Strays {
+pub(super) struct DetachedSlots {
     within: HashMap<ServiceId, Arc<BTreeSet<SlotId>>>,
-    left: HashMap<ServiceId, BTreeMap<SlotId, Stray>>,
+    left: HashMap<ServiceId, BTreeMap<SlotId, Detached>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stray {
+struct Detached {
     since: Duration,
-    excluded_slots: bool,
+    excluded: bool,
 }
 
-impl Strays {
+impl DetachedSlots {
     /// As of the next generation, whose services are still led where the configuration has them.
     pub(super) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
         let mut next = Self::default();
@@ -37,7 +37,7 @@ impl Strays {
             let mut left = self.left.get(id).cloned().unwrap_or_default();
             let before = self.within.get(id).map(|before| &**before);
             for slot in before.into_iter().flatten().filter(|slot| !within.contains(slot)) {
-                left.entry(*slot).or_insert(Stray { since: now, excluded_slots: false });
+                left.entry(*slot).or_insert(Detached { since: now, excluded: false });
             }
             left.retain(|slot, _| !within.contains(slot));
             if !left.is_empty() {
@@ -49,15 +49,15 @@ impl Strays {
         next
     }
 
-    /// Bars what was left a drain time ago, and forgets what no flow can name any more. Gives whether anything changed.
+    /// Excludes what was left a drain time ago, and forgets what no flow can name any more. Gives whether anything changed.
     pub(super) fn advance(&mut self, now: Duration, ages: Ages) -> bool {
         let mut changed = false;
         for left in self.left.values_mut() {
-            left.retain(|_, stray| {
-                let age = now.saturating_sub(stray.since);
-                let excluded_slots = age >= ages.drain;
-                changed |= excluded_slots != stray.excluded_slots;
-                stray.excluded_slots = excluded_slots;
+            left.retain(|_, detached| {
+                let age = now.saturating_sub(detached.since);
+                let excluded = age >= ages.drain;
+                changed |= excluded != detached.excluded;
+                detached.excluded = excluded;
                 let kept = age < ages.drain + ages.keep;
                 changed |= !kept;
                 kept
@@ -67,12 +67,12 @@ impl Strays {
         changed
     }
 
-    /// Tells each service what is excluded_slots to it.
-    pub(super) fn bar(&self, services: &mut [Service]) {
+    /// Tells each service which slots are excluded.
+    pub(super) fn exclude(&self, services: &mut [Service]) {
         for service in services {
             let left = self.left.get(&service.id).into_iter().flatten();
             service.excluded_slots =
-                left.filter(|(_, stray)| stray.excluded_slots).map(|(slot, _)| *slot).collect();
+                left.filter(|(_, detached)| detached.excluded).map(|(slot, _)| *slot).collect();
         }
     }
 }
