@@ -9,12 +9,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
+
+use super::canonical;
 use super::pem::{Outside, PrivateKey};
 use super::reader::{Node, Section};
 use super::report::{At, Place};
 
 /// The admin interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Admin {
     socket: Option<AdminSocket>,
     tcp: Option<AdminTcp>,
@@ -23,19 +26,23 @@ pub struct Admin {
 }
 
 /// A Unix socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminSocket {
     path: PathBuf,
     group: Option<Arc<str>>,
+    #[serde(serialize_with = "octal")]
     mode: u32,
 }
 
 /// TCP with mutual TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminTcp {
     listen: Vec<SocketAddr>,
+    #[serde(rename = "certificate_file", serialize_with = "canonical::sealed")]
     certificates: Arc<str>,
+    #[serde(rename = "key_file")]
     key: PrivateKey,
+    #[serde(rename = "client_ca_file", serialize_with = "canonical::sealed")]
     client_ca: Arc<str>,
 }
 
@@ -137,6 +144,10 @@ impl AdminTcp {
         let client_ca = client_ca.and_then(|node| outside.certificates(&node));
         Some(Self { listen, certificates: certificates?, key: key?, client_ca: client_ca? })
     }
+}
+
+fn octal<S: Serializer>(mode: &u32, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{mode:04o}"))
 }
 
 /// Addresses to listen on, none of them in `taken`.

@@ -6,22 +6,29 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
+
 use ::bgp::{Attributes, Community, LargeCommunity};
 use forwarder::Prefix;
 
 use super::address::{self, GROUP_PREFIX};
+use super::canonical;
 use super::reader::{Node, Section, quote};
 use super::report::{At, Place};
 
 /// How a VIP is announced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Announce {
     min_serving: u32,
     return_serving: u32,
+    #[serde(flatten, serialize_with = "written")]
     attributes: Attributes,
     /// Empty: all.
+    #[serde(serialize_with = "canonical::set")]
     peers: Vec<Arc<str>>,
+    #[serde(serialize_with = "canonical::set")]
     anchors: Vec<Arc<str>>,
+    #[serde(serialize_with = "canonical::set")]
     aggregates: Vec<Prefix>,
     remotes: bool,
 }
@@ -77,6 +84,30 @@ impl Announce {
         let said = |one: &Self| (one.attributes.clone(), one.peers.clone(), one.anchors.clone());
         said(self) == said(other)
     }
+}
+
+/// The attributes as the file has them.
+fn written<S: Serializer>(attributes: &Attributes, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Written {
+        med: Option<u32>,
+        local_pref: Option<u32>,
+        prepend: u8,
+        communities: Vec<String>,
+        large_communities: Vec<String>,
+    }
+    let Attributes { med, local_pref, prepend, communities, large_communities } = attributes;
+    Written {
+        med: *med,
+        local_pref: *local_pref,
+        prepend: *prepend,
+        communities: communities.iter().map(|one| format!("{}:{}", one.0, one.1)).collect(),
+        large_communities: large_communities
+            .iter()
+            .map(|one| format!("{}:{}:{}", one.0, one.1, one.2))
+            .collect(),
+    }
+    .serialize(to)
 }
 
 /// The table as written.

@@ -4,16 +4,21 @@
 //! Not here: peers, which may always send fragments (`peers`); opening tunnels (`forwarder`).
 //! Source: paper §2.1.
 
+use serde::{Serialize, Serializer};
+
 use forwarder::{Prefix, TunnelProtocols};
 
 use super::address::{PrefixFlaw, source};
+use super::canonical;
 use super::reader::{Node, quote};
 use super::report::At;
 
 /// Encapsulators between routers and balancers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Arrivals {
+    #[serde(serialize_with = "canonical::set")]
     sources: Vec<Prefix>,
+    #[serde(serialize_with = "kinds")]
     kinds: TunnelProtocols,
 }
 
@@ -63,13 +68,18 @@ fn read_source(node: &Node<'_>) -> Option<Prefix> {
 }
 
 fn read_kinds(node: &Node<'_>) -> Option<TunnelProtocols> {
-    let kinds =
-        [("gre", TunnelProtocols::GRE), ("ipip", TunnelProtocols::IPIP), ("gue", TunnelProtocols::GUE)];
     let read: Option<Vec<TunnelProtocols>> =
-        node.items(KINDS)?.iter().map(|node| node.choice(&kinds, &[])).collect();
+        node.items(KINDS)?.iter().map(|node| node.choice(&NAMES, &[])).collect();
     Some(read?.into_iter().fold(TunnelProtocols::NONE, TunnelProtocols::and))
 }
 
+fn kinds<S: Serializer>(kinds: &TunnelProtocols, to: S) -> Result<S::Ok, S::Error> {
+    let taken = NAMES.iter().filter(|(_, kind)| kinds.bits() & kind.bits() != 0);
+    to.collect_seq(taken.map(|(name, _)| name))
+}
+
+const NAMES: [(&str, TunnelProtocols); 3] =
+    [("gre", TunnelProtocols::GRE), ("ipip", TunnelProtocols::IPIP), ("gue", TunnelProtocols::GUE)];
 const ALL: TunnelProtocols = TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE);
 /// A quarter of what the XDP program has room for: the peers are there too.
 const MOST: usize = 256;

@@ -10,19 +10,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use ::bgp::{Family, Md5Key};
+
+use super::canonical;
 
 pub(super) use self::draft::{BgpDraft, PeerDraft};
 
 /// Who is told of VIPs, by BGP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bgp {
     asn: u32,
     listen: Vec<SocketAddr>,
+    #[serde(serialize_with = "canonical::span")]
     graceful_shutdown: Duration,
+    #[serde(serialize_with = "canonical::span")]
     hold_down: Duration,
+    #[serde(serialize_with = "canonical::span")]
     longest_hold_down: Duration,
     anchor_med: u32,
+    #[serde(skip)]
     peers: Vec<BgpPeer>,
 }
 
@@ -75,31 +83,40 @@ impl Bgp {
 }
 
 /// A router.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BgpPeer {
+    #[serde(skip)]
     name: Arc<str>,
+    #[serde(skip)]
     address: IpAddr,
     asn: u32,
     /// Empty: all.
+    #[serde(skip)]
     machines: Vec<Arc<str>>,
     port: u16,
+    #[serde(skip)]
     md5: Option<Md5Key>,
     hops: Option<u8>,
     passive: bool,
     source: Option<IpAddr>,
+    #[serde(serialize_with = "canonical::set")]
     families: Vec<Family>,
-    next_hops: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    next_hop4: Option<Ipv4Addr>,
+    next_hop6: Option<Ipv6Addr>,
     extended_next_hop: bool,
+    #[serde(serialize_with = "canonical::span")]
     hold_time: Duration,
+    #[serde(serialize_with = "canonical::span")]
     longest_retry: Duration,
     max_prefixes: Option<u32>,
     bfd: Option<BfdTimes>,
 }
 
 /// How fast BFD sees that a peer is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BfdTimes {
     /// Between two packets: 10 ms to 10 s. Default 100 ms.
+    #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
     /// So many lost in a row: 1 to 255. Default 3.
     pub multiplier: u8,
@@ -158,7 +175,7 @@ impl BgpPeer {
 
     /// The next hops of IPv4 and IPv6 routes. Default: our address in the session.
     pub fn next_hops(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
-        self.next_hops
+        (self.next_hop4, self.next_hop6)
     }
 
     /// Whether IPv4 routes may have an IPv6 next hop. Default `false`.

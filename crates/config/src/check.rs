@@ -11,30 +11,38 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 pub use self::kind::{CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck};
 pub use self::tls::Tls;
 
+use super::canonical;
 use super::pem::Outside;
 use super::quantity::format_duration;
 use super::reader::{Node, Root};
 use super::report::Place;
 
 /// One way to find out whether a backend works.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Check {
     /// The name by which pools refer to it.
+    #[serde(skip)]
     pub name: Arc<str>,
     /// What is asked, and which answer is good.
+    #[serde(flatten)]
     pub kind: CheckKind,
     /// Default [`Via::Backend`].
     pub via: Via,
     /// Between the starts of two probes of one target: 100 ms to 1 h. Default 2 s.
+    #[serde(serialize_with = "canonical::span")]
     pub interval: Duration,
     /// As `interval`, while in doubt: after a result that differs from the verdict. 100 ms to `interval`, and above
     /// `timeout`. Default a quarter of `interval`, but at least 100 ms and 5/4 of `timeout`, and at most `interval`.
+    #[serde(serialize_with = "canonical::span")]
     pub fast_interval: Duration,
     /// A probe without an answer by then has failed: 10 ms to below `interval`. Default 500 ms, or half of
     /// `interval` when that is less.
+    #[serde(serialize_with = "canonical::span")]
     pub timeout: Duration,
     /// Passes in a row that make a target up: 1 to 1,000. Default 2. The first result of all decides alone.
     pub rise: u32,
@@ -45,7 +53,8 @@ pub struct Check {
 }
 
 /// Which way a probe takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Via {
     /// To the backend's own address.
     Backend,

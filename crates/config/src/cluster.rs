@@ -7,7 +7,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::arrivals::Arrivals;
+use super::canonical;
 use super::mtu::Mtu;
 use super::pem::Outside;
 use super::pool::{CHECKS, read_checks};
@@ -16,12 +19,14 @@ use super::report::{At, Place};
 use super::secret::HashKey;
 
 /// What all machines of a cluster share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     name: Arc<str>,
+    #[serde(rename = "hash_key_file")]
     hash_key: HashKey,
     table_size: u32,
     flow_timeouts: FlowTimeouts,
+    #[serde(serialize_with = "canonical::span")]
     drain_time: Duration,
     watch: bool,
     arrivals: Option<Arrivals>,
@@ -101,11 +106,15 @@ impl Cluster {
 }
 
 /// Idle timeouts of a flow by its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowTimeouts {
+    #[serde(serialize_with = "canonical::span")]
     new: Duration,
+    #[serde(serialize_with = "canonical::span")]
     established: Duration,
+    #[serde(serialize_with = "canonical::span")]
     closing: Duration,
+    #[serde(serialize_with = "canonical::span")]
     udp: Duration,
 }
 

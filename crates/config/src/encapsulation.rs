@@ -8,24 +8,31 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use forwarder::Prefix;
 
 use super::address::{self, PREFIX};
+use super::canonical;
 use super::reader::{Node, Root};
 use super::report::Place;
 
 /// How a packet travels to a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Encapsulation {
+    #[serde(skip)]
     name: Arc<str>,
+    #[serde(flatten)]
     kind: EncapsulationKind,
+    #[serde(serialize_with = "canonical::set")]
     source_prefixes: Vec<Prefix>,
     dont_fragment: bool,
     too_big: TooBig,
 }
 
 /// The outer header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
 pub enum EncapsulationKind {
     /// GRE (RFC 2784) without options.
     Gre,
@@ -41,7 +48,8 @@ pub enum EncapsulationKind {
 }
 
 /// What becomes of a packet that is too large with its outer header, when its DF bit is clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum TooBig {
     /// Cut before it is wrapped: the backend puts the inner pieces together.
     FragmentInner,

@@ -4,22 +4,27 @@
 //! Not here: look-up and rates (`forwarder::Guard`).
 //! Invariant: an allow list holds something. An empty one would refuse everyone, and comes of a file that was not written whole.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
+
 use forwarder::Prefix;
 
 use super::address::{PrefixFlaw, source};
+use super::canonical::{self, Sealed};
 use super::lists::{Block, Lists};
 use super::reader::{Node, Section, quote};
 
 /// Who may use a VIP, and how fast.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Guard {
     allow: Option<SourceList>,
     deny: Option<SourceList>,
+    #[serde(serialize_with = "canonical::words")]
     limits: Limits,
 }
 
@@ -55,8 +60,9 @@ impl Guard {
 }
 
 /// Prefixes of sources: those in the file, and those of files beside it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct SourceList {
+    #[serde(serialize_with = "digests")]
     parts: Vec<Arc<Block>>,
 }
 
@@ -100,6 +106,12 @@ impl SourceList {
         let parts = parts.into_iter().collect::<Option<_>>()?;
         Some((Self { parts }, first))
     }
+}
+
+/// The content of each part, in any order.
+fn digests<S: Serializer>(parts: &[Arc<Block>], to: S) -> Result<S::Ok, S::Error> {
+    let digests: BTreeSet<&[u8; 32]> = parts.iter().map(|part| part.digest()).collect();
+    to.collect_seq(digests.into_iter().map(|digest| Sealed::of(digest)))
 }
 
 impl PartialEq for SourceList {

@@ -5,10 +5,13 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
+use super::canonical;
 use super::reader::{Node, Section};
 
 /// How packets get in and out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Io {
     mode: IoMode,
     steering: Steering,
@@ -27,7 +30,7 @@ pub struct Io {
 }
 
 /// How much ICMP one packet thread handles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Icmp {
     replies_per_second: u32,
     replies_to_source: u32,
@@ -36,31 +39,35 @@ pub struct Icmp {
 }
 
 /// One packet thread's table of fragmented datagrams (paper §4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragments {
     datagrams: usize,
     buffered: Option<usize>,
     per_datagram: usize,
     per_source: usize,
+    #[serde(serialize_with = "canonical::span")]
     lifetime: Duration,
 }
 
 /// By which interface to the kernel frames are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum IoMode {
     /// XDP program and AF_XDP sockets.
     AfXdp,
 }
 
 /// Who spreads packets over packet threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Steering {
     /// The NIC's RSS: one packet thread a queue.
     Hardware,
 }
 
 /// Where the outer destination MAC address comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NextHop {
     /// From the kernel's routes and neighbours.
     Resolve,
@@ -69,7 +76,8 @@ pub enum NextHop {
 }
 
 /// What becomes of a packet for a VIP on a queue without a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NoSocket {
     /// To the kernel, untouched.
     Pass,
@@ -78,14 +86,16 @@ pub enum NoSocket {
 }
 
 /// What a packet thread does when nothing arrives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Idle {
+    #[serde(serialize_with = "canonical::span")]
     spin: Duration,
     then: IdleThen,
 }
 
 /// What follows the spinning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum IdleThen {
     /// Wait in `poll` until a packet comes.
     Sleep,

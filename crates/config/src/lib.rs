@@ -17,6 +17,7 @@ mod announcements;
 mod arrivals;
 mod base_dir;
 mod bgp;
+mod canonical;
 mod check;
 mod cluster;
 mod consistency;

@@ -2,17 +2,20 @@
 //!
 //! In: the table. Out: [`Log`]; without a table its defaults. Not here: the writing (the binary's).
 
+use serde::Serialize;
+
 use super::reader::Section;
 
 /// What is logged, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Log {
     level: LogLevel,
     format: LogFormat,
 }
 
 /// The least important message that is still logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// What failed.
     Error,
@@ -27,7 +30,8 @@ pub enum LogLevel {
 }
 
 /// The form of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// Lines for people, on standard error.
     Human,

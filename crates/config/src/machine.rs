@@ -7,18 +7,24 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use serde::Serialize;
+
+use super::canonical;
 use super::reader::{Node, Root};
 use super::report::{At, Place};
 use super::vlan::{self, Vlan};
 
 /// One machine that runs the balancer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
+    #[serde(skip)]
     name: Arc<str>,
     shard: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
     interfaces: Vec<String>,
+    #[serde(rename = "vlan", serialize_with = "canonical::map")]
     vlans: BTreeMap<String, Vlan>,
+    #[serde(skip)]
     router_id: Option<Ipv4Addr>,
 }
 

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use packet::Family;
 
 use super::encapsulation::{Encapsulation, EncapsulationKind};
@@ -15,7 +17,7 @@ use super::reader::Section;
 use super::report::{Place, Report};
 
 /// Lengths of IP packets in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Mtu {
     clients: u32,
     core: Option<u32>,

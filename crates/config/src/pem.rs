@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Serialize, Serializer};
 
 use super::ReadSecret;
+use super::canonical;
 use super::reader::Node;
 use super::secret::SecretName;
 use crate::words::count_of;
@@ -40,6 +42,12 @@ impl PrivateKey {
 impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PrivateKey(redacted)")
+    }
+}
+
+impl Serialize for PrivateKey {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        canonical::sealed(&self.0, to)
     }
 }
 

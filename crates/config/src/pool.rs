@@ -8,6 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
+use super::canonical;
 use super::check::Check;
 use super::encapsulation::Encapsulation;
 use super::parallel;
@@ -15,7 +18,7 @@ use super::reader::{Node, Root, Section};
 use super::report::{At, Place};
 
 /// A host that serves. It is its name, which is unique in the cluster and is its Maglev key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
     pub(super) name: Arc<str>,
     pub(super) address: IpAddr,
@@ -34,12 +37,16 @@ impl Backend {
 }
 
 /// A backend within a flattened pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
+    #[serde(flatten)]
     pub(super) backend: Arc<Backend>,
+    #[serde(rename = "listed_by")]
     pub(super) leaf: Arc<str>,
+    #[serde(serialize_with = "encapsulation_name")]
     pub(super) encapsulation: Arc<Encapsulation>,
     pub(super) weight: u32,
+    #[serde(serialize_with = "check_names")]
     pub(super) checks: Arc<[Arc<Check>]>,
 }
 
@@ -71,21 +78,32 @@ impl Member {
     }
 }
 
+fn encapsulation_name<S: Serializer>(encapsulation: &Encapsulation, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(encapsulation.name())
+}
+
+fn check_names<S: Serializer>(checks: &[Arc<Check>], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(checks.iter().map(|check| &*check.name))
+}
+
 /// A pool with all pools inside it flattened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pool {
     pub(super) name: Arc<str>,
     pub(super) shard: Option<Arc<str>>,
+    #[serde(rename = "backends")]
     pub(super) members: Vec<Member>,
     pub(super) fallback: Option<Fallback>,
+    #[serde(serialize_with = "canonical::some_span")]
     pub(super) slow_start: Option<Duration>,
 }
 
 /// What serves instead of a pool while too few of its backends are up.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fallback {
     pub(super) pool: Arc<str>,
     pub(super) below: u32,
+    #[serde(serialize_with = "canonical::span")]
     pub(super) hold: Duration,
 }
 
@@ -123,6 +141,13 @@ impl Pool {
         let mut other = self.clone();
         other.members.retain(|member| **member.backend.name() != *backend);
         other
+    }
+
+    /// The pool's own keys, as of a pool without backends.
+    pub fn without_members(&self) -> Self {
+        let Self { name, shard, members: _, fallback, slow_start } = self;
+        let (name, shard) = (Arc::clone(name), shard.clone());
+        Self { name, shard, members: Vec::new(), fallback: fallback.clone(), slow_start: *slow_start }
     }
 
     /// Its backends, each once, in the order of their names; at least one.

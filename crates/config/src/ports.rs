@@ -80,6 +80,20 @@ pub enum Ports {
     Listed(Vec<RangeInclusive<u16>>),
 }
 
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Listed(ranges) = self else { return f.write_str("any") };
+        for (place, range) in ranges.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            match (range.start(), range.end()) {
+                (first, last) if first == last => write!(f, "{comma}{first}")?,
+                (first, last) => write!(f, "{comma}{first}-{last}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Ports {
     /// Reads the ports of a protocol that has them.
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {

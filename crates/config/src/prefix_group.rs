@@ -4,8 +4,11 @@
 //! Not here: what VIPs say of their groups (`vip`), prefixes of one group against those of another (`groups`).
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
 
 use forwarder::Prefix;
 
@@ -14,10 +17,18 @@ use super::reader::{Node, Root};
 use super::report::{At, Place};
 
 /// Prefixes that are alike: an address in one of them has the VIP that its last bits say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixGroup {
     name: Arc<str>,
+    #[serde(serialize_with = "in_group")]
     prefixes: Vec<Prefix>,
+}
+
+/// In any order behind the first of each family, where a VIP of the group is asked.
+fn in_group<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error> {
+    let first = |ipv4: bool| prefixes.iter().find(move |prefix| prefix.address().is_ipv4() == ipv4);
+    let all: BTreeSet<&Prefix> = prefixes.iter().collect();
+    to.collect_seq(first(true).into_iter().chain(first(false)).chain(all).map(ToString::to_string))
 }
 
 impl PrefixGroup {

@@ -8,10 +8,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use forwarder::{Prefix, Suffix};
 
 use super::address::{self, GROUP_PREFIX};
 use super::arrivals::read_sources;
+use super::canonical;
 use super::check::Check;
 use super::encapsulation::{Encapsulation, EncapsulationDraft};
 use super::pool::{Backend, Member, Pool};
@@ -20,9 +23,10 @@ use super::report::{At, Place};
 use super::vip::VipDraft;
 
 /// Another cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remote {
     name: Arc<str>,
+    #[serde(serialize_with = "canonical::set")]
     sources: Vec<Prefix>,
 }
 
@@ -39,10 +43,12 @@ impl Remote {
 }
 
 /// Where some addresses of a VIP are served elsewhere: those of one family that are its own, or in its group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemotePool {
+    #[serde(serialize_with = "canonical::set")]
     ours: Vec<Prefix>,
     pool: Arc<Pool>,
+    #[serde(serialize_with = "canonical::list")]
     theirs: Vec<Prefix>,
 }
 

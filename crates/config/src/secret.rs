@@ -13,6 +13,11 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Serialize, Serializer};
+use sha2::{Digest, Sha256};
+
+use super::canonical::Sealed;
+
 /// Where a secret lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretName {
@@ -92,6 +97,11 @@ impl HashKey {
         &self.0
     }
 
+    /// What stands for the key in digests: one-way, and it may be shown, as the key has 128 random bits.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        Sha256::new_with_prefix(b"sluicegate hash key, for digests\0").chain_update(self.0).finalize().into()
+    }
+
     /// In place of the key on a machine that has no secrets.
     pub(super) const STAND_IN: Self = Self([0; 16]);
 
@@ -109,6 +119,13 @@ impl HashKey {
             }
         }
         Some(Self(key))
+    }
+}
+
+/// Its fingerprint.
+impl Serialize for HashKey {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Sealed::of(&self.fingerprint()).serialize(to)
     }
 }
 

@@ -3,14 +3,18 @@
 //! In: the section. Out: [`Trace`]; without the section nobody is told.
 //! Not here: marks and their key, which comes of the cluster's (`forwarder`).
 
+use serde::Serialize;
+
 use forwarder::Prefix;
 
 use super::address::{PrefixFlaw, source};
+use super::canonical;
 use super::reader::{Node, Section, quote};
 
 /// Who is told of marked packets, and how often.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trace {
+    #[serde(serialize_with = "canonical::set")]
     receivers: Vec<Prefix>,
     max_per_second: u32,
 }

@@ -3,14 +3,17 @@
 //! In: the sections. Out: drafts with the places of their parts, and the [`Vip`] that they become.
 //! Not here: how it is announced (`announce`), clashes between VIPs (`consistency`), suffixes against their group (`groups`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
 
 use forwarder::{Prefix, Suffix};
 
 use super::address::{self, SUFFIX};
 use super::announce::{Announce, AnnounceDraft};
+use super::canonical;
 use super::guard::Guard;
 use super::lists::Lists;
 use super::pool::{CHECKS, Pool, read_checks};
@@ -21,14 +24,19 @@ use super::remote::RemotePool;
 use super::report::{At, Place};
 
 /// A virtual service: addresses, and what answers on them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vip {
     name: Arc<str>,
     shard: Option<Arc<str>>,
+    #[serde(serialize_with = "canonical::set")]
     addresses: Vec<IpAddr>,
+    #[serde(serialize_with = "group_name")]
     group: Option<Arc<PrefixGroup>>,
+    #[serde(serialize_with = "canonical::set")]
     suffixes: Vec<Suffix>,
+    #[serde(serialize_with = "by_ports")]
     services: Vec<Service>,
+    #[serde(flatten)]
     guard: Guard,
     remote_pools: Vec<RemotePool>,
     fragments: bool,
@@ -118,6 +126,20 @@ impl Vip {
     }
 }
 
+fn group_name<S: Serializer>(group: &Option<Arc<PrefixGroup>>, to: S) -> Result<S::Ok, S::Error> {
+    group.as_ref().map(|group| group.name()).serialize(to)
+}
+
+fn pool_name<S: Serializer>(pool: &Pool, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(pool.name())
+}
+
+/// By protocol and ports, which no two of a VIP share.
+fn by_ports<S: Serializer>(services: &[Service], to: S) -> Result<S::Ok, S::Error> {
+    let name = |service: &Service| format!("{} {}", service.protocol, service.ports);
+    to.collect_map(services.iter().map(|service| (name(service), service)).collect::<BTreeMap<_, _>>())
+}
+
 /// As [`Vip::routes`]: of a VIP's addresses, its group's prefixes, and its aggregates.
 pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Prefix]) -> BTreeSet<Prefix> {
     let host = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
@@ -128,10 +150,13 @@ pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Pr
 }
 
 /// What one protocol and some ports of a VIP lead to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Service {
+    #[serde(skip)]
     ports: Ports,
+    #[serde(skip)]
     protocol: Protocol,
+    #[serde(serialize_with = "pool_name")]
     pool: Arc<Pool>,
     hash: Hash,
 }
@@ -165,9 +190,11 @@ impl Vip {
 }
 
 /// What of a packet chooses the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Hash {
     /// Both addresses, both ports and the protocol; protocols without ports count them as 0.
+    #[serde(rename = "5-tuple")]
     FiveTuple,
     /// Both addresses.
     Addresses,

@@ -18,7 +18,6 @@ use std::time::Duration;
 use forwarder::{Generation, SlotId, SlotState, Snapshot};
 
 pub use self::changes::{Changes, Running, Side, changes};
-pub(crate) use self::changes::{Keys, check_keys, encapsulation_keys};
 pub use self::rows::shown;
 
 use self::fallback::{Fallbacks, Rule};

@@ -391,7 +391,7 @@ fn changes_are_told_in_words_with_the_slots_that_move() {
     let said = changes(&Running::of(&before, "lb1"), old, new, "lb1").sentences;
     let has =
         |words: &str| assert!(said.iter().any(|sentence| sentence.contains(words)), "{words}: {said:#?}");
-    has("service x tcp 80: from pool old to pool new");
+    has("service x tcp 80: pool old -> new");
     has("pool old: removed");
     has("pool new: added, with 1 backend");
     has("pool web: backend web-3 removed");

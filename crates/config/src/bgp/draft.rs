@@ -100,7 +100,8 @@ impl PeerDraft {
             passive: passive.is_some(),
             source: way.source.as_ref().map(|at| at.value),
             families: way.families.clone(),
-            next_hops: way.next_hops(),
+            next_hop4: way.next_hop4.as_ref().map(|at| at.value),
+            next_hop6: way.next_hop6.as_ref().map(|at| at.value),
             extended_next_hop: way.extended_next_hop.is_some(),
             hold_time: rest.hold_time,
             longest_retry: rest.longest_retry,
@@ -130,10 +131,6 @@ pub(in super::super) struct Way {
 }
 
 impl Way {
-    fn next_hops(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
-        (self.next_hop4.as_ref().map(|at| at.value), self.next_hop6.as_ref().map(|at| at.value))
-    }
-
     fn read(section: &mut Section<'_>, peer: Option<IpAddr>) -> Self {
         let port = section.or("port", 179, |node| node.number(1..=u16::MAX));
         let hops = section.optional("hops").and_then(|node| node.number(1..=u8::MAX));

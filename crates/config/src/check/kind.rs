@@ -7,7 +7,11 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+
 use super::tls::Tls;
+use crate::canonical;
 use crate::pem::Outside;
 use crate::ports::read_ranges;
 use crate::reader::{Node, Section};
@@ -28,6 +32,18 @@ pub enum CheckKind {
 }
 
 impl CheckKind {
+    /// The key of its table.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Tcp(_) => "tcp",
+            Self::Http(check) if check.tls.is_some() => "https",
+            Self::Http(_) => "http",
+            Self::Grpc(_) => "grpc",
+            Self::Dns(_) => "dns",
+            Self::Memcached(_) => "memcached",
+        }
+    }
+
     /// How TLS treats the backend, where the check uses it.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         match self {
@@ -38,19 +54,35 @@ impl CheckKind {
     }
 }
 
+/// As the file has it: the kind's word, and its table.
+impl Serialize for CheckKind {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(1))?;
+        match self {
+            Self::Tcp(check) => map.serialize_entry(self.word(), check),
+            Self::Http(check) => map.serialize_entry(self.word(), check),
+            Self::Grpc(check) => map.serialize_entry(self.word(), check),
+            Self::Dns(check) => map.serialize_entry(self.word(), check),
+            Self::Memcached(check) => map.serialize_entry(self.word(), check),
+        }?;
+        map.end()
+    }
+}
+
 /// `tcp = { port }`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct TcpCheck {
     /// Required.
     pub port: u16,
 }
 
 /// `http = { port, method, path, host, headers, status, body_contains }`; `https` has the keys of [`Tls`] too.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct HttpCheck {
     /// Default 80; for `https` 443.
     pub port: u16,
     /// `Some` for `https`.
+    #[serde(flatten)]
     pub tls: Option<Tls>,
     /// An HTTP method in capitals. Default `GET`.
     pub method: Arc<str>,
@@ -59,26 +91,29 @@ pub struct HttpCheck {
     /// The `Host` header. Default: address and port of the probe.
     pub host: Option<Arc<str>>,
     /// Further headers, in the order of their names. Default none.
+    #[serde(serialize_with = "canonical::sealed_values")]
     pub headers: Vec<(Arc<str>, Arc<str>)>,
     /// Status codes that pass; a redirect is not followed: within 100 to 599, ascending, without overlap, at least one range. Default 200 to 299.
+    #[serde(serialize_with = "canonical::ranges")]
     pub status: Vec<RangeInclusive<u16>>,
     /// What the first 64 KiB of the answer's body must contain. Default: nothing.
     pub body_contains: Option<Arc<str>>,
 }
 
 /// `grpc = { port, service, tls }`; with `tls = true` it has the keys of [`Tls`] too.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcCheck {
     /// Required.
     pub port: u16,
     /// The service asked about; `""` means the server as a whole. Default `""`.
     pub service: Arc<str>,
     /// Default none.
+    #[serde(flatten)]
     pub tls: Option<Tls>,
 }
 
 /// `dns = { port, name, record }`, over UDP.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct DnsCheck {
     /// Default 53.
     pub port: u16,
@@ -89,14 +124,15 @@ pub struct DnsCheck {
 }
 
 /// `memcached = { port }`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct MemcachedCheck {
     /// Default 11211.
     pub port: u16,
 }
 
 /// The type of record that is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
 pub enum DnsRecord {
     /// An IPv4 address.
     A,

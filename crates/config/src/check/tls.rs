@@ -6,15 +6,19 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
+use crate::canonical;
 use crate::pem::Outside;
 use crate::reader::{Node, Section};
 
 /// How a checker's TLS treats the backend's certificate.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Tls {
     /// The name for SNI and for the certificate. Default: the address.
     pub server_name: Option<Arc<str>>,
     /// PEM text of the CA's certificates; `None` only when `verify` is `false`.
+    #[serde(rename = "ca_file", serialize_with = "canonical::some_sealed")]
     pub ca: Option<Arc<str>>,
     /// Whether the certificate is verified. Default `true`.
     pub verify: bool,

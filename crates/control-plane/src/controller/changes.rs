@@ -1,8 +1,8 @@
 //! What is different between two configurations, in words, and how many slots of each table move.
 //!
 //! In: two configurations, and both compiled. Out: sentences for `config diff` and for a reload's answer.
-//! Rooms: `keys` (a section key by key), `settings` (what waits for a start), `checks` (those and encapsulations), `routers`
-//! (peers and announcements).
+//! Modules: `keys` (what serializes, key by key), `settings` (sections that are one of
+//! a kind; what waits for a start), `checks` (those and encapsulations), `routers` (peers and announcements).
 //! Not here: secrets. That the hash key changed is said, not what it was.
 
 mod checks;
@@ -15,16 +15,12 @@ use std::sync::Arc;
 
 use maglev_hash::{Disruption, disruption};
 
-pub(crate) use self::checks::{check_keys, encapsulation_keys};
-pub(crate) use self::keys::Keys;
+use self::keys::Keys;
 pub use self::settings::Running;
 
 use crate::compile::{Index, service_name};
 use config::words::{count, count_of};
-use config::{
-    Config, Hash, Limits, Machine, Member, Pool, Prefix, PrefixGroup, Remote, Service, SourceList, Vip,
-    format_duration,
-};
+use config::{Config, Machine, Member, Pool, Prefix, PrefixGroup, Remote, Service, SourceList, Vip};
 
 /// What is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,11 +47,8 @@ pub struct Side<'a> {
 #[must_use]
 pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -> Changes {
     let mut changes = Changes { needs_restart: running.pending(new.config, machine), ..Changes::default() };
-    cluster(&mut changes, old.config, new.config);
-    trace(&mut changes, old.config, new.config);
-    restarts(&mut changes, running, [old.config, new.config], machine);
-    own_addresses(&mut changes, old.config, new.config, machine);
-    vlans(&mut changes, old.config, new.config, machine);
+    let [before, after] = [old, new].map(|side| settings::keys(side.config, machine));
+    settings::settings(&mut changes, running, &before, &after);
     routers::bgp(&mut changes, old.config, new.config, machine);
     groups(&mut changes, old.config, new.config);
     remotes(&mut changes, old.config, new.config);
@@ -89,62 +82,6 @@ impl Changes {
         if old != new {
             self.say(format!("{what}: {} -> {}", show(old), show(new)));
         }
-    }
-}
-
-fn cluster(changes: &mut Changes, old: &Config, new: &Config) {
-    let (old, new) = (old.cluster(), new.cluster());
-    changes.differ("cluster.name", &old.name(), &new.name(), |name| format!("\"{name}\""));
-    if old.hash_key() != new.hash_key() {
-        changes.say("cluster.hash_key_file: another key: all tables change, and the connection tables are of no more use");
-    }
-    changes.differ("cluster.table_size", &old.table_size(), &new.table_size(), u32::to_string);
-    changes.differ("cluster.drain_time", &old.drain_time(), &new.drain_time(), |time| format_duration(*time));
-    let mtu = (old.mtu(), new.mtu());
-    changes.differ("cluster.mtu.clients", &mtu.0.clients(), &mtu.1.clients(), u32::to_string);
-    changes.differ("cluster.mtu.core", &mtu.0.core(), &mtu.1.core(), |core| {
-        core.map_or_else(|| "none".to_owned(), |core| core.to_string())
-    });
-    changes.differ("cluster.watch", &old.watch(), &new.watch(), bool::to_string);
-}
-
-fn trace(changes: &mut Changes, old: &Config, new: &Config) {
-    changes.differ("trace", &old.trace(), &new.trace(), |trace| {
-        trace.map_or_else(
-            || "off".to_owned(),
-            |trace| {
-                let receivers: Vec<String> = trace.receivers().iter().map(ToString::to_string).collect();
-                format!("reports to {}, {}/s a thread", receivers.join(", "), trace.max_per_second())
-            },
-        )
-    });
-}
-
-/// A key that goes back to what runs waits for nothing.
-fn restarts(changes: &mut Changes, running: &Running, [old, new]: [&Config; 2], machine: &str) {
-    let (old, new) = (Running::of(old, machine), Running::of(new, machine));
-    let waiting = running.differing(&new);
-    for difference in old.differing(&new) {
-        let waits = waiting.iter().any(|other| other.key == difference.key);
-        let when = if waits { "takes effect at the next start" } else { "as it runs already" };
-        changes.say(format!("{} ({when})", difference.sentence()));
-    }
-}
-
-fn own_addresses(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
-    let of = |config: &Config| config.machine(machine).map(|machine| machine.addresses().to_vec());
-    changes.differ(&format!("machine.{machine}.addresses"), &of(old), &of(new), |addresses| {
-        let words: Vec<String> = addresses.iter().flatten().map(ToString::to_string).collect();
-        if words.is_empty() { "none".to_owned() } else { words.join(", ") }
-    });
-}
-
-/// Of interfaces that both have: of another, its name says all.
-fn vlans(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
-    let (Some(old), Some(new)) = (old.machine(machine), new.machine(machine)) else { return };
-    for interface in old.interfaces().iter().filter(|interface| new.interfaces().contains(interface)) {
-        let what = format!("machine.{machine}.vlan.{interface}");
-        changes.differ(&what, &old.vlan(interface), &new.vlan(interface), ToString::to_string);
     }
 }
 
@@ -234,12 +171,12 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
     guard(changes, old, new);
     in_clusters(changes, old, new);
     routers::announce(changes, old, new);
-    changes.differ(
-        &format!("vip {}: fragments", old.name()),
-        &old.fragments(),
-        &new.fragments(),
-        bool::to_string,
-    );
+    let keys = |vip: &Vip| {
+        Keys::of("", vip).filter(|path| !NAMED_APART.contains(&path.split('.').next().unwrap_or(path)))
+    };
+    for difference in keys(old).differing(&keys(new)) {
+        changes.say(format!("vip {}: {}", old.name(), difference.sentence()));
+    }
     let services = |vip| -> BTreeMap<String, &Service> {
         Vip::services(vip).iter().map(|service| (service_name(vip, service), service)).collect()
     };
@@ -249,15 +186,8 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
             changes.say(format!("service {name}: removed"));
             continue;
         };
-        if service.pool().name() != next.pool().name() {
-            changes.say(format!(
-                "service {name}: from pool {} to pool {}",
-                service.pool().name(),
-                next.pool().name()
-            ));
-        }
-        if service.hash() != next.hash() {
-            changes.say(format!("service {name}: hash {} -> {}", hash(service), hash(next)));
+        for difference in Keys::of("", *service).differing(&Keys::of("", *next)) {
+            changes.say(format!("service {name}: {}", difference.short()));
         }
     }
     for (name, service) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
@@ -279,7 +209,6 @@ fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
             changes.differ(&format!("vip {name}: {what}"), &from, &to, show);
         }
     }
-    changes.differ(&format!("vip {name}: limits"), &before.limits(), &after.limits(), Limits::to_string);
 }
 
 /// Where it is in other clusters, and how it is checked there.
@@ -306,14 +235,6 @@ fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
     }
     for what in after.keys().filter(|what| !before.contains_key(*what)) {
         changes.say(format!("vip {name}: {what} added"));
-    }
-}
-
-fn hash(service: &Service) -> &'static str {
-    match service.hash() {
-        Hash::FiveTuple => "5-tuple",
-        Hash::Addresses => "addresses",
-        Hash::Source => "source",
     }
 }
 
@@ -346,30 +267,31 @@ fn one_pool(changes: &mut Changes, old: &Pool, new: &Pool) {
             continue;
         };
         let what = format!("pool {pool}: backend {name}");
-        one_member(changes, old, &what, member, next);
+        if member != next {
+            one_member(changes, old, &what, member, next);
+        }
     }
     checks::uses(changes, old, new);
     for (name, member) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
         changes.say(format!("pool {pool}: backend {name} added, weight {}", member.weight()));
     }
-    changes.differ(&format!("pool {pool}: fallback"), &old.fallback(), &new.fallback(), |fallback| {
-        fallback.map_or("none".to_owned(), |f| {
-            format!("{} below {} (hold {})", f.pool(), f.below(), format_duration(f.hold()))
-        })
-    });
-    changes.differ(&format!("pool {pool}: slow_start"), &old.slow_start(), &new.slow_start(), |time| {
-        time.map_or("off".to_owned(), format_duration)
-    });
+    for difference in Keys::of("", &old.without_members()).differing(&Keys::of("", &new.without_members())) {
+        changes.say(format!("pool {pool}: {}", difference.sentence()));
+    }
 }
 
 fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new: &Member) {
-    // Told where it is listed, and not again for each pool around that one.
-    if old.leaf() == pool.name() {
-        let (before, after) = (old.backend().address(), new.backend().address());
-        changes.differ(&format!("{what}: address"), &before, &after, ToString::to_string);
+    let keys = |member: &Member| {
+        Keys::of("", member).filter(|path| match path {
+            // Said of all members that changed alike, where they are listed; and so is an address.
+            "checks" | "encapsulation" => false,
+            "address" => old.leaf() == pool.name(),
+            _ => true,
+        })
+    };
+    for difference in keys(old).differing(&keys(new)) {
+        changes.say(format!("{what}: {}", difference.sentence()));
     }
-    changes.differ(&format!("{what}: weight"), &old.weight(), &new.weight(), ToString::to_string);
-    changes.differ(&format!("{what}: listed by pool"), &old.leaf(), &new.leaf(), ToString::to_string);
 }
 
 fn tables(changes: &mut Changes, old: &Index, new: &Index) {
@@ -412,3 +334,6 @@ fn moved(counted: &Disruption, size: u32) -> String {
 
 /// How many prefixes of a group are named one by one.
 const NAMED_PREFIXES: usize = 16;
+/// Keys of a VIP that have sentences of their own.
+const NAMED_APART: [&str; 8] =
+    ["addresses", "allow", "announce", "deny", "group", "remote_pools", "services", "suffixes"];

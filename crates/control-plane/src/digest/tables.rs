@@ -12,7 +12,7 @@ use forwarder::{HashPolicy, PoolTable, Remote, Service, SlotState, Snapshot, THI
 use maglev_hash::Table;
 use sha2::{Digest, Sha256};
 
-use super::{TABLE_ALGORITHM, add, of_key};
+use super::{TABLE_ALGORITHM, add};
 use config::Config;
 
 type Sum = [u8; 32];
@@ -49,7 +49,7 @@ impl Tables {
         let peers = snapshot.peers().map(&mut of_pool).unwrap_or_default();
         let mut sum = Sha256::new_with_prefix(b"sluicegate live tables, version 1\0");
         sum.update(TABLE_ALGORITHM.to_be_bytes());
-        sum.update(of_key(config.cluster().hash_key()));
+        sum.update(config.cluster().hash_key().fingerprint());
         sum.update(peers);
         add(&mut sum, lines.iter().map(Sum::as_slice));
         sum.finalize().into()

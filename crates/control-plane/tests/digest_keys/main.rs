@@ -12,15 +12,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use config::load;
+use config::{Config, load};
+use control_plane::controller::{Controller, Running, Side, changes};
 use control_plane::digest::of_configuration;
 use proptest::collection::btree_set;
 use proptest::prelude::*;
 use toml::{Table, Value};
 
-use crate::rows::{OWN_SECTIONS, PEER_ROWS, ROWS, UNCHANGEABLE};
+use crate::rows::{NOT_WRITTEN, OWN_SECTIONS, PEER_ROWS, ROWS, SAME, UNCHANGEABLE};
 use crate::writer::{Writer, pattern};
 
 /// The example with every key in force, every check in use, and a peer whom no VIP names.
@@ -33,6 +36,8 @@ fn whole() -> Value {
     });
     let mut tree = Value::Table(opened.collect::<String>().parse().unwrap());
     set(&mut tree, "include", "");
+    // Small tables, as many are built.
+    set(&mut tree, "cluster.table_size", "1009");
     set(&mut tree, "vip.edge-cache.remotes", "['fra2']");
     set(&mut tree, "pool.cache.checks", "['cache', 'api', 'rpc', 'names']");
     let peers = tree["bgp"]["peers"].as_array_mut().unwrap();
@@ -102,31 +107,53 @@ fn rename(value: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// Its digest, when it is valid.
-fn digest(tree: &Value, order: u64) -> Result<[u8; 32], String> {
+/// The configuration, when it is valid.
+fn read(tree: &Value, order: u64) -> Result<Arc<Config>, String> {
     let folder = Folder::new();
     let file = folder.write("a.toml", &Writer(order).file(tree), 0o644);
-    match load(&file) {
-        Ok((config, _)) => Ok(of_configuration(&config)),
-        Err(problems) => Err(problems.to_string()),
-    }
+    load(&file).map(|(config, _)| Arc::new(config)).map_err(|problems| problems.to_string())
+}
+
+fn digest(tree: &Value, order: u64) -> Result<[u8; 32], String> {
+    read(tree, order).map(|config| of_configuration(&config))
+}
+
+/// What `config diff` says of both machines, less that nothing is for one.
+fn said(old: &Arc<Config>, new: &Arc<Config>) -> Vec<String> {
+    let of = |machine| {
+        let [before, after] = [old, new].map(|config| {
+            Controller::start(Arc::clone(config), machine, Arc::default(), Duration::ZERO).unwrap().0
+        });
+        let (old, new) =
+            (Side { config: old, index: before.index() }, Side { config: new, index: after.index() });
+        changes(&Running::of(old.config, machine), old, new, machine).sentences
+    };
+    let nothing =
+        |sentence: &String| sentence.starts_with("nothing for") || sentence.starts_with("only the text");
+    ["lb1", "lb2"].into_iter().flat_map(of).filter(|sentence| !nothing(sentence)).collect()
 }
 
 #[test]
-fn each_key_counts_exactly_when_machines_must_agree_on_it() {
-    let known = digest(&whole(), 0).unwrap();
+fn each_key_is_in_the_diff_and_in_the_digest_exactly_when_machines_must_agree_on_it() {
+    let whole = read(&whole(), 0).unwrap();
+    let known = of_configuration(&whole);
     let mut wrong = Vec::new();
     for row in 0..ROWS.len() + PEER_ROWS.len() {
         let (what, counts) = match ROWS.get(row) {
             Some(row) => (format!("{:?}", row.edits), row.counts),
             None => (format!("{:?}", PEER_ROWS[row - ROWS.len()]), false),
         };
-        match digest(&changed([row]), 0) {
+        match read(&changed([row]), 0) {
             Err(problems) => wrong.push(format!("{what}: {problems}")),
-            Ok(digest) if (digest != known) != counts => {
-                wrong.push(format!("{what}: counts must be {counts}"))
+            Ok(config) => {
+                if (of_configuration(&config) != known) != counts {
+                    wrong.push(format!("{what}: counts must be {counts}"));
+                }
+                let is_the_same = SAME.iter().any(|value| what.contains(value));
+                if said(&whole, &config).is_empty() != is_the_same {
+                    wrong.push(format!("{what}: the diff must say it: {}", !is_the_same));
+                }
             }
-            Ok(_) => {}
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -150,6 +177,59 @@ fn there_is_a_row_for_every_key_of_the_example() {
     let prefix = |key: &String| touched.iter().any(|path| key.starts_with(&format!("{path}.")));
     let absent: Vec<_> = keys.iter().filter(|key| !touched.contains(*key) && !prefix(key)).collect();
     assert!(absent.is_empty(), "no row changes {absent:#?}");
+}
+
+/// `default VALUE` behind a key of the example is what the key's absence means.
+#[test]
+fn each_default_of_the_example_is_that_of_the_code() {
+    let (mut wrong, mut found) = (Vec::new(), 0);
+    for (path, default) in defaults() {
+        if NOT_WRITTEN.contains(&path.as_str()) {
+            continue;
+        }
+        let [mut with, mut without] = [whole(), whole()];
+        set(&mut with, &path, &default);
+        set(&mut without, &path, "");
+        match (read(&with, 0), read(&without, 0)) {
+            (Ok(with), Ok(without)) if with == without => found += 1,
+            (Ok(_), Ok(_)) => wrong.push(format!("{path}: the default is not {default}")),
+            (with, without) => {
+                wrong.push(format!("{path} = {default}: {:?} {:?}", with.err(), without.err()))
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(found > 60, "{found} defaults were found in the example");
+}
+
+/// Paths of keys, each with what the comment behind it calls the default.
+fn defaults() -> Vec<(String, String)> {
+    let (mut section, mut key, mut found) = (String::new(), String::new(), Vec::new());
+    for line in EXAMPLE.lines() {
+        let line = line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line);
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.split(']').next().unwrap().to_owned();
+            key.clear();
+        } else if line.starts_with(|c: char| c.is_ascii_lowercase()) {
+            key = line.split(" =").next().unwrap().to_owned();
+        } else if !line.starts_with("    ") {
+            key.clear();
+        }
+        let Some((_, default)) = line.split_once('#').and_then(|(_, comment)| comment.split_once("default "))
+        else {
+            continue;
+        };
+        if key.is_empty() {
+            continue;
+        }
+        let word = default.split([' ', ';']).next().unwrap().trim_end_matches([',', '.']);
+        let plain = word.replace(',', "");
+        let is_bare = plain.parse::<u64>().is_ok() || plain == "true" || plain == "false";
+        let value = if is_bare { plain } else { format!("{word:?}") };
+        let dot = if section.is_empty() { "" } else { "." };
+        found.push((format!("{section}{dot}{key}"), value));
+    }
+    found
 }
 
 /// Its keys below a path with what each says.

@@ -21,6 +21,19 @@ pub(crate) const UNCHANGEABLE: [&str; 4] = ["schema", "include", "io.mode", "io.
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
 
+/// Files of other names that hold the same: nothing tells them apart, and no diff says anything.
+pub(crate) const SAME: [&str; 3] = ["secrets/same.key", "same.pem", "lists/same.txt"];
+
+/// Keys whose default is a rule in words, or cannot stand beside what the example says, and tables whose line tells of a key inside.
+pub(crate) const NOT_WRITTEN: [&str; 6] = [
+    "cluster.arrivals.kinds",
+    "check.web.fast_interval",
+    "io.fragments.buffered",
+    "machine.lb1.vlan.eth0.policy",
+    "check.cache.memcached",
+    "pool.web.pools",
+];
+
 /// Sections that each machine may have of its own.
 pub(crate) const OWN_SECTIONS: [&str; 5] = ["machine", "bgp", "io", "log", "admin"];
 

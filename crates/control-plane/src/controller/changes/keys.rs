@@ -1,27 +1,25 @@
-//! A section as its keys and their values in words, and what of them differs between two.
+//! Sections as their keys and values in words, as they serialize, and what of them differs between two.
 //!
-//! In: pairs in the order of the file. Out: `key: A -> B`.
-//! Not here: which keys a section has (`settings`, `checks`).
+//! In: what serializes. Out: `key: A -> B`, in the order of the keys' paths.
+//! Not here: how a value serializes (`config`), what a change of it means (`changes`).
 //! Invariant: no secret is shown; of what a file holds, only that it is another.
 
-use std::fmt::Display;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::digest::hex;
-use config::{digest_of, format_duration};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Keys by their paths, such as `io.batch`. One that says nothing is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Keys(BTreeMap<String, Shown>);
 
 /// A key's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
-    /// As it is written in the file.
+enum Shown {
     Words(String),
-    /// What is not to be shown, such as the content of a file that the key names: by its digest.
-    Content([u8; 32]),
+    /// What is not to be shown: by its digest.
+    Sealed(String),
 }
-
-/// The keys of a section. One that says nothing is left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Keys(Vec<(String, Value)>);
 
 /// A key whose value is another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,52 +42,88 @@ impl Difference {
 }
 
 impl Keys {
-    pub(super) fn set(&mut self, key: impl Into<String>, value: impl Display) {
-        self.0.push((key.into(), Value::Words(value.to_string())));
+    /// The keys of a section, which stands at `path`; `""`: at the top.
+    pub(super) fn of(path: &str, section: &impl Serialize) -> Self {
+        let mut keys = Self::default();
+        // Maps of the configuration have names for keys, and no number in it is a fraction: nothing fails to serialize.
+        keys.enter(path, serde_json::to_value(section).unwrap_or_default());
+        keys
     }
 
-    pub(super) fn time(&mut self, key: impl Into<String>, value: Duration) {
-        self.set(key, format_duration(value));
+    /// Those whose path `keep` says.
+    pub(super) fn filter(mut self, keep: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|path, _| keep(path));
+        self
     }
 
-    pub(super) fn text(&mut self, key: impl Into<String>, value: &str) {
-        self.set(key, format!("{value:?}"));
+    /// With those of another section.
+    pub(super) fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
     }
 
-    pub(super) fn content(&mut self, key: impl Into<String>, text: &str) {
-        self.0.push((key.into(), Value::Content(digest_of(text))));
+    fn enter(&mut self, path: &str, value: Value) {
+        let shown = match value {
+            Value::Null => return,
+            Value::Object(map) => match map.get(SEALED) {
+                Some(Value::String(digest)) if map.len() == 1 => Shown::Sealed(digest.clone()),
+                _ => {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    return map.into_iter().for_each(|(key, value)| {
+                        self.enter(&format!("{path}{dot}{key}"), value);
+                    });
+                }
+            },
+            Value::Array(items) if items.is_empty() => return,
+            Value::Array(items) => Shown::Words(items.iter().map(words).collect::<Vec<_>>().join(", ")),
+            value => Shown::Words(words(&value)),
+        };
+        self.0.insert(path.to_owned(), shown);
     }
 
-    /// All keys, each with what tells its value from others.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = (&str, String)> {
-        self.0.iter().map(|(key, value)| match value {
-            Value::Words(words) => (key.as_str(), words.clone()),
-            Value::Content(digest) => (key.as_str(), hex(digest)),
-        })
-    }
-
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value)
-    }
-
-    /// What differs: in the order of `self`, then what only `new` has.
+    /// What differs, in the order of the paths.
     pub(super) fn differing(&self, new: &Self) -> Vec<Difference> {
-        let gone = self.0.iter().map(|(key, old)| (key, Some(old), new.get(key)));
-        let come = new.0.iter().filter(|(key, _)| self.get(key).is_none());
-        let come = come.map(|(key, new)| (key, None, Some(new)));
-        let changed = gone.chain(come).filter(|(_, old, new)| old != new);
-        changed.map(|(key, old, new)| Difference { key: key.clone(), words: words(old, new) }).collect()
+        let paths: BTreeSet<&String> = self.0.keys().chain(new.0.keys()).collect();
+        let difference = |path: &String| {
+            let (old, new) = (self.0.get(path), new.0.get(path));
+            (old != new).then(|| Difference { key: path.clone(), words: from_to(path, old, new) })
+        };
+        paths.into_iter().filter_map(difference).collect()
     }
 }
 
-fn words(old: Option<&Value>, new: Option<&Value>) -> String {
-    let shown = |value: Option<&Value>| match value {
-        None => "none".to_owned(),
-        Some(Value::Words(words)) => words.clone(),
-        Some(Value::Content(_)) => "given".to_owned(),
+/// As the file has it; quoted where it would not be seen whole.
+fn words(value: &Value) -> String {
+    match value {
+        Value::String(text) => {
+            let hidden = |c: char| c == '"' || c.is_control();
+            let plain = !text.is_empty() && text.trim() == text && !text.contains(hidden);
+            if plain { text.clone() } else { format!("{text:?}") }
+        }
+        value => value.to_string(),
+    }
+}
+
+fn from_to(path: &str, old: Option<&Shown>, new: Option<&Shown>) -> String {
+    let shown = |value: Option<&Shown>| match value {
+        None => absent(path).to_owned(),
+        Some(Shown::Words(words)) => words.clone(),
+        Some(Shown::Sealed(_)) => "given".to_owned(),
     };
     match (old, new) {
-        (Some(Value::Content(_)), Some(Value::Content(_))) => "content changed (not shown)".to_owned(),
+        (Some(Shown::Sealed(_)), Some(Shown::Sealed(_))) => "content changed (not shown)".to_owned(),
         _ => format!("{} -> {}", shown(old), shown(new)),
     }
 }
+
+/// What a key without a value means, where that is not nothing.
+fn absent(path: &str) -> &'static str {
+    match path {
+        "io.queues" | "peers" => "all",
+        "slow_start" => "off",
+        path if path.contains(".vlan.") => "keep",
+        _ => "none",
+    }
+}
+
+/// The one key of what `config` does not show.
+const SEALED: &str = "sha256";

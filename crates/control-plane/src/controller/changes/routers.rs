@@ -3,14 +3,12 @@
 //! In: configurations, VIPs. Out: sentences. Not here: routes that move because addresses do (`changes` says the addresses).
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
-
-use bgp::Family;
 
 use super::Changes;
 use super::keys::{Difference, Keys};
-use config::{Announce, Bgp, BgpPeer, Config, Vip, format_duration};
+use config::{Bgp, BgpPeer, Config, Vip, format_duration};
 
 /// Of one machine: itself and its peers.
 pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
@@ -21,14 +19,10 @@ pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &s
         (None, Some(new)) => changes.say(format!("bgp: AS {}: VIPs are announced from now on", new.asn())),
         (Some(_), None) => changes.say("bgp: gone: all sessions end, and nothing is announced"),
         (Some(before), Some(after)) => {
-            for difference in fixed(&before, id(old)).differing(&fixed(&after, id(new))) {
-                changes.say(format!("{} (takes effect at the next start)", difference.sentence()));
-            }
-            for difference in listen(&before).differing(&listen(&after)) {
-                changes.say(difference.sentence());
-            }
-            for difference in times(&before).differing(&times(&after)) {
-                changes.say(difference.sentence());
+            for difference in section(&before, id(old)).differing(&section(&after, id(new))) {
+                let waits = AT_START.contains(&&*difference.key);
+                let when = if waits { " (takes effect at the next start)" } else { "" };
+                changes.say(format!("{}{when}", difference.sentence()));
             }
             peers(changes, &before, &after, machine);
         }
@@ -43,7 +37,7 @@ pub(super) fn announce(changes: &mut Changes, old: &Vip, new: &Vip) {
         (None, Some(_)) => changes.say(format!("vip {name}: announced from now on")),
         (Some(_), None) => changes.say(format!("vip {name}: no longer announced")),
         (Some(before), Some(after)) => {
-            for difference in said(before).differing(&said(after)) {
+            for difference in Keys::of("", before).differing(&Keys::of("", after)) {
                 changes.say(format!("vip {name}: announce.{}", difference.sentence()));
             }
         }
@@ -74,7 +68,7 @@ fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
 
 /// What is different of a peer, and what its session makes of it, as the speaker has it.
 fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
-    let differing = session(peer).differing(&session(next));
+    let differing = Keys::of("", peer).differing(&Keys::of("", next));
     let mut words: Vec<String> = Vec::new();
     if peer.name() != next.name() {
         words.push(format!("called {} before", peer.name()));
@@ -106,78 +100,15 @@ fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
     words
 }
 
+/// Keys that the speaker takes as it starts.
+const AT_START: [&str; 2] = ["bgp.asn", "router_id"];
+
 /// Keys that an OPEN tells of, or that make another connection.
 const RESTARTING: [&str; 4] = ["asn", "source", "families", "extended_next_hop"];
 
-fn fixed(bgp: &Bgp, router_id: Option<std::net::Ipv4Addr>) -> Keys {
-    let mut keys = Keys::default();
-    keys.set("bgp.asn", bgp.asn());
-    keys.set("router_id", router_id.map_or_else(|| "none".to_owned(), |id| id.to_string()));
+/// Of the section, with the number that a machine goes by in it.
+fn section(bgp: &Bgp, router_id: Option<Ipv4Addr>) -> Keys {
+    let mut keys = Keys::of("bgp", bgp);
+    keys.join(Keys::of("router_id", &router_id));
     keys
-}
-
-fn listen(bgp: &Bgp) -> Keys {
-    let mut keys = Keys::default();
-    keys.set("bgp.listen", list(bgp.listen()));
-    keys
-}
-
-fn times(bgp: &Bgp) -> Keys {
-    let mut keys = Keys::default();
-    keys.time("bgp.graceful_shutdown", bgp.graceful_shutdown());
-    keys.time("bgp.hold_down", bgp.hold_down());
-    keys.time("bgp.longest_hold_down", bgp.longest_hold_down());
-    keys.set("bgp.anchor_med", bgp.anchor_med());
-    keys
-}
-
-fn session(peer: &BgpPeer) -> Keys {
-    let mut keys = Keys::default();
-    keys.set("asn", peer.asn());
-    keys.set("port", peer.port());
-    some(&mut keys, "hops", peer.hops());
-    keys.set("passive", peer.passive());
-    some(&mut keys, "source", peer.source());
-    keys.set("families", list(peer.families() as &[Family]));
-    some(&mut keys, "next_hop4", peer.next_hops().0);
-    some(&mut keys, "next_hop6", peer.next_hops().1);
-    keys.set("extended_next_hop", peer.extended_next_hop());
-    keys.time("hold_time", peer.hold_time());
-    keys.time("longest_retry", peer.longest_retry());
-    some(&mut keys, "max_prefixes", peer.max_prefixes());
-    if let Some(bfd) = peer.bfd() {
-        keys.time("bfd.interval", bfd.interval);
-        keys.set("bfd.multiplier", bfd.multiplier);
-    }
-    keys
-}
-
-fn said(says: &Announce) -> Keys {
-    let mut keys = Keys::default();
-    keys.set("min_serving", says.min_serving());
-    keys.set("return_serving", says.return_serving());
-    let attributes = says.attributes();
-    let communities = attributes.communities.iter().map(|one| format!("{}:{}", one.0, one.1));
-    keys.set("communities", list(&communities.collect::<Vec<_>>()));
-    let large = attributes.large_communities.iter().map(|one| format!("{}:{}:{}", one.0, one.1, one.2));
-    keys.set("large_communities", list(&large.collect::<Vec<_>>()));
-    some(&mut keys, "med", attributes.med);
-    some(&mut keys, "local_pref", attributes.local_pref);
-    keys.set("prepend", attributes.prepend);
-    keys.set("peers", if says.peers().is_empty() { "all".to_owned() } else { list(says.peers()) });
-    keys.set("anchors", list(says.anchors()));
-    keys.set("aggregates", list(says.aggregates()));
-    keys.set("remotes", says.remotes());
-    keys
-}
-
-fn some(keys: &mut Keys, key: &str, value: Option<impl std::fmt::Display>) {
-    if let Some(value) = value {
-        keys.set(key, value);
-    }
-}
-
-fn list<T: ToString>(items: &[T]) -> String {
-    let words: Vec<String> = items.iter().map(ToString::to_string).collect();
-    if words.is_empty() { "none".to_owned() } else { words.join(" ") }
 }

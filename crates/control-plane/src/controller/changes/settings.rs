@@ -1,15 +1,15 @@
-//! What takes effect at the next start: its keys and their values, and what of it waits.
+//! Sections that are one of a kind: their keys as they serialize, what a change of each means, and what waits for a start.
 //!
-//! In: configurations. Out: [`Running`], which remembers what a start took, and is compared with what is configured now.
-//! Not here: what a reload takes over (`changes`).
+//! In: configurations. Out: sentences, and [`Running`], which remembers what a start took.
+//! Not here: what there are many of by name (`changes`, `checks`, `routers`).
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 
+use serde::Serialize;
+
+use super::Changes;
 use super::keys::{Difference, Keys};
-use config::{
-    Admin, AdminSocket, AdminTcp, Cluster, Config, IdleThen, Io, IoMode, Log, LogFormat, LogLevel, NextHop,
-    NoSocket, Steering, format_duration,
-};
+use config::{Admin, Cluster, Config, Io, Log, Machine, Trace};
 
 /// The settings that a start took, and that hold until the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,141 +19,73 @@ impl Running {
     /// Those of a configuration, for one machine.
     #[must_use]
     pub fn of(config: &Config, machine: &str) -> Self {
-        let mut keys = Keys::default();
-        io(&mut keys, config.io());
-        log(&mut keys, config.log());
-        admin(&mut keys, config.admin());
-        flow_timeouts(&mut keys, config.cluster());
-        let interfaces = config.machine(machine).map(|machine| machine.interfaces().join(", "));
-        keys.set(format!("machine.{machine}.interfaces"), interfaces.unwrap_or_default());
-        Self(keys)
+        Self(keys(config, machine).filter(waits_for_start))
     }
 
     /// What is configured and does not run: one sentence a key, such as `io.batch: 64 -> 32`. Empty: nothing waits for a
     /// start.
     #[must_use]
     pub fn pending(&self, config: &Config, machine: &str) -> Vec<String> {
-        self.differing(&Self::of(config, machine)).iter().map(Difference::sentence).collect()
+        self.differing(config, machine).iter().map(Difference::sentence).collect()
     }
 
-    pub(super) fn differing(&self, new: &Self) -> Vec<Difference> {
-        self.0.differing(&new.0)
+    fn differing(&self, config: &Config, machine: &str) -> Vec<Difference> {
+        self.0.differing(&Self::of(config, machine).0)
     }
 }
 
-fn io(keys: &mut Keys, io: &Io) {
-    keys.set(
-        "io.mode",
-        match io.mode() {
-            IoMode::AfXdp => "af-xdp",
-        },
-    );
-    keys.set(
-        "io.steering",
-        match io.steering() {
-            Steering::Hardware => "hardware",
-        },
-    );
-    keys.set(
-        "io.next_hop",
-        match io.next_hop() {
-            NextHop::Resolve => "resolve",
-            NextHop::Reflect => "reflect",
-        },
-    );
-    keys.set("io.flows_per_thread", io.flows_per_thread());
-    keys.time("io.idle.spin", io.idle().spin());
-    keys.set(
-        "io.idle.then",
-        match io.idle().then() {
-            IdleThen::Sleep => "sleep",
-            IdleThen::Spin => "spin",
-        },
-    );
-    keys.set("io.queues", io.queues().map_or_else(|| "all".to_owned(), |queues| queues.to_string()));
-    keys.set("io.frames_per_queue", io.frames_per_queue());
-    keys.set("io.frame_size", io.frame_size());
-    keys.set("io.batch", io.batch());
-    keys.set(
-        "io.no_socket",
-        match io.no_socket() {
-            NoSocket::Pass => "pass",
-            NoSocket::Drop => "drop",
-        },
-    );
-    keys.set("io.max_vips", io.max_vips());
-    keys.set("io.limit_sources", io.limit_sources());
-    let (fragments, frames) = (io.fragments(), io.frames_per_queue());
-    keys.set("io.fragments.datagrams", fragments.datagrams());
-    keys.set("io.fragments.buffered", fragments.buffered(frames));
-    keys.set("io.fragments.per_datagram", fragments.per_datagram(frames));
-    keys.set("io.fragments.per_source", fragments.per_source(frames));
-    keys.set("io.fragments.lifetime", format_duration(fragments.lifetime()));
-    let icmp = io.icmp();
-    keys.set("io.icmp.replies_per_second", icmp.replies_per_second());
-    keys.set("io.icmp.replies_to_source", icmp.replies_to_source());
-    keys.set("io.icmp.errors_per_second", icmp.errors_per_second());
-    keys.set("io.icmp.errors_of_source", icmp.errors_of_source());
-}
-
-fn log(keys: &mut Keys, log: Log) {
-    keys.set(
-        "log.level",
-        match log.level() {
-            LogLevel::Error => "error",
-            LogLevel::Warn => "warn",
-            LogLevel::Info => "info",
-            LogLevel::Debug => "debug",
-            LogLevel::Trace => "trace",
-        },
-    );
-    keys.set(
-        "log.format",
-        match log.format() {
-            LogFormat::Human => "human",
-            LogFormat::Journald => "journald",
-            LogFormat::Json => "json",
-        },
-    );
-}
-
-fn admin(keys: &mut Keys, admin: &Admin) {
-    if let Some(socket) = admin.socket() {
-        admin_socket(keys, socket);
+/// One sentence a key. One that goes back to what runs waits for nothing.
+pub(super) fn settings(changes: &mut Changes, running: &Running, old: &Keys, new: &Keys) {
+    let pending = running.0.differing(&new.clone().filter(waits_for_start));
+    for difference in old.differing(new) {
+        let key = &difference.key;
+        changes.say(match REPLACED.iter().find(|(path, _)| path == key) {
+            Some((_, meaning)) => format!("{key}: {meaning}"),
+            None if !waits_for_start(key) => difference.sentence(),
+            None if pending.iter().any(|other| other.key == *key) => {
+                format!("{} (takes effect at the next start)", difference.sentence())
+            }
+            None => format!("{} (as it runs already)", difference.sentence()),
+        });
     }
-    if let Some(tcp) = admin.tcp() {
-        admin_tcp(keys, tcp);
+}
+
+/// The keys of these sections, for one machine.
+pub(super) fn keys(config: &Config, machine: &str) -> Keys {
+    #[derive(Serialize)]
+    struct Sections<'a> {
+        cluster: &'a Cluster,
+        trace: Option<&'a Trace>,
+        io: &'a Io,
+        log: Log,
+        admin: &'a Admin,
+        machine: BTreeMap<&'a str, &'a Machine>,
     }
-    keys.set("admin.put", admin.put());
-    keys.set("admin.metrics", addresses(admin.metrics()));
+    let own = config.machine(machine);
+    let sections = Sections {
+        cluster: config.cluster(),
+        trace: config.trace(),
+        io: config.io(),
+        log: config.log(),
+        admin: config.admin(),
+        machine: own.into_iter().map(|own| (own.name(), own)).collect(),
+    };
+    let mut keys = Keys::of("", &sections);
+    let checks: Vec<&str> = config.peer_checks().iter().map(|check| &*check.name).collect();
+    keys.join(Keys::of("cluster.peer_checks", &checks));
+    keys
 }
 
-fn admin_socket(keys: &mut Keys, socket: &AdminSocket) {
-    keys.set("admin.socket.path", socket.path().display());
-    if let Some(group) = socket.group() {
-        keys.set("admin.socket.group", group);
-    }
-    keys.set("admin.socket.mode", format!("{:04o}", socket.mode()));
+fn waits_for_start(path: &str) -> bool {
+    let is_interfaces = path.starts_with("machine.") && path.ends_with(".interfaces");
+    is_interfaces || AT_START.iter().any(|section| path.starts_with(section))
 }
 
-fn admin_tcp(keys: &mut Keys, tcp: &AdminTcp) {
-    keys.set("admin.tcp.listen", addresses(tcp.listen()));
-    keys.content("admin.tcp.certificate_file", tcp.certificates());
-    keys.content("admin.tcp.key_file", tcp.key().pem());
-    keys.content("admin.tcp.client_ca_file", tcp.client_ca());
-}
+/// What a start takes, and a reload does not.
+const AT_START: [&str; 4] = ["admin.", "cluster.flow_timeouts.", "io.", "log."];
 
-fn addresses(all: &[SocketAddr]) -> String {
-    if all.is_empty() {
-        return "none".to_owned();
-    }
-    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn flow_timeouts(keys: &mut Keys, cluster: &Cluster) {
-    let timeouts = cluster.flow_timeouts();
-    keys.time("cluster.flow_timeouts.new", timeouts.new_flow());
-    keys.time("cluster.flow_timeouts.established", timeouts.established());
-    keys.time("cluster.flow_timeouts.closing", timeouts.closing());
-    keys.time("cluster.flow_timeouts.udp", timeouts.udp());
-}
+/// What is said of a key in place of its values.
+const REPLACED: [(&str, &str); 1] = [(
+    "cluster.hash_key_file",
+    "another key: all tables change, and the connection tables are of no more use",
+)];
