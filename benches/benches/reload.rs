@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use config::{self, Config};
-use control_plane::compile::{Circumstances, Compiler};
+use control_plane::compile::{CompileInput, Compiler};
 use control_plane::next_hop::Table;
 use control_plane::standing::Standing;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -91,7 +91,7 @@ fn reload(c: &mut Criterion) {
             let mut took = Duration::ZERO;
             for _ in 0..count {
                 generation += 1;
-                let from = Circumstances {
+                let from = CompileInput {
                     generation: Generation(generation),
                     machine: "lb1",
                     next_hops: &Table::default(),
