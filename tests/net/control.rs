@@ -401,7 +401,7 @@ fn a_thousand_vips_over_two_hundred_pools_are_live_soon_after_a_reload() {
     for weight in 1..=count(3, 10) {
         let config = large(&scene.bed, u32::try_from(weight).unwrap());
         scene.balancer.reload(&scene.bed, &config).unwrap();
-        let status = ordered(&scene, &["status"]);
+        let status = ordered(&scene, &["status", "--wait", "60s"]);
         took.push(status["last_reload"]["took_ms"].as_f64().unwrap());
         assert_eq!(scene.round(&mut flows), before);
     }
