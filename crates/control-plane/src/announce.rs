@@ -3,7 +3,7 @@
 //! In: the configuration, whether the forwarder is well, how many backends serve each service, the stage of a drain, the time.
 //! Out: routes at the routers, by BGP; BFD sessions beside it; rows for operators. Rooms: `plan` (what the file says of a
 //! machine's routes), `decision` (whether a VIP's routes are announced, pure), `announcer` (both at work), `keeper` (BFD, and
-//! sessions that must end), `rows`.
+//! sessions that must end).
 //! Not here: BGP itself (`bgp`), the order of announcement, filter and snapshot (the binary keeps it).
 //! Invariant: what is not known to be served is not announced.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §2.2, §4.1.1.
@@ -12,9 +12,7 @@ mod announcer;
 mod decision;
 mod keeper;
 mod plan;
-mod rows;
 
 pub use announcer::{AnnounceError, Announcer, Told};
 pub use decision::{Decider, Seen, ServiceSeen, Stage, Standing, Times, Why};
 pub use plan::{Plan, Route, Rules};
-pub use rows::{services_seen, stage_shown};

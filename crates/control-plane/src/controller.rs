@@ -8,7 +8,6 @@
 mod changes;
 mod fallback;
 mod plan;
-mod rows;
 mod slow_start;
 
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +17,6 @@ use std::time::Duration;
 use forwarder::{Generation, SlotId, SlotState, Snapshot};
 
 pub use self::changes::{Changes, Running, Side, changes};
-pub use self::rows::shown;
 
 use self::fallback::{Fallbacks, Rule};
 use self::plan::Plan;

@@ -1,6 +1,6 @@
 //! Digests by which machines of a cluster are compared: of what is configured, and of the tables that are in force.
 //!
-//! In: a configuration, a snapshot. Out: [`DigestView`]. Rooms: `configuration` (agrees at once), `tables` (agrees once checks
+//! In: a configuration, a snapshot. Out: SHA-256. Rooms: `configuration` (agrees at once), `tables` (agrees once checks
 //! have told every machine the same).
 //! Not here: the digest of the files' texts, by which a file is told from another (`config::Source`).
 //! Invariant: equal on machines that choose alike, whatever their history, the numbers of their slots and the order of their
@@ -17,7 +17,6 @@ use forwarder::Snapshot;
 use sha2::{Digest, Sha256};
 
 use self::tables::Tables;
-use admin::view::DigestView;
 use config::Config;
 
 /// Version of the table algorithm: machines with different ones choose differently, whatever their configuration.
@@ -50,23 +49,12 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Of what is in force on `machine`.
-    ///
-    /// # Cost
-    /// Nothing while configuration and snapshot are the same; else a look at each member, and a hash over each table that was
-    /// not there before (a millisecond for 65,537 slots). Not for the control loop.
-    #[must_use]
-    pub fn view(&self, config: &Arc<Config>, machine: &str, snapshot: &Arc<Snapshot>) -> DigestView {
-        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner).digest(config, snapshot);
-        DigestView {
-            table_algorithm: TABLE_ALGORITHM,
-            configuration: hex(&self.configuration(config)),
-            tables: Some(hex(&tables)),
-            shard: config.machine(machine).and_then(|machine| machine.shard()).map(str::to_owned),
-        }
+    /// Of the tables of a snapshot.
+    pub(crate) fn tables(&self, config: &Config, snapshot: &Arc<Snapshot>) -> [u8; 32] {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).digest(config, snapshot)
     }
 
-    fn configuration(&self, config: &Arc<Config>) -> [u8; 32] {
+    pub(crate) fn configuration(&self, config: &Arc<Config>) -> [u8; 32] {
         let mut known = self.configuration.lock().unwrap_or_else(PoisonError::into_inner);
         // The weak reference keeps the place, so that no other configuration has its address.
         match &*known {

@@ -11,13 +11,11 @@ pub mod announce;
 pub mod compile;
 pub mod controller;
 pub mod digest;
-pub mod explained;
 pub mod next_hop;
 pub mod path_mtu;
-mod problem_row;
+mod rows;
 mod slots;
 pub mod standing;
-pub mod trace_report;
 
-pub use problem_row::problem_row;
+pub use rows::{explained, problem_row, services_seen, shown, stage_shown, trace_report, where_backend};
 pub use slots::SlotKey;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use admin::view::{Explained, WhereBackend, WhereView};
 use clap::Args;
 use control_plane::compile::compile_file;
-use control_plane::explained::explained;
+use control_plane::explained;
 use forwarder::{Flow, ServiceId, SlotState, Snapshot};
 use packet::protocol;
 use serde::Serialize;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bgp::State;
 use bgp::bfd::{Bfd, BfdPorts};
 use bgp::{Desired, Prefix, Speaker, SpeakerConfig, StartError};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -24,29 +25,29 @@ use config::{Config, Machine};
 /// Announces VIPs, as long as the file has peers for this machine.
 #[derive(Debug, Default)]
 pub struct Announcer {
-    pub(super) plan: Plan,
-    pub(super) decider: Decider,
-    pub(super) stage: Stage,
-    pub(super) standings: BTreeMap<Arc<str>, Standing>,
-    pub(super) running: Option<Running>,
+    pub(crate) plan: Plan,
+    pub(crate) decider: Decider,
+    pub(crate) stage: Stage,
+    pub(crate) standings: BTreeMap<Arc<str>, Standing>,
+    pub(crate) running: Option<Running>,
     /// The file has no peer for the machine any more: its routes are marked until then.
     parting: Option<(Running, Duration)>,
     /// Routes that the next configuration does not have.
     retiring: BTreeSet<Prefix>,
     faulty: bool,
-    pub(super) now: Duration,
+    pub(crate) now: Duration,
     /// Why a peer of the file has no session.
-    pub(super) refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
     /// Why an address of the file is not listened at, and when it is tried again.
     unheard: Vec<String>,
     listen_at: Duration,
 }
 
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) identity: Identity,
-    pub(super) speaker: Arc<Speaker>,
-    pub(super) bfd: Option<Arc<Bfd>>,
+pub(crate) struct Running {
+    pub(crate) identity: Identity,
+    pub(crate) speaker: Arc<Speaker>,
+    pub(crate) bfd: Option<Arc<Bfd>>,
     watched: watch::Sender<Watched>,
     engine: Engine,
 }
@@ -258,7 +259,19 @@ impl Announcer {
         announced.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    pub(super) fn desired(&self) -> Desired {
+    /// Peers that have had no session for a while: their routers send nothing here.
+    fn silent_peers(&self) -> impl Iterator<Item = String> {
+        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
+        let silent = status.into_values().filter(|peer| peer.state != State::Established);
+        let silent =
+            silent.filter(|peer| peer.since.elapsed().unwrap_or_default() >= SILENCE || peer.failures > 1);
+        silent.map(|peer| {
+            let why = peer.last_error.map_or_else(|| "it does not call".to_owned(), |(why, _)| why);
+            format!("bgp: no session with peer {}: {why}", peer.name)
+        })
+    }
+
+    pub(crate) fn desired(&self) -> Desired {
         self.plan.desired(&self.shown(), self.stage, &self.retiring)
     }
 
@@ -424,3 +437,6 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 const WITHDRAWN_WITHIN: Duration = Duration::from_millis(300);
 /// A router's forwarding follows its table by milliseconds.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
+
+/// A router that restarts is back by then.
+const SILENCE: Duration = Duration::from_secs(30);

@@ -27,24 +27,24 @@ pub struct Plan {
     pub times: Times,
     /// How long a machine that drains announces its routes as about to go.
     pub graceful_shutdown: Duration,
-    pub(super) peers: Vec<PeerConfig>,
+    pub(crate) peers: Vec<PeerConfig>,
     /// By the peer's address: its name may change while both sessions go on.
-    pub(super) bfd: BTreeMap<IpAddr, BfdConfig>,
+    pub(crate) bfd: BTreeMap<IpAddr, BfdConfig>,
     /// Where peers may dial us.
-    pub(super) listen: Vec<SocketAddr>,
-    pub(super) identity: Option<Identity>,
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) identity: Option<Identity>,
 }
 
 /// Who we are; it is the same until the next start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) asn: u32,
-    pub(super) router_id: Ipv4Addr,
+pub(crate) struct Identity {
+    pub(crate) asn: u32,
+    pub(crate) router_id: Ipv4Addr,
 }
 
 impl Identity {
     /// What is different, such as `bgp.asn: 65101 -> 65102`.
-    pub(super) fn differing(&self, new: &Self) -> Vec<String> {
+    pub(crate) fn differing(&self, new: &Self) -> Vec<String> {
         let rows = [
             ("bgp.asn", self.asn.to_string(), new.asn.to_string()),
             ("router_id", self.router_id.to_string(), new.router_id.to_string()),

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use admin::MachineAction;
 use admin::view::{MachineDrain, Refusal, RefusalKind};
-use control_plane::announce::{Seen, ServiceSeen, Stage, stage_shown};
+use control_plane::announce::{Seen, ServiceSeen, Stage};
 use control_plane::controller::Done;
+use control_plane::stage_shown;
 
 use super::work::Finished;
 use super::{AFTER_DRAIN, Balancer};

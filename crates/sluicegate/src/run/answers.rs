@@ -12,8 +12,9 @@ use admin::view::{
     MembershipChange, OverrideRow, Refusal, RefusalKind, Status, VipTotals, entity_tag,
 };
 use config::Source;
-use control_plane::controller::{Controller, shown};
+use control_plane::controller::Controller;
 use control_plane::digest::hex;
+use control_plane::shown;
 use control_plane::standing::{Mode, Override, OverrideKey};
 use forwarder::Flow;
 use health::TargetReport;

@@ -11,7 +11,7 @@ use admin::CaptureStream;
 use admin::command::Answer;
 use admin::view::{FlowPage, FlowRow, Purged, Refusal, WhereRow, WhereView};
 use control_plane::compile::Index;
-use control_plane::explained::{explained, where_backend};
+use control_plane::{explained, where_backend};
 use datapath::DataPlane;
 use forwarder::{
     Cursor, Decision, Flow, FlowEntry, FlowFilter, FlowState, Reply, Request, ServiceId, SlotId, Snapshot,

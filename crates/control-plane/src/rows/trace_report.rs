@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use admin::view::Explained;
 
-use crate::explained::explained;
+use super::explained::explained;
 
 /// One machine's word on one marked packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

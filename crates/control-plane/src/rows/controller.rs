@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use forwarder::{ServiceId, SlotId, SlotState, Snapshot};
 
-use super::Controller;
 use crate::compile::{Index, Membership, service_name};
+use crate::controller::Controller;
 use crate::slots::SlotKey;
 use crate::standing::{Mode, Override};
 use admin::stats::TrafficStats;

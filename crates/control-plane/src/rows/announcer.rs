@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime};
 use bgp::bfd::BfdStatus;
 use bgp::{Attributes, Desired, PeerStatus, State};
 
-use super::announcer::Announcer;
-use super::decision::{ServiceSeen, Stage, Standing, Why};
-use super::plan::Rules;
+use crate::announce::Announcer;
+use crate::announce::{Route, Rules, ServiceSeen, Stage, Standing, Why};
 use admin::view::{
     AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, RouteRow,
     ServiceRow, SessionState, VipRow,
@@ -55,17 +54,6 @@ impl Announcer {
         running.speaker.status().values().map(row).collect()
     }
 
-    /// Peers that have had no session for a while: their routers send nothing here.
-    pub(super) fn silent_peers(&self) -> impl Iterator<Item = String> {
-        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
-        let silent = status.into_values().filter(|peer| peer.state != State::Established);
-        let silent = silent.filter(|peer| ago(peer.since) >= SILENCE.as_secs_f64() || peer.failures > 1);
-        silent.map(|peer| {
-            let why = peer.last_error.map_or_else(|| "it does not call".to_owned(), |(why, _)| why);
-            format!("bgp: no session with peer {}: {why}", peer.name)
-        })
-    }
-
     fn vip_rows(&self) -> Vec<AnnouncedVip> {
         let mut desired = self.desired();
         let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
@@ -108,7 +96,7 @@ impl Announcer {
 
     fn route_rows(&self, vip: &Arc<str>, desired: &Desired) -> Vec<RouteRow> {
         let routes = self.plan.routes.iter().filter(|(_, route)| route.vips.contains(vip));
-        let row = |(prefix, route): (&bgp::Prefix, &super::plan::Route)| {
+        let row = |(prefix, route): (&bgp::Prefix, &Route)| {
             let told: BTreeMap<&String, &Arc<Attributes>> =
                 desired.peers.iter().filter_map(|(peer, table)| Some((peer, table.get(*prefix)?))).collect();
             let attributes = told.values().next().map_or(&route.attributes, |attributes| attributes);
@@ -123,7 +111,7 @@ impl Announcer {
     }
 }
 
-/// The services of VIPs, as [`Seen`](super::Seen) has them.
+/// The services of VIPs, as [`Seen`](crate::announce::Seen) has them.
 #[must_use]
 pub fn services_seen(rows: &[VipRow]) -> BTreeMap<String, Vec<ServiceSeen>> {
     let seen = |service: &ServiceRow| ServiceSeen {
@@ -214,6 +202,3 @@ fn bfd_state(state: bgp::bfd::SessionState) -> BfdState {
 fn ago(since: SystemTime) -> f64 {
     since.elapsed().unwrap_or_default().as_secs_f64()
 }
-
-/// A router that restarts is back by then.
-const SILENCE: Duration = Duration::from_secs(30);

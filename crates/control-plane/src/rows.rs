@@ -1,0 +1,16 @@
+//! The border: what the control plane knows becomes rows of the admin API.
+//!
+//! In: the announcer, the controller, packet threads' explanations, problems of files. Out: row types of `admin`.
+//! Invariant: no other module of this crate names a row type.
+
+mod announcer;
+mod controller;
+mod digest;
+mod explained;
+mod problem;
+pub mod trace_report;
+
+pub use self::announcer::{services_seen, stage_shown};
+pub use self::controller::shown;
+pub use self::explained::{explained, where_backend};
+pub use self::problem::problem_row;
