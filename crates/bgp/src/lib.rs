@@ -5,7 +5,26 @@
 //! counted and dropped.
 //! Invariants: a peer costs bounded memory and no other peer its session, whatever it sends; a key is never shown; the foreign
 //! codec and state machine are named in one file each (`codec`, `machine`).
-//! Source: RFC 4271, 4760, 5082, 6793, 7606, 8950 and those that the rooms name.
+//! Source: RFC 4271, 4760, 5082, 6793, 7606, 8950 and those that the modules name.
+//!
+//! ```
+//! use bgp::{Attributes, Desired, PeerConfig, Routes, Speaker, SpeakerConfig};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let router = PeerConfig::new("router", "192.0.2.1".parse()?, 65_000);
+//! let speaker = Speaker::start(SpeakerConfig {
+//!     asn: 64_512,
+//!     router_id: "192.0.2.10".parse()?,
+//!     listen: Vec::new(), // we dial
+//!     peers: vec![router],
+//! })?;
+//! let mut routes = Routes::new();
+//! routes.insert("198.51.100.53/32".parse()?, Attributes::default())?;
+//! speaker.announce(Desired::everyone(routes)); // sent once the session is up
+//! assert!(speaker.status().contains_key("router"));
+//! # Ok::<_, Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
