@@ -3,7 +3,7 @@
 //! In: the sections. Out: drafts with the places of their parts, and the [`Pool`] that they become.
 //! Not here: what nested pools add up to (`flatten`), what a check is (`check`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,8 +82,9 @@ fn encapsulation_name<S: Serializer>(encapsulation: &Encapsulation, to: S) -> Re
     to.serialize_str(encapsulation.name())
 }
 
+/// In the order of their names: those of a remote come in the order of the file.
 fn check_names<S: Serializer>(checks: &[Arc<Check>], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(checks.iter().map(|check| &*check.name))
+    to.collect_seq(checks.iter().map(|check| &*check.name).collect::<BTreeSet<_>>())
 }
 
 /// A pool with all pools inside it flattened.
