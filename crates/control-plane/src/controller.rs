@@ -90,6 +90,12 @@ impl Done {
     pub fn next_hops(&self) -> &Arc<next_hop::Table> {
         &self.next_hops
     }
+
+    /// Why nothing came of it; [`Controller::finish`] gives the same.
+    #[must_use]
+    pub fn error(&self) -> Option<&CompileError> {
+        self.result.as_ref().err()
+    }
 }
 
 impl Job {

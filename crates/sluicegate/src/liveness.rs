@@ -112,14 +112,9 @@ impl Liveness {
         self.change(|state| state.set_up = true);
     }
 
-    /// Not ready from now on.
-    pub(crate) fn drain(&mut self) {
-        self.change(|state| state.draining = true);
-    }
-
-    /// The drain is taken back.
-    pub(crate) fn undrain(&mut self) {
-        self.change(|state| state.draining = false);
+    /// Not ready while it drains.
+    pub(crate) fn set_draining(&mut self, draining: bool) {
+        self.change(|state| state.draining = draining);
     }
 
     fn change(&mut self, change: impl FnOnce(&mut State)) {
@@ -176,7 +171,7 @@ mod tests {
         assert!(readiness.borrow().forwarder_fault.is_some() && readiness.borrow().not_ready.len() == 1);
         liveness.take(Health::Healthy, Instant::now());
         assert!(liveness.state().is_ready());
-        liveness.drain();
+        liveness.set_draining(true);
         assert!(!liveness.state().is_ready() && readiness.borrow().forwarder_fault.is_none());
         assert_eq!(readiness.borrow().not_ready, ["draining"]);
         liveness.vips_without(vec!["www".into()]);

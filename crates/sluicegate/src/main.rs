@@ -1,7 +1,7 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `shutdown`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
+//! manager), `privileges`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
 //! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints and `out` writes; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
@@ -33,7 +33,6 @@ mod routers;
 mod run;
 #[cfg(test)]
 mod samples;
-mod shutdown;
 mod stats;
 mod status;
 mod table;

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use admin::command::Answer;
 use admin::view::{CaptureEnd, Refusal, RefusalKind};
 use admin::{CaptureOrder, CaptureStream, FlowQuery};
+use control_plane::questions::{CaptureBegun, Filters, Questions, Taps};
+use datapath::DataPlane;
 use forwarder::{
     CaptureCounts, CaptureFilter, CaptureReceiver, Live, Record, ServiceId, Snapshot, TapSize, Verdict,
     VipFilter, capture_tap,
@@ -22,14 +24,13 @@ use forwarder::{
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
-use super::Balancer;
-use super::flows::{Filters, Taps};
-use super::work::Finished;
+use super::Daemon;
+use super::turns::Handle;
 use crate::pcapng::{self, Interface, Packet, Statistics};
 
 /// The capture that runs.
 #[derive(Debug)]
-pub(super) struct Running {
+struct Running {
     words: String,
     since: Instant,
     shared: Arc<Shared>,
@@ -46,110 +47,120 @@ struct Shared {
 }
 
 impl Running {
-    /// For the status.
-    pub(super) fn told(&self) -> String {
+    fn words(&self) -> String {
         format!("{} has been running for {:.0} s", self.words, self.since.elapsed().as_secs_f64())
     }
 }
 
-impl Balancer {
-    pub(super) fn capture(&mut self, order: CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>) {
-        match self.begin_capture(&order) {
-            Ok((taps, stream)) => self.walks.tap(taps, Some((answer, stream))),
+/// Questions to the packet threads, and the capture that runs.
+#[derive(Debug, Default)]
+pub(super) struct Inspections {
+    pub(super) questions: Questions,
+    running: Option<Running>,
+}
+
+/// What a capture is taken from.
+pub(super) struct Tapped<'a> {
+    pub(super) plane: &'a DataPlane,
+    pub(super) live: &'a Live,
+    pub(super) daemon: Handle<Daemon>,
+}
+
+impl Inspections {
+    /// Begins a capture: the client gets its stream once the taps are in place.
+    pub(super) fn capture(
+        &mut self,
+        order: &CaptureOrder,
+        answer: Answer<Result<CaptureStream, Refusal>>,
+        from: Tapped<'_>,
+    ) {
+        match self.begin_capture(order, from) {
+            Ok((taps, stream)) => self.questions.tap(taps, Some(CaptureBegun { stream, answer })),
             Err(refusal) => _ = answer.send(Err(refusal)),
         }
     }
 
     /// Starts the writing thread; the taps are to be put in place.
-    fn begin_capture(&mut self, order: &CaptureOrder) -> Result<(Taps, CaptureStream), Refusal> {
-        if let Some(running) = &self.capture {
-            let words = format!("one at a time: {}; it can be ended by DELETE", running.told());
+    fn begin_capture(
+        &mut self,
+        order: &CaptureOrder,
+        from: Tapped<'_>,
+    ) -> Result<(Taps, CaptureStream), Refusal> {
+        if let Some(running) = &self.running {
+            let words = format!("one at a time: {}; it can be ended by DELETE", running.words());
             return Err(Refusal::new(RefusalKind::Conflict, words));
         }
-        let filter = self.captured(order)?;
-        let threads = self.plane.counters().len();
+        let filter = capture_filter(order, &from.live.current())?;
+        let threads = from.plane.counters().len();
         let size = tap_size(order, threads);
         let (taps, catches) = (0..threads).map(|_| capture_tap(filter.clone(), size)).unzip();
         let (sender, stream) = mpsc::channel(CHUNKS);
-        let shared = Arc::new(Shared::default());
-        let words = order.to_string();
-        let running = Running { words: words.clone(), since: Instant::now(), shared: Arc::clone(&shared) };
+        let running = Running { words: order.to_string(), since: Instant::now(), shared: Arc::default() };
         let writer = Writer {
             catches,
-            live: self.live.clone(),
-            origin: wall_clock_at(self.plane.origin()),
+            live: from.live.clone(),
+            origin: wall_clock_at(from.plane.origin()),
             until: Instant::now() + order.within,
             left: order.count.map_or(u64::MAX, NonZeroU64::get),
             written: [0; 2],
             snap: size.snap,
-            words,
+            words: running.words.clone(),
             sender,
             names: HashMap::new(),
-            shared,
+            shared: Arc::clone(&running.shared),
         };
-        let done = self.finished.0.clone();
-        let spawned = std::thread::Builder::new().name("capture".into()).spawn(move || {
-            writer.run();
-            let _ = done.send(Finished::Captured); // nobody listens: the balancer has ended
-        });
-        let no_thread = |error| format!("no thread for a capture: {error}");
-        spawned.map_err(|error| Refusal::new(RefusalKind::Unavailable, no_thread(error)))?;
-        self.capture = Some(running);
+        writer.spawn(from.daemon)?;
+        self.running = Some(running);
         Ok((taps, CaptureStream(stream)))
     }
 
-    pub(super) fn end_capture(&self, answer: Answer<Result<CaptureEnd, Refusal>>) {
-        let ended = self.capture.as_ref().map(|running| {
-            let shared = &running.shared;
-            shared.ends.store(true, Ordering::Relaxed);
-            CaptureEnd {
-                matched: shared.matched.load(Ordering::Relaxed),
-                captured: shared.captured.load(Ordering::Relaxed),
-                lost: shared.lost.load(Ordering::Relaxed),
-            }
-        });
-        _ = answer.send(ended.ok_or_else(|| Refusal::new(RefusalKind::NotFound, "no capture is running")));
+    /// Ends the capture that runs.
+    pub(super) fn end_capture(&self) -> Result<CaptureEnd, Refusal> {
+        let none = || Refusal::new(RefusalKind::NotFound, "no capture is running");
+        let shared = &self.running.as_ref().ok_or_else(none)?.shared;
+        shared.ends.store(true, Ordering::Relaxed);
+        Ok(CaptureEnd {
+            matched: shared.matched.load(Ordering::Relaxed),
+            captured: shared.captured.load(Ordering::Relaxed),
+            lost: shared.lost.load(Ordering::Relaxed),
+        })
     }
 
-    /// The taps are closed already; their memory is fetched.
-    pub(super) fn capture_is_over(&mut self) {
-        if let Some(running) = self.capture.take() {
+    /// The writing thread has ended and closed the taps; their memory is fetched.
+    fn capture_is_over(&mut self) {
+        if let Some(running) = self.running.take() {
             let lost = running.shared.lost.load(Ordering::Relaxed);
             let captured = running.shared.captured.load(Ordering::Relaxed);
             tracing::info!(captured, lost, "the capture is over: {}", running.words);
         }
-        self.walks.tap(Taps::new(), None);
+        self.questions.tap(Taps::new(), None);
     }
 
-    /// The names of an order as numbers, which reloads do not change.
-    fn captured(&self, order: &CaptureOrder) -> Result<CaptureFilter, Refusal> {
-        let vip = match &order.vip {
-            Some(name) => Some(self.captured_vip(name)?),
-            None => None,
-        };
-        let slots = match &order.backend {
-            Some(name) => match self.filters(&FlowQuery::Backend(name.clone()))? {
-                Filters::Slots(slots) => Some(slots.into_iter().collect()),
-                Filters::All | Filters::Services(_) => None,
-            },
-            None => None,
-        };
-        Ok(CaptureFilter {
-            vip,
-            slots,
-            drops: order.drops.as_ref().map(|drops| drops.iter().copied().collect()),
-            new_flows: order.new_flows,
-            sample: order.sample,
-        })
+    /// For the status.
+    pub(super) fn warning(&self) -> Option<String> {
+        self.running.as_ref().map(Running::words)
     }
+}
 
-    fn captured_vip(&self, name: &str) -> Result<VipFilter, Refusal> {
-        let services = match self.filters(&FlowQuery::Vip(name.to_owned()))? {
-            Filters::Services(services) => services.into_iter().collect(),
-            Filters::All | Filters::Slots(_) => Vec::new(),
-        };
-        Ok(VipFilter { services })
-    }
+/// The names of an order as numbers, which reloads do not change.
+fn capture_filter(order: &CaptureOrder, snapshot: &Snapshot) -> Result<CaptureFilter, Refusal> {
+    let vip = order.vip.as_ref().map(|name| Filters::of(&FlowQuery::Vip(name.clone()), snapshot));
+    let vip = vip.transpose()?.map(|found| match found {
+        Filters::Services(services) => VipFilter { services: services.into_iter().collect() },
+        Filters::All | Filters::Slots(_) => VipFilter { services: Vec::new() },
+    });
+    let slots = order.backend.as_ref().map(|name| Filters::of(&FlowQuery::Backend(name.clone()), snapshot));
+    let slots = slots.transpose()?.and_then(|found| match found {
+        Filters::Slots(slots) => Some(slots.into_iter().collect()),
+        Filters::All | Filters::Services(_) => None,
+    });
+    Ok(CaptureFilter {
+        vip,
+        slots,
+        drops: order.drops.as_ref().map(|drops| drops.iter().copied().collect()),
+        new_flows: order.new_flows,
+        sample: order.sample,
+    })
 }
 
 /// Records of a thread, so that all threads together stay within [`MEMORY`].
@@ -189,10 +200,15 @@ struct Writer {
 struct Gone;
 
 impl Writer {
-    fn run(mut self) {
-        // Whoever has gone is told nothing.
-        let _ = self.write();
-        self.publish();
+    fn spawn(mut self, daemon: Handle<Daemon>) -> Result<(), Refusal> {
+        let write = move || {
+            let _ = self.write(); // a client who has gone needs no end
+            self.publish();
+            daemon.send(|daemon| daemon.inspections.capture_is_over());
+        };
+        let spawned = std::thread::Builder::new().name("capture".into()).spawn(write);
+        let no_thread = |error| format!("no thread for a capture: {error}");
+        spawned.map(drop).map_err(|error| Refusal::new(RefusalKind::Unavailable, no_thread(error)))
     }
 
     fn write(&mut self) -> Result<(), Gone> {

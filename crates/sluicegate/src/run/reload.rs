@@ -1,247 +1,253 @@
-//! Reloads: a request is loaded, compiled and published, one after the other, and nothing of it waits on the control loop.
+//! A reload's steps in the daemon, as `control_plane::reload` asks for them.
 //!
-//! In: SIGHUP, the API, a change of the file. Out: a new generation, or the old one goes on and the asker hears every reason.
-//! Invariant: one transaction; what is refused changes nothing.
+//! In: a configuration. Out: what became of it; here what takes time runs off the control loop, and the rest in turns of it.
+//! Beside it: tables that follow states, which take the same compiler.
 
-use std::collections::{HashSet, VecDeque};
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use admin::command::Answer;
-use admin::view::{ConfigSource, LastReload, Refusal, RefusalKind, ReloadOutcome, ReloadReport};
-use config::words::count_of;
-use config::{self, Config, Problems};
-use control_plane::compile::destinations;
+use admin::view::{LastReload, Refusal, RefusalKind, ReloadReport};
+use config::{Config, Problem, Problems};
+use control_plane::compile::{CompileError, Index};
+use control_plane::controller::{Done, Job, Side, changes};
+use control_plane::publisher::{Generation, Publisher, Withdrawn};
+use control_plane::reload::{Host, Loaded, Place, Request, read, reload};
+use forwarder::Snapshot;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::next_hops::{NextHops, next_hops};
+use super::Daemon;
+use super::configuration::Origin;
+use super::turns::Handle;
 
-/// Who wants it.
-#[derive(Debug)]
-pub(super) enum Origin {
-    /// SIGHUP, or the file has changed.
-    Here(&'static str),
-    /// The API: the file again.
-    Asked(Answer<Result<ReloadReport, Refusal>>),
-    /// The API: this text in the file's place.
-    Put(String, Answer<Result<ReloadReport, Refusal>>),
+/// The daemon, as a reload sees it.
+struct ReloadHost {
+    daemon: Handle<Daemon>,
+    compiling: Arc<Mutex<()>>,
 }
 
-/// A reload on its way.
-#[derive(Debug)]
-pub(super) struct Reload {
-    answer: Option<Answer<Result<ReloadReport, Refusal>>>,
-    pub(super) why: &'static str,
-    pub(super) source: ConfigSource,
-    started: Instant,
-    live: Option<Instant>,
-    /// Once it is read.
-    pub(super) loaded: Option<Loaded>,
+/// A compiled configuration; the compiler is taken until it is published or refused.
+struct Compiled {
+    done: Done,
+    _compiling: OwnedMutexGuard<()>,
 }
 
-impl Reload {
-    /// The new generation has been published.
-    pub(super) fn is_live(&mut self) {
-        self.live = Some(Instant::now());
+/// What was in force before.
+struct Before {
+    config: Arc<Config>,
+    index: Arc<Index>,
+}
+
+impl Host for ReloadHost {
+    type Compiled = Compiled;
+    type Before = Before;
+
+    async fn read(&self, text: Option<String>, origin: Origin) -> Result<Loaded, Refusal> {
+        let (place, tunnel) = self.daemon.turn(Daemon::begin_reload).await;
+        let mut loaded = read(place, text, origin).await?;
+        tunnel.open(&loaded.config).await.map_err(|error| conflict(&error))?;
+        let next_hops = std::mem::take(&mut loaded.next_hops);
+        self.daemon.turn(|daemon| daemon.paths.add(next_hops)).await;
+        Ok(loaded)
     }
 
-    /// From the request to the store; while there is none, until now.
-    pub(super) fn took(&self) -> Duration {
-        self.live.unwrap_or_else(Instant::now).duration_since(self.started)
+    async fn keep(&self, loaded: &Loaded) -> bool {
+        let (config, origin) = (Arc::clone(&loaded.config), loaded.source);
+        let warnings = sentences(&loaded.warnings);
+        let keep = move |daemon: &mut Daemon| {
+            let is_in_force = config.is_same_text_as(daemon.controller.config());
+            if is_in_force {
+                daemon.configuration.comes_from(origin, daemon.controller.config());
+                daemon.configuration.warnings = warnings;
+            }
+            is_in_force
+        };
+        self.daemon.turn(keep).await
+    }
+
+    async fn compile(&self, config: Arc<Config>) -> Result<Compiled, Refusal> {
+        let compiling = Arc::clone(&self.compiling).lock_owned().await;
+        let done = match self.daemon.turn(|daemon| daemon.job(Some(config))).await {
+            Some(job) => run(job).await,
+            None => None,
+        };
+        let done = done.ok_or_else(|| Refusal::new(RefusalKind::Unavailable, "the compiler is not there"))?;
+        let Some(refusal) = done.error().map(|error| conflict(error)) else {
+            return Ok(Compiled { done, _compiling: compiling });
+        };
+        let _ = self.daemon.turn(|daemon| daemon.finish(done).map(drop)).await; // the compiler goes home
+        Err(refusal)
+    }
+
+    async fn withdraw(&self, config: Arc<Config>) -> Withdrawn {
+        let withdraw = move |daemon: &mut Daemon| {
+            Publisher::withdraw(&config, daemon.controller.machine(), &mut daemon.announcer)
+        };
+        self.daemon.turn(withdraw).await.wait().await
+    }
+
+    async fn publish(
+        &self,
+        compiled: Compiled,
+        withdrawn: Withdrawn,
+        loaded: Loaded,
+    ) -> Result<Before, Refusal> {
+        let change_over = move |daemon: &mut Daemon| daemon.change_over(compiled, withdrawn, &loaded);
+        self.daemon.turn(change_over).await
+    }
+
+    async fn changes(&self, before: Before) -> Vec<String> {
+        let after = |daemon: &mut Daemon| {
+            let controller = &daemon.controller;
+            let after =
+                Before { config: Arc::clone(controller.config()), index: Arc::clone(controller.index()) };
+            (after, daemon.configuration.running.clone(), controller.machine().to_owned())
+        };
+        let (after, running, machine) = self.daemon.turn(after).await;
+        // Two loads a slot of each table: not on the loop.
+        let counted = tokio::task::spawn_blocking(move || {
+            let old = Side { config: &before.config, index: &before.index };
+            let new = Side { config: &after.config, index: &after.index };
+            changes(&running, old, new, &machine)
+        });
+        let changes = counted.await.unwrap_or_default();
+        for setting in &changes.needs_restart {
+            tracing::warn!("takes effect at the next start: {setting}");
+        }
+        changes.sentences
+    }
+
+    async fn report(&self, changed: Vec<String>, took: Duration) -> ReloadReport {
+        let report = move |daemon: &mut Daemon| {
+            let warnings = daemon.configuration.warnings.iter().cloned();
+            ReloadReport {
+                generation: daemon.controller.generation().0,
+                took_ms: took.as_secs_f64() * 1e3,
+                changed,
+                needs_restart: daemon.needs_restart(),
+                warnings: warnings.chain(daemon.announcer.faults()).collect(),
+            }
+        };
+        self.daemon.turn(report).await
+    }
+
+    async fn end(&self, last: LastReload) {
+        let end = |daemon: &mut Daemon| {
+            daemon.configuration.reloads.end(last);
+            daemon.lifecycle.manager().ready(&daemon.status_line());
+        };
+        self.daemon.turn(end).await;
     }
 }
 
-/// A configuration that is ready to be compiled.
-#[derive(Debug)]
-pub(super) struct Loaded {
-    pub(super) config: Arc<Config>,
-    pub(super) warnings: Problems,
-    /// Ways to backends that were not known before.
-    pub(super) next_hops: NextHops,
-}
+impl Daemon {
+    /// Asks for a reload of the file.
+    pub(super) fn reload_file(&mut self, why: &'static str) {
+        self.configuration.reloads.ask(Request { why, text: None, answer: None });
+    }
 
-/// Requests, the one under way, and how the last one ended.
-#[derive(Debug, Default)]
-pub(super) struct Reloads {
-    waiting: VecDeque<Origin>,
-    current: Option<Reload>,
-    pub(super) last: Option<LastReload>,
-}
-
-impl Reloads {
-    /// Enters a request. Requests of this machine itself that wait already are one.
-    pub(super) fn ask(&mut self, origin: Origin) {
-        let same = |other: &Origin| matches!(other, Origin::Here(_));
-        if same(&origin) && self.waiting.iter().any(same) {
+    /// Begins what can begin: the next reload, tables that follow states.
+    pub(super) fn begin_waiting_work(&mut self) {
+        if let Some(request) = self.configuration.reloads.begin() {
+            let compiling = Arc::clone(self.turns.compiling());
+            let host = ReloadHost { daemon: self.turns.handle(), compiling };
+            tokio::spawn(async move { reload(&host, request).await });
+        }
+        if !self.controller.wants_job() {
             return;
         }
-        if let Origin::Asked(_) | Origin::Put(..) = &origin
-            && self.waiting.len() >= MAX_WAITING
-        {
-            let refusal = Refusal::new(RefusalKind::Unavailable, "too many reloads wait already");
-            let (Origin::Asked(answer) | Origin::Put(_, answer)) = origin else { return };
-            let _ = answer.send(Err(refusal)); // an asker who has gone needs no answer
-            return;
-        }
-        self.waiting.push_back(origin);
+        let Ok(compiling) = Arc::clone(self.turns.compiling()).try_lock_owned() else { return };
+        let Some(job) = self.job(None) else { return };
+        let daemon = self.turns.handle();
+        tokio::spawn(async move {
+            let Some(done) = run(job).await else { return };
+            daemon.turn(|daemon| daemon.take_tables(done)).await;
+            drop(compiling);
+        });
     }
 
-    /// Begins the next one if none is under way: gives the text to read, `None` within for the file.
-    pub(super) fn begin(&mut self) -> Option<Option<String>> {
-        if self.current.is_some() {
-            return None;
-        }
-        let (why, source, text, answer) = match self.waiting.pop_front()? {
-            Origin::Here(why) => (why, ConfigSource::File, None, None),
-            Origin::Asked(answer) => ("api", ConfigSource::File, None, Some(answer)),
-            Origin::Put(text, answer) => ("put", ConfigSource::Api, Some(text), Some(answer)),
+    fn begin_reload(&mut self) -> (Place, super::health_tunnel::HealthTunnel) {
+        self.lifecycle.manager().reloading();
+        let place = Place {
+            file: self.configuration.file.clone(),
+            machine: self.controller.machine().to_owned(),
+            known: self.paths.table().next_hops.keys().copied().collect(),
+            max_vips: self.configuration.max_vips,
         };
-        self.current =
-            Some(Reload { answer, why, source, started: Instant::now(), live: None, loaded: None });
-        Some(text)
+        (place, self.checks.tunnel().clone())
     }
 
-    /// Whether anything is under way or waits.
-    pub(super) fn is_idle(&self) -> bool {
-        self.current.is_none() && self.waiting.is_empty()
+    fn job(&mut self, config: Option<Arc<Config>>) -> Option<Job> {
+        let states = self.publisher.current().states().to_vec();
+        self.controller.job(config, Arc::clone(self.paths.table()), states, self.lifecycle.elapsed())
     }
 
-    /// The one under way.
-    pub(super) fn current(&mut self) -> Option<&mut Reload> {
-        self.current.as_mut()
+    /// A job's snapshot over the paths of now.
+    fn finish(&mut self, done: Done) -> Result<Snapshot, CompileError> {
+        let has_paths = self.paths.are_those_of(done.next_hops());
+        let snapshot = self.controller.finish(done, self.lifecycle.elapsed())?;
+        if has_paths {
+            return Ok(snapshot);
+        }
+        self.paths.renewed(&snapshot, self.controller.config(), self.controller.machine())
     }
 
-    /// The configuration that waits to be compiled.
-    pub(super) fn loaded(&self) -> Option<&Loaded> {
-        self.current.as_ref()?.loaded.as_ref()
+    fn take_tables(&mut self, done: Done) {
+        match self.finish(done) {
+            Ok(snapshot) => self.publish_states(snapshot),
+            Err(error) => tracing::error!(%error, "tables not rebuilt"),
+        }
     }
 
-    /// Ends the one under way, and tells whoever asked.
-    pub(super) fn end(&mut self, outcome: Result<ReloadReport, Refusal>) {
-        let Some(reload) = self.current.take() else { return };
-        let took_ms = reload.took().as_secs_f64() * 1e3;
-        let message = match &outcome {
-            Ok(report) if report.changed.is_empty() => "nothing changed".to_owned(),
-            Ok(report) => count_of(report.changed.len(), "change"),
-            Err(refusal) => refusal.message.clone(),
+    /// The turn in which a configuration comes into force.
+    fn change_over(
+        &mut self,
+        compiled: Compiled,
+        withdrawn: Withdrawn,
+        loaded: &Loaded,
+    ) -> Result<Before, Refusal> {
+        let before = Before {
+            config: Arc::clone(self.controller.config()),
+            index: Arc::clone(self.controller.index()),
         };
-        match &outcome {
-            Ok(report) if report.changed.is_empty() => tracing::info!(
-                generation = report.generation,
-                why = reload.why,
-                "read again: nothing changed, the generation keeps its number"
-            ),
-            Ok(report) => tracing::info!(
-                generation = report.generation,
-                why = reload.why,
-                took = ?reload.took(),
-                changes = report.changed.len(),
-                "reloaded"
-            ),
-            Err(refusal) => {
-                let problems: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
-                tracing::error!(
-                    error = %refusal.message,
-                    why = reload.why,
-                    problems = %problems.join("\n"),
-                    "reload refused, the old generation goes on"
-                );
+        let snapshot = self.finish(compiled.done).map_err(|error| {
+            self.announcer.keep();
+            conflict(&error)
+        })?;
+        let generation = snapshot.generation().0;
+        let (config, machine) = (self.controller.config(), self.controller.machine());
+        let next = Generation { snapshot, config, machine, interfaces: super::addresses_here() };
+        let changed = self.publisher.change_over(withdrawn, next, &mut self.forwarding, &mut self.announcer);
+        match changed {
+            Ok(()) => self.look_at_vips(),
+            // Read made sure of the room: what is left is the kernel refusing a map update.
+            Err(error) => {
+                tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
             }
         }
-        let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let kind = match &outcome {
-            Ok(report) if report.changed.is_empty() => ReloadOutcome::Unchanged,
-            Ok(_) => ReloadOutcome::Published,
-            Err(_) => ReloadOutcome::Refused,
-        };
-        self.last = Some(LastReload { unix_seconds, outcome: kind, took_ms, message });
-        if let Some(answer) = reload.answer {
-            let _ = answer.send(outcome); // an asker who has gone needs no answer
-        }
+        self.follow_configuration(loaded);
+        Ok(before)
+    }
+
+    /// What else follows the configuration in force.
+    fn follow_configuration(&mut self, loaded: &Loaded) {
+        let (config, machine) = (self.controller.config(), self.controller.machine());
+        let current = self.publisher.current();
+        self.checks.watch(&self.controller);
+        super::warn_of_small_mtus(config, &current);
+        self.paths.follow(config, machine, &current);
+        self.configuration.follow(config, loaded.source, sentences(&loaded.warnings));
     }
 }
 
-/// Reads a configuration off the control loop, and looks up ways to backends that are new.
-pub(super) async fn load(
-    file: PathBuf,
-    text: Option<String>,
-    machine: &str,
-    known: HashSet<IpAddr>,
-    max_vips: u32,
-) -> Result<Loaded, Refusal> {
-    let read = move || match text {
-        None => config::load(&file),
-        Some(text) => {
-            let secrets = |name: &_| config::read_secret(name, &|name| std::env::var_os(name));
-            config::parse_confined(&text, &file, &secrets)
-        }
-    };
-    let read = tokio::task::spawn_blocking(read).await;
-    let read = read.map_err(|error| Refusal::new(RefusalKind::Unavailable, error.to_string()))?;
-    let (config, warnings) = read.map_err(refused)?;
-    fits_the_filter(&config, max_vips)?;
-    let addresses = destinations(&config, machine, None).into_iter();
-    let new: Vec<IpAddr> = addresses.filter(|address| !known.contains(address)).collect();
-    let next_hops = match new.as_slice() {
-        [] => NextHops::new(),
-        // Before the snapshot that names them is published: else their first packets would be dropped for want of a way.
-        new => next_hops(new, NEW_NEXT_HOPS).await.unwrap_or_else(|error| {
-            // The watch goes on asking.
-            tracing::warn!(error = %format!("{error:#}"), "ways to new backends not looked up");
-            NextHops::new()
-        }),
-    };
-    Ok(Loaded { config: Arc::new(config), warnings, next_hops })
+async fn run(job: Job) -> Option<Done> {
+    tokio::task::spawn_blocking(|| job.run()).await.ok()
 }
 
-fn refused(problems: Problems) -> Refusal {
-    Refusal {
-        kind: RefusalKind::Invalid,
-        message: "the configuration has problems".to_owned(),
-        problems: problems.iter().map(control_plane::problem_row).collect(),
-    }
+/// For a place where it is clear that these are warnings.
+pub(super) fn sentences(warnings: &Problems) -> Vec<String> {
+    warnings.iter().map(Problem::sentence).collect()
 }
 
-/// The filter's room is what it was at start, whatever the new file says.
-fn fits_the_filter(config: &Config, max_vips: u32) -> Result<(), Refusal> {
-    let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(config::Vip::addresses).collect();
-    if addresses.len() <= max_vips as usize {
-        return Ok(());
-    }
-    let message = format!(
-        "{} VIP addresses, and the filter has had room for {max_vips} since the start (io.max_vips): a restart makes more",
-        addresses.len()
-    );
-    Err(Refusal::new(RefusalKind::Conflict, message))
-}
-
-/// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.
-const NEW_NEXT_HOPS: Duration = Duration::from_secs(1);
-const MAX_WAITING: usize = 16;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reload_that_changes_nothing_is_told_as_such_and_moves_the_time() {
-        let mut reloads = Reloads::default();
-        let mut end = |changed: &[&str]| {
-            reloads.ask(Origin::Here("SIGHUP"));
-            assert_eq!(reloads.begin(), Some(None));
-            let changed = changed.iter().map(|&change| change.to_owned()).collect();
-            reloads.end(Ok(ReloadReport { changed, ..ReloadReport::default() }));
-            reloads.last.clone().unwrap()
-        };
-        let nothing = end(&[]);
-        assert_eq!(
-            (nothing.outcome, nothing.message.as_str()),
-            (ReloadOutcome::Unchanged, "nothing changed")
-        );
-        assert!(nothing.unix_seconds > 0, "it ended some time");
-        let one = end(&["a"]);
-        assert_eq!((one.outcome, one.message.as_str()), (ReloadOutcome::Published, "1 change"));
-        assert_eq!(end(&["a", "b"]).message, "2 changes");
-    }
+fn conflict(error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(RefusalKind::Conflict, error.to_string())
 }

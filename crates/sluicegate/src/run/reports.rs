@@ -8,7 +8,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::SystemTime;
 
-use config::Config;
 use control_plane::trace_report::Report;
 use forwarder::{Snapshot, TraceEvent};
 
@@ -20,23 +19,22 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Tells of a sighting at `unix_micros`. A snapshot that no longer traces tells nobody.
-    pub(super) fn tell(
+    /// Reports an event at `unix_micros`, of the cluster and machine that `names` has; nothing under a snapshot that no longer
+    /// traces.
+    pub(super) fn send_report(
         &mut self,
-        sighting: &TraceEvent,
+        event: &TraceEvent,
         unix_micros: u64,
         snapshot: &Snapshot,
-        config: &Config,
-        machine: &str,
+        names: [&str; 2],
     ) {
         let Some(trace) = snapshot.trace() else { return };
-        let receiver = sighting.mark.receiver;
+        let receiver = event.mark.receiver;
         // Asked once more: a reload may have come in between.
         if !trace.receives(receiver) {
             return;
         }
-        let names = [config.cluster().name(), machine];
-        let report = Report::new(sighting, snapshot, names, unix_micros);
+        let report = Report::new(event, snapshot, names, unix_micros);
         let Some(datagram) = report.seal(&trace.key) else { return };
         if let Err(error) = self.send(&datagram, receiver) {
             tracing::warn!(%receiver, %error, "a report of the packet tracer is lost");

@@ -1,6 +1,6 @@
 //! Targets that this machine cannot ask: no port, no descriptor, no permission.
 //!
-//! In: what the health thread tells. Out: a line in the log as one comes and goes, a warning for as long as one stays.
+//! In: the health thread's news of them. Out: a line in the log as one comes and goes, a warning while there is one.
 //! Not here: verdicts. They stay: what this machine cannot do says nothing about a backend.
 
 use std::collections::HashMap;
@@ -10,11 +10,11 @@ use health::TargetKey;
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Unable(HashMap<TargetKey, (String, Instant)>);
+pub struct Unable(HashMap<TargetKey, (String, Instant)>);
 
 impl Unable {
     /// Takes news in: why a target can't be asked, or that it was asked again or is watched no more.
-    pub(super) fn take(&mut self, news: Vec<(TargetKey, Option<String>)>, now: Instant) {
+    pub fn take(&mut self, news: Vec<(TargetKey, Option<String>)>, now: Instant) {
         for (target, why) in news {
             let (address, check) = (target.address, target.check.name.to_string());
             match why {
@@ -31,12 +31,14 @@ impl Unable {
     }
 
     /// How many.
-    pub(super) fn len(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// One sentence for all, with the first by address as the example.
-    pub(super) fn warning(&self, now: Instant) -> Option<String> {
+    #[must_use]
+    pub fn warning(&self, now: Instant) -> Option<String> {
         let name = |key: &TargetKey| (key.address, key.check.name.to_string());
         let (key, (why, since)) = self.0.iter().min_by_key(|(key, _)| name(key))?;
         let seconds = now.saturating_duration_since(*since).as_secs();
@@ -77,8 +79,8 @@ mod tests {
         unable.take(vec![(target(1), Some("not permitted".into())), (target(3), None)], later);
         let two =
             "2 checks can't be made, their last verdicts stay: web of 198.18.0.1, for 0 s: not permitted";
-        assert_eq!((unable.len(), unable.warning(later).as_deref()), (2, Some(two)));
+        assert_eq!((unable.count(), unable.warning(later).as_deref()), (2, Some(two)));
         unable.take(vec![(target(1), None), (target(2), None)], later);
-        assert_eq!((unable.len(), unable.warning(later)), (0, None));
+        assert_eq!((unable.count(), unable.warning(later)), (0, None));
     }
 }

@@ -1,4 +1,4 @@
-//! The way of `via = "vip"` checks: opened when a configuration first asks for it, closed at the end.
+//! The tunnel of `via = "vip"` checks: opened when a configuration first asks for it, closed at the end.
 //!
 //! In: configurations. Out: how each target is reached.
 //! Not here: what travels there (`health::tunnel`).
@@ -10,13 +10,18 @@ use forwarder::Live;
 use health::tunnel::{Numbers, Setup, Tunnel, TunnelError, remove_leftovers};
 use health::{Dialer, Watched};
 
-/// Shared by the control loop, reloads and the health thread.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Way(Arc<Mutex<Option<Arc<Tunnel>>>>);
+/// Shared by the control loop, reloads and the health thread. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct HealthTunnel {
+    open: Arc<Mutex<Option<Arc<Tunnel>>>>,
+    machine: Arc<str>,
+    interfaces: Arc<[String]>,
+    live: Live,
+}
 
-/// How the way was found at a look.
+/// How the tunnel was found at a look.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum Found {
     /// As it should be, or not wanted.
     Well,
     /// Its device had gone: there is a new one.
@@ -25,32 +30,37 @@ pub(super) enum Kept {
     Broken(TunnelError),
 }
 
-impl Way {
+impl HealthTunnel {
+    /// That of `machine`, not yet open.
+    pub(super) fn new(machine: &str, interfaces: Vec<String>, live: Live) -> Self {
+        Self { open: Arc::default(), machine: machine.into(), interfaces: interfaces.into(), live }
+    }
+
     fn tunnel(&self) -> Option<Arc<Tunnel>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set(&self, tunnel: Option<Arc<Tunnel>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tunnel;
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = tunnel;
     }
 
-    /// How a target is reached. One that needs the tunnel while there is none is not watched, see [`Way::reachable`].
+    /// How a target is reached. One that needs the tunnel while there is none is not watched, see [`Self::reachable`].
     pub(super) fn dialers(&self) -> impl Fn(&Watched) -> Dialer + Send + 'static {
-        let way = self.clone();
-        move |watched| match (&watched.key.through, watched.slot, way.tunnel()) {
+        let this = self.clone();
+        move |watched| match (&watched.key.through, watched.slot, this.tunnel()) {
             (Some(through), Some(slot), Some(tunnel)) => Dialer::Tunnel(tunnel.dialer(slot, through.vip)),
             _ => Dialer::Direct,
         }
     }
 
-    /// Those that can be reached: without a tunnel none that goes through it.
+    /// The targets that can be reached: without a tunnel none that goes through it.
     pub(super) fn reachable(&self, mut watched: Vec<Watched>) -> Vec<Watched> {
-        let there = self.tunnel().is_some();
-        watched.retain(|one| one.key.through.is_none() || there);
+        let is_open = self.tunnel().is_some();
+        watched.retain(|one| one.key.through.is_none() || is_open);
         watched
     }
 
-    /// What a killed process left is taken away: the start of one without such checks would leave it for ever.
+    /// Takes away what a killed process left: a start without such checks would leave it for ever.
     pub(super) async fn clear() {
         match remove_leftovers(DEVICE, Numbers::default()).await {
             Ok(0) => {}
@@ -64,50 +74,38 @@ impl Way {
     }
 
     /// Opens the tunnel if the configuration asks for it and it is not open.
-    pub(super) async fn open(
-        &self,
-        config: &Config,
-        machine: &str,
-        interfaces: &[String],
-        live: &Live,
-    ) -> Result<(), TunnelError> {
+    pub(super) async fn open(&self, config: &Config) -> Result<(), TunnelError> {
         let mut checks =
             config.pools().iter().flat_map(|pool| pool.members()).flat_map(|member| member.checks());
         if self.tunnel().is_some() || !checks.any(|check| check.via == Via::Vip) {
             return Ok(());
         }
+        let own = config.machine(&self.machine).map(|machine| machine.addresses().to_vec());
         let setup = Setup {
             tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.to_owned(),
-            interfaces: interfaces.to_vec(),
-            own: config.machine(machine).map(|machine| machine.addresses().to_vec()).unwrap_or_default(),
+            interfaces: self.interfaces.to_vec(),
+            own: own.unwrap_or_default(),
             numbers: Numbers::default(),
         };
-        let tunnel = Tunnel::open(setup, live.clone()).await?;
+        let tunnel = Tunnel::open(setup, self.live.clone()).await?;
         tracing::info!(device = DEVICE, "checks through the pools' encapsulations have their way");
         self.set(Some(Arc::new(tunnel)));
         Ok(())
     }
 
-    /// Looks after it: what somebody took away is put back. `was` says whether it was there at the last look.
-    pub(super) async fn keep(
-        &self,
-        was: bool,
-        config: &Config,
-        machine: &str,
-        interfaces: &[String],
-        live: &Live,
-    ) -> Kept {
+    /// Puts back what somebody took away. `was_well` says whether it was there at the last look.
+    pub(super) async fn mend(&self, was_well: bool, config: &Config) -> Found {
         if let Some(tunnel) = self.tunnel() {
             if tunnel.is_running() && tunnel.mend().await.is_ok() {
-                return if was { Kept::Well } else { Kept::New };
+                return if was_well { Found::Well } else { Found::New };
             }
             self.set(None);
         }
-        match self.open(config, machine, interfaces, live).await {
-            Ok(()) if self.tunnel().is_some() => Kept::New,
-            Ok(()) => Kept::Well,
-            Err(error) => Kept::Broken(error),
+        match self.open(config).await {
+            Ok(()) if self.tunnel().is_some() => Found::New,
+            Ok(()) => Found::Well,
+            Err(error) => Found::Broken(error),
         }
     }
 

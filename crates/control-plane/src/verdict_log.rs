@@ -1,14 +1,15 @@
 //! Verdicts of health checks as lines of the log, under the target `health`.
 //!
-//! In: what turned, and the controller that knows whom it is for. Out: a line each: down is a warning, up is information.
-//! Not here: what follows from a verdict (`controller`).
+//! In: verdicts that turned, and the controller that knows the names behind a target. Out: a line each: down is a warning, up is
+//! information. Not here: what follows from a verdict (`controller`).
 
 use config::words::{count_of, few};
-use control_plane::controller::Controller;
 use health::{HealthState, StateChange, TargetKey};
 
-/// A line for each; of very many at once, for the first and for how many there are besides.
-pub(super) fn log(controller: &Controller, turned: &[StateChange]) {
+use crate::controller::Controller;
+
+/// Logs a line for each; of very many at once, for the first 64 and for the number of the others.
+pub fn log(controller: &Controller, turned: &[StateChange]) {
     for one in turned.iter().take(LINES) {
         line(controller, one);
     }

@@ -1,0 +1,188 @@
+//! Operators' orders to backends: which are given, what each means, and which are refused.
+//!
+//! In: an order, the controller that carries it out, the snapshot in force. Out: the snapshot to publish, and the answer.
+//! Not here: publishing; how an override enters states and tables (`standing`, `controller`).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use admin::BackendAction;
+use admin::view::{BackendChange, MembershipChange, OverrideRow, Refusal, RefusalKind};
+use forwarder::Snapshot;
+
+use crate::controller::Controller;
+use crate::rows::shown;
+use crate::standing::{Mode, Override, OverrideKey};
+
+/// When each override that is in force was given, from the start of the process.
+#[derive(Debug, Default)]
+pub struct Orders {
+    given: HashMap<OverrideKey, Duration>,
+}
+
+/// An order to a backend.
+#[derive(Clone, Debug)]
+pub struct BackendOrder {
+    /// The backend, in one leaf pool or in all.
+    pub backend: OverrideKey,
+    /// What it is to do.
+    pub action: BackendAction,
+}
+
+/// What follows from an order.
+#[derive(Debug)]
+pub struct Ordered {
+    /// To publish; `None`: no state has changed.
+    pub snapshot: Option<Snapshot>,
+    /// The answer.
+    pub change: BackendChange,
+}
+
+impl Orders {
+    /// Carries an order out. `now` counts from the start of the process.
+    ///
+    /// # Errors
+    /// There is no such backend, or the weight is not one that a file may have.
+    pub fn give(
+        &mut self,
+        controller: &mut Controller,
+        order: BackendOrder,
+        current: &Snapshot,
+        now: Duration,
+    ) -> Result<Ordered, Refusal> {
+        let BackendOrder { backend, action } = order;
+        let before = controller.stand(&backend, current);
+        if before.is_empty() {
+            return Err(absent(&backend));
+        }
+        let old = controller.standing().overrides.get(&backend).copied().unwrap_or_default();
+        let new = replaced(old, action)?;
+        let mut notes = Vec::new();
+        if action == BackendAction::Undrain && old.mode == Some(Mode::Down) {
+            notes.push("it stays down by an operator's order: `backend up` takes that back".to_owned());
+        }
+        let new = (new != Override::default()).then_some(new);
+        match new {
+            Some(_) => self.given.insert(backend.clone(), now),
+            None => self.given.remove(&backend),
+        };
+        let snapshot = controller.order(backend.clone(), new, current, now).ok().flatten();
+        let current = snapshot.as_ref().unwrap_or(current);
+        let pairs = before.into_iter().zip(controller.stand(&backend, current));
+        let memberships: Vec<MembershipChange> = pairs
+            .map(|(old, new)| MembershipChange {
+                before: old.before,
+                weight_before: old.weight_before,
+                ..new
+            })
+            .collect();
+        if memberships.iter().all(|change| change.overridden.is_some()) {
+            notes.push("an order is lost at a restart: write it into the file if it is to last".to_owned());
+        }
+        let generation = current.generation().0;
+        let change = BackendChange { backend: backend.0.to_string(), generation, memberships, notes };
+        Ok(Ordered { snapshot, change })
+    }
+
+    /// The overrides in force.
+    #[must_use]
+    pub fn rows(&self, controller: &Controller, now: Duration) -> Vec<OverrideRow> {
+        let row = |(backend, says): (&OverrideKey, &Override)| {
+            let since = self.given.get(backend).map(|given| now.saturating_sub(*given));
+            Some(OverrideRow {
+                backend: backend.0.to_string(),
+                pool: backend.1.as_ref().map(ToString::to_string),
+                says: shown(*says)?,
+                since_seconds: since.unwrap_or_default().as_secs_f64(),
+            })
+        };
+        controller.standing().overrides.iter().filter_map(row).collect()
+    }
+}
+
+/// The override that an action makes of the one in force.
+fn replaced(old: Override, action: BackendAction) -> Result<Override, Refusal> {
+    Ok(match action {
+        BackendAction::Drain => Override { mode: Some(Mode::Drain), ..old },
+        BackendAction::Undrain => Override { mode: old.mode.filter(|mode| *mode != Mode::Drain), ..old },
+        BackendAction::Down => Override { mode: Some(Mode::Down), ..old },
+        BackendAction::Up => Override::default(),
+        BackendAction::Weight(Some(weight)) if weight > MAX_WEIGHT => {
+            let words = format!("a weight is from 0 to {MAX_WEIGHT}");
+            return Err(Refusal::new(RefusalKind::Conflict, words));
+        }
+        BackendAction::Weight(weight) => Override { weight, ..old },
+    })
+}
+
+fn absent(backend: &OverrideKey) -> Refusal {
+    let pool = backend.1.as_ref().map(|pool| format!(" in pool \"{pool}\"")).unwrap_or_default();
+    Refusal::new(RefusalKind::NotFound, format!("no backend \"{}\"{pool}", backend.0))
+}
+
+/// As in the file.
+const MAX_WEIGHT: u32 = 65_535;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use admin::view::BackendState;
+
+    use super::*;
+
+    fn started() -> (Controller, Snapshot) {
+        let text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\ntable_size = 1009\n[machine.lb1]\n\
+                    addresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n[pool.p]\nbackends = [\
+                    { name = \"a\", address = \"198.18.0.1\" }, { name = \"b\", address = \"198.18.0.2\" }]\n\
+                    [vip.www]\naddresses = [\"203.0.113.1\"]\n\
+                    services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let (config, _) = config::parse(text, Path::new("a.toml"), &secret).unwrap();
+        Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
+    }
+
+    #[test]
+    fn an_order_says_what_it_changed_and_lasts_until_it_is_taken_back() {
+        let ((mut controller, mut current), mut orders) = (started(), Orders::default());
+        let whole: OverrideKey = (Arc::from("a"), None);
+        let at = Duration::from_secs;
+        let mut give = |orders: &mut Orders, controller: &mut Controller, action, now| {
+            let order = BackendOrder { backend: whole.clone(), action };
+            let given = orders.give(controller, order, &current, now).unwrap();
+            current = given.snapshot.unwrap_or(current.clone());
+            given.change
+        };
+        let drained = give(&mut orders, &mut controller, BackendAction::Drain, at(1));
+        let one = &drained.memberships[0];
+        assert_eq!((one.before, one.after), (BackendState::Serving, BackendState::Draining));
+        assert_eq!((one.weight_after, drained.notes.len()), (0, 1), "lost at a restart");
+        let weighed = give(&mut orders, &mut controller, BackendAction::Weight(Some(7)), at(2));
+        assert_eq!(weighed.memberships[0].after, BackendState::Draining, "it drains on");
+        let rows = orders.rows(&controller, at(5));
+        assert_eq!((rows.len(), rows[0].says.weight, rows[0].since_seconds), (1, Some(7), 3.0));
+        give(&mut orders, &mut controller, BackendAction::Down, at(3));
+        let undrained = give(&mut orders, &mut controller, BackendAction::Undrain, at(4));
+        assert!(undrained.notes[0].starts_with("it stays down"), "{:?}", undrained.notes);
+        let up = give(&mut orders, &mut controller, BackendAction::Up, at(5));
+        assert_eq!((up.memberships[0].after, up.notes.len()), (BackendState::Serving, 0));
+        assert!(orders.rows(&controller, at(6)).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_and_what_no_file_could_say_is_refused_and_changes_nothing() {
+        let ((mut controller, current), mut orders) = (started(), Orders::default());
+        for (name, pool, weight, words) in [
+            ("c", None, 1, "no backend \"c\""),
+            ("a", Some("q"), 1, "no backend \"a\" in pool \"q\""),
+            ("a", None, 65_536, "a weight is from 0 to 65535"),
+        ] {
+            let backend = (Arc::from(name), pool.map(Arc::from));
+            let order = BackendOrder { backend, action: BackendAction::Weight(Some(weight)) };
+            let refused = orders.give(&mut controller, order, &current, Duration::ZERO).unwrap_err();
+            assert_eq!(refused.message, words);
+            assert!(controller.standing().overrides.is_empty() && orders.given.is_empty());
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Questions to the packet threads: list flows, forget flows, where would this go, capture.
+//!
+//! In: questions of the admin API, the threads' answers. Out: the API's answers, when every thread has been asked.
+//! A table is walked in bounded steps, each a request in the thread's ring, answered between two batches. The control loop
+//! takes a few steps at a time, so that neither waits for the other.
+//! Not here: the rings (`forwarder`), the thread that writes a capture.
+
+mod rows;
+
+use std::collections::{HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use admin::command::Answer;
+use admin::view::{FlowPage, Purged, Refusal, RefusalKind, WhereView};
+use admin::{CaptureStream, FlowQuery};
+use forwarder::{
+    Cursor, Flow, FlowEntry, FlowFilter, Reply, Request, Service, ServiceId, SlotId, Snapshot, Tap, ThreadId,
+};
+
+use self::rows::{flow_row, where_row};
+use crate::compile::Index;
+
+/// The packet threads, as they are asked.
+pub trait Threads {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// Asks a thread and wakes it.
+    ///
+    /// # Errors
+    /// Gives the request back while the thread takes none.
+    fn ask(&mut self, thread: ThreadId, request: Request) -> Result<(), Request>;
+    /// A thread's next answer; they come in the order of the requests.
+    fn answer(&mut self, thread: ThreadId) -> Option<Reply>;
+}
+
+/// One question to all threads, one after the other.
+#[derive(Debug)]
+struct Walk {
+    goal: Goal,
+    /// What of each thread's table is walked, one after the other; one entry where no table is.
+    filters: Vec<FlowFilter>,
+    thread: u16,
+    /// Which of the filters is being walked.
+    filter: usize,
+    from: Cursor,
+    /// A request is out.
+    asked: bool,
+}
+
+/// Taps that wait to be put in place, one a thread.
+pub type Taps = VecDeque<Box<Tap>>;
+
+/// A capture's stream, and the client who gets it once all taps are in place.
+#[derive(Debug)]
+pub struct CaptureBegun {
+    /// The stream.
+    pub stream: CaptureStream,
+    /// The client.
+    pub answer: Answer<Result<CaptureStream, Refusal>>,
+}
+
+#[derive(Debug)]
+enum Goal {
+    List {
+        limit: usize,
+        found: Vec<(u16, FlowEntry)>,
+        answer: Answer<Result<FlowPage, Refusal>>,
+    },
+    Purge {
+        count: u64,
+        answer: Answer<Result<Purged, Refusal>>,
+    },
+    Where {
+        flow: Flow,
+        view: WhereView,
+        answer: Answer<Result<WhereView, Refusal>>,
+    },
+    /// Puts a tap into each thread, or none; those that were there are freed.
+    Tap {
+        taps: Taps,
+        begun: Option<CaptureBegun>,
+    },
+}
+
+/// Which flows are meant.
+#[derive(Debug)]
+pub enum Filters {
+    /// All of them.
+    All,
+    /// Those of these services.
+    Services(HashSet<ServiceId>),
+    /// Those of these slots.
+    Slots(HashSet<SlotId>),
+}
+
+impl Filters {
+    /// The numbers behind a query's name.
+    ///
+    /// # Errors
+    /// There is no such VIP or backend.
+    pub fn of(query: &FlowQuery, snapshot: &Snapshot) -> Result<Self, Refusal> {
+        let absent =
+            |what: &str, name: &str| Refusal::new(RefusalKind::NotFound, format!("no {what} \"{name}\""));
+        match query {
+            FlowQuery::All => Ok(Self::All),
+            FlowQuery::Vip(name) => {
+                let ids = Self::of_vip(name, snapshot);
+                if ids.is_empty() { Err(absent("VIP", name)) } else { Ok(Self::Services(ids)) }
+            }
+            FlowQuery::Backend(name) => {
+                let slots = Self::of_backend(name, snapshot);
+                if slots.is_empty() { Err(absent("backend", name)) } else { Ok(Self::Slots(slots)) }
+            }
+        }
+    }
+
+    fn of_vip(name: &str, snapshot: &Snapshot) -> HashSet<ServiceId> {
+        // A service is named after its VIP: `www tcp 80`.
+        let of_vip =
+            |service: &&Service| service.name.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
+        snapshot.services().iter().filter(of_vip).map(|service| service.id).collect()
+    }
+
+    fn of_backend(name: &str, snapshot: &Snapshot) -> HashSet<SlotId> {
+        let slots = (0..).zip(snapshot.slots());
+        slots.filter(|(_, slot)| *slot.backend == *name).map(|(number, _)| SlotId(number)).collect()
+    }
+
+    /// One for each walk through a table.
+    fn walks(self) -> Vec<FlowFilter> {
+        match self {
+            Self::All => vec![FlowFilter::All],
+            Self::Services(ids) => ids.into_iter().map(FlowFilter::Service).collect(),
+            Self::Slots(ids) => ids.into_iter().map(FlowFilter::Slot).collect(),
+        }
+    }
+}
+
+/// The questions that wait, in order.
+#[derive(Debug, Default)]
+pub struct Questions {
+    waiting: VecDeque<Walk>,
+    buffer: Vec<FlowEntry>,
+}
+
+impl Questions {
+    /// Whether no question waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Lists flows, at most `limit` of them.
+    pub fn list(&mut self, filters: Filters, limit: usize, answer: Answer<Result<FlowPage, Refusal>>) {
+        self.enter(Goal::List { limit, found: Vec::new(), answer }, filters.walks());
+    }
+
+    /// Forgets flows.
+    pub fn purge(&mut self, filters: Filters, answer: Answer<Result<Purged, Refusal>>) {
+        self.enter(Goal::Purge { count: 0, answer }, filters.walks());
+    }
+
+    /// What each thread would do with a packet from `source` to `destination`.
+    pub fn locate(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        protocol: u8,
+        answer: Answer<Result<WhereView, Refusal>>,
+    ) {
+        let ends = |socket: SocketAddr| (socket.ip(), socket.port());
+        let Some(flow) = Flow::new(ends(source), ends(destination), protocol) else {
+            let words = "source and destination are of different families";
+            let _ = answer.send(Err(Refusal::new(RefusalKind::Conflict, words)));
+            return;
+        };
+        let view = WhereView { source, destination, protocol, threads: Vec::new() };
+        self.enter(Goal::Where { flow, view, answer }, vec![FlowFilter::All]);
+    }
+
+    /// Puts taps in place, one a thread or none at all.
+    pub fn tap(&mut self, taps: Taps, begun: Option<CaptureBegun>) {
+        self.enter(Goal::Tap { taps, begun }, vec![FlowFilter::All]);
+    }
+
+    fn enter(&mut self, goal: Goal, filters: Vec<FlowFilter>) {
+        let from = Cursor::default();
+        self.waiting.push_back(Walk { goal, filters, thread: 0, filter: 0, from, asked: false });
+    }
+
+    /// Takes steps for 2 ms at most.
+    pub fn step(&mut self, threads: &mut impl Threads, snapshot: &Snapshot, index: &Index) {
+        let until = Instant::now() + STEP;
+        while let Some(walk) = self.waiting.front_mut() {
+            if walk.is_pointless() || usize::from(walk.thread) >= threads.count() {
+                if let Some(walk) = self.waiting.pop_front() {
+                    walk.goal.end(snapshot, index);
+                }
+                continue;
+            }
+            if !walk.asked {
+                walk.ask(threads, std::mem::take(&mut self.buffer));
+            }
+            match threads.answer(ThreadId(walk.thread)) {
+                Some(reply) => walk.take(reply, snapshot, index, &mut self.buffer),
+                None if Instant::now() > until => return,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl Walk {
+    /// Nothing more is wanted: enough was found, or the client has gone.
+    fn is_pointless(&self) -> bool {
+        self.filters.is_empty()
+            || match &self.goal {
+                Goal::List { limit, found, answer } => found.len() > *limit || answer.is_closed(),
+                Goal::Purge { answer, .. } => answer.is_closed(),
+                Goal::Where { answer, .. } => answer.is_closed(),
+                // Each thread's turn comes: a client who has gone closes the taps, and they are fetched after that.
+                Goal::Tap { .. } => false,
+            }
+    }
+
+    fn ask(&mut self, threads: &mut impl Threads, mut buffer: Vec<FlowEntry>) {
+        let filter = self.filters.get(self.filter).copied().unwrap_or(FlowFilter::All);
+        let request = match &mut self.goal {
+            Goal::List { .. } => {
+                buffer.reserve(FLOWS_A_STEP);
+                Request::List { filter, from: self.from, buffer }
+            }
+            Goal::Purge { .. } => Request::Purge { filter, from: self.from },
+            Goal::Where { flow, .. } => Request::Where(*flow),
+            Goal::Tap { taps, .. } => Request::Capture(taps.pop_front()),
+        };
+        let refused = threads.ask(ThreadId(self.thread), request);
+        self.asked = refused.is_ok();
+        if let (Goal::Tap { taps, .. }, Err(Request::Capture(Some(tap)))) = (&mut self.goal, refused) {
+            taps.push_front(tap);
+        }
+    }
+
+    fn take(&mut self, reply: Reply, snapshot: &Snapshot, index: &Index, spare: &mut Vec<FlowEntry>) {
+        self.asked = false;
+        let next = match (&mut self.goal, reply) {
+            (Goal::List { found, .. }, Reply::Flows { buffer, next }) => {
+                found.extend(buffer.iter().map(|entry| (self.thread, *entry)));
+                *spare = buffer;
+                next
+            }
+            (Goal::Purge { count, .. }, Reply::Purged { count: more, next }) => {
+                *count += more as u64;
+                next
+            }
+            (Goal::Where { view, .. }, Reply::Where(answer)) => {
+                view.threads.push(where_row(&answer, snapshot, index));
+                None
+            }
+            (Goal::Tap { .. }, Reply::Capture(_)) => None,
+            // Answers come in the order of the requests: no other pair comes up.
+            _ => None,
+        };
+        match next {
+            Some(cursor) => self.from = cursor,
+            None => self.turn(),
+        }
+    }
+
+    /// The next filter, or the next thread.
+    fn turn(&mut self) {
+        self.from = Cursor::default();
+        self.filter += 1;
+        if self.filter >= self.filters.len() {
+            (self.filter, self.thread) = (0, self.thread + 1);
+        }
+    }
+}
+
+impl Goal {
+    /// Answers. A client who has gone needs none.
+    fn end(self, snapshot: &Snapshot, index: &Index) {
+        match self {
+            Self::List { limit, mut found, answer } => {
+                let more = found.len() > limit;
+                found.truncate(limit);
+                let flows =
+                    found.iter().map(|(thread, entry)| flow_row(*thread, entry, snapshot, index)).collect();
+                let _ = answer.send(Ok(FlowPage { generation: snapshot.generation().0, flows, more }));
+            }
+            Self::Purge { count, answer } => _ = answer.send(Ok(Purged { flows: count })),
+            Self::Where { view, answer, .. } => _ = answer.send(Ok(view)),
+            Self::Tap { begun: Some(CaptureBegun { stream, answer }), .. } => _ = answer.send(Ok(stream)),
+            Self::Tap { begun: None, .. } => {}
+        }
+    }
+}
+
+/// How long the control loop steps before it looks at other things.
+const STEP: Duration = Duration::from_millis(2);
+/// Entries of a thread's answer: 256 buckets of four.
+const FLOWS_A_STEP: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::controller::Controller;
+
+    fn started() -> (Controller, Snapshot) {
+        let text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\ntable_size = 1009\n[machine.lb1]\n\
+                    addresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n[pool.p]\nbackends = [\
+                    { name = \"a\", address = \"198.18.0.1\" }]\n[vip.www]\naddresses = [\"203.0.113.1\"]\n\
+                    services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let (config, _) = config::parse(text, Path::new("a.toml"), &secret).unwrap();
+        Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
+    }
+
+    /// Three threads, which forget 5 flows in each of two steps; thread 1 is busy at first.
+    #[derive(Default)]
+    struct Three {
+        asked: Vec<(u16, FlowFilter)>,
+        busy: usize,
+        reply: Option<Reply>,
+    }
+
+    impl Threads for Three {
+        fn count(&self) -> usize {
+            3
+        }
+
+        fn ask(&mut self, thread: ThreadId, request: Request) -> Result<(), Request> {
+            if thread.0 == 1 && self.busy < 2 {
+                self.busy += 1;
+                return Err(request);
+            }
+            let Request::Purge { filter, .. } = request else { return Err(request) };
+            self.asked.push((thread.0, filter));
+            let first = self.asked.len() % 2 == 1;
+            self.reply = Some(Reply::Purged { count: 5, next: first.then_some(Cursor::START) });
+            Ok(())
+        }
+
+        fn answer(&mut self, _: ThreadId) -> Option<Reply> {
+            self.reply.take()
+        }
+    }
+
+    #[test]
+    fn every_thread_is_asked_until_its_table_has_been_walked() {
+        let ((controller, snapshot), mut questions) = (started(), Questions::default());
+        let (answer, mut told) = oneshot::channel();
+        let filters = Filters::of(&FlowQuery::Vip("www".to_owned()), &snapshot).unwrap();
+        questions.purge(filters, answer);
+        let mut threads = Three::default();
+        while !questions.is_idle() {
+            questions.step(&mut threads, &snapshot, controller.index());
+        }
+        assert_eq!(told.try_recv().unwrap().unwrap().flows, 30);
+        let places: Vec<u16> = threads.asked.iter().map(|(thread, _)| *thread).collect();
+        assert_eq!(places, [0, 0, 1, 1, 2, 2]);
+        assert!(threads.asked.iter().all(|(_, filter)| matches!(filter, FlowFilter::Service(_))));
+    }
+
+    #[test]
+    fn a_client_who_has_gone_costs_no_request() {
+        let ((controller, snapshot), mut questions) = (started(), Questions::default());
+        let (answer, _) = oneshot::channel();
+        questions.purge(Filters::All, answer);
+        let mut threads = Three::default();
+        questions.step(&mut threads, &snapshot, controller.index());
+        assert!(questions.is_idle() && threads.asked.is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_refused() {
+        let (_, snapshot) = started();
+        for (query, words) in [
+            (FlowQuery::Vip("ww".to_owned()), "no VIP \"ww\""),
+            (FlowQuery::Backend("b".to_owned()), "no backend \"b\""),
+        ] {
+            assert_eq!(Filters::of(&query, &snapshot).unwrap_err().message, words);
+        }
+    }
+}

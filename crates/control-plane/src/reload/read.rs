@@ -1,0 +1,88 @@
+//! A configuration, read off the control loop, and the next hops to its new backends.
+//!
+//! In: the file, or a text in its place. Out: [`Loaded`], or every reason why not.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use admin::view::{ConfigSource, Refusal, RefusalKind};
+use config::{Config, Problems, Vip};
+
+use super::Loaded;
+use crate::compile::destinations;
+use crate::paths::{NextHops, look_up};
+use crate::rows::problem_row;
+
+/// Where a configuration is read, and what is there already.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The file; a text in its place includes what the file could.
+    pub file: PathBuf,
+    /// The name of this machine.
+    pub machine: String,
+    /// Addresses whose next hops are known.
+    pub known: HashSet<IpAddr>,
+    /// VIP addresses that the filter has had room for since the start.
+    pub max_vips: u32,
+}
+
+/// Reads the file, or `text`, on another thread.
+///
+/// # Errors
+/// It has problems, or more VIP addresses than the filter has room for.
+pub async fn read(place: Place, text: Option<String>, source: ConfigSource) -> Result<Loaded, Refusal> {
+    let Place { file, machine, known, max_vips } = place;
+    let read = move || match text {
+        None => config::load(&file),
+        Some(text) => {
+            let secrets = |name: &_| config::read_secret(name, &|name| std::env::var_os(name));
+            config::parse_confined(&text, &file, &secrets)
+        }
+    };
+    let read = tokio::task::spawn_blocking(read).await;
+    let read = read.map_err(|error| Refusal::new(RefusalKind::Unavailable, error.to_string()))?;
+    let (config, warnings) = read.map_err(refused)?;
+    fits_the_filter(&config, max_vips)?;
+    let mut new = destinations(&config, &machine, None);
+    new.retain(|address| !known.contains(address));
+    Ok(Loaded { config: Arc::new(config), warnings, next_hops: next_hops(&new).await, source })
+}
+
+/// Looked up before the snapshot that names them is published: else their first packets would be dropped.
+async fn next_hops(new: &[IpAddr]) -> NextHops {
+    if new.is_empty() {
+        return NextHops::new();
+    }
+    look_up(new, PATIENCE).await.unwrap_or_else(|error| {
+        // The watch goes on asking.
+        tracing::warn!(%error, "next hops of new backends not looked up");
+        NextHops::new()
+    })
+}
+
+fn refused(problems: Problems) -> Refusal {
+    Refusal {
+        kind: RefusalKind::Invalid,
+        message: "the configuration has problems".to_owned(),
+        problems: problems.iter().map(problem_row).collect(),
+    }
+}
+
+/// The filter's room is what it was at start, whatever the new file says.
+fn fits_the_filter(config: &Config, max_vips: u32) -> Result<(), Refusal> {
+    let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(Vip::addresses).collect();
+    if addresses.len() <= max_vips as usize {
+        return Ok(());
+    }
+    let message = format!(
+        "{} VIP addresses, and the filter has had room for {max_vips} since the start (io.max_vips): a restart makes more",
+        addresses.len()
+    );
+    Err(Refusal::new(RefusalKind::Conflict, message))
+}
+
+/// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.
+const PATIENCE: Duration = Duration::from_secs(1);

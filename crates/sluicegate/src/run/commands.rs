@@ -1,0 +1,160 @@
+//! Commands of the admin API.
+//!
+//! In: commands. Out: each one's answer, at once or when the work that it began is done.
+//! Not here: HTTP (`admin`), what an order means and which are refused (`control_plane::{orders, drain}`).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use admin::command::{Answer, BackendAction, Command};
+use admin::view::{
+    BackendChange, BackendRow, ConfigText, ConfigView, HealthView, MachineDrain, Refusal, RefusalKind,
+    ReloadReport, entity_tag,
+};
+use admin::{CaptureOrder, CaptureStream, MachineAction};
+use config::Source;
+use control_plane::controller::Controller;
+use control_plane::digest::hex;
+use control_plane::orders::BackendOrder;
+use control_plane::questions::Filters;
+use control_plane::reload::Request;
+use control_plane::standing::OverrideKey;
+
+use super::Daemon;
+use super::capture::Tapped;
+use crate::stats::{of_service, of_slot};
+
+impl Daemon {
+    /// Answers, or begins what will. A client who has gone needs no answer.
+    pub(super) fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::Status(answer) => self.answer_status(answer),
+            Command::Vips(answer) => {
+                let threads = self.forwarding.plane.counters();
+                let traffic = |id: forwarder::ServiceId| of_service(threads, id.0);
+                _ = answer.send(self.controller.vip_rows(&self.publisher.current(), traffic));
+            }
+            Command::Backends(answer) => self.answer_backends(answer),
+            Command::Health(answer) => self.answer_health(answer),
+            Command::Stats(answer) => _ = answer.send(self.forwarding.stats(&self.publisher.current())),
+            Command::Backend { name, pool, action, answer } => {
+                let backend = (Arc::from(name.as_str()), pool.as_deref().map(Arc::from));
+                _ = answer.send(self.order_backend(backend, action));
+            }
+            Command::Reload(answer) => {
+                let request = Request { why: "api", text: None, answer: Some(answer) };
+                self.configuration.reloads.ask(request);
+            }
+            Command::PutConfig { text, if_match, answer } => self.put_config(text, if_match, answer),
+            Command::Config(answer) => _ = answer.send(self.config_view()),
+            Command::Bgp(answer) => _ = answer.send(self.announcer.view()),
+            Command::Machine { action, answer } => _ = answer.send(self.order_machine(action)),
+            question => self.ask_threads(question),
+        }
+    }
+
+    /// Questions that packet threads answer.
+    fn ask_threads(&mut self, command: Command) {
+        let snapshot = self.publisher.current();
+        let questions = &mut self.inspections.questions;
+        match command {
+            Command::Flows { filter, limit, answer } => match Filters::of(&filter, &snapshot) {
+                Ok(filters) => questions.list(filters, limit, answer),
+                Err(refusal) => _ = answer.send(Err(refusal)),
+            },
+            Command::PurgeFlows { filter, answer } => match Filters::of(&filter, &snapshot) {
+                Ok(filters) => questions.purge(filters, answer),
+                Err(refusal) => _ = answer.send(Err(refusal)),
+            },
+            Command::Where { source, destination, protocol, answer } => {
+                questions.locate(source, destination, protocol, answer);
+            }
+            Command::Capture { order, answer } => self.capture(&order, answer),
+            Command::EndCapture(answer) => _ = answer.send(self.inspections.end_capture()),
+            other => tracing::warn!(?other, "a command that this version does not know"),
+        }
+    }
+
+    fn capture(&mut self, order: &CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>) {
+        let (plane, live) = (&self.forwarding.plane, self.publisher.live());
+        self.inspections.capture(order, answer, Tapped { plane, live, daemon: self.turns.handle() });
+    }
+
+    /// The health thread's report may take some milliseconds: another thread awaits it.
+    fn answer_backends(&self, answer: Answer<Vec<BackendRow>>) {
+        let (report, daemon) = (self.checks.report(), self.turns.handle());
+        tokio::task::spawn_blocking(move || {
+            let reports = report();
+            daemon.send(move |daemon| {
+                let (threads, snapshot) = (daemon.forwarding.plane.counters(), daemon.publisher.current());
+                let traffic = |slot: forwarder::SlotId| of_slot(threads, slot.0);
+                _ = answer.send(daemon.controller.backend_rows(&snapshot, traffic, &reports));
+            });
+        });
+    }
+
+    fn answer_health(&self, answer: Answer<HealthView>) {
+        let (report, own_fault) = (self.checks.report(), self.checks.local_failure());
+        tokio::task::spawn_blocking(move || {
+            _ = answer.send(HealthView { own_fault, targets: Controller::health_rows(&report()) });
+        });
+    }
+
+    fn put_config(
+        &mut self,
+        text: String,
+        if_match: Option<String>,
+        answer: Answer<Result<ReloadReport, Refusal>>,
+    ) {
+        let etag = self.etag();
+        // A reload under way would make another generation of what the operator started from.
+        if !self.configuration.reloads.is_idle() {
+            let words = "a reload is under way: read the configuration again";
+            _ = answer.send(Err(Refusal::new(RefusalKind::Unavailable, words)));
+        } else if if_match.is_some_and(|tag| tag != etag) {
+            let words = format!("the generation in force is {etag}: read the configuration again");
+            _ = answer.send(Err(Refusal::new(RefusalKind::Stale, words)));
+        } else {
+            let request = Request { why: "put", text: Some(text), answer: Some(answer) };
+            self.configuration.reloads.ask(request);
+        }
+    }
+
+    fn etag(&self) -> String {
+        entity_tag(&self.api.boot_id, self.controller.generation().0)
+    }
+
+    fn config_view(&self) -> ConfigView {
+        let config = self.controller.config();
+        let text = |source: &Source| ConfigText {
+            path: source.path().display().to_string(),
+            text: source.text().to_string(),
+        };
+        ConfigView {
+            etag: self.etag(),
+            sha256: hex(&config.digest()),
+            source: self.configuration.origin,
+            files: config.sources().iter().filter(|source| !source.is_list()).map(text).collect(),
+        }
+    }
+
+    fn order_backend(
+        &mut self,
+        backend: OverrideKey,
+        action: BackendAction,
+    ) -> Result<BackendChange, Refusal> {
+        let (order, current) = (BackendOrder { backend, action }, self.publisher.current());
+        let now = self.lifecycle.elapsed();
+        let ordered = self.orders.give(&mut self.controller, order, &current, now)?;
+        if let Some(snapshot) = ordered.snapshot {
+            self.publish_states(snapshot);
+        }
+        Ok(ordered.change)
+    }
+
+    fn order_machine(&mut self, action: MachineAction) -> Result<MachineDrain, Refusal> {
+        let seen = self.observed(Instant::now());
+        let notes = self.lifecycle.order(action, seen, &mut self.announcer)?;
+        Ok(self.lifecycle.shutdown.view(self.controller.machine(), &self.announcer, seen.now, notes))
+    }
+}

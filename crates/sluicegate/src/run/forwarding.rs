@@ -1,0 +1,124 @@
+//! The forwarder in the daemon: packet threads, the XDP filter, links, the tracer's reports.
+//!
+//! In: snapshots that the filter follows, questions to threads. Out: counts, states of links, what threads have noticed.
+//! Not here: who changes the filter and when (`control_plane::publisher`), which questions (`control_plane::questions`).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use admin::stats::Stats;
+use control_plane::controller::Controller;
+use control_plane::{publisher, questions};
+use datapath::DataPlane;
+use datapath::interface::{Interface, InterfaceError};
+use datapath::steer::{Ends, Filter, SteerError};
+use forwarder::{Prefix, Reply, Request, Snapshot, ThreadId, TraceEvent, TunnelSourceKind};
+
+use super::links::Links;
+use super::reports::{Reports, unix_micros};
+use crate::stats::stats;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    pub(super) plane: DataPlane,
+    pub(super) links: Links,
+    reports: Reports,
+}
+
+impl Forwarding {
+    pub(super) fn new(plane: DataPlane) -> Self {
+        let links = Links::new(plane.interfaces(), plane.largest_packet());
+        Self { plane, links, reports: Reports::default() }
+    }
+
+    pub(super) fn interface_names(&self) -> Vec<String> {
+        self.plane.interfaces().iter().map(|interface| interface.name.clone()).collect()
+    }
+
+    /// Packets sent since the start.
+    pub(super) fn forwarded(&self) -> u64 {
+        self.plane.counters().iter().map(|thread| thread.tx.read()).sum()
+    }
+
+    pub(super) fn stats(&mut self, snapshot: &Snapshot) -> Stats {
+        stats(&mut self.plane, snapshot)
+    }
+
+    /// # Errors
+    /// When an interface is gone: program and sockets went with it, and only a new start can bring them back.
+    pub(super) fn look_at_links(&mut self) -> anyhow::Result<()> {
+        let now: Vec<Interface> = self.plane.interfaces().iter().map(seen_again).collect::<Result<_, _>>()?;
+        self.links.take(&now);
+        Ok(())
+    }
+
+    /// Sends a report of each event to its receiver.
+    pub(super) fn report(&mut self, events: &[TraceEvent], snapshot: &Snapshot, controller: &Controller) {
+        // Both clocks once, so that what one batch saw is reported with one time.
+        let (micros, now) = (unix_micros(SystemTime::now()), self.plane.now());
+        let names = [controller.config().cluster().name(), controller.machine()];
+        for event in events {
+            let ago = now.nanos().saturating_sub(event.at.nanos()) / 1_000;
+            self.reports.send_report(event, micros.saturating_sub(ago), snapshot, names);
+        }
+    }
+}
+
+impl publisher::Filter for Forwarding {
+    type Error = SteerError;
+
+    fn narrow_to(&mut self, next: &Snapshot, own: &BTreeSet<IpAddr>) -> Result<(), SteerError> {
+        self.plane.steer().narrow_to(&filter(next, own)).map(drop)
+    }
+
+    fn set(
+        &mut self,
+        now: &Snapshot,
+        own: &BTreeSet<IpAddr>,
+        addresses: Vec<Prefix>,
+    ) -> Result<(), SteerError> {
+        self.plane.steer().set_filter(&filter(now, own))?;
+        // Tunnels of other clusters end at VIPs, which are taken from the kernel anyway.
+        let here = now.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
+        let sources = here.map(|source| (source.prefix, source.carriers)).collect();
+        self.plane.steer().set_ends(&Ends { addresses, sources })
+    }
+}
+
+impl questions::Threads for Forwarding {
+    fn count(&self) -> usize {
+        self.plane.counters().len()
+    }
+
+    fn ask(&mut self, thread: ThreadId, request: Request) -> Result<(), Request> {
+        let asked = match self.plane.requests(thread) {
+            Some(port) => port.ask(request),
+            None => Err(request),
+        };
+        self.plane.wake(thread);
+        asked
+    }
+
+    fn answer(&mut self, thread: ThreadId) -> Option<Reply> {
+        self.plane.requests(thread)?.answer()
+    }
+}
+
+fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
+    let (vips, prefixes) = (snapshot.filter(), snapshot.filter_prefixes());
+    Filter::new(vips.iter().copied(), prefixes.iter().copied(), own.iter().copied())
+}
+
+/// As it is now; as it was at the start when the kernel does not say.
+fn seen_again(mine: &Interface) -> anyhow::Result<Interface> {
+    match Interface::read(&mine.name) {
+        Ok(found) if found.index == mine.index => Ok(found),
+        // Gone, or another has taken its name.
+        Ok(_) | Err(InterfaceError::Absent { .. }) => {
+            anyhow::bail!("interface {} is gone, and the XDP program and the sockets with it", mine.name)
+        }
+        Err(_) => Ok(mine.clone()),
+    }
+}

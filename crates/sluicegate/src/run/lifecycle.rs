@@ -1,0 +1,137 @@
+//! The daemon's own state: since when it runs, whether it is ready, healthy, drains.
+//!
+//! In: looks at the forwarder and at VIPs, signals, orders. Out: readiness, the service manager's messages.
+//! Not here: how a drain goes (`control_plane::drain`), what readiness is made of (`liveness`).
+
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use admin::MachineAction;
+use admin::view::Refusal;
+use config::Config;
+use control_plane::announce::{Announcer, Stage};
+use control_plane::controller::Controller;
+use control_plane::drain::{Departure, Observed, Shutdown};
+
+use crate::liveness::Liveness;
+use crate::notify::Notifier;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Lifecycle {
+    start: Instant,
+    pub(super) started: SystemTime,
+    pub(super) liveness: Liveness,
+    manager: Rc<Notifier>,
+    pub(super) shutdown: Shutdown,
+    /// When it is ready whatever checks have answered; `None`: it has been.
+    ready_by: Option<Instant>,
+}
+
+impl Lifecycle {
+    pub(super) fn new() -> Self {
+        let manager = Rc::new(Notifier::from_environment());
+        Self {
+            start: Instant::now(),
+            started: SystemTime::now(),
+            liveness: Liveness::new(Rc::clone(&manager)),
+            manager,
+            shutdown: Shutdown::default(),
+            ready_by: None,
+        }
+    }
+
+    /// Since the start of the process: the controller's and the announcer's time.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(super) fn manager(&self) -> &Notifier {
+        &self.manager
+    }
+
+    /// First checks have begun.
+    pub(super) fn await_checks(&mut self, config: &Config) {
+        self.ready_by = Some(Instant::now() + longest_first_check(config));
+    }
+
+    /// Ready once every check has had its first result and the tables have followed, or the time for that is over. Whether it
+    /// has just become so.
+    pub(super) fn becomes_ready(&mut self, controller: &Controller) -> bool {
+        let Some(by) = self.ready_by else { return false };
+        let unknown = controller.unknown();
+        let settled = unknown == 0 && !controller.wants_job() && !controller.is_at_work();
+        if !settled && Instant::now() < by {
+            return false;
+        }
+        if unknown > 0 {
+            tracing::warn!(unknown, "backends whose checks have not answered once stay out");
+        }
+        self.ready_by = None;
+        true
+    }
+
+    /// SIGTERM or SIGINT. Whether the process ends now.
+    pub(super) fn signal(&mut self, seen: Observed, announcer: &mut Announcer) -> bool {
+        let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
+        self.shutdown.signal(seen, &mut parts)
+    }
+
+    /// An operator's order to the machine. Notes for the answer.
+    pub(super) fn order(
+        &mut self,
+        action: MachineAction,
+        seen: Observed,
+        announcer: &mut Announcer,
+    ) -> Result<Vec<String>, Refusal> {
+        let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
+        self.shutdown.order(action, seen, &mut parts)
+    }
+
+    /// Whether a drain is over.
+    pub(super) fn advance_drain(&mut self, seen: Observed, announcer: &mut Announcer) -> bool {
+        let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
+        self.shutdown.advance(seen, &mut parts)
+    }
+}
+
+/// What a drain does something to.
+struct Parts<'a> {
+    liveness: &'a mut Liveness,
+    manager: &'a Notifier,
+    announcer: &'a mut Announcer,
+}
+
+impl Departure for Parts<'_> {
+    fn set_draining(&mut self, draining: bool) {
+        self.liveness.set_draining(draining);
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        self.announcer.set_stage(stage);
+    }
+
+    fn stage(&self) -> Stage {
+        self.announcer.stage()
+    }
+
+    fn notice(&self) -> Duration {
+        self.announcer.notice()
+    }
+
+    fn stopping(&mut self, at_most: Duration, status: &str) {
+        self.manager.stopping(at_most, status);
+    }
+}
+
+/// How long the first results may take: the slowest check's attempts.
+fn longest_first_check(config: &Config) -> Duration {
+    let checks = config.members().flat_map(|member| member.checks());
+    let longest = checks.map(|check| check.timeout).max();
+    longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
+}
+
+/// A service manager does not wait for ever.
+const FIRST_CHECKS: Duration = Duration::from_secs(30);
+/// Over how long first checks are spread, and some more.
+const FIRST_SPREAD: Duration = Duration::from_secs(2);

@@ -1,0 +1,144 @@
+//! The daemon's status: for the API, the service manager, and the log.
+//!
+//! In: the parts. Out: what each says of itself, together.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use admin::command::Answer;
+use admin::view::{DigestView, Drift, ForwarderView, Status, VipTotals};
+use config::Source;
+use config::words::count_of;
+use control_plane::digest::hex;
+
+use super::Daemon;
+use super::configuration::Origin;
+use crate::liveness::State;
+use crate::stats::of_service;
+
+impl Daemon {
+    /// Files are read, and tables gone through, off the control loop.
+    pub(super) fn answer_status(&mut self, answer: Answer<Status>) {
+        let (status, sources) = (self.status(), self.configuration.file_sources.clone());
+        let by_api = self.configuration.origin == Origin::Api;
+        let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine().to_owned());
+        let (digests, snapshot) = (Arc::clone(&self.api.digests), self.publisher.current());
+        tokio::task::spawn_blocking(move || {
+            let digests = digests.view(&config, &machine, &snapshot);
+            drop(snapshot);
+            let drift = match (by_api, sources.iter().all(Source::is_unchanged)) {
+                (true, _) => Drift::Api,
+                (false, true) => Drift::InSync,
+                (false, false) => Drift::FileChanged,
+            };
+            _ = answer.send(Status { drift, digests, ..status });
+        });
+    }
+
+    /// All but digests and drift.
+    fn status(&self) -> Status {
+        let (snapshot, liveness) = (self.publisher.current(), self.lifecycle.liveness.state());
+        let (config, plane) = (self.controller.config(), &self.forwarding.plane);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: self.controller.machine().to_owned(),
+            cluster: config.cluster().name().to_owned(),
+            boot_id: self.api.boot_id.clone(),
+            generation: self.controller.generation().0,
+            generation_sha256: hex(&config.digest()),
+            digests: DigestView::default(),
+            config_file: self.configuration.file.display().to_string(),
+            drift: Drift::default(),
+            started_unix_seconds: seconds_since_1970(self.lifecycle.started),
+            uptime_seconds: self.lifecycle.elapsed().as_secs_f64(),
+            ready: liveness.is_ready(),
+            not_ready: liveness.why_not(),
+            stopping: liveness.draining,
+            forwarder: forwarder_view(liveness),
+            interface: self.forwarding.interface_names().join(", "),
+            interfaces: self.forwarding.links.rows().to_vec(),
+            mode: plane.socket_mode().name().to_owned(),
+            xdp_mode: plane.attach_mode().name().to_owned(),
+            threads: plane.counters().len(),
+            vips: self.vip_totals(),
+            backends: self.controller.state_totals(&snapshot),
+            bgp: self.announcer.totals(),
+            overrides: self.orders.rows(&self.controller, self.lifecycle.elapsed()),
+            last_reload: self.configuration.reloads.last().cloned(),
+            own_fault: self.checks.local_failure(),
+            needs_restart: self.needs_restart(),
+            checks_unable: self.checks.unable(),
+            warnings: self.warnings(),
+        }
+    }
+
+    fn vip_totals(&self) -> VipTotals {
+        let threads = self.forwarding.plane.counters();
+        let vips = self.controller.vip_rows(&self.publisher.current(), |id| of_service(threads, id.0));
+        VipTotals { total: vips.len(), ready: vips.iter().filter(|vip| vip.ready).count() }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let links = self.forwarding.links.faults().iter().cloned();
+        let file = self.configuration.warnings.iter().cloned();
+        let daemon = links.chain(file).chain(self.checks.warnings()).chain(self.inspections.warning());
+        daemon.chain(self.announcer.warnings()).collect()
+    }
+
+    /// What is configured and only a start brings.
+    pub(super) fn needs_restart(&self) -> Vec<String> {
+        let (config, machine) = (self.controller.config(), self.controller.machine());
+        let mut pending = self.configuration.running.pending(config, machine);
+        pending.extend(self.announcer.needs_restart());
+        pending
+    }
+
+    /// For the service manager.
+    pub(super) fn status_line(&self) -> String {
+        let snapshot = self.publisher.current();
+        let prefixes = match snapshot.filter_prefixes().len() {
+            0 => String::new(),
+            count => format!(" and {count} prefixes"),
+        };
+        format!(
+            "generation {}: {}{prefixes}, {} on {}",
+            snapshot.generation().0,
+            count_of(snapshot.filter().len(), "VIP address"),
+            count_of(snapshot.slots().len(), "backend"),
+            self.forwarding.interface_names().join(", ")
+        )
+    }
+
+    /// The line by which a start is known to be over.
+    pub(super) fn log_ready(&self) {
+        let (snapshot, plane) = (self.publisher.current(), &self.forwarding.plane);
+        let unresolved: HashSet<IpAddr> =
+            snapshot.slots().iter().filter(|slot| slot.next_hop.is_none()).map(|slot| slot.address).collect();
+        tracing::info!(
+            machine = %self.controller.machine(),
+            interface = %self.forwarding.interface_names().join(", "),
+            queues = plane.counters().len(),
+            xdp = plane.attach_mode().name(),
+            sockets = plane.socket_mode().name(),
+            largest_packet = plane.largest_packet(),
+            generation = snapshot.generation().0,
+            vips = snapshot.filter().len(),
+            prefixes = snapshot.filter_prefixes().len(),
+            backends = snapshot.slots().len(),
+            unresolved = unresolved.len(),
+            "ready"
+        );
+    }
+}
+
+fn forwarder_view(liveness: &State) -> ForwarderView {
+    let healthy = liveness.health.is_healthy();
+    let why = if healthy { Vec::new() } else { vec![liveness.health.to_string()] };
+    ForwarderView { healthy, why }
+}
+
+fn seconds_since_1970(time: std::time::SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
