@@ -19,11 +19,11 @@ use forwarder::{DropReason, SNAP_BYTES};
 use futures_util::stream::unfold;
 use serde::Deserialize;
 
+use super::app_state::AppState;
 use super::command::{CaptureOrder, Command};
 use super::guard::Order;
 use super::handlers::{Done, ask, done, query};
 use super::refuse::{bad_request, plural};
-use super::routes::Desk;
 use super::server::Streaming;
 use super::view::{CaptureEnd, Refusal};
 
@@ -110,7 +110,7 @@ impl fmt::Display for CaptureOrder {
 }
 
 pub(super) async fn capture(
-    desk: State<Desk>,
+    desk: State<AppState>,
     streaming: Option<Extension<Streaming>>,
     which: Result<Query<WhichPackets>, QueryRejection>,
 ) -> Result<Response, Refusal> {
@@ -127,7 +127,7 @@ pub(super) async fn capture(
     Ok((Extension(Order::Said(words)), headers, Body::from_stream(Box::pin(body))).into_response())
 }
 
-pub(super) async fn end(desk: State<Desk>) -> Result<Done<CaptureEnd>, Refusal> {
+pub(super) async fn end(desk: State<AppState>) -> Result<Done<CaptureEnd>, Refusal> {
     let ended = ask(&desk, Command::EndCapture).await??;
     let words = format!("end the capture: {}", plural(ended.captured, "packet"));
     Ok(done(Order::Said(words), ended))

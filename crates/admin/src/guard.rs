@@ -13,21 +13,21 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::LengthLimitError;
 
+use super::app_state::{AppState, PUT_CONFIG};
 use super::command::CONFIG_BYTES;
 use super::refuse::{bad, bad_request};
 use super::room::Progress;
-use super::routes::{Desk, PUT_CONFIG};
 use super::server::Peer;
 use super::view::{Refusal, RefusalKind};
 
-pub(super) async fn guard(desk: State<Desk>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(desk: State<AppState>, request: Request, next: Next) -> Response {
     let progress = request.extensions().get::<Progress>().cloned();
     let response = judge(desk, request, next).await;
     progress.iter().for_each(Progress::has_answer);
     response
 }
 
-async fn judge(State(desk): State<Desk>, request: Request, next: Next) -> Response {
+async fn judge(State(desk): State<AppState>, request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     if matches!(method, Method::GET | Method::HEAD) {
         return admit(&desk, request, next).await;
@@ -54,7 +54,7 @@ pub(super) enum Order {
     Logged,
 }
 
-async fn admit(desk: &Desk, request: Request, next: Next) -> Response {
+async fn admit(desk: &AppState, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let large = parts.method == Method::PUT && parts.uri.path() == PUT_CONFIG;
     let limit = if large { CONFIG_BYTES } else { USUAL_BYTES };

@@ -13,12 +13,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
+use super::app_state::AppState;
 use super::command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery, MachineAction,
 };
 use super::guard::Order;
 use super::refuse::{bad_request, plural};
-use super::routes::{DOCUMENT, Desk};
 use super::view::{
     BackendChange, BackendRow, BgpView, FlowPage, HealthView, MachineDrain, Purged, Refusal, RefusalKind,
     ReloadReport, Status, VipRow, WhereView,
@@ -33,27 +33,30 @@ pub(super) fn done<T>(order: Order, answer: T) -> Done<T> {
     (Extension(order), Json(answer))
 }
 
-pub(super) async fn status(desk: State<Desk>) -> Asked<Status> {
+pub(super) async fn status(desk: State<AppState>) -> Asked<Status> {
     ask(&desk, Command::Status).await.map(Json)
 }
 
-pub(super) async fn vips(desk: State<Desk>) -> Asked<Vec<VipRow>> {
+pub(super) async fn vips(desk: State<AppState>) -> Asked<Vec<VipRow>> {
     ask(&desk, Command::Vips).await.map(Json)
 }
 
-pub(super) async fn backends(desk: State<Desk>) -> Asked<Vec<BackendRow>> {
+pub(super) async fn backends(desk: State<AppState>) -> Asked<Vec<BackendRow>> {
     ask(&desk, Command::Backends).await.map(Json)
 }
 
-pub(super) async fn health(desk: State<Desk>) -> Asked<HealthView> {
+pub(super) async fn health(desk: State<AppState>) -> Asked<HealthView> {
     ask(&desk, Command::Health).await.map(Json)
 }
 
-pub(super) async fn bgp(desk: State<Desk>) -> Asked<BgpView> {
+pub(super) async fn bgp(desk: State<AppState>) -> Asked<BgpView> {
     ask(&desk, Command::Bgp).await.map(Json)
 }
 
-pub(super) async fn machine(desk: State<Desk>, action: MachineAction) -> Result<Done<MachineDrain>, Refusal> {
+pub(super) async fn machine(
+    desk: State<AppState>,
+    action: MachineAction,
+) -> Result<Done<MachineDrain>, Refusal> {
     let drain = ask(&desk, |answer| Command::Machine { action, answer }).await??;
     let words = match action {
         MachineAction::Drain => "drain this machine",
@@ -62,17 +65,13 @@ pub(super) async fn machine(desk: State<Desk>, action: MachineAction) -> Result<
     Ok(done(Order::Said(words.to_owned()), drain))
 }
 
-pub(super) async fn counters(desk: State<Desk>) -> Asked<Stats> {
+pub(super) async fn counters(desk: State<AppState>) -> Asked<Stats> {
     ask(&desk, Command::Stats).await.map(Json)
 }
 
-pub(super) async fn reload(desk: State<Desk>) -> Result<Done<ReloadReport>, Refusal> {
+pub(super) async fn reload(desk: State<AppState>) -> Result<Done<ReloadReport>, Refusal> {
     let report = ask(&desk, Command::Reload).await??;
     Ok(done(Order::Logged, report))
-}
-
-pub(super) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,7 +81,7 @@ pub(super) struct InPool {
 }
 
 pub(super) async fn order(
-    desk: State<Desk>,
+    desk: State<AppState>,
     name: Result<Path<String>, PathRejection>,
     pool: Result<Query<InPool>, QueryRejection>,
     action: BackendAction,
@@ -117,7 +116,7 @@ pub(super) struct Weight {
 }
 
 pub(super) async fn weight(
-    desk: State<Desk>,
+    desk: State<AppState>,
     name: Result<Path<String>, PathRejection>,
     pool: Result<Query<InPool>, QueryRejection>,
     body: Bytes,
@@ -149,7 +148,7 @@ impl WhichFlows {
 }
 
 pub(super) async fn flows(
-    desk: State<Desk>,
+    desk: State<AppState>,
     which: Result<Query<WhichFlows>, QueryRejection>,
 ) -> Asked<FlowPage> {
     let Query(mut which) = query(which)?;
@@ -164,7 +163,7 @@ pub(super) async fn flows(
 }
 
 pub(super) async fn purge(
-    desk: State<Desk>,
+    desk: State<AppState>,
     which: Result<Query<WhichFlows>, QueryRejection>,
 ) -> Result<Done<Purged>, Refusal> {
     let Query(which) = query(which)?;
@@ -190,7 +189,7 @@ pub(super) struct OfFlow {
 }
 
 pub(super) async fn where_to(
-    desk: State<Desk>,
+    desk: State<AppState>,
     of: Result<Query<OfFlow>, QueryRejection>,
 ) -> Asked<WhereView> {
     let Query(OfFlow { source, destination, protocol }) = query(of)?;
@@ -207,13 +206,13 @@ pub(super) async fn where_to(
     ask(&desk, |answer| Command::Where { source, destination, protocol, answer }).await?.map(Json)
 }
 
-pub(super) async fn config(desk: State<Desk>) -> Result<Response, Refusal> {
+pub(super) async fn config(desk: State<AppState>) -> Result<Response, Refusal> {
     let view = ask(&desk, Command::Config).await?;
     Ok(([(header::ETAG, format!("\"{}\"", view.etag))], Json(view)).into_response())
 }
 
 pub(super) async fn put_config(
-    desk: State<Desk>,
+    desk: State<AppState>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Done<ReloadReport>, Refusal> {
@@ -251,7 +250,10 @@ pub(super) fn query<T>(read: Result<Query<T>, QueryRejection>) -> Result<Query<T
 }
 
 /// Sends a command and waits for its answer.
-pub(super) async fn ask<T>(desk: &Desk, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, Refusal> {
+pub(super) async fn ask<T>(
+    desk: &AppState,
+    command: impl FnOnce(Answer<T>) -> Command,
+) -> Result<T, Refusal> {
     let unavailable = |message| Refusal::new(RefusalKind::Unavailable, message);
     let (answer, answered) = oneshot::channel();
     let asked = async {

@@ -1,15 +1,17 @@
 //! The routes: one table, of which the router and the OpenAPI document are made.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post, put};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
+use super::app_state::{AppState, PUT_CONFIG, Rules};
 use super::command::{BackendAction, Command, MachineAction};
 use super::document::{Content, Operation, document};
 use super::stats::Stats;
@@ -18,22 +20,6 @@ use super::view::{
     Refusal, RefusalKind, ReloadReport, Status, VipRow, WhereView,
 };
 use super::{capture, guard, handlers, refuse};
-
-/// What the configuration says of the API.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// `admin.put`: whether a whole configuration may be put.
-    pub put: bool,
-}
-
-/// What handlers share.
-#[derive(Clone, Debug)]
-pub(super) struct Desk {
-    pub(super) commands: mpsc::Sender<Command>,
-    pub(super) rules: Rules,
-    /// One permit for each large body that is being read.
-    pub(super) large_bodies: Arc<Semaphore>,
-}
 
 /// One route as it stands in the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,9 +37,9 @@ pub fn routes() -> Vec<Route> {
 
 /// The API. `more` brings routes of its own, such as `/metrics`; it must have no fallback.
 pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Router {
-    let desk = Desk { commands, rules, large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)) };
+    let state = AppState::new(commands, rules);
     let api = table().into_iter().fold(Router::new(), |router, one| router.route(one.path, one.handler));
-    api.with_state(desk.clone())
+    api.with_state(state.clone())
         .merge(more)
         .fallback(async || Refusal::new(RefusalKind::NotFound, "no such path: /openapi.json lists them"))
         .method_not_allowed_fallback(async || {
@@ -61,19 +47,19 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
         })
         // The guard has read the body within its own limits.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(desk, guard::guard))
+        .layer(from_fn_with_state(state, guard::guard))
 }
 
-fn table() -> Vec<Operation<Desk>> {
+fn table() -> Vec<Operation<AppState>> {
     [reading(), orders(), flows(), configuration()].into_iter().flatten().collect()
 }
 
-fn plain(route: MethodRouter<Desk>) -> MethodRouter<Desk> {
+fn plain(route: MethodRouter<AppState>) -> MethodRouter<AppState> {
     route.route_layer(from_fn(guard::without_body))
 }
 
 /// What only looks.
-fn reading() -> Vec<Operation<Desk>> {
+fn reading() -> Vec<Operation<AppState>> {
     let counters = |path| {
         let answer = Content::json::<Stats>("The counters.");
         Operation::new("get", path, "Everything that is counted.", answer, get(handlers::counters))
@@ -106,13 +92,13 @@ fn reading() -> Vec<Operation<Desk>> {
             "/openapi.json",
             "This document.",
             Content::json::<Map<String, Value>>("OpenAPI 3.1."),
-            get(handlers::openapi),
+            get(openapi),
         ),
     ]
 }
 
 /// Orders of an operator.
-fn orders() -> Vec<Operation<Desk>> {
+fn orders() -> Vec<Operation<AppState>> {
     let backend = |path, summary, handler| {
         let answer = Content::json::<BackendChange>("Done.");
         let operation = Operation::new("post", path, summary, answer, handler).refuses(&[403, 404, 409]);
@@ -158,10 +144,10 @@ fn orders() -> Vec<Operation<Desk>> {
 }
 
 /// Flows and packets.
-fn flows() -> Vec<Operation<Desk>> {
+fn flows() -> Vec<Operation<AppState>> {
     let text = || json!({ "type": "string" });
     let number = |most: Value| json!({ "type": "integer", "minimum": 1, "maximum": most });
-    let chosen = |operation: Operation<Desk>| {
+    let chosen = |operation: Operation<AppState>| {
         operation
             .query("vip", "Flows of this VIP.", text())
             .query("backend", "Flows of this backend.", text())
@@ -242,7 +228,7 @@ fn flows() -> Vec<Operation<Desk>> {
 }
 
 /// The configuration in force, and another one.
-fn configuration() -> Vec<Operation<Desk>> {
+fn configuration() -> Vec<Operation<AppState>> {
     let put = Operation::new(
         "put",
         PUT_CONFIG,
@@ -267,10 +253,9 @@ fn configuration() -> Vec<Operation<Desk>> {
     ]
 }
 
-/// The document that describes all this.
-pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| document(&table()).to_string());
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
+}
 
-/// The only route that takes a large body.
-pub(super) const PUT_CONFIG: &str = "/v1/config";
-/// How many large bodies are read at a time: together they bound the memory that clients can take.
-const LARGE_BODIES: usize = 2;
+/// The document that describes all this.
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| document(&table()).to_string());

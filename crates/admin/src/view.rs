@@ -19,8 +19,8 @@ pub use bgp::{
     RouteRow, SessionState,
 };
 pub use capture::CaptureEnd;
-pub use explained::Explained;
-pub use flows::{FlowPage, FlowRow, Purged, WhereBackend, WhereRow, WhereView};
+pub use explained::{Explained, WhereBackend};
+pub use flows::{FlowPage, FlowRow, Purged, WhereRow, WhereView};
 pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
 pub use health::{CheckState, HealthView, TargetRow};
 pub use refusal::{ProblemView, Refusal, RefusalKind};

@@ -2,10 +2,10 @@
 //!
 //! Not here: where the names come from; the control plane knows the packet threads' numbers.
 
+use std::net::IpAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::flows::WhereBackend;
 
 /// What becomes of a packet, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,6 +35,18 @@ pub struct Explained {
     pub reselected: Option<bool>,
     /// Where it goes.
     pub backend: Option<WhereBackend>,
+}
+
+/// A backend that was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WhereBackend {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// How packets travel to it: `gre`, `ipip`, `gue` or `l2`.
+    #[schemars(extend("enum" = ["gre", "ipip", "gue", "l2"]))]
+    pub encapsulation: String,
 }
 
 impl Explained {

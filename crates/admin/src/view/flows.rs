@@ -1,11 +1,11 @@
 //! Tracked flows, and what would become of one.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::explained::Explained;
+use super::explained::{Explained, WhereBackend};
 
 /// Tracked flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,16 +75,4 @@ pub struct WhereRow {
     /// as `icmp`.
     #[serde(flatten)]
     pub explained: Explained,
-}
-
-/// A backend that was chosen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WhereBackend {
-    /// Its name.
-    pub name: String,
-    /// Its address.
-    pub address: IpAddr,
-    /// How packets travel to it: `gre`, `ipip`, `gue` or `l2`.
-    #[schemars(extend("enum" = ["gre", "ipip", "gue", "l2"]))]
-    pub encapsulation: String,
 }

@@ -13,7 +13,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::plan::Rules;
+/// When a VIP qualifies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether the file announces it.
+    pub announced: bool,
+    /// Whether the machine stands behind others for it.
+    pub anchor: bool,
+    /// So many backends must serve each service.
+    pub min_serving: usize,
+    /// So many after a withdrawal.
+    pub return_serving: usize,
+    /// Whether another cluster is enough.
+    pub remotes: bool,
+    /// Whether a peer of this machine is told.
+    pub heard: bool,
+}
 
 /// How long a VIP stays away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

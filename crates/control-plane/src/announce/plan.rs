@@ -13,7 +13,7 @@ use std::time::Duration;
 use bgp::bfd::BfdConfig;
 use bgp::{Attributes, Connect, Desired, PeerConfig, Prefix, Routes};
 
-use super::decision::{Stage, Times};
+use super::decision::{Rules, Stage, Times};
 use config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
 
 /// Everything that is to be announced by a machine, if all is well.
@@ -63,23 +63,6 @@ pub struct Route {
     pub peers: Vec<String>,
     /// What it says.
     pub attributes: Arc<Attributes>,
-}
-
-/// When a VIP qualifies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Whether the file announces it.
-    pub announced: bool,
-    /// Whether the machine stands behind others for it.
-    pub anchor: bool,
-    /// So many backends must serve each service.
-    pub min_serving: usize,
-    /// So many after a withdrawal.
-    pub return_serving: usize,
-    /// Whether another cluster is enough.
-    pub remotes: bool,
-    /// Whether a peer of this machine is told.
-    pub heard: bool,
 }
 
 impl Plan {

@@ -1,0 +1,34 @@
+//! What handlers share: where commands go, what the configuration allows, and how much is read at a time.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc};
+
+use super::command::Command;
+
+/// What the configuration says of the API.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// `admin.put`: whether a whole configuration may be put.
+    pub put: bool,
+}
+
+/// What handlers share.
+#[derive(Clone, Debug)]
+pub(super) struct AppState {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) rules: Rules,
+    /// One permit for each large body that is being read.
+    pub(super) large_bodies: Arc<Semaphore>,
+}
+
+impl AppState {
+    pub(super) fn new(commands: mpsc::Sender<Command>, rules: Rules) -> Self {
+        Self { commands, rules, large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)) }
+    }
+}
+
+/// The only route that takes a large body.
+pub(super) const PUT_CONFIG: &str = "/v1/config";
+/// How many large bodies are read at a time: together they bound the memory that clients can take.
+const LARGE_BODIES: usize = 2;
