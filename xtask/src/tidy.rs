@@ -43,7 +43,7 @@ pub(crate) fn run() -> Result<()> {
         .collect();
     findings.extend(edges::check(&map, &edges));
     findings.extend(roads::check(root(), &map));
-    findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::check));
+    findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));
     for finding in &findings {
         eprintln!("{finding}");
     }

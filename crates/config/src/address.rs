@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use forwarder::{Prefix, Suffix};
 
-use super::reader::quote;
+use crate::words::quote;
 
 /// Reads `ADDRESS/LENGTH` without host bits; says what is wrong with it otherwise.
 pub(super) fn prefix(text: &str) -> Result<Prefix, String> {

@@ -13,8 +13,9 @@ use forwarder::Prefix;
 
 use super::address::{self, GROUP_PREFIX};
 use super::canonical;
-use super::reader::{Node, Section, quote};
+use super::reader::{Node, Section};
 use super::report::{At, Place};
+use crate::words::quote;
 
 /// How a VIP is announced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -10,10 +10,9 @@ use ::bgp::Family;
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
-use super::announcements::{announced, routes};
 use super::bgp::{BgpDraft, BgpPeer, PeerDraft};
-use super::consistency::Sections;
 use super::machine::MachineDraft;
+use super::sections::{Sections, announced, routes};
 use super::vip::VipDraft;
 
 /// Checks all of them.

@@ -4,20 +4,16 @@
 //! Not here: one section by itself (`bgp`, `announce`), peers (`sessions`), what reaches them (`announcement_checks`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
 use super::bgp::BgpDraft;
-use super::consistency::Sections;
-use super::near_miss::hint;
 use super::pool::Pool;
-use super::report::At;
+use super::sections::{Sections, announced, known, machine_names, routes};
 use super::vip::VipDraft;
 use super::{announcement_checks, sessions};
-use crate::words::few;
 
 /// Checks everything that has to do with announcements.
 /// `bgp`: `None` without the section, `Some(None)` when it is wrong.
@@ -46,24 +42,6 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     if !sections.vips.iter().any(|vip| vip.is_announced) {
         let allowed = "announce = {} in a VIP, or no section [bgp]";
         sections.report.warning(&bgp.place, "peers, and no VIP that is announced to them", allowed);
-    }
-}
-
-pub(super) fn announced<'s>(
-    sections: &'s Sections<'_>,
-) -> impl Iterator<Item = (&'s VipDraft, &'s AnnounceDraft)> {
-    sections.vips.iter().filter_map(|vip| Some((vip, vip.announce.as_ref()?)))
-}
-
-pub(super) fn machine_names<'s>(sections: &'s Sections<'_>) -> BTreeSet<&'s str> {
-    sections.machines.iter().map(|machine| &*machine.name).collect()
-}
-
-pub(super) fn known(sections: &Sections<'_>, names: &[At<Arc<str>>], known: &BTreeSet<&str>, allowed: &str) {
-    for name in names.iter().filter(|name| !known.contains(&*name.value)) {
-        let (there, hint) = (few(known), hint(&name.value, known.iter().copied()));
-        let allowed = format!("{allowed}: {there}{hint}");
-        sections.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
     }
 }
 
@@ -115,12 +93,4 @@ fn shared_routes(sections: &Sections<'_>) {
             }
         }
     }
-}
-
-pub(super) fn routes(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft) -> BTreeSet<Prefix> {
-    let group = vip.group.as_ref().and_then(|named| sections.groups.get(&named.value));
-    let prefixes: Vec<Prefix> =
-        group.into_iter().flat_map(|group| &group.prefixes).map(|at| at.value).collect();
-    let addresses: Vec<IpAddr> = vip.addresses.iter().map(|at| at.value).collect();
-    super::vip::routes(&addresses, &prefixes, announce.announce.aggregates())
 }

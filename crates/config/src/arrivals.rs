@@ -10,8 +10,9 @@ use forwarder::{Prefix, TunnelProtocols};
 
 use super::address::{PrefixFlaw, source};
 use super::canonical;
-use super::reader::{Node, quote};
+use super::reader::Node;
 use super::report::At;
+use crate::words::quote;
 
 /// Encapsulators between routers and balancers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

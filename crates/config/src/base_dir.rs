@@ -6,8 +6,9 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::reader::{Node, quote};
+use super::reader::Node;
 use super::report::{Place, Report};
+use crate::words::quote;
 
 /// The folder that a configuration from elsewhere may read from.
 pub(super) struct BaseDir {

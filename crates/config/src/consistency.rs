@@ -12,32 +12,14 @@ use std::sync::Arc;
 
 use forwarder::Suffix;
 
-use super::check::CheckDraft;
-use super::encapsulation::EncapsulationDraft;
-use super::io::Io;
 use super::machine::MachineDraft;
 use super::near_miss::hint;
-use super::pool::{BackendDraft, Pool, PoolDraft};
+use super::pool::{BackendDraft, Pool};
 use super::ports::{Ports, show};
-use super::prefix_group::GroupDraft;
-use super::remote::RemoteDraft;
-use super::report::{At, Place, Report};
+use super::report::{At, Place};
+use super::sections::{Sections, in_order, is_flawed};
 use super::vip::{ServiceDraft, VipDraft};
 use crate::words::count_of;
-
-/// All sections that refer to one another.
-pub(super) struct Sections<'d> {
-    pub(super) report: &'d Report,
-    pub(super) io: &'d Io,
-    pub(super) machines: &'d [MachineDraft],
-    pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
-    pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
-    pub(super) groups: &'d BTreeMap<Arc<str>, GroupDraft>,
-    pub(super) remotes: &'d BTreeMap<Arc<str>, RemoteDraft>,
-    pub(super) vips: &'d [VipDraft],
-    pub(super) checks: &'d BTreeMap<Arc<str>, CheckDraft>,
-    pub(super) cluster_name: Option<&'d str>,
-}
 
 impl Sections<'_> {
     /// Runs every check; `table_size` is that of the Maglev tables, when it is known.
@@ -356,11 +338,6 @@ impl Sections<'_> {
     }
 }
 
-/// Whether this is an impossible name in quotes, which was reported already and can't be referred to.
-pub(super) fn is_flawed(name: &str) -> bool {
-    name.starts_with('"')
-}
-
 /// What a VIP is matched by, as the file has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Address<'d> {
@@ -390,13 +367,4 @@ fn addresses(vip: &VipDraft) -> impl Iterator<Item = Address<'_>> {
 struct Claim<'d> {
     ports: RangeInclusive<u16>,
     service: &'d ServiceDraft,
-}
-
-pub(super) fn in_order<'d, T>(
-    items: impl Iterator<Item = &'d T>,
-    place: impl Fn(&T) -> &Place,
-) -> Vec<&'d T> {
-    let mut items: Vec<&T> = items.collect();
-    items.sort_by_key(|item| place(item).offset);
-    items
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::reader::quote;
+use crate::words::quote;
 
 /// The path of keys to one value; empty: a file's top. A clone allocates nothing.
 #[derive(Clone, Debug, Default)]

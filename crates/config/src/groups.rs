@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use forwarder::{FILTER_PREFIXES, Prefix, Suffix, aggregate};
 
-use super::consistency::{Sections, in_order, is_flawed};
 use super::field::Field;
 use super::near_miss::hint;
 use super::prefix_group::GroupDraft;
 use super::report::{At, Place};
+use super::sections::{Sections, in_order, is_flawed};
 use super::vip::VipDraft;
 
 /// Checks everything that has to do with prefix groups.

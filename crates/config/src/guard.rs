@@ -17,7 +17,8 @@ use forwarder::Prefix;
 use super::address::{PrefixFlaw, source};
 use super::canonical::{self, Sealed};
 use super::lists::{Block, Lists};
-use super::reader::{Node, Section, quote};
+use super::reader::{Node, Section};
+use crate::words::quote;
 
 /// Who may use a VIP, and how fast.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

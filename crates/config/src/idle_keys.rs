@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::consistency::Sections;
 use super::report::Place;
+use super::sections::Sections;
 
 /// Warns of each.
 pub(super) fn check(sections: &Sections<'_>) {

@@ -18,8 +18,9 @@ use super::base_dir::{self, BaseDir, real};
 use super::field::Field;
 use super::pieces;
 use super::problem::Problem;
-use super::reader::{Node, Section, quote};
+use super::reader::{Node, Section};
 use super::report::{At, MAX_FILES, Place, Report};
+use crate::words::quote;
 
 /// One file, or a piece of a large one: where it begins, and what it says.
 pub(super) struct Part<'a> {

@@ -22,8 +22,9 @@ use sha2::{Digest, Sha256};
 use super::address::{PrefixFlaw, source};
 use super::base_dir::{self, BaseDir, real};
 use super::problem::{Problem, Severity};
-use super::reader::{Node, quote};
+use super::reader::Node;
 use super::source::Source;
+use crate::words::quote;
 
 /// Prefixes that came together, sorted, each once. Equal when they say the same.
 #[derive(Debug)]

@@ -7,7 +7,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use super::reader::{Node, quote};
+use super::reader::Node;
+use crate::words::quote;
 
 /// The IP protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -20,6 +20,7 @@ use super::field::Field;
 use super::near_miss::hint;
 use super::quantity::{format_duration, parse_duration};
 use super::report::{At, Place, Report};
+use crate::words::quote;
 
 /// All files together: sections of one kind merge, and a section for all may stand once.
 pub(super) struct Root<'a> {
@@ -333,14 +334,6 @@ impl<'a> Node<'a> {
         let Place { offset, field } = self.place.clone();
         let (report, base, field) = (self.report, self.base, Arc::new(field));
         Some(Section { report, offset, field, base, table, known: Vec::new() })
-    }
-}
-
-/// A string in quotes for a message: control characters escaped, long ones cut.
-pub(super) fn quote(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((cut, _)) => format!("{:?}... of {} bytes", &text[..cut], text.len()),
-        None => format!("{text:?}"),
     }
 }
 

@@ -19,6 +19,7 @@ use super::check::Check;
 use super::encapsulation::{Encapsulation, EncapsulationDraft};
 use super::pool::{Backend, Member, Pool};
 use super::reader::{Node, Root, Section};
+use super::remote_pool::RemotePool;
 use super::report::{At, Place};
 use super::vip::VipDraft;
 
@@ -39,33 +40,6 @@ impl Remote {
     /// Outer source addresses of its machines: from these its packets are taken.
     pub fn sources(&self) -> &[Prefix] {
         &self.sources
-    }
-}
-
-/// Where some addresses of a VIP are served elsewhere: those of one family that are its own, or in its group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RemotePool {
-    #[serde(serialize_with = "canonical::set")]
-    ours: Vec<Prefix>,
-    pool: Arc<Pool>,
-    #[serde(serialize_with = "canonical::list")]
-    theirs: Vec<Prefix>,
-}
-
-impl RemotePool {
-    /// The addresses here.
-    pub fn ours(&self) -> &[Prefix] {
-        &self.ours
-    }
-
-    /// The clusters as a pool that nobody writes; each has the address of the VIP there.
-    pub fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
-    /// What stands there in front of an address's own last bits; in the order of the pool's members.
-    pub fn theirs(&self) -> &[Prefix] {
-        &self.theirs
     }
 }
 

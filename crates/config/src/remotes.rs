@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use forwarder::Prefix;
 
-use super::consistency::{Sections, is_flawed};
 use super::encapsulation::{EncapsulationKind, TooBig};
 use super::near_miss::hint;
 use super::prefix_group::GroupDraft;
 use super::remote::RemoteDraft;
 use super::report::At;
+use super::sections::{Sections, is_flawed};
 use super::vip::VipDraft;
 
 /// Checks everything that has to do with remotes.

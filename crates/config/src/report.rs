@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::field::Field;
 use super::pieces;
 use super::problem::{Problem, Problems, Severity};
-use super::reader::quote;
+use crate::words::quote;
 
 /// Where a value stands: its byte offset in all files and the path of keys that leads to it.
 #[derive(Clone, Debug)]

@@ -8,11 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ::bgp::Family;
 
-use super::announcements::{known, machine_names};
 use super::bgp::{BgpDraft, PeerDraft};
-use super::consistency::Sections;
 use super::machine::MachineDraft;
 use super::report::At;
+use super::sections::{Sections, known, machine_names};
 use super::vip::VipDraft;
 
 /// Checks all of them.

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::consistency::Sections;
 use super::field::Field;
 use super::near_miss::hint;
 use super::report::{At, Place};
+use super::sections::Sections;
 
 type Shard<'d> = Option<&'d Arc<str>>;
 

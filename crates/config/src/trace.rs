@@ -9,7 +9,8 @@ use forwarder::Prefix;
 
 use super::address::{PrefixFlaw, source};
 use super::canonical;
-use super::reader::{Node, Section, quote};
+use super::reader::{Node, Section};
+use crate::words::quote;
 
 /// Who is told of marked packets, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

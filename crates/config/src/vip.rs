@@ -20,7 +20,7 @@ use super::pool::{CHECKS, Pool, read_checks};
 use super::ports::{Ports, Protocol};
 use super::prefix_group::PrefixGroup;
 use super::reader::{Node, Root, Section};
-use super::remote::RemotePool;
+use super::remote_pool::RemotePool;
 use super::report::{At, Place};
 
 /// A virtual service: addresses, and what answers on them.

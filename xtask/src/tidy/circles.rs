@@ -173,11 +173,6 @@ struct Use {
     path: String,
 }
 
-/// Circles of a crate, unless it is still to be freed of them.
-pub(super) fn check(whole: &Crate) -> Vec<String> {
-    if CIRCULAR.contains(&whole.name.as_str()) { Vec::new() } else { members(whole) }
-}
-
 /// Each module of a circle, with its uses of others of the same circle: `file:1: crate::a is in a circle: uses …`.
 pub(super) fn members(whole: &Crate) -> Vec<String> {
     let edges = Names::read(whole).edges();
@@ -316,9 +311,6 @@ impl<'ast> Visit<'ast> for Reader {
 
 /// Re-exports that are followed for one name: more would be a circle of re-exports.
 const MAX_STEPS: usize = 24;
-
-/// Crates that still have circles.
-const CIRCULAR: [&str; 1] = ["config"];
 
 #[cfg(test)]
 mod tests {
