@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config;
 use control_plane::compile::{compile_file, destinations, refresh_next_hops};
 use control_plane::next_hop::{self, Resolver, Unresolved};
 use control_plane::path_mtu::PathMtus;

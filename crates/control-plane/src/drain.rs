@@ -3,7 +3,7 @@
 //! In: signals, an operator's orders, the drain time, how many packets were forwarded, the time. Out: what the daemon does
 //! next, by [`Departure`], and whether the process ends.
 //! The order: not ready at once, routes announced as about to go, routes withdrawn when that notice has passed; packets are
-//! forwarded as before until the drain time has passed too, or none was forwarded for [`QUIET`]. A second signal ends at once.
+//! forwarded as before until the drain time has passed too, or none was forwarded for `QUIET`. A second signal ends at once.
 //! Not here: readiness (`liveness` of the binary), routes (`announce`).
 
 use std::fmt;
@@ -178,7 +178,7 @@ struct Drain {
 enum Over {
     /// The drain time has passed.
     Passed,
-    /// No packet was forwarded for [`QUIET`].
+    /// No packet was forwarded for `QUIET`.
     Quiet,
 }
 

@@ -22,7 +22,7 @@ pub struct ServiceId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
 
-/// The place of this machine itself in [`Parts::peers`]: it has no slot, and always serves.
+/// The place of this machine itself in [`Parts::peers`](crate::Parts::peers): it has no slot, and always serves.
 pub const THIS_MACHINE: SlotId = SlotId(u32::MAX);
 
 /// What a slot may be given.
