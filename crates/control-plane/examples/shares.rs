@@ -1,0 +1,36 @@
+//! How a service's flows spread over its backends, by the file alone:
+//! `cargo run --example shares -- sluicegate.toml 203.0.113.10:443`.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use config::load_without_secrets;
+use control_plane::compile::compile_file;
+use control_plane::explained;
+use forwarder::Flow;
+use packet::protocol;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, file, vip] = &arguments[..] else { return Err("usage: shares FILE ADDRESS:PORT".into()) };
+    let vip: SocketAddr = vip.parse()?;
+    let (config, _) = load_without_secrets(Path::new(file)).map_err(|problems| problems.to_string())?;
+    let machine = config.machines().first().ok_or("no machine")?.name().to_owned();
+    let snapshot = compile_file(&config, &machine)?.snapshot;
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for client in 0..FLOWS {
+        let source = IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + client));
+        let flow = Flow::new((source, 40_000), (vip.ip(), vip.port()), protocol::TCP).ok_or("an IPv4 VIP")?;
+        let explained = explained(&snapshot.explain(&flow, None), &snapshot);
+        *counts.entry(explained.backend.map_or(explained.verdict, |backend| backend.name)).or_default() += 1;
+    }
+    for (name, count) in counts {
+        println!("{name:20} {:5.1} %", f64::from(count) * 100.0 / f64::from(FLOWS));
+    }
+    Ok(())
+}
+
+/// Each from another client.
+const FLOWS: u32 = 10_000;
