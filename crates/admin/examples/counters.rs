@@ -1,0 +1,34 @@
+//! An admin socket that answers `/v1/counters` and refuses the rest: `cargo run --example counters -- /tmp/api.sock`, then
+//! `curl --unix-socket /tmp/api.sock http://localhost/v1/counters`. It ends when standard input does.
+
+use std::error::Error;
+use std::io::Read;
+use std::path::PathBuf;
+
+use admin::stats::Stats;
+use admin::{Command, Limits, Rules, router, socket};
+use axum::Router;
+use tokio::sync::mpsc;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let path = std::env::args_os().nth(1).map(PathBuf::from).ok_or("usage: counters SOCKET")?;
+    let (commands, mut asked) = mpsc::channel(16);
+    let (file, listener) = socket::listen(&path, 0o600, None)?;
+    let api = router(commands, Rules::default(), Router::new());
+    let keep = tokio::spawn(file.keep(listener, api, Limits::default()));
+    tokio::spawn(async move {
+        let mut asked_for = 0;
+        while let Some(command) = asked.recv().await {
+            // An answer that is dropped is refused as "not now".
+            if let Command::Stats(answer) = command {
+                asked_for += 1;
+                // Who asked may have gone.
+                let _ = answer.send(Stats { generation: asked_for, ..Stats::default() });
+            }
+        }
+    });
+    tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
+    keep.abort();
+    Ok(())
+}
