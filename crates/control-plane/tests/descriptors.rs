@@ -28,6 +28,11 @@ fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
                 });
             }
         });
+        // What a program opens once, such as its source of random numbers, is open before the count.
+        for kind in kinds(port) {
+            let first = timeout(Duration::from_millis(2), attempt(&kind, HERE, &Dialer::Direct)).await;
+            drop(first);
+        }
         let (descriptors, tasks) = (descriptors(), tasks());
         for kind in kinds(port) {
             for _ in 0..ATTEMPTS / 10 {
@@ -46,7 +51,7 @@ fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
         }
         // The server sees each reset in its own time.
         for _ in 0..1_000 {
-            if (self::descriptors(), self::tasks()) == (descriptors, tasks) {
+            if self::descriptors() <= descriptors && self::tasks() <= tasks {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -73,15 +73,17 @@ async fn until(
     tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("never; {known:?} {faults:?}"));
 }
 
-/// Descriptors of this network namespace that are connected to a UDP port.
+/// Sockets of this network namespace that are connected to a UDP port, at one moment: the kernel's list is read piece by piece, and
+/// what stands in two lists was there between them.
 fn askers(port: u16) -> usize {
-    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
-    let peer = format!(":{port:04X}");
-    sockets
-        .lines()
-        .skip(1)
-        .filter(|line| line.split_whitespace().nth(2).is_some_and(|to| to.ends_with(&peer)))
-        .count()
+    let listed = || -> std::collections::HashSet<String> {
+        let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+        let peer = format!(":{port:04X}");
+        let columns = sockets.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let connected = columns.filter(|columns| columns.get(2).is_some_and(|to| to.ends_with(&peer)));
+        connected.filter_map(|columns| Some((*columns.get(9)?).to_owned())).collect()
+    };
+    listed().intersection(&listed()).count()
 }
 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
