@@ -6,7 +6,7 @@
 
 use axum::routing::MethodRouter;
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use crate::view::Refusal;
@@ -19,6 +19,8 @@ pub(crate) struct Operation<S> {
     parameters: Vec<Value>,
     body: Option<Content>,
     answer: Content,
+    /// A header of the answer, with what it is for.
+    header: Option<[&'static str; 2]>,
     /// Statuses of refusals, those apart that every route has.
     refusals: &'static [u16],
     pub(crate) handler: MethodRouter<S>,
@@ -37,9 +39,15 @@ impl Content {
         Self { description, media_type: "application/json", schema: SchemaGenerator::subschema_for::<T> }
     }
 
-    /// Something else.
+    /// Text of this type.
     pub(crate) fn of(media_type: &'static str, description: &'static str) -> Self {
         Self { description, media_type, schema: SchemaGenerator::subschema_for::<String> }
+    }
+
+    /// Bytes that are no text.
+    pub(crate) fn binary(media_type: &'static str, description: &'static str) -> Self {
+        let schema = |_: &mut SchemaGenerator| json_schema!({ "type": "string", "format": "binary" });
+        Self { description, media_type, schema }
     }
 
     fn value(&self, generator: &mut SchemaGenerator) -> Value {
@@ -60,12 +68,17 @@ impl<S> Operation<S> {
                 "schema": { "type": "string" } })
         });
         let parameters = named.into_iter().collect();
-        Self { method, path, summary, parameters, body: None, answer, refusals: &[], handler }
+        Self { method, path, summary, parameters, body: None, answer, header: None, refusals: &[], handler }
     }
 
     /// It also refuses with these statuses.
     pub(crate) fn refuses(self, refusals: &'static [u16]) -> Self {
         Self { refusals, ..self }
+    }
+
+    /// Its answer has this header.
+    pub(crate) fn with_header(self, name: &'static str, description: &'static str) -> Self {
+        Self { header: Some([name, description]), ..self }
     }
 
     pub(crate) fn takes(self, body: Content) -> Self {
@@ -90,8 +103,12 @@ impl<S> Operation<S> {
 
     fn value(&self, generator: &mut SchemaGenerator) -> Value {
         let mut responses = Map::new();
-        let answer =
+        let mut answer =
             json!({ "description": self.answer.description, "content": self.answer.value(generator) });
+        if let Some([name, description]) = self.header {
+            answer["headers"] =
+                json!({ name: { "description": description, "schema": { "type": "string" } } });
+        }
         responses.insert("200".into(), answer);
         for refusal in REFUSALS {
             if refusal.always || self.refusals.contains(&refusal.status) {
@@ -153,6 +170,11 @@ fn close(schema: &mut Value) {
         properties.iter_mut().filter(|(name, _)| name.ends_with("_seconds") || name.ends_with("_ms"))
     {
         duration["minimum"] = json!(0);
+    }
+    // "ip" is the library's own word: validators know the two families.
+    for address in properties.values_mut().filter(|property| property["format"] == "ip") {
+        address["anyOf"] = json!([{ "format": "ipv4" }, { "format": "ipv6" }]);
+        address.as_object_mut().map(|address| address.remove("format"));
     }
     let names: Vec<&String> = properties.keys().collect();
     let required = json!(names);

@@ -112,6 +112,7 @@ fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String 
 pub(super) struct Weight {
     // Without a default: an empty object is not an order.
     #[serde(deserialize_with = "Option::deserialize")]
+    #[schemars(extend("maximum" = u32::MAX))]
     weight: Option<u32>,
 }
 

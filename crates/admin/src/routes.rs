@@ -179,7 +179,7 @@ fn flows() -> Vec<Operation<AppState>> {
         "post",
         "/v1/capture",
         "Capture packets before and after the pipeline, until a bound is reached, the client goes or the capture is ended.",
-        Content::of("application/x-pcapng", file),
+        Content::binary("application/x-pcapng", file),
         plain(post(capture::capture)),
     );
     let end = Operation::new(
@@ -243,9 +243,10 @@ fn configuration() -> Vec<Operation<AppState>> {
         Content::json::<ReloadReport>("A new generation is in force, or nothing was different."),
         plain(post(handlers::reload)),
     );
-    let config = Content::json::<ConfigView>("Its texts; the header ETag is for If-Match.");
+    let config = Content::json::<ConfigView>("Its texts.");
     vec![
-        Operation::new("get", "/v1/config", "The configuration in force.", config, get(handlers::config)),
+        Operation::new("get", "/v1/config", "The configuration in force.", config, get(handlers::config))
+            .with_header("ETag", "For If-Match."),
         put.required("header", "If-Match", "The ETag that the change started from, or *.")
             .takes(Content::of("application/toml", "TOML, at most 16 MiB."))
             .refuses(&[403, 409, 412, 422, 428]),

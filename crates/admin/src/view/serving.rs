@@ -78,6 +78,7 @@ pub struct BackendRow {
     /// The weight in its leaf pool now.
     pub weight_effective: u32,
     /// Its share of the table, by the pool that a service names.
+    #[schemars(extend("additionalProperties" = { "type": "number", "minimum": 0, "maximum": 1 }))]
     pub shares: BTreeMap<String, f64>,
     /// Packets of this membership since the start.
     pub packets: u64,

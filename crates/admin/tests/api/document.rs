@@ -132,3 +132,17 @@ async fn the_document_is_whole() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_document_says_what_types_do_not() {
+    let document = Api::new(false).await.document;
+    let at = |pointer: &str| document.pointer(pointer).unwrap_or_else(|| panic!("{pointer}")).clone();
+    let tag = at("/paths/~1v1~1config/get/responses/200/headers/ETag/schema/type");
+    let share = at("/components/schemas/BackendRow/properties/shares/additionalProperties/maximum");
+    let family = at("/components/schemas/BackendRow/properties/address/anyOf/1/format");
+    assert_eq!((tag, share, family), ("string".into(), 1.into(), "ipv6".into()));
+    let weight = at("/components/schemas/Weight/properties/weight/maximum");
+    let file = at("/paths/~1v1~1capture/post/responses/200/content/application~1x-pcapng/schema/format");
+    assert_eq!((weight, file), (u32::MAX.into(), "binary".into()));
+    assert!(!document.to_string().contains(r#""format":"ip""#));
+}
