@@ -1,7 +1,7 @@
 //! `/v1/capture`: packets as a stream of pcapng, until a bound is reached, the client goes or somebody ends it.
 //!
 //! In: which packets, and how many. Out: [`Command::Capture`], whose answer is the stream; its bytes, as they come.
-//! Not here: what becomes of a packet (`forwarder`), what the bytes say (the binary).
+//! Not here: what becomes of a packet, what the bytes say.
 //! Invariant: a stream ends at its own bounds; who does not read is cut off by `paced`.
 
 use std::convert::Infallible;
@@ -15,12 +15,12 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use forwarder::{DropReason, SNAP_BYTES};
+use counters::{DROP_REASONS, DropSpec, Finder};
 use futures_util::stream::unfold;
 use serde::Deserialize;
 
 use super::app_state::AppState;
-use super::command::{CaptureOrder, Command};
+use super::command::{CaptureOrder, Command, SNAP_BYTES};
 use super::guard::Order;
 use super::handlers::{Done, ask, done, query};
 use super::refuse::{bad_request, plural};
@@ -68,17 +68,16 @@ impl WhichPackets {
     }
 }
 
-/// A drop reason by its name.
-fn reason(name: &str) -> Result<DropReason, Refusal> {
-    let found = DropReason::ALL.iter().copied().find(|reason| reason.name() == name);
-    match found {
-        Some(reason) if !AFTER_THE_PIPELINE.contains(&reason) => Ok(reason),
-        Some(_) => Err(bad_request(format!(
+/// The drop reason of this name, as the table has it.
+fn reason(name: &str) -> Result<&'static str, Refusal> {
+    match DROP_REASONS.iter().find(|reason| reason.name == name) {
+        Some(DropSpec { name, finder: Finder::Pipeline }) => Ok(name),
+        Some(DropSpec { finder: Finder::Driver, .. }) => Err(bad_request(format!(
             "drop={name}: this is found out behind the pipeline, when the packet has been captured as sent"
         ))),
         None => {
-            let names = DropReason::ALL.iter().filter(|reason| !AFTER_THE_PIPELINE.contains(reason));
-            let names: Vec<&str> = names.map(|reason| reason.name()).collect();
+            let names = DROP_REASONS.iter().filter(|reason| reason.finder == Finder::Pipeline);
+            let names: Vec<&str> = names.map(|reason| reason.name).collect();
             Err(bad_request(format!("drop={name}, allowed {}", names.join(", "))))
         }
     }
@@ -95,8 +94,7 @@ impl fmt::Display for CaptureOrder {
             write!(f, " backend {backend}")?;
         }
         if let Some(drops) = &self.drops {
-            let names: Vec<&str> = drops.iter().map(|reason| reason.name()).collect();
-            write!(f, " dropped as {}", names.join(" or "))?;
+            write!(f, " dropped as {}", drops.join(" or "))?;
         }
         if self.new_flows {
             f.write_str(" new flows")?;
@@ -133,9 +131,6 @@ pub(super) async fn end(desk: State<AppState>) -> Result<Done<CaptureEnd>, Refus
     Ok(done(Order::Said(words), ended))
 }
 
-/// What drivers find out after the verdict.
-const AFTER_THE_PIPELINE: [DropReason; 3] =
-    [DropReason::TxFull, DropReason::MailboxFull, DropReason::NoFrame];
 const PCAPNG: &str = "application/x-pcapng";
 /// Headers, outer ones too, and the beginning of what they carry.
 const SNAP_USUALLY: usize = 256;

@@ -5,10 +5,10 @@
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forwarder::DropReason;
 use tokio::sync::{mpsc, oneshot};
 
 use super::view::{
@@ -115,13 +115,13 @@ pub struct CaptureOrder {
     pub vip: Option<String>,
     /// For this backend.
     pub backend: Option<String>,
-    /// Dropped for one of these reasons.
-    pub drops: Option<Vec<DropReason>>,
+    /// Dropped for one of these reasons, by names of [`counters::DROP_REASONS`].
+    pub drops: Option<Vec<&'static str>>,
     /// Of a flow that the connection table did not know.
     pub new_flows: bool,
     /// One of so many, on each thread.
     pub sample: NonZeroU32,
-    /// Bytes of each packet, within [`forwarder::SNAP_BYTES`].
+    /// Bytes of each packet, within [`SNAP_BYTES`].
     pub snap: usize,
     /// No more packets than this.
     pub count: Option<NonZeroU64>,
@@ -172,5 +172,7 @@ pub enum FlowQuery {
 pub const ANSWER_WITHIN_SECONDS: u64 = 30;
 /// The largest configuration taken by `PUT`.
 pub const CONFIG_BYTES: usize = 16 << 20;
+/// How much of each packet a capture may keep.
+pub const SNAP_BYTES: RangeInclusive<usize> = 64..=2_048;
 /// The longest list of flows in one answer.
 pub const FLOWS_AT_MOST: usize = 10_000;

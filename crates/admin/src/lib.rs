@@ -29,7 +29,9 @@ pub mod tls;
 pub mod view;
 
 pub use app_state::Rules;
-pub use command::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction};
+pub use command::{
+    Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction, SNAP_BYTES,
+};
 pub use routes::router;
 pub use server::{Door, Limits, serve};
 pub use socket::Socket;

@@ -1,8 +1,9 @@
-//! Every counter of the data plane, once: its name, kind, unit, metric and sentence stand in one line of `table`.
+//! Every counter of the data plane, once: its name, kind, unit, metric and sentence stand in one line of `table`; and every
+//! reason to drop a packet, in one line of `drop_reason`.
 //!
 //! Out: for each group a `&'static [Spec]`, and a macro that hands the group's lines to another macro: the atomic fields of
 //! who counts ([`counters!`]), and the rows of who shows ([`stats!`]), are made of the same lines in the same order.
-//! Not here: where something is counted, how it is shown, counters by name of a backend, a VIP or a drop reason.
+//! Not here: where something is counted, how it is shown, counters by name of a backend or a VIP.
 //! Invariant: place *n* of `values()` is counted for spec *n* of its group.
 //!
 //! # Example
@@ -22,9 +23,11 @@
 #![forbid(unsafe_code)]
 
 mod counter;
+mod drop_reason;
 mod table;
 
 pub use counter::Counter;
+pub use drop_reason::{DROP_REASONS, DropSpec, Finder};
 pub use table::{FLOW_TABLE, FRAGMENT_TABLE, SOCKET, THREAD, XDP};
 
 /// What is said of one counter.

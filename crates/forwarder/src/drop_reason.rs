@@ -1,12 +1,12 @@
-//! Why a packet stops: one variant, one counter, one label, one test.
+//! Why a packet stops: one variant, one counter, one label, one test. The reasons stand in the table of the crate `counters`.
 
-macro_rules! drop_reasons {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+macro_rules! reasons {
+    ($(#[doc = $doc:literal] $variant:ident = $name:literal $finder:ident;)+) => {
         /// Why a packet stopped here. There is no "other".
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[repr(u8)]
-        pub enum DropReason { $($(#[doc = $doc])+ $variant,)+ }
+        pub enum DropReason { $(#[doc = $doc] $variant,)+ }
 
         impl DropReason {
             /// Every reason, in the order of its number.
@@ -21,92 +21,12 @@ macro_rules! drop_reasons {
     };
 }
 
-drop_reasons! {
-    /// The frame is cut short, or its headers contradict each other.
-    Malformed = "malformed",
-    /// Neither IPv4 nor IPv6: only a stale XDP filter lets such a frame in.
-    NotIp = "not_ip",
-    /// The address may be a VIP's, but no service has this port and protocol.
-    NoVip = "no_vip",
-    /// The VIP has an allow list, and the source is not on it.
-    NotAllowed = "not_allowed",
-    /// The source is on the VIP's deny list.
-    Denied = "denied",
-    /// A new flow over the limit that its source prefix has at the VIP.
-    SourceFlowRate = "source_flow_rate",
-    /// A new flow over the VIP's limit.
-    FlowRate = "flow_rate",
-    /// The VIP is ours, but no backend of its pool serves, and no other cluster may.
-    NoBackend = "no_backend",
-    /// A fragment for a VIP that takes none.
-    Fragment = "fragment",
-    /// The first fragment of a datagram ends before its transport header does (RFC 1858 §3).
-    FragmentTiny = "fragment_tiny",
-    /// A fragment of TCP at offset 8, which could replace the first one's flags (RFC 1858 §4.2).
-    FragmentOverlap = "fragment_overlap",
-    /// A second first fragment of a datagram, other than the one that came before.
-    FragmentConflict = "fragment_conflict",
-    /// Held until its time was over: the first fragment of the datagram did not come.
-    FragmentTimeout = "fragment_timeout",
-    /// The first fragment has not come, and as many of the datagram's pieces are held as may be.
-    FragmentDatagramFull = "fragment_datagram_full",
-    /// The first fragment has not come, and as many of the source's pieces are held as may be.
-    FragmentSourceFull = "fragment_source_full",
-    /// The first fragment has not come, and as many pieces are held as may be.
-    FragmentBufferFull = "fragment_buffer_full",
-    /// An ICMP message to a VIP that is not answered and not passed on.
-    Icmp = "icmp",
-    /// An ICMP error whose quote is not of a packet that a VIP sent, or does not tell which flow it is of.
-    IcmpQuote = "icmp_quote",
-    /// An ICMP error over the rate, of its source or in all.
-    IcmpRate = "icmp_rate",
-    /// An ICMP error about an outer packet of this machine: taken in, and not passed on.
-    TakenIn = "taken_in",
-    /// A tunnelled packet of another cluster that is not marked as redirected, so that nobody could tell a loop.
-    Unmarked = "unmarked",
-    /// A tunnelled packet met congestion, and its sender does not know ECN (RFC 6040 §4.2).
-    Congestion = "congestion",
-    /// The TTL or hop limit ends here.
-    Ttl = "ttl",
-    /// With its outer headers the packet is larger than the path to the backend takes.
-    TooBig = "too_big",
-    /// The way to the backend's address is not known (no route, or no neighbour).
-    NoNextHop = "no_next_hop",
-    /// `next_hop = "reflect"`, and the frame came from a MAC address that is no known gateway.
-    UnknownGateway = "unknown_gateway",
-    /// The VLAN tags of the frame are none that the interface it would leave by translates.
-    VlanUnmapped = "vlan_unmapped",
-    /// The frame leaves too little room for the outer headers.
-    NoHeadRoom = "no_head_room",
-    /// An answer in place (ICMP echo) over the configured rate.
-    ReplyRate = "reply_rate",
-    /// The transmit ring stayed full after completions were reaped.
-    TxFull = "tx_full",
-    /// The mailbox of the thread that should have had it is full.
-    MailboxFull = "mailbox_full",
-    /// The table of held frames is full.
-    HoldFull = "hold_full",
-    /// No frame was free for a piece of a packet that had to be split.
-    NoFrame = "no_frame",
-}
+counters::drop_reasons! { reasons! }
 
 impl DropReason {
     /// Place of its counter.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_reason_has_its_own_index_and_name() {
-        for (place, reason) in DropReason::ALL.iter().enumerate() {
-            assert_eq!(reason.index(), place);
-            assert_eq!(DropReason::ALL.iter().filter(|r| r.name() == reason.name()).count(), 1);
-        }
     }
 }

@@ -18,7 +18,7 @@ use admin::{CaptureOrder, CaptureStream, FlowQuery};
 use control_plane::questions::{CaptureBegun, Filters, Questions, Taps};
 use datapath::DataPlane;
 use forwarder::{
-    CaptureCounts, CaptureFilter, CaptureReceiver, Live, Record, ServiceId, Snapshot, TapSize, Verdict,
+    CaptureCounts, CaptureFilter, CaptureReceiver, DropReason, Live, Record, ServiceId, Snapshot, TapSize, Verdict,
     VipFilter, capture_tap,
 };
 use hyper::body::Bytes;
@@ -27,6 +27,12 @@ use tokio::sync::mpsc;
 use super::Daemon;
 use super::turns::Handle;
 use crate::pcapng::{self, Interface, Packet, Statistics};
+
+const _: () = assert!(
+    *admin::SNAP_BYTES.start() == *forwarder::SNAP_BYTES.start()
+        && *admin::SNAP_BYTES.end() == *forwarder::SNAP_BYTES.end(),
+    "the API offers what taps keep"
+);
 
 /// The capture that runs.
 #[derive(Debug)]
@@ -157,7 +163,9 @@ fn capture_filter(order: &CaptureOrder, snapshot: &Snapshot) -> Result<CaptureFi
     Ok(CaptureFilter {
         vip,
         slots,
-        drops: order.drops.as_ref().map(|drops| drops.iter().copied().collect()),
+        drops: order.drops.as_ref().map(|names| {
+            DropReason::ALL.iter().copied().filter(|reason| names.contains(&reason.name())).collect()
+        }),
         new_flows: order.new_flows,
         sample: order.sample,
     })
