@@ -136,4 +136,4 @@ const PCAPNG: &str = "application/x-pcapng";
 const SNAP_USUALLY: usize = 256;
 const SECONDS_USUALLY: u64 = 3_600;
 /// A day.
-const CAPTURE_SECONDS_AT_MOST: u64 = 86_400;
+pub(super) const CAPTURE_SECONDS_AT_MOST: u64 = 86_400;

@@ -9,10 +9,11 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
+use crate::app_state::AppState;
 use crate::view::Refusal;
 
 /// A route with all that is said of it.
-pub(crate) struct Operation<S> {
+pub(crate) struct Operation {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) summary: &'static str,
@@ -23,7 +24,7 @@ pub(crate) struct Operation<S> {
     header: Option<[&'static str; 2]>,
     /// Statuses of refusals, those apart that every route has.
     refusals: &'static [u16],
-    pub(crate) handler: MethodRouter<S>,
+    pub(crate) handler: MethodRouter<AppState>,
 }
 
 /// What a body holds.
@@ -55,13 +56,13 @@ impl Content {
     }
 }
 
-impl<S> Operation<S> {
+impl Operation {
     pub(crate) fn new(
         method: &'static str,
         path: &'static str,
         summary: &'static str,
         answer: Content,
-        handler: MethodRouter<S>,
+        handler: MethodRouter<AppState>,
     ) -> Self {
         let named = path.contains("{name}").then(|| {
             json!({ "name": "name", "in": "path", "required": true, "description": "The backend.",
@@ -69,6 +70,27 @@ impl<S> Operation<S> {
         });
         let parameters = named.into_iter().collect();
         Self { method, path, summary, parameters, body: None, answer, header: None, refusals: &[], handler }
+    }
+
+    /// One that answers a `T` as JSON; `answer` describes it.
+    pub(crate) fn json<T: JsonSchema>(
+        method: &'static str,
+        path: &'static str,
+        summary: &'static str,
+        answer: &'static str,
+        handler: MethodRouter<AppState>,
+    ) -> Self {
+        Self::new(method, path, summary, Content::json::<T>(answer), handler)
+    }
+
+    /// A question, which is answered by a `T` as JSON.
+    pub(crate) fn read<T: JsonSchema>(
+        path: &'static str,
+        summary: &'static str,
+        answer: &'static str,
+        handler: MethodRouter<AppState>,
+    ) -> Self {
+        Self::json::<T>("get", path, summary, answer, handler)
     }
 
     /// It also refuses with these statuses.
@@ -129,7 +151,7 @@ impl<S> Operation<S> {
 }
 
 /// The document of these routes.
-pub(crate) fn document<S>(operations: &[Operation<S>]) -> Value {
+pub(crate) fn document(operations: &[Operation]) -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;

@@ -56,7 +56,7 @@ impl Samples {
     fn vips(&mut self, input: &MetricsInput) {
         let mut rows: BTreeMap<[&str; 3], TrafficStats> = BTreeMap::new();
         for (name, traffic) in bounded(&input.stats.services, MAX_SERIES_VIPS) {
-            add(rows.entry(service_labels(name)).or_default(), traffic);
+            *rows.entry(service_labels(name)).or_default() += *traffic;
         }
         for (labels, traffic) in &rows {
             self.push(&the::VIP_PACKETS, labels, traffic.packets);
@@ -75,7 +75,7 @@ impl Samples {
     fn backends(&mut self, input: &MetricsInput) {
         let mut rows: BTreeMap<&str, TrafficStats> = BTreeMap::new();
         for (name, traffic) in bounded(&input.stats.backends, MAX_SERIES_BACKENDS) {
-            add(rows.entry(name).or_default(), traffic);
+            *rows.entry(name).or_default() += *traffic;
         }
         for (name, traffic) in &rows {
             self.push(&the::BACKEND_PACKETS, &[name], traffic.packets);
@@ -212,7 +212,8 @@ impl Samples {
 
     fn put(&mut self, metric: &Metric, labels: &[&str], value: f64) {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
-        let mut sample = Sample::from_label(metric.labels.iter().zip(labels).map(label).collect());
+        let labels = metric.labels.iter().zip(labels).map(|(name, value)| label(name, value));
+        let mut sample = Sample::from_label(labels.collect());
         match metric.kind {
             Kind::Gauge => {
                 let mut gauge = Gauge::default();
@@ -239,10 +240,10 @@ impl Samples {
     }
 }
 
-fn label((name, value): (&&str, &&str)) -> LabelPair {
+fn label(name: &str, value: &str) -> LabelPair {
     let mut pair = LabelPair::default();
-    pair.set_name((*name).to_owned());
-    pair.set_value((*value).to_owned());
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
     pair
 }
 
@@ -255,12 +256,6 @@ fn bounded<T>(rows: &BTreeMap<String, T>, bound: usize) -> impl Iterator<Item = 
 fn worse(one: CheckState, other: CheckState) -> CheckState {
     let order = [CheckState::Down, CheckState::Unknown];
     order.into_iter().find(|&verdict| one == verdict || other == verdict).unwrap_or(CheckState::Up)
-}
-
-fn add(sum: &mut TrafficStats, more: &TrafficStats) {
-    sum.packets += more.packets;
-    sum.bytes += more.bytes;
-    sum.new_flows += more.new_flows;
 }
 
 /// A service's name is its VIP's, its protocol and its ports: `www tcp 80,443`.

@@ -18,8 +18,8 @@ use admin::{CaptureOrder, CaptureStream, FlowQuery};
 use control_plane::questions::{CaptureBegun, Filters, Questions, Taps};
 use datapath::DataPlane;
 use forwarder::{
-    CaptureCounts, CaptureFilter, CaptureReceiver, DropReason, Live, Record, ServiceId, Snapshot, TapSize, Verdict,
-    VipFilter, capture_tap,
+    CaptureCounts, CaptureFilter, CaptureReceiver, DropReason, Live, Record, ServiceId, Snapshot, TapSize,
+    Verdict, VipFilter, capture_tap,
 };
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
