@@ -215,7 +215,7 @@ fn check(port: u16) -> Arc<Check> {
          encapsulation = \"gre\"\nchecks = [\"t\"]\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n"
     );
     let (config, _) = config::parse(&text, Path::new("bench.toml"), &|_| Ok("0".repeat(32))).expect("valid");
-    Arc::clone(&config.pools()[0].members()[0].checks()[0])
+    Arc::clone(&config.pools()[0].members[0].checks[0])
 }
 
 fn scheduler(port: u16, count: u16) {

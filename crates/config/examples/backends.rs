@@ -24,10 +24,10 @@ fn main() -> ExitCode {
     };
     println!("vip,pool,backend,address");
     for vip in config.vips() {
-        for service in vip.services() {
-            for member in service.pool().members() {
-                let backend = member.backend();
-                println!("{},{},{},{}", vip.name(), service.pool().name(), backend.name(), backend.address());
+        for service in &vip.services {
+            for member in &service.pool.members {
+                let backend = &member.backend;
+                println!("{},{},{},{}", vip.name, service.pool.name, backend.name, backend.address);
             }
         }
     }

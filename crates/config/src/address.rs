@@ -60,10 +60,20 @@ fn start_of(address: IpAddr, length: u8) -> IpAddr {
 /// What is wrong with a source prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PrefixFlaw {
-    /// There is no address. What there is instead is not told: it may be anything.
+    /// There is no address. What there is instead is not shown: it may be a secret.
     NoAddress,
     /// An address, and something about it.
     Words { found: String, allowed: String },
+}
+
+impl PrefixFlaw {
+    /// What was found and what is allowed; where there is no address, by the caller's words.
+    pub(super) fn words(self, found: impl FnOnce() -> String, allowed: &str) -> (String, String) {
+        match self {
+            Self::NoAddress => (found(), allowed.to_owned()),
+            Self::Words { found, allowed } => (found, allowed),
+        }
+    }
 }
 
 /// Reads `ADDRESS/LENGTH` whose bits in front of the last LENGTH are zero; says what is wrong with it otherwise.

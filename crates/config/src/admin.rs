@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -19,54 +19,45 @@ use super::report::{At, Place};
 /// The admin interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Admin {
-    socket: Option<AdminSocket>,
-    tcp: Option<AdminTcp>,
-    put: bool,
-    metrics: Vec<SocketAddr>,
+    /// Its Unix socket; without one and without TCP the balancer can't be asked.
+    pub socket: Option<AdminSocket>,
+    /// The same interface on TCP with mutual TLS. Default: none.
+    pub tcp: Option<AdminTcp>,
+    /// Whether the whole configuration may be put through the interface. Default `false`.
+    pub put: bool,
+    /// Where metrics and liveness alone are served, to anyone. Default: nowhere.
+    pub metrics: Vec<SocketAddr>,
 }
 
 /// A Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminSocket {
-    path: PathBuf,
-    group: Option<Arc<str>>,
+    /// An absolute path, at most 107 bytes.
+    pub path: PathBuf,
+    /// The name of the group that owns its file; `None`: the process's own.
+    pub group: Option<Arc<str>>,
+    /// Its file's permissions, at most 0666. Default 0600.
     #[serde(serialize_with = "octal")]
-    mode: u32,
+    pub mode: u32,
 }
 
 /// TCP with mutual TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdminTcp {
-    listen: Vec<SocketAddr>,
+    /// Addresses and ports, at least one, of all machines together.
+    pub listen: Vec<SocketAddr>,
+    /// The server's certificate and those between it and its CA, in PEM.
     #[serde(rename = "certificate_file", serialize_with = "canonical::sealed")]
-    certificates: Arc<str>,
+    pub certificates: Arc<str>,
+    /// The key of the first certificate.
     #[serde(rename = "key_file")]
-    key: PrivateKey,
+    pub key: PrivateKey,
+    /// The CA's certificates in PEM: a client without a certificate of theirs is refused.
     #[serde(rename = "client_ca_file", serialize_with = "canonical::sealed")]
-    client_ca: Arc<str>,
+    pub client_ca: Arc<str>,
 }
 
 impl Admin {
-    /// Its Unix socket; without one and without TCP the balancer can't be asked.
-    pub fn socket(&self) -> Option<&AdminSocket> {
-        self.socket.as_ref()
-    }
-
-    /// The same interface on TCP with mutual TLS. Default: none.
-    pub fn tcp(&self) -> Option<&AdminTcp> {
-        self.tcp.as_ref()
-    }
-
-    /// Whether the whole configuration may be put through the interface. Default `false`.
-    pub fn put(&self) -> bool {
-        self.put
-    }
-
-    /// Where metrics and liveness alone are served, to anyone. Default: nowhere.
-    pub fn metrics(&self) -> &[SocketAddr] {
-        &self.metrics
-    }
-
     pub(super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> Self {
         let mut taken = BTreeMap::new();
         let socket = section.optional("socket").and_then(|node| node.section()).and_then(AdminSocket::read);
@@ -81,21 +72,6 @@ impl Admin {
 }
 
 impl AdminSocket {
-    /// An absolute path, at most 107 bytes.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The name of the group that owns its file; `None`: the process's own.
-    pub fn group(&self) -> Option<&Arc<str>> {
-        self.group.as_ref()
-    }
-
-    /// Its file's permissions, at most 0666. Default 0600.
-    pub fn mode(&self) -> u32 {
-        self.mode
-    }
-
     fn read(mut section: Section<'_>) -> Option<Self> {
         let path = section.required("path", SOCKET_PATH).and_then(|node| read_path(&node));
         let group = section.optional("group");
@@ -107,26 +83,6 @@ impl AdminSocket {
 }
 
 impl AdminTcp {
-    /// Addresses and ports, at least one, of all machines together.
-    pub fn listen(&self) -> &[SocketAddr] {
-        &self.listen
-    }
-
-    /// The server's certificate and those between it and its CA, in PEM.
-    pub fn certificates(&self) -> &Arc<str> {
-        &self.certificates
-    }
-
-    /// The key of the first certificate.
-    pub fn key(&self) -> &PrivateKey {
-        &self.key
-    }
-
-    /// The CA's certificates in PEM: a client without a certificate of theirs is refused.
-    pub fn client_ca(&self) -> &Arc<str> {
-        &self.client_ca
-    }
-
     fn read(
         mut section: Section<'_>,
         outside: &Outside<'_>,

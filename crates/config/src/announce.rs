@@ -11,68 +11,38 @@ use serde::{Serialize, Serializer};
 use ::bgp::{Attributes, Community, LargeCommunity};
 use forwarder::Prefix;
 
-use super::address::{self, GROUP_PREFIX};
 use super::canonical;
-use super::reader::{Node, Section};
-use super::report::{At, Place};
+use super::reader::{Node, Section, distinct};
+use super::report::{At, Place, values};
 use crate::words::quote;
 
 /// How a VIP is announced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Announce {
-    min_serving: u32,
-    return_serving: u32,
+    /// So many backends must serve each of its services. Default 1.
+    pub min_serving: u32,
+    /// So many once it was withdrawn, no fewer than [`min_serving`](Self::min_serving), which is the default.
+    pub return_serving: u32,
+    /// What its routes say, where the machine is no anchor.
     #[serde(flatten, serialize_with = "written")]
-    attributes: Attributes,
-    /// Empty: all.
+    pub attributes: Attributes,
+    /// The peers that are told; empty: all.
     #[serde(serialize_with = "canonical::set")]
-    peers: Vec<Arc<str>>,
+    pub peers: Vec<Arc<str>>,
+    /// Machines that stand behind the others for it: they announce it with a higher MED. Default: none.
     #[serde(serialize_with = "canonical::set")]
-    anchors: Vec<Arc<str>>,
+    pub anchors: Vec<Arc<str>>,
+    /// What is announced in place of the routes inside. Default: nothing.
     #[serde(serialize_with = "canonical::set")]
-    aggregates: Vec<Prefix>,
-    remotes: bool,
+    pub aggregates: Vec<Prefix>,
+    /// Whether another cluster that serves it while no backend here does is enough. Default: when one backend is.
+    pub remotes: bool,
 }
 
 impl Announce {
-    /// So many backends must serve each of its services. Default 1.
-    pub fn min_serving(&self) -> u32 {
-        self.min_serving
-    }
-
-    /// So many once it was withdrawn, no fewer than [`min_serving`](Self::min_serving), which is the default.
-    pub fn return_serving(&self) -> u32 {
-        self.return_serving
-    }
-
-    /// What its routes say, where the machine is no anchor.
-    pub fn attributes(&self) -> &Attributes {
-        &self.attributes
-    }
-
     /// Whether a peer is told. Default: each is.
     pub fn is_for(&self, peer: &str) -> bool {
         self.peers.is_empty() || self.peers.iter().any(|name| &**name == peer)
-    }
-
-    /// The peers that are told; empty: all.
-    pub fn peers(&self) -> &[Arc<str>] {
-        &self.peers
-    }
-
-    /// Machines that stand behind the others for it: they announce it with a higher MED. Default: none.
-    pub fn anchors(&self) -> &[Arc<str>] {
-        &self.anchors
-    }
-
-    /// What is announced in place of the routes inside. Default: nothing.
-    pub fn aggregates(&self) -> &[Prefix] {
-        &self.aggregates
-    }
-
-    /// Whether another cluster that serves it while no backend here does is enough. Default: when one backend is.
-    pub fn remotes(&self) -> bool {
-        self.remotes
     }
 
     pub(super) fn renamed(&self, name: impl Fn(&Arc<str>) -> Arc<str>) -> Self {
@@ -137,21 +107,19 @@ impl AnnounceDraft {
         let peers = section.optional("peers").and_then(|node| names(&node)).unwrap_or_default();
         let anchors = section.optional("anchors").and_then(|node| names(&node)).unwrap_or_default();
         let aggregates = section.optional("aggregates").and_then(|node| node.list(AGGREGATES));
-        let aggregates = read_aggregates(&aggregates.unwrap_or_default());
+        let again = |node: &Node<'_>| node.refuse("each prefix once");
+        let aggregates = distinct(&aggregates.unwrap_or_default(), |node| node.prefix(), again);
         let remotes = section.or("remotes", min_serving == 1, |node| read_remotes(&node, min_serving));
         section.finish(&[]);
         // Their order says nothing.
-        let values = |list: &[At<Arc<str>>]| {
-            let names: BTreeSet<Arc<str>> = list.iter().map(|at| Arc::clone(&at.value)).collect();
-            names.into_iter().collect()
-        };
+        let sorted = |names: &[At<Arc<str>>]| Vec::from_iter(BTreeSet::from_iter(values(names)));
         let announce = Announce {
             min_serving,
             return_serving,
             attributes,
-            peers: values(&peers),
-            anchors: values(&anchors),
-            aggregates: aggregates.iter().map(|at| at.value).collect(),
+            peers: sorted(&peers),
+            anchors: sorted(&anchors),
+            aggregates: values(&aggregates),
             remotes,
         };
         let min_serving = At { value: return_serving, place };
@@ -187,10 +155,9 @@ fn list<T: Ord + Clone>(node: &Node<'_>, allowed: &str, read: fn(&str) -> Option
     if nodes.len() > Attributes::MAX_COMMUNITIES {
         return node.wrong(format!("at most {}", Attributes::MAX_COMMUNITIES));
     }
-    let values = each_once(&nodes, |node| node.parse(allowed, read));
-    let mut values: Vec<T> = values.into_iter().map(|at| at.value).collect();
-    values.sort_unstable();
-    Some(values)
+    let mut found = values(&each_once(&nodes, |node| node.parse(allowed, read)));
+    found.sort_unstable();
+    Some(found)
 }
 
 fn names(node: &Node<'_>) -> Option<Vec<At<Arc<str>>>> {
@@ -208,30 +175,10 @@ pub(super) fn each_once<T: Ord + Clone>(
     nodes: &[Node<'_>],
     read: impl Fn(&Node<'_>) -> Option<T>,
 ) -> Vec<At<T>> {
-    let (mut seen, mut found) = (BTreeSet::new(), Vec::with_capacity(nodes.len()));
-    for node in nodes {
-        let Some(value) = read(node) else { continue };
-        if seen.insert(value.clone()) {
-            found.push(node.at(value));
-        } else {
-            let again = format!("{} a second time", quote(node.as_str().unwrap_or_default()));
-            node.report.warning(&node.place, again, "each once");
-        }
-    }
-    found
-}
-
-fn read_aggregates(nodes: &[Node<'_>]) -> Vec<At<Prefix>> {
-    let mut found: Vec<At<Prefix>> = Vec::with_capacity(nodes.len());
-    for node in nodes {
-        let Some(text) = node.as_str().or_else(|| node.wrong(GROUP_PREFIX)) else { continue };
-        match address::prefix(text) {
-            Err(flaw) => node.report.error(&node.place, flaw, GROUP_PREFIX),
-            Ok(prefix) if found.iter().any(|other| other.value == prefix) => node.refuse("each prefix once"),
-            Ok(prefix) => found.push(node.at(prefix)),
-        }
-    }
-    found
+    distinct(nodes, read, |node| {
+        let again = format!("{} a second time", quote(node.as_str().unwrap_or_default()));
+        node.report.warning(&node.place, again, "each once");
+    })
 }
 
 fn community(text: &str) -> Option<Community> {

@@ -44,19 +44,8 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     let reaches_nobody = !wanted.iter().any(|(family, _)| reaches(*family));
     for (family, route) in wanted {
         let Some((machine, _)) = machines.iter().find(|(_, peers)| !carries(peers, family)) else { continue };
-        let (name, key, hop) = match family {
-            Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),
-            Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
-        };
-        let whose = if reaches(family) {
-            format!("no peer of machine \"{}\"", machine.name)
-        } else {
-            "no peer".to_owned()
-        };
-        let found = format!("{name} routes such as {route}, and {whose} that is told carries them");
-        let allowed = format!(
-            "a peer with \"{key}\" in its families and an {name} next hop: a session by {name}, or {hop}"
-        );
+        let whose = if reaches(family) { format!(" of machine \"{}\"", machine.name) } else { String::new() };
+        let (found, allowed) = not_carried(family, route, &whose);
         if reaches_nobody {
             sections.report.error(&announce.place, found, allowed);
         } else {
@@ -65,8 +54,21 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
     }
 }
 
+/// What to say of a family's routes, such as `route`, that no peer carries, or none `whose` words follow.
+fn not_carried(family: Family, route: &Prefix, whose: &str) -> (String, String) {
+    let (name, key, hop) = match family {
+        Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),
+        Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
+    };
+    let found = format!("{name} routes such as {route}, and no peer{whose} that is told carries them");
+    let allowed = format!(
+        "a peer with \"{key}\" in its families and an {name} next hop: a session by {name}, or {hop}"
+    );
+    (found, allowed)
+}
+
 fn receivers<'b>(bgp: &'b BgpDraft, announce: &AnnounceDraft, machine: &MachineDraft) -> Vec<&'b BgpPeer> {
-    let receives = |peer: &&BgpPeer| peer.is_of(&machine.name) && announce.announce.is_for(peer.name());
+    let receives = |peer: &&BgpPeer| peer.is_of(&machine.name) && announce.announce.is_for(&peer.name);
     bgp.peers.iter().map(|draft| &draft.peer).filter(receives).collect()
 }
 
@@ -76,19 +78,20 @@ fn is_of(route: &Prefix, family: Family) -> bool {
 
 /// Whether routes of a family can be said to a peer: it takes them, and there is a next hop.
 fn carries(peer: &BgpPeer, family: Family) -> bool {
-    let (v4, v6) = peer.next_hops();
-    let has_v6 = v6.is_some() || peer.address().is_ipv6();
+    let has_v6 = peer.next_hops.v6.is_some() || peer.address.is_ipv6();
     let has_hop = match family {
-        Family::Ipv4 => v4.is_some() || peer.address().is_ipv4() || (peer.extended_next_hop() && has_v6),
+        Family::Ipv4 => {
+            peer.next_hops.v4.is_some() || peer.address.is_ipv4() || (peer.next_hops.extended && has_v6)
+        }
         Family::Ipv6 => has_v6,
     };
-    peer.families().contains(&family) && has_hop
+    peer.families.contains(&family) && has_hop
 }
 
 fn local_pref(sections: &Sections<'_>, bgp: &BgpDraft, announce: &AnnounceDraft) {
     let Some(place) = &announce.local_pref else { return };
-    let receives = |draft: &&PeerDraft| announce.announce.is_for(draft.peer.name());
-    let asns: BTreeSet<u32> = bgp.peers.iter().filter(receives).map(|draft| draft.peer.asn()).collect();
+    let receives = |draft: &&PeerDraft| announce.announce.is_for(&draft.peer.name);
+    let asns: BTreeSet<u32> = bgp.peers.iter().filter(receives).map(|draft| draft.peer.asn).collect();
     if !asns.is_empty() && !asns.contains(&bgp.asn()) {
         let found =
             format!("a local_pref, and no peer that is told is of our AS {}: nobody hears it", bgp.asn());

@@ -11,6 +11,7 @@ use forwarder::Prefix;
 use super::announce::AnnounceDraft;
 use super::bgp::BgpDraft;
 use super::pool::Pool;
+use super::report::At;
 use super::sections::{Sections, announced, known, machine_names, routes};
 use super::vip::VipDraft;
 use super::{announcement_checks, sessions};
@@ -34,7 +35,7 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     let Some(bgp) = bgp else { return };
     sessions::check(sections, bgp);
     announcement_checks::check(sections, bgp);
-    let names: BTreeSet<&str> = bgp.peers.iter().map(|draft| &**draft.peer.name()).collect();
+    let names: BTreeSet<&str> = bgp.peers.iter().map(|draft| &*draft.peer.name).collect();
     // A peer with a fault, which was reported, has a name all the same.
     for (_, announce) in announced(sections).filter(|_| bgp.is_whole) {
         known(sections, &announce.peers, &names, "the name of a peer of [bgp], or its address without one");
@@ -49,12 +50,11 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
 fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, pools: &[Arc<Pool>]) {
     let wanted = announce.min_serving.value as usize;
     for service in &vip.services {
-        let at = pools.binary_search_by(|pool| pool.name().cmp(&service.pool.value));
+        let at = pools.binary_search_by(|pool| pool.name.cmp(&service.pool.value));
         let Some(pool) = at.ok().and_then(|at| pools.get(at)) else { continue };
-        let backends: BTreeSet<&Arc<str>> =
-            pool.members().iter().map(|member| member.backend().name()).collect();
+        let backends: BTreeSet<&Arc<str>> = pool.members.iter().map(|member| &member.backend.name).collect();
         if backends.len() < wanted {
-            let found = format!("{wanted}, but pool \"{}\" has {} backends", pool.name(), backends.len());
+            let found = format!("{wanted}, but pool \"{}\" has {} backends", pool.name, backends.len());
             sections.report.error(&announce.min_serving.place, found, format!("1 to {}", backends.len()));
             return;
         }
@@ -63,12 +63,10 @@ fn serving(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft, po
 
 fn aggregates(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft) {
     let group = vip.group.as_ref().and_then(|named| sections.groups.get(&named.value));
-    let prefixes: Vec<Prefix> =
-        group.into_iter().flat_map(|group| &group.prefixes).map(|at| at.value).collect();
     for aggregate in &announce.aggregates {
         let address = vip.addresses.iter().any(|at| aggregate.value.contains(at.value));
-        let prefix = prefixes.iter().any(|inner| aggregate.value.covers(inner));
-        if !address && !prefix {
+        let covers = |inner: &At<Prefix>| aggregate.value.covers(&inner.value);
+        if !address && !group.is_some_and(|group| group.prefixes.iter().any(covers)) {
             let found = format!("{}, in which the VIP has no address", aggregate.value);
             sections.report.error(
                 &aggregate.place,

@@ -8,32 +8,22 @@ use serde::{Serialize, Serializer};
 
 use forwarder::{Prefix, TunnelProtocols};
 
-use super::address::{PrefixFlaw, source};
 use super::canonical;
 use super::reader::Node;
 use super::report::At;
-use crate::words::quote;
 
 /// Encapsulators between routers and balancers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Arrivals {
+    /// Their addresses.
     #[serde(serialize_with = "canonical::set")]
-    sources: Vec<Prefix>,
+    pub sources: Vec<Prefix>,
+    /// How they may carry packets. Default: every way.
     #[serde(serialize_with = "kinds")]
-    kinds: TunnelProtocols,
+    pub kinds: TunnelProtocols,
 }
 
 impl Arrivals {
-    /// Their addresses.
-    pub fn sources(&self) -> &[Prefix] {
-        &self.sources
-    }
-
-    /// How they may carry packets. Default: every way.
-    pub fn kinds(&self) -> TunnelProtocols {
-        self.kinds
-    }
-
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let sources = section.required("sources", SOURCES).and_then(|node| read_sources(&node));
@@ -50,22 +40,7 @@ pub(super) fn read_sources(node: &Node<'_>) -> Option<Vec<At<Prefix>>> {
     if items.len() > MOST {
         return node.wrong(SOURCES);
     }
-    items.iter().map(|node| Some(node.at(read_source(node)?))).collect()
-}
-
-fn read_source(node: &Node<'_>) -> Option<Prefix> {
-    let text = node.as_str().or_else(|| node.wrong(SOURCES))?;
-    match source(text) {
-        Ok(prefix) => Some(prefix),
-        Err(PrefixFlaw::NoAddress) => {
-            node.report.error(&node.place, quote(text), SOURCES);
-            None
-        }
-        Err(PrefixFlaw::Words { found, allowed }) => {
-            node.report.error(&node.place, found, allowed);
-            None
-        }
-    }
+    items.iter().map(|node| Some(node.at(node.source(SOURCES)?))).collect()
 }
 
 fn read_kinds(node: &Node<'_>) -> Option<TunnelProtocols> {

@@ -21,55 +21,27 @@ pub(super) use self::draft::{BgpDraft, PeerDraft};
 /// Who is told of VIPs, by BGP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bgp {
-    asn: u32,
-    listen: Vec<SocketAddr>,
+    /// Our AS number.
+    pub asn: u32,
+    /// Where peers may dial us, of all machines together. Default: nowhere.
+    pub listen: Vec<SocketAddr>,
+    /// How long a machine that drains announces its routes as about to go: up to 10 min. Default 5 s.
     #[serde(serialize_with = "canonical::span")]
-    graceful_shutdown: Duration,
+    pub graceful_shutdown: Duration,
+    /// How long a VIP that was withdrawn must qualify without a break: up to 1 h. Default 10 s.
     #[serde(serialize_with = "canonical::span")]
-    hold_down: Duration,
+    pub hold_down: Duration,
+    /// What that time grows to, doubled at each withdrawal: from [`hold_down`](Self::hold_down) to 24 h. Default 5 min.
     #[serde(serialize_with = "canonical::span")]
-    longest_hold_down: Duration,
-    anchor_med: u32,
+    pub longest_hold_down: Duration,
+    /// What the MED of a VIP is raised by where the machine is its anchor. Default 1,000.
+    pub anchor_med: u32,
+    /// All peers, in the order of the file.
     #[serde(skip)]
-    peers: Vec<BgpPeer>,
+    pub peers: Vec<BgpPeer>,
 }
 
 impl Bgp {
-    /// Our AS number.
-    pub fn asn(&self) -> u32 {
-        self.asn
-    }
-
-    /// Where peers may dial us, of all machines together. Default: nowhere.
-    pub fn listen(&self) -> &[SocketAddr] {
-        &self.listen
-    }
-
-    /// How long a machine that drains announces its routes as about to go: up to 10 min. Default 5 s.
-    pub fn graceful_shutdown(&self) -> Duration {
-        self.graceful_shutdown
-    }
-
-    /// How long a VIP that was withdrawn must qualify without a break: up to 1 h. Default 10 s.
-    pub fn hold_down(&self) -> Duration {
-        self.hold_down
-    }
-
-    /// What that time grows to, doubled at each withdrawal: from [`hold_down`](Self::hold_down) to 24 h. Default 5 min.
-    pub fn longest_hold_down(&self) -> Duration {
-        self.longest_hold_down
-    }
-
-    /// What the MED of a VIP is raised by where the machine is its anchor. Default 1,000.
-    pub fn anchor_med(&self) -> u32 {
-        self.anchor_med
-    }
-
-    /// All peers, in the order of the file.
-    pub fn peers(&self) -> &[BgpPeer] {
-        &self.peers
-    }
-
     pub(super) fn renamed(&self, name: impl Fn(&Arc<str>) -> Arc<str>) -> Self {
         let mut bgp = self.clone();
         bgp.peers.iter_mut().flat_map(|peer| &mut peer.machines).for_each(|machine| *machine = name(machine));
@@ -85,31 +57,58 @@ impl Bgp {
 /// A router.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BgpPeer {
+    /// Its name, unique on a machine. Default: its address.
     #[serde(skip)]
-    name: Arc<str>,
+    pub name: Arc<str>,
+    /// Its address.
     #[serde(skip)]
-    address: IpAddr,
-    asn: u32,
+    pub address: IpAddr,
+    /// Its AS number; the same as ours for an internal peer.
+    pub asn: u32,
     /// Empty: all.
     #[serde(skip)]
     machines: Vec<Arc<str>>,
-    port: u16,
+    /// Its TCP port. Default 179.
+    pub port: u16,
+    /// The key of TCP MD5. Default: none.
     #[serde(skip)]
-    md5: Option<Md5Key>,
-    hops: Option<u8>,
-    passive: bool,
-    source: Option<IpAddr>,
+    pub md5: Option<Md5Key>,
+    /// How many hops away it may be (GTSM). Default: any number.
+    pub hops: Option<u8>,
+    /// Whether it dials, and we wait. Default `false`.
+    pub passive: bool,
+    /// The address that we dial from. Default: what the kernel chooses.
+    pub source: Option<IpAddr>,
+    /// The families to exchange. Default: both.
     #[serde(serialize_with = "canonical::set")]
-    families: Vec<Family>,
-    next_hop4: Option<Ipv4Addr>,
-    next_hop6: Option<Ipv6Addr>,
-    extended_next_hop: bool,
+    pub families: Vec<Family>,
+    /// What routes name as their next hop.
+    #[serde(flatten)]
+    pub next_hops: NextHops,
+    /// Silence that ends the session. Default 90 s.
     #[serde(serialize_with = "canonical::span")]
-    hold_time: Duration,
+    pub hold_time: Duration,
+    /// The longest wait between two attempts. Default 60 s.
     #[serde(serialize_with = "canonical::span")]
-    longest_retry: Duration,
-    max_prefixes: Option<u32>,
-    bfd: Option<BfdTimes>,
+    pub longest_retry: Duration,
+    /// More prefixes of it than these end the session. Default: any number, as none is kept.
+    pub max_prefixes: Option<u32>,
+    /// BFD beside the session. Default: none.
+    pub bfd: Option<BfdTimes>,
+}
+
+/// What routes to a peer name as their next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NextHops {
+    /// Of IPv4 routes. Default: our address in the session.
+    #[serde(rename = "next_hop4")]
+    pub v4: Option<Ipv4Addr>,
+    /// Of IPv6 routes. Default: our address in the session.
+    #[serde(rename = "next_hop6")]
+    pub v6: Option<Ipv6Addr>,
+    /// Whether IPv4 routes may have an IPv6 next hop. Default `false`.
+    #[serde(rename = "extended_next_hop")]
+    pub extended: bool,
 }
 
 /// How fast BFD sees that a peer is lost.
@@ -123,83 +122,8 @@ pub struct BfdTimes {
 }
 
 impl BgpPeer {
-    /// Its name, unique on a machine. Default: its address.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// Its address.
-    pub fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// Its AS number; the same as ours for an internal peer.
-    pub fn asn(&self) -> u32 {
-        self.asn
-    }
-
     /// Whether a machine has a session with it. Default: every machine.
     pub fn is_of(&self, machine: &str) -> bool {
         self.machines.is_empty() || self.machines.iter().any(|name| &**name == machine)
-    }
-
-    /// Its TCP port. Default 179.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// The key of TCP MD5. Default: none.
-    pub fn md5(&self) -> Option<&Md5Key> {
-        self.md5.as_ref()
-    }
-
-    /// How many hops away it may be (GTSM). Default: any number.
-    pub fn hops(&self) -> Option<u8> {
-        self.hops
-    }
-
-    /// Whether it dials, and we wait. Default `false`.
-    pub fn passive(&self) -> bool {
-        self.passive
-    }
-
-    /// The address that we dial from. Default: what the kernel chooses.
-    pub fn source(&self) -> Option<IpAddr> {
-        self.source
-    }
-
-    /// The families to exchange. Default: both.
-    pub fn families(&self) -> &[Family] {
-        &self.families
-    }
-
-    /// The next hops of IPv4 and IPv6 routes. Default: our address in the session.
-    pub fn next_hops(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
-        (self.next_hop4, self.next_hop6)
-    }
-
-    /// Whether IPv4 routes may have an IPv6 next hop. Default `false`.
-    pub fn extended_next_hop(&self) -> bool {
-        self.extended_next_hop
-    }
-
-    /// Silence that ends the session. Default 90 s.
-    pub fn hold_time(&self) -> Duration {
-        self.hold_time
-    }
-
-    /// The longest wait between two attempts. Default 60 s.
-    pub fn longest_retry(&self) -> Duration {
-        self.longest_retry
-    }
-
-    /// More prefixes of it than these end the session. Default: any number, as none is kept.
-    pub fn max_prefixes(&self) -> Option<u32> {
-        self.max_prefixes
-    }
-
-    /// BFD beside the session. Default: none.
-    pub fn bfd(&self) -> Option<BfdTimes> {
-        self.bfd
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
+use super::ports::show;
 use super::quantity::format_duration;
 
 pub(super) fn span<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
@@ -50,10 +51,7 @@ pub(super) fn map<S: Serializer, K: Ord + Serialize, V: Display + PartialEq + De
 
 /// Numbers and ranges as the file has them.
 pub(super) fn ranges<S: Serializer>(values: &[RangeInclusive<u16>], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(values.iter().map(|range| match (range.start(), range.end()) {
-        (first, last) if first == last => first.to_string(),
-        (first, last) => format!("{first}-{last}"),
-    }))
+    to.collect_seq(values.iter().map(show))
 }
 
 /// What is not shown, such as the content of a file that a key names.

@@ -13,8 +13,8 @@ use super::arrivals::Arrivals;
 use super::canonical;
 use super::mtu::Mtu;
 use super::pem::Outside;
-use super::pool::{CHECKS, read_checks};
-use super::reader::{Node, Section};
+use super::pool::read_checks;
+use super::reader::{Node, Root, Section};
 use super::report::{At, Place};
 use super::secret::HashKey;
 
@@ -22,15 +22,23 @@ use super::secret::HashKey;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     name: Arc<str>,
+    /// The key of the hashes that choose a backend.
     #[serde(rename = "hash_key_file")]
-    hash_key: HashKey,
-    table_size: u32,
-    flow_timeouts: FlowTimeouts,
+    pub hash_key: HashKey,
+    /// Slots of a Maglev table: a prime from 101 to 16,777,213. Default 65,537.
+    pub table_size: u32,
+    /// How long an idle flow is remembered.
+    pub flow_timeouts: FlowTimeouts,
+    /// How long flows go on whose backend a reload took from them; and the machine's own drain at most: up to 24 h. Default
+    /// 60 s. An operator's drain of a backend has no such end.
     #[serde(serialize_with = "canonical::span")]
-    drain_time: Duration,
-    watch: bool,
-    arrivals: Option<Arrivals>,
-    mtu: Mtu,
+    pub drain_time: Duration,
+    /// Whether a change of a file is a reload. Default `false`.
+    pub watch: bool,
+    /// Who may send packets for VIPs in tunnels. Default: nobody.
+    pub arrivals: Option<Arrivals>,
+    /// How long packets are, and may be.
+    pub mtu: Mtu,
 }
 
 impl Cluster {
@@ -39,55 +47,7 @@ impl Cluster {
         &self.name
     }
 
-    /// The key of the hashes that choose a backend.
-    pub fn hash_key(&self) -> HashKey {
-        self.hash_key
-    }
-
-    /// Slots of a Maglev table: a prime from 101 to 16,777,213. Default 65,537.
-    pub fn table_size(&self) -> u32 {
-        self.table_size
-    }
-
-    /// How long an idle flow is remembered.
-    pub fn flow_timeouts(&self) -> FlowTimeouts {
-        self.flow_timeouts
-    }
-
-    /// How long flows go on whose backend a reload took from them; and the machine's own drain at most: up to 24 h. Default
-    /// 60 s. An operator's drain of a backend has no such end.
-    pub fn drain_time(&self) -> Duration {
-        self.drain_time
-    }
-
-    /// Whether a change of a file is a reload. Default `false`.
-    pub fn watch(&self) -> bool {
-        self.watch
-    }
-
-    /// Who may send packets for VIPs in tunnels. Default: nobody.
-    pub fn arrivals(&self) -> Option<&Arrivals> {
-        self.arrivals.as_ref()
-    }
-
-    /// How long packets are, and may be.
-    pub fn mtu(&self) -> &Mtu {
-        &self.mtu
-    }
-
-    /// The cluster, the names of the checks of peers, and where `mtu.core` stands.
-    pub(super) fn read(
-        mut section: Section<'_>,
-        outside: &Outside<'_>,
-    ) -> (Option<Self>, Vec<At<Arc<str>>>, Option<Place>) {
-        let checks = section.optional("peer_checks").and_then(|node| node.list(CHECKS)).unwrap_or_default();
-        let checks = read_checks(&checks);
-        let mtu = section.optional("mtu").and_then(|node| node.section()).map(Mtu::read);
-        let (mtu, core) = mtu.unwrap_or_default();
-        (Self::read_values(section, mtu, outside), checks, core)
-    }
-
-    fn read_values(mut section: Section<'_>, mtu: Mtu, outside: &Outside<'_>) -> Option<Self> {
+    fn read(mut section: Section<'_>, mtu: Mtu, outside: &Outside<'_>) -> Option<Self> {
         let name = section.required("name", "the name of the cluster").and_then(|node| node.name());
         let hash_key = section
             .required("hash_key_file", HASH_KEY)
@@ -105,40 +65,47 @@ impl Cluster {
     }
 }
 
+/// A cluster as written.
+#[derive(Default)]
+pub(super) struct ClusterDraft {
+    pub(super) place: Option<Place>,
+    pub(super) value: Option<Cluster>,
+    /// The names of the checks of peers.
+    pub(super) peer_checks: Vec<At<Arc<str>>>,
+    /// Where `mtu.core` stands.
+    pub(super) core: Option<Place>,
+}
+
+impl ClusterDraft {
+    pub(super) fn read(root: &mut Root<'_>, outside: &Outside<'_>) -> Self {
+        let Some(node) = root.required("cluster", "a section [cluster]") else { return Self::default() };
+        let place = Some(node.place.clone());
+        let Some(mut section) = node.section() else { return Self { place, ..Self::default() } };
+        let peer_checks = read_checks(section.optional("peer_checks"));
+        let mtu = section.optional("mtu").and_then(|node| node.section()).map(Mtu::read);
+        let (mtu, core) = mtu.unwrap_or_default();
+        Self { place, value: Cluster::read(section, mtu, outside), peer_checks, core }
+    }
+}
+
 /// Idle timeouts of a flow by its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowTimeouts {
+    /// A flow of which one packet was seen: 1 s to 2 min. Default 10 s.
     #[serde(serialize_with = "canonical::span")]
-    new: Duration,
+    pub new: Duration,
+    /// A TCP flow with traffic: 10 s to 24 h. Default 15 min.
     #[serde(serialize_with = "canonical::span")]
-    established: Duration,
+    pub established: Duration,
+    /// A TCP flow after FIN or RST: 1 s to 10 min. Default 10 s.
     #[serde(serialize_with = "canonical::span")]
-    closing: Duration,
+    pub closing: Duration,
+    /// A UDP flow, and one of any other protocol: 1 s to 24 h. Default 60 s.
     #[serde(serialize_with = "canonical::span")]
-    udp: Duration,
+    pub udp: Duration,
 }
 
 impl FlowTimeouts {
-    /// A flow of which one packet was seen: 1 s to 2 min. Default 10 s.
-    pub fn new_flow(&self) -> Duration {
-        self.new
-    }
-
-    /// A TCP flow with traffic: 10 s to 24 h. Default 15 min.
-    pub fn established(&self) -> Duration {
-        self.established
-    }
-
-    /// A TCP flow after FIN or RST: 1 s to 10 min. Default 10 s.
-    pub fn closing(&self) -> Duration {
-        self.closing
-    }
-
-    /// A UDP flow, and one of any other protocol: 1 s to 24 h. Default 60 s.
-    pub fn udp(&self) -> Duration {
-        self.udp
-    }
-
     fn read(mut section: Section<'_>) -> Self {
         let default = Self::default();
         let mut timeout = |key: &'static str, default: Duration, range: RangeInclusive<Duration>| {

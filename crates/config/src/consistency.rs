@@ -13,8 +13,7 @@ use std::sync::Arc;
 use forwarder::Suffix;
 
 use super::machine::MachineDraft;
-use super::near_miss::hint;
-use super::pool::{BackendDraft, Pool};
+use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
 use super::report::{At, Place};
 use super::sections::{Sections, in_order, is_flawed};
@@ -22,8 +21,8 @@ use super::vip::{ServiceDraft, VipDraft};
 use crate::words::count_of;
 
 impl Sections<'_> {
-    /// Runs every check; `table_size` is that of the Maglev tables, when it is known.
-    pub(super) fn check(&self, flattened: &[Arc<Pool>], table_size: Option<u32>) {
+    /// Runs every check.
+    pub(super) fn check(&self, flattened: &[Arc<Pool>]) {
         self.machine_addresses();
         self.backends();
         self.vip_addresses();
@@ -41,7 +40,7 @@ impl Sections<'_> {
             let place = Place::top("vip");
             self.report.warning(&place, "no VIP: nothing is served", "a section [vip.NAME] for each VIP");
         }
-        self.sizes(flattened, table_size);
+        self.sizes(flattened);
     }
 
     fn machine_addresses(&self) {
@@ -110,7 +109,7 @@ impl Sections<'_> {
     /// No two services hold one port of one address; `any` gives way to all others.
     fn services(&self) {
         let mut claims: BTreeMap<(Address<'_>, u8, bool), Vec<Claim<'_>>> = BTreeMap::new();
-        for vip in self.vips {
+        for vip in &self.vips {
             for (address, service) in
                 addresses(vip).flat_map(|address| vip.services.iter().map(move |s| (address, s)))
             {
@@ -199,67 +198,61 @@ impl Sections<'_> {
     }
 
     fn references(&self) {
-        for name in self.vips.iter().flat_map(|vip| &vip.pools) {
-            if !self.pools.contains_key(&name.value) {
-                let hint = hint(&name.value, self.pools.keys().map(|known| &**known));
-                let allowed = format!("a section [pool.NAME]{hint}");
-                self.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
-            }
+        let fallbacks = self.pools.values().filter_map(PoolDraft::fallback_pool);
+        let named = self.vips.iter().flat_map(|vip| vip.pools.iter().cloned()).chain(fallbacks);
+        for name in named.filter(|name| !self.pools.contains_key(&name.value)) {
+            self.report.unknown(&name, self.pools.keys(), "a section [pool.NAME]");
         }
     }
 
     fn unused(&self) {
-        let mut used: BTreeSet<&str> = BTreeSet::new();
-        let named = self.vips.iter().flat_map(|vip| &vip.pools);
-        let mut next: Vec<&str> = named.map(|name| &*name.value).collect();
-        while let Some(name) = next.pop() {
-            if used.insert(name) {
-                let Some(pool) = self.pools.get(name) else { continue };
-                next.extend(pool.pools.iter().map(|reference| &*reference.pool.value));
-                next.extend(pool.fallback.iter().map(|fallback| &*fallback.value.pool));
-            }
+        let used = self.pools_in_use();
+        for (name, pool) in &self.pools {
+            self.warn_unless(&used, name, &pool.place, "a pool that no VIP uses");
         }
-        for (name, pool) in self.pools {
-            if !used.contains(&**name) && !is_flawed(name) {
-                self.report.warning(&pool.place, "a pool that no VIP uses", "a use, or no such section");
-            }
-        }
-        let names = self.pools.values().filter_map(|pool| pool.encapsulation.as_ref());
-        let names = names.chain(self.remotes.values().filter_map(|remote| remote.encapsulation.as_ref()));
-        let mut used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
+        let of_pools = self.pools.values().filter_map(|pool| pool.encapsulation.as_ref());
+        let of_remotes = self.remotes.values().filter_map(|remote| remote.encapsulation.as_ref());
+        let mut used: BTreeSet<&str> = of_pools.chain(of_remotes).map(|name| &*name.value).collect();
         if self.pools.values().any(|pool| pool.encapsulation.is_none() && !pool.backends.is_empty()) {
             used.insert("gre");
         }
-        for (name, draft) in self.encapsulations {
-            if let Some(place) = draft.place.as_ref().filter(|_| !used.contains(&**name) && !is_flawed(name))
-            {
-                let found = "an encapsulation that no pool uses";
-                self.report.warning(place, found, "a use, or no such section");
-            }
+        for (name, draft) in &self.encapsulations {
+            let Some(place) = &draft.place else { continue };
+            self.warn_unless(&used, name, place, "an encapsulation that no pool uses");
         }
-        let names = self.pools.values().flat_map(|pool| &pool.checks);
-        let names = names.chain(self.vips.iter().flat_map(|vip| &vip.remote_checks));
-        let used: BTreeSet<&str> = names.map(|name| &*name.value).collect();
-        for (name, draft) in self.checks {
-            if used.contains(&**name) || is_flawed(name) {
-                continue;
-            }
-            self.report.warning(&draft.place, "a check that no pool uses", "a use, or no such section");
+        let of_pools = self.pools.values().flat_map(|pool| &pool.checks);
+        let of_vips = self.vips.iter().flat_map(|vip| &vip.remote_checks);
+        let used: BTreeSet<&str> = of_pools.chain(of_vips).map(|name| &*name.value).collect();
+        for (name, draft) in &self.checks {
+            self.warn_unless(&used, name, &draft.place, "a check that no pool uses");
         }
     }
 
-    /// Fallbacks lead to pools, and never round in a ring.
+    /// Pools that VIPs name, and those that these lead to.
+    fn pools_in_use(&self) -> BTreeSet<&str> {
+        let mut used = BTreeSet::new();
+        let named = self.vips.iter().flat_map(|vip| &vip.pools);
+        let mut next: Vec<&str> = named.map(|name| &*name.value).collect();
+        while let Some(name) = next.pop() {
+            let Some(pool) = self.pools.get(name).filter(|_| used.insert(name)) else { continue };
+            next.extend(pool.pools.iter().map(|reference| &*reference.pool.value));
+            next.extend(pool.fallback.iter().map(|fallback| &*fallback.value.pool));
+        }
+        used
+    }
+
+    fn warn_unless(&self, used: &BTreeSet<&str>, name: &str, place: &Place, found: &str) {
+        if !used.contains(name) && !is_flawed(name) {
+            self.report.warning(place, found, "a use, or no such section");
+        }
+    }
+
+    /// Fallbacks that can be, and that never lead round in a ring.
     fn fallbacks(&self, flattened: &[Arc<Pool>]) {
-        for (name, pool) in self.pools {
+        for (name, pool) in &self.pools {
             let Some(fallback) = &pool.fallback else { continue };
-            let target = &fallback.value.pool;
-            if !self.pools.contains_key(target) {
-                let hint = hint(target, self.pools.keys().map(|known| &**known));
-                let allowed = format!("a section [pool.NAME]{hint}");
-                self.report.absent(&fallback.place, format!("\"{target}\""), allowed);
-            }
-            let own = flattened.binary_search_by(|pool| pool.name().cmp(name)).ok();
-            let count = own.map_or(0, |at| flattened[at].members().len());
+            let own = flattened.binary_search_by(|pool| pool.name.cmp(name)).ok();
+            let count = own.map_or(0, |at| flattened[at].members.len());
             if count > 0 && usize::try_from(fallback.value.below).is_ok_and(|below| below > count) {
                 let backends = count_of(count, "backend");
                 let found = format!("below = {} in a pool of {backends}", fallback.value.below);
@@ -308,11 +301,11 @@ impl Sections<'_> {
     }
 
     /// Tables that are too small for their pools, and pools that serve nothing.
-    fn sizes(&self, flattened: &[Arc<Pool>], table_size: Option<u32>) {
-        let slots = table_size.and_then(|size| usize::try_from(size).ok());
+    fn sizes(&self, flattened: &[Arc<Pool>]) {
+        let slots = self.cluster.value.as_ref().map(|cluster| cluster.table_size as usize);
         for pool in flattened {
-            let Some(draft) = self.pools.get(pool.name()) else { continue };
-            let count = pool.members().len();
+            let Some(draft) = self.pools.get(&pool.name) else { continue };
+            let count = pool.members.len();
             let found = count_of(count, "backend");
             match slots {
                 Some(slots) if count > slots => {
@@ -325,7 +318,7 @@ impl Sections<'_> {
                 }
                 _ => {}
             }
-            if count > 0 && pool.members().iter().all(|member| member.weight() == 0) {
+            if count > 0 && pool.members.iter().all(|member| member.weight == 0) {
                 let found = "weight 0 for every backend: all its packets are dropped";
                 self.report.warning(&draft.place, found, "a weight above 0");
             }

@@ -20,14 +20,20 @@ use super::report::Place;
 /// How a packet travels to a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Encapsulation {
+    /// The name by which pools refer to it.
     #[serde(skip)]
-    name: Arc<str>,
+    pub name: Arc<str>,
+    /// The outer header.
     #[serde(flatten)]
-    kind: EncapsulationKind,
+    pub kind: EncapsulationKind,
+    /// Outer sources are chosen per flow from these, at most one a family; a family without one uses
+    /// the machine's address.
     #[serde(serialize_with = "canonical::set")]
-    source_prefixes: Vec<Prefix>,
-    dont_fragment: bool,
-    too_big: TooBig,
+    pub source_prefixes: Vec<Prefix>,
+    /// Whether an outer IPv4 header has DF set. Default `true`.
+    pub dont_fragment: bool,
+    /// Default [`TooBig::FragmentInner`].
+    pub too_big: TooBig,
 }
 
 /// The outer header.
@@ -60,32 +66,6 @@ pub enum TooBig {
 }
 
 impl Encapsulation {
-    /// The name by which pools refer to it.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// The outer header.
-    pub fn kind(&self) -> EncapsulationKind {
-        self.kind
-    }
-
-    /// Outer sources are chosen per flow from these, at most one a family; a family without one uses
-    /// the machine's address.
-    pub fn source_prefixes(&self) -> &[Prefix] {
-        &self.source_prefixes
-    }
-
-    /// Whether an outer IPv4 header has DF set. Default `true`.
-    pub fn dont_fragment(&self) -> bool {
-        self.dont_fragment
-    }
-
-    /// Default [`TooBig::FragmentInner`].
-    pub fn too_big(&self) -> TooBig {
-        self.too_big
-    }
-
     /// Whether an outer header of the family of `address` needs an address of the machine.
     pub(super) fn needs_machine_address(&self, address: IpAddr) -> bool {
         let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == address.is_ipv4());
@@ -159,16 +139,11 @@ fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
 fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {
     let mut prefixes: Vec<Prefix> = Vec::new();
     for node in node.items(PREFIX).unwrap_or_default() {
-        let Some(text) = node.as_str().or_else(|| node.wrong(PREFIX)) else { continue };
-        match address::prefix(text) {
-            Err(found) => node.report.error(&node.place, found, PREFIX),
-            Ok(prefix) => {
-                let family = prefix.address().is_ipv4();
-                match prefixes.iter().find(|other| other.address().is_ipv4() == family) {
-                    Some(first) => node.refuse(format!("one prefix a family, and {first} is another")),
-                    None => prefixes.push(prefix),
-                }
-            }
+        let Some(prefix) = node.read(PREFIX, address::prefix) else { continue };
+        let family = prefix.address().is_ipv4();
+        match prefixes.iter().find(|other| other.address().is_ipv4() == family) {
+            Some(first) => node.refuse(format!("one prefix a family, and {first} is another")),
+            None => prefixes.push(prefix),
         }
     }
     // One a family: their order says nothing.

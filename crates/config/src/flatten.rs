@@ -10,19 +10,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::check::{Check, CheckDraft};
-use super::encapsulation::{Encapsulation, EncapsulationDraft};
-use super::near_miss::hint;
+use super::check::Check;
+use super::encapsulation::Encapsulation;
 use super::pool::{Backend, Member, Pool, PoolDraft, PoolReference};
-use super::report::Report;
-
-/// The pools of a file and what they refer to.
-pub(super) struct Flattener<'d> {
-    pub(super) report: &'d Report,
-    pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
-    pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
-    pub(super) checks: &'d BTreeMap<Arc<str>, CheckDraft>,
-}
+use super::sections::Sections;
 
 /// The checks that hold for a pool, in the order of their names.
 type Checks = BTreeMap<Arc<str>, Arc<Check>>;
@@ -30,7 +21,7 @@ type Checks = BTreeMap<Arc<str>, Arc<Check>>;
 /// Members by the name of the backend, with weights that fit `u32`.
 type Members = BTreeMap<Arc<str>, Member>;
 
-impl<'d> Flattener<'d> {
+impl Sections<'_> {
     /// Flattens every pool; cycles, unknown names and weights that are too large are reported.
     pub(super) fn flatten(&self) -> Vec<Arc<Pool>> {
         let mut done: BTreeMap<&str, Members> = BTreeMap::new();
@@ -63,7 +54,7 @@ impl<'d> Flattener<'d> {
     }
 
     /// The checks of every pool: its own, and those of the pools around it, which come after it in `order`.
-    fn hand_down(&self, order: &[(&'d str, Vec<&'d PoolReference>)]) -> BTreeMap<&'d str, Checks> {
+    fn hand_down<'s>(&self, order: &[(&'s str, Vec<&'s PoolReference>)]) -> BTreeMap<&'s str, Checks> {
         let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
         for (name, _) in order {
             all.insert(name, self.own_checks(&self.pools[*name]));
@@ -92,11 +83,7 @@ impl<'d> Flattener<'d> {
                 Some(known) => {
                     checks.extend(known.value.clone().map(|check| (Arc::clone(&check.name), check)))
                 }
-                None => {
-                    let hint = hint(&name.value, self.checks.keys().map(|known| &**known));
-                    let found = format!("\"{}\"", name.value);
-                    self.report.absent(&name.place, found, format!("a section [check.NAME]{hint}"));
-                }
+                None => self.report.unknown(name, self.checks.keys(), "a section [check.NAME]"),
             }
         }
         checks
@@ -104,10 +91,10 @@ impl<'d> Flattener<'d> {
 
     /// Every pool after the pools inside it, with those of its references that lead somewhere and close
     /// no cycle.
-    fn order(&self) -> Vec<(&'d str, Vec<&'d PoolReference>)> {
+    fn order(&self) -> Vec<(&str, Vec<&PoolReference>)> {
         let mut ordered = Vec::with_capacity(self.pools.len());
         let mut states: BTreeMap<&str, bool> = BTreeMap::new(); // present: seen; true: finished
-        for (start, draft) in self.pools {
+        for (start, draft) in &self.pools {
             if states.contains_key(&**start) {
                 continue;
             }
@@ -121,7 +108,7 @@ impl<'d> Flattener<'d> {
                     continue;
                 };
                 let Some((name, inner)) = self.pools.get_key_value(&reference.pool.value) else {
-                    self.unknown(reference);
+                    self.report.unknown(&reference.pool, self.pools.keys(), "a section [pool.NAME]");
                     continue;
                 };
                 match states.get(&**name) {
@@ -198,18 +185,10 @@ impl<'d> Flattener<'d> {
         let name = draft.encapsulation.as_ref();
         let known = self.encapsulations.get(name.map_or("gre", |name| &*name.value));
         if let (None, Some(name)) = (known, name) {
-            let hint = hint(&name.value, self.encapsulations.keys().map(|known| &**known));
-            let found = format!("\"{}\"", name.value);
-            let allowed = format!("a section [encapsulation.NAME] or one of gre, ipip, gue, l2{hint}");
-            self.report.absent(&name.place, found, allowed);
+            let allowed = "a section [encapsulation.NAME] or one of gre, ipip, gue, l2";
+            self.report.unknown(name, self.encapsulations.keys(), allowed);
         }
         known?.value.clone()
-    }
-
-    fn unknown(&self, reference: &PoolReference) {
-        let hint = hint(&reference.pool.value, self.pools.keys().map(|known| &**known));
-        let found = format!("\"{}\"", reference.pool.value);
-        self.report.absent(&reference.pool.place, found, format!("a section [pool.NAME]{hint}"));
     }
 
     fn cycle(&self, path: &[Step<'_>], reference: &PoolReference) {
@@ -227,11 +206,7 @@ impl<'d> Flattener<'d> {
     fn two_encapsulations(&self, draft: &PoolDraft, one: &Member, other: &Member) {
         let found = format!(
             "backend \"{}\" by encapsulation \"{}\" in pool \"{}\" and by \"{}\" in pool \"{}\"",
-            one.backend.name,
-            one.encapsulation.name(),
-            one.leaf,
-            other.encapsulation.name(),
-            other.leaf
+            one.backend.name, &one.encapsulation.name, one.leaf, &other.encapsulation.name, other.leaf
         );
         self.report.error(&draft.place, found, "one encapsulation for a backend within a pool");
     }

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use forwarder::{FILTER_PREFIXES, Prefix, Suffix, aggregate};
 
 use super::field::Field;
-use super::near_miss::hint;
 use super::prefix_group::GroupDraft;
-use super::report::{At, Place};
+use super::report::{At, Place, values};
 use super::sections::{Sections, in_order, is_flawed};
 use super::vip::VipDraft;
 
@@ -44,12 +43,10 @@ fn prefixes_once(sections: &Sections<'_>) {
 }
 
 fn suffixes_fit(sections: &Sections<'_>) {
-    for vip in sections.vips {
+    for vip in &sections.vips {
         let Some(named) = &vip.group else { continue };
         let Some(group) = sections.groups.get(&named.value) else {
-            let hint = hint(&named.value, sections.groups.keys().map(|known| &**known));
-            let allowed = format!("a section [prefix_group.NAME]{hint}");
-            sections.report.absent(&named.place, format!("\"{}\"", named.value), allowed);
+            sections.report.unknown(named, sections.groups.keys(), "a section [prefix_group.NAME]");
             continue;
         };
         vip.suffixes.iter().for_each(|suffix| fits(sections, group, suffix));
@@ -92,7 +89,7 @@ fn own_addresses(sections: &Sections<'_>) {
 }
 
 /// Longest prefix, then longest suffix, as the packet threads have it.
-fn vip_of<'d>(sections: &Sections<'d>, address: IpAddr) -> Option<(&'d VipDraft, Suffix)> {
+fn vip_of<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<(&'s VipDraft, Suffix)> {
     let prefixes = sections.groups.iter().flat_map(|(name, group)| {
         group.prefixes.iter().filter(|at| at.value.contains(address)).map(move |at| (at.value.length(), name))
     });
@@ -130,8 +127,7 @@ fn room(sections: &Sections<'_>) {
 }
 
 fn room_for(sections: &Sections<'_>, groups: &[&GroupDraft], shard: Option<&Arc<str>>) {
-    let prefixes: Vec<Prefix> =
-        groups.iter().flat_map(|group| &group.prefixes).map(|prefix| prefix.value).collect();
+    let prefixes: Vec<Prefix> = groups.iter().flat_map(|group| values(&group.prefixes)).collect();
     let widened = aggregate(&prefixes, FILTER_PREFIXES).widened;
     let (Some(first), [_, ..]) = (groups.first(), widened.as_slice()) else { return };
     let few: Vec<String> = widened.iter().take(NAMED).map(ToString::to_string).collect();

@@ -14,37 +14,23 @@ use serde::{Serialize, Serializer};
 
 use forwarder::Prefix;
 
-use super::address::{PrefixFlaw, source};
 use super::canonical::{self, Sealed};
 use super::lists::{Block, Lists};
 use super::reader::{Node, Section};
-use crate::words::quote;
 
 /// Who may use a VIP, and how fast.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Guard {
-    allow: Option<SourceList>,
-    deny: Option<SourceList>,
+    /// The only sources that are served. Default: all are.
+    pub allow: Option<SourceList>,
+    /// Sources that are not served; goes before [`Guard::allow`]. Default: none.
+    pub deny: Option<SourceList>,
+    /// Default: none.
     #[serde(serialize_with = "canonical::words")]
-    limits: Limits,
+    pub limits: Limits,
 }
 
 impl Guard {
-    /// The only sources that are served. Default: all are.
-    pub fn allow(&self) -> Option<&SourceList> {
-        self.allow.as_ref()
-    }
-
-    /// Sources that are not served; goes before [`Guard::allow`]. Default: none.
-    pub fn deny(&self) -> Option<&SourceList> {
-        self.deny.as_ref()
-    }
-
-    /// Default: none.
-    pub fn limits(&self) -> Limits {
-        self.limits
-    }
-
     /// Reads the keys out of a VIP's section.
     pub(super) fn read(section: &mut Section<'_>, lists: &Lists<'_>) -> Self {
         let allow = SourceList::read(section, ["allow", "allow_files"], lists);
@@ -124,41 +110,20 @@ impl PartialEq for SourceList {
 impl Eq for SourceList {}
 
 fn read_inline(node: &Node<'_>) -> Option<Arc<Block>> {
-    let read: Vec<Option<Prefix>> = node.items(INLINE)?.iter().map(read_prefix).collect();
+    let read: Vec<Option<Prefix>> = node.items(INLINE)?.iter().map(|node| node.source(INLINE)).collect();
     Some(Arc::new(Block::new(read.into_iter().collect::<Option<_>>()?)))
-}
-
-fn read_prefix(node: &Node<'_>) -> Option<Prefix> {
-    let text = node.as_str().or_else(|| node.wrong(INLINE))?;
-    source(text)
-        .map_err(|flaw| {
-            let (found, allowed) = match flaw {
-                PrefixFlaw::NoAddress => (quote(text), INLINE.to_owned()),
-                PrefixFlaw::Words { found, allowed } => (found, allowed),
-            };
-            node.report.error(&node.place, found, allowed);
-        })
-        .ok()
 }
 
 /// How many new flows a second a VIP takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    new_flows_per_second: Option<NonZeroU32>,
-    per_source: Option<PerSource>,
+    /// Of all sources together: 1 to 10,000,000. Default: no limit.
+    pub new_flows_per_second: Option<NonZeroU32>,
+    /// Of each source prefix. Default: no limit.
+    pub per_source: Option<PerSource>,
 }
 
 impl Limits {
-    /// Of all sources together: 1 to 10,000,000. Default: no limit.
-    pub fn new_flows_per_second(&self) -> Option<NonZeroU32> {
-        self.new_flows_per_second
-    }
-
-    /// Of each source prefix. Default: no limit.
-    pub fn per_source(&self) -> Option<PerSource> {
-        self.per_source
-    }
-
     fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let rate = section.optional("new_flows_per_second");
@@ -190,27 +155,15 @@ impl fmt::Display for Limits {
 /// A limit that each source prefix has for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerSource {
-    new_flows_per_second: NonZeroU32,
-    v4_prefix: u8,
-    v6_prefix: u8,
+    /// New flows a second of one prefix: 1 to 10,000,000.
+    pub new_flows_per_second: NonZeroU32,
+    /// How many leading bits of an IPv4 source are one source: 8 to 32. Default 32.
+    pub v4_prefix: u8,
+    /// The same for IPv6: 16 to 128. Default 64.
+    pub v6_prefix: u8,
 }
 
 impl PerSource {
-    /// New flows a second of one prefix: 1 to 10,000,000.
-    pub fn new_flows_per_second(&self) -> NonZeroU32 {
-        self.new_flows_per_second
-    }
-
-    /// How many leading bits of an IPv4 source are one source: 8 to 32. Default 32.
-    pub fn v4_prefix(&self) -> u8 {
-        self.v4_prefix
-    }
-
-    /// The same for IPv6: 16 to 128. Default 64.
-    pub fn v6_prefix(&self) -> u8 {
-        self.v6_prefix
-    }
-
     fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let rate = section.required("new_flows_per_second", "an integer from 1 to 10000000");

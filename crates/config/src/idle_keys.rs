@@ -30,7 +30,7 @@ pub(super) fn check(sections: &Sections<'_>) {
 }
 
 /// The pools that VIPs name, and those that serve in their place.
-fn named<'d>(sections: &Sections<'d>) -> BTreeSet<&'d str> {
+fn named<'s>(sections: &'s Sections<'_>) -> BTreeSet<&'s str> {
     let mut named = BTreeSet::new();
     let vips = sections.vips.iter().flat_map(|vip| &vip.pools);
     let mut next: Vec<&str> = vips.map(|name| &*name.value).collect();
@@ -44,7 +44,7 @@ fn named<'d>(sections: &Sections<'d>) -> BTreeSet<&'d str> {
 }
 
 /// Each pool inside another that is reached, with the pool of `named` by which it was reached first.
-fn holders<'d>(sections: &Sections<'d>, named: &BTreeSet<&'d str>) -> BTreeMap<&'d str, &'d str> {
+fn holders<'s>(sections: &'s Sections<'_>, named: &BTreeSet<&'s str>) -> BTreeMap<&'s str, &'s str> {
     let mut holders = BTreeMap::new();
     let mut next: Vec<(&str, &str)> = named.iter().rev().map(|name| (*name, *name)).collect();
     while let Some((name, holder)) = next.pop() {

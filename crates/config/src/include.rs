@@ -155,6 +155,16 @@ fn files(node: &Node<'_>) -> Vec<At<PathBuf>> {
     if !name.contains(['*', '?', '[']) {
         return vec![node.at(folder.join(name))];
     }
+    let Some(files) = matching(node, &folder, name) else { return Vec::new() };
+    if files.is_empty() {
+        let found = format!("{}, which matches no file", quote(name));
+        node.report.warning(&node.place, found, "a pattern that matches, or nothing here");
+    }
+    files
+}
+
+/// The files in a folder whose names match a pattern; `None`: it is none, which was reported.
+fn matching(node: &Node<'_>, folder: &Path, name: &str) -> Option<Vec<At<PathBuf>>> {
     let pattern = if folder.as_os_str().is_empty() {
         name.to_owned()
     } else {
@@ -169,24 +179,17 @@ fn files(node: &Node<'_>) -> Vec<At<PathBuf>> {
         Ok(paths) => paths,
         Err(error) => {
             node.report.error(&node.place, format!("{} ({})", quote(name), error.msg), NAME);
-            return Vec::new();
+            return None;
         }
     };
-    let mut files = Vec::new();
-    for path in paths.take(MAX_FILES + 1) {
-        match path {
-            Ok(path) => files.push(node.at(path)),
-            Err(error) => {
-                let found = format!("{}: {}", quote(&error.path().display().to_string()), error.error());
-                node.report.error(&node.place, found, "a folder that can be read");
-            }
-        }
-    }
-    if files.is_empty() {
-        let found = format!("{}, which matches no file", quote(name));
-        node.report.warning(&node.place, found, "a pattern that matches, or nothing here");
-    }
-    files
+    let file = |path: glob::GlobResult| {
+        let refuse = |error: glob::GlobError| {
+            let found = format!("{}: {}", quote(&error.path().display().to_string()), error.error());
+            node.report.error(&node.place, found, "a folder that can be read");
+        };
+        path.map(|path| node.at(path)).map_err(refuse).ok()
+    };
+    Some(paths.take(MAX_FILES + 1).filter_map(file).collect())
 }
 
 fn quote_all(names: &[String]) -> String {

@@ -13,40 +13,60 @@ use super::reader::{Node, Section};
 /// How packets get in and out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Io {
-    mode: IoMode,
-    steering: Steering,
-    next_hop: NextHop,
-    flows_per_thread: usize,
-    idle: Idle,
-    queues: Option<u32>,
-    frames_per_queue: u32,
-    frame_size: u32,
-    batch: usize,
-    no_socket: NoSocket,
-    max_vips: u32,
-    limit_sources: usize,
-    fragments: Fragments,
-    icmp: Icmp,
+    /// Default [`IoMode::AfXdp`].
+    pub mode: IoMode,
+    /// Default [`Steering::Hardware`].
+    pub steering: Steering,
+    /// Default [`NextHop::Resolve`].
+    pub next_hop: NextHop,
+    /// Flows that one packet thread can remember, 16 bytes each: 1,024 to 268,435,456. Default 1,000,000.
+    pub flows_per_thread: usize,
+    /// What a packet thread does when nothing arrives.
+    pub idle: Idle,
+    /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them.
+    pub queues: Option<u32>,
+    /// UMEM frames of each queue: a power of two from 512 to 65,536. Default 4,096.
+    pub frames_per_queue: u32,
+    /// Bytes of a UMEM frame, and so the longest packet: 2,048 or 4,096. Default 2,048.
+    pub frame_size: u32,
+    /// The most packets that are taken at once: 1 to 256. Default 64.
+    pub batch: usize,
+    /// Default [`NoSocket::Pass`].
+    pub no_socket: NoSocket,
+    /// VIP addresses that the XDP program's filter has room for: 1 to 1,048,576. Default 4,096.
+    pub max_vips: u32,
+    /// Source prefixes whose rates a packet thread knows at once, 16 bytes each: 1,024 to 16,777,216. Default 65,536.
+    pub limit_sources: usize,
+    /// The tables of fragmented datagrams.
+    pub fragments: Fragments,
+    /// How much ICMP a packet thread handles.
+    pub icmp: Icmp,
 }
 
 /// How much ICMP one packet thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Icmp {
-    replies_per_second: u32,
-    replies_to_source: u32,
-    errors_per_second: u32,
-    errors_of_source: u32,
+    /// Echo replies and errors of our own, a second: 0 to 1,000,000. Default 1,000.
+    pub replies_per_second: u32,
+    /// Those to one source: 0 to 1,000,000. Default 100.
+    pub replies_to_source: u32,
+    /// Errors that are sent on to backends or taken in, a second: 0 to 1,000,000. Default 10,000.
+    pub errors_per_second: u32,
+    /// Those from one source: 0 to 1,000,000. Default 1,000.
+    pub errors_of_source: u32,
 }
 
 /// One packet thread's table of fragmented datagrams (paper §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragments {
-    datagrams: usize,
+    /// Datagrams whose way is known: 64 to 16,777,216. Default 16,384.
+    pub datagrams: usize,
     buffered: Option<usize>,
     per_datagram: usize,
     per_source: usize,
+    /// From the first sight of a datagram to its end: 100 ms to 60 s. Default 2 s.
     #[serde(serialize_with = "canonical::span")]
-    lifetime: Duration,
+    pub lifetime: Duration,
 }
 
 /// By which interface to the kernel frames are moved.
@@ -88,9 +108,11 @@ pub enum NoSocket {
 /// What a packet thread does when nothing arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Idle {
+    /// How long a thread spins before what `then` says: up to 1 s. Default 50 us.
     #[serde(serialize_with = "canonical::span")]
-    spin: Duration,
-    then: IdleThen,
+    pub spin: Duration,
+    /// What follows the spinning. Default [`IdleThen::Sleep`].
+    pub then: IdleThen,
 }
 
 /// What follows the spinning.
@@ -104,16 +126,6 @@ pub enum IdleThen {
 }
 
 impl Idle {
-    /// How long a thread spins before what `then` says: up to 1 s. Default 50 us.
-    pub fn spin(&self) -> Duration {
-        self.spin
-    }
-
-    /// What follows the spinning. Default [`IdleThen::Sleep`].
-    pub fn then(&self) -> IdleThen {
-        self.then
-    }
-
     fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let default = Io::default().idle;
@@ -127,11 +139,6 @@ impl Idle {
 }
 
 impl Fragments {
-    /// Datagrams whose way is known: 64 to 16,777,216. Default 16,384.
-    pub fn datagrams(&self) -> usize {
-        self.datagrams
-    }
-
     /// Pieces that may wait for their first one: 8 to 65,536, at most a quarter of `frames` in a queue's pool. Default that
     /// quarter, at most 1,024.
     pub fn buffered(&self, frames: u32) -> usize {
@@ -148,11 +155,6 @@ impl Fragments {
         self.per_source.min(self.buffered(frames))
     }
 
-    /// From the first sight of a datagram to its end: 100 ms to 60 s. Default 2 s.
-    pub fn lifetime(&self) -> Duration {
-        self.lifetime
-    }
-
     fn read(node: &Node<'_>, frames: u32) -> Option<Self> {
         let mut section = node.section()?;
         let default = Io::default().fragments;
@@ -167,26 +169,6 @@ impl Fragments {
 }
 
 impl Icmp {
-    /// Echo replies and errors of our own, a second: 0 to 1,000,000. Default 1,000.
-    pub fn replies_per_second(&self) -> u32 {
-        self.replies_per_second
-    }
-
-    /// Those to one source: 0 to 1,000,000. Default 100.
-    pub fn replies_to_source(&self) -> u32 {
-        self.replies_to_source
-    }
-
-    /// Errors that are sent on to backends or taken in, a second: 0 to 1,000,000. Default 10,000.
-    pub fn errors_per_second(&self) -> u32 {
-        self.errors_per_second
-    }
-
-    /// Those from one source: 0 to 1,000,000. Default 1,000.
-    pub fn errors_of_source(&self) -> u32 {
-        self.errors_of_source
-    }
-
     fn read(node: &Node<'_>) -> Option<Self> {
         let mut section = node.section()?;
         let default = Io::default().icmp;
@@ -208,76 +190,6 @@ fn spare(frames: u32) -> usize {
 }
 
 impl Io {
-    /// Default [`IoMode::AfXdp`].
-    pub fn mode(&self) -> IoMode {
-        self.mode
-    }
-
-    /// Default [`Steering::Hardware`].
-    pub fn steering(&self) -> Steering {
-        self.steering
-    }
-
-    /// Default [`NextHop::Resolve`].
-    pub fn next_hop(&self) -> NextHop {
-        self.next_hop
-    }
-
-    /// Flows that one packet thread can remember, 16 bytes each: 1,024 to 268,435,456. Default 1,000,000.
-    pub fn flows_per_thread(&self) -> usize {
-        self.flows_per_thread
-    }
-
-    /// What a packet thread does when nothing arrives.
-    pub fn idle(&self) -> Idle {
-        self.idle
-    }
-
-    /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them.
-    pub fn queues(&self) -> Option<u32> {
-        self.queues
-    }
-
-    /// UMEM frames of each queue: a power of two from 512 to 65,536. Default 4,096.
-    pub fn frames_per_queue(&self) -> u32 {
-        self.frames_per_queue
-    }
-
-    /// Bytes of a UMEM frame, and so the longest packet: 2,048 or 4,096. Default 2,048.
-    pub fn frame_size(&self) -> u32 {
-        self.frame_size
-    }
-
-    /// The most packets that are taken at once: 1 to 256. Default 64.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-
-    /// Default [`NoSocket::Pass`].
-    pub fn no_socket(&self) -> NoSocket {
-        self.no_socket
-    }
-
-    /// VIP addresses that the XDP program's filter has room for: 1 to 1,048,576. Default 4,096.
-    pub fn max_vips(&self) -> u32 {
-        self.max_vips
-    }
-
-    /// Source prefixes whose rates a packet thread knows at once, 16 bytes each: 1,024 to 16,777,216. Default 65,536.
-    pub fn limit_sources(&self) -> usize {
-        self.limit_sources
-    }
-
-    /// How much ICMP a packet thread handles.
-    pub fn icmp(&self) -> Icmp {
-        self.icmp
-    }
-
-    /// The tables of fragmented datagrams.
-    pub fn fragments(&self) -> Fragments {
-        self.fragments
-    }
-
     pub(super) fn read(mut section: Section<'_>) -> Self {
         let default = Self::default();
         let frames_per_queue =

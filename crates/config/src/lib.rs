@@ -20,6 +20,7 @@ mod bgp;
 mod canonical;
 mod check;
 mod cluster;
+mod config;
 mod consistency;
 mod drafts;
 mod encapsulation;
@@ -62,19 +63,17 @@ pub mod words;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 pub use self::admin::{Admin, AdminSocket, AdminTcp};
 pub use self::announce::Announce;
 pub use self::arrivals::Arrivals;
-pub use self::bgp::{BfdTimes, Bgp, BgpPeer};
+pub use self::bgp::{BfdTimes, Bgp, BgpPeer, NextHops};
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
+pub use self::config::Config;
 pub use self::encapsulation::{Encapsulation, EncapsulationKind, TooBig};
 pub use self::guard::{Guard, Limits, PerSource, SourceList};
 pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
@@ -104,197 +103,6 @@ use self::report::Report;
 
 /// How [`parse`] reads a secret; [`load`] uses [`read_secret`] with the process's environment.
 pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>;
-
-/// One configuration, checked: every value in its range, every reference resolved.
-///
-/// Two are equal when they say the same, whichever files they came from.
-#[derive(Clone, Debug)]
-pub struct Config {
-    cluster: Cluster,
-    machines: Vec<Machine>,
-    /// By shard.
-    peers: BTreeMap<Arc<str>, Arc<Pool>>,
-    peer_checks: Vec<Arc<Check>>,
-    io: Io,
-    log: Log,
-    admin: Admin,
-    trace: Option<Trace>,
-    bgp: Option<Bgp>,
-    pools: Vec<Arc<Pool>>,
-    groups: Vec<Arc<PrefixGroup>>,
-    remotes: Vec<Arc<Remote>>,
-    vips: Vec<Vip>,
-    sources: Vec<Source>,
-    /// Of what the files refer to; `None`: it was not read.
-    references: Option<[u8; 32]>,
-}
-
-impl PartialEq for Config {
-    fn eq(&self, other: &Self) -> bool {
-        let Self {
-            cluster,
-            machines,
-            peers,
-            peer_checks,
-            io,
-            log,
-            admin,
-            trace,
-            bgp,
-            pools,
-            groups,
-            remotes,
-            vips,
-            ..
-        } = self;
-        (cluster, machines, (peers, peer_checks), io, log, admin, (trace, bgp), pools, groups, remotes, vips)
-            == (
-                &other.cluster,
-                &other.machines,
-                (&other.peers, &other.peer_checks),
-                &other.io,
-                &other.log,
-                &other.admin,
-                (&other.trace, &other.bgp),
-                &other.pools,
-                &other.groups,
-                &other.remotes,
-                &other.vips,
-            )
-    }
-}
-
-impl Eq for Config {}
-
-impl Config {
-    /// What all machines agree on.
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-
-    /// The machines in the order of their names, at least one.
-    pub fn machines(&self) -> &[Machine] {
-        &self.machines
-    }
-
-    /// The machine of that name.
-    pub fn machine(&self, name: &str) -> Option<&Machine> {
-        self.machines.iter().find(|machine| machine.name() == name)
-    }
-
-    /// The same with machine `from` called `to` wherever it is named, as for a comparison with a file that calls it so.
-    #[must_use]
-    pub fn renamed(&self, from: &str, to: &str) -> Self {
-        let name = |name: &Arc<str>| if **name == *from { Arc::from(to) } else { Arc::clone(name) };
-        let mut machines: Vec<Machine> = self.machines.iter().map(|one| one.renamed(name)).collect();
-        machines.sort_by(|one, other| one.name().cmp(other.name()));
-        Self {
-            peers: peers::pools(&machines, &self.peer_checks),
-            machines,
-            bgp: self.bgp.as_ref().map(|bgp| bgp.renamed(name)),
-            vips: self.vips.iter().map(|vip| vip.renamed(name)).collect(),
-            ..self.clone()
-        }
-    }
-
-    /// The machines of a machine's shard, itself among them, when there are others.
-    pub fn peers(&self, machine: &Machine) -> Option<&Arc<Pool>> {
-        self.peers.get(machine.shard()?)
-    }
-
-    /// How machines of a shard check each other.
-    pub fn peer_checks(&self) -> &[Arc<Check>] {
-        &self.peer_checks
-    }
-
-    /// How packets get in and out.
-    pub fn io(&self) -> &Io {
-        &self.io
-    }
-
-    /// What is logged, and how.
-    pub fn log(&self) -> Log {
-        self.log
-    }
-
-    /// Where it is administered.
-    pub fn admin(&self) -> &Admin {
-        &self.admin
-    }
-
-    /// Whom it tells of marked packets; `None`: nobody.
-    pub fn trace(&self) -> Option<&Trace> {
-        self.trace.as_ref()
-    }
-
-    /// The routers that are told of its VIPs; `None`: nobody is.
-    pub fn bgp(&self) -> Option<&Bgp> {
-        self.bgp.as_ref()
-    }
-
-    /// All pools, flattened, in the order of their names.
-    pub fn pools(&self) -> &[Arc<Pool>] {
-        &self.pools
-    }
-
-    /// The pool of that name, flattened.
-    pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
-        let at = self.pools.binary_search_by(|pool| (**pool.name()).cmp(name)).ok()?;
-        self.pools.get(at)
-    }
-
-    /// The members of all pools, and other clusters where VIPs name them: all that packets are sent to but peers.
-    pub fn members(&self) -> impl Iterator<Item = &Member> {
-        let remotes = self.vips.iter().flat_map(Vip::remote_pools).map(RemotePool::pool);
-        self.pools.iter().chain(remotes).flat_map(|pool| pool.members())
-    }
-
-    /// All prefix groups, in the order of their names.
-    pub fn groups(&self) -> &[Arc<PrefixGroup>] {
-        &self.groups
-    }
-
-    /// The other clusters, in the order of their names.
-    pub fn remotes(&self) -> &[Arc<Remote>] {
-        &self.remotes
-    }
-
-    /// Whether a machine listens on this address of `[admin]`: not when it is another machine's own.
-    pub fn listens(&self, machine: &Machine, address: SocketAddr) -> bool {
-        let elsewhere =
-            |other: &Machine| other.name() != machine.name() && other.addresses().contains(&address.ip());
-        !self.machines.iter().any(elsewhere)
-    }
-
-    /// The VIPs in the order of their names; none is allowed, with a warning.
-    pub fn vips(&self) -> &[Vip] {
-        &self.vips
-    }
-
-    /// The VIPs that a machine serves: those of its shard and those without one.
-    pub fn vips_of(&self, machine: &Machine) -> impl Iterator<Item = &Vip> {
-        let shard = machine.shard().map(str::to_owned);
-        self.vips.iter().filter(move |vip| vip.shard().is_none_or(|own| shard.as_deref() == Some(own)))
-    }
-
-    /// The files that it was read from, the first file first, and behind all TOML the lists of prefixes that it names.
-    pub fn sources(&self) -> &[Source] {
-        &self.sources
-    }
-
-    /// Whether `other` is this one, text and files included, and those that they name: then a generation keeps its number.
-    #[must_use]
-    pub fn is_same_text_as(&self, other: &Self) -> bool {
-        self.sources == other.sources && self.digest() == other.digest() && self == other
-    }
-
-    /// What tells its files from others: SHA-256 over their content, the hash key (of which it tells nothing) and the CAs that
-    /// they name; not over a machine's own certificate. Without secrets ([`load_without_secrets`]) over the files alone. What
-    /// machines of a cluster must agree on is the control plane's digest.
-    pub fn digest(&self) -> [u8; 32] {
-        source::digest(&self.sources, self.references.as_ref())
-    }
-}
 
 /// Reads and checks the file at `path`; with the configuration come its warnings.
 ///
@@ -375,8 +183,9 @@ fn assemble(
         || {
             let sections =
                 parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
-            let drafts = Drafts::read(Root::new(&report, sections.collect()), &outside, within.as_ref());
-            parallel::both(large, || drop(parts), || drafts.build(&report)).1
+            let drafts =
+                Drafts::read(&report, Root::new(&report, sections.collect()), &outside, within.as_ref());
+            parallel::both(large, || drop(parts), || drafts.build()).1
         },
     );
     let problems = report.finish()?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use forwarder::Prefix;
 use sha2::{Digest, Sha256};
 
-use super::address::{PrefixFlaw, source};
+use super::address::source;
 use super::base_dir::{self, BaseDir, real};
 use super::problem::{Problem, Severity};
 use super::reader::Node;
@@ -135,48 +135,45 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    /// The prefix of line `number`; `None`: there is none, or what there is was refused.
     fn line(&mut self, number: usize, line: &[u8]) -> Option<Prefix> {
         let end = line.iter().position(|byte| *byte == b'#').unwrap_or(line.len());
         let before = line.get(..end).unwrap_or(line);
         let indent = before.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         let Ok(text) = str::from_utf8(before) else {
-            self.refuse((number, 1), "bytes that are not UTF-8".to_owned(), LINE.to_owned());
-            return None;
+            return self.refuse(number, 1, "bytes that are not UTF-8".to_owned(), LINE.to_owned());
         };
         let text = text.trim();
         if text.is_empty() {
             return None;
         }
-        let flaw = match source(text) {
-            Ok(prefix) => return Some(prefix),
-            Err(flaw) => flaw,
-        };
-        let (found, allowed) = match flaw {
-            PrefixFlaw::NoAddress => (
-                format!("{} characters that are no address or prefix", text.chars().count()),
-                LINE.to_owned(),
-            ),
-            PrefixFlaw::Words { found, allowed } => (found, allowed),
-        };
-        self.refuse((number, indent + 1), found, allowed);
-        None
+        let shown = || format!("{} characters that are no address or prefix", text.chars().count());
+        match source(text) {
+            Ok(prefix) => Some(prefix),
+            Err(flaw) => {
+                let (found, allowed) = flaw.words(shown, LINE);
+                self.refuse(number, indent + 1, found, allowed)
+            }
+        }
     }
 
-    fn refuse(&mut self, position: (usize, usize), found: String, allowed: String) {
+    /// Reports a flaw of a line; the result is that of a line without a prefix.
+    fn refuse(&mut self, line: usize, column: usize, found: String, allowed: String) -> Option<Prefix> {
         self.flaws += 1;
         if self.flaws > MAX_FLAWS {
-            return;
+            return None;
         }
         // The last place says that there are more.
         let found = if self.flaws == MAX_FLAWS { format!("{found}, and maybe more below") } else { found };
         self.node.report.elsewhere(Problem {
             file: self.path.into(),
-            position: Some(position),
+            position: Some((line, column)),
             field: self.node.place.field.to_string(),
             found,
             allowed,
             severity: Severity::Error,
         });
+        None
     }
 }
 
@@ -208,7 +205,7 @@ fn read_bytes(path: &Path, most: u64) -> Result<(Vec<u8>, super::source::Stamp),
 
 const MAX_LINES: usize = 1_000_000;
 const MAX_BYTES: u64 = 64 << 20;
-/// As many problems of one file are told.
+/// As many problems of one file are reported.
 const MAX_FLAWS: usize = 20;
 const NAME: &str = "a file in this file's folder or below, named without .. and not from /";
 const READABLE: &str = "a readable file of one prefix or address a line";

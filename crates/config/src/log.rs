@@ -9,8 +9,10 @@ use super::reader::Section;
 /// What is logged, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Log {
-    level: LogLevel,
-    format: LogFormat,
+    /// Default [`LogLevel::Info`].
+    pub level: LogLevel,
+    /// Default [`LogFormat::Human`].
+    pub format: LogFormat,
 }
 
 /// The least important message that is still logged.
@@ -42,16 +44,6 @@ pub enum LogFormat {
 }
 
 impl Log {
-    /// Default [`LogLevel::Info`].
-    pub fn level(&self) -> LogLevel {
-        self.level
-    }
-
-    /// Default [`LogFormat::Human`].
-    pub fn format(&self) -> LogFormat {
-        self.format
-    }
-
     pub(super) fn read(mut section: Section<'_>) -> Self {
         let default = Self::default();
         let levels = [

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::canonical;
-use super::reader::{Node, Root};
-use super::report::{At, Place};
+use super::reader::{Node, Root, distinct};
+use super::report::{At, Place, values};
 use super::vlan::{self, Vlan};
 
 /// One machine that runs the balancer.
@@ -20,8 +20,10 @@ pub struct Machine {
     #[serde(skip)]
     name: Arc<str>,
     shard: Option<Arc<str>>,
-    addresses: Vec<IpAddr>,
-    interfaces: Vec<String>,
+    /// Its own addresses, at least one; the first of a family is the outer source of that family.
+    pub addresses: Vec<IpAddr>,
+    /// The interfaces by which packets come and go, 1 to 16: those for VIPs arrive on any, and leave by that of the route.
+    pub interfaces: Vec<String>,
     #[serde(rename = "vlan", serialize_with = "canonical::map")]
     vlans: BTreeMap<String, Vlan>,
     #[serde(skip)]
@@ -38,16 +40,6 @@ impl Machine {
     /// those without a shard.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
-    }
-
-    /// Its own addresses, at least one; the first of a family is the outer source of that family.
-    pub fn addresses(&self) -> &[IpAddr] {
-        &self.addresses
-    }
-
-    /// The interfaces by which packets come and go, 1 to 16: those for VIPs arrive on any, and leave by that of the route.
-    pub fn interfaces(&self) -> &[String] {
-        &self.interfaces
     }
 
     /// What becomes of the VLAN tags of frames that leave by `interface`. Default [`Vlan::Keep`].
@@ -85,7 +77,7 @@ impl MachineDraft {
         Machine {
             name: Arc::clone(&self.name),
             shard: self.shard.clone(),
-            addresses: self.addresses.iter().map(|address| address.value).collect(),
+            addresses: values(&self.addresses),
             interfaces: self.interfaces.clone(),
             vlans: self.vlans.clone(),
             router_id: self.router_id,
@@ -113,7 +105,9 @@ impl MachineDraft {
         if let Some(node) = interfaces.get(MAX_INTERFACES) {
             node.refuse("16 interfaces at most");
         }
-        let interfaces = read_interfaces(&interfaces);
+        let interface =
+            |node: &Node<'_>| node.parse(INTERFACE, |text| is_interface(text).then(|| text.to_owned()));
+        let interfaces = values(&distinct(&interfaces, interface, |node| node.refuse("each interface once")));
         let vlans = vlan::read_all(&mut section, &interfaces);
         let router_id = section.optional("router_id").and_then(|node| node.parse(ROUTER_ID, read_router_id));
         section.finish(&[]);
@@ -121,21 +115,6 @@ impl MachineDraft {
         let addresses = addresses.iter().filter_map(|node| Some(node.at(node.unicast()?))).collect();
         Some(Self { place: node.place.clone(), name, addresses, shard, router_id, interfaces, vlans })
     }
-}
-
-fn read_interfaces(nodes: &[Node<'_>]) -> Vec<String> {
-    let mut interfaces: Vec<String> = Vec::new();
-    for node in nodes {
-        let Some(name) = node.parse(INTERFACE, |text| is_interface(text).then(|| text.to_owned())) else {
-            continue;
-        };
-        if interfaces.contains(&name) {
-            node.refuse("each interface once");
-        } else {
-            interfaces.push(name);
-        }
-    }
-    interfaces
 }
 
 /// As the kernel's `dev_valid_name` has it.

@@ -19,22 +19,14 @@ use super::report::{Place, Report};
 /// Lengths of IP packets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Mtu {
-    clients: u32,
-    core: Option<u32>,
+    /// The longest packet that clients send: 576 to 9,000. Default 1,500.
+    pub clients: u32,
+    /// What the links from the machines to backends, to each other and to other clusters carry: 1,280 to 65,535. Default: not
+    /// said, and `config check` does not look.
+    pub core: Option<u32>,
 }
 
 impl Mtu {
-    /// The longest packet that clients send: 576 to 9,000. Default 1,500.
-    pub fn clients(&self) -> u32 {
-        self.clients
-    }
-
-    /// What the links from the machines to backends, to each other and to other clusters carry: 1,280 to 65,535. Default: not
-    /// said, and `config check` does not look.
-    pub fn core(&self) -> Option<u32> {
-        self.core
-    }
-
     /// The section, and where `core` stands.
     pub(super) fn read(mut section: Section<'_>) -> (Self, Option<Place>) {
         let clients = section.or("clients", Self::default().clients, |node| node.number(576..=9_000));
@@ -54,7 +46,7 @@ impl Default for Mtu {
 impl Encapsulation {
     /// Bytes that it adds to a packet for `to`.
     pub fn encap_overhead(&self, to: IpAddr) -> u32 {
-        let kind = match self.kind() {
+        let kind = match self.kind {
             EncapsulationKind::Gre => packet::Encapsulation::Gre,
             EncapsulationKind::Ipip => packet::Encapsulation::Ipip,
             EncapsulationKind::Gue { udp_checksum } => packet::Encapsulation::Gue { udp_checksum },
@@ -74,21 +66,21 @@ pub(super) fn warn_of_tight<'a>(
 ) {
     let Some(core) = mtu.core else { return };
     let members = members.map(|member| ("backend", member));
-    let peers = peers.values().flat_map(|pool| pool.members()).map(|member| ("fragments to machine", member));
+    let peers = peers.values().flat_map(|pool| &pool.members).map(|member| ("fragments to machine", member));
     let needed = |(_, member): &(&str, &Member)| {
-        mtu.clients + member.encapsulation().encap_overhead(member.backend().address())
+        mtu.clients + member.encapsulation.encap_overhead(member.backend.address)
     };
     // The first of those that need the most.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });
     let Some((whom, member)) = worst.filter(|worst| needed(worst) > core) else { return };
     let found = format!(
         "{core}, but {whom} \"{}\" need{} {}: {} of a client and {} over {}",
-        member.backend().name(),
+        &member.backend.name,
         if whom == "backend" { "s" } else { "" },
         needed(&(whom, member)),
         mtu.clients,
-        member.encapsulation().name(),
-        member.backend().address(),
+        &member.encapsulation.name,
+        member.backend.address,
     );
     report.warning(
         place,

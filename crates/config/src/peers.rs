@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::check::{Check, CheckDraft, Via};
+use super::check::{Check, Via};
 use super::encapsulation::Encapsulation;
 use super::machine::Machine;
-use super::near_miss::hint;
 use super::pool::{Backend, Member, Pool};
 use super::report::{At, Place, Report};
+use super::sections::Sections;
 
 /// The peers of each shard that has any, by its name.
 pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc<str>, Arc<Pool>> {
@@ -48,7 +48,7 @@ fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<M
 
 /// Where a machine takes what its peers send: its first address.
 fn own_address(machine: &Machine) -> Option<IpAddr> {
-    machine.addresses().first().copied()
+    machine.addresses.first().copied()
 }
 
 /// A machine that nobody checks takes its share of the fragments with it when it dies.
@@ -61,23 +61,12 @@ pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: 
 }
 
 /// The checks that are named, each once; one through the tunnel is reported, and that `direct` is allowed.
-pub(super) fn checks(
-    names: &[At<Arc<str>>],
-    known: &BTreeMap<Arc<str>, CheckDraft>,
-    direct: &str,
-    report: &Report,
-) -> Vec<Arc<Check>> {
+pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &str) -> Vec<Arc<Check>> {
+    let (known, report) = (&sections.checks, sections.report);
     let mut found = Vec::with_capacity(names.len());
     for name in names {
         match known.get(&name.value) {
-            None => {
-                let hint = hint(&name.value, known.keys().map(|known| &**known));
-                report.absent(
-                    &name.place,
-                    format!("\"{}\"", name.value),
-                    format!("a section [check.NAME]{hint}"),
-                );
-            }
+            None => report.unknown(name, known.keys(), "a section [check.NAME]"),
             Some(draft) => match &draft.value {
                 Some(check) if check.via == Via::Vip => {
                     report.error(&name.place, format!("\"{}\", a check via a VIP", name.value), direct);

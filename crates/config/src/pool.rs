@@ -14,72 +14,40 @@ use super::canonical;
 use super::check::Check;
 use super::encapsulation::Encapsulation;
 use super::parallel;
-use super::reader::{Node, Root, Section};
+use super::reader::{Node, Root, Section, distinct};
 use super::report::{At, Place};
 
 /// A host that serves. It is its name, which is unique in the cluster and is its Maglev key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
-    pub(super) name: Arc<str>,
-    pub(super) address: IpAddr,
-}
-
-impl Backend {
     /// The name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
+    pub name: Arc<str>,
     /// The address to which packets travel.
-    pub fn address(&self) -> IpAddr {
-        self.address
-    }
+    pub address: IpAddr,
 }
 
 /// A backend within a flattened pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
-    #[serde(flatten)]
-    pub(super) backend: Arc<Backend>,
-    #[serde(rename = "listed_by")]
-    pub(super) leaf: Arc<str>,
-    #[serde(serialize_with = "encapsulation_name")]
-    pub(super) encapsulation: Arc<Encapsulation>,
-    pub(super) weight: u32,
-    #[serde(serialize_with = "check_names")]
-    pub(super) checks: Arc<[Arc<Check>]>,
-}
-
-impl Member {
     /// The backend.
-    pub fn backend(&self) -> &Backend {
-        &self.backend
-    }
-
+    #[serde(flatten)]
+    pub backend: Arc<Backend>,
     /// The pool that lists it; the first by name when several do.
-    pub fn leaf(&self) -> &Arc<str> {
-        &self.leaf
-    }
-
+    #[serde(rename = "listed_by")]
+    pub leaf: Arc<str>,
     /// How packets travel to it: that of the pool that lists it.
-    pub fn encapsulation(&self) -> &Encapsulation {
-        &self.encapsulation
-    }
-
+    #[serde(serialize_with = "encapsulation_name")]
+    pub encapsulation: Arc<Encapsulation>,
     /// Weights multiplied along each path to the backend and added over the paths. 0: no new flows.
-    pub fn weight(&self) -> u32 {
-        self.weight
-    }
-
+    pub weight: u32,
     /// All of these must pass: those of its leaf pool and of every pool that contains that one, each once, in the
     /// order of their names; at most 64. Empty: never checked. The same for a leaf and backend wherever they stand.
-    pub fn checks(&self) -> &[Arc<Check>] {
-        &self.checks
-    }
+    #[serde(serialize_with = "check_names")]
+    pub checks: Arc<[Arc<Check>]>,
 }
 
 fn encapsulation_name<S: Serializer>(encapsulation: &Encapsulation, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(encapsulation.name())
+    to.serialize_str(&encapsulation.name)
 }
 
 /// In the order of their names: those of a remote come in the order of the file.
@@ -90,48 +58,33 @@ fn check_names<S: Serializer>(checks: &[Arc<Check>], to: S) -> Result<S::Ok, S::
 /// A pool with all pools inside it flattened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pool {
-    pub(super) name: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
     pub(super) shard: Option<Arc<str>>,
+    /// Its backends, each once, in the order of their names; at least one.
     #[serde(rename = "backends")]
-    pub(super) members: Vec<Member>,
-    pub(super) fallback: Option<Fallback>,
+    pub members: Vec<Member>,
+    /// What serves instead while too few of its backends are up.
+    pub fallback: Option<Fallback>,
+    /// Over how long a backend that came up takes its share: 1 s to 1 h. `None`: at once, the default.
     #[serde(serialize_with = "canonical::some_span")]
-    pub(super) slow_start: Option<Duration>,
+    pub slow_start: Option<Duration>,
 }
 
 /// What serves instead of a pool while too few of its backends are up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fallback {
-    pub(super) pool: Arc<str>,
-    pub(super) below: u32,
-    #[serde(serialize_with = "canonical::span")]
-    pub(super) hold: Duration,
-}
-
-impl Fallback {
     /// The name of the pool that takes over: [`Config::pool`](super::Config::pool) has it. Following these names never
     /// comes back to a pool.
-    pub fn pool(&self) -> &Arc<str> {
-        &self.pool
-    }
-
+    pub pool: Arc<str>,
     /// It takes over while fewer backends than this are up: 1 to 65,535. Default 1.
-    pub fn below(&self) -> u32 {
-        self.below
-    }
-
+    pub below: u32,
     /// How long enough backends must be up before the pool serves again: 0 s to 1 h. Default 30 s.
-    pub fn hold(&self) -> Duration {
-        self.hold
-    }
+    #[serde(serialize_with = "canonical::span")]
+    pub hold: Duration,
 }
 
 impl Pool {
-    /// The name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
     /// The shard whose VIPs may use it; `None`: any VIP may.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
@@ -140,7 +93,7 @@ impl Pool {
     /// The same without one of its backends.
     pub fn without(&self, backend: &str) -> Self {
         let mut other = self.clone();
-        other.members.retain(|member| **member.backend.name() != *backend);
+        other.members.retain(|member| *member.backend.name != *backend);
         other
     }
 
@@ -149,21 +102,6 @@ impl Pool {
         let Self { name, shard, members: _, fallback, slow_start } = self;
         let (name, shard) = (Arc::clone(name), shard.clone());
         Self { name, shard, members: Vec::new(), fallback: fallback.clone(), slow_start: *slow_start }
-    }
-
-    /// Its backends, each once, in the order of their names; at least one.
-    pub fn members(&self) -> &[Member] {
-        &self.members
-    }
-
-    /// What serves instead while too few of its backends are up.
-    pub fn fallback(&self) -> Option<&Fallback> {
-        self.fallback.as_ref()
-    }
-
-    /// Over how long a backend that came up takes its share: 1 s to 1 h. `None`: at once, the default.
-    pub fn slow_start(&self) -> Option<Duration> {
-        self.slow_start
     }
 }
 
@@ -194,6 +132,12 @@ pub(super) struct PoolReference {
 }
 
 impl PoolDraft {
+    /// The name of the pool that takes over, and where it stands.
+    pub(super) fn fallback_pool(&self) -> Option<At<Arc<str>>> {
+        let fallback = self.fallback.as_ref()?;
+        Some(At { value: Arc::clone(&fallback.value.pool), place: fallback.place.clone() })
+    }
+
     fn empty(place: Place) -> Self {
         Self {
             place,
@@ -221,8 +165,7 @@ impl PoolDraft {
         let encapsulation = section.optional("encapsulation");
         let backends = section.optional("backends");
         let pools = section.optional("pools");
-        let checks = section.optional("checks").and_then(|node| node.list(CHECKS)).unwrap_or_default();
-        draft.checks = read_checks(&checks);
+        draft.checks = read_checks(section.optional("checks"));
         draft.fallback = section.optional("fallback").and_then(|node| read_fallback(&node));
         let slow_start = section.optional("slow_start");
         draft.slow_start = slow_start.and_then(|node| Some(node.at(node.duration(SECOND..=HOUR)?)));
@@ -234,7 +177,7 @@ impl PoolDraft {
             if backends.is_none() {
                 node.refuse("nothing here: it is for a pool with backends of its own");
             }
-            draft.encapsulation = node.name().map(|name| node.at(name));
+            draft.encapsulation = node.reference();
         }
         for node in backends.and_then(|node| node.items(BACKENDS)).unwrap_or_default() {
             draft.backends.extend(read_backend(&node));
@@ -246,23 +189,15 @@ impl PoolDraft {
     }
 }
 
-pub(super) fn read_checks(nodes: &[Node<'_>]) -> Vec<At<Arc<str>>> {
-    let mut checks: Vec<At<Arc<str>>> = Vec::with_capacity(nodes.len());
-    for node in nodes {
-        let Some(name) = node.name() else { continue };
-        if checks.iter().any(|check| check.value == name) {
-            node.refuse("each check once in a pool");
-        } else {
-            checks.push(node.at(name));
-        }
-    }
-    checks
+/// The names of checks, each once.
+pub(super) fn read_checks(node: Option<Node<'_>>) -> Vec<At<Arc<str>>> {
+    let nodes = node.and_then(|node| node.list(CHECKS)).unwrap_or_default();
+    distinct(&nodes, |node| node.name(), |node| node.refuse("each check once in a pool"))
 }
 
 fn read_fallback(node: &Node<'_>) -> Option<At<Fallback>> {
     let mut section = node.section()?;
-    let pool = section.required("pool", "the name of a pool");
-    let pool = pool.and_then(|node| Some(node.at(node.name()?)));
+    let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     let below = section.or("below", 1, |node| node.number(1..=65_535));
     let hold = section.or("hold", DEFAULT_HOLD, |node| node.duration(Duration::ZERO..=HOUR));
     section.finish(&[]);
@@ -273,7 +208,7 @@ fn read_fallback(node: &Node<'_>) -> Option<At<Fallback>> {
 fn read_backend(node: &Node<'_>) -> Option<BackendDraft> {
     let mut section = node.section()?;
     let name = section.required("name", "the backend's name, unique in the cluster");
-    let name = name.and_then(|node| Some(node.at(node.name()?)));
+    let name = name.and_then(|node| node.reference());
     let address = section.required("address", super::address::UNICAST);
     let address = address.and_then(|node| Some(node.at(node.unicast()?)));
     let weight = read_weight(&mut section);
@@ -283,8 +218,7 @@ fn read_backend(node: &Node<'_>) -> Option<BackendDraft> {
 
 fn read_reference(node: &Node<'_>) -> Option<PoolReference> {
     let mut section = node.section()?;
-    let pool = section.required("pool", "the name of a pool");
-    let pool = pool.and_then(|node| Some(node.at(node.name()?)));
+    let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     let weight = read_weight(&mut section);
     section.finish(&[]);
     Some(PoolReference { pool: pool?, weight })
@@ -298,6 +232,6 @@ fn read_weight(section: &mut Section<'_>) -> u32 {
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
-pub(super) const CHECKS: &str = "a list of names of checks";
+const CHECKS: &str = "a list of names of checks";
 const BACKENDS: &str = "a list of { name = \"b1\", address = \"198.18.1.1\", weight = 1 }";
 const POOLS: &str = "a list of { pool = \"NAME\", weight = 1 }";

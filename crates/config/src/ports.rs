@@ -84,14 +84,7 @@ pub enum Ports {
 impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Listed(ranges) = self else { return f.write_str("any") };
-        for (place, range) in ranges.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
-            match (range.start(), range.end()) {
-                (first, last) if first == last => write!(f, "{comma}{first}")?,
-                (first, last) => write!(f, "{comma}{first}-{last}")?,
-            }
-        }
-        Ok(())
+        f.write_str(&ranges.iter().map(show).collect::<Vec<_>>().join(","))
     }
 }
 

@@ -4,7 +4,7 @@
 //! Not here: what VIPs say of their groups (`vip`), prefixes of one group against those of another (`groups`).
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,16 +12,17 @@ use serde::{Serialize, Serializer};
 
 use forwarder::Prefix;
 
-use super::address::{self, GROUP_PREFIX};
 use super::reader::{Node, Root};
-use super::report::{At, Place};
+use super::report::{At, Place, values};
 
 /// Prefixes that are alike: an address in one of them has the VIP that its last bits say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PrefixGroup {
-    name: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+    /// Its prefixes, at least one, in the order of the file; no other group has one of them.
     #[serde(serialize_with = "in_group")]
-    prefixes: Vec<Prefix>,
+    pub prefixes: Vec<Prefix>,
 }
 
 /// In any order behind the first of each family, where a VIP of the group is asked.
@@ -32,16 +33,6 @@ fn in_group<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error
 }
 
 impl PrefixGroup {
-    /// The name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// Its prefixes, at least one, in the order of the file; no other group has one of them.
-    pub fn prefixes(&self) -> &[Prefix] {
-        &self.prefixes
-    }
-
     /// The first prefix of a family: by convention that of the cluster itself.
     pub fn first(&self, ipv4: bool) -> Option<Prefix> {
         self.prefixes.iter().copied().find(|prefix| prefix.address().is_ipv4() == ipv4)
@@ -58,14 +49,13 @@ pub(super) struct GroupDraft {
 }
 
 impl GroupDraft {
-    /// In the order of their names.
-    pub(super) fn read_all(root: &mut Root<'_>) -> Vec<Self> {
-        root.named("prefix_group").into_iter().filter_map(|(name, node)| Self::read(name, &node)).collect()
+    pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
+        let groups = root.named("prefix_group").into_iter();
+        groups.filter_map(|(name, node)| Some((Arc::clone(&name), Self::read(name, &node)?))).collect()
     }
 
     pub(super) fn build(&self) -> Arc<PrefixGroup> {
-        let prefixes = self.prefixes.iter().map(|prefix| prefix.value).collect();
-        Arc::new(PrefixGroup { name: Arc::clone(&self.name), prefixes })
+        Arc::new(PrefixGroup { name: Arc::clone(&self.name), prefixes: values(&self.prefixes) })
     }
 
     /// The longest prefix of a family.
@@ -79,11 +69,7 @@ impl GroupDraft {
         let prefixes = section.required("prefixes", PREFIXES).and_then(|node| node.items(PREFIXES));
         section.finish(&[]);
         let nodes = prefixes.unwrap_or_default();
-        let read = |node: &Node<'_>| {
-            let text = node.as_str().or_else(|| node.wrong(GROUP_PREFIX))?;
-            let prefix = address::prefix(text);
-            Some(node.at(prefix.map_err(|found| node.report.error(&node.place, found, GROUP_PREFIX)).ok()?))
-        };
+        let read = |node: &Node<'_>| Some(node.at(node.prefix()?));
         let prefixes: Vec<At<Prefix>> = nodes.iter().filter_map(read).collect();
         let is_whole = !nodes.is_empty() && prefixes.len() == nodes.len();
         Some(Self { place: node.place.clone(), name, prefixes, is_whole })

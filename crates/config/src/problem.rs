@@ -23,10 +23,14 @@ pub enum Severity {
 pub struct Problem {
     pub(super) file: Arc<Path>,
     pub(super) position: Option<(usize, usize)>,
-    pub(super) field: String,
-    pub(super) found: String,
-    pub(super) allowed: String,
-    pub(super) severity: Severity,
+    /// The field, such as `pool.web.backends[0].weight`; empty for errors of TOML syntax.
+    pub field: String,
+    /// What stands in the file. Never a secret.
+    pub found: String,
+    /// What may stand there.
+    pub allowed: String,
+    /// Error or warning.
+    pub severity: Severity,
 }
 
 impl Problem {
@@ -55,26 +59,6 @@ impl Problem {
     /// The column in characters, from 1; `None` when the file as a whole is meant.
     pub fn column(&self) -> Option<usize> {
         self.position.map(|(_, column)| column)
-    }
-
-    /// The field, such as `pool.web.backends[0].weight`; empty for errors of TOML syntax.
-    pub fn field(&self) -> &str {
-        &self.field
-    }
-
-    /// What stands in the file. Never a secret.
-    pub fn found(&self) -> &str {
-        &self.found
-    }
-
-    /// What may stand there.
-    pub fn allowed(&self) -> &str {
-        &self.allowed
-    }
-
-    /// Error or warning.
-    pub fn severity(&self) -> Severity {
-        self.severity
     }
 }
 

@@ -5,6 +5,7 @@
 //! field: that is why the values are read by hand.
 //! Invariant: a key that no one asked for is reported by [`Section::finish`]; every section ends with it.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -12,10 +13,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forwarder::Prefix;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::address;
+use super::address::{self, PrefixFlaw};
 use super::field::Field;
 use super::near_miss::hint;
 use super::quantity::{format_duration, parse_duration};
@@ -290,10 +292,35 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// A string that `read` understands, else says what is wrong with.
+    pub(super) fn read<T>(&self, allowed: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
+        let text = self.as_str().or_else(|| self.wrong(allowed))?;
+        read(text).map_err(|found| self.report.error(&self.place, found, allowed)).ok()
+    }
+
     /// An address that one host can have.
     pub(super) fn unicast(&self) -> Option<IpAddr> {
-        let text = self.as_str().or_else(|| self.wrong(address::UNICAST))?;
-        address::unicast(text).map_err(|found| self.report.error(&self.place, found, address::UNICAST)).ok()
+        self.read(address::UNICAST, address::unicast)
+    }
+
+    /// A prefix of a cluster's addresses.
+    pub(super) fn prefix(&self) -> Option<Prefix> {
+        self.read(address::GROUP_PREFIX, address::prefix)
+    }
+
+    /// A prefix or an address that packets may come from.
+    pub(super) fn source(&self, allowed: &str) -> Option<Prefix> {
+        let text = self.as_str().or_else(|| self.wrong(allowed))?;
+        let refuse = |flaw: PrefixFlaw| {
+            let (found, allowed) = flaw.words(|| quote(text), allowed);
+            self.report.error(&self.place, found, allowed);
+        };
+        address::source(text).map_err(refuse).ok()
+    }
+
+    /// The name of something, and where it stands.
+    pub(super) fn reference(&self) -> Option<At<Arc<str>>> {
+        Some(self.at(self.name()?))
     }
 
     /// The elements of a list that has at least one.
@@ -335,6 +362,24 @@ impl<'a> Node<'a> {
         let (report, base, field) = (self.report, self.base, Arc::new(field));
         Some(Section { report, offset, field, base, table, known: Vec::new() })
     }
+}
+
+/// What `read` makes of each element, each value once; `again` reports an element that repeats one.
+pub(super) fn distinct<T: Ord + Clone>(
+    nodes: &[Node<'_>],
+    read: impl Fn(&Node<'_>) -> Option<T>,
+    again: impl Fn(&Node<'_>),
+) -> Vec<At<T>> {
+    let (mut seen, mut found) = (BTreeSet::new(), Vec::with_capacity(nodes.len()));
+    for node in nodes {
+        let Some(value) = read(node) else { continue };
+        if seen.insert(value.clone()) {
+            found.push(node.at(value));
+        } else {
+            again(node);
+        }
+    }
+    found
 }
 
 fn describe(value: &DeValue<'_>) -> String {

@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use forwarder::{Prefix, Suffix};
 
-use super::address::{self, GROUP_PREFIX};
 use super::arrivals::read_sources;
 use super::canonical;
 use super::check::Check;
@@ -20,27 +19,17 @@ use super::encapsulation::{Encapsulation, EncapsulationDraft};
 use super::pool::{Backend, Member, Pool};
 use super::reader::{Node, Root, Section};
 use super::remote_pool::RemotePool;
-use super::report::{At, Place};
+use super::report::{At, Place, values};
 use super::vip::VipDraft;
 
 /// Another cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remote {
-    name: Arc<str>,
-    #[serde(serialize_with = "canonical::set")]
-    sources: Vec<Prefix>,
-}
-
-impl Remote {
     /// The name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
+    pub name: Arc<str>,
     /// Outer source addresses of its machines: from these its packets are taken.
-    pub fn sources(&self) -> &[Prefix] {
-        &self.sources
-    }
+    #[serde(serialize_with = "canonical::set")]
+    pub sources: Vec<Prefix>,
 }
 
 /// Lists by the names of groups or VIPs, in the order of the file.
@@ -65,8 +54,7 @@ impl RemoteDraft {
     }
 
     pub(super) fn build(&self, name: &Arc<str>) -> Arc<Remote> {
-        let sources = self.sources.iter().map(|source| source.value).collect();
-        Arc::new(Remote { name: Arc::clone(name), sources })
+        Arc::new(Remote { name: Arc::clone(name), sources: values(&self.sources) })
     }
 
     /// Its prefix for a group and a family.
@@ -92,9 +80,8 @@ impl RemoteDraft {
         let Some(mut section) = node.section() else { return draft };
         let sources = section.required("sources", "its machines' outer sources, prefixes or addresses");
         draft.sources = sources.and_then(|node| read_sources(&node)).unwrap_or_default();
-        let encapsulation = section.optional("encapsulation");
-        draft.encapsulation = encapsulation.and_then(|node| Some(node.at(node.name()?)));
-        draft.prefixes = by_name(&mut section, "prefixes", PREFIXES, read_prefix, Prefix::address);
+        draft.encapsulation = section.optional("encapsulation").and_then(|node| node.reference());
+        draft.prefixes = by_name(&mut section, "prefixes", PREFIXES, |node| node.prefix(), Prefix::address);
         draft.addresses =
             by_name(&mut section, "addresses", ADDRESSES, |node| node.unicast(), |address| *address);
         section.finish(&[]);
@@ -128,24 +115,22 @@ fn by_name<T>(
     lists
 }
 
-fn read_prefix(node: &Node<'_>) -> Option<Prefix> {
-    let text = node.as_str().or_else(|| node.wrong(GROUP_PREFIX))?;
-    address::prefix(text).map_err(|found| node.report.error(&node.place, found, GROUP_PREFIX)).ok()
-}
-
 /// What a VIP that names remotes is made of.
-pub(super) struct Parts<'d> {
-    pub(super) remotes: &'d BTreeMap<Arc<str>, RemoteDraft>,
-    pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
+pub(super) struct Parts<'s> {
+    pub(super) remotes: &'s BTreeMap<Arc<str>, RemoteDraft>,
+    pub(super) encapsulations: &'s BTreeMap<Arc<str>, EncapsulationDraft>,
     /// Of the VIP's group.
-    pub(super) prefixes: &'d [Prefix],
-    pub(super) checks: &'d [Arc<Check>],
+    pub(super) prefixes: &'s [Prefix],
+    pub(super) checks: &'s [Arc<Check>],
 }
 
 impl Parts<'_> {
     /// Where the VIP is served elsewhere. References that lead nowhere were reported.
     pub(super) fn of(&self, vip: &VipDraft) -> Vec<RemotePool> {
         let mut all = Vec::new();
+        if vip.remotes.is_empty() {
+            return all;
+        }
         for ipv4 in [true, false] {
             let (family, bits) = if ipv4 { ("ipv4", 32) } else { ("ipv6", 128) };
             let own = vip.addresses.iter().map(|at| at.value).filter(|address| address.is_ipv4() == ipv4);

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use forwarder::Prefix;
 
 use super::encapsulation::{EncapsulationKind, TooBig};
-use super::near_miss::hint;
 use super::prefix_group::GroupDraft;
 use super::remote::RemoteDraft;
 use super::report::At;
@@ -21,7 +20,7 @@ use super::vip::VipDraft;
 
 /// Checks everything that has to do with remotes.
 pub(super) fn check(sections: &Sections<'_>) {
-    for (name, remote) in sections.remotes {
+    for (name, remote) in &sections.remotes {
         itself(sections, name, remote);
         encapsulation(sections, remote);
         prefixes(sections, remote);
@@ -34,7 +33,7 @@ pub(super) fn check(sections: &Sections<'_>) {
 /// A remote that is this cluster would send packets round.
 fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
     let report = sections.report;
-    if sections.cluster_name == Some(&**name) && !is_flawed(name) {
+    if sections.cluster.value.as_ref().is_some_and(|own| own.name() == &**name) && !is_flawed(name) {
         report.error(&remote.place, format!("\"{name}\", which is this cluster"), "another cluster");
     }
     for source in &remote.sources {
@@ -66,17 +65,15 @@ fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
 fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
     let Some(name) = &remote.encapsulation else { return };
     let Some(draft) = sections.encapsulations.get(&name.value) else {
-        let hint = hint(&name.value, sections.encapsulations.keys().map(|known| &**known));
-        let allowed = format!("a section [encapsulation.NAME] or gre{hint}");
-        sections.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
-        return;
+        let known = sections.encapsulations.keys();
+        return sections.report.unknown(name, known, "a section [encapsulation.NAME] or gre");
     };
     let Some(value) = &draft.value else { return };
     let found = format!("\"{}\"", name.value);
-    if value.kind() != EncapsulationKind::Gre {
+    if value.kind != EncapsulationKind::Gre {
         let allowed = "an encapsulation with kind = \"gre\": only GRE has a mark against loops";
         sections.report.error(&name.place, found, allowed);
-    } else if value.too_big() == TooBig::FragmentOuter {
+    } else if value.too_big == TooBig::FragmentOuter {
         let found = format!("{found} with too_big = \"fragment-outer\"");
         let allowed = "fragment-inner or drop: balancers do not put outer packets together";
         sections.report.error(&name.place, found, allowed);
@@ -86,11 +83,7 @@ fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
 fn prefixes(sections: &Sections<'_>, remote: &RemoteDraft) {
     for (name, list) in &remote.prefixes {
         match sections.groups.get(&name.value) {
-            None => {
-                let hint = hint(&name.value, sections.groups.keys().map(|known| &**known));
-                let allowed = format!("a section [prefix_group.NAME]{hint}");
-                sections.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
-            }
+            None => sections.report.unknown(name, sections.groups.keys(), "a section [prefix_group.NAME]"),
             Some(group) => list.iter().for_each(|prefix| in_group(sections, group, prefix)),
         }
     }
@@ -128,8 +121,7 @@ fn addresses(sections: &Sections<'_>, remote: &RemoteDraft) {
     let report = sections.report;
     for (name, list) in &remote.addresses {
         let Some(vip) = sections.vips.iter().find(|vip| vip.name == name.value) else {
-            let hint = hint(&name.value, sections.vips.iter().map(|vip| &*vip.name));
-            report.absent(&name.place, format!("\"{}\"", name.value), format!("a section [vip.NAME]{hint}"));
+            report.unknown(name, sections.vips.iter().map(|vip| &vip.name), "a section [vip.NAME]");
             continue;
         };
         for address in list {
@@ -173,9 +165,7 @@ fn sources(sections: &Sections<'_>) {
 fn named(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {
         let Some(remote) = sections.remotes.get(&name.value) else {
-            let hint = hint(&name.value, sections.remotes.keys().map(|known| &**known));
-            let allowed = format!("a section [remote.NAME]{hint}");
-            sections.report.absent(&name.place, format!("\"{}\"", name.value), allowed);
+            sections.report.unknown(name, sections.remotes.keys(), "a section [remote.NAME]");
             continue;
         };
         if !is_flawed(&name.value) {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::field::Field;
+use super::near_miss::hint;
 use super::pieces;
 use super::problem::{Problem, Problems, Severity};
 use crate::words::quote;
@@ -42,12 +43,34 @@ pub(super) struct At<T> {
     pub(super) place: Place,
 }
 
+/// The values without their places.
+pub(super) fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
+    list.iter().map(|at| at.value.clone()).collect()
+}
+
 /// What a problem rests on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ground {
     Syntax,
     Value,
     Absence,
+    /// Nothing is wrong: a warning.
+    Doubt,
+}
+
+/// A problem, and which file it stands in.
+struct Collected {
+    ground: Ground,
+    file: usize,
+    problem: Problem,
+}
+
+impl Collected {
+    /// What problems are sorted by.
+    fn order(&self) -> impl Ord + '_ {
+        let Problem { file, position, field, found, .. } = &self.problem;
+        (self.file, file, position, field, found)
+    }
 }
 
 /// One file that was read.
@@ -63,7 +86,7 @@ pub(super) struct Text {
 pub(super) struct Report {
     /// Filled from the front and never moved, because what is parsed from them borrows them.
     texts: Box<[OnceLock<Text>]>,
-    collected: Mutex<Vec<(Ground, usize, Problem)>>,
+    collected: Mutex<Vec<Collected>>,
 }
 
 impl Report {
@@ -106,22 +129,33 @@ impl Report {
     pub(super) fn syntax(&self, offset: usize, message: &str) {
         let place = Place { offset, field: Field::default() };
         let found = format!("a syntax error ({})", message.replace('\n', " "));
-        self.push(Ground::Syntax, Severity::Error, &place, found, "TOML 1.0".to_owned());
+        self.push(Ground::Syntax, &place, found, "TOML 1.0");
     }
 
     /// A value that is there is wrong.
     pub(super) fn error(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
-        self.push(Ground::Value, Severity::Error, place, found.into(), allowed.into());
+        self.push(Ground::Value, place, found, allowed);
     }
 
     /// Something that should be there is not: a key, or the target of a reference.
     pub(super) fn absent(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
-        self.push(Ground::Absence, Severity::Error, place, found.into(), allowed.into());
+        self.push(Ground::Absence, place, found, allowed);
+    }
+
+    /// A name that nothing has; `allowed` says what has names, and the nearest of `known` follows as a hint.
+    pub(super) fn unknown<'k>(
+        &self,
+        name: &At<Arc<str>>,
+        known: impl Iterator<Item = &'k Arc<str>>,
+        allowed: &str,
+    ) {
+        let hint = hint(&name.value, known.map(|known| &**known));
+        self.absent(&name.place, format!("\"{}\"", name.value), format!("{allowed}{hint}"));
     }
 
     /// Usable, and probably not meant.
     pub(super) fn warning(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
-        self.push(Ground::Absence, Severity::Warning, place, found.into(), allowed.into());
+        self.push(Ground::Doubt, place, found, allowed);
     }
 
     /// A second place for the message of a problem at `from`: its field and line, and its file when it is another.
@@ -139,50 +173,47 @@ impl Report {
     /// A problem of a file that can't be read, at the place that asked for it.
     pub(super) fn unreadable(&self, place: &Place, problem: &Problem) {
         let found = format!("{}: {}", quote(&problem.file.display().to_string()), problem.found);
-        self.push(Ground::Value, Severity::Error, place, found, problem.allowed.clone());
+        self.error(place, found, problem.allowed.as_str());
     }
 
     /// A problem in a file that is not TOML and was not kept.
     pub(super) fn elsewhere(&self, problem: Problem) {
-        self.collect((Ground::Value, MAX_FILES, problem));
+        self.collect(Collected { ground: Ground::Value, file: MAX_FILES, problem });
     }
 
     /// All that was collected: `Err` with errors and warnings when there is an error, else the warnings.
     pub(super) fn finish(self) -> Result<Problems, Problems> {
         let collected = self.collected.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let broken: BTreeSet<_> = collected
-            .iter()
-            .filter(|(ground, ..)| *ground == Ground::Syntax)
-            .map(|(_, file, problem)| (*file, problem.line()))
-            .collect();
-        let mut problems: Vec<(usize, Problem)> = collected
-            .into_iter()
-            .filter(|(ground, file, problem)| match ground {
-                Ground::Syntax => true,
-                Ground::Value => !broken.contains(&(*file, problem.line())),
-                Ground::Absence => broken.is_empty(),
-            })
-            .map(|(_, file, problem)| (file, problem))
-            .collect();
-        problems.sort_by(|(one, a), (other, b)| {
-            (one, &a.file, a.position, &a.field, &a.found)
-                .cmp(&(other, &b.file, b.position, &b.field, &b.found))
-        });
-        let mut problems: Vec<Problem> = problems.into_iter().map(|(_, problem)| problem).collect();
+        let line = |one: &Collected| (one.file, one.problem.line());
+        let broken: BTreeSet<_> =
+            collected.iter().filter(|one| one.ground == Ground::Syntax).map(line).collect();
+        let holds = |one: &Collected| match one.ground {
+            Ground::Syntax => true,
+            Ground::Value => !broken.contains(&line(one)),
+            Ground::Absence | Ground::Doubt => broken.is_empty(),
+        };
+        let mut collected: Vec<Collected> = collected.into_iter().filter(holds).collect();
+        collected.sort_by(|one, other| one.order().cmp(&other.order()));
+        let mut problems: Vec<Problem> = collected.into_iter().map(|one| one.problem).collect();
         problems.dedup();
         let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
         if refused { Err(Problems(problems)) } else { Ok(Problems(problems)) }
     }
 
-    fn push(&self, ground: Ground, severity: Severity, place: &Place, found: String, allowed: String) {
-        let Some((index, text)) = self.file(place.offset) else { return };
-        let position = Some(self.position(place.offset));
-        let field = place.field.to_string();
-        let problem = Problem { file: Arc::clone(&text.path), position, field, found, allowed, severity };
-        self.collect((ground, index, problem));
+    fn push(&self, ground: Ground, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
+        let Some((file, text)) = self.file(place.offset) else { return };
+        let problem = Problem {
+            file: Arc::clone(&text.path),
+            position: Some(self.position(place.offset)),
+            field: place.field.to_string(),
+            found: found.into(),
+            allowed: allowed.into(),
+            severity: if ground == Ground::Doubt { Severity::Warning } else { Severity::Error },
+        };
+        self.collect(Collected { ground, file, problem });
     }
 
-    fn collect(&self, problem: (Ground, usize, Problem)) {
+    fn collect(&self, problem: Collected) {
         self.collected.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
     }
 

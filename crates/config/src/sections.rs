@@ -3,36 +3,62 @@
 //! Not here: the checks (`consistency` and those that it calls).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
-use super::check::CheckDraft;
-use super::encapsulation::EncapsulationDraft;
+use super::check::{self, CheckDraft};
+use super::cluster::ClusterDraft;
+use super::encapsulation::{self, EncapsulationDraft};
 use super::io::Io;
+use super::lists::Lists;
 use super::machine::MachineDraft;
 use super::near_miss::hint;
+use super::pem::Outside;
 use super::pool::PoolDraft;
 use super::prefix_group::GroupDraft;
+use super::reader::Root;
 use super::remote::RemoteDraft;
-use super::report::{At, Place, Report};
+use super::report::{At, Place, Report, values};
 use super::vip::VipDraft;
 use crate::words::few;
 
 /// All sections that refer to one another.
-pub(super) struct Sections<'d> {
-    pub(super) report: &'d Report,
-    pub(super) io: &'d Io,
-    pub(super) machines: &'d [MachineDraft],
-    pub(super) encapsulations: &'d BTreeMap<Arc<str>, EncapsulationDraft>,
-    pub(super) pools: &'d BTreeMap<Arc<str>, PoolDraft>,
-    pub(super) groups: &'d BTreeMap<Arc<str>, GroupDraft>,
-    pub(super) remotes: &'d BTreeMap<Arc<str>, RemoteDraft>,
-    pub(super) vips: &'d [VipDraft],
-    pub(super) checks: &'d BTreeMap<Arc<str>, CheckDraft>,
-    pub(super) cluster_name: Option<&'d str>,
+pub(super) struct Sections<'r> {
+    pub(super) report: &'r Report,
+    pub(super) cluster: ClusterDraft,
+    pub(super) io: Io,
+    pub(super) machines: Vec<MachineDraft>,
+    pub(super) encapsulations: BTreeMap<Arc<str>, EncapsulationDraft>,
+    pub(super) pools: BTreeMap<Arc<str>, PoolDraft>,
+    pub(super) groups: BTreeMap<Arc<str>, GroupDraft>,
+    pub(super) remotes: BTreeMap<Arc<str>, RemoteDraft>,
+    pub(super) vips: Vec<VipDraft>,
+    pub(super) checks: BTreeMap<Arc<str>, CheckDraft>,
+}
+
+impl<'r> Sections<'r> {
+    /// Reads them from all files.
+    pub(super) fn read(
+        report: &'r Report,
+        root: &mut Root<'_>,
+        outside: &Outside<'_>,
+        lists: &Lists<'_>,
+    ) -> Self {
+        Self {
+            report,
+            cluster: ClusterDraft::read(root, outside),
+            io: root.once("io").and_then(|node| node.section()).map(Io::read).unwrap_or_default(),
+            machines: MachineDraft::read_all(root),
+            encapsulations: encapsulation::read_all(root),
+            checks: check::read_all(root, outside),
+            pools: PoolDraft::read_all(root),
+            groups: GroupDraft::read_all(root),
+            remotes: RemoteDraft::read_all(root),
+            vips: VipDraft::read_all(root, lists),
+        }
+    }
 }
 
 /// Whether this is an impossible name in quotes, which was reported already and can't be referred to.
@@ -69,8 +95,6 @@ pub(super) fn known(sections: &Sections<'_>, names: &[At<Arc<str>>], known: &BTr
 
 pub(super) fn routes(sections: &Sections<'_>, vip: &VipDraft, announce: &AnnounceDraft) -> BTreeSet<Prefix> {
     let group = vip.group.as_ref().and_then(|named| sections.groups.get(&named.value));
-    let prefixes: Vec<Prefix> =
-        group.into_iter().flat_map(|group| &group.prefixes).map(|at| at.value).collect();
-    let addresses: Vec<IpAddr> = vip.addresses.iter().map(|at| at.value).collect();
-    super::vip::routes(&addresses, &prefixes, announce.announce.aggregates())
+    let prefixes = group.map(|group| values(&group.prefixes)).unwrap_or_default();
+    super::vip::routes(&values(&vip.addresses), &prefixes, &announce.announce.aggregates)
 }

@@ -24,7 +24,7 @@ pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
         next_hops(sections, draft);
         passive(sections, bgp, draft);
     }
-    for machine in sections.machines {
+    for machine in &sections.machines {
         one_machine(sections, bgp, machine);
     }
     identifiers(sections);
@@ -38,7 +38,7 @@ fn owner<'s>(sections: &'s Sections<'_>, address: IpAddr) -> Option<&'s MachineD
 
 /// What goes to a VIP goes to its backends.
 fn vip(sections: &Sections<'_>, draft: &PeerDraft) {
-    let address = draft.peer.address();
+    let address = draft.peer.address;
     let has = |vip: &&VipDraft| vip.addresses.iter().any(|own| own.value == address);
     if let Some(vip) = sections.vips.iter().find(has) {
         let found = format!("{address}, which is an address of VIP \"{}\"", vip.name);
@@ -69,12 +69,10 @@ fn source(sections: &Sections<'_>, draft: &PeerDraft) {
 /// Keys of next hops that never act.
 fn next_hops(sections: &Sections<'_>, draft: &PeerDraft) {
     let (peer, report) = (&draft.peer, sections.report);
-    let has = |family| peer.families().contains(&family);
+    let has = |family| peer.families.contains(&family);
     // An IPv4 next hop goes first, and in a session by IPv4 our own address is one.
-    let by_v6 = peer.extended_next_hop()
-        && has(Family::Ipv4)
-        && peer.next_hops().0.is_none()
-        && peer.address().is_ipv6();
+    let by_v6 =
+        peer.next_hops.extended && has(Family::Ipv4) && peer.next_hops.v4.is_none() && peer.address.is_ipv6();
     if let Some(at) = draft.way.next_hop4.as_ref().filter(|_| !has(Family::Ipv4)) {
         let found = "a next hop of IPv4 routes, and families without ipv4";
         report.warning(&at.place, found, "\"ipv4\" in families, or no next_hop4");
@@ -84,7 +82,7 @@ fn next_hops(sections: &Sections<'_>, draft: &PeerDraft) {
         report.warning(&at.place, found, "\"ipv6\" in families, or no next_hop6");
     }
     let Some(place) = draft.way.extended_next_hop.as_ref().filter(|_| !by_v6) else { return };
-    let found = match (has(Family::Ipv4), peer.next_hops().0) {
+    let found = match (has(Family::Ipv4), peer.next_hops.v4) {
         (false, _) => "true, and families without ipv4: it never acts".to_owned(),
         (true, Some(hop)) => format!("true, and next_hop4 = \"{hop}\", which goes first: it never acts"),
         (true, None) => {
@@ -103,14 +101,14 @@ fn passive(sections: &Sections<'_>, bgp: &BgpDraft, draft: &PeerDraft) {
         sections.report.error(place, found, "false, or addresses in bgp.listen");
         return;
     }
-    let like = |at: SocketAddr| at.is_ipv4() == draft.peer.address().is_ipv4();
+    let like = |at: SocketAddr| at.is_ipv4() == draft.peer.address.is_ipv4();
     let hears = |machine: &MachineDraft, at: SocketAddr| {
         like(at) && owner(sections, at.ip()).is_none_or(|owner| owner.name == machine.name)
     };
     let of_it = sections.machines.iter().filter(|machine| draft.peer.is_of(&machine.name));
     let deaf = of_it.into_iter().find(|machine| !bgp.listen.iter().any(|at| hears(machine, at.value)));
     if let Some(machine) = deaf {
-        let family = if draft.peer.address().is_ipv4() { "IPv4" } else { "IPv6" };
+        let family = if draft.peer.address.is_ipv4() { "IPv4" } else { "IPv6" };
         let found = format!(
             "a peer that dials by {family}, and machine \"{}\" listens at no such address",
             machine.name
@@ -126,8 +124,8 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
     let mut names: BTreeMap<&str, &PeerDraft> = BTreeMap::new();
     let mut addresses: BTreeMap<IpAddr, &PeerDraft> = BTreeMap::new();
     for draft in of() {
-        if machine.addresses.iter().any(|own| own.value == draft.peer.address()) {
-            let found = format!("{}, which is machine \"{}\" itself", draft.peer.address(), machine.name);
+        if machine.addresses.iter().any(|own| own.value == draft.peer.address) {
+            let found = format!("{}, which is machine \"{}\" itself", draft.peer.address, machine.name);
             sections.report.error(&draft.place, found, "a router's address, or machines without that one");
         }
         let twice = |what: String, first: &PeerDraft| {
@@ -142,10 +140,10 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
                 "names and addresses that a machine's peers have once",
             );
         };
-        if let Some(first) = addresses.insert(draft.peer.address(), draft) {
-            twice(draft.peer.address().to_string(), first);
-        } else if let Some(first) = names.insert(draft.peer.name(), draft) {
-            twice(format!("\"{}\"", draft.peer.name()), first);
+        if let Some(first) = addresses.insert(draft.peer.address, draft) {
+            twice(draft.peer.address.to_string(), first);
+        } else if let Some(first) = names.insert(&draft.peer.name, draft) {
+            twice(format!("\"{}\"", draft.peer.name), first);
         }
     }
     let identified = machine.router_id.is_some() || machine.addresses.iter().any(|at| at.value.is_ipv4());
@@ -158,7 +156,7 @@ fn one_machine(sections: &Sections<'_>, bgp: &BgpDraft, machine: &MachineDraft) 
 /// RFC 6286: within an AS each speaker has another.
 fn identifiers(sections: &Sections<'_>) {
     let mut first: BTreeMap<Ipv4Addr, &MachineDraft> = BTreeMap::new();
-    for machine in sections.machines {
+    for machine in &sections.machines {
         let own = machine.addresses.iter().find_map(|own| match own.value {
             IpAddr::V4(own) => Some(own),
             IpAddr::V6(_) => None,

@@ -23,18 +23,17 @@ pub(super) fn check(sections: &Sections<'_>) {
 }
 
 fn uses(sections: &Sections<'_>) {
-    for vip in sections.vips {
+    for vip in &sections.vips {
         for pool in &vip.pools {
             reference(sections, "VIP", &vip.name, vip.shard.as_ref(), pool);
         }
     }
-    for (name, draft) in sections.pools {
+    for (name, draft) in &sections.pools {
         let shard = draft.shard.as_ref();
         for inner in &draft.pools {
             reference(sections, "pool", name, shard, &inner.pool);
         }
-        if let Some(fallback) = &draft.fallback {
-            let pool = At { value: Arc::clone(&fallback.value.pool), place: fallback.place.clone() };
+        if let Some(pool) = draft.fallback_pool() {
             reference(sections, "pool", name, shard, &pool);
         }
     }
@@ -71,14 +70,14 @@ fn machines(sections: &Sections<'_>) {
 /// The filter of each machine has room for the addresses that it serves.
 fn addresses(sections: &Sections<'_>) {
     let mut by_shard: BTreeMap<Shard<'_>, BTreeSet<_>> = BTreeMap::new();
-    for vip in sections.vips {
+    for vip in &sections.vips {
         by_shard
             .entry(vip.shard.as_ref())
             .or_default()
             .extend(vip.addresses.iter().map(|address| address.value));
     }
     let everywhere = by_shard.remove(&None).unwrap_or_default();
-    let most = usize::try_from(sections.io.max_vips()).unwrap_or(usize::MAX);
+    let most = usize::try_from(sections.io.max_vips).unwrap_or(usize::MAX);
     let Some(first) = sections.vips.first() else { return };
     let place = Place { offset: first.place.offset, field: Field::of("vip") };
     let shards = by_shard.iter().map(|(shard, own)| (*shard, own.union(&everywhere).count()));

@@ -123,7 +123,7 @@ pub(super) fn references(
     let checks = checks.iter().filter_map(|(name, draft)| {
         Some((format!("check {name}"), draft.value.as_ref()?.kind.tls()?.ca.clone()?))
     });
-    let clients = admin.tcp().map(|tcp| ("clients".to_owned(), Arc::clone(tcp.client_ca())));
+    let clients = admin.tcp.as_ref().map(|tcp| ("clients".to_owned(), Arc::clone(&tcp.client_ca)));
     for (whose, pem) in checks.chain(clients) {
         for part in [whose.as_bytes(), pem.as_bytes()] {
             // Each after its length: no two lists of parts run together into the same bytes.

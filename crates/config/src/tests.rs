@@ -21,6 +21,7 @@ mod trace;
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
@@ -78,9 +79,9 @@ pub(super) fn check(rows: &[Row]) {
         let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(problems.len(), expected.len(), "{to:?}: {shown:#?}");
         for (problem, (line, field, found, allowed)) in problems.iter().zip(*expected) {
-            assert_eq!((problem.line(), problem.field()), (Some(*line), *field), "{to:?}: {shown:#?}");
-            assert!(problem.found().contains(found), "{to:?}: {found:?} not in {shown:#?}");
-            assert!(problem.allowed().contains(allowed), "{to:?}: {allowed:?} not in {shown:#?}");
+            assert_eq!((problem.line(), problem.field.as_str()), (Some(*line), *field), "{to:?}: {shown:#?}");
+            assert!(problem.found.contains(found), "{to:?}: {found:?} not in {shown:#?}");
+            assert!(problem.allowed.contains(allowed), "{to:?}: {allowed:?} not in {shown:#?}");
         }
     }
 }
@@ -90,31 +91,28 @@ fn the_example_is_valid_and_without_warnings() {
     let (config, warnings) = parsed(EXAMPLE).unwrap();
     assert_eq!(warnings.to_string(), "");
     assert_eq!(config.cluster().name(), "fra1");
-    assert_eq!(config.cluster().hash_key().bytes(), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+    assert_eq!(config.cluster().hash_key.bytes(), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
     assert_eq!(config.machines().len(), 2);
     let lb2 = config.machine("lb2").unwrap();
-    assert_eq!(lb2.addresses(), ["192.0.2.3", "2001:db8:0:2::1"].map(|a| a.parse::<IpAddr>().unwrap()));
-    assert_eq!((lb2.shard(), lb2.interfaces()), (Some("a"), &["eth0".to_owned()][..]));
+    assert_eq!(lb2.addresses, ["192.0.2.3", "2001:db8:0:2::1"].map(|a| a.parse::<IpAddr>().unwrap()));
+    assert_eq!((lb2.shard(), &*lb2.interfaces), (Some("a"), &["eth0".to_owned()][..]));
     assert!(config.machine("lb3").is_none());
     let web = config.pool("web").unwrap();
-    let checks: Vec<&str> = web.members()[0].checks().iter().map(|check| &*check.name).collect();
+    let checks: Vec<&str> = web.members[0].checks.iter().map(|check| &*check.name).collect();
     assert_eq!(checks, ["web", "web-tcp"]);
-    assert_eq!(web.fallback().map(|fallback| &**fallback.pool()), Some("web-spare"));
-    let members: Vec<_> = web
-        .members()
-        .iter()
-        .map(|m| (m.backend().name().to_string(), m.weight(), m.leaf().to_string()))
-        .collect();
+    assert_eq!(web.fallback.as_ref().map(|fallback| &*fallback.pool), Some("web-spare"));
+    let members: Vec<_> =
+        web.members.iter().map(|m| (m.backend.name.to_string(), m.weight, m.leaf.to_string())).collect();
     let expected = [("b1", 1, "web-rack1"), ("b2", 2, "web-rack1"), ("b3", 6, "web-rack2")];
     assert_eq!(members, expected.map(|(name, weight, leaf)| (name.to_owned(), weight, leaf.to_owned())));
-    let tunnel = web.members()[0].encapsulation();
-    assert_eq!((&**tunnel.name(), tunnel.kind()), ("tunnel", EncapsulationKind::Gre));
-    let prefixes: Vec<String> = tunnel.source_prefixes().iter().map(ToString::to_string).collect();
+    let tunnel = &web.members[0].encapsulation;
+    assert_eq!((&*tunnel.name, tunnel.kind), ("tunnel", EncapsulationKind::Gre));
+    let prefixes: Vec<String> = tunnel.source_prefixes.iter().map(ToString::to_string).collect();
     assert_eq!(prefixes, ["198.51.100.0/28", "2001:db8:5::/64"]);
-    let www = config.vips().iter().find(|vip| &**vip.name() == "www").unwrap();
-    assert_eq!(www.services()[0].ports(), &Ports::Listed(vec![80..=80, 443..=443]));
-    assert_eq!((www.services()[1].protocol(), www.services()[1].hash()), (Protocol::Udp, Hash::Addresses));
-    assert!(Arc::ptr_eq(www.services()[0].pool(), web));
+    let www = config.vips().iter().find(|vip| &*vip.name == "www").unwrap();
+    assert_eq!(&www.services[0].ports, &Ports::Listed(vec![80..=80, 443..=443]));
+    assert_eq!((www.services[1].protocol, www.services[1].hash), (Protocol::Udp, Hash::Addresses));
+    assert!(Arc::ptr_eq(&www.services[0].pool, web));
 }
 
 #[test]
@@ -158,8 +156,11 @@ fn the_example_has_every_key() {
     reader::tests::take();
     let (config, warnings) = load(&path).unwrap_or_else(|problems| panic!("{problems}"));
     // The checks behind a # are of no pool, because without the # they are not there.
-    assert!(warnings.iter().all(|warning| warning.found() == "a check that no pool uses"), "{warnings}");
-    assert!(config.admin().tcp().is_some() && config.sources().len() == 4);
+    assert!(
+        warnings.iter().all(|warning| warning.found.as_str() == "a check that no pool uses"),
+        "{warnings}"
+    );
+    assert!(config.admin().tcp.is_some() && config.sources().len() == 4);
     let mut keys = std::collections::BTreeMap::<String, bool>::new();
     for ((field, key), there) in reader::tests::take() {
         let mut parts: Vec<&str> =
@@ -217,10 +218,10 @@ fn the_example_states_the_defaults() {
     assert_eq!(bare.pools(), example.pools());
     assert_eq!(bare.log(), example.log());
     assert_eq!(bare.admin(), example.admin());
-    assert_eq!(example.io().queues(), Some(4));
+    assert_eq!(example.io().queues, Some(4));
     assert_eq!(bare.io(), &Io::default());
-    let (frames, fragments) = (example.io().frames_per_queue(), example.io().fragments());
-    assert_eq!(fragments.buffered(frames), Io::default().fragments().buffered(frames));
+    let (frames, fragments) = (example.io().frames_per_queue, example.io().fragments);
+    assert_eq!(fragments.buffered(frames), Io::default().fragments.buffered(frames));
     // What follows from another key is no number of its own.
     let resolved = EXAMPLE.replace("queues = 4 ", "# ").replace("buffered = 1_024 ", "# ");
     assert_eq!(parsed(&resolved).unwrap().0.io(), &Io::default());
@@ -230,20 +231,17 @@ fn the_example_states_the_defaults() {
 fn defaults_have_the_documented_values() {
     let (config, _) = parsed(&with_pools("")).unwrap();
     let cluster = config.cluster();
-    assert_eq!((cluster.table_size(), cluster.drain_time()), (65_537, Duration::from_secs(60)));
-    let flow = cluster.flow_timeouts();
-    let seconds = [flow.new_flow(), flow.established(), flow.closing(), flow.udp()].map(|d| d.as_secs());
+    assert_eq!((cluster.table_size, cluster.drain_time), (65_537, Duration::from_secs(60)));
+    let flow = cluster.flow_timeouts;
+    let seconds = [flow.new, flow.established, flow.closing, flow.udp].map(|d| d.as_secs());
     assert_eq!(seconds, [10, 900, 10, 60]);
     let io = config.io();
-    assert_eq!(
-        (io.mode(), io.steering(), io.next_hop()),
-        (IoMode::AfXdp, Steering::Hardware, NextHop::Resolve)
-    );
-    assert_eq!((io.flows_per_thread(), io.frames_per_queue(), io.batch()), (1_000_000, 4_096, 64));
-    assert_eq!((io.queues(), io.no_socket(), io.max_vips()), (None, NoSocket::Pass, 4_096));
-    assert_eq!((io.limit_sources(), io.frame_size()), (65_536, 2_048));
-    assert_eq!((io.idle().spin(), io.idle().then()), (Duration::from_micros(50), IdleThen::Sleep));
-    assert_eq!((config.log().level(), config.log().format()), (LogLevel::Info, LogFormat::Human));
+    assert_eq!((io.mode, io.steering, io.next_hop), (IoMode::AfXdp, Steering::Hardware, NextHop::Resolve));
+    assert_eq!((io.flows_per_thread, io.frames_per_queue, io.batch), (1_000_000, 4_096, 64));
+    assert_eq!((io.queues, io.no_socket, io.max_vips), (None, NoSocket::Pass, 4_096));
+    assert_eq!((io.limit_sources, io.frame_size), (65_536, 2_048));
+    assert_eq!((io.idle.spin, io.idle.then), (Duration::from_micros(50), IdleThen::Sleep));
+    assert_eq!((config.log().level, config.log().format), (LogLevel::Info, LogFormat::Human));
 }
 
 #[test]
@@ -262,16 +260,16 @@ fn values_that_are_not_defaults_arrive() {
     );
     let (config, warnings) = parsed(&text).unwrap();
     assert_eq!(warnings.to_string(), "");
-    let member = &config.pools()[0].members()[0];
-    assert_eq!(member.weight(), 65_535);
-    assert_eq!(member.encapsulation().kind(), EncapsulationKind::Gue { udp_checksum: true });
-    assert!(!member.encapsulation().dont_fragment());
-    assert_eq!(config.pools()[1].members()[0].encapsulation().kind(), EncapsulationKind::L2);
+    let member = &config.pools()[0].members[0];
+    assert_eq!(member.weight, 65_535);
+    assert_eq!(member.encapsulation.kind, EncapsulationKind::Gue { udp_checksum: true });
+    assert!(!member.encapsulation.dont_fragment);
+    assert_eq!(config.pools()[1].members[0].encapsulation.kind, EncapsulationKind::L2);
     let io = config.io();
-    assert_eq!((io.next_hop(), io.batch(), io.no_socket()), (NextHop::Reflect, 256, NoSocket::Drop));
-    assert_eq!((io.idle().spin(), io.idle().then()), (Duration::from_secs(1), IdleThen::Spin));
+    assert_eq!((io.next_hop, io.batch, io.no_socket), (NextHop::Reflect, 256, NoSocket::Drop));
+    assert_eq!((io.idle.spin, io.idle.then), (Duration::from_secs(1), IdleThen::Spin));
     let services: Vec<_> =
-        config.vips()[0].services().iter().map(|s| (s.protocol(), s.ports().clone(), s.hash())).collect();
+        config.vips()[0].services.iter().map(|s| (s.protocol, s.ports.clone(), s.hash)).collect();
     let listed = Ports::Listed(vec![1..=1, 80..=80, 90..=99]);
     assert_eq!(
         services,
@@ -282,7 +280,7 @@ fn values_that_are_not_defaults_arrive() {
             (Protocol::Number(132), Ports::Any, Hash::FiveTuple),
         ]
     );
-    assert_eq!((config.log().level(), config.log().format()), (LogLevel::Trace, LogFormat::Json));
+    assert_eq!((config.log().level, config.log().format), (LogLevel::Trace, LogFormat::Json));
 }
 
 #[test]

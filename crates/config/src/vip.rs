@@ -16,57 +16,46 @@ use super::announce::{Announce, AnnounceDraft};
 use super::canonical;
 use super::guard::Guard;
 use super::lists::Lists;
-use super::pool::{CHECKS, Pool, read_checks};
+use super::pool::{Pool, read_checks};
 use super::ports::{Ports, Protocol};
 use super::prefix_group::PrefixGroup;
-use super::reader::{Node, Root, Section};
+use super::reader::{Node, Root, Section, distinct};
 use super::remote_pool::RemotePool;
-use super::report::{At, Place};
+use super::report::{At, Place, values};
 
 /// A virtual service: addresses, and what answers on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vip {
-    name: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
     shard: Option<Arc<str>>,
+    /// The addresses that are its own, each once; none when it has a group alone.
     #[serde(serialize_with = "canonical::set")]
-    addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
+    /// The group in whose prefixes its suffixes stand.
     #[serde(serialize_with = "group_name")]
-    group: Option<Arc<PrefixGroup>>,
+    pub group: Option<Arc<PrefixGroup>>,
+    /// The last bits of its addresses in the group, each once; at least one when there is a group.
     #[serde(serialize_with = "canonical::set")]
-    suffixes: Vec<Suffix>,
+    pub suffixes: Vec<Suffix>,
+    /// Its services, at least one, in the order of the file.
     #[serde(serialize_with = "by_ports")]
-    services: Vec<Service>,
+    pub services: Vec<Service>,
+    /// Who may use it, and how fast. Default: everyone.
     #[serde(flatten)]
-    guard: Guard,
-    remote_pools: Vec<RemotePool>,
-    fragments: bool,
-    announce: Option<Announce>,
+    pub guard: Guard,
+    /// Where other clusters serve it: new flows go there while no backend here serves. Default: nowhere.
+    pub remote_pools: Vec<RemotePool>,
+    /// Whether it takes fragments. Default `true`.
+    pub fragments: bool,
+    /// How it is announced by BGP. Default: it is not.
+    pub announce: Option<Announce>,
 }
 
 impl Vip {
-    /// The name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
     /// The shard whose machines serve it; `None`: every machine does.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
-    }
-
-    /// The addresses that are its own, each once; none when it has a group alone.
-    pub fn addresses(&self) -> &[IpAddr] {
-        &self.addresses
-    }
-
-    /// The group in whose prefixes its suffixes stand.
-    pub fn group(&self) -> Option<&Arc<PrefixGroup>> {
-        self.group.as_ref()
-    }
-
-    /// The last bits of its addresses in the group, each once; at least one when there is a group.
-    pub fn suffixes(&self) -> &[Suffix] {
-        &self.suffixes
     }
 
     /// All its addresses in words: `203.0.113.10`, and `edge ::20/72` for those of a suffix in a group.
@@ -74,7 +63,7 @@ impl Vip {
         let own = self.addresses.iter().map(ToString::to_string);
         let group = self.group.iter();
         let grouped = group
-            .flat_map(|group| self.suffixes.iter().map(move |suffix| format!("{} {suffix}", group.name())));
+            .flat_map(|group| self.suffixes.iter().map(move |suffix| format!("{} {suffix}", group.name)));
         own.chain(grouped)
     }
 
@@ -90,48 +79,23 @@ impl Vip {
         addresses
     }
 
-    /// Its services, at least one, in the order of the file.
-    pub fn services(&self) -> &[Service] {
-        &self.services
-    }
-
-    /// Who may use it, and how fast. Default: everyone.
-    pub fn guard(&self) -> &Guard {
-        &self.guard
-    }
-
-    /// Where other clusters serve it: new flows go there while no backend here serves. Default: nowhere.
-    pub fn remote_pools(&self) -> &[RemotePool] {
-        &self.remote_pools
-    }
-
-    /// Whether it takes fragments. Default `true`.
-    pub fn fragments(&self) -> bool {
-        self.fragments
-    }
-
-    /// How it is announced by BGP. Default: it is not.
-    pub fn announce(&self) -> Option<&Announce> {
-        self.announce.as_ref()
-    }
-
     /// The routes by which it is announced: its aggregates; host routes, and the group's own prefixes (the first of each family),
     /// that lie in none of them. None when it is not announced.
     pub fn routes(&self) -> BTreeSet<Prefix> {
-        let prefixes = self.group.as_ref().map_or(&[][..], |group| group.prefixes());
+        let prefixes = self.group.as_ref().map_or(&[][..], |group| &group.prefixes);
         self.announce
             .as_ref()
-            .map(|says| routes(&self.addresses, prefixes, says.aggregates()))
+            .map(|says| routes(&self.addresses, prefixes, &says.aggregates))
             .unwrap_or_default()
     }
 }
 
 fn group_name<S: Serializer>(group: &Option<Arc<PrefixGroup>>, to: S) -> Result<S::Ok, S::Error> {
-    group.as_ref().map(|group| group.name()).serialize(to)
+    group.as_ref().map(|group| &group.name).serialize(to)
 }
 
 fn pool_name<S: Serializer>(pool: &Pool, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(pool.name())
+    to.serialize_str(&pool.name)
 }
 
 /// By protocol and ports, which no two of a VIP share.
@@ -152,35 +116,17 @@ pub(super) fn routes(addresses: &[IpAddr], prefixes: &[Prefix], aggregates: &[Pr
 /// What one protocol and some ports of a VIP lead to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Service {
-    #[serde(skip)]
-    ports: Ports,
-    #[serde(skip)]
-    protocol: Protocol,
-    #[serde(serialize_with = "pool_name")]
-    pool: Arc<Pool>,
-    hash: Hash,
-}
-
-impl Service {
     /// The ports; [`Ports::Any`] for protocols without ports.
-    pub fn ports(&self) -> &Ports {
-        &self.ports
-    }
-
+    #[serde(skip)]
+    pub ports: Ports,
     /// The protocol.
-    pub fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
+    #[serde(skip)]
+    pub protocol: Protocol,
     /// The pool that serves; services of one pool share it.
-    pub fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
+    #[serde(serialize_with = "pool_name")]
+    pub pool: Arc<Pool>,
     /// What of a packet chooses the backend. Default [`Hash::FiveTuple`].
-    pub fn hash(&self) -> Hash {
-        self.hash
-    }
+    pub hash: Hash,
 }
 
 impl Vip {
@@ -245,133 +191,92 @@ impl VipDraft {
         remote_pools: Vec<RemotePool>,
     ) -> Option<Vip> {
         let service = |draft: &ServiceDraft| {
-            let at = pools.binary_search_by(|pool| pool.name().cmp(&draft.pool.value)).ok()?;
+            let at = pools.binary_search_by(|pool| pool.name.cmp(&draft.pool.value)).ok()?;
             let pool = Arc::clone(pools.get(at)?);
             Some(Service { ports: draft.ports.clone(), protocol: draft.protocol, pool, hash: draft.hash })
         };
-        let addresses = self.addresses.iter().map(|address| address.value).collect();
-        let services = self.services.iter().map(service).collect::<Option<_>>()?;
-        let group = match &self.group {
-            None => None,
-            Some(named) => {
-                let at = groups.binary_search_by(|group| group.name().cmp(&named.value)).ok()?;
-                Some(Arc::clone(groups.get(at)?))
-            }
+        let group = |named: &At<Arc<str>>| {
+            let at = groups.binary_search_by(|group| group.name.cmp(&named.value)).ok()?;
+            groups.get(at).map(Arc::clone)
         };
-        let suffixes = self.suffixes.iter().map(|suffix| suffix.value).collect();
-        let (name, shard, guard) = (Arc::clone(&self.name), self.shard.clone(), self.guard.clone());
-        let announce = self.announce.as_ref().map(|draft| draft.announce.clone());
-        let fragments = self.fragments;
         Some(Vip {
-            name,
-            shard,
-            addresses,
-            group,
-            suffixes,
-            services,
-            guard,
+            name: Arc::clone(&self.name),
+            shard: self.shard.clone(),
+            addresses: values(&self.addresses),
+            group: match &self.group {
+                None => None,
+                Some(named) => Some(group(named)?),
+            },
+            suffixes: values(&self.suffixes),
+            services: self.services.iter().map(service).collect::<Option<_>>()?,
+            guard: self.guard.clone(),
             remote_pools,
-            fragments,
-            announce,
+            fragments: self.fragments,
+            announce: self.announce.as_ref().map(|draft| draft.announce.clone()),
         })
     }
 
     fn read(name: Arc<str>, node: &Node<'_>, lists: &Lists<'_>) -> Option<Self> {
         let mut section = node.section()?;
-        let shard = section.optional("shard").and_then(|node| node.name());
-        let addresses = section.optional("addresses");
-        let (group, suffixes) = (section.optional("group"), section.optional("suffixes"));
+        let (addresses, group, suffixes) = read_addresses(&mut section);
         let services = section.required("services", SERVICES).and_then(|node| node.items(SERVICES));
-        let guard = Guard::read(&mut section, lists);
-        let (remotes, remote_checks) = read_remotes(&mut section);
-        let fragments = section.or("fragments", true, |node| node.boolean());
-        let announce = section.optional("announce");
-        let is_announced = announce.is_some();
-        let announce = announce.and_then(|node| AnnounceDraft::read(&node));
-        section.finish(&[]);
-        let absent = |key, allowed: &str| {
-            node.report.absent(&node.place.key(key), "nothing", allowed);
-        };
-        match (&addresses, &group, &suffixes) {
-            (None, None, None) => absent("addresses", ADDRESSES_OR_GROUP),
-            (_, Some(_), None) => absent("suffixes", SUFFIXES),
-            (_, None, Some(_)) => absent("group", "the name of a prefix group"),
-            _ => {}
-        }
-        let addresses = addresses.and_then(|node| node.items(ADDRESSES)).unwrap_or_default();
-        let suffixes = suffixes.and_then(|node| node.items(SUFFIXES)).unwrap_or_default();
-        let group = group.and_then(|node| Some(node.at(node.name()?)));
         let mut pools = Vec::new();
         let services = services.unwrap_or_default();
         let services = services.iter().filter_map(|node| read_service(node, &mut pools)).collect();
-        let place = node.place.clone();
-        let (addresses, suffixes) = (read_addresses(&addresses), read_suffixes(&suffixes));
-        Some(Self {
-            place,
+        let (remotes, remote_checks) = read_remotes(&mut section);
+        let announce = section.optional("announce");
+        let draft = Self {
+            place: node.place.clone(),
             name,
-            shard,
+            shard: section.optional("shard").and_then(|node| node.name()),
             addresses,
             group,
             suffixes,
             services,
-            guard,
+            guard: Guard::read(&mut section, lists),
             remotes,
             remote_checks,
-            fragments,
-            announce,
-            is_announced,
+            fragments: section.or("fragments", true, |node| node.boolean()),
+            is_announced: announce.is_some(),
+            announce: announce.and_then(|node| AnnounceDraft::read(&node)),
             pools,
-        })
+        };
+        section.finish(&[]);
+        Some(draft)
     }
 }
 
-type Names = Vec<At<Arc<str>>>;
+type Name = At<Arc<str>>;
+
+/// Its own addresses, or a group and the suffixes there, or both.
+fn read_addresses(section: &mut Section<'_>) -> (Vec<At<IpAddr>>, Option<Name>, Vec<At<Suffix>>) {
+    let addresses = section.optional("addresses");
+    let (group, suffixes) = (section.optional("group"), section.optional("suffixes"));
+    let absent = |key, allowed: &str| section.report.absent(&section.place().key(key), "nothing", allowed);
+    match (&addresses, &group, &suffixes) {
+        (None, None, None) => absent("addresses", ADDRESSES_OR_GROUP),
+        (_, Some(_), None) => absent("suffixes", SUFFIXES),
+        (_, None, Some(_)) => absent("group", "the name of a prefix group"),
+        _ => {}
+    }
+    let addresses = addresses.and_then(|node| node.items(ADDRESSES)).unwrap_or_default();
+    let again = |node: &Node<'_>| node.refuse("each address once in a VIP");
+    let addresses = distinct(&addresses, |node| node.unicast(), again);
+    let suffixes = suffixes.and_then(|node| node.items(SUFFIXES)).unwrap_or_default();
+    let again = |node: &Node<'_>| node.refuse("each suffix once in a VIP");
+    let suffixes = distinct(&suffixes, |node| node.read(SUFFIX, address::suffix), again);
+    (addresses, group.and_then(|node| node.reference()), suffixes)
+}
 
 /// The other clusters that serve it, and its checks there.
-fn read_remotes(section: &mut Section<'_>) -> (Names, Names) {
+fn read_remotes(section: &mut Section<'_>) -> (Vec<Name>, Vec<Name>) {
     let (remotes, checks) = (section.optional("remotes"), section.optional("remote_checks"));
-    let mut named = Names::new();
-    for node in remotes.as_ref().and_then(|node| node.items(REMOTES)).unwrap_or_default() {
-        let Some(name) = node.name() else { continue };
-        if named.iter().any(|other| other.value == name) {
-            node.refuse("each remote once in a VIP");
-        } else {
-            named.push(node.at(name));
-        }
-    }
     if let Some(node) = checks.as_ref().filter(|_| remotes.is_none()) {
         node.refuse("nothing here: the VIP names no remotes");
     }
-    let checks = checks.and_then(|node| node.list(CHECKS)).unwrap_or_default();
-    (named, read_checks(&checks))
-}
-
-fn read_addresses(nodes: &[Node<'_>]) -> Vec<At<IpAddr>> {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut addresses = Vec::with_capacity(nodes.len());
-    for node in nodes {
-        let Some(address) = node.unicast() else { continue };
-        if seen.insert(address) {
-            addresses.push(node.at(address));
-        } else {
-            node.refuse("each address once in a VIP");
-        }
-    }
-    addresses
-}
-
-fn read_suffixes(nodes: &[Node<'_>]) -> Vec<At<Suffix>> {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut suffixes = Vec::with_capacity(nodes.len());
-    for node in nodes {
-        let Some(text) = node.as_str().or_else(|| node.wrong(SUFFIX)) else { continue };
-        match address::suffix(text) {
-            Err(found) => node.report.error(&node.place, found, SUFFIX),
-            Ok(suffix) if seen.insert(suffix) => suffixes.push(node.at(suffix)),
-            Ok(_) => node.refuse("each suffix once in a VIP"),
-        }
-    }
-    suffixes
+    let named = remotes.and_then(|node| node.items(REMOTES)).unwrap_or_default();
+    let again = |node: &Node<'_>| node.refuse("each remote once in a VIP");
+    (distinct(&named, |node| node.name(), again), read_checks(checks))
 }
 
 fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<ServiceDraft> {
@@ -385,8 +290,7 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
         }),
         _ => section.required("ports", "a list of ports, or \"any\"").and_then(|node| Ports::read(&node)),
     };
-    let pool = section.required("pool", "the name of a pool");
-    let pool = pool.and_then(|node| Some(node.at(node.name()?)));
+    let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     pools.extend(pool.clone());
     let words = [("5-tuple", Hash::FiveTuple), ("addresses", Hash::Addresses), ("source", Hash::Source)];
     let hash = section.or("hash", Hash::FiveTuple, |node| node.choice(&words, &[]));

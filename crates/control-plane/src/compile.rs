@@ -154,7 +154,7 @@ impl Compiler {
         let reach = index::reach(config, machine);
         let keys = reach.values().map(|pool| TableKey::of(config, pool, from.standing));
         let peers = config.peers(machine);
-        let fixed = remotes::all(config, machine).map(|remote| remote.pool()).chain(peers);
+        let fixed = remotes::all(config, machine).map(|remote| &remote.pool).chain(peers);
         let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
         // Most of the time goes into the tables, and the memberships need none of them.
         let kept = &self.tables;
@@ -165,7 +165,7 @@ impl Compiler {
         });
         let (LaidOut { mut index, slots, in_pools, with_ways, others }, tables) = (laid_out?, tables?);
         let (mut built, mut in_pools) = (tables.of_pools(), in_pools.into_iter());
-        let remotes = remotes::all(config, machine).map(config::RemotePool::pool);
+        let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
         let fixed = reach.values().copied().chain(remotes);
         for ((pool, slots), (table, weights)) in fixed.zip(&mut in_pools).zip(&mut built) {
             index.complete(pool, slots, table, weights);
@@ -174,7 +174,7 @@ impl Compiler {
         let peers = peers.map(|(pool, (table, _))| Arc::new(peers::table(pool, machine, &index, table)));
         drop(built);
         if let Some((others, slots)) = others.as_ref().zip(in_pools.next()) {
-            index.complete(others, slots, None, others.members().iter().map(Member::weight).collect());
+            index.complete(others, slots, None, others.members.iter().map(|member| member.weight).collect());
         }
         let guards = self.guards.after(config.vips_of(machine));
         let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
@@ -185,14 +185,14 @@ impl Compiler {
         detached_slots.exclude(&mut services);
         let snapshot = Snapshot::new(Parts {
             generation: from.generation,
-            hash_key: HashKey::new(*config.cluster().hash_key().bytes()),
+            hash_key: HashKey::new(*config.cluster().hash_key.bytes()),
             services,
             bindings,
             groups: groups(config),
             states,
             slots: with_ways,
             next_hop: way::mode(config, machine, from.next_hops),
-            own: machine.addresses().to_vec(),
+            own: machine.addresses.to_vec(),
             tunnels: peers::senders(config, machine),
             peers,
         })?
@@ -234,15 +234,15 @@ impl Compiler {
 /// Whom packet threads tell of marked packets.
 fn trace(config: &Config) -> Option<Trace> {
     let wanted = config.trace()?;
-    let receivers = wanted.receivers().iter().map(|prefix| (prefix.address(), prefix.length()));
-    let (receivers, per_second) = (PrefixSet::new(receivers), wanted.max_per_second());
+    let receivers = wanted.receivers.iter().map(|prefix| (prefix.address(), prefix.length()));
+    let (receivers, per_second) = (PrefixSet::new(receivers), wanted.max_per_second);
     Some(Trace { key: trace_key(config), receivers, per_second })
 }
 
 /// What a cluster's marks and reports are signed under.
 #[must_use]
 pub fn trace_key(config: &Config) -> TraceKey {
-    TraceKey::derive(&HashKey::new(*config.cluster().hash_key().bytes()))
+    TraceKey::derive(&HashKey::new(*config.cluster().hash_key.bytes()))
 }
 
 /// The memberships of a configuration, each under its number, before anything is known of the tables.
@@ -292,19 +292,14 @@ fn state_of(states: &[SlotState], id: SlotId) -> SlotState {
 fn ages(config: &Config) -> Ages {
     // Flows live up to two ticks longer than their time-out.
     let keep = timeouts(config).longest() + Duration::from_secs(1);
-    Ages { drain: config.cluster().drain_time(), keep }
+    Ages { drain: config.cluster().drain_time, keep }
 }
 
 /// The connection table's time-outs.
 #[must_use]
 pub fn timeouts(config: &Config) -> Timeouts {
-    let from = config.cluster().flow_timeouts();
-    Timeouts {
-        new: from.new_flow(),
-        established: from.established(),
-        closing: from.closing(),
-        udp: from.udp(),
-    }
+    let from = config.cluster().flow_timeouts;
+    Timeouts { new: from.new, established: from.established, closing: from.closing, udp: from.udp }
 }
 
 /// All services of a machine, each under the number that it had before, and their addresses and ports.
@@ -318,15 +313,15 @@ fn services(
     let (mut services, mut bindings) = (Vec::new(), Vec::new());
     for vip in config.vips_of(machine) {
         let (guard, remotes) = (guards.of(vip), remotes::of(vip, index));
-        for service in vip.services() {
-            let Some(pool) = index.pool(service.pool().name()) else { continue };
+        for service in &vip.services {
+            let Some(pool) = index.pool(&service.pool.name) else { continue };
             let name = service_name(vip, service);
             let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
             let id = *numbers.entry(name.clone()).or_insert(next);
             for address in vip_addresses(config, vip) {
                 bindings.extend(port_ranges(service).into_iter().map(|ports| Binding {
                     address,
-                    protocol: service.protocol().number(),
+                    protocol: service.protocol.number(),
                     ports,
                     service: services.len(),
                 }));
@@ -334,12 +329,12 @@ fn services(
             services.push(Service {
                 id,
                 name: name.into(),
-                policy: policy(service.hash()),
+                policy: policy(service.hash),
                 pool: Arc::clone(pool),
                 excluded_slots: Arc::default(),
                 guard: guard.clone(),
                 remotes: remotes.clone(),
-                fragments: vip.fragments(),
+                fragments: vip.fragments,
             });
         }
     }
@@ -349,8 +344,8 @@ fn services(
 /// All groups: one whose VIPs other machines serve keeps its addresses out of groups with shorter prefixes here too.
 fn groups(config: &Config) -> Vec<PrefixGroup> {
     let group = |group: &Arc<config::PrefixGroup>| PrefixGroup {
-        name: Arc::clone(group.name()),
-        prefixes: group.prefixes().to_vec(),
+        name: Arc::clone(&group.name),
+        prefixes: group.prefixes.to_vec(),
     };
     config.groups().iter().map(group).collect()
 }
@@ -358,12 +353,13 @@ fn groups(config: &Config) -> Vec<PrefixGroup> {
 /// What the VIP is matched by.
 fn vip_addresses(config: &Config, vip: &config::Vip) -> Vec<VipAddress> {
     let number = vip
-        .group()
-        .and_then(|own| config.groups().binary_search_by(|group| group.name().cmp(own.name())).ok());
+        .group
+        .as_ref()
+        .and_then(|own| config.groups().binary_search_by(|group| group.name.cmp(&own.name)).ok());
     let suffixes = number.into_iter().flat_map(|group| {
-        vip.suffixes().iter().map(move |suffix| VipAddress::Suffix { group, suffix: *suffix })
+        vip.suffixes.iter().map(move |suffix| VipAddress::Suffix { group, suffix: *suffix })
     });
-    vip.addresses().iter().copied().map(VipAddress::Exact).chain(suffixes).collect()
+    vip.addresses.iter().copied().map(VipAddress::Exact).chain(suffixes).collect()
 }
 
 /// The machine of this name.
@@ -379,12 +375,12 @@ pub fn find_machine<'a>(config: &'a Config, wanted: &str) -> Result<&'a Machine,
 
 fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
     Ok(Slot {
-        backend: Arc::clone(member.backend().name()),
-        address: member.backend().address(),
+        backend: Arc::clone(&member.backend.name),
+        address: member.backend.address,
         forwarding: forwarding(member, machine)?,
         next_hop: None, // the compiler fills in the way, as for slots that drain
         mtu: way::ETHERNET_MTU,
-        too_big: match member.encapsulation().too_big() {
+        too_big: match member.encapsulation.too_big {
             config::TooBig::FragmentInner => TooBig::FragmentInner,
             config::TooBig::FragmentOuter => TooBig::FragmentOuter,
             config::TooBig::Drop => TooBig::Drop,
@@ -404,21 +400,21 @@ fn as_peer(slot: Slot) -> Slot {
 }
 
 fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileError> {
-    let encapsulation = member.encapsulation();
-    let kind = match encapsulation.kind() {
+    let encapsulation = &member.encapsulation;
+    let kind = match encapsulation.kind {
         EncapsulationKind::Gre => packet::Encapsulation::Gre,
         EncapsulationKind::Ipip => packet::Encapsulation::Ipip,
         EncapsulationKind::Gue { udp_checksum } => packet::Encapsulation::Gue { udp_checksum },
         EncapsulationKind::L2 => return Ok(Forwarding::L2),
     };
-    let address = member.backend().address();
+    let address = member.backend.address;
     let same_family = |other: IpAddr| other.is_ipv4() == address.is_ipv4();
-    let prefix = encapsulation.source_prefixes().iter().find(|prefix| same_family(prefix.address()));
+    let prefix = encapsulation.source_prefixes.iter().find(|prefix| same_family(prefix.address()));
     let prefix = prefix.and_then(|prefix| SourcePrefix::new(prefix.address(), prefix.length()).ok());
-    let own = machine.addresses().iter().copied().find(|own| same_family(*own));
+    let own = machine.addresses.iter().copied().find(|own| same_family(*own));
     let source =
         own.or_else(|| prefix.map(|prefix| prefix.pick(0))).ok_or_else(|| CompileError::NoSource {
-            backend: member.backend().name().to_string(),
+            backend: member.backend.name.to_string(),
             address,
             machine: machine.name().to_owned(),
         })?;
@@ -428,7 +424,7 @@ fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileE
         _ => return Ok(Forwarding::L2),
     };
     let template = |inner| {
-        let plain = Template::new(kind, outer, inner, encapsulation.dont_fragment());
+        let plain = Template::new(kind, outer, inner, encapsulation.dont_fragment);
         prefix.and_then(|prefix| plain.with_source(prefix)).unwrap_or(plain)
     };
     Ok(Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) })
@@ -443,7 +439,7 @@ fn policy(hash: config::Hash) -> HashPolicy {
 }
 
 fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
-    match service.ports() {
+    match &service.ports {
         Ports::Any => vec![0..=u16::MAX],
         Ports::Listed(ranges) => ranges.clone(),
     }
@@ -451,12 +447,12 @@ fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
 
 /// Names a service in logs and metrics, and keeps its number over reloads: `www tcp 80,443`.
 pub(crate) fn service_name(vip: &config::Vip, service: &config::Service) -> String {
-    let protocol = match service.protocol() {
+    let protocol = match service.protocol {
         config::Protocol::Tcp => "tcp".to_owned(),
         config::Protocol::Udp => "udp".to_owned(),
         config::Protocol::Number(number) => number.to_string(),
     };
-    let ports = match service.ports() {
+    let ports = match &service.ports {
         Ports::Any => "any".to_owned(),
         Ports::Listed(ranges) => {
             let one = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
@@ -466,5 +462,5 @@ pub(crate) fn service_name(vip: &config::Vip, service: &config::Service) -> Stri
             ranges.iter().map(one).collect::<Vec<_>>().join(",")
         }
     };
-    format!("{} {protocol} {ports}", vip.name())
+    format!("{} {protocol} {ports}", vip.name)
 }

@@ -397,7 +397,7 @@ impl Controller {
             if pool.slots.iter().any(|slot| self.is_unknown(*slot)) && !self.fallbacks.is_called(&pool.name) {
                 continue;
             }
-            let rule = Rule { below: fallback.below(), hold: fallback.hold() };
+            let rule = Rule { below: fallback.below, hold: fallback.hold };
             self.fallbacks.observe(&pool.name, rule, Index::serving(pool, &states), now);
         }
         self.standing.fallbacks = self.fallbacks.called();
@@ -417,7 +417,7 @@ impl Controller {
     fn start_slowly(&mut self, key: &SlotKey, now: Duration) {
         let Some(membership) = self.index.membership(key) else { return };
         let times = membership.pools.iter().chain([&key.pool]);
-        let over = times.filter_map(|pool| self.config.pool(pool)?.slow_start()).max();
+        let over = times.filter_map(|pool| self.config.pool(pool)?.slow_start).max();
         if let Some(over) = over {
             self.slow_start.begin(key.clone(), now, over);
             self.standing.quarters = self.slow_start.quarters(now);

@@ -133,7 +133,7 @@ impl Paths {
 }
 
 fn wanted(table: &Table, config: &Config, machine: &str, current: &Snapshot) -> Wanted {
-    let reflects = config.io().next_hop() == config::NextHop::Reflect;
+    let reflects = config.io().next_hop == config::NextHop::Reflect;
     Wanted {
         destinations: destinations(config, machine, Some(current)),
         gateway_interfaces: if reflects { table.interfaces.clone() } else { Vec::new() },

@@ -182,7 +182,7 @@ impl Publisher {
 
 /// The addresses that the file gives the machine, and those that its interfaces have.
 fn own_addresses(config: &Config, machine: &str, mut interfaces: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
-    let configured = config.machine(machine).into_iter().flat_map(|machine| machine.addresses());
+    let configured = config.machine(machine).into_iter().flat_map(|machine| &machine.addresses);
     interfaces.extend(configured);
     interfaces
 }
@@ -190,8 +190,8 @@ fn own_addresses(config: &Config, machine: &str, mut interfaces: BTreeSet<IpAddr
 /// Where tunnels end and outer packets come from: addresses of the file, and prefixes of outer sources.
 fn ends(config: &Config, machine: &str) -> Vec<Prefix> {
     let whole = |address: &IpAddr| Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 });
-    let own = config.machine(machine).into_iter().flat_map(|machine| machine.addresses());
-    let prefixes = config.members().flat_map(|member| member.encapsulation().source_prefixes()).copied();
+    let own = config.machine(machine).into_iter().flat_map(|machine| &machine.addresses);
+    let prefixes = config.members().flat_map(|member| &member.encapsulation.source_prefixes).copied();
     let mut ends: Vec<Prefix> = own.filter_map(whole).chain(prefixes).collect();
     ends.sort_unstable();
     ends.dedup();

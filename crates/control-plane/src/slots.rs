@@ -31,9 +31,9 @@ impl SlotKey {
     #[must_use]
     pub fn of(member: &Member) -> Self {
         Self {
-            pool: Arc::clone(member.leaf()),
-            backend: Arc::clone(member.backend().name()),
-            address: member.backend().address(),
+            pool: Arc::clone(&member.leaf),
+            backend: Arc::clone(&member.backend.name),
+            address: member.backend.address,
         }
     }
 }

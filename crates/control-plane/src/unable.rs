@@ -64,7 +64,7 @@ mod tests {
                     backends = [{ name = \"b\", address = \"198.18.0.1\" }]\n";
         let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
         let (config, _) = config::parse(text, Path::new("a.toml"), &secret).unwrap();
-        let check = Arc::clone(&config.pools()[0].members()[0].checks()[0]);
+        let check = Arc::clone(&config.pools()[0].members[0].checks[0]);
         TargetKey { address: [198, 18, 0, host].into(), check, through: None }
     }
 

@@ -224,8 +224,8 @@ fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
     // An operator may look without being able to read the cluster's secrets.
     match config::load_without_secrets(file) {
         Ok((config, _)) => {
-            let socket = config.admin().socket().context("the configuration has no admin.socket")?;
-            Ok(socket.path().to_owned())
+            let socket = config.admin().socket.as_ref().context("the configuration has no admin.socket")?;
+            Ok(socket.path.to_owned())
         }
         // What runs goes on with what it read before: now most of all is it asked how it is.
         Err(problems) => {

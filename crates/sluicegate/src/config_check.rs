@@ -88,10 +88,10 @@ fn compile(config: &Config, machines: &[&Machine]) -> Vec<Outcome> {
     let mut compiler = Compiler::default();
     let outcome = |machine: &&Machine| {
         let compiled = compiler.compile_file(config, machine.name());
-        let services = || config.vips_of(machine).flat_map(config::Vip::services);
-        let pools: BTreeSet<&str> = services().map(|service| &**service.pool().name()).collect();
-        let members = services().flat_map(|service| service.pool().members());
-        let backends: BTreeSet<&str> = members.map(|member| &**member.backend().name()).collect();
+        let services = || config.vips_of(machine).flat_map(|vip| &vip.services);
+        let pools: BTreeSet<&str> = services().map(|service| &*service.pool.name).collect();
+        let members = services().flat_map(|service| &service.pool.members);
+        let backends: BTreeSet<&str> = members.map(|member| &*member.backend.name).collect();
         Outcome {
             machine: machine.name().to_owned(),
             shard: machine.shard().map(str::to_owned),
@@ -149,13 +149,13 @@ fn report(
 
 fn row(problem: &Problem) -> Value {
     json!({
-        "severity": match problem.severity() { Severity::Error => "error", Severity::Warning => "warning" },
+        "severity": match problem.severity { Severity::Error => "error", Severity::Warning => "warning" },
         "file": problem.file(),
         "line": problem.line(),
         "column": problem.column(),
-        "field": problem.field(),
-        "found": problem.found(),
-        "allowed": problem.allowed(),
+        "field": &problem.field,
+        "found": &problem.found,
+        "allowed": &problem.allowed,
     })
 }
 

@@ -96,7 +96,7 @@ fn rows(
 fn renamed<'a>(old: &'a Config, new: &'a Config) -> Vec<(&'a str, &'a str)> {
     let gone = old.machines().iter().filter(|machine| new.machine(machine.name()).is_none());
     let come = || new.machines().iter().filter(|machine| old.machine(machine.name()).is_none());
-    let addresses = |machine: &Machine| machine.addresses().iter().copied().collect::<BTreeSet<_>>();
+    let addresses = |machine: &Machine| machine.addresses.iter().copied().collect::<BTreeSet<_>>();
     let heir = |machine: &&'a Machine| come().find(|other| addresses(other) == addresses(machine));
     gone.filter_map(|machine| Some((machine.name(), heir(&machine)?.name()))).collect()
 }

@@ -122,7 +122,7 @@ fn look(config: &Config, machine: &Machine) -> anyhow::Result<Facts> {
         anyhow::Ok((resolver.resolve(&backends).await?, resolver.resolve(&vip_addresses(config)).await?))
     })?;
     // A ping makes the kernel look for the neighbours that it does not know.
-    let heard = reach::ask(&gather::targets(config, machine, &first), machine.addresses());
+    let heard = reach::ask(&gather::targets(config, machine, &first), &machine.addresses);
     let asked = [backends, peer_addresses(config, machine)].concat();
     let next_hops = runtime.block_on(next_hops(&asked)).context("looking up next hops")?;
     Ok(gather::facts(config, machine, &next_hops, &routes, &heard))
@@ -138,7 +138,7 @@ async fn next_hops(backends: &[IpAddr]) -> anyhow::Result<NextHops> {
 
 fn peer_addresses(config: &Config, machine: &Machine) -> Vec<IpAddr> {
     let peers = config.bgp().into_iter().flat_map(|bgp| bgp.peers_of(machine.name()));
-    peers.map(config::BgpPeer::address).collect()
+    peers.map(|peer| peer.address).collect()
 }
 
 fn vip_addresses(config: &Config) -> Vec<IpAddr> {
@@ -170,10 +170,10 @@ fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
 
 fn of_problems(problems: &Problems) -> Vec<Finding> {
     let finding = |problem: &Problem| {
-        let allowed = format!("allowed is {}", problem.allowed());
+        let allowed = format!("allowed is {}", problem.allowed);
         let said = problem.sentence();
         let what = said.split_once(", allowed ").map_or(said.as_str(), |(what, _)| what).to_owned();
-        match problem.severity() {
+        match problem.severity {
             config::Severity::Error => {
                 Finding::error("config", what, "the balancer does not start with this file").hint(allowed)
             }

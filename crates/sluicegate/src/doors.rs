@@ -29,26 +29,26 @@ pub(crate) async fn open(
 ) -> anyhow::Result<Option<Doors>> {
     let admin = config.admin();
     let watched = listener::router(Sources { readiness, commands: orders.clone() });
-    let router = router(orders, Rules { put: admin.put() }, watched.clone().merge(page::router()));
+    let router = router(orders, Rules { put: admin.put }, watched.clone().merge(page::router()));
     let of_machine = find_machine(config, machine)?;
     let mut listeners = JoinSet::new();
     let mut file = None;
-    if let Some(path) = admin.socket() {
-        let group = path.group().map(AsRef::as_ref);
-        let (socket, listener) = socket::listen(path.path(), path.mode(), group)?;
+    if let Some(path) = &admin.socket {
+        let group = path.group.as_ref().map(AsRef::as_ref);
+        let (socket, listener) = socket::listen(&path.path, path.mode, group)?;
         listeners.spawn(socket.keep(listener, router.clone(), Limits::default()));
         file = Some(socket);
     }
-    if let Some(tcp) = admin.tcp() {
-        let acceptor = tls::acceptor(tcp.certificates(), tcp.key().pem(), tcp.client_ca())?;
-        for &address in tcp.listen().iter().filter(|address| config.listens(of_machine, **address)) {
+    if let Some(tcp) = &admin.tcp {
+        let acceptor = tls::acceptor(&tcp.certificates, tcp.key.pem(), &tcp.client_ca)?;
+        for &address in tcp.listen.iter().filter(|address| config.listens(of_machine, **address)) {
             let listener =
                 TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
             let door = Door::Tls(listener, acceptor.clone());
             listeners.spawn(serve(door, router.clone(), Limits::default()));
         }
     }
-    for &address in admin.metrics().iter().filter(|address| config.listens(of_machine, **address)) {
+    for &address in admin.metrics.iter().filter(|address| config.listens(of_machine, **address)) {
         let bound = listener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
         listeners.spawn(listener::serve(bound, watched.clone()));
     }

@@ -10,7 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging as the configuration says. Where there is no journal, lines go to standard error.
 pub(crate) fn start(log: Log) -> anyhow::Result<()> {
-    let level = match log.level() {
+    let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
@@ -19,7 +19,7 @@ pub(crate) fn start(log: Log) -> anyhow::Result<()> {
     };
     let registry = tracing_subscriber::registry().with(level);
     let to_stderr = || tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(in_colour());
-    let started = match (log.format(), tracing_journald::layer()) {
+    let started = match (log.format, tracing_journald::layer()) {
         (LogFormat::Journald, Ok(journal)) => registry.with(journal).try_init(),
         (LogFormat::Json, _) => registry.with(to_stderr().json().flatten_event(true)).try_init(),
         (LogFormat::Human | LogFormat::Journald, _) => {

@@ -60,16 +60,16 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pipeline = PipelineConfig {
         thread: ThreadId(0),
         threads: 1,
-        flows: config.io().flows_per_thread(),
+        flows: config.io().flows_per_thread,
         timeouts: timeouts(&config),
-        max_batch: config.io().batch(),
+        max_batch: config.io().batch,
         icmp: IcmpRates {
             replies: u32::MAX,
             replies_to_source: u32::MAX,
             errors: u32::MAX,
             errors_of_source: u32::MAX,
         },
-        limit_sources: config.io().limit_sources(),
+        limit_sources: config.io().limit_sources,
         fragments: fragments(config.io()),
         held_of_a_pool: usize::MAX,
     };

@@ -177,7 +177,7 @@ impl Daemon {
         let config = Arc::clone(self.controller.config());
         self.lifecycle.await_checks(&config);
         // `reflect` drops what no known gateway sent: the first look comes before the first packet.
-        if config.io().next_hop() == NextHop::Reflect
+        if config.io().next_hop == NextHop::Reflect
             && let Ok(Some(table)) = tokio::time::timeout(FIRST_NEXT_HOPS, self.paths.found()).await
         {
             self.take_next_hops(table);
@@ -378,7 +378,7 @@ impl Daemon {
     }
 
     fn observed(&self, now: Instant) -> Observed {
-        let drain_time = self.controller.config().cluster().drain_time();
+        let drain_time = self.controller.config().cluster().drain_time;
         Observed { now, drain_time, forwarded: self.forwarding.forwarded() }
     }
 
@@ -427,7 +427,7 @@ fn open_announcer(config: &Config, machine: &str, forwarding: &mut Forwarding) -
 
 /// Full-size packets of clients grow by the outer header: the path to a backend must take that.
 fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
-    let clients = config.cluster().mtu().clients() as usize;
+    let clients = config.cluster().mtu.clients as usize;
     let wanted = |slot: &Slot| clients + slot.encap_overhead();
     let tight = |slot: &&Slot| slot.next_hop.is_some() && usize::from(slot.mtu) < wanted(slot);
     if let Some(slot) = snapshot.slots().iter().find(tight) {

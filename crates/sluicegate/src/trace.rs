@@ -180,9 +180,9 @@ impl Ears {
         if listen.ip().is_unspecified() {
             return Ok(Err(format!("--listen {listen}: an address that the machines can send to")));
         }
-        let allowed = trace.receivers().iter().map(|prefix| (prefix.address(), prefix.length()));
+        let allowed = trace.receivers.iter().map(|prefix| (prefix.address(), prefix.length()));
         if !forwarder::PrefixSet::new(allowed).contains(listen.ip()) {
-            let shown: Vec<String> = trace.receivers().iter().map(ToString::to_string).collect();
+            let shown: Vec<String> = trace.receivers.iter().map(ToString::to_string).collect();
             let shown = shown.join(", ");
             return Ok(Err(format!(
                 "{} is no receiver of [trace] (those are {shown}): see --listen",

@@ -12,8 +12,8 @@ use ::bgp::{Family, Md5Key};
 use super::super::announce::each_once;
 use super::super::pem::Outside;
 use super::super::reader::{Node, Section};
-use super::super::report::{At, Place};
-use super::{BfdTimes, Bgp, BgpPeer};
+use super::super::report::{At, Place, values};
+use super::{BfdTimes, Bgp, BgpPeer, NextHops};
 
 /// The section as written.
 pub(in super::super) struct BgpDraft {
@@ -46,7 +46,7 @@ impl BgpDraft {
         section.finish(&[]);
         let bgp = Bgp {
             asn: asn?,
-            listen: listen.iter().map(|at| at.value).collect(),
+            listen: values(&listen),
             graceful_shutdown,
             hold_down,
             longest_hold_down,
@@ -93,16 +93,18 @@ impl PeerDraft {
             name: name.unwrap_or_else(|| address.to_string().into()),
             address,
             asn: asn?,
-            machines: machines.iter().map(|name| Arc::clone(&name.value)).collect(),
+            machines: values(&machines),
             port: way.port,
             md5: rest.md5,
             hops: way.hops,
             passive: passive.is_some(),
             source: way.source.as_ref().map(|at| at.value),
             families: way.families.clone(),
-            next_hop4: way.next_hop4.as_ref().map(|at| at.value),
-            next_hop6: way.next_hop6.as_ref().map(|at| at.value),
-            extended_next_hop: way.extended_next_hop.is_some(),
+            next_hops: NextHops {
+                v4: way.next_hop4.as_ref().map(|at| at.value),
+                v6: way.next_hop6.as_ref().map(|at| at.value),
+                extended: way.extended_next_hop.is_some(),
+            },
             hold_time: rest.hold_time,
             longest_retry: rest.longest_retry,
             max_prefixes: rest.max_prefixes,

@@ -44,6 +44,17 @@ impl CheckKind {
         }
     }
 
+    /// The port that is asked.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Tcp(check) => check.port,
+            Self::Http(check) => check.port,
+            Self::Grpc(check) => check.port,
+            Self::Dns(check) => check.port,
+            Self::Memcached(check) => check.port,
+        }
+    }
+
     /// How TLS treats the backend, where the check uses it.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         match self {
@@ -341,16 +352,3 @@ const STATUS_CODE: &str = "a status code from 100 to 599, or a range such as \"3
 const BODY: &str = "a text of 1 to 1024 bytes";
 const SERVICE: &str = "a service name of at most 255 ASCII characters, or \"\"";
 const NAME: &str = "a domain name of at most 253 characters in labels of 1 to 63";
-
-impl CheckKind {
-    /// The port that is asked.
-    pub fn port(&self) -> u16 {
-        match self {
-            Self::Tcp(check) => check.port,
-            Self::Http(check) => check.port,
-            Self::Grpc(check) => check.port,
-            Self::Dns(check) => check.port,
-            Self::Memcached(check) => check.port,
-        }
-    }
-}

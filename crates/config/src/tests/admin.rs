@@ -37,17 +37,14 @@ fn everything_of_admin_arrives() {
     let (config, warnings) = loaded(&folder).unwrap();
     assert_eq!(warnings.to_string(), "");
     let admin = config.admin();
-    let socket = admin.socket().unwrap();
-    assert_eq!((socket.path(), socket.group().map(|g| &**g)), (Path::new("/run/a.sock"), Some("ops-1")));
-    assert_eq!((socket.mode(), admin.put()), (0o660, true));
-    assert_eq!(admin.metrics(), ["0.0.0.0:9850", "[::1]:9850"].map(|address| address.parse().unwrap()));
-    let tcp = admin.tcp().unwrap();
-    assert_eq!(
-        tcp.listen(),
-        ["192.0.2.1:9851", "[2001:db8::1]:9851"].map(|address| address.parse().unwrap())
-    );
-    assert_eq!((&**tcp.certificates(), &**tcp.client_ca()), (&*CERTIFICATE.repeat(2), CERTIFICATE));
-    assert_eq!(tcp.key().pem(), PRIVATE);
+    let socket = admin.socket.as_ref().unwrap();
+    assert_eq!((&*socket.path, socket.group.as_deref()), (Path::new("/run/a.sock"), Some("ops-1")));
+    assert_eq!((socket.mode, admin.put), (0o660, true));
+    assert_eq!(admin.metrics, ["0.0.0.0:9850", "[::1]:9850"].map(|address| address.parse().unwrap()));
+    let tcp = admin.tcp.as_ref().unwrap();
+    assert_eq!(tcp.listen, ["192.0.2.1:9851", "[2001:db8::1]:9851"].map(|address| address.parse().unwrap()));
+    assert_eq!((&*tcp.certificates, &*tcp.client_ca), (&*CERTIFICATE.repeat(2), CERTIFICATE));
+    assert_eq!(tcp.key.pem(), PRIVATE);
     let shown = format!("{config:?}");
     assert!(shown.contains("PrivateKey(redacted)") && !shown.contains("YSBwcml2"), "{shown}");
 }
@@ -57,12 +54,12 @@ fn without_keys_the_defaults_hold() {
     for text in [BASE.to_owned(), format!("{BASE}[admin]\n"), format!("{BASE}[admin]\nmetrics = []\n")] {
         let (config, _) = parsed(&text).unwrap();
         let admin = config.admin();
-        assert!(admin.socket().is_none() && admin.tcp().is_none());
-        assert!(!admin.put() && admin.metrics().is_empty());
+        assert!(admin.socket.is_none() && admin.tcp.is_none());
+        assert!(!admin.put && admin.metrics.is_empty());
     }
     let (config, _) = parsed(&format!("{BASE}[admin]\nsocket = {{ path = \"/a\" }}\n")).unwrap();
-    let socket = config.admin().socket().unwrap();
-    assert_eq!((socket.group(), socket.mode()), (None, 0o600));
+    let socket = config.admin().socket.as_ref().unwrap();
+    assert_eq!((socket.group.as_ref(), socket.mode), (None, 0o600));
 }
 
 #[test]
@@ -114,7 +111,7 @@ fn a_wrong_certificate_or_key_is_a_problem_of_the_configuration() {
         folder.write(file, content, mode);
         let problems = loaded(&folder).unwrap_err();
         let [problem] = &problems.iter().collect::<Vec<_>>()[..] else { panic!("{problems}") };
-        assert_eq!((problem.field(), problem.line()), (field, Some(18)), "{problems}");
+        assert_eq!((problem.field.as_str(), problem.line()), (field, Some(18)), "{problems}");
         assert!(problem.to_string().contains(part), "{part:?} not in {problems}");
         assert!(!problem.to_string().contains("YSBw"), "{problems}");
         folder.write(file, before, if file == "k.pem" { 0o600 } else { 0o644 });
@@ -144,7 +141,7 @@ fn a_machine_without_secrets_checks_all_the_rest() {
     }
     assert_eq!(loaded(&folder).unwrap_err().len(), 4);
     let (config, warnings) = load_without_secrets(&folder.0.join("a.toml")).unwrap();
-    assert_eq!((warnings.len(), config.cluster().hash_key().bytes()), (0, &[0; 16]));
+    assert_eq!((warnings.len(), config.cluster().hash_key.bytes()), (0, &[0; 16]));
     folder.write("a.toml", format!("{BASE}{TCP}").replace("\"k\"", "\"credential:..\""), 0o644);
     let problems = load_without_secrets(&folder.0.join("a.toml")).unwrap_err();
     assert!(problems.to_string().contains("an impossible credential name"), "{problems}");
@@ -159,7 +156,7 @@ fn a_machine_listens_on_no_other_machines_address() {
     let (config, _) = parse(&text, Path::new("a.toml"), &|_| Ok(KEY.to_owned())).unwrap();
     let on = |name: &str| {
         let machine = config.machine(name).unwrap();
-        let all = config.admin().metrics().iter();
+        let all = config.admin().metrics.iter();
         all.map(|address| config.listens(machine, *address)).collect::<Vec<_>>()
     };
     assert_eq!(on("lb1"), [true, false, true, true, true]);

@@ -3,7 +3,7 @@
 use ::bgp::{Community, Family, LargeCommunity};
 
 use super::*;
-use crate::{BgpPeer, Config};
+use crate::Config;
 
 /// Two machines, a pool of two, two VIPs that share an aggregate; `bgp` and `announce` (of VIP a) stand in their places.
 fn text(bgp: &str, announce: &str) -> String {
@@ -33,7 +33,7 @@ fn problem(bgp: &str, announce: &str) -> [String; 3] {
     let all: Vec<_> = problems.iter().collect();
     assert_eq!(all.len(), 1, "{problems}");
     assert!(all[0].line().is_some());
-    [all[0].field(), all[0].found(), all[0].allowed()].map(str::to_owned)
+    [&all[0].field, &all[0].found, &all[0].allowed].map(String::clone)
 }
 
 fn refused(bgp: &str, announce: &str, wanted: [&str; 3]) {
@@ -46,27 +46,24 @@ fn refused(bgp: &str, announce: &str, wanted: [&str; 3]) {
 fn what_is_absent_has_the_documented_values() {
     let config = config(PEER, ALL);
     let bgp = config.bgp().unwrap();
-    let times =
-        [bgp.graceful_shutdown(), bgp.hold_down(), bgp.longest_hold_down()].map(|time| time.as_secs());
-    assert_eq!((bgp.asn(), times, bgp.anchor_med()), (65_101, [5, 10, 300], 1_000));
-    assert!(bgp.listen().is_empty());
-    let peer = &bgp.peers()[0];
-    assert_eq!((&**peer.name(), peer.asn(), peer.port()), ("192.0.2.0", 65_000, 179));
-    assert!(peer.md5().is_none() && peer.hops().is_none() && peer.source().is_none() && peer.bfd().is_none());
-    assert!(!peer.passive() && !peer.extended_next_hop() && peer.max_prefixes().is_none());
-    assert_eq!((peer.families(), peer.next_hops()), (&Family::ALL[..], (None, None)));
-    assert_eq!((peer.hold_time().as_secs(), peer.longest_retry().as_secs()), (90, 60));
-    let says = config.vips()[0].announce().unwrap();
-    assert_eq!((says.min_serving(), says.return_serving(), says.remotes()), (1, 1, true));
-    assert_eq!(says.attributes(), &::bgp::Attributes::default());
-    assert!(says.is_for("192.0.2.0") && says.anchors().is_empty());
+    let times = [bgp.graceful_shutdown, bgp.hold_down, bgp.longest_hold_down].map(|time| time.as_secs());
+    assert_eq!((bgp.asn, times, bgp.anchor_med), (65_101, [5, 10, 300], 1_000));
+    assert!(bgp.listen.is_empty());
+    let peer = &bgp.peers[0];
+    assert_eq!((&*peer.name, peer.asn, peer.port), ("192.0.2.0", 65_000, 179));
+    assert!(peer.md5.is_none() && peer.hops.is_none() && peer.source.is_none() && peer.bfd.is_none());
+    assert!(!peer.passive && !peer.next_hops.extended && peer.max_prefixes.is_none());
+    assert_eq!((&*peer.families, peer.next_hops.v4, peer.next_hops.v6), (&Family::ALL[..], None, None));
+    assert_eq!((peer.hold_time.as_secs(), peer.longest_retry.as_secs()), (90, 60));
+    let says = config.vips()[0].announce.as_ref().unwrap();
+    assert_eq!((says.min_serving, says.return_serving, says.remotes), (1, 1, true));
+    assert_eq!(&says.attributes, &::bgp::Attributes::default());
+    assert!(says.is_for("192.0.2.0") && says.anchors.is_empty());
     let ids = config.machines().iter().map(|machine| machine.router_id().unwrap().to_string());
     assert_eq!(ids.collect::<Vec<_>>(), ["192.0.2.1", "192.0.2.2"]);
     let silent = super::parsed(&text("", "")).unwrap().0;
     assert!(
-        silent.bgp().is_none()
-            && silent.vips()[0].announce().is_none()
-            && silent.vips()[0].routes().is_empty()
+        silent.bgp().is_none() && silent.vips()[0].announce.is_none() && silent.vips()[0].routes().is_empty()
     );
 }
 
@@ -88,23 +85,23 @@ fn values_arrive() {
     let (config, warnings) = parsed(&text).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(warnings.to_string(), "");
     let bgp = config.bgp().unwrap();
-    assert_eq!((bgp.asn(), bgp.anchor_med(), bgp.listen().len()), (4_200_000_000, 7, 1));
+    assert_eq!((bgp.asn, bgp.anchor_med, bgp.listen.len()), (4_200_000_000, 7, 1));
     let names =
-        |machine| bgp.peers_of(machine).map(BgpPeer::name).map(ToString::to_string).collect::<Vec<_>>();
+        |machine| bgp.peers_of(machine).map(|peer| &peer.name).map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!((names("lb1"), names("lb2")), (vec!["tor".to_owned()], vec!["2001:db8::3".to_owned()]));
-    let tor = &bgp.peers()[0];
-    assert_eq!((tor.port(), tor.hops(), tor.passive(), tor.max_prefixes()), (1_179, Some(1), true, Some(5)));
-    assert_eq!(tor.md5(), Some(&::bgp::Md5Key::new(KEY).unwrap()));
-    assert_eq!(tor.families(), Family::ALL);
-    assert_eq!((tor.hold_time().as_secs(), tor.longest_retry().as_secs()), (9, 2));
-    assert_eq!(tor.bfd().map(|bfd| (bfd.interval.as_millis(), bfd.multiplier)), Some((50, 5)));
-    assert!(!tor.extended_next_hop() && bgp.peers()[1].extended_next_hop());
-    let says = config.vips()[0].announce().unwrap();
-    let attributes = says.attributes();
+    let tor = &bgp.peers[0];
+    assert_eq!((tor.port, tor.hops, tor.passive, tor.max_prefixes), (1_179, Some(1), true, Some(5)));
+    assert_eq!(tor.md5.as_ref(), Some(&::bgp::Md5Key::new(KEY).unwrap()));
+    assert_eq!(tor.families, Family::ALL);
+    assert_eq!((tor.hold_time.as_secs(), tor.longest_retry.as_secs()), (9, 2));
+    assert_eq!(tor.bfd.map(|bfd| (bfd.interval.as_millis(), bfd.multiplier)), Some((50, 5)));
+    assert!(!tor.next_hops.extended && bgp.peers[1].next_hops.extended);
+    let says = config.vips()[0].announce.as_ref().unwrap();
+    let attributes = &says.attributes;
     assert_eq!((attributes.med, attributes.local_pref, attributes.prepend), (Some(5), Some(6), 3));
     assert_eq!(attributes.communities, [Community(65_101, 10)]);
     assert_eq!(attributes.large_communities, [LargeCommunity(1, 2, 3)]);
-    assert!(says.is_for("tor") && says.is_for("2001:db8::3") && !says.is_for("other") && !says.remotes());
+    assert!(says.is_for("tor") && says.is_for("2001:db8::3") && !says.is_for("other") && !says.remotes);
     let routes: Vec<String> = config.vips()[0].routes().iter().map(ToString::to_string).collect();
     assert_eq!(routes, ["203.0.113.0/24", "2001:db8:f::1/128"]);
 }
@@ -199,7 +196,7 @@ fn what_an_announcement_says_is_checked_against_the_rest() {
 fn without_an_address_of_ipv4_a_machine_needs_an_identifier() {
     let text = text(PEER, ALL).replace("router_id = \"192.0.2.2\"\n", "");
     let problems = parsed(&text).unwrap_err();
-    let fields: Vec<&str> = problems.iter().map(Problem::field).collect();
+    let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
     assert_eq!(fields, ["machine.lb2.router_id"]);
 }
 
@@ -217,7 +214,7 @@ fn a_key_that_others_can_read_is_refused_and_never_shown() {
     );
     folder.write("bgp.key", "s3cret\n", 0o600);
     let (config, _) = load(&path).unwrap();
-    assert_eq!(config.bgp().unwrap().peers()[0].md5(), Some(&::bgp::Md5Key::new("s3cret").unwrap()));
+    assert_eq!(config.bgp().unwrap().peers[0].md5.as_ref(), Some(&::bgp::Md5Key::new("s3cret").unwrap()));
     assert!(!format!("{config:?}").contains("s3cret"));
     folder.write("bgp.key", "x".repeat(81), 0o600);
     let problems = load(&path).unwrap_err().to_string();

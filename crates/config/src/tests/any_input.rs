@@ -12,7 +12,7 @@ fn is_total(text: &str) {
         Ok((_, warnings)) => (warnings, false),
         Err(problems) => (problems, true),
     };
-    assert_eq!(problems.iter().any(|problem| problem.severity() == Severity::Error), refused);
+    assert_eq!(problems.iter().any(|problem| problem.severity == Severity::Error), refused);
     let places: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.column())).collect();
     assert!(places.is_sorted(), "{places:?}");
     assert!(

@@ -17,7 +17,7 @@ fn the_check(body: &str) -> Check {
     );
     let (config, warnings) = parsed(&with_pools(&text)).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(warnings.to_string(), "");
-    let [check] = config.pools()[0].members()[0].checks() else { panic!("one check") };
+    let [check] = &*config.pools()[0].members[0].checks else { panic!("one check") };
     Check::clone(check)
 }
 
@@ -35,9 +35,9 @@ fn refused(rows: &[Refused<'_>]) {
         for (problem, (field, found, allowed)) in problems.iter().zip(*expected) {
             assert!(problem.line().is_some_and(|line| line >= 18), "{body}: {shown:#?}");
             let field = format!("check.c{}{field}", if field.is_empty() { "" } else { "." });
-            assert_eq!(problem.field(), field, "{body}: {shown:#?}");
-            assert!(problem.found().contains(found), "{body}: {found:?} not in {shown:#?}");
-            assert!(problem.allowed().contains(allowed), "{body}: {allowed:?} not in {shown:#?}");
+            assert_eq!(problem.field, field, "{body}: {shown:#?}");
+            assert!(problem.found.contains(found), "{body}: {found:?} not in {shown:#?}");
+            assert!(problem.allowed.contains(allowed), "{body}: {allowed:?} not in {shown:#?}");
         }
     }
 }
@@ -300,14 +300,14 @@ fn a_pool_with_too_many_checks_is_refused() {
         ))
     };
     let (config, _) = parsed(&checks(64)).unwrap();
-    assert_eq!(config.pool("p").unwrap().members()[0].checks().len(), 64);
+    assert_eq!(config.pool("p").unwrap().members[0].checks.len(), 64);
     let problems = parsed(&checks(65)).unwrap_err();
     assert!(
         problems
             .to_string()
             .contains("pool.q: found 65 checks, with those of the pools around it, allowed at most 64")
     );
-    assert_eq!(problems.iter().filter(|problem| problem.severity() == Severity::Error).count(), 1);
+    assert_eq!(problems.iter().filter(|problem| problem.severity == Severity::Error).count(), 1);
 }
 
 /// Pools numbered so that references lead to lower numbers: per pool its checks and its references.
@@ -357,9 +357,9 @@ proptest! {
             walk(&shape, pool, &BTreeSet::new(), &mut expected);
         }
         for pool in config.pools() {
-            for member in pool.members() {
-                let leaf: usize = member.leaf()[1..].parse().unwrap();
-                let checks: Vec<String> = member.checks().iter().map(|check| check.name.to_string()).collect();
+            for member in &pool.members {
+                let leaf: usize = member.leaf[1..].parse().unwrap();
+                let checks: Vec<String> = member.checks.iter().map(|check| check.name.to_string()).collect();
                 let wanted: Vec<String> = expected[&leaf].iter().map(|check| format!("c{check}")).collect();
                 prop_assert_eq!(checks, wanted);
             }

@@ -13,7 +13,7 @@ fn pool(name: &str, keys: &str) -> String {
 
 fn errors(text: &str) -> Vec<String> {
     let problems = parsed(&with_pools(text)).map_or_else(|errors| errors, |(_, warnings)| warnings);
-    problems.iter().filter(|problem| problem.severity() == Severity::Error).map(ToString::to_string).collect()
+    problems.iter().filter(|problem| problem.severity == Severity::Error).map(ToString::to_string).collect()
 }
 
 #[test]
@@ -25,13 +25,13 @@ fn a_fallback_and_slow_start_arrive() {
     ];
     let (config, _) = parsed(&with_pools(&text.concat())).unwrap();
     let fallback = |name: &str| {
-        let fallback = config.pool(name).unwrap().fallback()?;
-        Some((fallback.pool().to_string(), fallback.below(), fallback.hold()))
+        let fallback = config.pool(name).unwrap().fallback.as_ref()?;
+        Some((fallback.pool.to_string(), fallback.below, fallback.hold))
     };
     assert_eq!(fallback("a"), Some(("b".to_owned(), 1, Duration::from_secs(30))));
     assert_eq!(fallback("b"), Some(("c".to_owned(), 65_535, Duration::ZERO)));
     assert_eq!(fallback("c"), None);
-    let slow = ["a", "b", "c"].map(|name| config.pool(name).unwrap().slow_start().map(|span| span.as_secs()));
+    let slow = ["a", "b", "c"].map(|name| config.pool(name).unwrap().slow_start.map(|span| span.as_secs()));
     assert_eq!(slow, [Some(3_600), Some(1), None]);
     assert!(config.pool("d").is_none());
 }

@@ -42,7 +42,7 @@ fn a_file_and_its_key_are_read_from_one_folder() {
     folder.write("secrets/hash.key", format!("{KEY}\n"), 0o600);
     let (config, warnings) = load(&path).unwrap();
     assert!(warnings.is_empty());
-    assert_eq!(config.cluster().hash_key().bytes()[15], 15);
+    assert_eq!(config.cluster().hash_key.bytes()[15], 15);
     folder.write("secrets/hash.key", KEY, 0o400);
     assert!(load(&path).is_ok());
 }
@@ -119,7 +119,7 @@ fn a_file_that_cannot_be_a_configuration_is_refused_in_words() {
         let problem = problems.iter().next().unwrap().clone();
         assert_eq!((problems.len(), problem.file(), problem.line()), (1, path, None));
         assert!(problem.to_string().starts_with(&format!("{}: found ", path.display())), "{problem}");
-        problem.found().to_owned()
+        problem.found.to_owned()
     };
     assert_eq!(of(&folder.0), "a folder");
     let pipe = folder.0.join("pipe");
@@ -131,7 +131,7 @@ fn a_file_that_cannot_be_a_configuration_is_refused_in_words() {
     let (most, more) = (vec![b'\n'; 16 << 20], vec![b'\n'; (16 << 20) + 1]);
     assert_eq!(of(&folder.write("a", more, 0o644)), "over 16 MiB");
     let read = load(&folder.write("a", most, 0o644)).unwrap_err();
-    assert!(read.iter().any(|problem| problem.field() == "cluster"), "{read}");
+    assert!(read.iter().any(|problem| problem.field.as_str() == "cluster"), "{read}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn prefixes(list: Option<&SourceList>) -> Vec<String> {
 #[test]
 fn a_vip_without_the_keys_is_open() {
     let (config, _) = parsed(BASE).unwrap();
-    assert_eq!(config.vips()[0].guard(), &Guard::default());
+    assert_eq!(&config.vips()[0].guard, &Guard::default());
 }
 
 #[test]
@@ -56,21 +56,21 @@ fn lists_hold_what_the_file_and_its_lists_say() {
     let keys = "allow = [\"203.0.113.0/24\", \"2001:db8::9\"]\nallow_files = [\"lists/a.txt\", \"./lists/b.txt\"]\n\
                 deny_files = [\"lists/none.txt\"]";
     let config = bed.load(keys).unwrap();
-    let guard = config.vips()[0].guard();
+    let guard = &config.vips()[0].guard;
     let allowed = ["203.0.113.0/24", "2001:db8::9/128", "198.18.0.0/15", "198.51.100.7/32", "2001:db8::/32"];
-    assert_eq!(prefixes(guard.allow()), [&allowed[..], &["192.0.2.0/24"]].concat());
-    assert!(guard.deny().is_some_and(SourceList::is_empty), "a deny list may be empty");
-    assert_eq!(guard.limits(), Limits::default());
+    assert_eq!(prefixes(guard.allow.as_ref()), [&allowed[..], &["192.0.2.0/24"]].concat());
+    assert!(guard.deny.as_ref().is_some_and(SourceList::is_empty), "a deny list may be empty");
+    assert_eq!(guard.limits, Limits::default());
 }
 
 #[test]
 fn limits_arrive_with_their_defaults() {
-    let limits = |keys: &str| parsed(&format!("{BASE}{keys}")).unwrap().0.vips()[0].guard().limits();
+    let limits = |keys: &str| parsed(&format!("{BASE}{keys}")).unwrap().0.vips()[0].guard.limits;
     let all = limits("limits = { new_flows_per_second = 10_000_000 }");
-    assert_eq!((all.new_flows_per_second().map(Into::into), all.per_source()), (Some(10_000_000_u32), None));
+    assert_eq!((all.new_flows_per_second.map(Into::into), all.per_source), (Some(10_000_000_u32), None));
     let each = limits("limits = { per_source = { new_flows_per_second = 1 } }");
-    let source = each.per_source().unwrap();
-    assert_eq!((source.new_flows_per_second().get(), source.v4_prefix(), source.v6_prefix()), (1, 32, 64));
+    let source = each.per_source.unwrap();
+    assert_eq!((source.new_flows_per_second.get(), source.v4_prefix, source.v6_prefix), (1, 32, 64));
     assert_eq!(each.to_string(), "1 new flows/s for each IPv4 /32 and IPv6 /64");
     let both = "limits = { new_flows_per_second = 9, per_source = { new_flows_per_second = 2, v4_prefix = 8, v6_prefix = 16 } }";
     assert_eq!(limits(both).to_string(), "9 new flows/s, 2 new flows/s for each IPv4 /8 and IPv6 /16");
@@ -133,8 +133,8 @@ fn wrong_keys_are_refused_in_their_place() {
         let problems = all(&text);
         let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let first = &problems[0];
-        assert_eq!((first.line(), first.field()), (Some(17), *field), "{keys}: {shown:#?}");
-        assert!(first.found().contains(found) && first.allowed().contains(allowed), "{keys}: {shown:#?}");
+        assert_eq!((first.line(), first.field.as_str()), (Some(17), *field), "{keys}: {shown:#?}");
+        assert!(first.found.contains(found) && first.allowed.contains(allowed), "{keys}: {shown:#?}");
         assert_eq!(problems.len(), 1 + usize::from(keys.contains("burst")), "{shown:#?}");
     }
 }
@@ -206,7 +206,7 @@ fn a_million_lines_are_read_and_one_more_in_any_list_is_refused() {
     bed.list("a.txt", (0..600_000).map(line).collect::<String>());
     bed.list("b.txt", (0..400_000).map(line).collect::<String>());
     let config = bed.load("deny_files = [\"lists/a.txt\"]\nallow_files = [\"lists/b.txt\"]").unwrap();
-    assert_eq!(config.vips()[0].guard().deny().map(SourceList::len), Some(600_000));
+    assert_eq!(config.vips()[0].guard.deny.as_ref().map(SourceList::len), Some(600_000));
     bed.list("b.txt", (0..400_001).map(line).collect::<String>());
     let problems = bed.load("deny_files = [\"lists/a.txt\"]\nallow_files = [\"lists/b.txt\"]").unwrap_err();
     assert!(problems.len() == 1 && problems[0].contains("over 1,000,000 lines"), "{problems:?}");
@@ -253,7 +253,7 @@ fn a_configuration_that_is_put_reads_no_list_from_outside_its_folder() {
     let text = |name: &str| format!("{BASE}deny_files = [\"{name}\"]\n");
     let put = |name: &str| {
         let put = parse_confined(&text(name), &file, &|_| Ok(KEY.to_owned()));
-        put.map(|(config, _)| prefixes(config.vips()[0].guard().deny()))
+        put.map(|(config, _)| prefixes(config.vips()[0].guard.deny.as_ref()))
             .map_err(|problems| problems.to_string())
     };
     for good in ["list.txt", "./list.txt", "in.txt"] {

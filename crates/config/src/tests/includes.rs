@@ -60,7 +60,7 @@ fn sections_of_all_files_merge_and_a_pattern_is_in_the_order_of_names() {
     ]);
     let (config, warnings) = loaded(&folder).unwrap();
     assert_eq!(warnings.len(), 1, "{warnings}"); // pool.q is not used
-    let vips: Vec<&str> = config.vips().iter().map(|vip| &**vip.name()).collect();
+    let vips: Vec<&str> = config.vips().iter().map(|vip| &*vip.name).collect();
     assert_eq!((vips, config.pools().len()), (vec!["v", "x", "y", "z"], 2));
     let expected = ["a.toml", "z.toml", "vips/1x.toml", "vips/../pools/q.toml", "vips/1y.toml"];
     assert_eq!(names(&folder, config.sources()), expected);
@@ -376,8 +376,8 @@ proptest! {
             }
             Err(problems) => {
                 prop_assert!(ring);
-                let errors = problems.iter().filter(|problem| problem.severity() == Severity::Error);
-                prop_assert!(errors.into_iter().all(|problem| problem.found().starts_with("the loop ")));
+                let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+                prop_assert!(errors.into_iter().all(|problem| problem.found.starts_with("the loop ")));
             }
         }
     }

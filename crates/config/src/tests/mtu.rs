@@ -36,7 +36,7 @@ fn lengths_are_checked_and_arrive() {
     ]);
     let (config, _) =
         parsed(&super::BASE.replace(KEY, "hash_key_file = \"k\"\nmtu = { clients = 1400 }")).unwrap();
-    assert_eq!((config.cluster().mtu().clients(), config.cluster().mtu().core()), (1_400, None));
+    assert_eq!((config.cluster().mtu.clients, config.cluster().mtu.core), (1_400, None));
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn fragments_to_another_machine_must_fit_as_well() {
              services = [{{ ports = [80], protocol = \"tcp\", pool = \"p\" }}]\n"
         ));
         let text = text.replace(KEY, &format!("{KEY}\nmtu = {{ core = {core} }}"));
-        let found = all(&text).into_iter().filter(|problem| problem.field() == "cluster.mtu.core");
-        found.map(|problem| problem.found().to_owned()).collect::<Vec<_>>()
+        let found = all(&text).into_iter().filter(|problem| problem.field.as_str() == "cluster.mtu.core");
+        found.map(|problem| problem.found.to_owned()).collect::<Vec<_>>()
     };
     // GRE over IPv6 is 44 bytes, and over IPv4 24.
     assert_eq!(of(1_544, ""), [""; 0]);

@@ -32,9 +32,9 @@ fn expect(text: &str, wanted: &[(Severity, &str, &str, &str)]) {
     let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), wanted.len(), "{text}: {shown:#?}");
     for (problem, (severity, field, found, allowed)) in problems.iter().zip(wanted) {
-        assert_eq!((problem.severity(), problem.field()), (*severity, *field), "{shown:#?}");
-        assert!(problem.found().contains(found), "{found:?} not in {shown:#?}");
-        assert!(problem.allowed().contains(allowed), "{allowed:?} not in {shown:#?}");
+        assert_eq!((problem.severity, problem.field.as_str()), (*severity, *field), "{shown:#?}");
+        assert!(problem.found.contains(found), "{found:?} not in {shown:#?}");
+        assert!(problem.allowed.contains(allowed), "{allowed:?} not in {shown:#?}");
         assert!(problem.line().is_some_and(|line| line > 1), "{shown:#?}");
     }
 }
@@ -147,9 +147,9 @@ fn what_comes_twice_in_a_list_is_told_of_and_counts_once() {
     let whole = text(V4, announce, &by_v4(", machines = [\"lb1\", \"lb1\"]"));
     expect(&whole, &wanted);
     let (config, _) = parsed(&whole).unwrap();
-    let says = config.vips()[0].announce().unwrap();
-    assert_eq!((says.attributes().communities.len(), says.peers().len()), (1, 1));
-    let anchors: Vec<&str> = says.anchors().iter().map(|name| &**name).collect();
+    let says = config.vips()[0].announce.as_ref().unwrap();
+    assert_eq!((says.attributes.communities.len(), says.peers.len()), (1, 1));
+    let anchors: Vec<&str> = says.anchors.iter().map(|name| &**name).collect();
     assert_eq!(anchors, ["lb1", "lb2"], "their order says nothing");
 }
 

@@ -16,13 +16,13 @@ fn config_of(pools: &str) -> Config {
 
 fn errors_of(pools: &str) -> Vec<String> {
     let problems = parsed(&with_pools(pools)).unwrap_err();
-    let errors = problems.iter().filter(|problem| problem.severity() == crate::Severity::Error);
+    let errors = problems.iter().filter(|problem| problem.severity == crate::Severity::Error);
     errors.map(ToString::to_string).collect()
 }
 
 fn weights(config: &Config, pool: &str) -> Vec<(String, u32)> {
-    let pool = config.pools().iter().find(|candidate| &**candidate.name() == pool).unwrap();
-    pool.members().iter().map(|member| (member.backend().name().to_string(), member.weight())).collect()
+    let pool = config.pools().iter().find(|candidate| &*candidate.name == pool).unwrap();
+    pool.members.iter().map(|member| (member.backend.name.to_string(), member.weight)).collect()
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn weights_multiply_along_a_path_and_add_over_paths() {
     );
     let expected = [("b1", 7 + 2 * 3 + 5), ("b2", 4 * (2 * 3 + 5)), ("b3", 0)];
     assert_eq!(weights(&config, "top"), expected.map(|(name, weight)| (name.to_owned(), weight)));
-    assert_eq!(&**config.pools()[3].members()[0].leaf(), "leaf");
-    assert_eq!(&**config.pools()[3].members()[0].encapsulation().name(), "gre");
+    assert_eq!(&*config.pools()[3].members[0].leaf, "leaf");
+    assert_eq!(&*config.pools()[3].members[0].encapsulation.name, "gre");
 }
 
 #[test]

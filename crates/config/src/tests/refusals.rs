@@ -239,7 +239,7 @@ fn all_problems_of_a_file_are_told_in_its_order() {
 #[test]
 fn columns_count_characters() {
     let problems = all(&BASE.replace("batch = 64", "idle = { \"ü\" = 1, then = 3 }"));
-    let columns: Vec<_> = problems.iter().map(|problem| (problem.field(), problem.column())).collect();
+    let columns: Vec<_> = problems.iter().map(|problem| (problem.field.as_str(), problem.column())).collect();
     assert_eq!(columns, [("io.idle.\"ü\"", Some(10)), ("io.idle.then", Some(26))]);
 }
 
@@ -247,23 +247,23 @@ fn columns_count_characters() {
 fn a_syntax_error_does_not_hide_wrong_values_and_invents_no_missing_ones() {
     let text = BASE.replace("name = \"c\"", "name = \"c").replace("batch = 64", "batch = 0");
     let problems = all(&text);
-    let shown: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.field())).collect();
+    let shown: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.field.as_str())).collect();
     assert_eq!(shown.last(), Some(&(Some(8), "io.batch")), "{problems:?}");
     assert_eq!((shown[0], shown.len()), ((Some(2), ""), 2));
-    assert!(problems[0].found().starts_with("a syntax error ("), "{}", problems[0]);
+    assert!(problems[0].found.starts_with("a syntax error ("), "{}", problems[0]);
     let lost = all(&BASE.replace("name = \"c\"", "= 1").replace("[pool.p]", "[pool.p"));
-    assert!(lost.iter().all(|problem| problem.field().is_empty()), "{lost:?}");
+    assert!(lost.iter().all(|problem| problem.field.is_empty()), "{lost:?}");
     let twice = all(&format!("{BASE}[pool.p]\nbackends = 1\n"));
-    assert_eq!((twice[0].line(), twice[0].field()), (Some(17), ""));
-    assert!(twice[0].found().contains("duplicate key \"p\""));
+    assert_eq!((twice[0].line(), twice[0].field.as_str()), (Some(17), ""));
+    assert!(twice[0].found.contains("duplicate key \"p\""));
 }
 
 #[test]
 fn a_long_value_is_cut_in_its_message() {
     let problems = all(&BASE.replace("name = \"c\"", &format!("name = \"{}\"", "é".repeat(5_000))));
-    assert!(problems[0].found().ends_with("of 10000 bytes") && problems[0].found().len() < 200);
+    assert!(problems[0].found.ends_with("of 10000 bytes") && problems[0].found.len() < 200);
     let problems = all(&BASE.replace("batch = 64", &format!("batch = {}", "9".repeat(5_000))));
-    assert_eq!(problems[0].found(), "a number of 5000 digits");
+    assert_eq!(problems[0].found.as_str(), "a number of 5000 digits");
 }
 
 #[test]
@@ -280,20 +280,23 @@ fn the_key_is_never_printed() {
     ];
     for key in wrong {
         let problems = parse(EXAMPLE, Path::new("a.toml"), &|_| Ok(key.to_owned())).unwrap_err();
-        assert_eq!((problems.len(), problems.iter().next().unwrap().field()), (1, "cluster.hash_key_file"));
+        assert_eq!(
+            (problems.len(), problems.iter().next().unwrap().field.as_str()),
+            (1, "cluster.hash_key_file")
+        );
         assert!(key.is_empty() || !problems.to_string().contains(key), "{problems}");
     }
     let pasted = all(&BASE.replace("\"k\"", &format!("\"{KEY}\"")));
-    assert_eq!((pasted.len(), pasted[0].found()), (1, "what looks like the key itself"));
+    assert_eq!((pasted.len(), pasted[0].found.as_str()), (1, "what looks like the key itself"));
 }
 
 #[test]
 fn white_space_around_a_key_is_cut_off_and_capitals_count() {
     let key = "\n 000102030405060708090A0B0C0D0E0F \r\n";
     let (config, _) = parse(EXAMPLE, Path::new("a.toml"), &|_| Ok(key.to_owned())).unwrap();
-    assert_eq!(config.cluster().hash_key(), parsed(EXAMPLE).unwrap().0.cluster().hash_key());
+    assert_eq!(config.cluster().hash_key, parsed(EXAMPLE).unwrap().0.cluster().hash_key);
     let high = parse(EXAMPLE, Path::new("a.toml"), &|_| Ok("f1E2".repeat(8))).unwrap().0;
-    assert_eq!(high.cluster().hash_key().bytes()[..4], [0xf1, 0xe2, 0xf1, 0xe2]);
+    assert_eq!(high.cluster().hash_key.bytes()[..4], [0xf1, 0xe2, 0xf1, 0xe2]);
 }
 
 #[test]
@@ -301,7 +304,7 @@ fn what_is_wrong_with_vlan_policies_is_told() {
     let policy = |lines: &str| BASE.replace("[io]", &format!("[machine.lb1.vlan.eth0]\n{lines}\n[io]"));
     let told = |lines: &str| {
         let problems = all(&policy(lines));
-        problems.iter().map(|p| (p.field().to_owned(), p.to_string())).collect::<Vec<_>>()
+        problems.iter().map(|p| (p.field.to_owned(), p.to_string())).collect::<Vec<_>>()
     };
     for valid in [
         "",
@@ -345,7 +348,7 @@ fn what_is_wrong_with_vlan_policies_is_told() {
     let strange = all(&BASE.replace("[io]", "[machine.lb1.vlan.eth1]\n[io]"));
     assert_eq!(strange.len(), 1);
     assert_eq!(
-        (strange[0].field(), strange[0].allowed()),
+        (strange[0].field.as_str(), strange[0].allowed.as_str()),
         ("machine.lb1.vlan.eth1", "one of interfaces: eth0")
     );
 }

@@ -18,36 +18,36 @@ fn expect(from: &str, to: &str, expected: &[(&str, &str, &str)]) {
     let text = whole();
     assert_eq!(text.matches(from).count(), 1, "{from}");
     let problems = all(&text.replace(from, to));
-    let problems: Vec<_> = problems.iter().filter(|problem| problem.field() != "check.v").collect();
+    let problems: Vec<_> = problems.iter().filter(|problem| problem.field.as_str() != "check.v").collect();
     let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), expected.len(), "{to}: {shown:#?}");
     for (problem, (field, found, allowed)) in problems.iter().zip(expected) {
-        assert_eq!(problem.field(), *field, "{shown:#?}");
-        assert!(problem.found().contains(found), "{found:?} not in {shown:#?}");
-        assert!(problem.allowed().contains(allowed), "{allowed:?} not in {shown:#?}");
+        assert_eq!(problem.field.as_str(), *field, "{shown:#?}");
+        assert!(problem.found.contains(found), "{found:?} not in {shown:#?}");
+        assert!(problem.allowed.contains(allowed), "{allowed:?} not in {shown:#?}");
     }
 }
 
 #[test]
 fn the_examples_remote_arrives() {
     let (config, _) = parsed(EXAMPLE).unwrap();
-    let sources: Vec<String> = config.remotes()[0].sources().iter().map(ToString::to_string).collect();
+    let sources: Vec<String> = config.remotes()[0].sources.iter().map(ToString::to_string).collect();
     assert_eq!(
-        (&**config.remotes()[0].name(), sources.join(" ")),
+        (&*config.remotes()[0].name, sources.join(" ")),
         ("fra2", "198.51.100.96/28 2001:db8:6::/64".into())
     );
-    let www = config.vips().iter().find(|vip| &**vip.name() == "www").unwrap();
+    let www = config.vips().iter().find(|vip| &*vip.name == "www").unwrap();
     let shown: Vec<String> = www
-        .remote_pools()
+        .remote_pools
         .iter()
         .flat_map(|there| {
-            there.pool().members().iter().map(move |member| {
-                let checks: Vec<&str> = member.checks().iter().map(|check| &*check.name).collect();
+            there.pool.members.iter().map(move |member| {
+                let checks: Vec<&str> = member.checks.iter().map(|check| &*check.name).collect();
                 format!(
                     "{} {} {} {}",
-                    there.pool().name(),
-                    member.backend().name(),
-                    member.backend().address(),
+                    &there.pool.name,
+                    &member.backend.name,
+                    member.backend.address,
                     checks.join(",")
                 )
             })
@@ -57,20 +57,20 @@ fn the_examples_remote_arrives() {
         shown,
         ["remotes@www/ipv4 fra2 203.0.113.74 web-tcp", "remotes@www/ipv6 fra2 2001:db8:f::74 web-tcp",]
     );
-    assert!(config.vips().iter().all(|vip| vip.fragments()));
+    assert!(config.vips().iter().all(|vip| vip.fragments));
 }
 
 #[test]
 fn a_grouped_vip_has_its_own_last_bits_behind_the_other_prefix() {
     let (config, _) = parsed(&whole()).unwrap();
-    let there = &config.vips().iter().find(|vip| &**vip.name() == "w").unwrap().remote_pools()[0];
-    let ours: Vec<String> = there.ours().iter().map(ToString::to_string).collect();
+    let there = &config.vips().iter().find(|vip| &*vip.name == "w").unwrap().remote_pools[0];
+    let ours: Vec<String> = there.ours.iter().map(ToString::to_string).collect();
     assert_eq!(ours, ["198.51.100.0/26", "198.51.100.0/24"]);
     assert_eq!(
-        (there.pool().name().to_string(), there.theirs()[0].to_string()),
+        (there.pool.name.to_string(), there.theirs[0].to_string()),
         ("remotes@w/g/ipv4".into(), "198.51.100.64/26".into())
     );
-    assert_eq!(there.pool().members()[0].backend().address().to_string(), "198.51.100.69");
+    assert_eq!(there.pool.members[0].backend.address.to_string(), "198.51.100.69");
 }
 
 #[test]

@@ -233,14 +233,14 @@ fn machines_do_not_share_addresses() {
     let text = format!("{BASE}[machine.lb2]\naddresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n");
     let problems = all(&text);
     assert_eq!(problems.len(), 1);
-    assert_eq!((problems[0].line(), problems[0].field()), (Some(18), "machine.lb2.addresses[0]"));
-    assert!(problems[0].found().contains("machine.lb1.addresses[0] in line 5"));
+    assert_eq!((problems[0].line(), problems[0].field.as_str()), (Some(18), "machine.lb2.addresses[0]"));
+    assert!(problems[0].found.contains("machine.lb1.addresses[0] in line 5"));
     for (machine, found) in [("machine = {}\n", "an empty table"), ("machine = 1\n", "1"), ("", "nothing")] {
         let text = format!("{machine}[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n");
         let problems: Vec<_> =
-            all(&text).into_iter().filter(|problem| problem.severity() == Severity::Error).collect();
+            all(&text).into_iter().filter(|problem| problem.severity == Severity::Error).collect();
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert_eq!((problems[0].field(), problems[0].found()), ("machine", found));
+        assert_eq!((problems[0].field.as_str(), problems[0].found.as_str()), ("machine", found));
     }
 }
 
@@ -254,11 +254,14 @@ fn a_coarse_table_is_a_warning_and_one_too_small_an_error() {
     };
     assert!(with(4).is_empty());
     let coarse = with(5);
-    assert_eq!((coarse.len(), coarse[0].severity(), coarse[0].field()), (1, Severity::Warning, "pool.p"));
-    assert!(coarse[0].allowed().contains("at most 4 for shares"), "{}", coarse[0]);
-    assert_eq!(with(401)[0].severity(), Severity::Warning);
     assert_eq!(
-        (with(402)[0].severity(), with(402)[0].allowed()),
+        (coarse.len(), coarse[0].severity, coarse[0].field.as_str()),
+        (1, Severity::Warning, "pool.p")
+    );
+    assert!(coarse[0].allowed.contains("at most 4 for shares"), "{}", coarse[0]);
+    assert_eq!(with(401)[0].severity, Severity::Warning);
+    assert_eq!(
+        (with(402)[0].severity, with(402)[0].allowed.as_str()),
         (Severity::Error, "at most table_size = 401")
     );
 }
@@ -269,7 +272,8 @@ fn sections_that_nothing_uses_are_warned_of() {
         "[encapsulation.x]\nkind = \"gre\"\n[pool.a]\nbackends = [{ name = \"b\", address = \"198.18.0.1\", weight = 0 }]\n",
     );
     let (_, warnings) = parsed(&text).unwrap();
-    let shown: Vec<_> = warnings.iter().map(|w| (w.severity(), w.line(), w.field(), w.found())).collect();
+    let shown: Vec<_> =
+        warnings.iter().map(|w| (w.severity, w.line(), w.field.as_str(), w.found.as_str())).collect();
     assert_eq!(
         shown,
         [
@@ -286,13 +290,11 @@ fn sections_that_nothing_uses_are_warned_of() {
 fn a_vip_twice_is_refused() {
     let vip = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
     let twice = all(&format!("{BASE}{vip}"));
-    assert!(twice[0].found().contains("duplicate key \"v\""), "{twice:?}");
+    assert!(twice[0].found.contains("duplicate key \"v\""), "{twice:?}");
     let clash = all(&format!("{BASE}{}", vip.replace("vip.v", "vip.w")));
     assert_eq!(clash.len(), 1);
     assert!(
-        clash[0]
-            .found()
-            .contains("203.0.113.1 tcp port 80, which is already in vip.v.services[0] in line 16")
+        clash[0].found.contains("203.0.113.1 tcp port 80, which is already in vip.v.services[0] in line 16")
     );
 }
 

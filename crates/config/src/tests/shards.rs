@@ -68,7 +68,7 @@ fn a_machine_serves_its_own_shard_and_what_has_none() {
     assert_eq!(warnings.to_string(), "");
     let served = |machine: &str| {
         let machine = config.machine(machine).unwrap();
-        config.vips_of(machine).map(|vip| vip.name().to_string()).collect::<Vec<_>>()
+        config.vips_of(machine).map(|vip| vip.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(served("m0"), ["v0", "v1"]);
     assert_eq!(served("m1"), ["v0", "v2", "v3"]);
@@ -179,7 +179,7 @@ proptest! {
         }
         let refused = read(&text(&[None, Some("a"), Some("b")], &rest));
         let refused = refused.map_or_else(|errors| errors, |(_, warnings)| warnings);
-        let refused = refused.iter().any(|problem| problem.severity() == Severity::Error);
+        let refused = refused.iter().any(|problem| problem.severity == Severity::Error);
         // Everything is put on the machines that serve it; a use of something that is not there is wrong.
         let here = |own: usize, machine: usize| own == 0 || own == machine;
         let missing = (0..3).any(|machine| {

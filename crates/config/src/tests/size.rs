@@ -41,7 +41,7 @@ fn a_large_cluster_is_read() {
         (config.vips().len(), config.pools().len(), warnings.to_string()),
         (1_000, 200, String::new())
     );
-    assert!(config.pools().iter().all(|pool| pool.members().len() == 100));
+    assert!(config.pools().iter().all(|pool| pool.members.len() == 100));
 }
 
 /// One pool with this many backends, under a table with room for them.
@@ -54,7 +54,7 @@ fn one_pool(backends: usize) -> String {
 fn a_pool_of_65_536_backends_is_read() {
     for count in [65_535, 65_536] {
         let (config, warnings) = parsed(&one_pool(count)).unwrap();
-        assert_eq!((config.pools()[0].members().len(), warnings.len()), (count, 0));
+        assert_eq!((config.pools()[0].members.len(), warnings.len()), (count, 0));
     }
     let coarse = parsed(&one_pool(65_536).replacen("16777213", "65537", 1)).unwrap().1;
     assert!(
@@ -92,7 +92,7 @@ fn what_is_wrong_in_a_large_file_is_told_where_it_stands() {
     let wrong = [&text[..last], "weight = -7", &text[last + "weight = 2".len()..]].concat();
     let line = wrong[..last].lines().count();
     let problems = parsed(&wrong).unwrap_err();
-    let told: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.field())).collect();
+    let told: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.field.as_str())).collect();
     assert_eq!(told, [(Some(line), "pool.p199.backends[39].weight")], "{problems}");
     let twice = format!("{text}[pool.p0]\nbackends = []\n");
     let problems = parsed(&twice).unwrap_err().to_string();

@@ -13,11 +13,11 @@ fn receivers_are_prefixes_and_addresses_of_both_families() {
     let (config, warnings) = parsed(&text).unwrap();
     assert_eq!(warnings.to_string(), "");
     let trace = config.trace().unwrap();
-    let shown: Vec<String> = trace.receivers().iter().map(ToString::to_string).collect();
+    let shown: Vec<String> = trace.receivers.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["198.18.0.9/32", "2001:db8:9::/64"]);
-    assert_eq!(trace.max_per_second(), 100);
+    assert_eq!(trace.max_per_second, 100);
     let (other, _) = parsed(&format!("{text}max_per_second = 200\n")).unwrap();
-    assert_eq!(other.trace().unwrap().max_per_second(), 200);
+    assert_eq!(other.trace().unwrap().max_per_second, 200);
     assert_ne!(config, other);
 }
 

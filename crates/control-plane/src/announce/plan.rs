@@ -72,44 +72,44 @@ impl Plan {
         let Some(bgp) = config.bgp() else { return Self::default() };
         let peers: Vec<&BgpPeer> = bgp.peers_of(machine.name()).collect();
         let here = |address: &&SocketAddr| config.listens(machine, **address);
-        let listen: Vec<SocketAddr> = bgp.listen().iter().filter(here).copied().collect();
+        let listen: Vec<SocketAddr> = bgp.listen.iter().filter(here).copied().collect();
         let identity = machine.router_id().filter(|_| !peers.is_empty());
         let mut plan = Self {
-            times: Times { hold_down: bgp.hold_down(), longest: bgp.longest_hold_down() },
-            graceful_shutdown: bgp.graceful_shutdown(),
-            identity: identity.map(|router_id| Identity { asn: bgp.asn(), router_id }),
-            bfd: peers.iter().filter_map(|peer| Some((peer.address(), watched(peer)?))).collect(),
+            times: Times { hold_down: bgp.hold_down, longest: bgp.longest_hold_down },
+            graceful_shutdown: bgp.graceful_shutdown,
+            identity: identity.map(|router_id| Identity { asn: bgp.asn, router_id }),
+            bfd: peers.iter().filter_map(|peer| Some((peer.address, watched(peer)?))).collect(),
             peers: peers.iter().map(|peer| session(peer, bgp, !listen.is_empty())).collect(),
             listen,
             ..Self::default()
         };
         for vip in config.vips_of(machine) {
-            let anchor = vip.announce().is_some_and(|says| is_anchor(says, machine));
-            plan.enter(vip, anchor, bgp.anchor_med());
+            let anchor = vip.announce.as_ref().is_some_and(|says| is_anchor(says, machine));
+            plan.enter(vip, anchor, bgp.anchor_med);
         }
         plan
     }
 
     fn enter(&mut self, vip: &Vip, anchor: bool, anchor_med: u32) {
-        let Some(says) = vip.announce() else {
-            self.rules.insert(Arc::clone(vip.name()), Rules::default());
+        let Some(says) = &vip.announce else {
+            self.rules.insert(Arc::clone(&vip.name), Rules::default());
             return;
         };
         let rules = Rules {
             announced: true,
             anchor,
-            min_serving: says.min_serving() as usize,
-            return_serving: says.return_serving() as usize,
-            remotes: says.remotes(),
+            min_serving: says.min_serving as usize,
+            return_serving: says.return_serving as usize,
+            remotes: says.remotes,
             heard: false,
         };
-        let rules = self.rules.entry(Arc::clone(vip.name())).insert_entry(rules).into_mut();
+        let rules = self.rules.entry(Arc::clone(&vip.name)).insert_entry(rules).into_mut();
         let attributes = Arc::new(attributes(says, anchor, anchor_med));
         for prefix in vip.routes() {
             // Both crates check the length by the family.
             let Ok(prefix) = Prefix::new(prefix.address(), prefix.length()) else { continue };
             let route = self.routes.entry(prefix).or_default();
-            route.vips.push(Arc::clone(vip.name()));
+            route.vips.push(Arc::clone(&vip.name));
             let told = self.peers.iter().filter(|peer| peer.families.contains(&prefix.family()));
             route.peers = told.map(|peer| peer.name.clone()).filter(|name| says.is_for(name)).collect();
             rules.heard |= !route.peers.is_empty();
@@ -141,44 +141,44 @@ impl Plan {
 }
 
 fn is_anchor(says: &Announce, machine: &Machine) -> bool {
-    says.anchors().iter().any(|name| **name == *machine.name())
+    says.anchors.iter().any(|name| **name == *machine.name())
 }
 
 /// Where there are anchors the others say a MED too: routers differ in what they make of none.
 fn attributes(says: &Announce, anchor: bool, anchor_med: u32) -> Attributes {
-    let own = says.attributes();
-    let med = own.med.or_else(|| (!says.anchors().is_empty()).then_some(0));
+    let own = &says.attributes;
+    let med = own.med.or_else(|| (!says.anchors.is_empty()).then_some(0));
     let med = if anchor { med.map(|med| med.saturating_add(anchor_med)) } else { med };
     Attributes { med, ..own.clone() }
 }
 
 fn session(peer: &BgpPeer, bgp: &Bgp, listens: bool) -> PeerConfig {
-    let mut config = PeerConfig::new(peer.name(), peer.address(), peer.asn());
-    config.port = peer.port();
-    config.local_address = peer.source();
-    config.connect = match (peer.passive(), listens) {
+    let mut config = PeerConfig::new(&peer.name, peer.address, peer.asn);
+    config.port = peer.port;
+    config.local_address = peer.source;
+    config.connect = match (peer.passive, listens) {
         (true, _) => Connect::Listen,
         (false, true) => Connect::Both,
         (false, false) => Connect::Dial,
     };
-    config.families = peer.families().to_vec();
-    (config.next_hop_v4, config.next_hop_v6) = peer.next_hops();
-    config.extended_next_hop = peer.extended_next_hop();
-    config.md5 = peer.md5().cloned();
-    config.gtsm_hops = peer.hops();
-    config.hold = peer.hold_time();
+    config.families = peer.families.to_vec();
+    (config.next_hop_v4, config.next_hop_v6) = (peer.next_hops.v4, peer.next_hops.v6);
+    config.extended_next_hop = peer.next_hops.extended;
+    config.md5 = peer.md5.clone();
+    config.gtsm_hops = peer.hops;
+    config.hold = peer.hold_time;
     // RFC 9687 §4.4: longer than the hold time.
     config.send_hold = config.send_hold.max(config.hold * 2);
-    config.longest_retry = peer.longest_retry();
-    config.notice = bgp.graceful_shutdown();
-    config.max_prefixes = peer.max_prefixes();
+    config.longest_retry = peer.longest_retry;
+    config.notice = bgp.graceful_shutdown;
+    config.max_prefixes = peer.max_prefixes;
     config
 }
 
 fn watched(peer: &BgpPeer) -> Option<BfdConfig> {
-    let times = peer.bfd()?;
-    let config = BfdConfig::new(&peer.address().to_string(), peer.address());
-    Some(BfdConfig { local: peer.source(), interval: times.interval, multiplier: times.multiplier, ..config })
+    let times = peer.bfd?;
+    let config = BfdConfig::new(&peer.address.to_string(), peer.address);
+    Some(BfdConfig { local: peer.source, interval: times.interval, multiplier: times.multiplier, ..config })
 }
 
 #[cfg(test)]

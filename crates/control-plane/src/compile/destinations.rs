@@ -11,9 +11,9 @@ use config::Config;
 #[must_use]
 pub fn destinations(config: &Config, machine: &str, current: Option<&Snapshot>) -> Vec<IpAddr> {
     let peers = config.machine(machine).and_then(|machine| others(config, machine));
-    let peers = peers.iter().flat_map(|pool| pool.members());
+    let peers = peers.iter().flat_map(|pool| &pool.members);
     let mut addresses: Vec<IpAddr> =
-        config.members().chain(peers).map(|member| member.backend().address()).collect();
+        config.members().chain(peers).map(|member| member.backend.address).collect();
     if let Some(snapshot) = current {
         let in_use =
             snapshot.slots().iter().zip(snapshot.states()).filter(|(_, state)| **state != SlotState::Free);

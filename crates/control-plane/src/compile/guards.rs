@@ -26,40 +26,40 @@ impl Guards {
     /// # Cost
     /// Linear in lists; a set is built for each content that this generation does not have.
     pub(super) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
-        let guarded: Vec<&Vip> = vips.filter(|vip| *vip.guard() != config::Guard::default()).collect();
+        let guarded: Vec<&Vip> = vips.filter(|vip| vip.guard != config::Guard::default()).collect();
         let mut next = Self { numbers: self.numbers_of(&guarded), ..Self::default() };
         for vip in guarded {
-            let from = vip.guard();
-            let limits = from.limits();
+            let from = &vip.guard;
+            let limits = from.limits;
             let guard = Guard {
-                id: next.numbers.get(vip.name()).copied().unwrap_or_default(),
-                allow: from.allow().map(|list| next.set(self, list)),
-                deny: from.deny().map(|list| next.set(self, list)),
-                new_flows_per_second: limits.new_flows_per_second(),
-                per_source: limits.per_source().map(source_limit),
+                id: next.numbers.get(&vip.name).copied().unwrap_or_default(),
+                allow: from.allow.as_ref().map(|list| next.set(self, list)),
+                deny: from.deny.as_ref().map(|list| next.set(self, list)),
+                new_flows_per_second: limits.new_flows_per_second,
+                per_source: limits.per_source.map(source_limit),
             };
-            next.guards.insert(Arc::clone(vip.name()), Arc::new(guard));
+            next.guards.insert(Arc::clone(&vip.name), Arc::new(guard));
         }
         next
     }
 
     /// What packets for a VIP are asked.
     pub(super) fn of(&self, vip: &Vip) -> Option<Arc<Guard>> {
-        self.guards.get(vip.name()).cloned()
+        self.guards.get(&vip.name).cloned()
     }
 
     /// VIPs that had a number keep it; the others get the smallest that are free.
     fn numbers_of(&self, vips: &[&Vip]) -> HashMap<Arc<str>, GuardId> {
-        let limited = || vips.iter().filter(|vip| vip.guard().limits() != Limits::default());
-        let kept = limited().filter_map(|vip| Some((Arc::clone(vip.name()), *self.numbers.get(vip.name())?)));
+        let limited = || vips.iter().filter(|vip| vip.guard.limits != Limits::default());
+        let kept = limited().filter_map(|vip| Some((Arc::clone(&vip.name), *self.numbers.get(&vip.name)?)));
         let mut numbers: HashMap<_, _> = kept.collect();
         let taken: BTreeSet<GuardId> = numbers.values().copied().collect();
         let mut free = (0..).map(GuardId).filter(|id| !taken.contains(id));
         for vip in limited() {
-            if !numbers.contains_key(vip.name())
+            if !numbers.contains_key(&vip.name)
                 && let Some(id) = free.next()
             {
-                numbers.insert(Arc::clone(vip.name()), id);
+                numbers.insert(Arc::clone(&vip.name), id);
             }
         }
         numbers
@@ -79,8 +79,8 @@ impl Guards {
 
 fn source_limit(from: PerSource) -> SourceLimit {
     SourceLimit {
-        new_flows_per_second: from.new_flows_per_second(),
-        v4_prefix: from.v4_prefix(),
-        v6_prefix: from.v6_prefix(),
+        new_flows_per_second: from.new_flows_per_second,
+        v4_prefix: from.v4_prefix,
+        v6_prefix: from.v6_prefix,
     }
 }

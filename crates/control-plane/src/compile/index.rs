@@ -12,7 +12,7 @@ use maglev_hash::Table;
 
 use crate::slots::SlotKey;
 use crate::standing::Standing;
-use config::{Check, Config, Fallback, Machine, Member, Pool, Vip};
+use config::{Check, Config, Fallback, Machine, Member, Pool};
 
 /// A backend in a leaf pool.
 #[derive(Clone, Debug)]
@@ -52,12 +52,12 @@ struct InReach {
 /// The pools that the machine's VIPs use, and those that may serve in their place.
 pub(super) fn reach<'a>(config: &'a Config, machine: &Machine) -> BTreeMap<&'a str, &'a Arc<Pool>> {
     let mut reach = BTreeMap::new();
-    let services = config.vips_of(machine).flat_map(Vip::services);
-    let mut next: Vec<&str> = services.map(|service| &**service.pool().name()).collect();
+    let services = config.vips_of(machine).flat_map(|vip| &vip.services);
+    let mut next: Vec<&str> = services.map(|service| &*service.pool.name).collect();
     while let Some(name) = next.pop() {
         let Some(pool) = config.pool(name) else { continue };
-        if reach.insert(&**pool.name(), pool).is_none() {
-            next.extend(pool.fallback().map(|fallback| &**fallback.pool()));
+        if reach.insert(&*pool.name, pool).is_none() {
+            next.extend(pool.fallback.as_ref().map(|fallback| &*fallback.pool));
         }
     }
     reach
@@ -126,7 +126,7 @@ impl Index {
             if !standing.fallbacks.contains(&entry.table.name) {
                 break;
             }
-            let next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(fallback.pool()));
+            let next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(&fallback.pool));
             let Some(next) = next.filter(|next| Self::serving(&next.table, states) > 0) else { break };
             entry = next;
         }
@@ -140,7 +140,7 @@ impl Index {
         let chain = std::iter::from_fn(move || {
             let entry = next.filter(|_| left > 0)?;
             left -= 1;
-            next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(fallback.pool()));
+            next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(&fallback.pool));
             Some(entry)
         });
         chain.flat_map(|entry| entry.table.slots.iter().copied())
@@ -177,13 +177,13 @@ impl Index {
         pool: &Pool,
         mut claim: impl FnMut(&SlotKey, &Member) -> Result<SlotId, E>,
     ) -> Result<Vec<SlotId>, E> {
-        let mut slots = Vec::with_capacity(pool.members().len());
-        for member in pool.members() {
+        let mut slots = Vec::with_capacity(pool.members.len());
+        for member in &pool.members {
             let next = self.memberships.len();
             let new = match self.by_key.entry(SlotKey::of(member)) {
                 Entry::Occupied(known) => {
                     if let Some(known) = self.memberships.get_mut(*known.get()) {
-                        known.pools.push(Arc::clone(pool.name()));
+                        known.pools.push(Arc::clone(&pool.name));
                         slots.push(known.slot);
                     }
                     continue;
@@ -200,9 +200,9 @@ impl Index {
                 key,
                 slot,
                 own_weight: own_weight(config, pool, member),
-                encapsulation: Arc::clone(member.encapsulation().name()),
-                checks: member.checks().to_vec(),
-                pools: vec![Arc::clone(pool.name())],
+                encapsulation: Arc::clone(&member.encapsulation.name),
+                checks: member.checks.to_vec(),
+                pools: vec![Arc::clone(&pool.name)],
             });
         }
         Ok(slots)
@@ -216,24 +216,24 @@ impl Index {
         table: Option<Arc<Table>>,
         weights: Vec<u32>,
     ) {
-        let name = Arc::clone(pool.name());
+        let name = Arc::clone(&pool.name);
         let compiled =
             PoolTable { name: Arc::clone(&name), table, slots: slots.into(), weights: weights.into() };
-        self.pools.insert(name, InReach { table: Arc::new(compiled), fallback: pool.fallback().cloned() });
+        self.pools.insert(name, InReach { table: Arc::new(compiled), fallback: pool.fallback.clone() });
     }
 }
 
 /// The weight in its leaf pool, by the file, of a member of `pool`.
 pub(super) fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
-    if member.leaf() == pool.name() {
-        return member.weight();
+    if member.leaf == pool.name {
+        return member.weight;
     }
-    let own = config.pool(member.leaf()).and_then(|leaf| find(leaf, member.backend().name()));
-    own.map_or(1, Member::weight)
+    let own = config.pool(&member.leaf).and_then(|leaf| find(leaf, &member.backend.name));
+    own.map_or(1, |member| member.weight)
 }
 
 /// Members are in the order of their names.
 fn find<'a>(pool: &'a Pool, backend: &str) -> Option<&'a Member> {
-    let at = pool.members().binary_search_by(|member| (**member.backend().name()).cmp(backend)).ok()?;
-    pool.members().get(at)
+    let at = pool.members.binary_search_by(|member| (*member.backend.name).cmp(backend)).ok()?;
+    pool.members.get(at)
 }

@@ -19,16 +19,16 @@ pub(crate) fn others(config: &Config, machine: &Machine) -> Option<Pool> {
 /// All of them with this one, over a table that is the same on every machine.
 pub(super) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option<Arc<Table>>) -> PoolTable {
     let slot = |member: &Member| {
-        if **member.backend().name() == *machine.name() {
+        if *member.backend.name == *machine.name() {
             return THIS_MACHINE;
         }
         index.member(member).map_or(THIS_MACHINE, |known| known.slot)
     };
     PoolTable {
-        name: Arc::clone(pool.name()),
+        name: Arc::clone(&pool.name),
         table,
-        slots: pool.members().iter().map(slot).collect(),
-        weights: pool.members().iter().map(Member::weight).collect(),
+        slots: pool.members.iter().map(slot).collect(),
+        weights: pool.members.iter().map(|member| member.weight).collect(),
     }
 }
 
@@ -38,7 +38,7 @@ pub(super) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
     let peers = config.machines().iter().filter(|other| {
         other.name() != machine.name() && machine.shard().is_some() && other.shard() == machine.shard()
     });
-    for address in peers.flat_map(|peer| peer.addresses()) {
+    for address in peers.flat_map(|peer| &peer.addresses) {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         senders.extend(Prefix::new(*address, bits).map(|prefix| TunnelSource {
             prefix,
@@ -47,16 +47,16 @@ pub(super) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
         }));
     }
     for remote in config.remotes() {
-        senders.extend(remote.sources().iter().map(|prefix| TunnelSource {
+        senders.extend(remote.sources.iter().map(|prefix| TunnelSource {
             prefix: *prefix,
             carriers: TunnelProtocols::GRE,
             kind: TunnelSourceKind::Cluster,
         }));
     }
-    if let Some(arrivals) = config.cluster().arrivals() {
-        senders.extend(arrivals.sources().iter().map(|prefix| TunnelSource {
+    if let Some(arrivals) = &config.cluster().arrivals {
+        senders.extend(arrivals.sources.iter().map(|prefix| TunnelSource {
             prefix: *prefix,
-            carriers: arrivals.kinds(),
+            carriers: arrivals.kinds,
             kind: TunnelSourceKind::Encapsulator,
         }));
     }

@@ -13,7 +13,7 @@ use config::{Config, Machine, Prefix, RemotePool, Vip};
 
 /// Where the VIPs of a machine are served elsewhere.
 pub(crate) fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a RemotePool> {
-    config.vips_of(machine).flat_map(|vip| vip.remote_pools())
+    config.vips_of(machine).flat_map(|vip| &vip.remote_pools)
 }
 
 /// Enters the pools of `elsewhere` with their memberships, and gives the slots of each.
@@ -26,8 +26,8 @@ pub(super) fn enter(
     let mut all_slots = Vec::new();
     for remote in all(config, machine) {
         // Members come in their order, each once: the pool is nobody else's.
-        let mut theirs = remote.theirs().iter();
-        let slots = index.enter(config, remote.pool(), |key, member| {
+        let mut theirs = remote.theirs.iter();
+        let slots = index.enter(config, &remote.pool, |key, member| {
             let slot = super::slot(member, machine)?;
             let slot = theirs.next().map_or(slot.clone(), |prefix| to_cluster(slot, *prefix));
             draft.claim(key, slot).ok_or(CompileError::TooMany)
@@ -40,10 +40,10 @@ pub(super) fn enter(
 /// What a VIP's services may be redirected to.
 pub(super) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
     let remote = |remote: &RemotePool| {
-        let pool = Arc::clone(index.pool(remote.pool().name())?);
-        Some(Remote { ours: remote.ours().to_vec(), pool })
+        let pool = Arc::clone(index.pool(&remote.pool.name)?);
+        Some(Remote { ours: remote.ours.to_vec(), pool })
     };
-    let remotes: Vec<Remote> = vip.remote_pools().iter().filter_map(remote).collect();
+    let remotes: Vec<Remote> = vip.remote_pools.iter().filter_map(remote).collect();
     (!remotes.is_empty()).then(|| Arc::new(remotes))
 }
 

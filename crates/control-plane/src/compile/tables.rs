@@ -41,27 +41,27 @@ impl TableKey {
     pub(super) fn of(config: &Config, pool: &Pool, standing: &Standing) -> Self {
         let weighed = |member: &Member| {
             let key = SlotKey::of(member);
-            let weight = standing.weight(&key, member.weight(), own_weight(config, pool, member));
+            let weight = standing.weight(&key, member.weight, own_weight(config, pool, member));
             (key, weight)
         };
-        let weights: Vec<(SlotKey, u32)> = pool.members().iter().map(weighed).collect();
+        let weights: Vec<(SlotKey, u32)> = pool.members.iter().map(weighed).collect();
         let weights = weights.iter().map(|(key, weight)| (key, *weight));
-        let names = pool.members().iter().map(|member| Arc::clone(member.backend().name()));
+        let names = pool.members.iter().map(|member| Arc::clone(&member.backend.name));
         let backends = names.zip(standing.ramped(weights)).collect();
         let cluster = config.cluster();
-        let content = Content { size: cluster.table_size(), key: *cluster.hash_key().bytes(), backends };
-        Self { pool: Arc::clone(pool.name()), content }
+        let content = Content { size: cluster.table_size, key: *cluster.hash_key.bytes(), backends };
+        Self { pool: Arc::clone(&pool.name), content }
     }
 }
 
 impl TableKey {
     /// All members of a pool with the weights of the file, whatever their state: the same on every machine.
     pub(super) fn of_all(config: &Config, pool: &Pool) -> Self {
-        let members = pool.members().iter();
-        let backends = members.map(|member| (Arc::clone(member.backend().name()), member.weight())).collect();
+        let members = pool.members.iter();
+        let backends = members.map(|member| (Arc::clone(&member.backend.name), member.weight)).collect();
         let cluster = config.cluster();
-        let content = Content { size: cluster.table_size(), key: *cluster.hash_key().bytes(), backends };
-        Self { pool: Arc::clone(pool.name()), content }
+        let content = Content { size: cluster.table_size, key: *cluster.hash_key.bytes(), backends };
+        Self { pool: Arc::clone(&pool.name), content }
     }
 }
 
@@ -126,7 +126,7 @@ fn numbered<'a>(keys: &[&'a TableKey], number: usize) -> Option<(usize, &'a Tabl
 }
 
 fn build(content: &Content, cluster: &Cluster) -> Built {
-    let mut options = Options::new(Seed::new(*cluster.hash_key().bytes()));
+    let mut options = Options::new(Seed::new(*cluster.hash_key.bytes()));
     options.size = content.size;
     options.allow_coarse = true; // the configuration has warned
     let backends: Vec<maglev_hash::Backend<'_>> = content

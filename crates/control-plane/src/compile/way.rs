@@ -67,7 +67,7 @@ fn way_to(address: IpAddr, taggings: &[Tagging], next_hops: &next_hop::Table) ->
 }
 
 pub(super) fn mode(config: &Config, machine: &Machine, next_hops: &next_hop::Table) -> NextHopMode {
-    match config.io().next_hop() {
+    match config.io().next_hop {
         config::NextHop::Resolve => NextHopMode::Resolve,
         config::NextHop::Reflect => NextHopMode::Reflect {
             gateways: next_hops.gateways.iter().map(|gateway| Mac(gateway.mac)).collect(),
@@ -78,7 +78,7 @@ pub(super) fn mode(config: &Config, machine: &Machine, next_hops: &next_hop::Tab
 
 /// What becomes of tags on each of the machine's interfaces, in their order.
 fn taggings(machine: &Machine) -> Vec<Tagging> {
-    machine.interfaces().iter().map(|interface| tagging(machine.vlan(interface))).collect()
+    machine.interfaces.iter().map(|interface| tagging(machine.vlan(interface))).collect()
 }
 
 fn tagging(vlan: &Vlan) -> Tagging {
@@ -91,10 +91,10 @@ fn tagging(vlan: &Vlan) -> Tagging {
 
 fn translation(rule: &VlanRule) -> Translation {
     let from = rule.from().map(|vlans| [vlans.first().copied(), vlans.get(1).copied()]);
-    let last = rule.to().len().saturating_sub(1);
-    let innermost_first = rule.to().iter().rev().enumerate();
+    let last = rule.to.len().saturating_sub(1);
+    let innermost_first = rule.to.iter().rev().enumerate();
     let to = innermost_first.fold(Tags::NONE, |tags, (place, id)| {
-        let is_service = place == last && rule.is_service();
+        let is_service = place == last && rule.is_service;
         let tag = if is_service { Tag::service(*id, 0) } else { Tag::customer(*id, 0) };
         tag.and_then(|tag| tags.push(tag)).unwrap_or(tags)
     });

@@ -96,8 +96,8 @@ fn elsewhere(changes: &mut Changes, old: &Config, new: &Config) {
 
 fn groups(changes: &mut Changes, old: &Config, new: &Config) {
     let of = |config: &Config| -> BTreeMap<Arc<str>, BTreeSet<Prefix>> {
-        let prefixes = |group: &PrefixGroup| group.prefixes().iter().copied().collect();
-        config.groups().iter().map(|group| (Arc::clone(group.name()), prefixes(group))).collect()
+        let prefixes = |group: &PrefixGroup| group.prefixes.iter().copied().collect();
+        config.groups().iter().map(|group| (Arc::clone(&group.name), prefixes(group))).collect()
     };
     let (old, new) = (of(old), of(new));
     for (name, prefixes) in &old {
@@ -116,8 +116,8 @@ fn groups(changes: &mut Changes, old: &Config, new: &Config) {
 
 fn remotes(changes: &mut Changes, old: &Config, new: &Config) {
     let of = |config: &Config| -> BTreeMap<Arc<str>, BTreeSet<String>> {
-        let sources = |remote: &Remote| remote.sources().iter().map(ToString::to_string).collect();
-        config.remotes().iter().map(|remote| (Arc::clone(remote.name()), sources(remote))).collect()
+        let sources = |remote: &Remote| remote.sources.iter().map(ToString::to_string).collect();
+        config.remotes().iter().map(|remote| (Arc::clone(&remote.name), sources(remote))).collect()
     };
     let (old, new) = (of(old), of(new));
     for (name, sources) in &old {
@@ -147,14 +147,14 @@ fn vips(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
         changes.say(format!(
             "vip {name}: added, with {} and {}",
             count_of(vip.shown_addresses().count(), "address"),
-            { count_of(vip.services().len(), "service") }
+            { count_of(vip.services.len(), "service") }
         ));
     }
 }
 
 fn by_name<'a>(config: &'a Config, machine: &str) -> BTreeMap<Arc<str>, &'a Vip> {
     let named = |machine: &Machine| {
-        config.vips_of(machine).map(|vip| (Arc::clone(vip.name()), vip)).collect::<BTreeMap<_, _>>()
+        config.vips_of(machine).map(|vip| (Arc::clone(&vip.name), vip)).collect::<BTreeMap<_, _>>()
     };
     config.machine(machine).map(named).unwrap_or_default()
 }
@@ -163,10 +163,10 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
     let addresses = |vip: &Vip| -> BTreeSet<String> { vip.shown_addresses().collect() };
     let (before, after) = (addresses(old), addresses(new));
     for address in before.difference(&after) {
-        changes.say(format!("vip {}: address {address} removed", old.name()));
+        changes.say(format!("vip {}: address {address} removed", old.name));
     }
     for address in after.difference(&before) {
-        changes.say(format!("vip {}: address {address} added", old.name()));
+        changes.say(format!("vip {}: address {address} added", old.name));
     }
     guard(changes, old, new);
     in_clusters(changes, old, new);
@@ -175,11 +175,11 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
         Keys::of("", vip).filter(|path| !NAMED_APART.contains(&path.split('.').next().unwrap_or(path)))
     };
     for difference in keys(old).differing(&keys(new)) {
-        changes.say(format!("vip {}: {}", old.name(), difference.sentence()));
+        changes.say(format!("vip {}: {}", old.name, difference.sentence()));
     }
-    let services = |vip| -> BTreeMap<String, &Service> {
-        Vip::services(vip).iter().map(|service| (service_name(vip, service), service)).collect()
-    };
+    fn services(vip: &Vip) -> BTreeMap<String, &Service> {
+        vip.services.iter().map(|service| (service_name(vip, service), service)).collect()
+    }
     let (before, after) = (services(old), services(new));
     for (name, service) in &before {
         let Some(next) = after.get(name) else {
@@ -191,18 +191,19 @@ fn one_vip(changes: &mut Changes, old: &Vip, new: &Vip) {
         }
     }
     for (name, service) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
-        changes.say(format!("service {name}: added, served by pool {}", service.pool().name()));
+        changes.say(format!("service {name}: added, served by pool {}", service.pool.name));
     }
 }
 
 fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
-    let (name, before, after) = (old.name(), old.guard(), new.guard());
+    let (name, before, after) = (&old.name, &old.guard, &new.guard);
     let show = |list: &Option<&SourceList>| {
         list.map_or_else(|| "none".to_owned(), |list| count_of(list.len(), "prefix"))
     };
-    for (what, from, to) in
-        [("allow list", before.allow(), after.allow()), ("deny list", before.deny(), after.deny())]
-    {
+    for (what, from, to) in [
+        ("allow list", before.allow.as_ref(), after.allow.as_ref()),
+        ("deny list", before.deny.as_ref(), after.deny.as_ref()),
+    ] {
         if show(&from) == show(&to) && from != to {
             changes.say(format!("vip {name}: {what}: {}, others than before", show(&to)));
         } else {
@@ -214,19 +215,19 @@ fn guard(changes: &mut Changes, old: &Vip, new: &Vip) {
 /// Where it is in other clusters, and how it is checked there.
 fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
     let of = |vip: &Vip| -> BTreeMap<String, String> {
-        let members = vip.remote_pools().iter().flat_map(|there| there.pool().members());
+        let members = vip.remote_pools.iter().flat_map(|there| &there.pool.members);
         let row = |member: &Member| {
-            let checks: Vec<&str> = member.checks().iter().map(|check| &*check.name).collect();
-            let way = member.encapsulation().name();
+            let checks: Vec<&str> = member.checks.iter().map(|check| &*check.name).collect();
+            let way = &member.encapsulation.name;
             let words = format!(
                 "{way}, checks {}",
                 if checks.is_empty() { "none".to_owned() } else { checks.join(", ") }
             );
-            (format!("remote {} at {}", member.backend().name(), member.backend().address()), words)
+            (format!("remote {} at {}", member.backend.name, member.backend.address), words)
         };
         members.map(row).collect()
     };
-    let (name, before, after) = (old.name(), of(old), of(new));
+    let (name, before, after) = (&old.name, of(old), of(new));
     for (what, words) in &before {
         match after.get(what) {
             None => changes.say(format!("vip {name}: {what} removed: its flows go on for the drain time")),
@@ -240,27 +241,23 @@ fn in_clusters(changes: &mut Changes, old: &Vip, new: &Vip) {
 
 fn pools(changes: &mut Changes, old: &Config, new: &Config) {
     for pool in old.pools() {
-        match new.pool(pool.name()) {
-            None => changes.say(format!("pool {}: removed", pool.name())),
+        match new.pool(&pool.name) {
+            None => changes.say(format!("pool {}: removed", pool.name)),
             Some(next) if next != pool => one_pool(changes, pool, next),
             Some(_) => {}
         }
     }
-    for pool in new.pools().iter().filter(|pool| old.pool(pool.name()).is_none()) {
-        changes.say(format!(
-            "pool {}: added, with {}",
-            pool.name(),
-            count_of(pool.members().len(), "backend")
-        ));
+    for pool in new.pools().iter().filter(|pool| old.pool(&pool.name).is_none()) {
+        changes.say(format!("pool {}: added, with {}", pool.name, count_of(pool.members.len(), "backend")));
     }
 }
 
 fn one_pool(changes: &mut Changes, old: &Pool, new: &Pool) {
-    let members = |pool| -> BTreeMap<&Arc<str>, &Member> {
-        Pool::members(pool).iter().map(|member| (member.backend().name(), member)).collect()
-    };
+    fn members(pool: &Pool) -> BTreeMap<&Arc<str>, &Member> {
+        pool.members.iter().map(|member| (&member.backend.name, member)).collect()
+    }
     let (before, after) = (members(old), members(new));
-    let pool = old.name();
+    let pool = &old.name;
     for (name, member) in &before {
         let Some(next) = after.get(name) else {
             changes.say(format!("pool {pool}: backend {name} removed: its flows go on for the drain time"));
@@ -273,7 +270,7 @@ fn one_pool(changes: &mut Changes, old: &Pool, new: &Pool) {
     }
     checks::uses(changes, old, new);
     for (name, member) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
-        changes.say(format!("pool {pool}: backend {name} added, weight {}", member.weight()));
+        changes.say(format!("pool {pool}: backend {name} added, weight {}", member.weight));
     }
     for difference in Keys::of("", &old.without_members()).differing(&Keys::of("", &new.without_members())) {
         changes.say(format!("pool {pool}: {}", difference.sentence()));
@@ -285,7 +282,7 @@ fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new:
         Keys::of("", member).filter(|path| match path {
             // Said of all members that changed alike, where they are listed; and so is an address.
             "checks" | "encapsulation" => false,
-            "address" => old.leaf() == pool.name(),
+            "address" => old.leaf == pool.name,
             _ => true,
         })
     };

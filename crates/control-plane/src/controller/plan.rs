@@ -29,8 +29,8 @@ impl Plan {
         let mut plan = Self { vips: vips_by_pool(config, machine), ..Self::default() };
         memberships(config, machine, |key, member, vips| plan.enter(key, targets(member, vips, machine)));
         let others = others(config, machine);
-        let remotes = remote_pools(config, machine).flat_map(|remote| remote.pool().members());
-        for member in others.iter().flat_map(|peers| peers.members()).chain(remotes) {
+        let remotes = remote_pools(config, machine).flat_map(|remote| &remote.pool.members);
+        for member in others.iter().flat_map(|peers| &peers.members).chain(remotes) {
             plan.enter(SlotKey::of(member), targets(member, &BTreeSet::new(), machine));
         }
         plan
@@ -102,13 +102,13 @@ impl Plan {
 /// The pools that a VIP leads to: of its services, and their fallbacks.
 fn pools_of<'a>(config: &'a Config, vip: &'a Vip) -> BTreeSet<&'a str> {
     let mut pools = BTreeSet::new();
-    for service in vip.services() {
-        let mut next = Some(&**service.pool().name());
+    for service in &vip.services {
+        let mut next = Some(&*service.pool.name);
         let mut seen = BTreeSet::new();
         while let Some(name) = next.filter(|name| seen.insert(*name)) {
             pools.insert(name);
-            let fallback = config.pool(name).and_then(|pool| pool.fallback());
-            next = fallback.map(|fallback| &**fallback.pool());
+            let fallback = config.pool(name).and_then(|pool| pool.fallback.as_ref());
+            next = fallback.map(|fallback| &*fallback.pool);
         }
     }
     pools
@@ -118,10 +118,10 @@ fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc
     let mut vips: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
     for vip in config.vips_of(machine) {
         for pool in pools_of(config, vip) {
-            vips.entry(Arc::from(pool)).or_default().push(Arc::clone(vip.name()));
+            vips.entry(Arc::from(pool)).or_default().push(Arc::clone(&vip.name));
         }
-        for remote in vip.remote_pools() {
-            vips.entry(Arc::clone(remote.pool().name())).or_default().push(Arc::clone(vip.name()));
+        for remote in &vip.remote_pools {
+            vips.entry(Arc::clone(&remote.pool.name)).or_default().push(Arc::clone(&vip.name));
         }
     }
     vips
@@ -141,8 +141,8 @@ fn memberships<'a>(
     }
     let mut found: HashMap<SlotKey, (&Member, Cow<'_, BTreeSet<IpAddr>>)> = HashMap::new();
     for (name, vips) in &pools {
-        let members = config.pool(name).into_iter().flat_map(|pool| pool.members());
-        for member in members.filter(|member| !member.checks().is_empty()) {
+        let members = config.pool(name).into_iter().flat_map(|pool| &pool.members);
+        for member in members.filter(|member| !member.checks.is_empty()) {
             match found.entry(SlotKey::of(member)) {
                 Entry::Vacant(new) => {
                     new.insert((member, Cow::Borrowed(vips)));
@@ -157,18 +157,17 @@ fn memberships<'a>(
 }
 
 fn targets(member: &Member, vips: &BTreeSet<IpAddr>, machine: &Machine) -> Vec<TargetKey> {
-    let address = member.backend().address();
+    let address = member.backend.address;
     let mut targets = Vec::new();
-    for check in member.checks() {
+    for check in member.checks.iter() {
         let target = |through| TargetKey { address, check: Arc::clone(check), through };
         match check.via {
             Via::Backend => targets.push(target(None)),
             Via::Vip => {
-                let own =
-                    |vip: &&IpAddr| machine.addresses().iter().any(|own| own.is_ipv4() == vip.is_ipv4());
+                let own = |vip: &&IpAddr| machine.addresses.iter().any(|own| own.is_ipv4() == vip.is_ipv4());
                 let through = |vip: &IpAddr| ThroughKey {
                     vip: *vip,
-                    encapsulation: Arc::clone(member.encapsulation().name()),
+                    encapsulation: Arc::clone(&member.encapsulation.name),
                 };
                 targets.extend(vips.iter().filter(own).map(|vip| target(Some(through(vip)))));
             }

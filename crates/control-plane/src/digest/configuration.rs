@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use config::{Check, Cluster, Config, Encapsulation, Member, Pool, PrefixGroup, Remote, Trace, Vip};
+use config::{Check, Cluster, Config, Encapsulation, Pool, PrefixGroup, Remote, Trace, Vip};
 
 /// What counts.
 #[derive(Serialize)]
@@ -34,13 +34,13 @@ impl<'a> Agreed<'a> {
         // Members of a pool mostly share both, and each name need be entered once.
         let (mut checks, mut ways): (&[Arc<Check>], Option<&Encapsulation>) = (&[], None);
         for member in config.members() {
-            if !std::ptr::eq(member.checks(), checks) {
-                checks = Member::checks(member);
+            if !std::ptr::eq(&*member.checks, checks) {
+                checks = &member.checks;
                 check.extend(named(checks));
             }
-            if !ways.is_some_and(|way| std::ptr::eq(way, member.encapsulation())) {
-                ways = Some(member.encapsulation());
-                encapsulation.insert(&**member.encapsulation().name(), member.encapsulation());
+            if !ways.is_some_and(|way| std::ptr::eq(way, &*member.encapsulation)) {
+                ways = Some(&member.encapsulation);
+                encapsulation.insert(&*member.encapsulation.name, &*member.encapsulation);
             }
         }
         Self {

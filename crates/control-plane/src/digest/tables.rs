@@ -49,7 +49,7 @@ impl Tables {
         let peers = snapshot.peers().map(&mut of_pool).unwrap_or_default();
         let mut sum = Sha256::new_with_prefix(b"sluicegate live tables, version 1\0");
         sum.update(TABLE_ALGORITHM.to_be_bytes());
-        sum.update(config.cluster().hash_key().fingerprint());
+        sum.update(config.cluster().hash_key.fingerprint());
         sum.update(peers);
         add(&mut sum, lines.iter().map(Sum::as_slice));
         sum.finalize().into()

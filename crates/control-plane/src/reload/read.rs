@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admin::view::{ConfigSource, Refusal, RefusalKind};
-use config::{Config, Problems, Vip};
+use config::{Config, Problems};
 
 use super::Loaded;
 use crate::compile::destinations;
@@ -73,7 +73,7 @@ fn refused(problems: Problems) -> Refusal {
 
 /// The filter's room is what it was at start, whatever the new file says.
 fn fits_the_filter(config: &Config, max_vips: u32) -> Result<(), Refusal> {
-    let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(Vip::addresses).collect();
+    let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(|vip| &vip.addresses).collect();
     if addresses.len() <= max_vips as usize {
         return Ok(());
     }

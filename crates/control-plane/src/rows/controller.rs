@@ -148,7 +148,7 @@ impl Controller {
             snapshot.services().iter().map(|service| (&*service.name, service)).collect();
         let row = |vip: &Vip| {
             let services: Vec<ServiceRow> = vip
-                .services()
+                .services
                 .iter()
                 .filter_map(|service| {
                     let name = service_name(vip, service);
@@ -157,7 +157,7 @@ impl Controller {
                 })
                 .collect();
             VipRow {
-                name: vip.name().to_string(),
+                name: vip.name.to_string(),
                 addresses: vip.shown_addresses().collect(),
                 ready: services.iter().all(|service| service.ready),
                 services,
@@ -223,9 +223,9 @@ fn service_row(
     let redirected_to = redirected_to(found, serving, snapshot);
     ServiceRow {
         ports: name.rsplit(' ').next().unwrap_or_default().to_owned(),
-        protocol: service.protocol().to_string(),
+        protocol: service.protocol.to_string(),
         name,
-        pool: service.pool().name().to_string(),
+        pool: service.pool.name.to_string(),
         serving_pool: pool.name.to_string(),
         serving,
         total: pool.slots.len(),

@@ -6,7 +6,7 @@ use config::{Problem, Severity};
 /// The row of a problem.
 #[must_use]
 pub fn problem_row(problem: &Problem) -> ProblemView {
-    let severity = match problem.severity() {
+    let severity = match problem.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
     };
@@ -15,8 +15,8 @@ pub fn problem_row(problem: &Problem) -> ProblemView {
         file: problem.file().display().to_string(),
         line: problem.line(),
         column: problem.column(),
-        field: problem.field().to_owned(),
-        found: problem.found().to_owned(),
-        allowed: problem.allowed().to_owned(),
+        field: problem.field.to_owned(),
+        found: problem.found.to_owned(),
+        allowed: problem.allowed.to_owned(),
     }
 }

@@ -40,24 +40,24 @@ pub(crate) fn facts(
     let io = config.io();
     let own = own_addresses();
     let is_own = |address: &IpAddr| own.iter().any(|(own, _)| own.address == *address);
-    let admin = config.admin().socket();
+    let admin = config.admin().socket.as_ref();
     Facts {
         host: host(),
-        interfaces: machine.interfaces().iter().map(|name| nic(name)).collect(),
+        interfaces: machine.interfaces.iter().map(|name| nic(name)).collect(),
         vips: vips(config, routes, &own),
         ways: ways(config, machine, next_hops, &heard.reach),
         routers: routers(config, machine, &is_own, &|peer| {
             next_hops.get(&peer).or_else(|| routes.get(&peer)).copied().unwrap_or(Err(Unresolved::NoRoute))
         }),
-        absent_addresses: machine.addresses().iter().copied().filter(|address| !is_own(address)).collect(),
+        absent_addresses: machine.addresses.iter().copied().filter(|address| !is_own(address)).collect(),
         unasked: heard.unasked.clone(),
-        sockets: io.queues(),
-        frames_per_queue: io.frames_per_queue(),
-        frame_size: io.frame_size(),
-        flows_per_thread: io.flows_per_thread(),
-        spins: io.idle().then() == IdleThen::Spin,
-        admin: admin.and_then(|socket| socket.path().parent()).map(folder),
-        is_running: admin.is_some_and(|socket| UnixStream::connect(socket.path()).is_ok()),
+        sockets: io.queues,
+        frames_per_queue: io.frames_per_queue,
+        frame_size: io.frame_size,
+        flows_per_thread: io.flows_per_thread,
+        spins: io.idle.then == IdleThen::Spin,
+        admin: admin.and_then(|socket| socket.path.parent()).map(folder),
+        is_running: admin.is_some_and(|socket| UnixStream::connect(&socket.path).is_ok()),
     }
 }
 
@@ -126,7 +126,7 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
             .map(|(own, _)| own.clone()),
     };
     let all = config.vips().iter();
-    all.flat_map(|vip| vip.reachable_at().into_iter().map(|address| fact(vip.name(), &address))).collect()
+    all.flat_map(|vip| vip.reachable_at().into_iter().map(|address| fact(&vip.name, &address))).collect()
 }
 
 /// On loopback a whole IPv4 prefix is local.
@@ -149,18 +149,18 @@ fn ways(
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut ways: BTreeMap<(Arc<str>, IpAddr, &'static str), Way> = BTreeMap::new();
     // Fragments go to the other machines of the shard, full-size ones too.
-    let peers = config.peers(machine).into_iter().flat_map(|pool| pool.members());
-    let peers = peers.filter(|member| **member.backend().name() != *machine.name());
+    let peers = config.peers(machine).into_iter().flat_map(|pool| &pool.members);
+    let peers = peers.filter(|member| *member.backend.name != *machine.name());
     let members = config.members().map(|member| ("backend", member));
     for (noun, member) in members.chain(peers.map(|member| ("machine", member))) {
-        let (backend, address) = (member.backend().name(), member.backend().address());
+        let (backend, address) = (&member.backend.name, member.backend.address);
         let (kind, encap_overhead) =
-            (name_of(member.encapsulation().kind()), member.encapsulation().encap_overhead(address));
+            (name_of(member.encapsulation.kind), member.encapsulation.encap_overhead(address));
         let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
         let link =
             leaves_by(&next_hop).and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone());
         let reach = reach.get(&address).copied();
-        let clients = config.cluster().mtu().clients();
+        let clients = config.cluster().mtu.clients;
         let backend_name = Arc::clone(backend);
         let way = Way {
             noun,
@@ -190,7 +190,7 @@ fn routers(
     if peers.is_empty() {
         return None;
     }
-    let listens = bgp.listen().iter().filter(|at| config.listens(machine, **at));
+    let listens = bgp.listen.iter().filter(|at| config.listens(machine, **at));
     let hears = |is_v4: bool| peers.iter().any(|peer| peer.has_bfd && peer.address.is_ipv4() == is_v4);
     let any = [(true, IpAddr::from([0; 4])), (false, IpAddr::from([0; 16]))].into_iter();
     let ears = any.filter(|(is_v4, _)| hears(*is_v4)).map(|(_, any)| SocketAddr::new(any, BFD_PORT));
@@ -207,7 +207,7 @@ fn peer_fact(
     is_own: &dyn Fn(&IpAddr) -> bool,
     way: &dyn Fn(IpAddr) -> Result<Resolved, Unresolved>,
 ) -> PeerFact {
-    let address = peer.address();
+    let address = peer.address;
     let found = way(address);
     let neighbour = match found {
         Ok(hop) => hop.gateway,
@@ -217,14 +217,14 @@ fn peer_fact(
         Err(_) => None,
     };
     PeerFact {
-        name: Arc::clone(peer.name()),
+        name: Arc::clone(&peer.name),
         address,
         route: found.map(|_| ()),
         gateway: neighbour.filter(|neighbour| *neighbour != address),
-        hops: peer.hops(),
-        has_bfd: peer.bfd().is_some(),
-        is_signed: peer.md5().is_some(),
-        absent_source: peer.source().filter(|source| !is_own(source)),
+        hops: peer.hops,
+        has_bfd: peer.bfd.is_some(),
+        is_signed: peer.md5.is_some(),
+        absent_source: peer.source.filter(|source| !is_own(source)),
     }
 }
 

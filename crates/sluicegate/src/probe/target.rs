@@ -187,22 +187,21 @@ fn read_authority(text: &str) -> Result<(IpAddr, Option<u16>), String> {
 pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, Vec<String>), String> {
     let (mut targets, mut left_out) = (Vec::new(), Vec::new());
     for vip in config.vips() {
-        for service in vip.services() {
+        for service in &vip.services {
             let kinds = kinds_of(service, trust)?;
             if kinds.is_empty() {
-                let what = service.protocol();
+                let what = service.protocol;
                 let why = "no TCP port is listed, and no check with via = \"vip\" fits";
                 left_out.push(format!(
                     "VIP {}, its {what} service to pool {}: {why}",
-                    vip.name(),
-                    service.pool().name()
+                    vip.name, service.pool.name
                 ));
             }
             let addresses = vip.reachable_at();
             for (kind, &address) in
                 kinds.iter().flat_map(|kind| addresses.iter().map(move |address| (kind, address)))
             {
-                let target = Target::new(vip.name(), address, kind.clone());
+                let target = Target::new(&vip.name, address, kind.clone());
                 if !targets.contains(&target) {
                     targets.push(target);
                 }
@@ -215,20 +214,20 @@ pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, 
 /// The checks that clients' packets would take the way of, and a connection to each TCP port that none of them tells of.
 fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> {
     let mut kinds: Vec<CheckKind> = Vec::new();
-    for check in service.pool().members().iter().flat_map(|member| member.checks()) {
+    for check in service.pool.members.iter().flat_map(|member| member.checks.iter()) {
         let protocol = if matches!(&check.kind, CheckKind::Dns(_)) { Protocol::Udp } else { Protocol::Tcp };
-        let serves = match service.ports() {
+        let serves = match &service.ports {
             Ports::Any => true,
             Ports::Listed(ranges) => ranges.iter().any(|range| range.contains(&port(&check.kind))),
         };
-        if check.via == Via::Vip && protocol == service.protocol() && serves {
+        if check.via == Via::Vip && protocol == service.protocol && serves {
             let kind = trusting(&check.kind, trust, &check.name)?;
             if !kinds.contains(&kind) {
                 kinds.push(kind);
             }
         }
     }
-    if let (Protocol::Tcp, Ports::Listed(ranges)) = (service.protocol(), service.ports()) {
+    if let (Protocol::Tcp, Ports::Listed(ranges)) = (service.protocol, &service.ports) {
         for range in ranges {
             if !kinds.iter().any(|kind| range.contains(&port(kind))) {
                 kinds.push(CheckKind::Tcp(TcpCheck { port: *range.start() }));

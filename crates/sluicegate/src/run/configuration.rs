@@ -45,7 +45,7 @@ impl Configuration {
             watch: FileWatch::start(config)?,
             warnings,
             running: Running::of(config, machine),
-            max_vips: config.io().max_vips(),
+            max_vips: config.io().max_vips,
             reloads: ReloadQueue::default(),
         })
     }

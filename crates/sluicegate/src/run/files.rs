@@ -24,7 +24,7 @@ pub(super) struct FileWatch {
 impl FileWatch {
     /// Watches if the configuration says so.
     pub(super) fn start(config: &Config) -> anyhow::Result<Option<Self>> {
-        if !config.cluster().watch() {
+        if !config.cluster().watch {
             return Ok(None);
         }
         let events = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).context("inotify")?;
@@ -45,7 +45,7 @@ impl FileWatch {
     /// Watches what a new configuration is made of. What has happened while it was read is not forgotten.
     pub(super) fn follow(watch: &mut Option<Self>, config: &Config) -> anyhow::Result<()> {
         let same = watch.as_ref().is_some_and(|watch| watch.folders == folders(config));
-        if same && config.cluster().watch() {
+        if same && config.cluster().watch {
             return Ok(());
         }
         let mut next = Self::start(config)?;

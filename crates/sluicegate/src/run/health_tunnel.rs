@@ -76,11 +76,11 @@ impl HealthTunnel {
     /// Opens the tunnel if the configuration asks for it and it is not open.
     pub(super) async fn open(&self, config: &Config) -> Result<(), TunnelError> {
         let mut checks =
-            config.pools().iter().flat_map(|pool| pool.members()).flat_map(|member| member.checks());
+            config.pools().iter().flat_map(|pool| &pool.members).flat_map(|member| member.checks.iter());
         if self.tunnel().is_some() || !checks.any(|check| check.via == Via::Vip) {
             return Ok(());
         }
-        let own = config.machine(&self.machine).map(|machine| machine.addresses().to_vec());
+        let own = config.machine(&self.machine).map(|machine| machine.addresses.to_vec());
         let setup = Setup {
             tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.to_owned(),

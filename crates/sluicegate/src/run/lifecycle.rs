@@ -126,7 +126,7 @@ impl Departure for Parts<'_> {
 
 /// How long the first results may take: the slowest check's attempts.
 fn longest_first_check(config: &Config) -> Duration {
-    let checks = config.members().flat_map(|member| member.checks());
+    let checks = config.members().flat_map(|member| member.checks.iter());
     let longest = checks.map(|check| check.timeout).max();
     longest.map_or(Duration::ZERO, |timeout| (timeout + FIRST_SPREAD).min(FIRST_CHECKS))
 }

@@ -10,8 +10,8 @@ use forwarder::{FragmentConfig, IcmpRates};
 /// The machine's interfaces, in the order of the file, each looked at; what is wrong with all of them is said at once.
 pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
     let (mut found, mut refusals) = (Vec::new(), Vec::new());
-    for name in find_machine(config, machine)?.interfaces() {
-        match inspect(name, config.io().frame_size()) {
+    for name in &find_machine(config, machine)?.interfaces {
+        match inspect(name, config.io().frame_size) {
             Ok(interface) => found.push(interface),
             Err(error) => refusals.push(error.to_string()),
         }
@@ -23,45 +23,45 @@ pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<In
 pub(super) fn settings(config: &Config) -> Settings {
     let io = config.io();
     Settings {
-        queues: io.queues(),
-        frames_per_queue: io.frames_per_queue(),
-        frame_size: io.frame_size(),
-        batch: io.batch(),
-        flows_per_thread: io.flows_per_thread(),
+        queues: io.queues,
+        frames_per_queue: io.frames_per_queue,
+        frame_size: io.frame_size,
+        batch: io.batch,
+        flows_per_thread: io.flows_per_thread,
         timeouts: timeouts(config),
-        idle: Idle { spin: io.idle().spin(), sleep: io.idle().then() == config::IdleThen::Sleep },
-        max_vips: io.max_vips(),
+        idle: Idle { spin: io.idle.spin, sleep: io.idle.then == config::IdleThen::Sleep },
+        max_vips: io.max_vips,
         max_slots: COUNTED_SLOTS,
-        no_socket: match io.no_socket() {
+        no_socket: match io.no_socket {
             config::NoSocket::Pass => NoSocket::Pass,
             config::NoSocket::Drop => NoSocket::Drop,
         },
         icmp: icmp(io),
-        limit_sources: io.limit_sources(),
+        limit_sources: io.limit_sources,
         fragments: fragments(io),
     }
 }
 
 /// How much ICMP each thread handles.
 fn icmp(io: &config::Io) -> IcmpRates {
-    let icmp = io.icmp();
+    let icmp = io.icmp;
     IcmpRates {
-        replies: icmp.replies_per_second(),
-        replies_to_source: icmp.replies_to_source(),
-        errors: icmp.errors_per_second(),
-        errors_of_source: icmp.errors_of_source(),
+        replies: icmp.replies_per_second,
+        replies_to_source: icmp.replies_to_source,
+        errors: icmp.errors_per_second,
+        errors_of_source: icmp.errors_of_source,
     }
 }
 
 /// The bounds of each thread's fragment table.
 pub(crate) fn fragments(io: &config::Io) -> FragmentConfig {
-    let (fragments, frames) = (io.fragments(), io.frames_per_queue());
+    let (fragments, frames) = (io.fragments, io.frames_per_queue);
     FragmentConfig {
-        datagrams: fragments.datagrams(),
+        datagrams: fragments.datagrams,
         buffered: fragments.buffered(frames),
         per_datagram: fragments.per_datagram(frames),
         per_source: fragments.per_source(frames),
-        lifetime: fragments.lifetime(),
+        lifetime: fragments.lifetime,
     }
 }
 

@@ -42,12 +42,12 @@ pub(super) fn uses(changes: &mut Changes, old: &Pool, new: &Pool) {
         for (before, after) in pairs(old, new) {
             let (from, to) = (names(before), names(after));
             if from != to {
-                alike.entry((from, to)).or_default().push(before.backend().name());
+                alike.entry((from, to)).or_default().push(&before.backend.name);
             }
         }
         for ((from, to), backends) in alike {
             let of = if backends.len() == 1 { "backend" } else { "backends" };
-            changes.say(format!("pool {}: {what} {from} -> {to} for {of} {}", old.name(), few(backends)));
+            changes.say(format!("pool {}: {what} {from} -> {to} for {of} {}", old.name, few(backends)));
         }
     }
 }
@@ -55,26 +55,26 @@ pub(super) fn uses(changes: &mut Changes, old: &Pool, new: &Pool) {
 /// Backends that the pool itself lists, before and after.
 fn pairs<'a>(old: &'a Pool, new: &'a Pool) -> impl Iterator<Item = (&'a Member, &'a Member)> {
     let after: BTreeMap<&Arc<str>, &Member> =
-        new.members().iter().map(|member| (member.backend().name(), member)).collect();
-    let own = old.members().iter().filter(move |member| member.leaf() == old.name());
-    own.filter_map(move |member| Some((member, *after.get(member.backend().name())?)))
+        new.members.iter().map(|member| (&member.backend.name, member)).collect();
+    let own = old.members.iter().filter(move |member| member.leaf == old.name);
+    own.filter_map(move |member| Some((member, *after.get(&member.backend.name)?)))
 }
 
 /// A use, and its words for one backend.
 type Use = (&'static str, fn(&Member) -> String);
 
 const USES: [Use; 2] =
-    [("checks", check_names), ("encapsulation", |member| member.encapsulation().name().to_string())];
+    [("checks", check_names), ("encapsulation", |member| member.encapsulation.name.to_string())];
 
 fn check_names(member: &Member) -> String {
-    let names: Vec<&str> = member.checks().iter().map(|check| &*check.name).collect();
+    let names: Vec<&str> = member.checks.iter().map(|check| &*check.name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 fn checks(config: &Config) -> BTreeMap<&str, &Check> {
-    config.members().flat_map(Member::checks).map(|check| (&*check.name, &**check)).collect()
+    config.members().flat_map(|member| member.checks.iter()).map(|check| (&*check.name, &**check)).collect()
 }
 
 fn encapsulations(config: &Config) -> BTreeMap<&str, &Encapsulation> {
-    config.members().map(|member| (&**member.encapsulation().name(), member.encapsulation())).collect()
+    config.members().map(|member| (&*member.encapsulation.name, &*member.encapsulation)).collect()
 }

@@ -16,7 +16,7 @@ pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &s
     let id = |config: &Config| config.machine(machine).and_then(|machine| machine.router_id());
     match (of(old), of(new)) {
         (None, None) => {}
-        (None, Some(new)) => changes.say(format!("bgp: AS {}: VIPs are announced from now on", new.asn())),
+        (None, Some(new)) => changes.say(format!("bgp: AS {}: VIPs are announced from now on", new.asn)),
         (Some(_), None) => changes.say("bgp: gone: all sessions end, and nothing is announced"),
         (Some(before), Some(after)) => {
             for difference in section(&before, id(old)).differing(&section(&after, id(new))) {
@@ -31,8 +31,8 @@ pub(super) fn bgp(changes: &mut Changes, old: &Config, new: &Config, machine: &s
 
 /// Of one VIP.
 pub(super) fn announce(changes: &mut Changes, old: &Vip, new: &Vip) {
-    let name = old.name();
-    match (old.announce(), new.announce()) {
+    let name = &old.name;
+    match (old.announce.as_ref(), new.announce.as_ref()) {
         (None, None) => {}
         (None, Some(_)) => changes.say(format!("vip {name}: announced from now on")),
         (Some(_), None) => changes.say(format!("vip {name}: no longer announced")),
@@ -47,22 +47,22 @@ pub(super) fn announce(changes: &mut Changes, old: &Vip, new: &Vip) {
 /// A peer is known by its address, as the speaker has it.
 fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
     fn of<'a>(bgp: &'a Bgp, machine: &str) -> BTreeMap<IpAddr, &'a BgpPeer> {
-        bgp.peers_of(machine).map(|peer| (peer.address(), peer)).collect()
+        bgp.peers_of(machine).map(|peer| (peer.address, peer)).collect()
     }
-    let notice = new.graceful_shutdown();
+    let notice = new.graceful_shutdown;
     let (old, new) = (of(old, machine), of(new, machine));
     for (address, peer) in &old {
         let Some(next) = new.get(address) else {
-            changes.say(format!("bgp peer {}: removed: its session with {address} ends after {}, in which its routes are marked as about to go", peer.name(), format_duration(notice)));
+            changes.say(format!("bgp peer {}: removed: its session with {address} ends after {}, in which its routes are marked as about to go", peer.name, format_duration(notice)));
             continue;
         };
         let words = peer_words(peer, next, notice);
         if !words.is_empty() {
-            changes.say(format!("bgp peer {}: {}", next.name(), words.join(", ")));
+            changes.say(format!("bgp peer {}: {}", next.name, words.join(", ")));
         }
     }
     for (address, peer) in new.iter().filter(|(address, _)| !old.contains_key(*address)) {
-        changes.say(format!("bgp peer {}: added, {address} of AS {}", peer.name(), peer.asn()));
+        changes.say(format!("bgp peer {}: added, {address} of AS {}", peer.name, peer.asn));
     }
 }
 
@@ -70,11 +70,11 @@ fn peers(changes: &mut Changes, old: &Bgp, new: &Bgp, machine: &str) {
 fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
     let differing = Keys::of("", peer).differing(&Keys::of("", next));
     let mut words: Vec<String> = Vec::new();
-    if peer.name() != next.name() {
-        words.push(format!("called {} before", peer.name()));
+    if peer.name != next.name {
+        words.push(format!("called {} before", peer.name));
     }
     words.extend(differing.iter().map(Difference::short));
-    if peer.md5() != next.md5() {
+    if peer.md5.as_ref() != next.md5.as_ref() {
         words.push(
             "another key in the running session: the router must have it too within the hold time".to_owned(),
         );
@@ -94,7 +94,7 @@ fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
     } else if differing.iter().any(|difference| difference.key == "hold_time") {
         words.push("hold_time counts from the next session on".to_owned());
     }
-    if restarts.is_empty() && peer.bfd().is_some() && next.bfd().is_none() {
+    if restarts.is_empty() && peer.bfd.is_some() && next.bfd.is_none() {
         words.push("BFD ends with the session of now".to_owned());
     }
     words
