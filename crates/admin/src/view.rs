@@ -19,11 +19,11 @@ pub use bgp::{
     RouteRow, SessionState,
 };
 pub use capture::CaptureEnd;
-pub use explained::{Explained, WhereBackend};
-pub use flows::{FlowPage, FlowRow, Purged, WhereRow, WhereView};
+pub use explained::{Encapsulation, Explained, Hashed, Step, Verdict, WhereBackend};
+pub use flows::{FlowPage, FlowRow, FlowState, Purged, WhereRow, WhereView};
 pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
-pub use health::{CheckState, HealthView, TargetRow};
-pub use refusal::{ProblemView, Refusal, RefusalKind};
+pub use health::{CheckState, HealthView, TargetRow, Via};
+pub use refusal::{ProblemView, Refusal, RefusalKind, Severity};
 pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,
 };

@@ -24,7 +24,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let source = IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + client));
         let flow = Flow::new((source, 40_000), (vip.ip(), vip.port()), protocol::TCP).ok_or("an IPv4 VIP")?;
         let explained = explained(&snapshot.explain(&flow, None), &snapshot);
-        *counts.entry(explained.backend.map_or(explained.verdict, |backend| backend.name)).or_default() += 1;
+        let dropped = explained.sentence();
+        *counts.entry(explained.backend.map_or(dropped, |backend| backend.name)).or_default() += 1;
     }
     for (name, count) in counts {
         println!("{name:20} {:5.1} %", f64::from(count) * 100.0 / f64::from(FLOWS));

@@ -26,6 +26,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::table::word;
+
 /// Which balancer, and how to print.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Reach {
@@ -78,7 +80,7 @@ fn told(problem: &ProblemView) -> String {
         _ => file.clone(),
     };
     let field = if field.is_empty() { String::new() } else { format!(" {field}:") };
-    format!("{place}: {severity}:{field} found {found}, allowed {allowed}")
+    format!("{place}: {}:{field} found {found}, allowed {allowed}", word(severity))
 }
 
 impl std::error::Error for Failure {}

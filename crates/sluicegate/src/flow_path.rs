@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use admin::view::{Explained, WhereBackend, WhereView};
+use admin::view::{Explained, Step, Verdict, WhereBackend, WhereView};
 use clap::Args;
 use control_plane::compile::compile_file;
 use control_plane::explained;
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::client::{Client, Reach};
 use crate::out::outln;
-use crate::table::{Table, ago, or_dash, print_json};
+use crate::table::{Table, ago, or_dash, print_json, word};
 use crate::{Source, config_check};
 
 /// The flow.
@@ -135,7 +135,7 @@ fn elsewhere(
     }
     let without = snapshot.with_states(states)?;
     let explained = explained(&without.explain(flow, None), &without);
-    Ok(explained.backend.filter(|_| explained.step.as_deref() == Some(REMOTE)))
+    Ok(explained.backend.filter(|_| explained.step == Some(Step::Remote)))
 }
 
 /// As the packet threads say.
@@ -155,12 +155,12 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             let place = |found: &WhereBackend| format!("{} at {}", found.name, found.address);
             table.row([
                 row.thread.to_string(),
-                explained.verdict.clone(),
+                word(&explained.verdict),
                 or_dash(explained.service.as_deref()),
-                or_dash(explained.step.as_deref()),
+                word(&explained.step),
                 or_dash(explained.backend.as_ref().map(place).as_deref()),
                 or_dash(tracked.and_then(|flow| flow.backend.as_deref())),
-                or_dash(tracked.map(|flow| flow.state.as_str())),
+                word(&tracked.map(|flow| flow.state)),
                 tracked.map_or_else(|| "-".to_owned(), |flow| ago(flow.idle_seconds)),
             ]);
         }
@@ -174,13 +174,13 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// What happens to ICMP, in words.
-fn of_icmp(verdict: &str) -> Option<&'static str> {
+fn of_icmp(verdict: &Verdict) -> Option<&'static str> {
     match verdict {
-        "reply" => Some(
+        Verdict::Reply => Some(
             "an echo request to a VIP is answered in place, at a limited rate; one in fragments goes to a backend, and an \
              error to the backend of the flow that it quotes; all else of ICMP is dropped as icmp",
         ),
-        "icmp" => Some("icmp: this is the other family's ICMP"),
+        Verdict::Drop(reason) if reason == "icmp" => Some("icmp: this is the other family's ICMP"),
         _ => None,
     }
 }
@@ -190,14 +190,11 @@ fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&
     outln!("{source} -> {destination}, protocol {}", arguments.protocol());
     let place =
         |found: &WhereBackend| format!("{} at {} by {}", found.name, found.address, found.encapsulation);
-    let is_elsewhere = explained.step.as_deref() == Some(REMOTE);
+    let is_elsewhere = explained.step == Some(Step::Remote);
     let said = [
         (
             "service",
-            explained
-                .service
-                .as_ref()
-                .map(|name| format!("{name}, hashed by {}", or_dash(explained.hashed.as_deref()))),
+            explained.service.as_ref().map(|name| format!("{name}, hashed by {}", word(&explained.hashed))),
         ),
         ("hash", explained.hash.clone()),
         ("pool", explained.pool.clone()),
@@ -214,8 +211,8 @@ fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&
             outln!("  {what:<7}  {words}");
         }
     }
-    match explained.verdict.as_str() {
-        "forward" => {
+    match &explained.verdict {
+        Verdict::Forward => {
             if let Some(found) = elsewhere.filter(|_| !is_elsewhere) {
                 outln!(
                     "  else     cluster {}, while no backend of pool {} serves",
@@ -226,14 +223,15 @@ fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&
             }
             outln!("The connection table of a running machine goes before this, for flows that it knows.");
         }
-        "no_vip" => outln!("  dropped  no_vip: no service has this address, port and protocol"),
-        "not_allowed" => outln!("  dropped  not_allowed: the source is not on the VIP's allow list"),
-        "denied" => outln!("  dropped  denied: the source is on the VIP's deny list"),
-        verdict @ "reply" => outln!("  answered {}", of_icmp(verdict).unwrap_or_default()),
-        verdict @ "icmp" => outln!("  dropped  {}", of_icmp(verdict).unwrap_or_default()),
-        _ => outln!("  dropped  no_backend: no backend of the pool has a weight"),
+        verdict @ Verdict::Reply => outln!("  answered {}", of_icmp(verdict).unwrap_or_default()),
+        verdict @ Verdict::Drop(reason) => {
+            let words = match reason.as_str() {
+                "no_vip" => "no_vip: no service has this address, port and protocol",
+                "not_allowed" => "not_allowed: the source is not on the VIP's allow list",
+                "denied" => "denied: the source is on the VIP's deny list",
+                _ => of_icmp(verdict).unwrap_or("no_backend: no backend of the pool has a weight"),
+            };
+            outln!("  dropped  {words}");
+        }
     }
 }
-
-/// As [`Explained::step`] has it.
-const REMOTE: &str = "remote";

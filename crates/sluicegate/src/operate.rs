@@ -258,7 +258,7 @@ pub(crate) fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<Ex
                 row.backends.join(" "),
                 row.address.to_string(),
                 row.check.clone(),
-                row.vip.map_or_else(|| row.via.clone(), |vip| format!("vip {vip}")),
+                row.vip.map_or_else(|| word(&row.via), |vip| format!("vip {vip}")),
                 word(&row.state),
                 ago(row.since_seconds),
                 row.latency_us.map_or_else(|| "-".to_owned(), |latency| format!("{latency}us")),
@@ -309,14 +309,14 @@ fn list_flows(which: &WhichFlows, limit: usize, common: &Common) -> anyhow::Resu
     }
     let mut table = Table::new([">thread", "tag", "service", "backend", "pool", "state", ">idle"]);
     for row in &page.flows {
-        let state = if row.on_probation { format!("{}, on probation", row.state) } else { row.state.clone() };
+        let probation = if row.on_probation { ", on probation" } else { "" };
         table.row([
             row.thread.to_string(),
             row.tag.clone(),
             or_dash(row.service.as_deref()),
             or_dash(row.backend.as_deref()),
             or_dash(row.pool.as_deref()),
-            state,
+            word(&row.state) + probation,
             ago(row.idle_seconds),
         ]);
     }

@@ -2,6 +2,7 @@
 //!
 //! Not here: where the names come from; the control plane knows the packet threads' numbers.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
@@ -10,19 +11,16 @@ use serde::{Deserialize, Serialize};
 /// What becomes of a packet, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Explained {
-    /// `forward`; `reply` (its sender is answered); or why it is dropped, such as `no_vip`.
-    pub verdict: String,
-    /// What found the backend: `flow_table`, `maglev`, `fragment_table` or `remote` (no backend here serves: `backend` is another cluster); `redirect`: another machine of the cluster gathers the pieces
-    /// of its datagram, and `backend` is that.
-    #[schemars(extend("enum" = ["flow_table", "maglev", "remote", "fragment_table", "redirect", null]))]
-    pub step: Option<String>,
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// What found the backend.
+    pub step: Option<Step>,
     /// The service that it matches.
     pub service: Option<String>,
     /// The pool that serves it.
     pub pool: Option<String>,
-    /// `5-tuple`, `addresses` or `source`.
-    #[schemars(extend("enum" = ["5-tuple", "addresses", "source", null]))]
-    pub hashed: Option<String>,
+    /// What of it is hashed.
+    pub hashed: Option<Hashed>,
     /// Its hash, in hex.
     pub hash: Option<String>,
     /// The Maglev table's entry, when that was asked.
@@ -37,6 +35,49 @@ pub struct Explained {
     pub backend: Option<WhereBackend>,
 }
 
+/// What becomes of a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It goes to a backend.
+    #[default]
+    Forward,
+    /// Its sender is answered.
+    Reply,
+    /// It is dropped for this reason, such as `no_vip`.
+    #[serde(untagged)]
+    Drop(String),
+}
+
+/// What found a packet's backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The connection table.
+    FlowTable,
+    /// The Maglev table.
+    Maglev,
+    /// No backend here serves: `backend` is another cluster.
+    Remote,
+    /// The fragment table.
+    FragmentTable,
+    /// Another machine of the cluster gathers the pieces of its datagram, and `backend` is that.
+    Redirect,
+}
+
+/// What of a packet is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Hashed {
+    /// Addresses, ports and protocol.
+    #[serde(rename = "5-tuple")]
+    FiveTuple,
+    /// Both addresses.
+    Addresses,
+    /// The source address.
+    Source,
+}
+
 /// A backend that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WhereBackend {
@@ -44,27 +85,49 @@ pub struct WhereBackend {
     pub name: String,
     /// Its address.
     pub address: IpAddr,
-    /// How packets travel to it: `gre`, `ipip`, `gue` or `l2`.
-    #[schemars(extend("enum" = ["gre", "ipip", "gue", "l2"]))]
-    pub encapsulation: String,
+    /// How packets travel to it.
+    pub encapsulation: Encapsulation,
+}
+
+/// How packets travel to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the protocols' names")]
+pub enum Encapsulation {
+    Gre,
+    Ipip,
+    Gue,
+    /// None: the link header names the backend.
+    L2,
+}
+
+impl fmt::Display for Encapsulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gre => "gre",
+            Self::Ipip => "ipip",
+            Self::Gue => "gue",
+            Self::L2 => "l2",
+        })
+    }
 }
 
 impl Explained {
     /// Whether a packet reaches somebody: a backend, or its sender with an answer.
     #[must_use]
     pub fn is_served(&self) -> bool {
-        matches!(self.verdict.as_str(), "forward" | "reply")
+        matches!(self.verdict, Verdict::Forward | Verdict::Reply)
     }
 
     /// The step and where it leads, in words.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let step = match (self.step.as_deref(), self.table_entry, self.table_size) {
-            (Some("flow_table"), ..) => "flow table".to_owned(),
-            (Some("fragment_table"), ..) => "fragment table".to_owned(),
-            (Some("redirect"), ..) => "redirected".to_owned(),
-            (Some("remote"), ..) => "no backend here serves".to_owned(),
-            (Some(_), Some(entry), Some(size)) => {
+        let step = match (self.step, self.table_entry, self.table_size) {
+            (Some(Step::FlowTable), ..) => "flow table".to_owned(),
+            (Some(Step::FragmentTable), ..) => "fragment table".to_owned(),
+            (Some(Step::Redirect), ..) => "redirected".to_owned(),
+            (Some(Step::Remote), ..) => "no backend here serves".to_owned(),
+            (Some(Step::Maglev), Some(entry), Some(size)) => {
                 let again = if self.rehashed == Some(true) { ", hashed again" } else { "" };
                 let anew = if self.reselected == Some(true) { ", its backend was gone" } else { "" };
                 format!("Maglev entry {entry} of {size}{again}{anew}")
@@ -73,17 +136,17 @@ impl Explained {
         };
         let backend = self.backend.as_ref().map(|found| {
             let WhereBackend { name, address, encapsulation } = found;
-            let what = match self.step.as_deref() {
-                Some("redirect") => "machine",
-                Some("remote") => "cluster",
+            let what = match self.step {
+                Some(Step::Redirect) => "machine",
+                Some(Step::Remote) => "cluster",
                 _ => "backend",
             };
             format!("{what} {name} at {address} by {encapsulation}")
         });
-        let end = match self.verdict.as_str() {
-            "forward" => String::new(),
-            "reply" => "answered to its sender".to_owned(),
-            reason => format!("dropped as {reason}"),
+        let end = match &self.verdict {
+            Verdict::Forward => String::new(),
+            Verdict::Reply => "answered to its sender".to_owned(),
+            Verdict::Drop(reason) => format!("dropped as {reason}"),
         };
         let parts = [step, backend.unwrap_or_default(), end];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" -> ")

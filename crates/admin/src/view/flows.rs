@@ -31,13 +31,26 @@ pub struct FlowRow {
     pub backend: Option<String>,
     /// The leaf pool; null: it has gone.
     pub pool: Option<String>,
-    /// `new`, `established`, `closing` or `udp`.
-    #[schemars(extend("enum" = ["new", "established", "closing", "udp"]))]
-    pub state: String,
+    /// How far it has come.
+    pub state: FlowState,
     /// No second packet yet, at least one tick after the first.
     pub on_probation: bool,
     /// Since its last packet.
     pub idle_seconds: f64,
+}
+
+/// How far a flow has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FlowState {
+    /// TCP, and nothing but SYNs after its first tick.
+    New,
+    /// TCP in use.
+    Established,
+    /// TCP after FIN or RST.
+    Closing,
+    /// Any other protocol.
+    Udp,
 }
 
 /// What a purge did.

@@ -17,6 +17,16 @@ pub enum CheckState {
     Unknown,
 }
 
+/// Where a check asks a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// At its own address.
+    Backend,
+    /// At the VIP's, through the encapsulation.
+    Vip,
+}
+
 /// The health checks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthView {
@@ -35,9 +45,8 @@ pub struct TargetRow {
     pub address: SocketAddr,
     /// The check's name.
     pub check: String,
-    /// `backend` or `vip`.
-    #[schemars(extend("enum" = ["backend", "vip"]))]
-    pub via: String,
+    /// Where it is asked.
+    pub via: Via,
     /// The VIP's address when `via` is `vip`, else null.
     pub vip: Option<IpAddr>,
     /// The verdict.

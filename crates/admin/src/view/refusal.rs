@@ -47,9 +47,8 @@ impl Refusal {
 /// A problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemView {
-    /// `error` or `warning`.
-    #[schemars(extend("enum" = ["error", "warning"]))]
-    pub severity: String,
+    /// How bad it is.
+    pub severity: Severity,
     /// The file as it was named.
     pub file: String,
     /// From 1; null: the file as a whole.
@@ -62,6 +61,16 @@ pub struct ProblemView {
     pub found: String,
     /// What may stand there.
     pub allowed: String,
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The configuration is refused.
+    Error,
+    /// It is taken all the same.
+    Warning,
 }
 
 impl std::fmt::Display for ProblemView {

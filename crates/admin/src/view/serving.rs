@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::health::CheckState;
+use super::health::{CheckState, Via};
 
 /// What an override says of a membership; at least one of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -124,9 +124,8 @@ pub enum Why {
 pub struct CheckRow {
     /// The check's name.
     pub check: String,
-    /// `backend` or `vip`.
-    #[schemars(extend("enum" = ["backend", "vip"]))]
-    pub via: String,
+    /// Where it is asked.
+    pub via: Via,
     /// The verdict.
     pub state: CheckState,
     /// Since the verdict last changed.

@@ -181,7 +181,7 @@ fn vip() -> VipRow {
 fn backends() -> Vec<BackendRow> {
     let check = CheckRow {
         check: "web".into(),
-        via: "backend".into(),
+        via: Via::Backend,
         state: CheckState::Up,
         since_seconds: 30.0,
         last_error: Some("connection refused".into()),
@@ -218,7 +218,7 @@ fn health() -> HealthView {
         backends: vec!["b1".into()],
         address: ([198, 18, 1, 1], 8080).into(),
         check: "web".into(),
-        via: if vip.is_some() { "vip" } else { "backend" }.into(),
+        via: if vip.is_some() { Via::Vip } else { Via::Backend },
         vip: vip.map(Into::into),
         state,
         since_seconds: 30.25,
@@ -386,7 +386,7 @@ fn put(text: &str, if_match: Option<&str>) -> Result<ReloadReport, Refusal> {
     }
     if text.contains("wrong") {
         let problem = ProblemView {
-            severity: "error".into(),
+            severity: Severity::Error,
             file: "put".into(),
             line: Some(1),
             column: Some(2),
@@ -436,7 +436,7 @@ fn flow() -> FlowRow {
         service: Some("www tcp 80,443".into()),
         backend: Some("b1".into()),
         pool: Some("web".into()),
-        state: "established".into(),
+        state: FlowState::Established,
         on_probation: false,
         idle_seconds: 3.0,
     }
@@ -444,7 +444,7 @@ fn flow() -> FlowRow {
 
 fn page(filter: &FlowQuery, limit: usize) -> Result<FlowPage, Refusal> {
     known(filter)?;
-    let gone = FlowRow { service: None, backend: None, pool: None, state: "udp".into(), ..flow() };
+    let gone = FlowRow { service: None, backend: None, pool: None, state: FlowState::Udp, ..flow() };
     let flows: Vec<_> = [flow(), gone].into_iter().take(limit).collect();
     Ok(FlowPage { generation: 7, more: flows.len() < 2, flows })
 }
@@ -453,14 +453,14 @@ fn where_rows() -> Vec<WhereRow> {
     let backend = |name: &str, last| WhereBackend {
         name: name.into(),
         address: [198, 18, 1, last].into(),
-        encapsulation: "gre".into(),
+        encapsulation: Encapsulation::Gre,
     };
     let known = Explained {
-        verdict: "forward".into(),
-        step: Some("flow_table".into()),
+        verdict: Verdict::Forward,
+        step: Some(Step::FlowTable),
         service: Some("www tcp 80,443".into()),
         pool: Some("web".into()),
-        hashed: Some("5-tuple".into()),
+        hashed: Some(Hashed::FiveTuple),
         hash: Some("0x0123456789abcdef".into()),
         table_size: Some(65_537),
         backend: Some(backend("b1", 1)),
@@ -478,7 +478,7 @@ fn where_rows() -> Vec<WhereRow> {
         generation: 7,
         tracked: None,
         chosen: None,
-        explained: Explained { verdict: "no_vip".into(), ..Explained::default() },
+        explained: Explained { verdict: Verdict::Drop("no_vip".into()), ..Explained::default() },
     };
     vec![chosen, nobody]
 }

@@ -2,7 +2,7 @@
 //!
 //! In: numbers, and the snapshot and index that name them. Out: rows.
 
-use admin::view::{FlowRow, WhereRow};
+use admin::view::{self, FlowRow, WhereRow};
 use forwarder::{Decision, FlowEntry, FlowState, Snapshot, WhereAnswer};
 
 use crate::compile::Index;
@@ -19,12 +19,11 @@ pub(super) fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, inde
         backend: slot.map(|slot| slot.backend.to_string()),
         pool: membership.map(|membership| membership.key.pool.to_string()),
         state: match found.entry.state {
-            FlowState::New => "new",
-            FlowState::Established => "established",
-            FlowState::Closing => "closing",
-            FlowState::Udp => "udp",
-        }
-        .to_owned(),
+            FlowState::New => view::FlowState::New,
+            FlowState::Established => view::FlowState::Established,
+            FlowState::Closing => view::FlowState::Closing,
+            FlowState::Udp => view::FlowState::Udp,
+        },
         on_probation: found.entry.on_probation,
         idle_seconds: found.entry.idle.as_secs_f64(),
     }

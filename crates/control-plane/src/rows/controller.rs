@@ -14,8 +14,8 @@ use crate::slots::SlotKey;
 use crate::standing::{Mode, Override};
 use admin::stats::TrafficStats;
 use admin::view::{
-    BackendRow, BackendState, CheckRow, CheckState, MembershipChange, Override as OverrideView, ServiceRow,
-    StateTotals, TargetRow, VipRow, Why,
+    self, BackendRow, BackendState, CheckRow, CheckState, MembershipChange, Override as OverrideView,
+    ServiceRow, StateTotals, TargetRow, VipRow, Why,
 };
 use config::{Service, Via, Vip};
 use health::{HealthState, TargetKey, TargetReport};
@@ -125,7 +125,7 @@ impl Controller {
             backends: vec![report.backend.to_string()],
             address: SocketAddr::new(report.key.address, report.key.check.kind.port()),
             check: report.key.check.name.to_string(),
-            via: via(report.key.check.via).to_owned(),
+            via: via(report.key.check.via),
             vip: report.key.through.as_ref().map(|through| through.vip),
             state: check_state(report.state),
             since_seconds: now.duration_since(report.since).as_secs_f64(),
@@ -269,7 +269,7 @@ fn removed(slot: &forwarder::Slot) -> BackendRow {
 fn check_row(target: &TargetKey, report: Option<&TargetReport>) -> CheckRow {
     CheckRow {
         check: target.check.name.to_string(),
-        via: via(target.check.via).to_owned(),
+        via: via(target.check.via),
         state: check_state(report.map_or(HealthState::Unknown, |report| report.state)),
         since_seconds: report.map_or(0.0, |report| Instant::now().duration_since(report.since).as_secs_f64()),
         last_error: report.and_then(|report| report.last_error.clone()),
@@ -284,9 +284,9 @@ pub(crate) fn check_state(state: HealthState) -> CheckState {
     }
 }
 
-pub(crate) fn via(via: Via) -> &'static str {
+pub(crate) fn via(via: Via) -> view::Via {
     match via {
-        Via::Backend => "backend",
-        Via::Vip => "vip",
+        Via::Backend => view::Via::Backend,
+        Via::Vip => view::Via::Vip,
     }
 }

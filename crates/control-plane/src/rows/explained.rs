@@ -2,7 +2,7 @@
 //!
 //! In: an [`Explanation`], in numbers, and the snapshot that names them. Out: [`Explained`].
 
-use admin::view::{Explained, WhereBackend};
+use admin::view::{self, Explained, Hashed, Verdict, WhereBackend};
 use forwarder::{Explanation, Forwarding, HashPolicy, Outcome, Slot, Snapshot, Step};
 use packet::Encapsulation;
 
@@ -18,15 +18,14 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
     let slot = explanation.slot.and_then(|slot| snapshot.slots().get(slot.0 as usize));
     Explained {
         verdict: match explanation.outcome {
-            Outcome::Forward => "forward",
-            Outcome::Reply => "reply",
-            Outcome::Drop(reason) => reason.name(),
-        }
-        .to_owned(),
-        step: explanation.step.map(|step| step_name(step).to_owned()),
+            Outcome::Forward => Verdict::Forward,
+            Outcome::Reply => Verdict::Reply,
+            Outcome::Drop(reason) => Verdict::Drop(reason.name().to_owned()),
+        },
+        step: explanation.step.map(step_shown),
         service: service.map(|service| service.name.to_string()),
         pool: service.map(|service| service.pool.name.to_string()),
-        hashed: service.map(|service| policy_name(service.policy).to_owned()),
+        hashed: service.map(|service| hashed(service.policy)),
         hash: explanation.hash.map(|hash| format!("{hash:#018x}")),
         table_entry: maglev.map(|(entry, ..)| entry.into()),
         table_size: service.and_then(|service| service.pool.table.as_ref()).map(|table| table.size().into()),
@@ -40,35 +39,31 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
 #[must_use]
 pub fn where_backend(slot: &Slot) -> WhereBackend {
     let encapsulation = match &slot.forwarding {
-        Forwarding::L2 => "l2",
+        Forwarding::L2 => view::Encapsulation::L2,
         Forwarding::Tunnel { v4, .. } => match v4.encapsulation() {
-            Encapsulation::L2 => "l2",
-            Encapsulation::Gre => "gre",
-            Encapsulation::Ipip => "ipip",
-            Encapsulation::Gue { .. } => "gue",
+            Encapsulation::L2 => view::Encapsulation::L2,
+            Encapsulation::Gre => view::Encapsulation::Gre,
+            Encapsulation::Ipip => view::Encapsulation::Ipip,
+            Encapsulation::Gue { .. } => view::Encapsulation::Gue,
         },
     };
-    WhereBackend {
-        name: slot.backend.to_string(),
-        address: slot.address,
-        encapsulation: encapsulation.to_owned(),
-    }
+    WhereBackend { name: slot.backend.to_string(), address: slot.address, encapsulation }
 }
 
-fn step_name(step: Step) -> &'static str {
+fn step_shown(step: Step) -> view::Step {
     match step {
-        Step::FlowTable => "flow_table",
-        Step::Maglev { .. } => "maglev",
-        Step::Remote => "remote",
-        Step::FragmentTable => "fragment_table",
-        Step::Redirect => "redirect",
+        Step::FlowTable => view::Step::FlowTable,
+        Step::Maglev { .. } => view::Step::Maglev,
+        Step::Remote => view::Step::Remote,
+        Step::FragmentTable => view::Step::FragmentTable,
+        Step::Redirect => view::Step::Redirect,
     }
 }
 
-fn policy_name(policy: HashPolicy) -> &'static str {
+fn hashed(policy: HashPolicy) -> Hashed {
     match policy {
-        HashPolicy::FiveTuple => "5-tuple",
-        HashPolicy::Addresses => "addresses",
-        HashPolicy::Source => "source",
+        HashPolicy::FiveTuple => Hashed::FiveTuple,
+        HashPolicy::Addresses => Hashed::Addresses,
+        HashPolicy::Source => Hashed::Source,
     }
 }

@@ -1,17 +1,17 @@
 //! A problem of a configuration as the admin API shows it.
 
-use admin::view::ProblemView;
+use admin::view::{self, ProblemView};
 use config::{Problem, Severity};
 
 /// The row of a problem.
 #[must_use]
 pub fn problem_row(problem: &Problem) -> ProblemView {
     let severity = match problem.severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
+        Severity::Error => view::Severity::Error,
+        Severity::Warning => view::Severity::Warning,
     };
     ProblemView {
-        severity: severity.to_owned(),
+        severity,
         file: problem.file().display().to_string(),
         line: problem.line(),
         column: problem.column(),

@@ -40,12 +40,23 @@ pub struct Report {
     pub destination: SocketAddr,
     /// IP protocol number.
     pub protocol: u8,
-    /// Who sent it in the tunnel that was opened here, if it came in one: `encapsulator`, `peer` (a machine that redirected a
-    /// fragment) or `cluster`.
-    pub opened: Option<String>,
+    /// What sent it in the tunnel that was opened here, if it came in one.
+    pub opened: Option<Opened>,
     /// What became of it.
     #[serde(flatten)]
     pub explained: Explained,
+}
+
+/// What sent a tunnelled packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Opened {
+    /// An encapsulator in front of the cluster.
+    Encapsulator,
+    /// A machine that redirected a fragment.
+    Peer,
+    /// Another cluster.
+    Cluster,
 }
 
 impl Report {
@@ -73,7 +84,7 @@ impl Report {
             source: SocketAddr::new(source, sighting.flow.source_port),
             destination: SocketAddr::new(destination, sighting.flow.destination_port),
             protocol: sighting.flow.protocol,
-            opened: sighting.decapsulated_from.map(|sender| kind_name(sender).to_owned()),
+            opened: sighting.decapsulated_from.map(Opened::from),
             explained,
         }
     }
@@ -101,11 +112,13 @@ impl Report {
     }
 }
 
-fn kind_name(kind: TunnelSourceKind) -> &'static str {
-    match kind {
-        TunnelSourceKind::Encapsulator => "encapsulator",
-        TunnelSourceKind::Peer => "peer",
-        TunnelSourceKind::Cluster => "cluster",
+impl From<TunnelSourceKind> for Opened {
+    fn from(kind: TunnelSourceKind) -> Self {
+        match kind {
+            TunnelSourceKind::Encapsulator => Self::Encapsulator,
+            TunnelSourceKind::Peer => Self::Peer,
+            TunnelSourceKind::Cluster => Self::Cluster,
+        }
     }
 }
 
@@ -131,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use admin::view::WhereBackend;
+    use admin::view::{Encapsulation, Hashed, Step, Verdict, WhereBackend};
 
     fn key() -> TraceKey {
         TraceKey::derive(&HashKey::new([5; 16]))
@@ -154,19 +167,19 @@ mod tests {
             source: SocketAddr::new(host, u16::MAX),
             destination: SocketAddr::new(host, u16::MAX),
             protocol: 17,
-            opened: some("encapsulator"),
+            opened: Some(Opened::Encapsulator),
             explained: Explained {
-                verdict: "fragment_datagram_full".to_owned(),
-                step: some("fragment_table"),
+                verdict: Verdict::Drop("fragment_datagram_full".to_owned()),
+                step: Some(Step::FragmentTable),
                 service: Some("s".repeat(NAME_CHARS)),
                 pool: Some(name.clone()),
-                hashed: some("addresses"),
+                hashed: Some(Hashed::Addresses),
                 hash: some("0xffffffffffffffff"),
                 table_entry: Some(16_777_213),
                 table_size: Some(16_777_213),
                 rehashed: Some(false),
                 reselected: Some(false),
-                backend: Some(WhereBackend { name, address: host, encapsulation: "ipip".to_owned() }),
+                backend: Some(WhereBackend { name, address: host, encapsulation: Encapsulation::Ipip }),
             },
         }
     }
@@ -193,23 +206,29 @@ mod tests {
         explained.backend = Some(WhereBackend {
             name: "b3".to_owned(),
             address: [198, 18, 2, 3].into(),
-            encapsulation: "gre".to_owned(),
+            encapsulation: Encapsulation::Gre,
         });
         (explained.table_entry, explained.table_size) = (Some(17), Some(101));
-        let mut say = |step: &str, verdict: &str, reselected| {
-            (explained.step, explained.verdict) = (Some(step.to_owned()), verdict.to_owned());
+        let mut say = |step, verdict, reselected| {
+            (explained.step, explained.verdict) = (Some(step), verdict);
             explained.reselected = Some(reselected);
             explained.sentence()
         };
         let to = "backend b3 at 198.18.2.3 by gre";
-        assert_eq!(say("flow_table", "forward", false), format!("flow table -> {to}"));
-        assert_eq!(say("fragment_table", "ttl", false), format!("fragment table -> {to} -> dropped as ttl"));
+        assert_eq!(say(Step::FlowTable, Verdict::Forward, false), format!("flow table -> {to}"));
         assert_eq!(
-            say("maglev", "reply", true),
+            say(Step::FragmentTable, Verdict::Drop("ttl".to_owned()), false),
+            format!("fragment table -> {to} -> dropped as ttl")
+        );
+        assert_eq!(
+            say(Step::Maglev, Verdict::Reply, true),
             format!("Maglev entry 17 of 101, its backend was gone -> {to} -> answered to its sender")
         );
-        assert_eq!(say("redirect", "forward", false), "redirected -> machine b3 at 198.18.2.3 by gre");
-        let dropped = Explained { verdict: "no_vip".to_owned(), ..Explained::default() };
+        assert_eq!(
+            say(Step::Redirect, Verdict::Forward, false),
+            "redirected -> machine b3 at 198.18.2.3 by gre"
+        );
+        let dropped = Explained { verdict: Verdict::Drop("no_vip".to_owned()), ..Explained::default() };
         assert_eq!(dropped.sentence(), "dropped as no_vip");
     }
 

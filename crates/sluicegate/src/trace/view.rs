@@ -5,13 +5,14 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use control_plane::trace_report::Report;
+use admin::view::Step;
+use control_plane::trace_report::{Opened, Report};
 use serde::Serialize;
 
 use super::link::Link;
 use super::{Arguments, Protocol};
 use crate::out::out;
-use crate::table::print_json;
+use crate::table::{print_json, word};
 
 /// A trace under way.
 #[derive(Debug, Serialize)]
@@ -52,7 +53,7 @@ impl Seen {
     fn paths(&self) -> Vec<Path<'_>> {
         let comes_of = |onward: &Report, report: &Report| {
             let to = report.explained.backend.as_ref().map(|machine| &*machine.name);
-            onward.opened.as_deref() == Some("peer")
+            onward.opened == Some(Opened::Peer)
                 && is_redirect(report)
                 && to == Some(&*onward.machine)
                 && is_later(onward) == is_later(report)
@@ -168,7 +169,7 @@ impl Trace {
 }
 
 fn is_redirect(report: &Report) -> bool {
-    report.explained.step.as_deref() == Some("redirect")
+    report.explained.step == Some(Step::Redirect)
 }
 
 /// Later pieces have no ports.
@@ -187,7 +188,7 @@ fn line(report: &Report, sent: u64) -> String {
         None => ('-', sent - report.unix_micros),
     };
     let piece = if is_later(report) { "later piece: " } else { "" };
-    let opened = report.opened.as_ref().map(|sender| format!("opened, from {sender}: ")).unwrap_or_default();
+    let opened = report.opened.map(|sender| format!("opened, from {}: ", word(&sender))).unwrap_or_default();
     format!(
         "{} (generation {}, thread {}) at {sign}{}.{} ms: {piece}{opened}{}",
         report.machine,
@@ -207,16 +208,15 @@ const SILENCE: &str = "A packet without a report met no machine that may tell of
 
 #[cfg(test)]
 mod tests {
-    use admin::view::Explained;
-    use admin::view::WhereBackend;
+    use admin::view::{Encapsulation, Explained, Verdict, WhereBackend};
 
     use super::*;
 
-    fn report(probe: u32, machine: &str, micros: u64, step: &str) -> Report {
+    fn report(probe: u32, machine: &str, micros: u64, step: Step) -> Report {
         let backend = WhereBackend {
             name: "b3".to_owned(),
             address: [198, 18, 2, 3].into(),
-            encapsulation: "gre".to_owned(),
+            encapsulation: Encapsulation::Gre,
         };
         Report {
             version: 1,
@@ -232,8 +232,8 @@ mod tests {
             protocol: 6,
             opened: None,
             explained: Explained {
-                verdict: "forward".to_owned(),
-                step: Some(step.to_owned()),
+                verdict: Verdict::Forward,
+                step: Some(step),
                 table_entry: Some(17),
                 table_size: Some(65_537),
                 backend: Some(backend),
@@ -263,10 +263,10 @@ mod tests {
     #[test]
     fn a_tree_has_a_line_a_machine_in_the_order_of_time() {
         let mut trace = trace();
-        trace.take(Some(report(1, "lb2", 1_001_000, "maglev")));
-        trace.take(Some(report(1, "lb1", 1_000_450, "flow_table")));
+        trace.take(Some(report(1, "lb2", 1_001_000, Step::Maglev)));
+        trace.take(Some(report(1, "lb1", 1_000_450, Step::FlowTable)));
         assert!(!trace.is_complete());
-        trace.take(Some(report(2, "lb1", 1_999_900, "flow_table")));
+        trace.take(Some(report(2, "lb1", 1_999_900, Step::FlowTable)));
         assert!(trace.is_well());
         let expected = "trace 000000000000004d: 192.0.2.7:40000 -> 203.0.113.10:80 tcp, by 198.18.0.1 (02:00:00:00:00:01 on eth0), \
                         reports to 198.18.0.9:9000\n\
@@ -283,7 +283,7 @@ mod tests {
         let mut trace = trace();
         (trace.pieces, trace.probes) = (2, vec![trace.probes.remove(0)]);
         let redirected = |micros, ports: bool| {
-            let mut report = report(1, "lb1", micros, "redirect");
+            let mut report = report(1, "lb1", micros, Step::Redirect);
             report.explained.backend.as_mut().unwrap().name = "lb2".to_owned();
             if !ports {
                 report.source.set_port(0);
@@ -292,19 +292,19 @@ mod tests {
             report
         };
         let onward = |micros, like: &Report, step| Report {
-            opened: Some("peer".to_owned()),
+            opened: Some(Opened::Peer),
             source: like.source,
             destination: like.destination,
             ..report(1, "lb2", micros, step)
         };
         let (first, later) = (redirected(1_000_100, true), redirected(1_000_200, false));
         // The other machine's clock is ahead of what it tells of, or behind.
-        trace.take(Some(onward(1_000_000, &first, "maglev")));
+        trace.take(Some(onward(1_000_000, &first, Step::Maglev)));
         trace.take(Some(first.clone()));
         assert!(!trace.is_complete(), "of the later piece nothing was told");
         trace.take(Some(later.clone()));
         assert!(!trace.is_complete() && trace.tree().contains("\n   └─ no report\n"), "{}", trace.tree());
-        trace.take(Some(onward(1_000_900, &later, "fragment_table")));
+        trace.take(Some(onward(1_000_900, &later, Step::FragmentTable)));
         assert!(trace.is_well());
         let lines = "packet 1\n\
                      ├─ lb1 (generation 7, thread 2) at +0.1 ms: redirected -> machine lb2 at 198.18.2.3 by gre\n\
@@ -318,18 +318,18 @@ mod tests {
     fn silence_strangers_and_drops_are_findings() {
         let mut trace = trace();
         trace.take(None);
-        let mut other = report(1, "lb1", 0, "maglev");
+        let mut other = report(1, "lb1", 0, Step::Maglev);
         other.trace = "000000000000004e".to_owned();
         trace.take(Some(other));
-        trace.take(Some(report(3, "lb1", 0, "maglev")));
+        trace.take(Some(report(3, "lb1", 0, Step::Maglev)));
         assert!(trace.strangers == 3 && !trace.is_complete() && !trace.is_well());
         let tree = trace.tree();
         assert!(tree.contains("packet 2\n└─ no report\n") && tree.contains("met no machine"), "{tree}");
         assert!(tree.contains("3 datagrams were no reports"), "{tree}");
-        let mut dropped = report(1, "lb1", 0, "flow_table");
-        dropped.explained.verdict = "ttl".to_owned();
+        let mut dropped = report(1, "lb1", 0, Step::FlowTable);
+        dropped.explained.verdict = Verdict::Drop("ttl".to_owned());
         trace.take(Some(dropped));
-        trace.take(Some(report(2, "lb1", 0, "flow_table")));
+        trace.take(Some(report(2, "lb1", 0, Step::FlowTable)));
         assert!(trace.is_complete() && !trace.is_well());
     }
 }
