@@ -224,8 +224,7 @@ fn marks_that_are_forged_or_stale_or_for_strangers_bring_no_report() {
     let at_stranger = Capture::start(&scene.bed.backends[0].ns, "eth0", 100, is_report).unwrap();
     let frames = marks.map(|(key, mark)| {
         let mut frame = scene.frame(true, Bed::SINK_PORT);
-        let (from, to) = (frame.source, frame.destination);
-        let flow = Flow::new((from.ip(), from.port()), (to.ip(), to.port()), 17).unwrap();
+        let flow = Flow::new(frame.source, frame.destination, 17).unwrap();
         frame.payload = mark.sign(&key, &flow).to_vec();
         frame.bytes()
     });

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for client in 0..FLOWS {
         let source = IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + client));
-        let flow = Flow::new((source, 40_000), (vip.ip(), vip.port()), protocol::TCP).ok_or("an IPv4 VIP")?;
+        let flow = Flow::new((source, 40_000), vip, protocol::TCP).ok_or("an IPv4 VIP")?;
         let explained = explained(&snapshot.explain(&flow, None), &snapshot);
         let dropped = explained.sentence();
         *counts.entry(explained.backend.map_or(dropped, |backend| backend.name)).or_default() += 1;

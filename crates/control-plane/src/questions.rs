@@ -169,8 +169,7 @@ impl Questions {
         protocol: u8,
         answer: Answer<Result<WhereView, Refusal>>,
     ) {
-        let ends = |socket: SocketAddr| (socket.ip(), socket.port());
-        let Some(flow) = Flow::new(ends(source), ends(destination), protocol) else {
+        let Some(flow) = Flow::new(source, destination, protocol) else {
             let words = "source and destination are of different families";
             let _ = answer.send(Err(Refusal::new(RefusalKind::Conflict, words)));
             return;

@@ -81,8 +81,11 @@ fn compile_for(
     compiler.compile(config, from).map(|compiled| compiled.snapshot)
 }
 
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
 fn flow(port: u16) -> Flow {
-    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     Flow::new((ip("198.51.100.7"), port), (ip("203.0.113.10"), 80), 6).unwrap()
 }
 
@@ -342,7 +345,7 @@ fn lists_become_sets_that_equal_lists_share_and_that_stay_while_they_say_the_sam
     let [again, other, _] = guards(&second);
     assert!(Arc::ptr_eq(&set(&a), &set(&again)) && !Arc::ptr_eq(&set(&a), &set(&other)));
     let decide = |snapshot: &Snapshot, source: &str, vip: &str| {
-        let flow = Flow::new((source.parse().unwrap(), 7), (vip.parse().unwrap(), 80), 6).unwrap();
+        let flow = Flow::new((ip(source), 7), (ip(vip), 80), 6).unwrap();
         match snapshot.decide(&flow) {
             Decision::Refused { reason, .. } => Some(reason),
             Decision::Chosen { .. } => None,
@@ -452,7 +455,6 @@ services = [{ ports = [80], protocol = "tcp", pool = "web" }]
 
 /// To which of a service's clusters the flow of a port goes, and to which address of it the slot stands.
 fn away(snapshot: &Snapshot, to: &str, port: u16) -> Option<String> {
-    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let flow = Flow::new((ip("192.0.2.200"), port), (ip(to), 80), 6).unwrap();
     match snapshot.decide(&flow) {
         Decision::Remote { selection, .. } => {

@@ -115,8 +115,7 @@ impl Bed {
     fn spread(&self, host: u8) -> BTreeMap<String, usize> {
         let mut spread = BTreeMap::new();
         for port in 0..2_000 {
-            let flow =
-                Flow::new(([198, 51, 100, 7].into(), port), ([203, 0, 113, host].into(), 80), 6).unwrap();
+            let flow = Flow::new(([198, 51, 100, 7], port), ([203, 0, 113, host], 80), 6).unwrap();
             if let Decision::Chosen { selection, .. } = self.live.decide(&flow) {
                 let backend = self.live.slots()[selection.slot.0 as usize].backend.to_string();
                 *spread.entry(backend).or_insert(0) += 1;

@@ -256,11 +256,11 @@ fn flows(vip: &Vip, number: u8) -> impl Iterator<Item = Flow> {
     (0..60_u16).flat_map(move |client| {
         vip.ports.iter().flat_map(move |port| {
             let (net, v6) = (client as u8 % 4, [0x2001, 0xdb8, 9, 0, 0, 0, 0, client]);
-            let v4 = ([198, 51, net, client as u8].into(), 1_000 + client);
+            let v4 = ([198, 51, net, client as u8], 1_000 + client);
             let f = [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, u16::from(number)];
             [
-                Flow::new(v4, ([203, 0, 113, number].into(), *port), 6).unwrap(),
-                Flow::new((v6.into(), client), (f.into(), *port), 17).unwrap(),
+                Flow::new(v4, ([203, 0, 113, number], *port), 6).unwrap(),
+                Flow::new((v6, client), (f, *port), 17).unwrap(),
             ]
         })
     })

@@ -4,9 +4,9 @@
 //! Source: paper §3.3 (5-tuple hash); SipHash-1-3 so that nobody outside can aim collisions.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use packet::Addresses;
+use packet::{Addresses, Parsed};
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher24;
 
@@ -28,14 +28,32 @@ pub struct Flow {
 impl Flow {
     /// From addresses of one family; `None` when the families differ.
     #[must_use]
-    pub fn new(source: (IpAddr, u16), destination: (IpAddr, u16), protocol: u8) -> Option<Self> {
-        (source.0.is_ipv4() == destination.0.is_ipv4()).then(|| Self {
-            source: mapped(source.0),
-            destination: mapped(destination.0),
-            source_port: source.1,
-            destination_port: destination.1,
+    pub fn new(
+        source: impl Into<SocketAddr>,
+        destination: impl Into<SocketAddr>,
+        protocol: u8,
+    ) -> Option<Self> {
+        let (source, destination) = (source.into(), destination.into());
+        (source.is_ipv4() == destination.is_ipv4()).then(|| Self {
+            source: mapped(source.ip()),
+            destination: mapped(destination.ip()),
+            source_port: source.port(),
+            destination_port: destination.port(),
             protocol,
         })
+    }
+
+    /// Of a parsed frame.
+    #[inline]
+    pub(crate) fn of(frame: &[u8], parsed: &Parsed) -> Self {
+        let addresses = parsed.addresses(frame);
+        Self {
+            source: addresses.src,
+            destination: addresses.dst,
+            source_port: parsed.src_port,
+            destination_port: parsed.dst_port,
+            protocol: parsed.protocol,
+        }
     }
 
     /// Whether it is one of IPv4.
@@ -164,13 +182,14 @@ impl FlowHasher {
     /// fragment header, since the next header may differ between pieces.
     #[must_use]
     pub fn three_tuple(&self, addresses: &Addresses, protocol: u8) -> u64 {
-        self.tagged(&addresses.src, &addresses.dst, (0, protocol), TAG_THREE_TUPLE)
+        let Addresses { src: source, dst: destination } = *addresses;
+        self.hash_pieces(&fragment_table::Key { source, destination, protocol, id: 0 }, TAG_THREE_TUPLE)
     }
 
     /// A datagram in the fragment table: the three-tuple and the identification.
     #[must_use]
     pub(crate) fn datagram(&self, key: &fragment_table::Key) -> u64 {
-        self.tagged(&key.source, &key.destination, (key.id, key.protocol), TAG_DATAGRAM)
+        self.hash_pieces(key, TAG_DATAGRAM)
     }
 
     /// One source, whatever it sends: an IPv4 address, or 64 bits of an IPv6 one, behind which all may be one host.
@@ -189,11 +208,11 @@ impl FlowHasher {
         self.0.hash(bytes)
     }
 
-    fn tagged(&self, a: &[u8; 16], b: &[u8; 16], (high, low): (u32, u8), tag: u32) -> u64 {
+    fn hash_pieces(&self, key: &fragment_table::Key, tag: u32) -> u64 {
         let mut message = [0u8; 40];
-        message[..16].copy_from_slice(a);
-        message[16..32].copy_from_slice(b);
-        let tail = (u64::from(high) << 32) | (u64::from(low) << 8) | u64::from(tag);
+        message[..16].copy_from_slice(&key.source);
+        message[16..32].copy_from_slice(&key.destination);
+        let tail = (u64::from(key.id) << 32) | (u64::from(key.protocol) << 8) | u64::from(tag);
         message[32..].copy_from_slice(&tail.to_le_bytes());
         self.0.hash(&message)
     }
@@ -227,7 +246,7 @@ mod tests {
     use super::*;
 
     fn flow(source: &str, source_port: u16, destination: &str, port: u16, protocol: u8) -> Flow {
-        let parse = |s: &str| s.parse().unwrap();
+        let parse = |s: &str| s.parse::<IpAddr>().unwrap();
         Flow::new((parse(source), source_port), (parse(destination), port), protocol).unwrap()
     }
 

@@ -29,14 +29,7 @@ impl Snapshot {
     ) -> Result<usize, DropReason> {
         let slot = self.slots.get(slot.0 as usize).ok_or(DropReason::NoBackend)?;
         let parsed = parse(packet.frame()).map_err(|_| DropReason::Malformed)?;
-        let addresses = parsed.addresses(packet.frame());
-        let flow = Flow {
-            source: addresses.src,
-            destination: addresses.dst,
-            source_port: parsed.src_port,
-            destination_port: parsed.dst_port,
-            protocol: parsed.protocol,
-        };
+        let flow = Flow::of(packet.frame(), &parsed);
         let service = self.vips.find(&flow.destination, flow.protocol, flow.destination_port);
         let service = service.and_then(|index| self.services.get(index as usize));
         let policy = service.map_or(HashPolicy::FiveTuple, |service| service.policy);
@@ -44,19 +37,16 @@ impl Snapshot {
             return Err(DropReason::Fragment);
         }
         let hash = self.hasher.hash(policy, &flow);
-        let mode = &NextHopMode::Resolve;
-        let limit = slot.mtu.into();
-        let lower_ttl = true;
-        let order = RewriteParams {
+        let params = RewriteParams {
             parsed: &parsed,
             slot,
-            mode,
+            mode: &NextHopMode::Resolve,
             hash,
             identification,
-            limit,
-            lower_ttl,
+            limit: slot.mtu.into(),
+            lower_ttl: true,
             redirected: 0,
         };
-        rewrite(packet, &order).map(|written| written.link_len.into())
+        rewrite(packet, &params).map(|written| written.link_len.into())
     }
 }

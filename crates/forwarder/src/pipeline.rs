@@ -219,7 +219,7 @@ impl Core {
         }
         *state = PacketState::of(state.place, parsed, from);
         self.look_for_mark(batch, packet.frame(), state);
-        let flow = flow_of(packet.frame(), &parsed);
+        let flow = Flow::of(packet.frame(), &parsed);
         if parsed.fragment != Fragment::None {
             return self.classify_piece(batch, packet, &flow, state);
         }
@@ -280,7 +280,7 @@ impl Core {
         } else {
             state.is_new_flow = true;
             if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
-                self.limits.admit(guard, &snapshot.hasher, &flow_of(packet.frame(), &state.parsed), now)?;
+                self.limits.admit(guard, &snapshot.hasher, &Flow::of(packet.frame(), &state.parsed), now)?;
             }
         }
         let local = snapshot.select(&service.pool, state.hash);
@@ -504,19 +504,6 @@ fn choose_by_table(
     let selection = local.or_else(|| remote::select(batch.snapshot, service, packet, state));
     state.slot = selection.ok_or(DropReason::NoBackend)?.slot;
     Ok(())
-}
-
-/// The 5-tuple of a parsed frame.
-#[inline]
-fn flow_of(frame: &[u8], parsed: &Parsed) -> Flow {
-    let addresses = parsed.addresses(frame);
-    Flow {
-        source: addresses.src,
-        destination: addresses.dst,
-        source_port: parsed.src_port,
-        destination_port: parsed.dst_port,
-        protocol: parsed.protocol,
-    }
 }
 
 /// What a packet tells the connection table. Flows of address policies have no TCP state: many connections share one.

@@ -1,6 +1,6 @@
 //! `sluicegate where`: which backend a flow would go to, and why, by the very function that packets go through.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -88,11 +88,9 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => config.machines().first().map(|machine| machine.name().to_owned()).unwrap_or_default(),
     };
     let snapshot = compile_file(&config, &machine)?.snapshot;
-    let ends = |socket: SocketAddr| -> (IpAddr, u16) { (socket.ip(), socket.port()) };
-    let flow = Flow::new(ends(arguments.source), ends(arguments.destination), arguments.protocol())
-        .ok_or_else(|| {
-            anyhow::anyhow!("{} and {} are of different families", arguments.source, arguments.destination)
-        })?;
+    let (source, destination) = (arguments.source, arguments.destination);
+    let flow = Flow::new(source, destination, arguments.protocol())
+        .ok_or_else(|| anyhow::anyhow!("{source} and {destination} are of different families"))?;
     // No table knows it.
     let explanation = snapshot.explain(&flow, None);
     let explained = explained(&explanation, &snapshot);

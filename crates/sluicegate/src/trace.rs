@@ -139,7 +139,7 @@ fn probe(arguments: &Arguments, ears: &Ears, trace: &Trace, number: u32) -> Prob
     let unix_seconds = now_micros() / 1_000_000;
     let mark = Mark { receiver: ears.receiver, unix_seconds, trace: trace.id, probe: number };
     let sign = |ports: bool| {
-        let end = |socket: SocketAddr| (socket.ip(), if ports { socket.port() } else { 0 });
+        let end = |socket: SocketAddr| SocketAddr::new(socket.ip(), if ports { socket.port() } else { 0 });
         let flow = Flow::new(end(source), end(destination), arguments.protocol.number());
         flow.map_or([0; MARK_BYTES], |flow| mark.sign(&ears.key, &flow))
     };

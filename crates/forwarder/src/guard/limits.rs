@@ -117,7 +117,7 @@ const WAYS: usize = 4;
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::net::IpAddr;
+    use std::net::{IpAddr, SocketAddr};
     use std::num::NonZeroU32;
 
     use proptest::prelude::*;
@@ -129,8 +129,8 @@ mod tests {
 
     fn flow(source: &str) -> Flow {
         let source: IpAddr = source.parse().unwrap();
-        let vip = if source.is_ipv4() { "203.0.113.10" } else { "2001:db8:f::10" };
-        Flow::new((source, 7), (vip.parse().unwrap(), 80), 6).unwrap()
+        let vip = if source.is_ipv4() { "203.0.113.10:80" } else { "[2001:db8:f::10]:80" };
+        Flow::new((source, 7), vip.parse::<SocketAddr>().unwrap(), 6).unwrap()
     }
 
     fn guard(id: u32, all: Option<u32>, each: Option<(u32, u8, u8)>) -> Guard {

@@ -9,9 +9,9 @@
 use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};
 
 use super::state::Batch;
-use super::{Core, flow_of, unreadable};
+use super::{Core, unreadable};
 use crate::tunnels::{TunnelSourceKind, source_kind};
-use crate::{DropReason, HashPolicy, Packet, ThreadId};
+use crate::{DropReason, Flow, HashPolicy, Packet, ThreadId};
 
 /// What was in a tunnel.
 pub(super) struct Inner {
@@ -80,7 +80,7 @@ impl Core {
         if inner.from == TunnelSourceKind::Peer || inner.parsed.fragment != Fragment::None {
             return None;
         }
-        let flow = flow_of(packet.frame(), &inner.parsed);
+        let flow = Flow::of(packet.frame(), &inner.parsed);
         let thread = self.thread_of(batch.snapshot.hasher.hash(HashPolicy::FiveTuple, &flow));
         (thread != self.config.thread).then_some(thread)
     }

@@ -7,8 +7,8 @@
 
 use packet::parse;
 
+use super::Core;
 use super::state::{Batch, PacketState};
-use super::{Core, flow_of};
 use crate::guard::Meter;
 use crate::trace::{MARK_BYTES, TraceRefusal, WallClock, has_magic, payload_at};
 use crate::{
@@ -73,7 +73,7 @@ impl Core {
         let bytes = frame.get(at..usize::from(parsed.end)).unwrap_or_default();
         let mut payload = [0; MARK_BYTES];
         payload.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-        let (flow, length) = (flow_of(frame, parsed), bytes.len().min(MARK_BYTES));
+        let (flow, length) = (Flow::of(frame, parsed), bytes.len().min(MARK_BYTES));
         let marked = Marked { place: *place, decapsulated_from: *decapsulated_from, flow, payload, length };
         // As many as there are places, so that nothing is allocated.
         if self.tracing.marked.len() < self.tracing.marked.capacity() {

@@ -56,7 +56,7 @@ impl BatchLookup {
     pub(crate) fn look_up<'a>(&mut self, table: &VipTable, mut frames: impl Iterator<Item = &'a [u8]>) {
         let Some(groups) = &table.groups else { return };
         for places in self.places.chunks_mut(LANES) {
-            let count = self.lanes.enter(table, groups, (places, &mut frames));
+            let count = self.lanes.enter(table, groups, places, &mut frames);
             self.lanes.walk(groups, count);
             self.lanes.leave(table, places, count);
         }
@@ -76,7 +76,8 @@ impl Lanes {
         &mut self,
         table: &VipTable,
         groups: &Groups,
-        (places, frames): (&mut [Place], &mut impl Iterator<Item = &'a [u8]>),
+        places: &mut [Place],
+        frames: &mut impl Iterator<Item = &'a [u8]>,
     ) -> usize {
         let mut count = 0;
         let has_exact = !table.addresses.is_empty();

@@ -11,6 +11,7 @@
 //! TOCS 17(1), 1999, §3.
 
 use core::hint::select_unpredictable;
+use core::ops::Range;
 
 use conntrack::prefetch;
 
@@ -177,10 +178,10 @@ impl<const LOW: bool> Growing<LOW> {
         if first.length == common {
             let inside = self.node(rest, common, Step::at(first.value));
             let inside = if known == common { return inside } else { self.push(inside) };
-            return self.compare(first.bits, (known, common), Node::to(inside), default);
+            return self.compare(first.bits, known..common, Node::to(inside), default);
         }
         let branch = self.branch(entries, common, default);
-        self.compare(first.bits, (known, common), branch, default)
+        self.compare(first.bits, known..common, branch, default)
     }
 
     fn push(&mut self, node: Node) -> Step {
@@ -195,16 +196,17 @@ impl<const LOW: bool> Growing<LOW> {
         let mut node = Node::to(default);
         for (number, entry) in entries.iter().enumerate() {
             let other = if number == 0 { default } else { self.push(node) };
-            node = self.compare(entry.bits, (known, entry.length), Node::to(Step::at(entry.value)), other);
+            node = self.compare(entry.bits, known..entry.length, Node::to(Step::at(entry.value)), other);
         }
         node
     }
 
-    /// Leads addresses with the bits `from` to `to` of `bits` where `node` does, and all others the other way, a half at a time.
-    fn compare(&mut self, bits: u128, (from, to): (u8, u8), node: Node, other: Step) -> Node {
-        if from >= to {
+    /// Leads addresses with these of `bits` where `node` does, and all others to `other`, a half at a time.
+    fn compare(&mut self, bits: u128, compared: Range<u8>, node: Node, other: Step) -> Node {
+        if compared.is_empty() {
             return node;
         }
+        let Range { start: from, end: to } = compared;
         let half = (to - 1) / 64;
         let start = from.max(half * 64);
         let [bits_here, mask] = [bits, u128::MAX].map(|all| {
@@ -216,7 +218,7 @@ impl<const LOW: bool> Growing<LOW> {
             return node;
         }
         let here = self.push(node);
-        self.compare(bits, (from, start), Node::to(here), other)
+        self.compare(bits, from..start, Node::to(here), other)
     }
 
     /// From where `entries` part, behind the bits `used`.

@@ -102,7 +102,7 @@ fn lists_are_asked_for_who_pings_and_for_the_client_that_an_error_is_about() {
     assert_eq!(drops(&bed), [("not_allowed", 1), ("denied", 2)]);
     // `where` foretells as much of a ping.
     let foretold = |source: [u8; 4]| {
-        let flow = Flow::new((source.into(), 0), (ip(VIP4), 0), 1).unwrap();
+        let flow = Flow::new((source, 0), (ip(VIP4), 0), 1).unwrap();
         bed.live.current().explain(&flow, None).outcome
     };
     assert_eq!(
