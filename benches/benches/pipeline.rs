@@ -247,27 +247,34 @@ fn engine(c: &mut Criterion) {
         let (mut state, mut now) = (1, Now::from_nanos(1_000_000_000));
         group.bench_function(BenchmarkId::from_parameter(traffic.name()), |b| {
             b.iter_custom(|packets| {
-                let mut took = Duration::ZERO;
                 let batches = packets.div_ceil(DEFAULT_BATCH as u64);
-                for _ in 0..batches {
-                    for _ in 0..DEFAULT_BATCH {
-                        assert!(
-                            engine.device_mut().inject(&traffic.next(&mut state), GRE_V4),
-                            "room for a batch"
-                        );
-                    }
+                let turns = (0..batches).map(|_| {
                     now = Now::from_nanos(now.nanos() + 10_000);
-                    let start = Instant::now();
-                    let count = engine.step(now);
-                    took += start.elapsed();
-                    assert_eq!(count, DEFAULT_BATCH);
-                    engine.device_mut().transmitted(usize::MAX, |_| {});
-                }
+                    turn(&mut engine, now, || traffic.next(&mut state))
+                });
+                let took: Duration = turns.sum();
                 took.mul_f64(packets as f64 / (batches * DEFAULT_BATCH as u64) as f64)
             });
         });
     }
     group.finish();
+}
+
+/// How long a step with a batch of frames takes.
+fn turn(
+    engine: &mut Engine<MemoryDevice, Pipeline>,
+    now: Now,
+    mut frame: impl FnMut() -> [u8; 60],
+) -> Duration {
+    for _ in 0..DEFAULT_BATCH {
+        assert!(engine.device_mut().inject(&frame(), GRE_V4), "room for a batch");
+    }
+    let start = Instant::now();
+    let count = engine.step(now);
+    let took = start.elapsed();
+    assert_eq!(count, DEFAULT_BATCH);
+    engine.device_mut().transmitted(usize::MAX, |_| {});
+    took
 }
 
 criterion_group!(benches, process, guards, capture, tracing, engine);

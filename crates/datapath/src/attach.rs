@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
-use aya::programs::xdp::XdpLink;
+use aya::programs::xdp::{XdpLink, XdpLinkId};
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader};
@@ -155,30 +155,37 @@ pub(crate) fn attach(
     let program = ebpf.program_mut(name).ok_or(AttachError::Part(name))?;
     let program: &mut Xdp = program.try_into().map_err(AttachError::Program)?;
     program.load().map_err(AttachError::Program)?;
-    let on = interface.name.as_str();
-    let (id, mode) = match program.attach_to_if_index(interface.index, XdpMode::Driver) {
-        Ok(id) => (id, AttachMode::Driver),
-        Err(driver) => match program.attach_to_if_index(interface.index, XdpMode::Skb) {
-            Ok(id) => {
-                let (program, driver) = (name, words(&driver));
-                tracing::warn!(
-                    interface = on,
-                    program,
-                    driver,
-                    "the driver refuses XDP: it runs generic, and slower"
-                );
-                (id, AttachMode::Generic)
-            }
-            Err(generic) => {
-                let (driver, generic) = (Box::new(driver), Box::new(generic));
-                return Err(AttachError::Attach { interface: on.to_owned(), driver, generic });
-            }
-        },
-    };
+    let (id, mode) = attach_in_a_mode(program, name, interface)?;
     let number = program.info().map_err(AttachError::Program)?.id();
     let link = program.take_link(id).map_err(AttachError::Program)?;
-    tracing::info!(interface = on, program = name, mode = mode.name(), "XDP program attached");
+    tracing::info!(
+        interface = interface.name.as_str(),
+        program = name,
+        mode = mode.name(),
+        "XDP program attached"
+    );
     Ok(Attachment { _link: link, mode, program: number })
+}
+
+fn attach_in_a_mode(
+    xdp: &mut Xdp,
+    program: &str,
+    interface: &Interface,
+) -> Result<(XdpLinkId, AttachMode), AttachError> {
+    let driver = match xdp.attach_to_if_index(interface.index, XdpMode::Driver) {
+        Ok(id) => return Ok((id, AttachMode::Driver)),
+        Err(driver) => driver,
+    };
+    let id = match xdp.attach_to_if_index(interface.index, XdpMode::Skb) {
+        Ok(id) => id,
+        Err(generic) => {
+            let (driver, generic) = (Box::new(driver), Box::new(generic));
+            return Err(AttachError::Attach { interface: interface.name.clone(), driver, generic });
+        }
+    };
+    let (interface, driver) = (interface.name.as_str(), words(&driver));
+    tracing::warn!(interface, program, driver, "the driver refuses XDP: it runs generic, and slower");
+    Ok((id, AttachMode::Generic))
 }
 
 /// A count, summed over the CPUs.

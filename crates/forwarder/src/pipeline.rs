@@ -35,8 +35,8 @@ use crate::selection::flow_key;
 use crate::vip_table::BatchLookup;
 use crate::{
     DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    PairCounter, Reader, RequestServer, Service, Slot, SlotId, Step, ThreadCounters, ThreadId, Timeouts,
-    TunnelSourceKind, Verdict, request,
+    PairCounter, Reader, RequestServer, Selection, Service, Slot, SlotId, Step, ThreadCounters, ThreadId,
+    Timeouts, TunnelSourceKind, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -192,31 +192,13 @@ impl Core {
         packet: &mut Packet<'_>,
         state: &mut PacketState,
     ) -> Option<Verdict> {
-        let mut parsed = match parse(packet.frame()) {
-            Ok(parsed) => parsed,
-            Err(error) => {
+        let (parsed, from) = match self.read(batch, packet) {
+            Ok(read) => read,
+            Err(verdict) => {
                 *state = PacketState::at(state.place);
-                return Some(Verdict::Drop(unreadable(error)));
+                return Some(verdict);
             }
         };
-        let mut from = decapsulated_before(packet.origin());
-        if batch.snapshot.opens && decapsulation::may_carry(&parsed) && packet.origin() == Origin::Wire {
-            match self.decapsulate(batch, packet, &parsed) {
-                Ok(None) => {}
-                Ok(Some(inner)) => {
-                    (parsed, from) = (inner.parsed, Some(inner.from));
-                    if let Some(thread) = self.thread_of_inner(batch, packet, &inner) {
-                        *state = PacketState::at(state.place);
-                        let reason = HandoffReason::Steered { decapsulated_from: from };
-                        return Some(Verdict::ToThread(thread, reason));
-                    }
-                }
-                Err(reason) => {
-                    *state = PacketState::at(state.place);
-                    return Some(Verdict::Drop(reason));
-                }
-            }
-        }
         *state = PacketState::of(state.place, parsed, from);
         self.look_for_mark(batch, packet.frame(), state);
         let flow = Flow::of(packet.frame(), &parsed);
@@ -227,6 +209,30 @@ impl Core {
             return self.classify_icmp(batch, packet, &flow, state);
         }
         self.enter(batch, &flow, state).err().map(Verdict::Drop)
+    }
+
+    /// Parses a packet, or what is in it if it came in a tunnel of `TunnelSourceKind`; the verdict of one that ends here.
+    #[inline(always)]
+    fn read(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+    ) -> Result<(Parsed, Option<TunnelSourceKind>), Verdict> {
+        let parsed = parse(packet.frame()).map_err(|error| Verdict::Drop(unreadable(error)))?;
+        if batch.snapshot.opens
+            && decapsulation::may_carry(&parsed)
+            && packet.origin() == Origin::Wire
+            && let Some(inner) = self.decapsulate(batch, packet, &parsed).map_err(Verdict::Drop)?
+        {
+            let from = Some(inner.from);
+            return match self.thread_of_inner(batch, packet, &inner) {
+                None => Ok((inner.parsed, from)),
+                Some(thread) => {
+                    Err(Verdict::ToThread(thread, HandoffReason::Steered { decapsulated_from: from }))
+                }
+            };
+        }
+        Ok((parsed, decapsulated_before(packet.origin())))
     }
 
     /// Finds the service of a packet with ports, and hashes it for stage 2.
@@ -266,62 +272,73 @@ impl Core {
         packet: &Packet<'_>,
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
-        let Batch { snapshot, now, tick } = *batch;
-        let service = snapshot.service(state.service);
+        let (snapshot, service) = (batch.snapshot, batch.snapshot.service(state.service));
         let signal = signal(service, &state.parsed);
-        let hit = self.flows.lookup(state.key, signal, tick);
+        let hit = self.flows.lookup(state.key, signal, batch.tick);
         if let Some(hit) = hit {
             let slot = SlotId(hit.slot);
-            let from = state.decapsulated_from;
-            if snapshot.keeps(service, slot, hit.renewed) && !remote::is_barred(snapshot, slot, from) {
+            if snapshot.keeps(service, slot, hit.renewed) && !remote::is_barred(snapshot, slot, state) {
                 (state.slot, state.step) = (slot, Some(Step::FlowTable));
                 return Ok(());
             }
         } else {
-            state.is_new_flow = true;
-            if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
-                self.limits.admit(guard, &snapshot.hasher, &Flow::of(packet.frame(), &state.parsed), now)?;
-            }
+            self.admit_new(batch, packet, state)?;
         }
-        let local = snapshot.select(&service.pool, state.hash);
-        let Some(selection) = local.or_else(|| remote::select(snapshot, service, packet, state)) else {
+        if let Err(reason) = self.choose_anew(batch, packet, state, hit.is_some()) {
             if hit.is_some_and(|hit| hit.renewed) {
                 // Else the SYN's repetition would be taken for a flow that the draining backend has.
-                self.flows.forget(state.key, tick);
+                self.flows.forget(state.key, batch.tick);
             }
-            return Err(DropReason::NoBackend);
-        };
-        let (entry, rehashed) = (selection.entry, selection.rehashed);
-        let maglev = Step::Maglev { entry, rehashed, reselected: hit.is_some() };
-        state.slot = selection.slot;
-        state.step = Some(if local.is_some() { maglev } else { Step::Remote });
-        self.count_choice(state, rehashed > 0, hit.is_some());
+            return Err(reason);
+        }
         if hit.is_some() {
-            self.flows.reassign(state.key, state.slot.0, tick);
+            self.flows.reassign(state.key, state.slot.0, batch.tick);
         } else {
             // A full table forwards by Maglev alone; the table counts it.
             let target = Target { slot: state.slot.0, vip: service.id.0 };
             let (Inserted::Tracked | Inserted::Untracked) =
-                self.flows.insert(state.key, target, signal, tick);
+                self.flows.insert(state.key, target, signal, batch.tick);
         }
         Ok(())
     }
 
-    /// Counts that a backend was chosen for a flow.
+    /// Whether the service's limits have room for a flow that the connection table does not know.
     #[inline]
-    fn count_choice(&self, state: &PacketState, rehashed: bool, reselected: bool) {
+    fn admit_new(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        state.is_new_flow = true;
+        let guard = batch.snapshot.service(state.service).guard.as_deref();
+        let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
+        self.limits.admit(guard, &batch.snapshot.hasher, &Flow::of(packet.frame(), &state.parsed), batch.now)
+    }
+
+    /// A flow's backend by the tables, and counts it: the pool's, else another cluster's.
+    #[inline]
+    fn choose_anew(
+        &self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &mut PacketState,
+        reselected: bool,
+    ) -> Result<(), DropReason> {
+        let (snapshot, service) = (batch.snapshot, batch.snapshot.service(state.service));
+        let local = snapshot.select(&service.pool, state.hash);
+        let selection = local.or_else(|| remote::select(snapshot, service, packet, state));
+        let Selection { slot, entry, rehashed } = selection.ok_or(DropReason::NoBackend)?;
+        state.slot = slot;
         for pair in self.pairs(state) {
             pair.flows.add(1);
         }
-        if rehashed {
-            self.counters.rehashed.add(1);
-        }
-        if state.step == Some(Step::Remote) {
-            self.counters.remote_flows.add(1);
-        }
-        if reselected {
-            self.counters.reselected.add(1);
-        }
+        self.counters.rehashed.add((rehashed > 0).into());
+        self.counters.reselected.add(reselected.into());
+        self.counters.remote_flows.add(local.is_none().into());
+        state.step =
+            Some(if local.is_some() { Step::Maglev { entry, rehashed, reselected } } else { Step::Remote });
+        Ok(())
     }
 
     /// The counters of a packet's slot and service, as far as these have any.

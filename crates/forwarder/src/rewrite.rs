@@ -4,8 +4,6 @@
 //! Invariant: the inner packet's bytes change in its TTL (and that checksum) alone; on an error the frame is garbage and
 //! only good for the pool.
 
-use std::ops::Range;
-
 use packet::{Inner, LinkHeader, Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link};
 
 use crate::{DropReason, InterfaceId, NextHop, NextHopMode, Packet, Slot, Tagging};
@@ -43,7 +41,7 @@ pub(crate) struct Written {
     pub(crate) link_len: u16,
 }
 
-/// The way that a frame takes.
+/// From whom to whom a frame goes on its link.
 struct Hop<'a> {
     destination: Mac,
     source: Mac,
@@ -52,62 +50,87 @@ struct Hop<'a> {
 }
 
 impl<'a> Hop<'a> {
-    fn of(hop: &'a NextHop) -> Self {
-        let NextHop { destination, source, interface, tagging } = hop;
-        Self { destination: *destination, source: *source, interface: *interface, tagging }
+    #[inline(always)]
+    fn of(packet: &Packet<'_>, params: &RewriteParams<'a>) -> Result<Self, DropReason> {
+        match params.mode {
+            NextHopMode::Reflect { gateways, tagging } if params.slot.encap_overhead() > 0 => {
+                reflect(packet, gateways, tagging)
+            }
+            // A backend on the same link, as L2 forwarding has it, is not behind the router.
+            NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
+                let hop = params.slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
+                let NextHop { destination, source, interface, tagging } = hop;
+                Ok(Self { destination: *destination, source: *source, interface: *interface, tagging })
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn header(&self, params: &RewriteParams<'_>) -> LinkHeader {
+        let family = params.parsed.family;
+        let ethertype = params.slot.template(family).map_or(family.ethertype(), Template::ethertype);
+        LinkHeader { dst: self.destination, src: self.source, ethertype }
+    }
+}
+
+/// Where the inner packet is in the buffer, and where it goes: behind `link_len` bytes of link header and the outer headers.
+struct Places {
+    link_len: usize,
+    inner_start: usize,
+    inner_len: usize,
+    inner_target: usize,
+}
+
+impl Places {
+    #[inline(always)]
+    fn of(packet: &Packet<'_>, params: &RewriteParams<'_>, link_len: usize) -> Result<Self, DropReason> {
+        let places = Self {
+            link_len,
+            inner_start: packet.start() + usize::from(params.parsed.l3),
+            inner_len: params.parsed.ip_len().into(),
+            inner_target: params.slot.encap_overhead() + link_len,
+        };
+        if places.end() > packet.capacity() { Err(DropReason::NoHeadRoom) } else { Ok(places) }
+    }
+
+    #[inline(always)]
+    fn end(&self) -> usize {
+        self.inner_target + self.inner_len
+    }
+
+    #[inline(always)]
+    fn move_inner(&self, buffer: &mut [u8]) -> Fit {
+        if self.inner_start == self.inner_target {
+            return Fit::Exact;
+        }
+        buffer.copy_within(self.inner_start..self.inner_start + self.inner_len, self.inner_target);
+        Fit::Moved
     }
 }
 
 /// Rewrites `packet` for its slot.
 #[inline]
-pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &RewriteParams<'_>) -> Result<Written, DropReason> {
-    let RewriteParams { parsed, slot, .. } = *order;
-    let encap_overhead = slot.encap_overhead();
-    let inner_len = parsed.ip_len();
-    if usize::from(inner_len) + encap_overhead > order.limit {
+pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<Written, DropReason> {
+    let parsed = params.parsed;
+    if usize::from(parsed.ip_len()) + params.slot.encap_overhead() > params.limit {
         return Err(DropReason::TooBig);
     }
-    let (destination, source, interface) = match order.mode {
-        NextHopMode::Reflect { gateways, tagging } if encap_overhead > 0 => {
-            let hop = reflect(packet, gateways, tagging)?;
-            if !matches!(hop.tagging, Tagging::Keep) {
-                return rewrite_tagged(packet, order, &hop);
-            }
-            (hop.destination, hop.source, hop.interface)
-        }
-        // A backend on the same link, as L2 forwarding has it, is not behind the router.
-        NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
-            let hop = slot.next_hop.as_ref().ok_or(DropReason::NoNextHop)?;
-            if !matches!(hop.tagging, Tagging::Keep) {
-                return rewrite_tagged(packet, order, &Hop::of(hop));
-            }
-            (hop.destination, hop.source, hop.interface)
-        }
-    };
-    let link_len = usize::from(parsed.l3);
-    lower_ttl(packet, order)?;
-    let (start, inner_start) = (packet.start(), packet.start() + link_len);
-    let inner_target = encap_overhead + link_len;
-    let end = inner_target + usize::from(inner_len);
-    if end > packet.capacity() {
-        return Err(DropReason::NoHeadRoom);
+    let hop = Hop::of(packet, params)?;
+    if !matches!(hop.tagging, Tagging::Keep) {
+        return rewrite_tagged(packet, params, &hop);
     }
-    let template = slot.template(parsed.family);
-    let link = LinkHeader { dst: destination, src: source, ethertype: ethertype(parsed, template) };
+    lower_ttl(packet, params)?;
+    let places = Places::of(packet, params, parsed.l3.into())?;
+    let start = packet.start();
     let buffer = packet.buffer_mut();
-    if !rewrite_link(buffer, start, link_len, link) {
+    if !rewrite_link(buffer, start, places.link_len, hop.header(params)) {
         return Err(DropReason::NoHeadRoom);
     }
-    let fit = if start == encap_overhead { Fit::Exact } else { Fit::Moved };
-    if fit == Fit::Moved {
-        // The link header already stands in front, below both places of the inner packet.
-        buffer.copy_within(inner_start..inner_start + usize::from(inner_len), inner_target);
-    }
-    if let Some(template) = template {
-        wrap(buffer, order, template, link_len..inner_target, end)?;
-    }
-    packet.set_bounds(0, end);
-    packet.set_interface(interface);
+    // The link header already stands in front, below both places of the inner packet.
+    let fit = places.move_inner(buffer);
+    wrap(buffer, params, &places)?;
+    packet.set_bounds(0, places.end());
+    packet.set_interface(hop.interface);
     Ok(Written { fit, link_len: parsed.l3 })
 }
 
@@ -116,42 +139,28 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, order: &RewriteParams<'_>) -> Res
 #[inline(never)]
 fn rewrite_tagged(
     packet: &mut Packet<'_>,
-    order: &RewriteParams<'_>,
+    params: &RewriteParams<'_>,
     hop: &Hop<'_>,
 ) -> Result<Written, DropReason> {
-    let RewriteParams { parsed, slot, .. } = *order;
-    let tags = Tags::read(packet.frame(), parsed.l3).ok_or(DropReason::Malformed)?;
+    let tags = Tags::read(packet.frame(), params.parsed.l3).ok_or(DropReason::Malformed)?;
     let tags = hop.tagging.after(&tags).ok_or(DropReason::VlanUnmapped)?;
-    lower_ttl(packet, order)?;
-    let (link_len, inner_len) = (tags.link_len(), usize::from(parsed.ip_len()));
-    let inner_start = packet.start() + usize::from(parsed.l3);
-    let inner_target = slot.encap_overhead() + link_len;
-    let end = inner_target + inner_len;
-    if end > packet.capacity() {
-        return Err(DropReason::NoHeadRoom);
-    }
+    lower_ttl(packet, params)?;
+    let places = Places::of(packet, params, tags.link_len())?;
     let buffer = packet.buffer_mut();
     // Before the link header, which may reach into where the inner packet was; the old one is not needed any more.
-    let fit = if inner_start == inner_target { Fit::Exact } else { Fit::Moved };
-    if fit == Fit::Moved {
-        buffer.copy_within(inner_start..inner_start + inner_len, inner_target);
-    }
-    let template = slot.template(parsed.family);
-    let link = LinkHeader { dst: hop.destination, src: hop.source, ethertype: ethertype(parsed, template) };
-    let written = write_link(buffer, link_len, link, &tags);
+    let fit = places.move_inner(buffer);
+    let written = write_link(buffer, places.link_len, hop.header(params), &tags);
     written.ok_or(DropReason::NoHeadRoom)?;
-    if let Some(template) = template {
-        wrap(buffer, order, template, link_len..inner_target, end)?;
-    }
-    packet.set_bounds(0, end);
+    wrap(buffer, params, &places)?;
+    packet.set_bounds(0, places.end());
     packet.set_interface(hop.interface);
-    Ok(Written { fit, link_len: u16::try_from(link_len).unwrap_or(u16::MAX) })
+    Ok(Written { fit, link_len: u16::try_from(places.link_len).unwrap_or(u16::MAX) })
 }
 
 #[inline(always)]
-fn lower_ttl(packet: &mut Packet<'_>, order: &RewriteParams<'_>) -> Result<(), DropReason> {
-    let ip = packet.frame_mut().get_mut(usize::from(order.parsed.l3)..).ok_or(DropReason::Malformed)?;
-    if order.lower_ttl && !decrement_ttl(ip, order.parsed.family) {
+fn lower_ttl(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<(), DropReason> {
+    let ip = packet.frame_mut().get_mut(usize::from(params.parsed.l3)..).ok_or(DropReason::Malformed)?;
+    if params.lower_ttl && !decrement_ttl(ip, params.parsed.family) {
         return Err(DropReason::Ttl);
     }
     Ok(())
@@ -165,33 +174,16 @@ pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> 
     }
 }
 
-/// Of the packet as it leaves.
-#[inline]
-fn ethertype(parsed: &Parsed, template: Option<&Template>) -> u16 {
-    template.map_or_else(|| parsed.family.ethertype(), |template| template.ethertype())
-}
-
-/// Writes the outer headers into `room`, in front of the inner packet, which ends at `end`.
+/// Writes the slot's outer headers, if it has any, between link header and inner packet.
 #[inline(always)]
-fn wrap(
-    buffer: &mut [u8],
-    order: &RewriteParams<'_>,
-    template: &Template,
-    room: Range<usize>,
-    end: usize,
-) -> Result<(), DropReason> {
-    let (parsed, link_len) = (order.parsed, room.start);
-    let room = buffer.get_mut(room).ok_or(DropReason::NoHeadRoom)?;
-    let inner = Inner {
-        len: parsed.ip_len(),
-        tos: parsed.tos,
-        flow_hash: order.hash,
-        identification: order.identification,
-    };
-    let written = template.write(room, &inner);
-    written.map_err(|_| DropReason::TooBig)?;
-    let outer = buffer.get_mut(link_len..end).ok_or(DropReason::NoHeadRoom)?;
-    if template.complete(outer, order.redirected) { Ok(()) } else { Err(DropReason::Malformed) }
+fn wrap(buffer: &mut [u8], params: &RewriteParams<'_>, places: &Places) -> Result<(), DropReason> {
+    let RewriteParams { parsed, hash: flow_hash, identification, .. } = *params;
+    let Some(template) = params.slot.template(parsed.family) else { return Ok(()) };
+    let room = buffer.get_mut(places.link_len..places.inner_target).ok_or(DropReason::NoHeadRoom)?;
+    let inner = Inner { len: parsed.ip_len(), tos: parsed.tos, flow_hash, identification };
+    template.write(room, &inner).map_err(|_| DropReason::TooBig)?;
+    let outer = buffer.get_mut(places.link_len..places.end()).ok_or(DropReason::NoHeadRoom)?;
+    if template.complete(outer, params.redirected) { Ok(()) } else { Err(DropReason::Malformed) }
 }
 
 /// Back by the interface that the frame came by.

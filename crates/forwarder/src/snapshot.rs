@@ -13,7 +13,7 @@ use packet::Family;
 
 use crate::filter::{MAX_ENCAP_OVERHEAD, filter};
 use crate::flow::mapped;
-use crate::parts::{NextHopMode, Parts, Service, VipAddress};
+use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
 use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
 use crate::vip_table::{Claim, Key, VipTable};
 use crate::{FlowHasher, GuardId, Prefix, Trace, TunnelSource};
@@ -48,25 +48,7 @@ impl Snapshot {
     /// Control plane only: linear in bindings and services.
     pub fn new(parts: Parts) -> Result<Self, SnapshotError> {
         check(&parts)?;
-        let mut claims = Vec::with_capacity(parts.bindings.len());
-        for binding in &parts.bindings {
-            let vip = match binding.address {
-                VipAddress::Exact(address) => Key::Exact(mapped(address)),
-                VipAddress::Suffix { group, suffix } => {
-                    Key::Suffix(u32::try_from(group).map_err(|_| SnapshotError::TooMany)?, suffix)
-                }
-            };
-            claims.push(Claim {
-                vip,
-                protocol: binding.protocol,
-                ports: binding.ports.clone(),
-                service: u32::try_from(binding.service).map_err(|_| SnapshotError::TooMany)?,
-            });
-        }
-        let name = |index: u32| parts.services[index as usize].name.to_string();
-        let groups = parts.groups.iter().map(|group| &*group.prefixes);
-        let vips =
-            VipTable::build(&claims, groups).map_err(|(a, b)| SnapshotError::Clash(name(a), name(b)))?;
+        let vips = vip_table(&parts)?;
         let filter = filter(&parts);
         Ok(Self {
             generation: parts.generation,
@@ -275,6 +257,22 @@ impl fmt::Display for SnapshotError {
 }
 
 impl std::error::Error for SnapshotError {}
+
+fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {
+    let number = |index: usize| u32::try_from(index).map_err(|_| SnapshotError::TooMany);
+    let claim = |binding: &Binding| {
+        let vip = match binding.address {
+            VipAddress::Exact(address) => Key::Exact(mapped(address)),
+            VipAddress::Suffix { group, suffix } => Key::Suffix(number(group)?, suffix),
+        };
+        let (protocol, ports) = (binding.protocol, binding.ports.clone());
+        Ok(Claim { vip, protocol, ports, service: number(binding.service)? })
+    };
+    let claims = parts.bindings.iter().map(claim).collect::<Result<Vec<_>, _>>()?;
+    let name = |index: u32| parts.services[index as usize].name.to_string();
+    let groups = parts.groups.iter().map(|group| &*group.prefixes);
+    VipTable::build(&claims, groups).map_err(|(a, b)| SnapshotError::Clash(name(a), name(b)))
+}
 
 fn check(parts: &Parts) -> Result<(), SnapshotError> {
     if parts.slots.len() > MAX_NUMBER || parts.services.iter().any(|s| s.id.0 as usize >= MAX_NUMBER) {

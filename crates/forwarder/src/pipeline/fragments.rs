@@ -132,14 +132,25 @@ impl Core {
                 return Some(Verdict::ToThread(gatherer, reason));
             }
         }
-        if matches!(parsed.fragment, Fragment::Later { .. }) {
+        self.classify_gathered(batch, packet, flow, state)
+    }
+
+    /// The same for a piece that is gathered by this thread.
+    fn classify_gathered(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        flow: &Flow,
+        state: &mut PacketState,
+    ) -> Option<Verdict> {
+        if matches!(state.parsed.fragment, Fragment::Later { .. }) {
             (state.stage, state.step) = (Stage::LaterPiece, Some(Step::FragmentTable));
             return None;
         }
         state.stage = Stage::FirstPiece;
         let reason = self.enter(batch, flow, state).err()?;
         // Recorded too, so that the others are not held for nothing.
-        let decided = self.record(batch, packet, &parsed, Decided::Not(reason));
+        let decided = self.record(batch, packet, &state.parsed, Decided::Not(reason));
         Some(Verdict::Drop(decided.err().unwrap_or(reason)))
     }
 

@@ -129,11 +129,11 @@ impl Core {
         packet: &Packet<'_>,
         state: &mut PacketState,
     ) -> Option<Verdict> {
-        let (snapshot, from) = (batch.snapshot, state.decapsulated_from);
+        let snapshot = batch.snapshot;
         let known = self.flows.peek(state.key, batch.tick).map(|entry| SlotId(entry.slot));
         let serves = |slot: &SlotId| {
             matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining)
-                && !remote::is_barred(snapshot, *slot, from)
+                && !remote::is_barred(snapshot, *slot, state)
         };
         if let Some(slot) = known.filter(serves) {
             state.slot = slot;
@@ -146,7 +146,7 @@ impl Core {
         let threads = self.config.threads.max(1);
         if known.is_none() && asked < threads {
             let next = ThreadId((self.config.thread.0 + 1) % threads);
-            let reason = HandoffReason::IcmpError { asked, decapsulated_from: from };
+            let reason = HandoffReason::IcmpError { asked, decapsulated_from: state.decapsulated_from };
             return Some(Verdict::ToThread(next, reason));
         }
         choose_by_table(batch, packet, state).err().map(Verdict::Drop)

@@ -25,12 +25,8 @@ pub(super) fn select(
 
 /// Whether a packet may not follow its flow to this slot: the slot is in another cluster, and the packet came from one.
 #[inline]
-pub(super) fn is_barred(
-    snapshot: &Snapshot,
-    slot: SlotId,
-    decapsulated_from: Option<TunnelSourceKind>,
-) -> bool {
-    decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
+pub(super) fn is_barred(snapshot: &Snapshot, slot: SlotId, state: &PacketState) -> bool {
+    state.decapsulated_from == Some(TunnelSourceKind::Cluster) && snapshot.is_redirect(slot)
 }
 
 /// How many machines of ours have redirected a packet before; one that may be redirected again has passed a peer at most.
