@@ -1,4 +1,4 @@
-//! `announce` of a VIP: under which conditions its routes are announced, to whom, and what they say.
+//! `announce` of a VIP: under which conditions its routes are announced, to which peers, and with which attributes.
 //!
 //! In: the table. Out: [`Announce`], or problems.
 //! Not here: whether they are announced now (`crate::announce`), names of peers and machines (`announcements`).
@@ -26,7 +26,7 @@ pub struct Announce {
     /// What its routes say, where the machine is no anchor.
     #[serde(flatten, serialize_with = "written")]
     pub attributes: Attributes,
-    /// The peers that are told; empty: all.
+    /// The peers that receive its routes; empty: all.
     #[serde(serialize_with = "canonical::set")]
     pub peers: Vec<Arc<str>>,
     /// Machines that stand behind the others for it: they announce it with a higher MED. Default: none.
@@ -40,7 +40,7 @@ pub struct Announce {
 }
 
 impl Announce {
-    /// Whether a peer is told. Default: each is.
+    /// Whether a peer receives its routes. Default: each does.
     pub fn is_for(&self, peer: &str) -> bool {
         self.peers.is_empty() || self.peers.iter().any(|name| &**name == peer)
     }

@@ -1,4 +1,4 @@
-//! What VIPs announce against the peers that receive it: families and attributes that reach nobody.
+//! What VIPs announce against the peers that receive it: families and attributes that reach no peer.
 //!
 //! In: the drafts. Out: problems, nothing else. A VIP of which no route can ever be said is an error, one of which some can a
 //! warning.
@@ -41,12 +41,12 @@ fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &
         Family::ALL.iter().filter_map(|family| Some((*family, first(*family)?))).collect();
     let carries = |peers: &[&BgpPeer], family| peers.iter().any(|peer| carries(peer, family));
     let reaches = |family| machines.iter().any(|(_, peers)| carries(peers, family));
-    let reaches_nobody = !wanted.iter().any(|(family, _)| reaches(*family));
+    let reaches_none = !wanted.iter().any(|(family, _)| reaches(*family));
     for (family, route) in wanted {
         let Some((machine, _)) = machines.iter().find(|(_, peers)| !carries(peers, family)) else { continue };
         let whose = if reaches(family) { format!(" of machine \"{}\"", machine.name) } else { String::new() };
         let (found, allowed) = not_carried(family, route, &whose);
-        if reaches_nobody {
+        if reaches_none {
             sections.report.error(&announce.place, found, allowed);
         } else {
             sections.report.warning(&announce.place, found, allowed);
@@ -60,7 +60,7 @@ fn not_carried(family: Family, route: &Prefix, whose: &str) -> (String, String) 
         Family::Ipv4 => ("IPv4", "ipv4", "next_hop4"),
         Family::Ipv6 => ("IPv6", "ipv6", "next_hop6"),
     };
-    let found = format!("{name} routes such as {route}, and no peer{whose} that is told carries them");
+    let found = format!("{name} routes such as {route}, and no peer{whose} among its receivers carries them");
     let allowed = format!(
         "a peer with \"{key}\" in its families and an {name} next hop: a session by {name}, or {hop}"
     );
@@ -93,8 +93,10 @@ fn local_pref(sections: &Sections<'_>, bgp: &BgpDraft, announce: &AnnounceDraft)
     let receives = |draft: &&PeerDraft| announce.announce.is_for(&draft.peer.name);
     let asns: BTreeSet<u32> = bgp.peers.iter().filter(receives).map(|draft| draft.peer.asn).collect();
     if !asns.is_empty() && !asns.contains(&bgp.asn()) {
-        let found =
-            format!("a local_pref, and no peer that is told is of our AS {}: nobody hears it", bgp.asn());
+        let found = format!(
+            "a local_pref, and no peer among its receivers is of our AS {}: it reaches none",
+            bgp.asn()
+        );
         sections.report.warning(
             place,
             found,

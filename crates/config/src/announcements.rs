@@ -28,7 +28,7 @@ pub(super) fn check(sections: &Sections<'_>, bgp: Option<Option<&BgpDraft>>, poo
     let Some(bgp) = bgp else {
         for (_, announce) in announced(sections).take(1) {
             let allowed = "a section [bgp] with peers, or no announce";
-            sections.report.warning(&announce.place, "an announcement, and nobody to be told", allowed);
+            sections.report.warning(&announce.place, "an announcement, and no peer to receive it", allowed);
         }
         return;
     };

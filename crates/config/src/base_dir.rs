@@ -26,7 +26,7 @@ impl BaseDir {
         Self { named, real }
     }
 
-    /// Judges a name before anything is looked for by it: of what lies outside, not even its being there is told.
+    /// Judges a name before anything is looked for by it: of what lies outside, not even its existence is shown.
     pub(super) fn keeps_out(&self, node: &Node<'_>) -> bool {
         let Some(name) = node.as_str() else { return false };
         // `.?` matches `..`.
@@ -34,7 +34,7 @@ impl BaseDir {
         name.split('/').any(dotted) || !self.covers(&node.folder().join(name))
     }
 
-    /// Whether a path stays below by its own parts.
+    /// Whether a path lies below by its own parts.
     fn covers(&self, path: &Path) -> bool {
         path.strip_prefix(&self.named).is_ok_and(|below| !climbs(below))
     }

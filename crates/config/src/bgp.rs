@@ -18,12 +18,12 @@ use super::canonical;
 
 pub(super) use self::draft::{BgpDraft, PeerDraft};
 
-/// Who is told of VIPs, by BGP.
+/// The routers that VIPs are announced to, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bgp {
     /// Our AS number.
     pub asn: u32,
-    /// Where peers may dial us, of all machines together. Default: nowhere.
+    /// Where we accept connections of peers, of all machines together. Default: nowhere.
     pub listen: Vec<SocketAddr>,
     /// How long a machine that drains announces its routes as about to go: up to 10 min. Default 5 s.
     #[serde(serialize_with = "canonical::span")]
@@ -75,9 +75,9 @@ pub struct BgpPeer {
     pub md5: Option<Md5Key>,
     /// How many hops away it may be (GTSM). Default: any number.
     pub hops: Option<u8>,
-    /// Whether it dials, and we wait. Default `false`.
+    /// Whether it opens the connection, and we accept it. Default `false`.
     pub passive: bool,
-    /// The address that we dial from. Default: what the kernel chooses.
+    /// The address that we connect from. Default: what the kernel chooses.
     pub source: Option<IpAddr>,
     /// The families to exchange. Default: both.
     #[serde(serialize_with = "canonical::set")]

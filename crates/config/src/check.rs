@@ -1,7 +1,7 @@
 //! `[check.NAME]`: how it is found out whether a backend works.
 //!
 //! In: the sections. Out: [`Check`]s by name, for pools to refer to.
-//! Not here: checking (the control plane's health room), which pools use which check (`flatten`).
+//! Not here: checking (`health`), which pools use which check (`flatten`).
 //! Invariant: `timeout` is below `fast_interval`, which is at most `interval`.
 
 mod kind;

@@ -35,7 +35,7 @@ pub struct Cluster {
     pub drain_time: Duration,
     /// Whether a change of a file is a reload. Default `false`.
     pub watch: bool,
-    /// Who may send packets for VIPs in tunnels. Default: nobody.
+    /// Which sources may send packets for VIPs in tunnels. Default: none.
     pub arrivals: Option<Arrivals>,
     /// How long packets are, and may be.
     pub mtu: Mtu,

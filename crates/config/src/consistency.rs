@@ -140,7 +140,7 @@ impl Sections<'_> {
         }
     }
 
-    /// A piece without ports is not told which of an address's VIPs it is for.
+    /// A fragment without ports does not say which of an address's VIPs it is for.
     fn fragments(&self) {
         let mut first: BTreeMap<Address<'_>, &VipDraft> = BTreeMap::new();
         for vip in in_order(self.vips.iter(), |vip| &vip.place) {
@@ -247,7 +247,7 @@ impl Sections<'_> {
         }
     }
 
-    /// Fallbacks that can be, and that never lead round in a ring.
+    /// Fallbacks that can take over, and that form no cycle.
     fn fallbacks(&self, flattened: &[Arc<Pool>]) {
         for (name, pool) in &self.pools {
             let Some(fallback) = &pool.fallback else { continue };

@@ -1,7 +1,7 @@
 //! All sections as written, and the configuration that they make.
 //!
 //! In: the parsed files. Out: a [`Config`], when nothing is wrong; what is, is in the report.
-//! Two steps: what is written is read from the parsed text, which nobody needs afterwards; then sections are judged against
+//! Two steps: what is written is read from the parsed text, which is dropped then; then sections are judged against
 //! each other. Every section is read before any is judged missing, so that every problem is reported.
 //! Not here: what a section may say, and what they must be to each other (`consistency`, `announcements`).
 

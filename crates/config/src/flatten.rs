@@ -225,6 +225,6 @@ impl<'d> Step<'d> {
     }
 }
 
-/// More conditions on one backend than anyone can keep in mind; it bounds what is handed down.
+/// More checks of one backend than an operator keeps track of; it bounds what pools inherit.
 const MAX_CHECKS: usize = 64;
 const MAX_MEMBERS: usize = 1 << 22;

@@ -180,4 +180,4 @@ const MAX_RATE: u32 = 10_000_000;
 const INLINE: &str = "a list of prefixes or addresses such as [\"198.51.100.0/24\", \"2001:db8::1\"]";
 const FILES: &str = "a list of files such as [\"lists/office.txt\"]";
 const LIMITS: &str = "new_flows_per_second, per_source, or both";
-const EMPTY: &str = "one prefix at least: without any, nobody would be served";
+const EMPTY: &str = "one prefix at least: without any, no source is served";

@@ -1,11 +1,22 @@
 //! The configuration file: strict, and checked as a whole before anything of it is used.
 //!
-//! In: TOML text, the files that it includes, the lists that it names, and a way to read secrets. Out: a [`Config`] of checked values with resolved references
-//! and flattened pools, or every problem of the file at once, each with line, field, what was found and
-//! what was allowed.
+//! In: TOML text, the files that it includes, the lists that it names, and a way to read secrets. Out: a [`Config`] of checked
+//! values with resolved references and flattened pools, or all [`Problems`] at once, each with line, field, what was found and
+//! what is allowed.
 //! Not here: the snapshot that a configuration becomes, checking backends, sessions with routers.
 //! Values are read by hand and not by serde's derive, which stops at the first error.
 //! Invariant: keys of the product's whole shape that this version does not serve are refused by name.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! let text = "[cluster]\nname = \"edge\"\nhash_key_file = \"hash.key\"\ntable_sise = 65537\n";
+//! let secret = |_: &config::SecretName| Ok("000102030405060708090a0b0c0d0e0f".to_owned());
+//! let problems = config::parse(text, Path::new("lb.toml"), &secret).unwrap_err();
+//! let problem = problems.iter().find(|problem| problem.field == "cluster.table_sise").unwrap();
+//! assert_eq!((problem.line(), &*problem.found), (Some(4), "an unknown key"));
+//! assert!(problem.allowed.ends_with("(did you mean \"table_size\"?)"), "{problem}");
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -89,7 +100,7 @@ pub use self::quantity::{format_duration, parse_duration};
 pub use self::remote::Remote;
 pub use self::remote_pool::RemotePool;
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
-pub use self::source::{Source, digest_of};
+pub use self::source::Source;
 pub use self::trace::Trace;
 pub use self::vip::{Hash, Service, Vip};
 pub use self::vlan::{Vlan, VlanRule};
@@ -152,7 +163,7 @@ pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config
 }
 
 /// As [`parse`], for a text that came from elsewhere and stands in `file`'s place: what it includes, and its lists of
-/// prefixes, must lie in `file`'s folder or below, links followed, so that nobody reads other files through it.
+/// prefixes, must lie in `file`'s folder or below, links followed, so that it gives access to no other file.
 ///
 /// # Errors
 /// As [`parse`], and for each file that lies elsewhere.

@@ -72,12 +72,12 @@ pub(super) fn warn_of_tight<'a>(
     };
     // The first of those that need the most.
     let worst = members.chain(peers).reduce(|a, b| if needed(&b) > needed(&a) { b } else { a });
-    let Some((whom, member)) = worst.filter(|worst| needed(worst) > core) else { return };
+    let Some((what, member)) = worst.filter(|worst| needed(worst) > core) else { return };
     let found = format!(
-        "{core}, but {whom} \"{}\" need{} {}: {} of a client and {} over {}",
+        "{core}, but {what} \"{}\" need{} {}: {} of a client and {} over {}",
         &member.backend.name,
-        if whom == "backend" { "s" } else { "" },
-        needed(&(whom, member)),
+        if what == "backend" { "s" } else { "" },
+        needed(&(what, member)),
         mtu.clients,
         &member.encapsulation.name,
         member.backend.address,
@@ -85,6 +85,6 @@ pub(super) fn warn_of_tight<'a>(
     report.warning(
         place,
         found,
-        "links that carry that much, or clients are told to send less and their packets are cut",
+        "links that carry that much; else clients get Packet Too Big, and their packets are fragmented",
     );
 }

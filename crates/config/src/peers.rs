@@ -1,4 +1,4 @@
-//! The machines of a shard as each other's peers: a pool that nobody writes.
+//! The machines of a shard as each other's peers: a pool that is in no file.
 //!
 //! In: machines, and the checks that `cluster.peer_checks` names. Out: for each shard with more than one machine a [`Pool`] of
 //! all of them, carried to by GRE.
@@ -51,12 +51,13 @@ fn own_address(machine: &Machine) -> Option<IpAddr> {
     machine.addresses.first().copied()
 }
 
-/// A machine that nobody checks takes its share of the fragments with it when it dies.
+/// A machine without checks takes its share of the fragments with it when it dies.
 pub(super) fn warn_of_unchecked(peers: &BTreeMap<Arc<str>, Arc<Pool>>, cluster: &Place, report: &Report) {
     let unchecked = |pool: &&Arc<Pool>| pool.members.iter().all(|member| member.checks.is_empty());
     let Some(shard) = peers.values().find(unchecked).and_then(|pool| pool.shard.as_ref()) else { return };
     let place = cluster.key("peer_checks");
-    let found = format!("none, but shard \"{shard}\" has several machines: who dies loses its fragments");
+    let found =
+        format!("none, but shard \"{shard}\" has several machines: one that dies loses its fragments");
     report.warning(&place, found, "names of checks with via = \"backend\"");
 }
 

@@ -3,7 +3,7 @@
 //! In: the spanned tables of the `toml` crate. Out: `Option`s; `None` means absent, or wrong and reported.
 //! Serde's derive stops at the first error, and `config check` names all of them at once, with line and
 //! field: that is why the values are read by hand.
-//! Invariant: a key that no one asked for is reported by [`Section::finish`]; every section ends with it.
+//! Invariant: a key that no reader asked for is reported by [`Section::finish`]; every section ends with it.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -168,7 +168,7 @@ impl<'a> Section<'a> {
         self.table.iter().map(entry).collect()
     }
 
-    /// Reports the keys that nobody asked for; those of `later` are of the product's whole shape, and
+    /// Reports the keys that no reader asked for; those of `later` are of the product's whole shape, and
     /// this version does not serve them.
     pub(super) fn finish(mut self, later: &[&'static str]) {
         self.known.sort_unstable();

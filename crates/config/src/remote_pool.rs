@@ -1,4 +1,4 @@
-//! Where addresses of a VIP are served elsewhere, as a pool that nobody writes.
+//! Where addresses of a VIP are served elsewhere, as a pool that is in no file.
 //!
 //! Not here: remotes as written, and what VIPs make of them (`remote`).
 
@@ -17,7 +17,7 @@ pub struct RemotePool {
     /// The addresses here.
     #[serde(serialize_with = "canonical::set")]
     pub ours: Vec<Prefix>,
-    /// The clusters as a pool that nobody writes; each has the address of the VIP there.
+    /// The clusters as a pool that is in no file; each has the address of the VIP there.
     pub pool: Arc<Pool>,
     /// What stands there in front of an address's own last bits; in the order of the pool's members.
     #[serde(serialize_with = "canonical::list")]

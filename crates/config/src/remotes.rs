@@ -61,7 +61,7 @@ fn itself(sections: &Sections<'_>, name: &Arc<str>, remote: &RemoteDraft) {
     }
 }
 
-/// Only GRE has a mark, and nobody puts outer pieces together there.
+/// Only GRE has a mark, and balancers reassemble no outer packets.
 fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
     let Some(name) = &remote.encapsulation else { return };
     let Some(draft) = sections.encapsulations.get(&name.value) else {

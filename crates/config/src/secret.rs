@@ -55,7 +55,7 @@ impl SecretName {
 pub struct SecretError {
     pub(super) found: String,
     pub(super) allowed: String,
-    /// There is no such file yet, so the operator is told how to make one.
+    /// There is no such file yet, so the message says how to make one.
     pub(super) missing: bool,
 }
 

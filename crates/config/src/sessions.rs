@@ -1,4 +1,4 @@
-//! The peers of `[bgp]` against machines: who has them, where we dial from and listen, which next hops are of use.
+//! The peers of `[bgp]` against machines: which has them, where it connects from and listens, which next hops are of use.
 //!
 //! In: the drafts. Out: problems, nothing else. What can never work is an error, what probably is not meant a warning.
 //! Not here: what VIPs want of peers (`announcement_checks`).
@@ -46,7 +46,7 @@ fn vip(sections: &Sections<'_>, draft: &PeerDraft) {
     }
 }
 
-/// A machine dials from an address of its own alone.
+/// A machine connects from an address of its own alone.
 fn source(sections: &Sections<'_>, draft: &PeerDraft) {
     let Some(At { value: source, place }) = &draft.way.source else { return };
     let Some(owner) = owner(sections, *source) else {
@@ -93,7 +93,7 @@ fn next_hops(sections: &Sections<'_>, draft: &PeerDraft) {
     report.warning(place, found, allowed);
 }
 
-/// Who dials us needs an address where the machine listens.
+/// A peer that connects needs an address where the machine listens.
 fn passive(sections: &Sections<'_>, bgp: &BgpDraft, draft: &PeerDraft) {
     let Some(place) = &draft.passive else { return };
     if bgp.listen.is_empty() {

@@ -85,16 +85,11 @@ impl Source {
         let source = |text: &super::report::Text| Self {
             path: Arc::clone(&text.path),
             text: text.text.as_str().into(),
-            digest: digest_of(&text.text),
+            digest: Sha256::digest(&text.text).into(),
             stamp: None,
         };
         report.texts().map(source).collect()
     }
-}
-
-/// SHA-256 of a file's content.
-pub fn digest_of(text: &str) -> [u8; 32] {
-    Sha256::digest(text.as_bytes()).into()
 }
 
 /// SHA-256 of what all texts and all that they refer to say: of the files' digests in order, and of that of
@@ -111,7 +106,7 @@ pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 
     all.finalize().into()
 }
 
-/// SHA-256 of what the texts refer to: the hash key's own hash, then the CAs with whom each is for.
+/// SHA-256 of what the texts refer to: the hash key's own hash, then each CA with the name of its user.
 pub(super) fn references(
     key: Option<HashKey>,
     checks: &BTreeMap<Arc<str>, CheckDraft>,

@@ -1,4 +1,4 @@
-//! The whole road from text to [`Config`]: what each file below tells of the rooms, and the harness they share.
+//! The whole road from text to [`Config`]: what each module does with it, and the harness that the files below share.
 
 mod admin;
 mod announcements;

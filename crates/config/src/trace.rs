@@ -1,6 +1,6 @@
-//! `[trace]`: whether a machine tells of marked packets, and whom.
+//! `[trace]`: whether a machine reports marked packets, and to which receivers.
 //!
-//! In: the section. Out: [`Trace`]; without the section nobody is told.
+//! In: the section. Out: [`Trace`]; without the section nothing is reported.
 //! Not here: marks and their key, which comes of the cluster's (`forwarder`).
 
 use serde::Serialize;
@@ -10,7 +10,7 @@ use forwarder::Prefix;
 use super::canonical;
 use super::reader::Section;
 
-/// Who is told of marked packets, and how often.
+/// Where reports of marked packets go, and how many a second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trace {
     /// Where reports may go, at least one prefix.

@@ -1,4 +1,4 @@
-//! Words that several rooms say to people: a number with its noun, a list that does not grow for ever.
+//! Words that several crates write to operators: a number with its noun, a list that does not grow for ever.
 
 use std::fmt::Display;
 

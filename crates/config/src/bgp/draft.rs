@@ -200,7 +200,7 @@ fn read_hold_time(node: &Node<'_>) -> Option<Duration> {
     if good { Some(time) } else { node.wrong("\"0s\", or whole seconds from \"3s\" to \"65535s\"") }
 }
 
-/// RFC 7607, RFC 6793 §9: these two stand for nobody.
+/// RFC 7607, RFC 6793 §9: these two are reserved.
 fn read_asn(node: &Node<'_>) -> Option<u32> {
     let asn = node.as_integer().and_then(|asn| u32::try_from(asn).ok());
     asn.filter(|asn| ![0, 23_456].contains(asn)).or_else(|| node.wrong(ASN))

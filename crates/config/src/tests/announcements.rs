@@ -184,7 +184,7 @@ fn what_an_announcement_says_is_checked_against_the_rest() {
     ] {
         refused(PEER, announce, wanted);
     }
-    refused("", ALL, ["vip.a.announce", "nobody to be told", "[bgp]"]);
+    refused("", ALL, ["vip.a.announce", "no peer to receive it", "[bgp]"]);
     refused(PEER, "", ["bgp", "no VIP that is announced", "announce = {}"]);
     let other = "announce = { aggregates = [\"203.0.113.0/24\"], med = 1 }\n[vip.b]\naddresses = [\"203.0.113.2\"]\n\
                  services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\nannounce = { aggregates = [\"203.0.113.0/24\"] }";
@@ -236,7 +236,7 @@ fn a_machine_is_no_router_of_its_own_and_identifiers_are_different() {
 }
 
 #[test]
-fn a_mark_that_no_pool_reaches_is_told_by_the_key_that_says_it() {
+fn a_mark_that_no_pool_reaches_is_reported_by_the_key_that_says_it() {
     let both = "announce = { min_serving = 2, return_serving = 99 }";
     refused(PEER, both, ["vip.a.announce.return_serving", "99, but pool \"p\" has 2 backends", "1 to 2"]);
     refused(PEER, "announce = { min_serving = 3 }", ["vip.a.announce.min_serving", "3, but pool", "1 to 2"]);

@@ -124,7 +124,7 @@ fn a_file_that_cannot_be_a_configuration_is_refused_in_words() {
     assert_eq!(of(&folder.0), "a folder");
     let pipe = folder.0.join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert_eq!(of(&pipe), "a pipe", "nobody is waited for");
+    assert_eq!(of(&pipe), "a pipe", "no writer is waited for");
     assert_eq!(of(&folder.0.join("none")), "no such file");
     assert_eq!(of(&folder.write("a", b"a = 1\n\n# \xff", 0o644)), "a byte that is not UTF-8 in line 3");
     assert_eq!(of(Path::new("/dev/zero")), "over 16 MiB");

@@ -218,7 +218,7 @@ fn the_digest_tells_machines_with_different_keys_or_cas_apart_and_shows_nothing_
     assert_ne!(zeros.digest(), secretless.digest(), "nor of the stand-in's");
     fs::write(folder.0.join("ca.pem"), format!("another comment\n{PEM}")).unwrap();
     assert_ne!(first.digest(), with(KEY).digest(), "another CA file");
-    assert!(first.sources() == with(KEY).sources(), "what drift is told by is the files alone");
+    assert!(first.sources() == with(KEY).sources(), "drift is seen by the files alone");
     let before = with(KEY);
     fs::write(folder.0.join("idle.pem"), format!("another comment\n{PEM}")).unwrap();
     let after = with(KEY);

@@ -31,7 +31,7 @@ fn lengths_are_checked_and_arrive() {
         (
             KEY,
             "hash_key_file = \"k\"\nmtu = { clients = 9000, core = 9000 }",
-            &[(4, "cluster.mtu.core", "9000, but backend \"b1\" needs 9032", "clients are told")],
+            &[(4, "cluster.mtu.core", "9000, but backend \"b1\" needs 9032", "clients get Packet Too Big")],
         ),
     ]);
     let (config, _) =

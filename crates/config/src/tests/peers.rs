@@ -42,9 +42,9 @@ fn expect(text: &str, wanted: &[(Severity, &str, &str, &str)]) {
 use Severity::{Error, Warning};
 
 #[test]
-fn routes_of_a_family_that_no_peer_carries_are_told_of() {
-    let v4 = "IPv4 routes such as 203.0.113.1/32, and no peer that is told";
-    let v6 = "IPv6 routes such as 2001:db8:f::1/128, and no peer that is told";
+fn routes_of_a_family_that_no_peer_carries_are_reported() {
+    let v4 = "IPv4 routes such as 203.0.113.1/32, and no peer among its receivers";
+    let v6 = "IPv6 routes such as 2001:db8:f::1/128, and no peer among its receivers";
     let place = "vip.a.announce";
     let never_v4 =
         (Error, place, v4, "\"ipv4\" in its families and an IPv4 next hop: a session by IPv4, or next_hop4");
@@ -69,17 +69,18 @@ fn routes_of_a_family_that_no_peer_carries_are_told_of() {
     expect(&text(BOTH, "{}", both), &[]);
     expect(&text(V6, "{ peers = [\"four\"] }", both), &[never_v6]);
     let apart = both.replace("name = \"six\"", "name = \"six\", machines = [\"lb2\"]");
-    let one = (Warning, place, "and no peer of machine \"lb1\" that is told carries them", "next_hop6");
+    let one =
+        (Warning, place, "and no peer of machine \"lb1\" among its receivers carries them", "next_hop6");
     expect(&text(BOTH, "{}", &apart), &[one]);
-    // A machine whose peers are told nothing of it is not asked.
+    // A machine whose peers receive nothing of it is not checked.
     expect(&text(V6, "{ peers = [\"six\"] }", &apart), &[]);
 }
 
 #[test]
-fn addresses_that_are_nobodys_or_anothers_are_told_of() {
+fn addresses_of_no_machine_or_of_another_are_reported() {
     let source = "bgp.peers[0].source";
-    let nobody = (Warning, source, "192.0.2.99, which is the address of no machine", "or no source");
-    expect(&text(V4, "{}", &by_v4(", source = \"192.0.2.99\"")), &[nobody]);
+    let nowhere = (Warning, source, "192.0.2.99, which is the address of no machine", "or no source");
+    expect(&text(V4, "{}", &by_v4(", source = \"192.0.2.99\"")), &[nowhere]);
     let other = "192.0.2.1, the address of machine \"lb1\", for machine \"lb2\" too";
     let both = (Error, source, other, "machines = [\"lb1\"]");
     expect(&text(V4, "{}", &by_v4(", source = \"192.0.2.1\"")), &[both]);
@@ -87,8 +88,8 @@ fn addresses_that_are_nobodys_or_anothers_are_told_of() {
     expect(&text(V4, "{}", &by_v4(", machines = [\"lb1\"], source = \"192.0.2.1\"")), &[]);
     let listening =
         |at: &str, peer: &str| by_v4(peer).replace("peers =", &format!("listen = [{at}]\npeers ="));
-    let nobody = (Warning, "bgp.listen[1]", "192.0.2.99:179, an address of no machine", "or 0.0.0.0");
-    expect(&text(V4, "{}", &listening("\"192.0.2.1:179\", \"192.0.2.99:179\"", "")), &[nobody]);
+    let nowhere = (Warning, "bgp.listen[1]", "192.0.2.99:179, an address of no machine", "or 0.0.0.0");
+    expect(&text(V4, "{}", &listening("\"192.0.2.1:179\", \"192.0.2.99:179\"", "")), &[nowhere]);
     let twice = (Error, "bgp.listen[1]", "192.0.2.1:179 a second time", "once");
     expect(&text(V4, "{}", &listening("\"192.0.2.1:179\", \"192.0.2.1:179\"", "")), &[twice]);
     expect(&text(V4, "{}", &listening("\"0.0.0.0:179\", \"[::]:179\"", ", passive = true")), &[]);
@@ -104,7 +105,7 @@ fn addresses_that_are_nobodys_or_anothers_are_told_of() {
 }
 
 #[test]
-fn next_hops_that_never_act_are_told_of() {
+fn next_hops_that_never_act_are_reported() {
     let idle6 = (Warning, "bgp.peers[0].next_hop6", "families without ipv6", "no next_hop6");
     expect(&text(V4, "{}", &by_v4(", families = [\"ipv4\"], next_hop6 = \"2001:db8::1\"")), &[idle6]);
     let idle4 = (Warning, "bgp.peers[0].next_hop4", "families without ipv4", "no next_hop4");

@@ -225,7 +225,7 @@ fn an_empty_file_lacks_its_sections() {
 }
 
 #[test]
-fn all_problems_of_a_file_are_told_in_its_order() {
+fn all_problems_of_a_file_are_reported_in_its_order() {
     let text = BASE
         .replace("name = \"c\"", "name = 3\nwatch = 1")
         .replace("batch = 64", "batch = 0\nbatches = 1")
@@ -300,9 +300,9 @@ fn white_space_around_a_key_is_cut_off_and_capitals_count() {
 }
 
 #[test]
-fn what_is_wrong_with_vlan_policies_is_told() {
+fn what_is_wrong_with_vlan_policies_is_reported() {
     let policy = |lines: &str| BASE.replace("[io]", &format!("[machine.lb1.vlan.eth0]\n{lines}\n[io]"));
-    let told = |lines: &str| {
+    let reported = |lines: &str| {
         let problems = all(&policy(lines));
         problems.iter().map(|p| (p.field.to_owned(), p.to_string())).collect::<Vec<_>>()
     };
@@ -312,7 +312,7 @@ fn what_is_wrong_with_vlan_policies_is_told() {
         "policy = \"strip\"",
         "policy = \"translate\"\ntranslate = [{ from = [], to = [1] }, { from = [4094, 1], to = [] }, { to = [2, 3] }]",
     ] {
-        assert_eq!(told(valid), [], "{valid}");
+        assert_eq!(reported(valid), [], "{valid}");
     }
     for (lines, field, words) in [
         ("policy = \"pop\"", "policy", "\"keep\", \"translate\", \"strip\""),
@@ -340,7 +340,7 @@ fn what_is_wrong_with_vlan_policies_is_told() {
             "one rule for the same VLANs",
         ),
     ] {
-        let problems = told(lines);
+        let problems = reported(lines);
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert_eq!(problems[0].0, format!("machine.lb1.vlan.eth0.{field}"));
         assert!(problems[0].1.contains(words), "{problems:?}");

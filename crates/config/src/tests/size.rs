@@ -86,14 +86,14 @@ fn a_large_file_says_what_small_ones_say() {
 }
 
 #[test]
-fn what_is_wrong_in_a_large_file_is_told_where_it_stands() {
+fn what_is_wrong_in_a_large_file_is_reported_where_it_stands() {
     let text = cluster(300, 200, 40);
     let last = text.rfind("weight = 2").unwrap();
     let wrong = [&text[..last], "weight = -7", &text[last + "weight = 2".len()..]].concat();
     let line = wrong[..last].lines().count();
     let problems = parsed(&wrong).unwrap_err();
-    let told: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.field.as_str())).collect();
-    assert_eq!(told, [(Some(line), "pool.p199.backends[39].weight")], "{problems}");
+    let shown: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.field.as_str())).collect();
+    assert_eq!(shown, [(Some(line), "pool.p199.backends[39].weight")], "{problems}");
     let twice = format!("{text}[pool.p0]\nbackends = []\n");
     let problems = parsed(&twice).unwrap_err().to_string();
     assert!(problems.contains(&format!(":{}:", text.lines().count() + 1)), "{problems}");

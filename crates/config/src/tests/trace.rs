@@ -1,9 +1,9 @@
-//! `[trace]`: whom a machine tells of marked packets.
+//! `[trace]`: where a machine reports marked packets.
 
 use super::*;
 
 #[test]
-fn without_the_section_nobody_is_told() {
+fn without_the_section_nothing_is_reported() {
     assert_eq!(parsed(BASE).unwrap().0.trace(), None);
 }
 
@@ -22,7 +22,7 @@ fn receivers_are_prefixes_and_addresses_of_both_families() {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_line_and_field() {
+fn what_is_wrong_is_reported_by_line_and_field() {
     check(&[
         ("", "[trace]\n", &[(1, "trace.receivers", "nothing", "a list of prefixes")]),
         ("", "[trace]\nreceivers = []\n", &[(2, "trace.receivers", "an empty list", "such as")]),
