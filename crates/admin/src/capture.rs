@@ -108,14 +108,14 @@ impl fmt::Display for CaptureOrder {
 }
 
 pub(super) async fn capture(
-    desk: State<AppState>,
+    state: State<AppState>,
     streaming: Option<Extension<Streaming>>,
     which: Result<Query<WhichPackets>, QueryRejection>,
 ) -> Result<Response, Refusal> {
     let Query(which) = query(which)?;
     let order = which.order()?;
     let words = order.to_string();
-    let stream = ask(&desk, |answer| Command::Capture { order, answer }).await??;
+    let stream = ask(&state, |answer| Command::Capture { order, answer }).await??;
     let stays = streaming.map(|Extension(streaming)| streaming.begin());
     let body = unfold((stream.0, stays), async |(mut chunks, stays)| {
         let chunk = chunks.recv().await?;
@@ -125,8 +125,8 @@ pub(super) async fn capture(
     Ok((Extension(Order::Said(words)), headers, Body::from_stream(Box::pin(body))).into_response())
 }
 
-pub(super) async fn end(desk: State<AppState>) -> Result<Done<CaptureEnd>, Refusal> {
-    let ended = ask(&desk, Command::EndCapture).await??;
+pub(super) async fn end(state: State<AppState>) -> Result<Done<CaptureEnd>, Refusal> {
+    let ended = ask(&state, Command::EndCapture).await??;
     let words = format!("end the capture: {}", plural(ended.captured, "packet"));
     Ok(done(Order::Said(words), ended))
 }

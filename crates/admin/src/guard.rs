@@ -20,21 +20,21 @@ use super::room::Progress;
 use super::server::Peer;
 use super::view::{Refusal, RefusalKind};
 
-pub(super) async fn guard(desk: State<AppState>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(state: State<AppState>, request: Request, next: Next) -> Response {
     let progress = request.extensions().get::<Progress>().cloned();
-    let response = judge(desk, request, next).await;
+    let response = judge(state, request, next).await;
     progress.iter().for_each(Progress::has_answer);
     response
 }
 
-async fn judge(State(desk): State<AppState>, request: Request, next: Next) -> Response {
+async fn judge(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     if matches!(method, Method::GET | Method::HEAD) {
-        return admit(&desk, request, next).await;
+        return admit(&state, request, next).await;
     }
     let peer = request.extensions().get::<Peer>().map_or_else(|| "?".to_owned(), Peer::to_string);
     let response =
-        if from_another_site(request.headers()) { foreign() } else { admit(&desk, request, next).await };
+        if from_another_site(request.headers()) { foreign() } else { admit(&state, request, next).await };
     // Operators' orders are few: each leaves one line.
     let status = response.status().as_u16();
     match response.extensions().get::<Order>() {
@@ -54,11 +54,11 @@ pub(super) enum Order {
     Logged,
 }
 
-async fn admit(desk: &AppState, request: Request, next: Next) -> Response {
+async fn admit(state: &AppState, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let large = parts.method == Method::PUT && parts.uri.path() == PUT_CONFIG;
     let limit = if large { CONFIG_BYTES } else { USUAL_BYTES };
-    let _room = match large.then(|| desk.large_bodies.try_acquire()) {
+    let _room = match large.then(|| state.large_bodies.try_acquire()) {
         Some(Err(_)) => {
             let message = "another configuration is being put: try again";
             return Refusal::new(RefusalKind::Unavailable, message).into_response();

@@ -20,10 +20,8 @@ use super::command::{
 use super::guard::Order;
 use super::refuse::{bad_request, plural};
 use super::view::{
-    BackendChange, BackendRow, BgpView, FlowPage, HealthView, MachineDrain, Purged, Refusal, RefusalKind,
-    ReloadReport, Status, VipRow, WhereView,
+    BackendChange, FlowPage, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
 };
-use crate::stats::Stats;
 
 type Asked<T> = Result<Json<T>, Refusal>;
 /// An answer to an order, with what the log says of it.
@@ -33,31 +31,16 @@ pub(super) fn done<T>(order: Order, answer: T) -> Done<T> {
     (Extension(order), Json(answer))
 }
 
-pub(super) async fn status(desk: State<AppState>) -> Asked<Status> {
-    ask(&desk, Command::Status).await.map(Json)
-}
-
-pub(super) async fn vips(desk: State<AppState>) -> Asked<Vec<VipRow>> {
-    ask(&desk, Command::Vips).await.map(Json)
-}
-
-pub(super) async fn backends(desk: State<AppState>) -> Asked<Vec<BackendRow>> {
-    ask(&desk, Command::Backends).await.map(Json)
-}
-
-pub(super) async fn health(desk: State<AppState>) -> Asked<HealthView> {
-    ask(&desk, Command::Health).await.map(Json)
-}
-
-pub(super) async fn bgp(desk: State<AppState>) -> Asked<BgpView> {
-    ask(&desk, Command::Bgp).await.map(Json)
+/// A question that needs nothing but the asking.
+pub(super) async fn plain<T>(state: State<AppState>, command: fn(Answer<T>) -> Command) -> Asked<T> {
+    ask(&state, command).await.map(Json)
 }
 
 pub(super) async fn machine(
-    desk: State<AppState>,
+    state: State<AppState>,
     action: MachineAction,
 ) -> Result<Done<MachineDrain>, Refusal> {
-    let drain = ask(&desk, |answer| Command::Machine { action, answer }).await??;
+    let drain = ask(&state, |answer| Command::Machine { action, answer }).await??;
     let words = match action {
         MachineAction::Drain => "drain this machine",
         MachineAction::Undrain => "take back the drain of this machine",
@@ -65,12 +48,8 @@ pub(super) async fn machine(
     Ok(done(Order::Said(words.to_owned()), drain))
 }
 
-pub(super) async fn counters(desk: State<AppState>) -> Asked<Stats> {
-    ask(&desk, Command::Stats).await.map(Json)
-}
-
-pub(super) async fn reload(desk: State<AppState>) -> Result<Done<ReloadReport>, Refusal> {
-    let report = ask(&desk, Command::Reload).await??;
+pub(super) async fn reload(state: State<AppState>) -> Result<Done<ReloadReport>, Refusal> {
+    let report = ask(&state, Command::Reload).await??;
     Ok(done(Order::Logged, report))
 }
 
@@ -81,7 +60,7 @@ pub(super) struct InPool {
 }
 
 pub(super) async fn order(
-    desk: State<AppState>,
+    state: State<AppState>,
     name: Result<Path<String>, PathRejection>,
     pool: Result<Query<InPool>, QueryRejection>,
     action: BackendAction,
@@ -89,7 +68,7 @@ pub(super) async fn order(
     let Path(name) = name.map_err(|error| bad_request(error.body_text()))?;
     let Query(InPool { pool }) = query(pool)?;
     let words = in_words(&name, pool.as_deref(), action);
-    let change = ask(&desk, |answer| Command::Backend { name, pool, action, answer }).await??;
+    let change = ask(&state, |answer| Command::Backend { name, pool, action, answer }).await??;
     Ok(done(Order::Said(words), change))
 }
 
@@ -117,14 +96,14 @@ pub(super) struct Weight {
 }
 
 pub(super) async fn weight(
-    desk: State<AppState>,
+    state: State<AppState>,
     name: Result<Path<String>, PathRejection>,
     pool: Result<Query<InPool>, QueryRejection>,
     body: Bytes,
 ) -> Result<Done<BackendChange>, Refusal> {
     let Weight { weight } = serde_json::from_slice(&body)
         .map_err(|error| bad_request(format!("wanted {{\"weight\": a number or null}}: {error}")))?;
-    order(desk, name, pool, BackendAction::Weight(weight)).await
+    order(state, name, pool, BackendAction::Weight(weight)).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -149,7 +128,7 @@ impl WhichFlows {
 }
 
 pub(super) async fn flows(
-    desk: State<AppState>,
+    state: State<AppState>,
     which: Result<Query<WhichFlows>, QueryRejection>,
 ) -> Asked<FlowPage> {
     let Query(mut which) = query(which)?;
@@ -160,11 +139,11 @@ pub(super) async fn flows(
     // To look does no harm: without a filter, all are meant.
     which.all |= which.vip.is_none() && which.backend.is_none();
     let filter = which.filter()?;
-    ask(&desk, |answer| Command::Flows { filter, limit, answer }).await?.map(Json)
+    ask(&state, |answer| Command::Flows { filter, limit, answer }).await?.map(Json)
 }
 
 pub(super) async fn purge(
-    desk: State<AppState>,
+    state: State<AppState>,
     which: Result<Query<WhichFlows>, QueryRejection>,
 ) -> Result<Done<Purged>, Refusal> {
     let Query(which) = query(which)?;
@@ -177,7 +156,7 @@ pub(super) async fn purge(
         FlowQuery::Vip(name) => format!("the flows of VIP {name}"),
         FlowQuery::Backend(name) => format!("the flows on backend {name}"),
     };
-    let purged = ask(&desk, |answer| Command::PurgeFlows { filter, answer }).await??;
+    let purged = ask(&state, |answer| Command::PurgeFlows { filter, answer }).await??;
     Ok(done(Order::Said(format!("forget {whose}: {}", plural(purged.flows, "flow"))), purged))
 }
 
@@ -190,7 +169,7 @@ pub(super) struct OfFlow {
 }
 
 pub(super) async fn where_to(
-    desk: State<AppState>,
+    state: State<AppState>,
     of: Result<Query<OfFlow>, QueryRejection>,
 ) -> Asked<WhereView> {
     let Query(OfFlow { source, destination, protocol }) = query(of)?;
@@ -204,26 +183,26 @@ pub(super) async fn where_to(
     if source.is_ipv4() != destination.is_ipv4() {
         return Err(bad_request(format!("{source} and {destination} are of different families")));
     }
-    ask(&desk, |answer| Command::Where { source, destination, protocol, answer }).await?.map(Json)
+    ask(&state, |answer| Command::Where { source, destination, protocol, answer }).await?.map(Json)
 }
 
-pub(super) async fn config(desk: State<AppState>) -> Result<Response, Refusal> {
-    let view = ask(&desk, Command::Config).await?;
+pub(super) async fn config(state: State<AppState>) -> Result<Response, Refusal> {
+    let view = ask(&state, Command::Config).await?;
     Ok(([(header::ETAG, format!("\"{}\"", view.etag))], Json(view)).into_response())
 }
 
 pub(super) async fn put_config(
-    desk: State<AppState>,
+    state: State<AppState>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Done<ReloadReport>, Refusal> {
-    if !desk.rules.put {
+    if !state.rules.put {
         let message = "the configuration may be put only when admin.put is on";
         return Err(Refusal::new(RefusalKind::Forbidden, message));
     }
     let if_match = read_if_match(&headers)?;
     let text = String::from_utf8(body.into()).map_err(|error| bad_request(format!("not UTF-8: {error}")))?;
-    let report = ask(&desk, |answer| Command::PutConfig { text, if_match, answer }).await??;
+    let report = ask(&state, |answer| Command::PutConfig { text, if_match, answer }).await??;
     Ok(done(Order::Logged, report))
 }
 
@@ -252,13 +231,13 @@ pub(super) fn query<T>(read: Result<Query<T>, QueryRejection>) -> Result<Query<T
 
 /// Sends a command and waits for its answer.
 pub(super) async fn ask<T>(
-    desk: &AppState,
+    state: &AppState,
     command: impl FnOnce(Answer<T>) -> Command,
 ) -> Result<T, Refusal> {
     let unavailable = |message| Refusal::new(RefusalKind::Unavailable, message);
     let (answer, answered) = oneshot::channel();
     let asked = async {
-        desk.commands.send(command(answer)).await.ok()?;
+        state.commands.send(command(answer)).await.ok()?;
         answered.await.ok()
     };
     match tokio::time::timeout(Duration::from_secs(ANSWER_WITHIN_SECONDS), asked).await {

@@ -8,17 +8,18 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post, put};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::app_state::{AppState, PUT_CONFIG, Rules};
 use super::capture::{self, CAPTURE_SECONDS_AT_MOST};
-use super::command::{BackendAction, Command, FLOWS_AT_MOST, MachineAction, SNAP_BYTES};
+use super::command::{Answer, BackendAction, Command, FLOWS_AT_MOST, MachineAction, SNAP_BYTES};
 use super::document::{Content, Operation, document};
-use super::stats::Stats;
 use super::view::{
-    BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, FlowPage, HealthView, MachineDrain, Purged,
-    Refusal, RefusalKind, ReloadReport, Status, VipRow, WhereView,
+    BackendChange, CaptureEnd, ConfigView, FlowPage, MachineDrain, Purged, Refusal, RefusalKind,
+    ReloadReport, WhereView,
 };
 use super::{guard, handlers, refuse};
 
@@ -51,8 +52,6 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
         .layer(from_fn_with_state(state, guard::guard))
 }
 
-type Object = Map<String, Value>;
-
 fn table() -> Vec<Operation> {
     [reading(), backend_orders(), machine_orders(), flows(), captures(), configuration()]
         .into_iter()
@@ -64,36 +63,36 @@ fn plain(route: MethodRouter<AppState>) -> MethodRouter<AppState> {
     route.route_layer(from_fn(guard::without_body))
 }
 
-/// Questions about the balancer as a whole.
+/// A question about the balancer as a whole.
+fn question<T>(
+    path: &'static str,
+    summary: &'static str,
+    answer: &'static str,
+    command: fn(Answer<T>) -> Command,
+) -> Operation
+where
+    T: JsonSchema + Serialize + Send + 'static,
+{
+    Operation::read::<T>(path, summary, answer, get(move |state| handlers::plain(state, command)))
+}
+
 fn reading() -> Vec<Operation> {
-    let counters = |path| {
-        let handler = get(handlers::counters);
-        Operation::read::<Stats>(path, "Everything that is counted.", "The counters.", handler)
-    };
+    let bgp = "Routers, and what is announced where and why not.";
+    let counters = |path| question(path, "Everything that is counted.", "The counters.", Command::Stats);
     vec![
-        Operation::read::<Status>("/v1/status", "How it is.", "The status.", get(handlers::status)),
-        Operation::read::<Vec<VipRow>>("/v1/vips", "Every VIP.", "The VIPs.", get(handlers::vips)),
-        Operation::read::<Vec<BackendRow>>(
-            "/v1/backends",
-            "Every membership.",
-            "The memberships.",
-            get(handlers::backends),
-        ),
-        Operation::read::<HealthView>(
-            "/v1/health",
-            "Every check target.",
-            "The targets.",
-            get(handlers::health),
-        ),
-        Operation::read::<BgpView>(
-            "/v1/bgp",
-            "Routers, and what is announced where and why not.",
-            "What is announced.",
-            get(handlers::bgp),
-        ),
+        question("/v1/status", "How it is.", "The status.", Command::Status),
+        question("/v1/vips", "Every VIP.", "The VIPs.", Command::Vips),
+        question("/v1/backends", "Every membership.", "The memberships.", Command::Backends),
+        question("/v1/health", "Every check target.", "The targets.", Command::Health),
+        question("/v1/bgp", bgp, "What is announced.", Command::Bgp),
         counters("/v1/counters"),
         counters("/counters"),
-        Operation::read::<Object>("/openapi.json", "This document.", "OpenAPI 3.1.", get(openapi)),
+        Operation::read::<Map<String, Value>>(
+            "/openapi.json",
+            "This document.",
+            "OpenAPI 3.1.",
+            get(openapi),
+        ),
     ]
 }
 
