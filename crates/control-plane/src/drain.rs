@@ -10,10 +10,9 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use admin::MachineAction;
-use admin::view::{MachineDrain, Refusal, RefusalKind};
 
-use crate::announce::{Announcer, Stage};
-use crate::rows::stage_shown;
+use crate::announce::Stage;
+use crate::refused::Refused;
 
 /// What a drain does to the rest of the daemon.
 pub trait Departure {
@@ -80,7 +79,7 @@ impl Shutdown {
         action: MachineAction,
         seen: Observed,
         parts: &mut impl Departure,
-    ) -> Result<Vec<String>, Refusal> {
+    ) -> Result<Vec<String>, Refused> {
         match (action, &self.drain) {
             (MachineAction::Drain, None) => {
                 self.begin(true, seen, parts);
@@ -91,12 +90,9 @@ impl Shutdown {
                 let seconds = (left.notice + left.drain).as_secs_f64();
                 Ok(vec![format!("it drains already: {seconds:.0} s are left at most")])
             }
-            (MachineAction::Undrain, None) => {
-                Err(Refusal::new(RefusalKind::Conflict, "the machine does not drain"))
-            }
+            (MachineAction::Undrain, None) => Err(Refused::conflict("the machine does not drain")),
             (MachineAction::Undrain, Some(drain)) if !drain.may_be_taken_back => {
-                let words = "a signal asked for the end: it can't be taken back";
-                Err(Refusal::new(RefusalKind::Conflict, words))
+                Err(Refused::conflict("a signal asked for the end: it can't be taken back"))
             }
             (MachineAction::Undrain, Some(_)) => {
                 self.drain = None;
@@ -108,26 +104,9 @@ impl Shutdown {
         }
     }
 
-    /// How the drain of `machine` stands, for the API.
-    #[must_use]
-    pub fn view(
-        &self,
-        machine: &str,
-        announcer: &Announcer,
-        now: Instant,
-        mut notes: Vec<String>,
-    ) -> MachineDrain {
-        let left = self.drain.as_ref().map_or_else(Left::default, |drain| drain.left(now));
-        if self.drain.is_some() && !announcer.is_at_work() {
-            notes.push("no router is told: the file has no peers for this machine".to_owned());
-        }
-        MachineDrain {
-            machine: machine.to_owned(),
-            stage: stage_shown(announcer.stage()),
-            notice_seconds: left.notice.as_secs_f64(),
-            drain_seconds: left.drain.as_secs_f64(),
-            notes,
-        }
+    /// What is left of it at most; nothing when there is no drain.
+    pub(crate) fn left(&self, now: Instant) -> Left {
+        self.drain.as_ref().map_or_else(Left::default, |drain| drain.left(now))
     }
 
     /// Takes the next step of a drain that is due. Whether it is over.
@@ -184,11 +163,11 @@ enum Over {
 
 /// What is left of a drain at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Left {
+pub(crate) struct Left {
     /// Routes are announced as about to go.
-    notice: Duration,
+    pub(crate) notice: Duration,
     /// Packets are forwarded after that.
-    drain: Duration,
+    pub(crate) drain: Duration,
 }
 
 impl Drain {
@@ -364,9 +343,10 @@ mod tests {
     fn an_operator_takes_back_his_own_drain_and_not_that_of_a_signal() {
         let (start, mut shutdown, mut parts) = (Instant::now(), Shutdown::default(), Recorded::default());
         let order = |shutdown: &mut Shutdown, parts: &mut Recorded, action| {
-            shutdown.order(action, seen(start, 3), parts).map_err(|refusal| refusal.kind)
+            shutdown.order(action, seen(start, 3), parts).map_err(|refused| refused.to_string())
         };
-        assert_eq!(order(&mut shutdown, &mut parts, MachineAction::Undrain), Err(RefusalKind::Conflict));
+        let none = order(&mut shutdown, &mut parts, MachineAction::Undrain);
+        assert_eq!(none.unwrap_err(), "the machine does not drain");
         assert!(order(&mut shutdown, &mut parts, MachineAction::Drain).unwrap().is_empty());
         let again = order(&mut shutdown, &mut parts, MachineAction::Drain).unwrap();
         assert_eq!(again, ["it drains already: 30 s are left at most"]);
@@ -376,6 +356,6 @@ mod tests {
         order(&mut shutdown, &mut parts, MachineAction::Drain).unwrap();
         assert!(!shutdown.signal(seen(start, 4), &mut parts), "the operator's drain goes on");
         let refused = order(&mut shutdown, &mut parts, MachineAction::Undrain);
-        assert_eq!(refused, Err(RefusalKind::Conflict));
+        assert!(refused.unwrap_err().starts_with("a signal asked for the end"));
     }
 }

@@ -18,6 +18,7 @@ pub mod path_mtu;
 pub mod paths;
 pub mod publisher;
 pub mod questions;
+mod refused;
 pub mod reload;
 mod rows;
 mod slots;
@@ -25,5 +26,8 @@ pub mod standing;
 pub mod unable;
 pub mod verdict_log;
 
-pub use rows::{explained, problem_row, services_seen, shown, stage_shown, trace_report, where_backend};
+pub use refused::Refused;
+pub use rows::{
+    CaptureBegun, explained, problem_row, services_seen, shown, stage_shown, trace_report, where_backend,
+};
 pub use slots::SlotKey;

@@ -1,17 +1,16 @@
 //! Operators' orders to backends: which are given, what each means, and which are refused.
 //!
-//! In: an order, the controller that carries it out, the snapshot in force. Out: the snapshot to publish, and the answer.
-//! Not here: publishing; how an override enters states and tables (`standing`, `controller`).
+//! In: an order, the controller that carries it out, the snapshot in force. Out: the snapshot to publish, notes for the answer.
+//! Not here: publishing; the answer (`rows`); how an override enters states and tables (`standing`, `controller`).
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use admin::BackendAction;
-use admin::view::{BackendChange, MembershipChange, OverrideRow, Refusal, RefusalKind};
 use forwarder::Snapshot;
 
 use crate::controller::Controller;
-use crate::rows::shown;
+use crate::refused::Refused;
 use crate::standing::{Mode, Override, OverrideKey};
 
 /// When each override that is in force was given, from the start of the process.
@@ -34,8 +33,8 @@ pub struct BackendOrder {
 pub struct Ordered {
     /// To publish; `None`: no state has changed.
     pub snapshot: Option<Snapshot>,
-    /// The answer.
-    pub change: BackendChange,
+    /// What its giver should know.
+    pub notes: Vec<String>,
 }
 
 impl Orders {
@@ -46,78 +45,57 @@ impl Orders {
     pub fn give(
         &mut self,
         controller: &mut Controller,
-        order: BackendOrder,
+        order: &BackendOrder,
         current: &Snapshot,
         now: Duration,
-    ) -> Result<Ordered, Refusal> {
+    ) -> Result<Ordered, Refused> {
         let BackendOrder { backend, action } = order;
-        let before = controller.stand(&backend, current);
-        if before.is_empty() {
-            return Err(absent(&backend));
+        if controller.memberships_of(backend).next().is_none() {
+            return Err(absent(backend));
         }
-        let old = controller.standing().overrides.get(&backend).copied().unwrap_or_default();
-        let new = replaced(old, action)?;
+        let old = controller.standing().overrides.get(backend).copied().unwrap_or_default();
+        let new = replaced(old, *action)?;
         let mut notes = Vec::new();
-        if action == BackendAction::Undrain && old.mode == Some(Mode::Down) {
+        if *action == BackendAction::Undrain && old.mode == Some(Mode::Down) {
             notes.push("it stays down by an operator's order: `backend up` takes that back".to_owned());
         }
         let new = (new != Override::default()).then_some(new);
         match new {
             Some(_) => self.given.insert(backend.clone(), now),
-            None => self.given.remove(&backend),
+            None => self.given.remove(backend),
         };
         let snapshot = controller.order(backend.clone(), new, current, now).ok().flatten();
-        let current = snapshot.as_ref().unwrap_or(current);
-        let pairs = before.into_iter().zip(controller.stand(&backend, current));
-        let memberships: Vec<MembershipChange> = pairs
-            .map(|(old, new)| MembershipChange {
-                before: old.before,
-                weight_before: old.weight_before,
-                ..new
-            })
-            .collect();
-        if memberships.iter().all(|change| change.overridden.is_some()) {
+        let standing = controller.standing();
+        if controller.memberships_of(backend).all(|one| standing.override_of(&one.key) != Override::default())
+        {
             notes.push("an order is lost at a restart: write it into the file if it is to last".to_owned());
         }
-        let generation = current.generation().0;
-        let change = BackendChange { backend: backend.0.to_string(), generation, memberships, notes };
-        Ok(Ordered { snapshot, change })
+        Ok(Ordered { snapshot, notes })
     }
 
-    /// The overrides in force.
-    #[must_use]
-    pub fn rows(&self, controller: &Controller, now: Duration) -> Vec<OverrideRow> {
-        let row = |(backend, says): (&OverrideKey, &Override)| {
-            let since = self.given.get(backend).map(|given| now.saturating_sub(*given));
-            Some(OverrideRow {
-                backend: backend.0.to_string(),
-                pool: backend.1.as_ref().map(ToString::to_string),
-                says: shown(*says)?,
-                since_seconds: since.unwrap_or_default().as_secs_f64(),
-            })
-        };
-        controller.standing().overrides.iter().filter_map(row).collect()
+    /// How long ago the override of a backend was given.
+    pub(crate) fn age(&self, backend: &OverrideKey, now: Duration) -> Duration {
+        self.given.get(backend).map(|given| now.saturating_sub(*given)).unwrap_or_default()
     }
 }
 
 /// The override that an action makes of the one in force.
-fn replaced(old: Override, action: BackendAction) -> Result<Override, Refusal> {
+fn replaced(old: Override, action: BackendAction) -> Result<Override, Refused> {
     Ok(match action {
         BackendAction::Drain => Override { mode: Some(Mode::Drain), ..old },
         BackendAction::Undrain => Override { mode: old.mode.filter(|mode| *mode != Mode::Drain), ..old },
         BackendAction::Down => Override { mode: Some(Mode::Down), ..old },
         BackendAction::Up => Override::default(),
         BackendAction::Weight(Some(weight)) if weight > MAX_WEIGHT => {
-            let words = format!("a weight is from 0 to {MAX_WEIGHT}");
-            return Err(Refusal::new(RefusalKind::Conflict, words));
+            return Err(Refused::Conflict(format!("a weight is from 0 to {MAX_WEIGHT}")));
         }
         BackendAction::Weight(weight) => Override { weight, ..old },
     })
 }
 
-fn absent(backend: &OverrideKey) -> Refusal {
+fn absent(backend: &OverrideKey) -> Refused {
     let pool = backend.1.as_ref().map(|pool| format!(" in pool \"{pool}\"")).unwrap_or_default();
-    Refusal::new(RefusalKind::NotFound, format!("no backend \"{}\"{pool}", backend.0))
+    Refused::NotFound(format!("no backend \"{}\"{pool}", backend.0))
 }
 
 /// As in the file.
@@ -150,9 +128,9 @@ mod tests {
         let at = Duration::from_secs;
         let mut give = |orders: &mut Orders, controller: &mut Controller, action, now| {
             let order = BackendOrder { backend: whole.clone(), action };
-            let given = orders.give(controller, order, &current, now).unwrap();
-            current = given.snapshot.unwrap_or(current.clone());
-            given.change
+            let (snapshot, change) = orders.answer(controller, &order, &current, now).unwrap();
+            current = snapshot.unwrap_or(current.clone());
+            change
         };
         let drained = give(&mut orders, &mut controller, BackendAction::Drain, at(1));
         let one = &drained.memberships[0];
@@ -180,8 +158,8 @@ mod tests {
         ] {
             let backend = (Arc::from(name), pool.map(Arc::from));
             let order = BackendOrder { backend, action: BackendAction::Weight(Some(weight)) };
-            let refused = orders.give(&mut controller, order, &current, Duration::ZERO).unwrap_err();
-            assert_eq!(refused.message, words);
+            let refused = orders.give(&mut controller, &order, &current, Duration::ZERO).unwrap_err();
+            assert_eq!(refused.to_string(), words);
             assert!(controller.standing().overrides.is_empty() && orders.given.is_empty());
         }
     }

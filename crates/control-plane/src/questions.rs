@@ -1,25 +1,22 @@
 //! Questions to the packet threads: list flows, forget flows, where would this go, capture.
 //!
-//! In: questions of the admin API, the threads' answers. Out: the API's answers, when every thread has been asked.
+//! In: questions, the threads' answers. Out: each question's answer to its client, when every thread has been asked.
 //! A table is walked in bounded steps, each a request in the thread's ring, answered between two batches. The control loop
 //! takes a few steps at a time, so that neither waits for the other.
-//! Not here: the rings (`forwarder`), the thread that writes a capture.
-
-mod rows;
+//! Not here: the rings (`forwarder`), the thread that writes a capture, what the API makes of an answer (`rows`).
 
 use std::collections::{HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use admin::command::Answer;
-use admin::view::{FlowPage, Purged, Refusal, RefusalKind, WhereView};
-use admin::{CaptureStream, FlowQuery};
+use admin::FlowQuery;
 use forwarder::{
     Cursor, Flow, FlowEntry, FlowFilter, Reply, Request, Service, ServiceId, SlotId, Snapshot, Tap, ThreadId,
+    WhereAnswer,
 };
 
-use self::rows::{flow_row, where_row};
 use crate::compile::Index;
+use crate::refused::Refused;
 
 /// The packet threads, as they are asked.
 pub trait Threads {
@@ -51,35 +48,43 @@ struct Walk {
 /// Taps that wait to be put in place, one a thread.
 pub type Taps = VecDeque<Box<Tap>>;
 
-/// A capture's stream, and the client who gets it once all taps are in place.
-#[derive(Debug)]
-pub struct CaptureBegun {
-    /// The stream.
-    pub stream: CaptureStream,
-    /// The client.
-    pub answer: Answer<Result<CaptureStream, Refusal>>,
+/// Who asked a question, whose answer is a `T`.
+pub trait Client<T>: Debug {
+    /// Whether nobody waits for the answer any more.
+    fn has_gone(&self) -> bool;
+    /// Answers, in numbers that these two name.
+    fn answer(self: Box<Self>, found: T, snapshot: &Snapshot, index: &Index);
+}
+
+/// Flows that were found.
+#[derive(Debug, Default)]
+pub struct Flows {
+    /// With the thread that tracks each.
+    pub flows: Vec<(u16, FlowEntry)>,
+    /// There are more than were asked for.
+    pub more: bool,
 }
 
 #[derive(Debug)]
 enum Goal {
     List {
         limit: usize,
-        found: Vec<(u16, FlowEntry)>,
-        answer: Answer<Result<FlowPage, Refusal>>,
+        found: Flows,
+        client: Box<dyn Client<Flows>>,
     },
     Purge {
         count: u64,
-        answer: Answer<Result<Purged, Refusal>>,
+        client: Box<dyn Client<u64>>,
     },
     Where {
         flow: Flow,
-        view: WhereView,
-        answer: Answer<Result<WhereView, Refusal>>,
+        found: Vec<WhereAnswer>,
+        client: Box<dyn Client<Vec<WhereAnswer>>>,
     },
     /// Puts a tap into each thread, or none; those that were there are freed.
     Tap {
         taps: Taps,
-        begun: Option<CaptureBegun>,
+        client: Option<Box<dyn Client<()>>>,
     },
 }
 
@@ -99,9 +104,8 @@ impl Filters {
     ///
     /// # Errors
     /// There is no such VIP or backend.
-    pub fn of(query: &FlowQuery, snapshot: &Snapshot) -> Result<Self, Refusal> {
-        let absent =
-            |what: &str, name: &str| Refusal::new(RefusalKind::NotFound, format!("no {what} \"{name}\""));
+    pub fn of(query: &FlowQuery, snapshot: &Snapshot) -> Result<Self, Refused> {
+        let absent = |what: &str, name: &str| Refused::NotFound(format!("no {what} \"{name}\""));
         match query {
             FlowQuery::All => Ok(Self::All),
             FlowQuery::Vip(name) => {
@@ -152,35 +156,23 @@ impl Questions {
     }
 
     /// Lists flows, at most `limit` of them.
-    pub fn list(&mut self, filters: Filters, limit: usize, answer: Answer<Result<FlowPage, Refusal>>) {
-        self.enter(Goal::List { limit, found: Vec::new(), answer }, filters.walks());
+    pub fn list(&mut self, filters: Filters, limit: usize, client: Box<dyn Client<Flows>>) {
+        self.enter(Goal::List { limit, found: Flows::default(), client }, filters.walks());
     }
 
-    /// Forgets flows.
-    pub fn purge(&mut self, filters: Filters, answer: Answer<Result<Purged, Refusal>>) {
-        self.enter(Goal::Purge { count: 0, answer }, filters.walks());
+    /// Forgets flows; the answer is how many.
+    pub fn purge(&mut self, filters: Filters, client: Box<dyn Client<u64>>) {
+        self.enter(Goal::Purge { count: 0, client }, filters.walks());
     }
 
-    /// What each thread would do with a packet from `source` to `destination`.
-    pub fn locate(
-        &mut self,
-        source: SocketAddr,
-        destination: SocketAddr,
-        protocol: u8,
-        answer: Answer<Result<WhereView, Refusal>>,
-    ) {
-        let Some(flow) = Flow::new(source, destination, protocol) else {
-            let words = "source and destination are of different families";
-            let _ = answer.send(Err(Refusal::new(RefusalKind::Conflict, words)));
-            return;
-        };
-        let view = WhereView { source, destination, protocol, threads: Vec::new() };
-        self.enter(Goal::Where { flow, view, answer }, vec![FlowFilter::All]);
+    /// What each thread would do with a packet of a flow.
+    pub fn decide(&mut self, flow: Flow, client: Box<dyn Client<Vec<WhereAnswer>>>) {
+        self.enter(Goal::Where { flow, found: Vec::new(), client }, vec![FlowFilter::All]);
     }
 
     /// Puts taps in place, one a thread or none at all.
-    pub fn tap(&mut self, taps: Taps, begun: Option<CaptureBegun>) {
-        self.enter(Goal::Tap { taps, begun }, vec![FlowFilter::All]);
+    pub fn tap(&mut self, taps: Taps, client: Option<Box<dyn Client<()>>>) {
+        self.enter(Goal::Tap { taps, client }, vec![FlowFilter::All]);
     }
 
     fn enter(&mut self, goal: Goal, filters: Vec<FlowFilter>) {
@@ -202,7 +194,7 @@ impl Questions {
                 walk.ask(threads, std::mem::take(&mut self.buffer));
             }
             match threads.answer(ThreadId(walk.thread)) {
-                Some(reply) => walk.take(reply, snapshot, index, &mut self.buffer),
+                Some(reply) => walk.take(reply, &mut self.buffer),
                 None if Instant::now() > until => return,
                 None => std::thread::yield_now(),
             }
@@ -215,9 +207,9 @@ impl Walk {
     fn is_pointless(&self) -> bool {
         self.filters.is_empty()
             || match &self.goal {
-                Goal::List { limit, found, answer } => found.len() > *limit || answer.is_closed(),
-                Goal::Purge { answer, .. } => answer.is_closed(),
-                Goal::Where { answer, .. } => answer.is_closed(),
+                Goal::List { limit, found, client } => found.flows.len() > *limit || client.has_gone(),
+                Goal::Purge { client, .. } => client.has_gone(),
+                Goal::Where { client, .. } => client.has_gone(),
                 // Each thread's turn comes: a client who has gone closes the taps, and they are fetched after that.
                 Goal::Tap { .. } => false,
             }
@@ -241,11 +233,11 @@ impl Walk {
         }
     }
 
-    fn take(&mut self, reply: Reply, snapshot: &Snapshot, index: &Index, spare: &mut Vec<FlowEntry>) {
+    fn take(&mut self, reply: Reply, spare: &mut Vec<FlowEntry>) {
         self.asked = false;
         let next = match (&mut self.goal, reply) {
             (Goal::List { found, .. }, Reply::Flows { buffer, next }) => {
-                found.extend(buffer.iter().map(|entry| (self.thread, *entry)));
+                found.flows.extend(buffer.iter().map(|entry| (self.thread, *entry)));
                 *spare = buffer;
                 next
             }
@@ -253,8 +245,8 @@ impl Walk {
                 *count += more as u64;
                 next
             }
-            (Goal::Where { view, .. }, Reply::Where(answer)) => {
-                view.threads.push(where_row(&answer, snapshot, index));
+            (Goal::Where { found, .. }, Reply::Where(answer)) => {
+                found.push(answer);
                 None
             }
             (Goal::Tap { .. }, Reply::Capture(_)) => None,
@@ -278,20 +270,17 @@ impl Walk {
 }
 
 impl Goal {
-    /// Answers. A client who has gone needs none.
     fn end(self, snapshot: &Snapshot, index: &Index) {
         match self {
-            Self::List { limit, mut found, answer } => {
-                let more = found.len() > limit;
-                found.truncate(limit);
-                let flows =
-                    found.iter().map(|(thread, entry)| flow_row(*thread, entry, snapshot, index)).collect();
-                let _ = answer.send(Ok(FlowPage { generation: snapshot.generation().0, flows, more }));
+            Self::List { limit, mut found, client } => {
+                found.more = found.flows.len() > limit;
+                found.flows.truncate(limit);
+                client.answer(found, snapshot, index);
             }
-            Self::Purge { count, answer } => _ = answer.send(Ok(Purged { flows: count })),
-            Self::Where { view, answer, .. } => _ = answer.send(Ok(view)),
-            Self::Tap { begun: Some(CaptureBegun { stream, answer }), .. } => _ = answer.send(Ok(stream)),
-            Self::Tap { begun: None, .. } => {}
+            Self::Purge { count, client } => client.answer(count, snapshot, index),
+            Self::Where { found, client, .. } => client.answer(found, snapshot, index),
+            Self::Tap { client: Some(client), .. } => client.answer((), snapshot, index),
+            Self::Tap { client: None, .. } => {}
         }
     }
 }
@@ -306,6 +295,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
+    use admin::view::{Purged, Refusal};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -354,9 +344,9 @@ mod tests {
     #[test]
     fn every_thread_is_asked_until_its_table_has_been_walked() {
         let ((controller, snapshot), mut questions) = (started(), Questions::default());
-        let (answer, mut told) = oneshot::channel();
+        let (answer, mut told) = oneshot::channel::<Result<Purged, Refusal>>();
         let filters = Filters::of(&FlowQuery::Vip("www".to_owned()), &snapshot).unwrap();
-        questions.purge(filters, answer);
+        questions.purge(filters, Box::new(answer));
         let mut threads = Three::default();
         while !questions.is_idle() {
             questions.step(&mut threads, &snapshot, controller.index());
@@ -370,8 +360,8 @@ mod tests {
     #[test]
     fn a_client_who_has_gone_costs_no_request() {
         let ((controller, snapshot), mut questions) = (started(), Questions::default());
-        let (answer, _) = oneshot::channel();
-        questions.purge(Filters::All, answer);
+        let (answer, _) = oneshot::channel::<Result<Purged, Refusal>>();
+        questions.purge(Filters::All, Box::new(answer));
         let mut threads = Three::default();
         questions.step(&mut threads, &snapshot, controller.index());
         assert!(questions.is_idle() && threads.asked.is_empty());
@@ -384,7 +374,7 @@ mod tests {
             (FlowQuery::Vip("ww".to_owned()), "no VIP \"ww\""),
             (FlowQuery::Backend("b".to_owned()), "no backend \"b\""),
         ] {
-            assert_eq!(Filters::of(&query, &snapshot).unwrap_err().message, words);
+            assert_eq!(Filters::of(&query, &snapshot).unwrap_err().to_string(), words);
         }
     }
 }

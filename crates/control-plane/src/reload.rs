@@ -10,36 +10,35 @@ mod queue;
 mod read;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
-use admin::command::Answer;
-use admin::view::{ConfigSource, LastReload, Refusal, ReloadOutcome, ReloadReport};
-use config::words::count_of;
-use config::{Config, Problems};
+use config::{Config, Problem, Problems};
 
-pub use self::queue::ReloadQueue;
+pub use self::queue::{ReloadQueue, too_many};
 pub use self::read::{Place, read};
 
 use crate::paths::NextHops;
 use crate::publisher::Withdrawn;
+use crate::refused::Refused;
+
+/// Where a configuration came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The file.
+    File,
+    /// The admin API.
+    Api,
+}
 
 /// A reload that is wanted.
 #[derive(Debug)]
-pub struct Request {
+pub struct Request<C> {
     /// Why: a word for the log.
     pub why: &'static str,
     /// What is read in the file's place.
     pub text: Option<String>,
-    /// Where the outcome goes, when a client asked.
-    pub answer: Option<Answer<Result<ReloadReport, Refusal>>>,
-}
-
-impl Request {
-    /// Where the configuration comes from.
-    #[must_use]
-    pub fn source(&self) -> ConfigSource {
-        if self.text.is_some() { ConfigSource::Api } else { ConfigSource::File }
-    }
+    /// Who asked, and gets the report.
+    pub client: Option<C>,
 }
 
 /// A configuration that is ready to be compiled.
@@ -52,7 +51,27 @@ pub struct Loaded {
     /// Next hops to backends that were not known before.
     pub next_hops: NextHops,
     /// Where it came from.
-    pub source: ConfigSource,
+    pub origin: Origin,
+}
+
+/// What is in force after a reload.
+#[derive(Clone, Debug)]
+pub struct InForce {
+    /// Number of the generation.
+    pub generation: u64,
+    /// What is different from before, one sentence each; empty: nothing, and the generation keeps its number.
+    pub changed: Vec<String>,
+}
+
+/// How a reload ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// What is in force, or why the old generation goes on.
+    pub outcome: Result<InForce, Refused>,
+    /// From the start to the store, or to the refusal.
+    pub took: Duration,
+    /// When.
+    pub at: SystemTime,
 }
 
 /// What a reload needs of the daemon.
@@ -61,17 +80,19 @@ pub trait Host: Sync {
     type Compiled: Send;
     /// What was in force before.
     type Before: Send;
+    /// Who may ask for a reload.
+    type Client: Send;
 
     /// Reads the file, or `text`, and opens what its checks need.
     fn read(
         &self,
         text: Option<String>,
-        source: ConfigSource,
-    ) -> impl Future<Output = Result<Loaded, Refusal>> + Send;
-    /// Whether it is what is in force, text for text; if so, its source and warnings are taken over.
-    fn keep(&self, loaded: &Loaded) -> impl Future<Output = bool> + Send;
+        origin: Origin,
+    ) -> impl Future<Output = Result<Loaded, Refused>> + Send;
+    /// The generation in force, if it is this one text for text; its origin and warnings are taken over then.
+    fn keep(&self, loaded: &Loaded) -> impl Future<Output = Option<u64>> + Send;
     /// Compiles it off the control loop.
-    fn compile(&self, config: Arc<Config>) -> impl Future<Output = Result<Self::Compiled, Refusal>> + Send;
+    fn compile(&self, config: Arc<Config>) -> impl Future<Output = Result<Self::Compiled, Refused>> + Send;
     /// Withdraws routes that it does not have, and waits for routers to follow.
     fn withdraw(&self, config: Arc<Config>) -> impl Future<Output = Withdrawn> + Send;
     /// Publishes it: to threads, filter and routers.
@@ -80,83 +101,71 @@ pub trait Host: Sync {
         compiled: Self::Compiled,
         withdrawn: Withdrawn,
         loaded: Loaded,
-    ) -> impl Future<Output = Result<Self::Before, Refusal>> + Send;
-    /// What is different from before, one sentence each.
-    fn changes(&self, before: Self::Before) -> impl Future<Output = Vec<String>> + Send;
-    /// The report of what is in force now.
-    fn report(&self, changed: Vec<String>, took: Duration) -> impl Future<Output = ReloadReport> + Send;
-    /// The end: the next reload may begin.
-    fn end(&self, last: LastReload) -> impl Future<Output = ()> + Send;
+    ) -> impl Future<Output = Result<Self::Before, Refused>> + Send;
+    /// What is in force now, and different from before.
+    fn compare(&self, before: Self::Before) -> impl Future<Output = InForce> + Send;
+    /// The end: the client has the report, the next reload may begin.
+    fn report(&self, ended: Ended, client: Option<Self::Client>) -> impl Future<Output = ()> + Send;
 }
 
-/// Carries a request out, and answers it.
-pub async fn reload(host: &impl Host, request: Request) {
+/// Carries a request out.
+pub async fn reload<H: Host>(host: &H, request: Request<H::Client>) {
     let started = Instant::now();
-    let (why, source) = (request.why, request.source());
+    let Request { why, text, client } = request;
     let mut took = None;
-    let outcome = transaction(host, request.text, source, || *took.insert(started.elapsed())).await;
+    let outcome = transaction(host, text, || took = Some(started.elapsed())).await;
     let took = took.unwrap_or_else(|| started.elapsed());
-    log(&outcome, why, took);
-    host.end(last(&outcome, took)).await;
-    if let Some(answer) = request.answer {
-        let _ = answer.send(outcome); // a client who has gone needs no answer
-    }
+    let ended = Ended { outcome, took, at: SystemTime::now() };
+    ended.log(why);
+    host.report(ended, client).await;
 }
 
-/// `live`: how long it took, asked once the configuration is in force.
+/// `live` is called once the configuration is in force.
 async fn transaction(
     host: &impl Host,
     text: Option<String>,
-    source: ConfigSource,
-    live: impl FnOnce() -> Duration,
-) -> Result<ReloadReport, Refusal> {
-    let loaded = host.read(text, source).await?;
-    if host.keep(&loaded).await {
-        return Ok(host.report(Vec::new(), live()).await);
+    live: impl FnOnce(),
+) -> Result<InForce, Refused> {
+    let origin = if text.is_some() { Origin::Api } else { Origin::File };
+    let loaded = host.read(text, origin).await?;
+    if let Some(generation) = host.keep(&loaded).await {
+        return Ok(InForce { generation, changed: Vec::new() });
     }
     let config = Arc::clone(&loaded.config);
     let compiled = host.compile(Arc::clone(&config)).await?;
     let withdrawn = host.withdraw(config).await;
     let before = host.publish(compiled, withdrawn, loaded).await?;
-    let took = live();
-    let changed = host.changes(before).await;
-    Ok(host.report(changed, took).await)
+    live();
+    Ok(host.compare(before).await)
 }
 
-fn log(outcome: &Result<ReloadReport, Refusal>, why: &str, took: Duration) {
-    match outcome {
-        Ok(report) if report.changed.is_empty() => tracing::info!(
-            generation = report.generation,
-            why,
-            "read again: nothing changed, the generation keeps its number"
-        ),
-        Ok(report) => tracing::info!(
-            generation = report.generation,
-            why,
-            ?took,
-            changes = report.changed.len(),
-            "reloaded"
-        ),
-        Err(refusal) => {
-            let problems: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
-            tracing::error!(
-                error = %refusal.message,
-                why,
-                problems = %problems.join("\n"),
-                "reload refused, the old generation goes on"
-            );
+impl Ended {
+    fn log(&self, why: &str) {
+        match &self.outcome {
+            Ok(InForce { generation, changed }) if changed.is_empty() => {
+                tracing::info!(
+                    generation,
+                    why,
+                    "read again: nothing changed, the generation keeps its number"
+                );
+            }
+            Ok(InForce { generation, changed }) => {
+                tracing::info!(generation, why, took = ?self.took, changes = changed.len(), "reloaded");
+            }
+            Err(refused) => {
+                let problems = match refused {
+                    Refused::Invalid(problems) => problems.iter().map(Problem::to_string).collect(),
+                    _ => Vec::new(),
+                };
+                tracing::error!(
+                    error = %refused,
+                    why,
+                    problems = %problems.join("\n"),
+                    "reload refused, the old generation goes on"
+                );
+            }
         }
     }
-}
-
-fn last(outcome: &Result<ReloadReport, Refusal>, took: Duration) -> LastReload {
-    let (kind, message) = match outcome {
-        Ok(report) if report.changed.is_empty() => (ReloadOutcome::Unchanged, "nothing changed".to_owned()),
-        Ok(report) => (ReloadOutcome::Published, count_of(report.changed.len(), "change")),
-        Err(refusal) => (ReloadOutcome::Refused, refusal.message.clone()),
-    };
-    let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    LastReload { unix_seconds, outcome: kind, took_ms: took.as_secs_f64() * 1e3, message }
 }
 
 #[cfg(test)]
@@ -164,8 +173,7 @@ mod tests {
     use std::path::Path;
     use std::sync::{Mutex, PoisonError};
 
-    use admin::view::RefusalKind;
-    use tokio::sync::oneshot;
+    use admin::view::{LastReload, ReloadOutcome};
 
     use super::*;
     use crate::announce::Announcer;
@@ -178,14 +186,13 @@ mod tests {
         is_in_force: bool,
         changes: Vec<&'static str>,
         steps: Mutex<Vec<&'static str>>,
-        last: Mutex<Option<LastReload>>,
+        ended: Mutex<Option<Ended>>,
     }
 
     impl Recorded {
-        fn step(&self, name: &'static str) -> Result<(), Refusal> {
+        fn step(&self, name: &'static str) -> Result<(), Refused> {
             self.steps.lock().unwrap_or_else(PoisonError::into_inner).push(name);
-            let refused = Refusal::new(RefusalKind::Invalid, "no");
-            if self.refuses_at == name { Err(refused) } else { Ok(()) }
+            if self.refuses_at == name { Err(Refused::conflict("no")) } else { Ok(()) }
         }
     }
 
@@ -199,18 +206,20 @@ mod tests {
     impl Host for Recorded {
         type Compiled = ();
         type Before = ();
+        type Client = &'static str;
 
-        async fn read(&self, _: Option<String>, source: ConfigSource) -> Result<Loaded, Refusal> {
+        async fn read(&self, text: Option<String>, origin: Origin) -> Result<Loaded, Refused> {
+            assert_eq!(origin, if text.is_some() { Origin::Api } else { Origin::File });
             self.step("read")?;
             let (config, warnings) = (Arc::new(config()), Problems::default());
-            Ok(Loaded { config, warnings, next_hops: NextHops::new(), source })
+            Ok(Loaded { config, warnings, next_hops: NextHops::new(), origin })
         }
 
-        async fn keep(&self, _: &Loaded) -> bool {
-            self.is_in_force
+        async fn keep(&self, _: &Loaded) -> Option<u64> {
+            self.is_in_force.then_some(7)
         }
 
-        async fn compile(&self, _: Arc<Config>) -> Result<(), Refusal> {
+        async fn compile(&self, _: Arc<Config>) -> Result<(), Refused> {
             self.step("compile")
         }
 
@@ -220,50 +229,47 @@ mod tests {
             withdrawal.wait().await
         }
 
-        async fn publish(&self, (): (), _: Withdrawn, _: Loaded) -> Result<(), Refusal> {
+        async fn publish(&self, (): (), _: Withdrawn, _: Loaded) -> Result<(), Refused> {
             self.step("publish")
         }
 
-        async fn changes(&self, (): ()) -> Vec<String> {
-            self.step("changes").unwrap();
-            self.changes.iter().map(|&change| change.to_owned()).collect()
+        async fn compare(&self, (): ()) -> InForce {
+            self.step("compare").unwrap();
+            let changed = self.changes.iter().map(|&change| change.to_owned()).collect();
+            InForce { generation: 8, changed }
         }
 
-        async fn report(&self, changed: Vec<String>, _: Duration) -> ReloadReport {
+        async fn report(&self, ended: Ended, client: Option<&'static str>) {
             self.step("report").unwrap();
-            ReloadReport { changed, ..ReloadReport::default() }
-        }
-
-        async fn end(&self, last: LastReload) {
-            self.step("end").unwrap();
-            *self.last.lock().unwrap() = Some(last);
+            assert_eq!(client, Some("client"));
+            *self.ended.lock().unwrap() = Some(ended);
         }
     }
 
-    async fn ended(host: &Recorded) -> (Vec<&'static str>, LastReload, Result<ReloadReport, Refusal>) {
-        let (answer, told) = oneshot::channel();
-        reload(host, Request { why: "api", text: None, answer: Some(answer) }).await;
-        let last = host.last.lock().unwrap().clone().unwrap();
+    async fn ended(host: &Recorded) -> (Vec<&'static str>, LastReload, Result<InForce, Refused>) {
+        reload(host, Request { why: "api", text: None, client: Some("client") }).await;
+        let ended = host.ended.lock().unwrap().clone().unwrap();
         let steps = std::mem::take(&mut *host.steps.lock().unwrap());
-        (steps, last, told.await.unwrap())
+        (steps, LastReload::from(&ended), ended.outcome)
     }
 
     #[tokio::test]
     async fn a_reload_withdraws_before_it_publishes_and_counts_what_is_different() {
         let host = Recorded { changes: vec!["a", "b"], ..Recorded::default() };
         let (steps, last, outcome) = ended(&host).await;
-        assert_eq!(steps, ["read", "compile", "withdraw", "publish", "changes", "report", "end"]);
+        assert_eq!(steps, ["read", "compile", "withdraw", "publish", "compare", "report"]);
         assert_eq!((last.outcome, last.message.as_str()), (ReloadOutcome::Published, "2 changes"));
-        assert_eq!(outcome.unwrap().changed, ["a", "b"]);
+        let now = outcome.unwrap();
+        assert_eq!((now.generation, now.changed), (8, vec!["a".to_owned(), "b".to_owned()]));
     }
 
     #[tokio::test]
     async fn a_reload_that_changes_nothing_is_reported_as_such_and_moves_the_time() {
         let host = Recorded { is_in_force: true, ..Recorded::default() };
         let (steps, last, outcome) = ended(&host).await;
-        assert_eq!(steps, ["read", "report", "end"]);
+        assert_eq!(steps, ["read", "report"]);
         assert_eq!((last.outcome, last.message.as_str()), (ReloadOutcome::Unchanged, "nothing changed"));
-        assert!(last.unix_seconds > 0 && outcome.is_ok());
+        assert!(last.unix_seconds > 0 && outcome.unwrap().generation == 7);
         let one = Recorded { changes: vec!["a"], ..Recorded::default() };
         assert_eq!(ended(&one).await.1.message, "1 change");
     }
@@ -271,9 +277,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_refused_goes_no_further() {
         for (refuses_at, wanted) in [
-            ("read", &["read", "end"][..]),
-            ("compile", &["read", "compile", "end"]),
-            ("publish", &["read", "compile", "withdraw", "publish", "end"]),
+            ("read", &["read", "report"][..]),
+            ("compile", &["read", "compile", "report"]),
+            ("publish", &["read", "compile", "withdraw", "publish", "report"]),
         ] {
             let host = Recorded { refuses_at, ..Recorded::default() };
             let (steps, last, outcome) = ended(&host).await;

@@ -7,10 +7,14 @@ mod announcer;
 mod controller;
 mod digest;
 mod explained;
-mod problem;
+mod orders;
+mod questions;
+mod refusal;
+mod reload;
 pub mod trace_report;
 
 pub use self::announcer::{services_seen, stage_shown};
 pub use self::controller::shown;
 pub use self::explained::{explained, where_backend};
-pub use self::problem::problem_row;
+pub use self::questions::CaptureBegun;
+pub use self::refusal::problem_row;

@@ -208,7 +208,7 @@ impl Daemon {
                 _ = signals.terminate.recv() => if self.is_to_end() { break Ok(()) },
                 _ = signals.interrupt.recv() => if self.is_to_end() { break Ok(()) },
                 _ = looks.tick() => if self.look() { break Ok(()) },
-                _ = signals.hangup.recv(), if !self.is_draining() => self.reload_file("SIGHUP"),
+                _ = signals.hangup.recv(), if !self.is_draining() => self.ask_for_reload("SIGHUP", None, None),
                 Some(turn) = self.turns.next() => turn(self),
                 Some(table) = self.paths.found() => self.take_next_hops(table),
                 Some(command) = self.api.commands.recv() => self.handle_command(command),
@@ -317,7 +317,7 @@ impl Daemon {
         self.take_notices();
         self.look_at_vips();
         if !self.is_draining() && self.configuration.has_changed(seen.now) {
-            self.reload_file("the file has changed");
+            self.ask_for_reload("the file has changed", None, None);
         }
         self.lifecycle.advance_drain(seen, &mut self.announcer)
     }

@@ -5,33 +5,38 @@
 
 use std::collections::VecDeque;
 
-use admin::view::{LastReload, Refusal, RefusalKind};
-
-use super::Request;
+use super::{Ended, Request};
+use crate::refused::Refused;
 
 /// See the module's header.
-#[derive(Debug, Default)]
-pub struct ReloadQueue {
-    waiting: VecDeque<Request>,
+#[derive(Debug)]
+pub struct ReloadQueue<C> {
+    waiting: VecDeque<Request<C>>,
     is_under_way: bool,
-    last: Option<LastReload>,
+    last: Option<Ended>,
 }
 
-impl ReloadQueue {
-    /// Enters a request. One too many is refused.
-    pub fn ask(&mut self, request: Request) {
-        match request.answer {
-            None if self.waiting.iter().any(|other| other.answer.is_none()) => {}
-            Some(answer) if self.waiting.len() >= MAX_WAITING => {
-                let refusal = Refusal::new(RefusalKind::Unavailable, "too many reloads wait already");
-                let _ = answer.send(Err(refusal)); // a client who has gone needs no answer
+impl<C> Default for ReloadQueue<C> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), is_under_way: false, last: None }
+    }
+}
+
+impl<C> ReloadQueue<C> {
+    /// Enters a request. The client of one too many comes back, to be refused by [`too_many`].
+    pub fn ask(&mut self, request: Request<C>) -> Option<C> {
+        match request.client {
+            None if self.waiting.iter().any(|other| other.client.is_none()) => None,
+            Some(client) if self.waiting.len() >= MAX_WAITING => Some(client),
+            _ => {
+                self.waiting.push_back(request);
+                None
             }
-            _ => self.waiting.push_back(request),
         }
     }
 
     /// The next one, if none is under way: it is from now on.
-    pub fn begin(&mut self) -> Option<Request> {
+    pub fn begin(&mut self) -> Option<Request<C>> {
         if self.is_under_way {
             return None;
         }
@@ -41,7 +46,7 @@ impl ReloadQueue {
     }
 
     /// The one under way has ended.
-    pub fn end(&mut self, last: LastReload) {
+    pub fn end(&mut self, last: Ended) {
         (self.is_under_way, self.last) = (false, Some(last));
     }
 
@@ -53,31 +58,33 @@ impl ReloadQueue {
 
     /// How the last one ended.
     #[must_use]
-    pub fn last(&self) -> Option<&LastReload> {
+    pub fn last(&self) -> Option<&Ended> {
         self.last.as_ref()
     }
+}
+
+/// The refusal of a request for which there is no place.
+#[must_use]
+pub fn too_many() -> Refused {
+    Refused::Unavailable("too many reloads wait already".to_owned())
 }
 
 const MAX_WAITING: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use admin::view::ReloadOutcome;
-    use tokio::sync::oneshot;
+    use std::time::{Duration, SystemTime};
 
+    use super::super::InForce;
     use super::*;
 
-    fn last() -> LastReload {
-        LastReload {
-            unix_seconds: 1,
-            outcome: ReloadOutcome::Unchanged,
-            took_ms: 1.0,
-            message: String::new(),
-        }
+    fn last() -> Ended {
+        let outcome = Ok(InForce { generation: 1, changed: Vec::new() });
+        Ended { outcome, took: Duration::from_millis(1), at: SystemTime::UNIX_EPOCH }
     }
 
-    fn request(why: &'static str) -> Request {
-        Request { why, text: None, answer: None }
+    fn request(why: &'static str) -> Request<u8> {
+        Request { why, text: None, client: None }
     }
 
     #[test]
@@ -98,14 +105,10 @@ mod tests {
     #[test]
     fn clients_each_wait_for_their_own_and_one_too_many_is_refused() {
         let mut queue = ReloadQueue::default();
-        let ask = |queue: &mut ReloadQueue| {
-            let (answer, told) = oneshot::channel();
-            queue.ask(Request { answer: Some(answer), ..request("api") });
-            told
-        };
-        let waiting: Vec<_> = (0..MAX_WAITING).map(|_| ask(&mut queue)).collect();
-        let refused = ask(&mut queue).try_recv().unwrap().unwrap_err();
-        assert_eq!(refused.kind, RefusalKind::Unavailable);
-        assert_eq!((queue.waiting.len(), waiting.len()), (MAX_WAITING, MAX_WAITING));
+        for _ in 0..MAX_WAITING {
+            assert_eq!(queue.ask(Request { client: Some(1), ..request("api") }), None);
+        }
+        assert_eq!(queue.ask(Request { client: Some(2), ..request("api") }), Some(2));
+        assert_eq!(queue.waiting.len(), MAX_WAITING);
     }
 }

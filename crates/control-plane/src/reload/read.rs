@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::view::{ConfigSource, Refusal, RefusalKind};
-use config::{Config, Problems};
+use config::Config;
 
-use super::Loaded;
+use super::{Loaded, Origin};
 use crate::compile::destinations;
 use crate::paths::{NextHops, look_up};
-use crate::rows::problem_row;
+use crate::refused::Refused;
 
 /// Where a configuration is read, and what is there already.
 #[derive(Clone, Debug)]
@@ -33,7 +32,7 @@ pub struct Place {
 ///
 /// # Errors
 /// It has problems, or more VIP addresses than the filter has room for.
-pub async fn read(place: Place, text: Option<String>, source: ConfigSource) -> Result<Loaded, Refusal> {
+pub async fn read(place: Place, text: Option<String>, origin: Origin) -> Result<Loaded, Refused> {
     let Place { file, machine, known, max_vips } = place;
     let read = move || match text {
         None => config::load(&file),
@@ -43,12 +42,12 @@ pub async fn read(place: Place, text: Option<String>, source: ConfigSource) -> R
         }
     };
     let read = tokio::task::spawn_blocking(read).await;
-    let read = read.map_err(|error| Refusal::new(RefusalKind::Unavailable, error.to_string()))?;
-    let (config, warnings) = read.map_err(refused)?;
+    let read = read.map_err(|error| Refused::Unavailable(error.to_string()))?;
+    let (config, warnings) = read.map_err(Refused::Invalid)?;
     fits_the_filter(&config, max_vips)?;
     let mut new = destinations(&config, &machine, None);
     new.retain(|address| !known.contains(address));
-    Ok(Loaded { config: Arc::new(config), warnings, next_hops: next_hops(&new).await, source })
+    Ok(Loaded { config: Arc::new(config), warnings, next_hops: next_hops(&new).await, origin })
 }
 
 /// Looked up before the snapshot that names them is published: else their first packets would be dropped.
@@ -63,25 +62,16 @@ async fn next_hops(new: &[IpAddr]) -> NextHops {
     })
 }
 
-fn refused(problems: Problems) -> Refusal {
-    Refusal {
-        kind: RefusalKind::Invalid,
-        message: "the configuration has problems".to_owned(),
-        problems: problems.iter().map(problem_row).collect(),
-    }
-}
-
 /// The filter's room is what it was at start, whatever the new file says.
-fn fits_the_filter(config: &Config, max_vips: u32) -> Result<(), Refusal> {
+fn fits_the_filter(config: &Config, max_vips: u32) -> Result<(), Refused> {
     let addresses: HashSet<&IpAddr> = config.vips().iter().flat_map(|vip| &vip.addresses).collect();
     if addresses.len() <= max_vips as usize {
         return Ok(());
     }
-    let message = format!(
+    Err(Refused::Conflict(format!(
         "{} VIP addresses, and the filter has had room for {max_vips} since the start (io.max_vips): a restart makes more",
         addresses.len()
-    );
-    Err(Refusal::new(RefusalKind::Conflict, message))
+    )))
 }
 
 /// A reload waits no longer than this for neighbours that the kernel does not know; most answer in a millisecond.

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use admin::command::Answer;
 use admin::view::{CaptureEnd, Refusal, RefusalKind};
 use admin::{CaptureOrder, CaptureStream, FlowQuery};
-use control_plane::questions::{CaptureBegun, Filters, Questions, Taps};
+use control_plane::CaptureBegun;
+use control_plane::questions::{Filters, Questions, Taps};
 use datapath::DataPlane;
 use forwarder::{
     CaptureCounts, CaptureFilter, CaptureReceiver, DropReason, Live, Record, ServiceId, Snapshot, TapSize,
@@ -81,7 +82,7 @@ impl Inspections {
         from: Tapped<'_>,
     ) {
         match self.begin_capture(order, from) {
-            Ok((taps, stream)) => self.questions.tap(taps, Some(CaptureBegun { stream, answer })),
+            Ok((taps, stream)) => self.questions.tap(taps, Some(Box::new(CaptureBegun { stream, answer }))),
             Err(refusal) => _ = answer.send(Err(refusal)),
         }
     }

@@ -17,7 +17,6 @@ use control_plane::controller::Controller;
 use control_plane::digest::hex;
 use control_plane::orders::BackendOrder;
 use control_plane::questions::Filters;
-use control_plane::reload::Request;
 use control_plane::standing::OverrideKey;
 
 use super::Daemon;
@@ -41,10 +40,7 @@ impl Daemon {
                 let backend = (Arc::from(name.as_str()), pool.as_deref().map(Arc::from));
                 _ = answer.send(self.order_backend(backend, action));
             }
-            Command::Reload(answer) => {
-                let request = Request { why: "api", text: None, answer: Some(answer) };
-                self.configuration.reloads.ask(request);
-            }
+            Command::Reload(answer) => self.ask_for_reload("api", None, Some(answer)),
             Command::PutConfig { text, if_match, answer } => self.put_config(text, if_match, answer),
             Command::Config(answer) => _ = answer.send(self.config_view()),
             Command::Bgp(answer) => _ = answer.send(self.announcer.view()),
@@ -59,12 +55,12 @@ impl Daemon {
         let questions = &mut self.inspections.questions;
         match command {
             Command::Flows { filter, limit, answer } => match Filters::of(&filter, &snapshot) {
-                Ok(filters) => questions.list(filters, limit, answer),
-                Err(refusal) => _ = answer.send(Err(refusal)),
+                Ok(filters) => questions.list(filters, limit, Box::new(answer)),
+                Err(refused) => _ = answer.send(Err(refused.into())),
             },
             Command::PurgeFlows { filter, answer } => match Filters::of(&filter, &snapshot) {
-                Ok(filters) => questions.purge(filters, answer),
-                Err(refusal) => _ = answer.send(Err(refusal)),
+                Ok(filters) => questions.purge(filters, Box::new(answer)),
+                Err(refused) => _ = answer.send(Err(refused.into())),
             },
             Command::Where { source, destination, protocol, answer } => {
                 questions.locate(source, destination, protocol, answer);
@@ -115,8 +111,7 @@ impl Daemon {
             let words = format!("the generation in force is {etag}: read the configuration again");
             _ = answer.send(Err(Refusal::new(RefusalKind::Stale, words)));
         } else {
-            let request = Request { why: "put", text: Some(text), answer: Some(answer) };
-            self.configuration.reloads.ask(request);
+            self.ask_for_reload("put", Some(text), Some(answer));
         }
     }
 
@@ -133,7 +128,7 @@ impl Daemon {
         ConfigView {
             etag: self.etag(),
             sha256: hex(&config.digest()),
-            source: self.configuration.origin,
+            source: self.configuration.origin.into(),
             files: config.sources().iter().filter(|source| !source.is_list()).map(text).collect(),
         }
     }
@@ -145,11 +140,11 @@ impl Daemon {
     ) -> Result<BackendChange, Refusal> {
         let (order, current) = (BackendOrder { backend, action }, self.publisher.current());
         let now = self.lifecycle.elapsed();
-        let ordered = self.orders.give(&mut self.controller, order, &current, now)?;
-        if let Some(snapshot) = ordered.snapshot {
+        let (snapshot, change) = self.orders.answer(&mut self.controller, &order, &current, now)?;
+        if let Some(snapshot) = snapshot {
             self.publish_states(snapshot);
         }
-        Ok(ordered.change)
+        Ok(change)
     }
 
     fn order_machine(&mut self, action: MachineAction) -> Result<MachineDrain, Refusal> {

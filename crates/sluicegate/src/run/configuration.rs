@@ -6,12 +6,12 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub(super) use admin::view::ConfigSource as Origin;
 use config::{Config, Source};
 use control_plane::controller::Running;
-use control_plane::reload::ReloadQueue;
+use control_plane::reload::{Origin, ReloadQueue};
 
 use super::files::FileWatch;
+use super::reload::Client;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Configuration {
     pub(super) running: Running,
     /// VIP addresses that the filter has room for.
     pub(super) max_vips: u32,
-    pub(super) reloads: ReloadQueue,
+    pub(super) reloads: ReloadQueue<Client>,
 }
 
 impl Configuration {

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use admin::MachineAction;
-use admin::view::Refusal;
 use config::Config;
+use control_plane::Refused;
 use control_plane::announce::{Announcer, Stage};
 use control_plane::controller::Controller;
 use control_plane::drain::{Departure, Observed, Shutdown};
@@ -83,7 +83,7 @@ impl Lifecycle {
         action: MachineAction,
         seen: Observed,
         announcer: &mut Announcer,
-    ) -> Result<Vec<String>, Refusal> {
+    ) -> Result<Vec<String>, Refused> {
         let mut parts = Parts { liveness: &mut self.liveness, manager: &self.manager, announcer };
         self.shutdown.order(action, seen, &mut parts)
     }

@@ -6,17 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::view::{LastReload, Refusal, RefusalKind, ReloadReport};
+use admin::command::Answer;
+use admin::view::{Refusal, ReloadReport};
 use config::{Config, Problem, Problems};
+use control_plane::Refused;
 use control_plane::compile::{CompileError, Index};
 use control_plane::controller::{Done, Job, Side, changes};
 use control_plane::publisher::{Generation, Publisher, Withdrawn};
-use control_plane::reload::{Host, Loaded, Place, Request, read, reload};
+use control_plane::reload::{Ended, Host, InForce, Loaded, Origin, Place, Request, read, reload, too_many};
 use forwarder::Snapshot;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Daemon;
-use super::configuration::Origin;
 use super::turns::Handle;
 
 /// The daemon, as a reload sees it.
@@ -37,45 +38,48 @@ struct Before {
     index: Arc<Index>,
 }
 
+/// Who asked for a reload by the API.
+pub(super) type Client = Answer<Result<ReloadReport, Refusal>>;
+
 impl Host for ReloadHost {
     type Compiled = Compiled;
     type Before = Before;
+    type Client = Client;
 
-    async fn read(&self, text: Option<String>, origin: Origin) -> Result<Loaded, Refusal> {
+    async fn read(&self, text: Option<String>, origin: Origin) -> Result<Loaded, Refused> {
         let (place, tunnel) = self.daemon.turn(Daemon::begin_reload).await;
         let mut loaded = read(place, text, origin).await?;
-        tunnel.open(&loaded.config).await.map_err(|error| conflict(&error))?;
+        tunnel.open(&loaded.config).await.map_err(Refused::conflict)?;
         let next_hops = std::mem::take(&mut loaded.next_hops);
         self.daemon.turn(|daemon| daemon.paths.add(next_hops)).await;
         Ok(loaded)
     }
 
-    async fn keep(&self, loaded: &Loaded) -> bool {
-        let (config, origin) = (Arc::clone(&loaded.config), loaded.source);
+    async fn keep(&self, loaded: &Loaded) -> Option<u64> {
+        let (config, origin) = (Arc::clone(&loaded.config), loaded.origin);
         let warnings = sentences(&loaded.warnings);
         let keep = move |daemon: &mut Daemon| {
-            let is_in_force = config.is_same_text_as(daemon.controller.config());
-            if is_in_force {
+            config.is_same_text_as(daemon.controller.config()).then(|| {
                 daemon.configuration.comes_from(origin, daemon.controller.config());
                 daemon.configuration.warnings = warnings;
-            }
-            is_in_force
+                daemon.controller.generation().0
+            })
         };
         self.daemon.turn(keep).await
     }
 
-    async fn compile(&self, config: Arc<Config>) -> Result<Compiled, Refusal> {
+    async fn compile(&self, config: Arc<Config>) -> Result<Compiled, Refused> {
         let compiling = Arc::clone(&self.compiling).lock_owned().await;
         let done = match self.daemon.turn(|daemon| daemon.job(Some(config))).await {
             Some(job) => run(job).await,
             None => None,
         };
-        let done = done.ok_or_else(|| Refusal::new(RefusalKind::Unavailable, "the compiler is not there"))?;
-        let Some(refusal) = done.error().map(|error| conflict(error)) else {
+        let done = done.ok_or_else(|| Refused::Unavailable("the compiler is not there".to_owned()))?;
+        let Some(refused) = done.error().map(Refused::conflict) else {
             return Ok(Compiled { done, _compiling: compiling });
         };
         let _ = self.daemon.turn(|daemon| daemon.finish(done).map(drop)).await; // the compiler goes home
-        Err(refusal)
+        Err(refused)
     }
 
     async fn withdraw(&self, config: Arc<Config>) -> Withdrawn {
@@ -90,19 +94,20 @@ impl Host for ReloadHost {
         compiled: Compiled,
         withdrawn: Withdrawn,
         loaded: Loaded,
-    ) -> Result<Before, Refusal> {
+    ) -> Result<Before, Refused> {
         let change_over = move |daemon: &mut Daemon| daemon.change_over(compiled, withdrawn, &loaded);
         self.daemon.turn(change_over).await
     }
 
-    async fn changes(&self, before: Before) -> Vec<String> {
+    async fn compare(&self, before: Before) -> InForce {
         let after = |daemon: &mut Daemon| {
             let controller = &daemon.controller;
             let after =
                 Before { config: Arc::clone(controller.config()), index: Arc::clone(controller.index()) };
-            (after, daemon.configuration.running.clone(), controller.machine().to_owned())
+            let machine = controller.machine().to_owned();
+            (after, daemon.configuration.running.clone(), machine, controller.generation().0)
         };
-        let (after, running, machine) = self.daemon.turn(after).await;
+        let (after, running, machine, generation) = self.daemon.turn(after).await;
         // Two loads a slot of each table: not on the loop.
         let counted = tokio::task::spawn_blocking(move || {
             let old = Side { config: &before.config, index: &before.index };
@@ -113,26 +118,16 @@ impl Host for ReloadHost {
         for setting in &changes.needs_restart {
             tracing::warn!("takes effect at the next start: {setting}");
         }
-        changes.sentences
+        InForce { generation, changed: changes.sentences }
     }
 
-    async fn report(&self, changed: Vec<String>, took: Duration) -> ReloadReport {
-        let report = move |daemon: &mut Daemon| {
-            let warnings = daemon.configuration.warnings.iter().cloned();
-            ReloadReport {
-                generation: daemon.controller.generation().0,
-                took_ms: took.as_secs_f64() * 1e3,
-                changed,
-                needs_restart: daemon.needs_restart(),
-                warnings: warnings.chain(daemon.announcer.faults()).collect(),
-            }
-        };
-        self.daemon.turn(report).await
-    }
-
-    async fn end(&self, last: LastReload) {
+    async fn report(&self, ended: Ended, client: Option<Client>) {
         let end = |daemon: &mut Daemon| {
-            daemon.configuration.reloads.end(last);
+            if let Some(client) = client {
+                let report = ended.outcome.clone().map(|now| daemon.reload_report(now, ended.took));
+                let _ = client.send(report.map_err(Refusal::from)); // a client who has gone needs no answer
+            }
+            daemon.configuration.reloads.end(ended);
             daemon.lifecycle.manager().ready(&daemon.status_line());
         };
         self.daemon.turn(end).await;
@@ -140,9 +135,22 @@ impl Host for ReloadHost {
 }
 
 impl Daemon {
-    /// Asks for a reload of the file.
-    pub(super) fn reload_file(&mut self, why: &'static str) {
-        self.configuration.reloads.ask(Request { why, text: None, answer: None });
+    /// Asks for a reload of the file, or of `text` in its place.
+    pub(super) fn ask_for_reload(&mut self, why: &'static str, text: Option<String>, client: Option<Client>) {
+        if let Some(client) = self.configuration.reloads.ask(Request { why, text, client }) {
+            let _ = client.send(Err(too_many().into()));
+        }
+    }
+
+    fn reload_report(&self, now: InForce, took: Duration) -> ReloadReport {
+        let warnings = self.configuration.warnings.iter().cloned();
+        ReloadReport {
+            generation: now.generation,
+            took_ms: took.as_secs_f64() * 1e3,
+            changed: now.changed,
+            needs_restart: self.needs_restart(),
+            warnings: warnings.chain(self.announcer.faults()).collect(),
+        }
     }
 
     /// Begins what can begin: the next reload, tables that follow states.
@@ -204,14 +212,14 @@ impl Daemon {
         compiled: Compiled,
         withdrawn: Withdrawn,
         loaded: &Loaded,
-    ) -> Result<Before, Refusal> {
+    ) -> Result<Before, Refused> {
         let before = Before {
             config: Arc::clone(self.controller.config()),
             index: Arc::clone(self.controller.index()),
         };
         let snapshot = self.finish(compiled.done).map_err(|error| {
             self.announcer.keep();
-            conflict(&error)
+            Refused::conflict(error)
         })?;
         let generation = snapshot.generation().0;
         let (config, machine) = (self.controller.config(), self.controller.machine());
@@ -235,7 +243,7 @@ impl Daemon {
         self.checks.watch(&self.controller);
         super::warn_of_small_mtus(config, &current);
         self.paths.follow(config, machine, &current);
-        self.configuration.follow(config, loaded.source, sentences(&loaded.warnings));
+        self.configuration.follow(config, loaded.origin, sentences(&loaded.warnings));
     }
 }
 
@@ -246,8 +254,4 @@ async fn run(job: Job) -> Option<Done> {
 /// For a place where it is clear that these are warnings.
 pub(super) fn sentences(warnings: &Problems) -> Vec<String> {
     warnings.iter().map(Problem::sentence).collect()
-}
-
-fn conflict(error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::new(RefusalKind::Conflict, error.to_string())
 }

@@ -12,9 +12,9 @@ use admin::view::{DigestView, Drift, ForwarderView, Status, VipTotals};
 use config::Source;
 use config::words::count_of;
 use control_plane::digest::hex;
+use control_plane::reload::Origin;
 
 use super::Daemon;
-use super::configuration::Origin;
 use crate::liveness::State;
 use crate::stats::of_service;
 
@@ -66,7 +66,7 @@ impl Daemon {
             backends: self.controller.state_totals(&snapshot),
             bgp: self.announcer.totals(),
             overrides: self.orders.rows(&self.controller, self.lifecycle.elapsed()),
-            last_reload: self.configuration.reloads.last().cloned(),
+            last_reload: self.configuration.reloads.last().map(Into::into),
             own_fault: self.checks.local_failure(),
             needs_restart: self.needs_restart(),
             checks_unable: self.checks.unable(),

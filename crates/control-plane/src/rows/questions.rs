@@ -1,0 +1,131 @@
+//! Tracked flows and decisions of packet threads, as the admin API answers them.
+//!
+//! In: what threads answered in numbers, and the snapshot and index that name them. Out: answers.
+
+use std::net::SocketAddr;
+
+use admin::CaptureStream;
+use admin::command::Answer;
+use admin::view::{self, FlowPage, FlowRow, Purged, Refusal, WhereRow, WhereView};
+use forwarder::{Decision, Flow, FlowEntry, FlowState, Snapshot, WhereAnswer};
+
+use super::{explained, where_backend};
+use crate::compile::Index;
+use crate::questions::{Client, Flows, Questions};
+use crate::refused::Refused;
+
+impl Client<Flows> for Answer<Result<FlowPage, Refusal>> {
+    fn has_gone(&self) -> bool {
+        self.is_closed()
+    }
+
+    fn answer(self: Box<Self>, found: Flows, snapshot: &Snapshot, index: &Index) {
+        let flows =
+            found.flows.iter().map(|(thread, entry)| flow_row(*thread, entry, snapshot, index)).collect();
+        let page = FlowPage { generation: snapshot.generation().0, flows, more: found.more };
+        let _ = self.send(Ok(page));
+    }
+}
+
+impl Client<u64> for Answer<Result<Purged, Refusal>> {
+    fn has_gone(&self) -> bool {
+        self.is_closed()
+    }
+
+    fn answer(self: Box<Self>, flows: u64, _: &Snapshot, _: &Index) {
+        let _ = self.send(Ok(Purged { flows }));
+    }
+}
+
+/// Who asked where a flow goes, with the question.
+#[derive(Debug)]
+struct Located {
+    view: WhereView,
+    answer: Answer<Result<WhereView, Refusal>>,
+}
+
+impl Client<Vec<WhereAnswer>> for Located {
+    fn has_gone(&self) -> bool {
+        self.answer.is_closed()
+    }
+
+    fn answer(self: Box<Self>, found: Vec<WhereAnswer>, snapshot: &Snapshot, index: &Index) {
+        let threads = found.iter().map(|answer| where_row(answer, snapshot, index)).collect();
+        let _ = self.answer.send(Ok(WhereView { threads, ..self.view }));
+    }
+}
+
+impl Questions {
+    /// What each thread would do with a packet from `source` to `destination`.
+    pub fn locate(
+        &mut self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        protocol: u8,
+        answer: Answer<Result<WhereView, Refusal>>,
+    ) {
+        let Some(flow) = Flow::new(source, destination, protocol) else {
+            let words = "source and destination are of different families";
+            let _ = answer.send(Err(Refused::Conflict(words.to_owned()).into()));
+            return;
+        };
+        let view = WhereView { source, destination, protocol, threads: Vec::new() };
+        self.decide(flow, Box::new(Located { view, answer }));
+    }
+}
+
+/// A capture's stream, and the client who gets it once all taps are in place.
+#[derive(Debug)]
+pub struct CaptureBegun {
+    /// The stream.
+    pub stream: CaptureStream,
+    /// The client.
+    pub answer: Answer<Result<CaptureStream, Refusal>>,
+}
+
+impl Client<()> for CaptureBegun {
+    fn has_gone(&self) -> bool {
+        self.answer.is_closed()
+    }
+
+    fn answer(self: Box<Self>, (): (), _: &Snapshot, _: &Index) {
+        let _ = self.answer.send(Ok(self.stream));
+    }
+}
+
+fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, index: &Index) -> FlowRow {
+    let service = snapshot.services().iter().find(|service| service.id == found.service);
+    let slot = snapshot.slots().get(found.slot.0 as usize);
+    let membership = index.of_slot(found.slot);
+    FlowRow {
+        thread: thread.into(),
+        tag: format!("{:012x}", found.entry.tag),
+        service: service.map(|service| service.name.to_string()),
+        backend: slot.map(|slot| slot.backend.to_string()),
+        pool: membership.map(|membership| membership.key.pool.to_string()),
+        state: match found.entry.state {
+            FlowState::New => view::FlowState::New,
+            FlowState::Established => view::FlowState::Established,
+            FlowState::Closing => view::FlowState::Closing,
+            FlowState::Udp => view::FlowState::Udp,
+        },
+        on_probation: found.entry.on_probation,
+        idle_seconds: found.entry.idle.as_secs_f64(),
+    }
+}
+
+fn where_row(answer: &WhereAnswer, snapshot: &Snapshot, index: &Index) -> WhereRow {
+    let chosen = match answer.decision {
+        Decision::Chosen { selection, .. } | Decision::Remote { selection, .. } => {
+            snapshot.slots().get(selection.slot.0 as usize)
+        }
+        _ => None,
+    };
+    WhereRow {
+        thread: answer.thread.0.into(),
+        generation: answer.generation.0,
+        tracked: answer.tracked.map(|entry| flow_row(answer.thread.0, &entry, snapshot, index)),
+        chosen: chosen.map(where_backend),
+        explained: explained(&answer.explanation, snapshot),
+    }
+}
