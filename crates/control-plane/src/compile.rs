@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, PrefixGroup, PrefixSet, Service, ServiceId,
-    Slot, SlotId, SlotState, Snapshot, Timeouts, TooBig, Trace, TraceKey, VipAddress,
+    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, PoolTable, PrefixGroup, PrefixSet, Service,
+    ServiceId, Slot, SlotId, SlotState, Snapshot, Timeouts, TooBig, Trace, TraceKey, VipAddress,
 };
 use maglev_hash::BuildError;
 use packet::{Family, Outer, SourcePrefix, Template};
@@ -152,30 +152,9 @@ impl Compiler {
     pub fn compile(&mut self, config: &Config, from: CompileInput<'_>) -> Result<Compiled, CompileError> {
         let machine = find_machine(config, from.machine)?;
         let reach = index::reach(config, machine);
-        let keys = reach.values().map(|pool| TableKey::of(config, pool, from.standing));
-        let peers = config.peers(machine);
-        let fixed = remotes::all(config, machine).map(|remote| &remote.pool).chain(peers);
-        let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
-        // Most of the time goes into the tables, and the memberships need none of them.
-        let kept = &self.tables;
-        let (laid_out, tables) = std::thread::scope(|scope| {
-            let tables = scope.spawn(|| kept.build(keys, config.cluster()));
-            let laid_out = LaidOut::new(&self.slots, config, machine, &reach, from);
-            (laid_out, tables.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        });
-        let (LaidOut { mut index, slots, in_pools, with_ways, others }, tables) = (laid_out?, tables?);
-        let (mut built, mut in_pools) = (tables.of_pools(), in_pools.into_iter());
-        let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
-        let fixed = reach.values().copied().chain(remotes);
-        for ((pool, slots), (table, weights)) in fixed.zip(&mut in_pools).zip(&mut built) {
-            index.complete(pool, slots, table, weights);
-        }
-        let peers = peers.zip(built.next());
-        let peers = peers.map(|(pool, (table, _))| Arc::new(peers::table(pool, machine, &index, table)));
-        drop(built);
-        if let Some((others, slots)) = others.as_ref().zip(in_pools.next()) {
-            index.complete(others, slots, None, others.members.iter().map(|member| member.weight).collect());
-        }
+        let (mut laid_out, tables) = self.lay_out(config, machine, &reach, from)?;
+        let peers = laid_out.complete(config, machine, &reach, &tables);
+        let LaidOut { mut index, slots, with_ways, .. } = laid_out;
         let guards = self.guards.after(config.vips_of(machine));
         let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
@@ -201,6 +180,26 @@ impl Compiler {
         Ok(Compiled { snapshot, index })
     }
 
+    /// Memberships, and beside them tables, into which most of the time goes.
+    fn lay_out(
+        &self,
+        config: &Config,
+        machine: &Machine,
+        reach: &BTreeMap<&str, &Arc<Pool>>,
+        from: CompileInput<'_>,
+    ) -> Result<(LaidOut, Tables), CompileError> {
+        let keys = reach.values().map(|pool| TableKey::of(config, pool, from.standing));
+        let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
+        let fixed = remotes.chain(config.peers(machine));
+        let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
+        let (laid_out, tables) = std::thread::scope(|scope| {
+            let tables = scope.spawn(|| self.tables.build(keys, config.cluster()));
+            let laid_out = LaidOut::new(&self.slots, config, machine, reach, from);
+            (laid_out, tables.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        Ok((laid_out?, tables?))
+    }
+
     /// The states of all slots under what stands now.
     #[must_use]
     pub fn states(&self, standing: &Standing) -> Vec<SlotState> {
@@ -211,7 +210,7 @@ impl Compiler {
     /// serve others. `None`: nothing to end.
     ///
     /// # Errors
-    /// Never in fact: slots and services are the snapshot's own.
+    /// [`CompileError::Snapshot`]: `current` is not of the last configuration that was compiled.
     pub fn end_draining(
         &mut self,
         config: &Config,
@@ -283,6 +282,29 @@ impl LaidOut {
         way::fill_in(&mut with_ways, machine, from.next_hops);
         Ok(Self { index, slots, in_pools, with_ways, others })
     }
+
+    /// Gives each pool its table; returns the one by which fragments are shared out among machines.
+    fn complete(
+        &mut self,
+        config: &Config,
+        machine: &Machine,
+        reach: &BTreeMap<&str, &Arc<Pool>>,
+        tables: &Tables,
+    ) -> Option<Arc<PoolTable>> {
+        let (mut built, mut in_pools) = (tables.of_pools(), std::mem::take(&mut self.in_pools).into_iter());
+        let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
+        let fixed = reach.values().copied().chain(remotes);
+        for ((pool, slots), (table, weights)) in fixed.zip(&mut in_pools).zip(&mut built) {
+            self.index.complete(pool, slots, table, weights);
+        }
+        let peers = config.peers(machine).zip(built.next());
+        let peers = peers.map(|(pool, (table, _))| Arc::new(peers::table(pool, machine, &self.index, table)));
+        if let Some((others, slots)) = self.others.as_ref().zip(in_pools.next()) {
+            let weights = others.members.iter().map(|member| member.weight).collect();
+            self.index.complete(others, slots, None, weights);
+        }
+        peers
+    }
 }
 
 fn state_of(states: &[SlotState], id: SlotId) -> SlotState {
@@ -318,14 +340,7 @@ fn services(
             let name = service_name(vip, service);
             let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
             let id = *numbers.entry(name.clone()).or_insert(next);
-            for address in vip_addresses(config, vip) {
-                bindings.extend(port_ranges(service).into_iter().map(|ports| Binding {
-                    address,
-                    protocol: service.protocol.number(),
-                    ports,
-                    service: services.len(),
-                }));
-            }
+            bindings.extend(bindings_of(config, vip, service, services.len()));
             services.push(Service {
                 id,
                 name: name.into(),
@@ -339,6 +354,20 @@ fn services(
         }
     }
     Ok((services, bindings))
+}
+
+/// What leads to the service that is `number` in the snapshot.
+fn bindings_of<'a>(
+    config: &Config,
+    vip: &config::Vip,
+    service: &'a config::Service,
+    number: usize,
+) -> impl Iterator<Item = Binding> + use<'a> {
+    let protocol = service.protocol.number();
+    vip_addresses(config, vip).into_iter().flat_map(move |address| {
+        let ranges = port_ranges(service).into_iter();
+        ranges.map(move |ports| Binding { address, protocol, ports, service: number })
+    })
 }
 
 /// All groups: one whose VIPs other machines serve keeps its addresses out of groups with shorter prefixes here too.

@@ -284,7 +284,7 @@ impl Controller {
     /// Takes verdicts in. `None`: no membership is touched.
     ///
     /// # Errors
-    /// Never in fact: states and services are those of the snapshot.
+    /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
     pub fn verdicts(
         &mut self,
         changed: &[(TargetKey, HealthState)],
@@ -319,27 +319,27 @@ impl Controller {
     /// An operator's order; `None` takes an override back. Gives what to publish.
     ///
     /// # Errors
-    /// Never in fact: states and services are those of the snapshot.
+    /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
     pub fn order(
         &mut self,
-        whom: OverrideKey,
+        backend: OverrideKey,
         says: Option<Override>,
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
-        let before: Vec<SlotKey> = self.memberships_of(&whom).map(|found| found.key.clone()).collect();
+        let before: Vec<SlotKey> = self.memberships_of(&backend).map(|found| found.key.clone()).collect();
         match says {
-            Some(says) => self.standing.overrides.insert(whom, says),
-            None => self.standing.overrides.remove(&whom),
+            Some(says) => self.standing.overrides.insert(backend, says),
+            None => self.standing.overrides.remove(&backend),
         };
         self.stale = true;
         self.restate(before.iter(), current, now)
     }
 
     /// Memberships that an override is for.
-    pub fn memberships_of(&self, whom: &OverrideKey) -> impl Iterator<Item = &Membership> {
+    pub fn memberships_of(&self, (backend, pool): &OverrideKey) -> impl Iterator<Item = &Membership> {
         let meant = |found: &&Membership| {
-            found.key.backend == whom.0 && whom.1.as_ref().is_none_or(|pool| *pool == found.key.pool)
+            found.key.backend == *backend && pool.as_ref().is_none_or(|pool| *pool == found.key.pool)
         };
         self.index.memberships().iter().filter(meant)
     }
@@ -347,7 +347,7 @@ impl Controller {
     /// What the time alone brings: the end of draining, of a fallback's hold, the next quarter of a slow start.
     ///
     /// # Errors
-    /// Never in fact: states and services are those of the snapshot.
+    /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
     pub fn tick(&mut self, current: &Snapshot, now: Duration) -> Result<Option<Snapshot>, CompileError> {
         let quarters = self.slow_start.quarters(now);
         self.stale |= quarters != self.standing.quarters;

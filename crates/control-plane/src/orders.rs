@@ -60,11 +60,11 @@ impl Orders {
             notes.push("it stays down by an operator's order: `backend up` takes that back".to_owned());
         }
         let new = (new != Override::default()).then_some(new);
+        let snapshot = controller.order(backend.clone(), new, current, now).map_err(Refused::conflict)?;
         match new {
             Some(_) => self.given.insert(backend.clone(), now),
             None => self.given.remove(backend),
         };
-        let snapshot = controller.order(backend.clone(), new, current, now).ok().flatten();
         let standing = controller.standing();
         if controller.memberships_of(backend).all(|one| standing.override_of(&one.key) != Override::default())
         {

@@ -180,32 +180,35 @@ impl Index {
         let mut slots = Vec::with_capacity(pool.members.len());
         for member in &pool.members {
             let next = self.memberships.len();
-            let new = match self.by_key.entry(SlotKey::of(member)) {
+            match self.by_key.entry(SlotKey::of(member)) {
                 Entry::Occupied(known) => {
-                    if let Some(known) = self.memberships.get_mut(*known.get()) {
-                        known.pools.push(Arc::clone(&pool.name));
-                        slots.push(known.slot);
-                    }
-                    continue;
+                    let known = &mut self.memberships[*known.get()];
+                    known.pools.push(Arc::clone(&pool.name));
+                    slots.push(known.slot);
                 }
-                Entry::Vacant(new) => new,
-            };
-            let (key, slot) = (new.key().clone(), claim(new.key(), member)?);
-            new.insert(next);
-            slots.push(slot);
-            let place = slot.0 as usize;
-            self.by_slot.resize(self.by_slot.len().max(place + 1), None);
-            self.by_slot[place] = Some(next);
-            self.memberships.push(Membership {
-                key,
-                slot,
-                own_weight: own_weight(config, pool, member),
-                encapsulation: Arc::clone(&member.encapsulation.name),
-                checks: member.checks.to_vec(),
-                pools: vec![Arc::clone(&pool.name)],
-            });
+                Entry::Vacant(new) => {
+                    let (key, slot) = (new.key().clone(), claim(new.key(), member)?);
+                    new.insert(next);
+                    slots.push(slot);
+                    self.add(Membership {
+                        key,
+                        slot,
+                        own_weight: own_weight(config, pool, member),
+                        encapsulation: Arc::clone(&member.encapsulation.name),
+                        checks: member.checks.to_vec(),
+                        pools: vec![Arc::clone(&pool.name)],
+                    });
+                }
+            }
         }
         Ok(slots)
+    }
+
+    fn add(&mut self, membership: Membership) {
+        let place = membership.slot.0 as usize;
+        self.by_slot.resize(self.by_slot.len().max(place + 1), None);
+        self.by_slot[place] = Some(self.memberships.len());
+        self.memberships.push(membership);
     }
 
     /// Adds the pool itself, once its memberships have `slots` and its table stands.
