@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use config::{self, Config};
 use control_plane::compile::{CompileInput, Compiler};
 use control_plane::next_hop::Table;
-use control_plane::standing::Standing;
+use control_plane::runtime_state::RuntimeState;
 use criterion::{Criterion, criterion_group, criterion_main};
 use forwarder::Generation;
 
@@ -95,7 +95,7 @@ fn reload(c: &mut Criterion) {
                     generation: Generation(generation),
                     machine: "lb1",
                     next_hops: &Table::default(),
-                    standing: &Standing::default(),
+                    runtime_state: &RuntimeState::default(),
                     states: &[],
                     now: Duration::from_secs(generation),
                 };

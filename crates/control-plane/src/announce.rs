@@ -14,5 +14,5 @@ mod keeper;
 mod plan;
 
 pub use announcer::{AnnounceError, Announcer, Told};
-pub use decision::{Decider, Rules, Seen, ServiceSeen, Stage, Standing, Times, Why};
+pub use decision::{Decider, Rules, Seen, ServiceSeen, Stage, Times, VipStatus, Why};
 pub use plan::{Plan, Route};

@@ -39,8 +39,8 @@ use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
 use self::tables::{TableKey, Tables};
 use crate::next_hop;
+use crate::runtime_state::RuntimeState;
 use crate::slots::{Ages, Slots};
-use crate::standing::Standing;
 use config::{self, Config, EncapsulationKind, Machine, Member, Pool, Ports};
 
 /// Compiles one configuration after another for one machine.
@@ -72,7 +72,7 @@ pub struct CompileInput<'a> {
     /// Ways to the backends.
     pub next_hops: &'a next_hop::Table,
     /// What is in force beside the file.
-    pub standing: &'a Standing,
+    pub runtime_state: &'a RuntimeState,
     /// The states in force, by slot: a membership that goes drains only if it could be given packets.
     pub states: &'a [SlotState],
     /// A monotonic time, by which freed slots are kept apart.
@@ -135,7 +135,7 @@ impl Compiler {
             generation: Generation(1),
             machine,
             next_hops: &next_hop::Table::default(),
-            standing: &Standing::default(),
+            runtime_state: &RuntimeState::default(),
             states: &[],
             now: Duration::ZERO,
         };
@@ -158,9 +158,9 @@ impl Compiler {
         let guards = self.guards.after(config.vips_of(machine));
         let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
-        let states = slots.states(|key| from.standing.state(key));
+        let states = slots.states(|key| from.runtime_state.state(key));
         index.configure(&services);
-        index.lead(&mut services, from.standing, &states);
+        index.lead(&mut services, from.runtime_state, &states);
         detached_slots.exclude(&mut services);
         let snapshot = Snapshot::new(Parts {
             generation: from.generation,
@@ -188,7 +188,7 @@ impl Compiler {
         reach: &BTreeMap<&str, &Arc<Pool>>,
         from: CompileInput<'_>,
     ) -> Result<(LaidOut, Tables), CompileError> {
-        let keys = reach.values().map(|pool| TableKey::of(config, pool, from.standing));
+        let keys = reach.values().map(|pool| TableKey::of(config, pool, from.runtime_state));
         let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
         let fixed = remotes.chain(config.peers(machine));
         let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
@@ -202,8 +202,8 @@ impl Compiler {
 
     /// The states of all slots under what stands now.
     #[must_use]
-    pub fn states(&self, standing: &Standing) -> Vec<SlotState> {
-        self.slots.states(|key| standing.state(key))
+    pub fn states(&self, runtime_state: &RuntimeState) -> Vec<SlotState> {
+        self.slots.states(|key| runtime_state.state(key))
     }
 
     /// Ends what a drain time ago began to drain: memberships that went, and flows that a service left behind on slots that
@@ -214,7 +214,7 @@ impl Compiler {
     pub fn end_draining(
         &mut self,
         config: &Config,
-        standing: &Standing,
+        runtime_state: &RuntimeState,
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
@@ -225,7 +225,7 @@ impl Compiler {
         }
         let mut services = current.services().to_vec();
         self.detached_slots.exclude(&mut services);
-        let snapshot = current.with_services(services)?.with_states(self.states(standing))?;
+        let snapshot = current.with_services(services)?.with_states(self.states(runtime_state))?;
         Ok(Some(snapshot))
     }
 }

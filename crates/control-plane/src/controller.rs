@@ -23,8 +23,8 @@ use self::plan::Plan;
 use self::slow_start::SlowStart;
 use crate::compile::{CompileError, CompileInput, Compiled, Compiler, Index, Membership, find_machine};
 use crate::next_hop;
+use crate::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
 use crate::slots::SlotKey;
-use crate::standing::{Mode, Override, OverrideKey, Standing};
 use config::Config;
 use health::{HealthState, TargetKey, Watched};
 
@@ -36,7 +36,7 @@ pub struct Controller {
     generation: Generation,
     index: Arc<Index>,
     plan: Plan,
-    standing: Standing,
+    runtime_state: RuntimeState,
     results: HashMap<TargetKey, HealthState>,
     fallbacks: Fallbacks,
     slow_start: SlowStart,
@@ -50,7 +50,7 @@ pub struct Controller {
 
 /// Names of those that a verdict is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Concerned {
+pub struct Affected {
     /// Backends: several under one address may share a check.
     pub backends: BTreeSet<Arc<str>>,
     /// Their leaf pools.
@@ -66,12 +66,14 @@ pub struct Job {
     config: Arc<Config>,
     generation: Generation,
     compiler: Compiler,
-    standing: Standing,
+    runtime_state: RuntimeState,
     results: HashMap<TargetKey, HealthState>,
     known: Arc<Index>,
     next_hops: Arc<next_hop::Table>,
     states: Vec<SlotState>,
     now: Duration,
+    /// The tables of the configuration in force are not those of its states, and this is not their job.
+    leaves_stale: bool,
 }
 
 /// A job's outcome, for [`Controller::finish`].
@@ -81,6 +83,7 @@ pub struct Done {
     generation: Generation,
     compiler: Compiler,
     next_hops: Arc<next_hop::Table>,
+    leaves_stale: bool,
     result: Result<(Compiled, Plan), CompileError>,
 }
 
@@ -106,18 +109,18 @@ impl Job {
     #[must_use]
     pub fn run(mut self) -> Done {
         let result = self.compile();
-        let Self { config, generation, compiler, next_hops, .. } = self;
-        Done { config, generation, compiler, next_hops, result }
+        let Self { config, generation, compiler, next_hops, leaves_stale, .. } = self;
+        Done { config, generation, compiler, next_hops, leaves_stale, result }
     }
 
     fn compile(&mut self) -> Result<(Compiled, Plan), CompileError> {
         let plan = Plan::new(&self.config, find_machine(&self.config, &self.machine)?);
-        judge(&plan, &self.results, &self.known, &mut self.standing);
+        judge(&plan, &self.results, &self.known, &mut self.runtime_state);
         let input = CompileInput {
             generation: self.generation,
             machine: &self.machine,
             next_hops: &self.next_hops,
-            standing: &self.standing,
+            runtime_state: &self.runtime_state,
             states: &self.states,
             now: self.now,
         };
@@ -142,7 +145,7 @@ impl Controller {
             generation: Generation(0),
             index: Arc::default(),
             plan: Plan::default(),
-            standing: Standing::default(),
+            runtime_state: RuntimeState::default(),
             results: HashMap::new(),
             fallbacks: Fallbacks::default(),
             slow_start: SlowStart::default(),
@@ -183,8 +186,8 @@ impl Controller {
 
     /// What stands beside the file.
     #[must_use]
-    pub fn standing(&self) -> &Standing {
-        &self.standing
+    pub fn runtime_state(&self) -> &RuntimeState {
+        &self.runtime_state
     }
 
     /// What a membership's targets are.
@@ -195,18 +198,18 @@ impl Controller {
 
     /// Whom a target's verdict is for, by name.
     #[must_use]
-    pub fn concerned(&self, target: &TargetKey) -> Concerned {
-        let mut concerned = Concerned::default();
+    pub fn affected(&self, target: &TargetKey) -> Affected {
+        let mut affected = Affected::default();
         for key in self.plan.memberships_of(target) {
-            concerned.backends.insert(Arc::clone(&key.backend));
-            concerned.pools.insert(Arc::clone(&key.pool));
+            affected.backends.insert(Arc::clone(&key.backend));
+            affected.pools.insert(Arc::clone(&key.pool));
             let within = self.index.membership(key).map_or(&[][..], |membership| &membership.pools);
             // In the log three are named, and more would be counted for nothing.
             for vip in within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED) {
-                concerned.vips.insert(Arc::clone(vip));
+                affected.vips.insert(Arc::clone(vip));
             }
         }
-        concerned
+        affected
     }
 
     /// Everything that must be checked.
@@ -218,7 +221,7 @@ impl Controller {
     /// Memberships of which not all checks have had a first result.
     #[must_use]
     pub fn unknown(&self) -> usize {
-        self.plan.checked().filter(|key| self.standing.health(key) == HealthState::Unknown).count()
+        self.plan.checked().filter(|key| self.runtime_state.health(key) == HealthState::Unknown).count()
     }
 
     /// Whether tables wait to be built, and a job may do it.
@@ -244,19 +247,20 @@ impl Controller {
         now: Duration,
     ) -> Option<Job> {
         let compiler = self.compiler.take()?;
-        self.stale = false;
+        let leaves_stale = std::mem::take(&mut self.stale) && config.is_some();
         let generation = Generation(self.generation.0 + u64::from(config.is_some()));
         Some(Job {
             machine: self.machine.clone(),
             config: config.unwrap_or_else(|| Arc::clone(&self.config)),
             generation,
             compiler,
-            standing: self.standing.clone(),
+            runtime_state: self.runtime_state.clone(),
             results: self.results.clone(),
             known: Arc::clone(&self.index),
             next_hops,
             states,
             now,
+            leaves_stale,
         })
     }
 
@@ -266,15 +270,15 @@ impl Controller {
     /// [`CompileError`]: everything is as it was.
     pub fn finish(&mut self, done: Done, now: Duration) -> Result<Snapshot, CompileError> {
         self.compiler = Some(done.compiler);
-        let (compiled, plan) = done.result?;
-        judge(&plan, &self.results, &self.index, &mut self.standing);
+        let (compiled, plan) = done.result.inspect_err(|_| self.stale |= done.leaves_stale)?;
+        judge(&plan, &self.results, &self.index, &mut self.runtime_state);
         (self.config, self.generation) = (done.config, done.generation);
         (self.index, self.plan) = (Arc::new(compiled.index), plan);
         self.results.retain(|target, _| !self.plan.memberships_of(target).is_empty());
         self.fallbacks.retain(|pool| self.index.fallback(pool).is_some());
         self.keep_overrides_of_memberships();
         let states =
-            self.compiler.as_ref().map(|compiler| compiler.states(&self.standing)).unwrap_or_default();
+            self.compiler.as_ref().map(|compiler| compiler.states(&self.runtime_state)).unwrap_or_default();
         // What changed since the job set out is not in its tables.
         self.stale |= states != compiled.snapshot.states();
         self.settled |= self.unknown() == 0;
@@ -299,7 +303,7 @@ impl Controller {
             }
             self.results.insert(target.clone(), *state);
             for key in keys {
-                let before = self.standing.health(key);
+                let before = self.runtime_state.health(key);
                 let after = self.plan.health(key, &self.results, before);
                 if after != before {
                     touched.push((key.clone(), before, after));
@@ -307,7 +311,7 @@ impl Controller {
             }
         }
         for (key, before, after) in &touched {
-            self.standing.health.insert(key.clone(), *after);
+            self.runtime_state.health.insert(key.clone(), *after);
             if *after == HealthState::Up && (*before == HealthState::Down || self.settled) {
                 self.start_slowly(key, now);
             }
@@ -329,17 +333,18 @@ impl Controller {
     ) -> Result<Option<Snapshot>, CompileError> {
         let before: Vec<SlotKey> = self.memberships_of(&backend).map(|found| found.key.clone()).collect();
         match says {
-            Some(says) => self.standing.overrides.insert(backend, says),
-            None => self.standing.overrides.remove(&backend),
+            Some(says) => self.runtime_state.overrides.insert(backend, says),
+            None => self.runtime_state.overrides.remove(&backend),
         };
         self.stale = true;
         self.restate(before.iter(), current, now)
     }
 
     /// Memberships that an override is for.
-    pub fn memberships_of(&self, (backend, pool): &OverrideKey) -> impl Iterator<Item = &Membership> {
+    pub fn memberships_of(&self, wanted: &OverrideKey) -> impl Iterator<Item = &Membership> {
         let meant = |found: &&Membership| {
-            found.key.backend == *backend && pool.as_ref().is_none_or(|pool| *pool == found.key.pool)
+            let is_in_pool = wanted.pool.as_ref().is_none_or(|pool| *pool == found.key.pool);
+            found.key.backend == wanted.backend && is_in_pool
         };
         self.index.memberships().iter().filter(meant)
     }
@@ -350,17 +355,17 @@ impl Controller {
     /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
     pub fn tick(&mut self, current: &Snapshot, now: Duration) -> Result<Option<Snapshot>, CompileError> {
         let quarters = self.slow_start.quarters(now);
-        self.stale |= quarters != self.standing.quarters;
-        self.standing.quarters = quarters;
+        self.stale |= quarters != self.runtime_state.quarters;
+        self.runtime_state.quarters = quarters;
         let Some(compiler) = self.compiler.as_mut() else { return Ok(None) };
-        let ended = compiler.end_draining(&self.config, &self.standing, current, now)?;
+        let ended = compiler.end_draining(&self.config, &self.runtime_state, current, now)?;
         if !self.fallbacks.is_waiting() {
             return Ok(ended);
         }
         let base = ended.as_ref().unwrap_or(current);
-        let before = self.standing.fallbacks.clone();
+        let before = self.runtime_state.fallbacks.clone();
         let next = self.state_again(base, base.states().to_vec(), now)?;
-        Ok(if ended.is_some() || before != self.standing.fallbacks { Some(next) } else { None })
+        Ok(if ended.is_some() || before != self.runtime_state.fallbacks { Some(next) } else { None })
     }
 
     /// The states of these memberships anew.
@@ -374,7 +379,7 @@ impl Controller {
         let mut changed = false;
         for membership in keys.filter_map(|key| self.index.membership(key)) {
             let Some(place) = states.get_mut(membership.slot.0 as usize) else { continue };
-            let state = self.standing.state(&membership.key);
+            let state = self.runtime_state.state(&membership.key);
             changed |= *place != state;
             *place = state;
         }
@@ -400,10 +405,10 @@ impl Controller {
             let rule = Rule { below: fallback.below, hold: fallback.hold };
             self.fallbacks.observe(&pool.name, rule, Index::serving(pool, &states), now);
         }
-        self.standing.fallbacks = self.fallbacks.called();
-        self.slow_start.retain(|key| self.standing.state(key) == SlotState::Serving);
+        self.runtime_state.fallbacks = self.fallbacks.called();
+        self.slow_start.retain(|key| self.runtime_state.state(key) == SlotState::Serving);
         let mut services = base.services().to_vec();
-        self.index.lead(&mut services, &self.standing, &states);
+        self.index.lead(&mut services, &self.runtime_state, &states);
         let same = services.iter().zip(base.services()).all(|(a, b)| Arc::ptr_eq(&a.pool, &b.pool));
         let next = base.with_states(states)?;
         Ok(if same { next } else { next.with_services(services)? })
@@ -411,7 +416,7 @@ impl Controller {
 
     fn is_unknown(&self, slot: SlotId) -> bool {
         let key = self.index.of_slot(slot).map(|membership| &membership.key);
-        key.is_some_and(|key| self.standing.health(key) == HealthState::Unknown)
+        key.is_some_and(|key| self.runtime_state.health(key) == HealthState::Unknown)
     }
 
     fn start_slowly(&mut self, key: &SlotKey, now: Duration) {
@@ -420,29 +425,34 @@ impl Controller {
         let over = times.filter_map(|pool| self.config.pool(pool)?.slow_start).max();
         if let Some(over) = over {
             self.slow_start.begin(key.clone(), now, over);
-            self.standing.quarters = self.slow_start.quarters(now);
+            self.runtime_state.quarters = self.slow_start.quarters(now);
         }
     }
 
     /// An override of a backend that has gone would lie in wait for another of its name.
     fn keep_overrides_of_memberships(&mut self) {
-        let mut overrides = std::mem::take(&mut self.standing.overrides);
-        overrides.retain(|whom, _| self.memberships_of(whom).next().is_some());
-        self.standing.overrides = overrides;
+        let mut overrides = std::mem::take(&mut self.runtime_state.overrides);
+        overrides.retain(|key, _| self.memberships_of(key).next().is_some());
+        self.runtime_state.overrides = overrides;
     }
 }
 
 /// Verdicts of all memberships in `plan`. One that was there before (`known`) without a check counted as up.
-fn judge(plan: &Plan, results: &HashMap<TargetKey, HealthState>, known: &Index, standing: &mut Standing) {
+fn judge(
+    plan: &Plan,
+    results: &HashMap<TargetKey, HealthState>,
+    known: &Index,
+    runtime_state: &mut RuntimeState,
+) {
     let verdict = |key: &SlotKey| {
-        let before = match (standing.health.get(key), known.membership(key)) {
+        let before = match (runtime_state.health.get(key), known.membership(key)) {
             (Some(before), _) => *before,
             (None, Some(_)) => HealthState::Up,
             (None, None) => HealthState::Unknown,
         };
         (key.clone(), plan.health(key, results, before))
     };
-    standing.health = plan.checked().map(verdict).collect();
+    runtime_state.health = plan.checked().map(verdict).collect();
 }
 
 const VIPS_NAMED: usize = 64;

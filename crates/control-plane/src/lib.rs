@@ -21,8 +21,8 @@ pub mod questions;
 mod refused;
 pub mod reload;
 mod rows;
+pub mod runtime_state;
 mod slots;
-pub mod standing;
 pub mod unable;
 pub mod verdict_log;
 

@@ -1,7 +1,7 @@
 //! Operators' orders to backends: which are given, what each means, and which are refused.
 //!
 //! In: an order, the controller that carries it out, the snapshot in force. Out: the snapshot to publish, notes for the answer.
-//! Not here: publishing; the answer (`rows`); how an override enters states and tables (`standing`, `controller`).
+//! Not here: publishing; the answer (`rows`); how an override enters states and tables (`runtime_state`, `controller`).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use forwarder::Snapshot;
 
 use crate::controller::Controller;
 use crate::refused::Refused;
-use crate::standing::{Mode, Override, OverrideKey};
+use crate::runtime_state::{Mode, Override, OverrideKey};
 
 /// When each override that is in force was given, from the start of the process.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Orders {
         if controller.memberships_of(backend).next().is_none() {
             return Err(absent(backend));
         }
-        let old = controller.standing().overrides.get(backend).copied().unwrap_or_default();
+        let old = controller.runtime_state().overrides.get(backend).copied().unwrap_or_default();
         let new = replaced(old, *action)?;
         let mut notes = Vec::new();
         if *action == BackendAction::Undrain && old.mode == Some(Mode::Down) {
@@ -65,8 +65,10 @@ impl Orders {
             Some(_) => self.given.insert(backend.clone(), now),
             None => self.given.remove(backend),
         };
-        let standing = controller.standing();
-        if controller.memberships_of(backend).all(|one| standing.override_of(&one.key) != Override::default())
+        let runtime_state = controller.runtime_state();
+        if controller
+            .memberships_of(backend)
+            .all(|one| runtime_state.override_of(&one.key) != Override::default())
         {
             notes.push("an order is lost at a restart: write it into the file if it is to last".to_owned());
         }
@@ -94,8 +96,8 @@ fn replaced(old: Override, action: BackendAction) -> Result<Override, Refused> {
 }
 
 fn absent(backend: &OverrideKey) -> Refused {
-    let pool = backend.1.as_ref().map(|pool| format!(" in pool \"{pool}\"")).unwrap_or_default();
-    Refused::NotFound(format!("no backend \"{}\"{pool}", backend.0))
+    let pool = backend.pool.as_ref().map(|pool| format!(" in pool \"{pool}\"")).unwrap_or_default();
+    Refused::NotFound(format!("no backend \"{}\"{pool}", backend.backend))
 }
 
 /// As in the file.
@@ -124,7 +126,7 @@ mod tests {
     #[test]
     fn an_order_says_what_it_changed_and_lasts_until_it_is_taken_back() {
         let ((mut controller, mut current), mut orders) = (started(), Orders::default());
-        let whole: OverrideKey = (Arc::from("a"), None);
+        let whole: OverrideKey = OverrideKey { backend: Arc::from("a"), pool: None };
         let at = Duration::from_secs;
         let mut give = |orders: &mut Orders, controller: &mut Controller, action, now| {
             let order = BackendOrder { backend: whole.clone(), action };
@@ -156,11 +158,11 @@ mod tests {
             ("a", Some("q"), 1, "no backend \"a\" in pool \"q\""),
             ("a", None, 65_536, "a weight is from 0 to 65535"),
         ] {
-            let backend = (Arc::from(name), pool.map(Arc::from));
+            let backend = OverrideKey { backend: Arc::from(name), pool: pool.map(Arc::from) };
             let order = BackendOrder { backend, action: BackendAction::Weight(Some(weight)) };
             let refused = orders.give(&mut controller, &order, &current, Duration::ZERO).unwrap_err();
             assert_eq!(refused.to_string(), words);
-            assert!(controller.standing().overrides.is_empty() && orders.given.is_empty());
+            assert!(controller.runtime_state().overrides.is_empty() && orders.given.is_empty());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! In: the memberships of a configuration. Out: the slots of a snapshot, each under the number that it had before.
 //! A membership that goes drains: its flows go on for the drain time; then it is free and its flows are reselected, and once
 //! the longest idle time-out has passed its number may be given to another. One that was down when it went is free at once.
-//! Not here: whether a configured membership serves (`standing`).
+//! Not here: whether a configured membership serves (`runtime_state`).
 //! Invariant: no flow-table entry written for one membership is ever read as another's.
 
 use std::collections::HashMap;

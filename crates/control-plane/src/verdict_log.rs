@@ -20,9 +20,9 @@ pub fn log(controller: &Controller, turned: &[StateChange]) {
 }
 
 fn line(controller: &Controller, turned: &StateChange) {
-    let concerned = controller.concerned(&turned.key);
-    let backend = few(&concerned.backends);
-    let (pool, vip) = (few(&concerned.pools), vips(&concerned.vips, &turned.key));
+    let affected = controller.affected(&turned.key);
+    let backend = few(&affected.backends);
+    let (pool, vip) = (few(&affected.pools), vips(&affected.vips, &turned.key));
     let (address, check) = (turned.key.address, &turned.key.check.name);
     match turned.state {
         HealthState::Down => {

@@ -253,11 +253,11 @@ fn a_verdict_is_for_backends_pools_and_vips_by_name() {
     let (controller, _) = Controller::start(config(FILE), "lb1", Arc::default(), Duration::ZERO).unwrap();
     let watched = controller.watched();
     let of_a1 = watched.iter().find(|one| &*one.backend == "a1").unwrap();
-    let concerned = controller.concerned(&of_a1.key);
+    let affected = controller.affected(&of_a1.key);
     let names =
         |set: &std::collections::BTreeSet<Arc<str>>| set.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(
-        (names(&concerned.backends), names(&concerned.pools), names(&concerned.vips)),
+        (names(&affected.backends), names(&affected.pools), names(&affected.vips)),
         (vec!["a1".into()], vec!["a".into()], vec!["v".into()])
     );
 }

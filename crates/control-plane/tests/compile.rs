@@ -12,7 +12,7 @@ use config::{Config, parse};
 use control_plane::compile::{CompileError, CompileInput, Compiler, destinations, refresh_next_hops};
 use control_plane::next_hop::{Resolved, Table, Unresolved};
 use control_plane::path_mtu::PathMtus;
-use control_plane::standing::Standing;
+use control_plane::runtime_state::RuntimeState;
 use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot, Tagging};
 use packet::{Tag, Tags};
 
@@ -75,9 +75,10 @@ fn compile_for(
     next_hops: &Table,
     now: u64,
 ) -> Result<Snapshot, CompileError> {
-    let (standing, states) = (Standing::default(), vec![SlotState::Serving; 16]);
+    let (runtime_state, states) = (RuntimeState::default(), vec![SlotState::Serving; 16]);
     let (generation, now) = (Generation(now + 1), Duration::from_secs(now));
-    let from = CompileInput { generation, machine, next_hops, standing: &standing, states: &states, now };
+    let from =
+        CompileInput { generation, machine, next_hops, runtime_state: &runtime_state, states: &states, now };
     compiler.compile(config, from).map(|compiled| compiled.snapshot)
 }
 
@@ -160,7 +161,7 @@ fn a_backend_under_a_new_address_gets_a_new_slot_and_the_old_one_drains() {
         "its flows go on, so its next hop is needed"
     );
     let at = Duration::from_secs;
-    let mut end = |at| compiler.end_draining(&moved, &Standing::default(), &after, at).unwrap();
+    let mut end = |at| compiler.end_draining(&moved, &RuntimeState::default(), &after, at).unwrap();
     assert!(end(at(69)).is_none());
     let ended = end(at(70)).expect("a drain time has passed");
     assert_eq!(states(&ended)["198.18.1.2"], SlotState::Free);
@@ -219,8 +220,9 @@ fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_d
     let second = compile(&mut compiler, &after, 100);
     assert_ne!(www(&second).0, www(&first).0);
     assert_eq!(www(&second).1, []);
-    let mut end =
-        |now| compiler.end_draining(&after, &Standing::default(), &second, Duration::from_secs(now)).unwrap();
+    let mut end = |now| {
+        compiler.end_draining(&after, &RuntimeState::default(), &second, Duration::from_secs(now)).unwrap()
+    };
     assert!(end(159).is_none());
     let excluded_slots = end(160).expect("the drain time has passed");
     assert_eq!(www(&excluded_slots).1, left);
@@ -237,8 +239,9 @@ fn a_service_led_to_another_pool_leaves_slots_behind_that_are_barred_after_the_d
     let back = compile(&mut compiler, &after, 172);
     assert_eq!(www(&back).1, []);
     let keep = 60 + 900 + 1 + 10;
-    let mut end =
-        |now| compiler.end_draining(&after, &Standing::default(), &back, Duration::from_secs(now)).unwrap();
+    let mut end = |now| {
+        compiler.end_draining(&after, &RuntimeState::default(), &back, Duration::from_secs(now)).unwrap()
+    };
     assert_eq!(www(&end(172 + 61).unwrap()).1, left);
     assert_eq!(www(&end(172 + keep).unwrap()).1, [], "no flow can name them any more");
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use config::{Config, parse};
 use control_plane::controller::{Controller, Running, Side, changes};
 use control_plane::next_hop::Table;
-use control_plane::standing::{Mode, Override};
+use control_plane::runtime_state::{Mode, Override, OverrideKey};
 use forwarder::{Decision, Flow, SlotState, Snapshot};
 use health::{HealthState, TargetKey};
 use maglev_hash::disruption;
@@ -30,9 +30,12 @@ via = "vip"
 "#;
 
 fn config(rest: &str) -> Arc<Config> {
-    let text = format!("{HEAD}{rest}");
+    parse_config(&format!("{HEAD}{rest}"))
+}
+
+fn parse_config(text: &str) -> Arc<Config> {
     let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
-    match parse(&text, Path::new("test.toml"), &secret) {
+    match parse(text, Path::new("test.toml"), &secret) {
         Ok((config, _)) => Arc::new(config),
         Err(problems) => panic!("{problems}"),
     }
@@ -78,8 +81,8 @@ impl Bed {
     }
 
     fn order(&mut self, backend: &str, pool: Option<&str>, says: Option<Override>) {
-        let whom = (Arc::from(backend), pool.map(Arc::from));
-        if let Some(next) = self.controller.order(whom, says, &self.live, Duration::ZERO).unwrap() {
+        let key = OverrideKey { backend: Arc::from(backend), pool: pool.map(Arc::from) };
+        if let Some(next) = self.controller.order(key, says, &self.live, Duration::ZERO).unwrap() {
             self.live = next;
         }
     }
@@ -289,6 +292,24 @@ fn an_operators_order_goes_before_health_but_for_the_dead_and_outlives_a_reload(
     bed.settle(4);
     let shares = bed.live.services()[0].pool.table.as_ref().unwrap().shares();
     assert!(shares[1].abs_diff(65_537 * 6 / 8) <= 1, "{shares:?}");
+}
+
+#[test]
+fn a_configuration_that_is_refused_leaves_tables_that_wait_to_be_built() {
+    let text = pool("web", 1, 2, "") + &vip("www", 10, "web");
+    let mut bed = Bed::new(config(&text));
+    bed.order("web-1", None, Some(Override { mode: Some(Mode::Drain), weight: None }));
+    assert!(bed.controller.wants_job());
+    let elsewhere = parse_config(&format!("{HEAD}{text}").replace("lb1", "lb2"));
+    let now = Duration::ZERO;
+    let states = bed.live.states().to_vec();
+    let job = bed.controller.job(Some(elsewhere), Arc::default(), states, now).unwrap();
+    assert!(!bed.controller.wants_job(), "one is under way");
+    assert!(bed.controller.finish(job.run(), now).is_err());
+    assert!(bed.settle(0), "the drained backend's tables are still to be built");
+    let weights = bed.controller.index().pool("web").unwrap().weights.to_vec();
+    assert_eq!(weights, [0, 1]);
+    assert!(!bed.controller.wants_job());
 }
 
 #[test]

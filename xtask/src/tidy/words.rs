@@ -33,11 +33,12 @@ const fn renamed(old: &'static str, within: &'static str, new: &'static str) -> 
     Renamed { old, within, new }
 }
 
-const RENAMED: [Renamed; 17] = [
+const RENAMED: [Renamed; 19] = [
     renamed("Ahead", "crates/", "BatchLookup"),
     renamed("Carriers", "crates/", "TunnelProtocols"),
     renamed("Catch", "crates/", "CaptureReceiver"),
     renamed("Circumstances", "crates/", "CompileInput"),
+    renamed("Concerned", "crates/", "Affected"),
     renamed("Elsewhere", "crates/", "RemotePool"),
     renamed("Errand", "crates/", "HandoffReason"),
     renamed("Fence", "crates/", "BaseDir"),
@@ -46,6 +47,7 @@ const RENAMED: [Renamed; 17] = [
     renamed("Road", "crates/", "Stage"),
     renamed("Sender", "crates/forwarder/", "TunnelSourceKind"),
     renamed("Sighting", "crates/", "TraceEvent"),
+    renamed("Standing", "crates/", "RuntimeState or VipStatus"),
     renamed("Strays", "crates/", "DetachedSlots"),
     renamed("Work", "crates/forwarder/", "PacketState"),
     renamed("barred", "crates/", "excluded_slots"),

@@ -17,7 +17,7 @@ use bgp::{Desired, Prefix, Speaker, SpeakerConfig, StartError};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, watch};
 
-use super::decision::{Decider, Seen, Stage, Standing};
+use super::decision::{Decider, Seen, Stage, VipStatus};
 use super::keeper::{self, Watched};
 use super::plan::{Identity, Plan};
 use config::{Config, Machine};
@@ -28,7 +28,7 @@ pub struct Announcer {
     pub(crate) plan: Plan,
     pub(crate) decider: Decider,
     pub(crate) stage: Stage,
-    pub(crate) standings: BTreeMap<Arc<str>, Standing>,
+    pub(crate) statuses: BTreeMap<Arc<str>, VipStatus>,
     pub(crate) running: Option<Running>,
     /// The file has no peer for the machine any more: its routes are marked until then.
     parting: Option<(Running, Duration)>,
@@ -157,9 +157,9 @@ impl Announcer {
         if !self.unheard.is_empty() && now >= self.listen_at {
             self.listen();
         }
-        let standings = self.decider.decide(&self.plan.rules, self.plan.times, seen, now);
-        self.tell_changes(&standings);
-        self.standings = standings;
+        let statuses = self.decider.decide(&self.plan.rules, self.plan.times, seen, now);
+        self.tell_changes(&statuses);
+        self.statuses = statuses;
         self.say();
         let faulty = seen.forwarder_fault.is_some();
         if faulty && !self.faulty {
@@ -255,7 +255,7 @@ impl Announcer {
     }
 
     fn shown(&self) -> BTreeSet<Arc<str>> {
-        let announced = self.standings.iter().filter(|(_, standing)| **standing == Standing::Announced);
+        let announced = self.statuses.iter().filter(|(_, status)| **status == VipStatus::Announced);
         announced.map(|(name, _)| Arc::clone(name)).collect()
     }
 
@@ -289,15 +289,15 @@ impl Announcer {
         }
     }
 
-    fn tell_changes(&self, next: &BTreeMap<Arc<str>, Standing>) {
+    fn tell_changes(&self, next: &BTreeMap<Arc<str>, VipStatus>) {
         if self.running.is_none() {
             return;
         }
-        for (vip, standing) in next {
-            let was = self.standings.get(vip) == Some(&Standing::Announced);
-            match standing {
-                Standing::Announced if !was => tracing::info!(%vip, "announced"),
-                Standing::Away(why) if was => tracing::warn!(%vip, %why, "withdrawn"),
+        for (vip, status) in next {
+            let was = self.statuses.get(vip) == Some(&VipStatus::Announced);
+            match status {
+                VipStatus::Announced if !was => tracing::info!(%vip, "announced"),
+                VipStatus::Away(why) if was => tracing::warn!(%vip, %why, "withdrawn"),
                 _ => {}
             }
         }

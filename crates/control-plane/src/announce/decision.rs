@@ -75,7 +75,7 @@ pub struct ServiceSeen {
 
 /// How a VIP stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum VipStatus {
     /// Its routes are announced.
     Announced,
     /// It qualifies, and waits for so long yet.
@@ -156,10 +156,10 @@ impl Decider {
         times: Times,
         seen: &Seen,
         now: Duration,
-    ) -> BTreeMap<Arc<str>, Standing> {
+    ) -> BTreeMap<Arc<str>, VipStatus> {
         self.vips.retain(|name, _| rules.contains_key(name));
         let is_flap = now >= self.reloaded_until;
-        let mut standings = BTreeMap::new();
+        let mut statuses = BTreeMap::new();
         for (name, rules) in rules {
             let memory = self.vips.entry(Arc::clone(name)).or_default();
             let wanted = if memory.wait.is_some() && !memory.announced {
@@ -167,16 +167,16 @@ impl Decider {
             } else {
                 rules.min_serving
             };
-            let standing = match qualifies(name, rules, wanted, seen) {
+            let status = match qualifies(name, rules, wanted, seen) {
                 Ok(()) => memory.well(times, now),
                 Err(why) => {
                     memory.ill(times, is_flap || matches!(why, Why::Forwarder(_)), now);
-                    Standing::Away(why)
+                    VipStatus::Away(why)
                 }
             };
-            standings.insert(Arc::clone(name), standing);
+            statuses.insert(Arc::clone(name), status);
         }
-        standings
+        statuses
     }
 
     /// How often a VIP was withdrawn.
@@ -193,20 +193,20 @@ impl Decider {
 }
 
 impl Memory {
-    fn well(&mut self, times: Times, now: Duration) -> Standing {
+    fn well(&mut self, times: Times, now: Duration) -> VipStatus {
         if self.announced {
             if now.saturating_sub(self.since) >= times.longest {
                 self.wait = None;
             }
-            return Standing::Announced;
+            return VipStatus::Announced;
         }
         let since = *self.qualifies.get_or_insert(now);
         let left = self.wait.unwrap_or_default().saturating_sub(now.saturating_sub(since));
         if !left.is_zero() {
-            return Standing::HeldDown(left);
+            return VipStatus::HeldDown(left);
         }
         (self.announced, self.since, self.qualifies) = (true, now, None);
-        Standing::Announced
+        VipStatus::Announced
     }
 
     fn ill(&mut self, times: Times, is_flap: bool, now: Duration) {

@@ -1,7 +1,7 @@
 //! Who is who in a compiled configuration: memberships, the pools that hold them, and which pool serves for which.
 //!
 //! In: the pools that a machine's VIPs reach. Out: the way from a membership to its slot and back.
-//! Not here: states and weights (`standing`).
+//! Not here: states and weights (`runtime_state`).
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use forwarder::{PoolTable, Service, SlotId, SlotState};
 use maglev_hash::Table;
 
+use crate::runtime_state::RuntimeState;
 use crate::slots::SlotKey;
-use crate::standing::Standing;
 use config::{Check, Config, Fallback, Machine, Member, Pool};
 
 /// A backend in a leaf pool.
@@ -117,13 +117,13 @@ impl Index {
     pub fn serving_pool(
         &self,
         name: &str,
-        standing: &Standing,
+        runtime_state: &RuntimeState,
         states: &[SlotState],
     ) -> Option<&Arc<PoolTable>> {
         let mut entry = self.pools.get(name)?;
         // The configuration has no cycle of fallbacks; the bound holds if it had one.
         for _ in 0..self.pools.len() {
-            if !standing.fallbacks.contains(&entry.table.name) {
+            if !runtime_state.fallbacks.contains(&entry.table.name) {
                 break;
             }
             let next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(&fallback.pool));
@@ -158,9 +158,9 @@ impl Index {
     }
 
     /// Leads each service to the pool that serves now.
-    pub fn lead(&self, services: &mut [Service], standing: &Standing, states: &[SlotState]) {
+    pub fn lead(&self, services: &mut [Service], runtime_state: &RuntimeState, states: &[SlotState]) {
         for (service, configured) in services.iter_mut().zip(&self.configured) {
-            if let Some(pool) = self.serving_pool(configured, standing, states) {
+            if let Some(pool) = self.serving_pool(configured, runtime_state, states) {
                 service.pool = Arc::clone(pool);
             }
         }

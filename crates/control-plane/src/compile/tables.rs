@@ -11,8 +11,8 @@ use maglev_hash::{BuildError, Options, Seed, Table};
 
 use super::CompileError;
 use super::index::own_weight;
+use crate::runtime_state::RuntimeState;
 use crate::slots::SlotKey;
-use crate::standing::Standing;
 use config::{Cluster, Config, Member, Pool};
 
 /// What a pool's table depends on, besides the cluster's size and key.
@@ -38,16 +38,16 @@ pub(super) struct Tables {
 
 impl TableKey {
     /// The pool's members with the weights that they have now.
-    pub(super) fn of(config: &Config, pool: &Pool, standing: &Standing) -> Self {
+    pub(super) fn of(config: &Config, pool: &Pool, runtime_state: &RuntimeState) -> Self {
         let weighed = |member: &Member| {
             let key = SlotKey::of(member);
-            let weight = standing.weight(&key, member.weight, own_weight(config, pool, member));
+            let weight = runtime_state.weight(&key, member.weight, own_weight(config, pool, member));
             (key, weight)
         };
         let weights: Vec<(SlotKey, u32)> = pool.members.iter().map(weighed).collect();
         let weights = weights.iter().map(|(key, weight)| (key, *weight));
         let names = pool.members.iter().map(|member| Arc::clone(&member.backend.name));
-        let backends = names.zip(standing.ramped(weights)).collect();
+        let backends = names.zip(runtime_state.ramped(weights)).collect();
         let cluster = config.cluster();
         let content = Content { size: cluster.table_size, key: *cluster.hash_key.bytes(), backends };
         Self { pool: Arc::clone(&pool.name), content }

@@ -8,7 +8,7 @@ use bgp::bfd::BfdStatus;
 use bgp::{Attributes, Desired, PeerStatus, State};
 
 use crate::announce::Announcer;
-use crate::announce::{Route, Rules, ServiceSeen, Stage, Standing, Why};
+use crate::announce::{Route, Rules, ServiceSeen, Stage, VipStatus, Why};
 use admin::view::{
     AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, RouteRow,
     ServiceRow, SessionState, VipRow,
@@ -63,23 +63,25 @@ impl Announcer {
 
     fn vip_row(&self, vip: &Arc<str>, rules: &Rules, desired: &Desired) -> AnnouncedVip {
         let routes = self.route_rows(vip, desired);
-        let unknown = Standing::Away(Why::Unknown);
-        let standing = self.standings.get(vip).unwrap_or(&unknown);
-        let (state, why) = match standing {
-            Standing::Away(why @ Why::NotWanted) => (AnnouncementState::NotConfigured, Some(why.to_string())),
-            Standing::Away(why) => (AnnouncementState::Away, Some(why.to_string())),
-            Standing::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
-            Standing::Announced if self.stage == Stage::Left => {
+        let unknown = VipStatus::Away(Why::Unknown);
+        let status = self.statuses.get(vip).unwrap_or(&unknown);
+        let (state, why) = match status {
+            VipStatus::Away(why @ Why::NotWanted) => {
+                (AnnouncementState::NotConfigured, Some(why.to_string()))
+            }
+            VipStatus::Away(why) => (AnnouncementState::Away, Some(why.to_string())),
+            VipStatus::HeldDown(left) => (AnnouncementState::HeldDown, Some(held(*left))),
+            VipStatus::Announced if self.stage == Stage::Left => {
                 (AnnouncementState::Draining, Some("the machine drains".to_owned()))
             }
-            Standing::Announced if routes.iter().all(|route| route.peers.is_empty()) => {
+            VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => {
                 (AnnouncementState::NoSession, Some("no router that is to be told has a session".to_owned()))
             }
-            Standing::Announced => (AnnouncementState::Announced, None),
+            VipStatus::Announced => (AnnouncementState::Announced, None),
         };
         let since = self.decider.since(vip);
-        let left = match standing {
-            Standing::HeldDown(left) => Some(left.as_secs_f64()),
+        let left = match status {
+            VipStatus::HeldDown(left) => Some(left.as_secs_f64()),
             _ => None,
         };
         AnnouncedVip {

@@ -10,8 +10,8 @@ use forwarder::{ServiceId, SlotId, SlotState, Snapshot};
 
 use crate::compile::{Index, Membership, service_name};
 use crate::controller::Controller;
+use crate::runtime_state::{Mode, Override, OverrideKey};
 use crate::slots::SlotKey;
-use crate::standing::{Mode, Override};
 use admin::stats::TrafficStats;
 use admin::view::{
     self, BackendRow, BackendState, CheckRow, CheckState, MembershipChange, Override as OverrideView,
@@ -54,7 +54,7 @@ impl Controller {
         reports: &HashMap<&TargetKey, &TargetReport>,
     ) -> BackendRow {
         let key = &membership.key;
-        let said = self.standing().override_of(key);
+        let said = self.runtime_state().override_of(key);
         let targets = self.targets_of(key).iter();
         BackendRow {
             name: key.backend.to_string(),
@@ -74,12 +74,12 @@ impl Controller {
 
     /// In words what a slot's state is; unknown memberships are down to packets.
     fn state_of(&self, key: &SlotKey, state: SlotState) -> BackendState {
-        let unknown = self.standing().health(key) == HealthState::Unknown;
+        let unknown = self.runtime_state().health(key) == HealthState::Unknown;
         match state {
             SlotState::Serving => BackendState::Serving,
             SlotState::Draining => BackendState::Draining,
             SlotState::Down | SlotState::Free
-                if unknown && self.standing().override_of(key).mode != Some(Mode::Down) =>
+                if unknown && self.runtime_state().override_of(key).mode != Some(Mode::Down) =>
             {
                 BackendState::Unknown
             }
@@ -88,16 +88,18 @@ impl Controller {
     }
 
     fn weight(&self, membership: &Membership) -> u32 {
-        self.standing().weight(&membership.key, membership.own_weight, membership.own_weight)
+        self.runtime_state().weight(&membership.key, membership.own_weight, membership.own_weight)
     }
 
     fn why(&self, membership: &Membership, said: Override) -> Option<Why> {
         let key = &membership.key;
-        match (said.mode, self.standing().health(key)) {
+        match (said.mode, self.runtime_state().health(key)) {
             (Some(Mode::Down), _) => Some(Why::Operator),
             (_, HealthState::Down | HealthState::Unknown) => Some(Why::Health),
             (Some(Mode::Drain), HealthState::Up) => Some(Why::Operator),
-            (None, HealthState::Up) if self.standing().quarters.contains_key(key) => Some(Why::SlowStart),
+            (None, HealthState::Up) if self.runtime_state().quarters.contains_key(key) => {
+                Some(Why::SlowStart)
+            }
             (None, HealthState::Up) if said.weight.is_some() => Some(Why::Operator),
             (None, HealthState::Up) if membership.own_weight == 0 => Some(Why::NoWeight),
             (None, HealthState::Up) => None,
@@ -183,8 +185,8 @@ impl Controller {
 
     /// How the memberships of an override stand; taken before and after an order.
     #[must_use]
-    pub fn stand(&self, whom: &crate::standing::OverrideKey, snapshot: &Snapshot) -> Vec<MembershipChange> {
-        self.memberships_of(whom)
+    pub fn stand(&self, backend: &OverrideKey, snapshot: &Snapshot) -> Vec<MembershipChange> {
+        self.memberships_of(backend)
             .map(|membership| {
                 let state = self.state_of(&membership.key, snapshot.state(membership.slot));
                 let weight = self.weight(membership);
@@ -194,7 +196,7 @@ impl Controller {
                     after: state,
                     weight_before: weight,
                     weight_after: weight,
-                    overridden: shown(self.standing().override_of(&membership.key)),
+                    overridden: shown(self.runtime_state().override_of(&membership.key)),
                 }
             })
             .collect()

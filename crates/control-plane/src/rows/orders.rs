@@ -10,7 +10,7 @@ use crate::announce::Announcer;
 use crate::controller::Controller;
 use crate::drain::Shutdown;
 use crate::orders::{BackendOrder, Ordered, Orders};
-use crate::standing::{Override, OverrideKey};
+use crate::runtime_state::{Override, OverrideKey};
 
 impl Orders {
     /// Carries an order out as [`Orders::give`], and says what it changed; with the snapshot to publish, if a state has.
@@ -35,22 +35,22 @@ impl Orders {
             ..new
         });
         let (memberships, generation) = (changes.collect(), current.generation().0);
-        let change = BackendChange { backend: backend.0.to_string(), generation, memberships, notes };
+        let change = BackendChange { backend: backend.backend.to_string(), generation, memberships, notes };
         Ok((snapshot, change))
     }
 
     /// The overrides in force.
     #[must_use]
     pub fn rows(&self, controller: &Controller, now: Duration) -> Vec<OverrideRow> {
-        let row = |(backend, says): (&OverrideKey, &Override)| {
+        let row = |(key, says): (&OverrideKey, &Override)| {
             Some(OverrideRow {
-                backend: backend.0.to_string(),
-                pool: backend.1.as_ref().map(ToString::to_string),
+                backend: key.backend.to_string(),
+                pool: key.pool.as_ref().map(ToString::to_string),
                 says: shown(*says)?,
-                since_seconds: self.age(backend, now).as_secs_f64(),
+                since_seconds: self.age(key, now).as_secs_f64(),
             })
         };
-        controller.standing().overrides.iter().filter_map(row).collect()
+        controller.runtime_state().overrides.iter().filter_map(row).collect()
     }
 }
 

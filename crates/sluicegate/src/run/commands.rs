@@ -3,7 +3,6 @@
 //! In: commands. Out: each one's answer, at once or when the work that it began is done.
 //! Not here: HTTP (`admin`), what an order means and which are refused (`control_plane::{orders, drain}`).
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use admin::command::{Answer, BackendAction, Command};
@@ -17,7 +16,7 @@ use control_plane::controller::Controller;
 use control_plane::digest::hex;
 use control_plane::orders::BackendOrder;
 use control_plane::questions::Filters;
-use control_plane::standing::OverrideKey;
+use control_plane::runtime_state::OverrideKey;
 
 use super::Daemon;
 use super::capture::Tapped;
@@ -37,7 +36,7 @@ impl Daemon {
             Command::Health(answer) => self.answer_health(answer),
             Command::Stats(answer) => _ = answer.send(self.forwarding.stats(&self.publisher.current())),
             Command::Backend { name, pool, action, answer } => {
-                let backend = (Arc::from(name.as_str()), pool.as_deref().map(Arc::from));
+                let backend = OverrideKey { backend: name.into(), pool: pool.map(Into::into) };
                 _ = answer.send(self.order_backend(backend, action));
             }
             Command::Reload(answer) => self.ask_for_reload("api", None, Some(answer)),

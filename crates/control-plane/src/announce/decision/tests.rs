@@ -25,7 +25,7 @@ fn seen(serving: usize) -> Seen {
 struct Bed(Decider, BTreeMap<Arc<str>, Rules>);
 
 impl Bed {
-    fn at(&mut self, second: u64, seen: &Seen) -> Standing {
+    fn at(&mut self, second: u64, seen: &Seen) -> VipStatus {
         self.0.decide(&self.1, TIMES, seen, Duration::from_secs(second)).remove("www").unwrap()
     }
 }
@@ -33,15 +33,15 @@ impl Bed {
 #[test]
 fn it_goes_at_once_and_comes_back_after_the_hold_down_with_enough_backends() {
     let mut bed = Bed(Decider::default(), rules(2, 3));
-    assert_eq!(bed.at(1, &seen(2)), Standing::Announced, "the first time nothing is waited for");
+    assert_eq!(bed.at(1, &seen(2)), VipStatus::Announced, "the first time nothing is waited for");
     let few =
-        |wanted| Standing::Away(Why::TooFew { service: "www tcp 80".into(), serving: wanted - 1, wanted });
+        |wanted| VipStatus::Away(Why::TooFew { service: "www tcp 80".into(), serving: wanted - 1, wanted });
     assert_eq!(bed.at(2, &seen(1)), few(2));
     assert_eq!(bed.at(3, &seen(2)), few(3), "to come back it needs one more");
-    assert_eq!(bed.at(4, &seen(3)), Standing::HeldDown(Duration::from_secs(10)));
-    assert_eq!(bed.at(13, &seen(3)), Standing::HeldDown(Duration::from_secs(1)));
-    assert_eq!(bed.at(14, &seen(3)), Standing::Announced);
-    assert_eq!(bed.at(15, &seen(2)), Standing::Announced, "and to stay it does not");
+    assert_eq!(bed.at(4, &seen(3)), VipStatus::HeldDown(Duration::from_secs(10)));
+    assert_eq!(bed.at(13, &seen(3)), VipStatus::HeldDown(Duration::from_secs(1)));
+    assert_eq!(bed.at(14, &seen(3)), VipStatus::Announced);
+    assert_eq!(bed.at(15, &seen(2)), VipStatus::Announced, "and to stay it does not");
     assert_eq!((bed.0.withdrawals("www"), bed.0.since("www")), (1, Duration::from_secs(14)));
 }
 
@@ -51,16 +51,16 @@ fn what_a_reload_brings_about_is_no_flap_and_a_fault_of_the_forwarder_is() {
     bed.at(1, &seen(2));
     bed.0.reloaded(Duration::from_secs(20));
     bed.1 = rules(3, 3);
-    assert!(matches!(bed.at(20, &seen(2)), Standing::Away(Why::TooFew { .. })));
-    assert_eq!(bed.at(21, &seen(3)), Standing::Announced, "the new backend has had its first result");
+    assert!(matches!(bed.at(20, &seen(2)), VipStatus::Away(Why::TooFew { .. })));
+    assert_eq!(bed.at(21, &seen(3)), VipStatus::Announced, "the new backend has had its first result");
     assert_eq!(bed.0.withdrawals("www"), 0);
     bed.at(29, &Seen { forwarder_fault: Some("gone".into()), ..seen(3) });
-    assert_eq!(bed.at(29, &seen(3)), Standing::HeldDown(Duration::from_secs(10)));
-    assert_eq!(bed.at(39, &seen(3)), Standing::Announced);
+    assert_eq!(bed.at(29, &seen(3)), VipStatus::HeldDown(Duration::from_secs(10)));
+    assert_eq!(bed.at(39, &seen(3)), VipStatus::Announced);
     bed.at(40, &seen(2));
     assert_eq!(
         bed.at(40, &seen(3)),
-        Standing::HeldDown(Duration::from_secs(20)),
+        VipStatus::HeldDown(Duration::from_secs(20)),
         "it is long after the reload"
     );
 }
@@ -69,17 +69,17 @@ fn what_a_reload_brings_about_is_no_flap_and_a_fault_of_the_forwarder_is() {
 fn what_is_missing_is_named_and_nothing_unknown_is_announced() {
     let mut bed = Bed(Decider::default(), rules(1, 1));
     let starting = Seen { set_up: false, ..seen(9) };
-    assert_eq!(bed.at(1, &starting), Standing::Away(Why::Starting));
+    assert_eq!(bed.at(1, &starting), VipStatus::Away(Why::Starting));
     let ill = Seen { forwarder_fault: Some("gone".into()), ..seen(9) };
-    assert_eq!(bed.at(1, &ill), Standing::Away(Why::Forwarder("gone".into())));
+    assert_eq!(bed.at(1, &ill), VipStatus::Away(Why::Forwarder("gone".into())));
     for services in [BTreeMap::new(), BTreeMap::from([("www".to_owned(), Vec::new())])] {
         let nothing = Seen { services, ..seen(9) };
-        assert_eq!(bed.at(1, &nothing), Standing::Away(Why::Unknown));
+        assert_eq!(bed.at(1, &nothing), VipStatus::Away(Why::Unknown));
     }
     bed.1 = rules(1, 1).into_iter().map(|(name, rules)| (name, Rules { heard: false, ..rules })).collect();
-    assert_eq!(bed.at(2, &seen(9)), Standing::Away(Why::NoPeer));
+    assert_eq!(bed.at(2, &seen(9)), VipStatus::Away(Why::NoPeer));
     bed.1 = BTreeMap::from([("www".into(), Rules::default())]);
-    assert_eq!(bed.at(2, &seen(9)), Standing::Away(Why::NotWanted));
+    assert_eq!(bed.at(2, &seen(9)), VipStatus::Away(Why::NotWanted));
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn another_cluster_is_enough_where_the_rules_say_so() {
     let mut elsewhere = seen(0);
     elsewhere.services.get_mut("www").unwrap()[1].elsewhere = true;
     let mut bed = Bed(Decider::default(), rules(1, 1));
-    assert_eq!(bed.at(1, &elsewhere), Standing::Announced);
+    assert_eq!(bed.at(1, &elsewhere), VipStatus::Announced);
     bed.1 = rules(2, 2);
-    assert!(matches!(bed.at(2, &elsewhere), Standing::Away(Why::TooFew { .. })));
+    assert!(matches!(bed.at(2, &elsewhere), VipStatus::Away(Why::TooFew { .. })));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_vip_that_the_file_forgets_begins_anew() {
     bed.at(1, &seen(1));
     bed.at(2, &seen(0));
     assert!(bed.0.decide(&BTreeMap::new(), TIMES, &seen(1), Duration::from_secs(3)).is_empty());
-    assert_eq!(bed.at(4, &seen(1)), Standing::Announced);
+    assert_eq!(bed.at(4, &seen(1)), VipStatus::Announced);
 }
 
 /// By the words of the header, looking through all that was seen up to each moment.
@@ -146,7 +146,7 @@ proptest! {
             steps.into_iter().map(|(passed, serving)| { time += passed; (time, serving) }).collect();
         let mut bed = Bed(Decider::default(), rules(min, min + more));
         let told: Vec<bool> =
-            history.iter().map(|&(time, serving)| bed.at(time, &seen(serving)) == Standing::Announced).collect();
+            history.iter().map(|&(time, serving)| bed.at(time, &seen(serving)) == VipStatus::Announced).collect();
         prop_assert_eq!(&told, &model(&history, min, min + more));
         // Whatever backends do: never without enough of them, and no two announcements close to each other.
         let begins: Vec<u64> =

@@ -31,12 +31,18 @@ pub enum Mode {
     Down,
 }
 
-/// Whom an override is for: a backend in one leaf pool, or in all (`None`). The narrower one wins.
-pub type OverrideKey = (Arc<str>, Option<Arc<str>>);
+/// What an override is for; where two are for a membership, the narrower one wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OverrideKey {
+    /// The backend.
+    pub backend: Arc<str>,
+    /// In this leaf pool; `None`: in all.
+    pub pool: Option<Arc<str>>,
+}
 
 /// All of it.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct RuntimeState {
     /// What the checks of a membership find together: up when all pass, down when one fails, unknown while one has no
     /// result yet. A membership that is not here has no check, and is up.
     pub health: HashMap<SlotKey, HealthState>,
@@ -48,7 +54,7 @@ pub struct Standing {
     pub fallbacks: BTreeSet<Arc<str>>,
 }
 
-impl Standing {
+impl RuntimeState {
     /// What the checks find.
     #[must_use]
     pub fn health(&self, key: &SlotKey) -> HealthState {
@@ -58,7 +64,10 @@ impl Standing {
     /// What the operator says; each of its two parts from the narrowest that has it.
     #[must_use]
     pub fn override_of(&self, key: &SlotKey) -> Override {
-        let find = |pool| self.overrides.get(&(Arc::clone(&key.backend), pool)).copied().unwrap_or_default();
+        let find = |pool| {
+            let wanted = OverrideKey { backend: Arc::clone(&key.backend), pool };
+            self.overrides.get(&wanted).copied().unwrap_or_default()
+        };
         if self.overrides.is_empty() {
             return Override::default();
         }
@@ -114,6 +123,10 @@ impl Standing {
 mod tests {
     use super::*;
 
+    fn of(backend: &str, pool: Option<&str>) -> OverrideKey {
+        OverrideKey { backend: backend.into(), pool: pool.map(Into::into) }
+    }
+
     fn key(pool: &str, backend: &str) -> SlotKey {
         SlotKey { pool: pool.into(), backend: backend.into(), address: [192, 0, 2, 1].into() }
     }
@@ -121,41 +134,41 @@ mod tests {
     #[test]
     fn an_override_for_one_pool_goes_before_one_for_all_and_down_before_all() {
         let (a, b) = (key("a", "b1"), key("b", "b1"));
-        let mut standing = Standing::default();
-        assert_eq!((standing.state(&a), standing.weight(&a, 6, 3)), (SlotState::Serving, 6));
+        let mut runtime_state = RuntimeState::default();
+        assert_eq!((runtime_state.state(&a), runtime_state.weight(&a, 6, 3)), (SlotState::Serving, 6));
         let drain = Override { mode: Some(Mode::Drain), weight: Some(5) };
-        standing.overrides.insert(("b1".into(), None), drain);
+        runtime_state.overrides.insert(of("b1", None), drain);
         let down = Override { mode: Some(Mode::Down), weight: None };
-        standing.overrides.insert(("b1".into(), Some("b".into())), down);
-        assert_eq!([&a, &b].map(|key| standing.state(key)), [SlotState::Draining, SlotState::Down]);
+        runtime_state.overrides.insert(of("b1", Some("b")), down);
+        assert_eq!([&a, &b].map(|key| runtime_state.state(key)), [SlotState::Draining, SlotState::Down]);
         assert_eq!(
-            standing.override_of(&b).weight,
+            runtime_state.override_of(&b).weight,
             Some(5),
             "what the narrow one does not say, the wide one does"
         );
-        standing.health.insert(a.clone(), HealthState::Down);
-        assert_eq!(standing.state(&a), SlotState::Down);
-        standing.overrides.clear();
-        standing.health.insert(a.clone(), HealthState::Unknown);
-        assert_eq!((standing.state(&a), standing.weight(&a, 6, 3)), (SlotState::Down, 0));
+        runtime_state.health.insert(a.clone(), HealthState::Down);
+        assert_eq!(runtime_state.state(&a), SlotState::Down);
+        runtime_state.overrides.clear();
+        runtime_state.health.insert(a.clone(), HealthState::Unknown);
+        assert_eq!((runtime_state.state(&a), runtime_state.weight(&a, 6, 3)), (SlotState::Down, 0));
     }
 
     #[test]
     fn an_operators_weight_keeps_the_factor_of_the_path() {
-        let (a, mut standing) = (key("a", "b1"), Standing::default());
-        standing.overrides.insert(("b1".into(), None), Override { mode: None, weight: Some(5) });
-        assert_eq!(standing.weight(&a, 6, 3), 10);
-        assert_eq!(standing.weight(&a, 0, 0), 5);
-        assert_eq!(standing.weight(&a, u32::MAX, 1), u32::MAX);
+        let (a, mut runtime_state) = (key("a", "b1"), RuntimeState::default());
+        runtime_state.overrides.insert(of("b1", None), Override { mode: None, weight: Some(5) });
+        assert_eq!(runtime_state.weight(&a, 6, 3), 10);
+        assert_eq!(runtime_state.weight(&a, 0, 0), 5);
+        assert_eq!(runtime_state.weight(&a, u32::MAX, 1), u32::MAX);
     }
 
     #[test]
     fn weights_grow_by_quarters_while_one_starts_slowly() {
         let (a, b) = (key("a", "b1"), key("a", "b2"));
-        let mut standing = Standing::default();
+        let mut runtime_state = RuntimeState::default();
         let members = [(&a, 3), (&b, 5)];
-        assert_eq!(standing.ramped(members.into_iter()), [3, 5]);
-        standing.quarters.insert(a.clone(), 1);
-        assert_eq!(standing.ramped(members.into_iter()), [3, 20]);
+        assert_eq!(runtime_state.ramped(members.into_iter()), [3, 5]);
+        runtime_state.quarters.insert(a.clone(), 1);
+        assert_eq!(runtime_state.ramped(members.into_iter()), [3, 20]);
     }
 }
