@@ -110,9 +110,9 @@ fn octal<S: Serializer>(mode: &u32, to: S) -> Result<S::Ok, S::Error> {
 fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> Vec<SocketAddr> {
     let mut addresses = Vec::with_capacity(nodes.len());
     for node in nodes {
-        let good = |address: &SocketAddr| address.port() > 0 && !address.ip().is_multicast();
-        let address = node.parse(ADDRESS, |text| text.parse::<SocketAddr>().ok().filter(good));
-        let Some(At { value, place }) = address.map(|address| node.at(address)) else { continue };
+        let Some(At { value, place }) = node.listen(ADDRESS).map(|address| node.at(address)) else {
+            continue;
+        };
         if let Some(first) = taken.get(&value) {
             let found = format!("{value}, which is also {}", node.report.name(first, &place));
             node.report.error(&place, found, "each address and port once");

@@ -16,14 +16,15 @@ use super::machine::MachineDraft;
 use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
 use super::report::{At, Place};
-use super::sections::{Sections, in_order, is_flawed};
+use super::sections::{Sections, each_once, in_order, is_flawed};
 use super::vip::{ServiceDraft, VipDraft};
 use crate::words::count_of;
 
 impl Sections<'_> {
     /// Runs every check.
     pub(super) fn check(&self, flattened: &[Arc<Pool>]) {
-        self.machine_addresses();
+        let addresses = self.machines.iter().flat_map(|machine| &machine.addresses);
+        each_once(self, addresses, "also", "each address once among the machines");
         self.backends();
         self.vip_addresses();
         self.services();
@@ -41,22 +42,6 @@ impl Sections<'_> {
             self.report.warning(&place, "no VIP: nothing is served", "a section [vip.NAME] for each VIP");
         }
         self.sizes(flattened);
-    }
-
-    fn machine_addresses(&self) {
-        let mut seen: BTreeMap<IpAddr, &At<IpAddr>> = BTreeMap::new();
-        for address in in_order(self.machines.iter().flat_map(|m| &m.addresses), |address| &address.place) {
-            if let Some(first) = seen.get(&address.value) {
-                let found = format!(
-                    "{}, which is also {}",
-                    address.value,
-                    self.report.name(&first.place, &address.place)
-                );
-                self.report.error(&address.place, found, "each address once among the machines");
-            } else {
-                seen.insert(address.value, address);
-            }
-        }
     }
 
     /// A backend is its name: one name, one address.

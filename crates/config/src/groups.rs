@@ -4,7 +4,7 @@
 //! Prefixes of groups may lie in each other: the longest one decides. The same one twice is an error.
 //! Not here: two services with the same ports of one suffix (`consistency`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use forwarder::{FILTER_PREFIXES, Prefix, Suffix, aggregate};
 use super::field::Field;
 use super::prefix_group::GroupDraft;
 use super::report::{At, Place, values};
-use super::sections::{Sections, in_order, is_flawed};
+use super::sections::{Sections, each_once, is_flawed};
 use super::vip::VipDraft;
 
 /// Checks everything that has to do with prefix groups.
@@ -26,20 +26,8 @@ pub(super) fn check(sections: &Sections<'_>) {
 }
 
 fn prefixes_once(sections: &Sections<'_>) {
-    let mut seen: BTreeMap<Prefix, &Place> = BTreeMap::new();
     let all = sections.groups.values().flat_map(|group| &group.prefixes);
-    for prefix in in_order(all, |prefix| &prefix.place) {
-        if let Some(first) = seen.get(&prefix.value) {
-            let found = format!(
-                "{}, which is already in {}",
-                prefix.value,
-                sections.report.name(first, &prefix.place)
-            );
-            sections.report.error(&prefix.place, found, "each prefix once in all groups");
-        } else {
-            seen.insert(prefix.value, &prefix.place);
-        }
-    }
+    each_once(sections, all, "already in", "each prefix once in all groups");
 }
 
 fn suffixes_fit(sections: &Sections<'_>) {

@@ -56,13 +56,13 @@ pub struct SourceList {
 impl SourceList {
     /// All prefixes, those of each file sorted; one that stands in two files comes twice.
     pub fn prefixes(&self) -> impl Iterator<Item = (IpAddr, u8)> {
-        let all = self.parts.iter().flat_map(|part| part.prefixes());
+        let all = self.parts.iter().flat_map(|part| part.prefixes.iter());
         all.map(|prefix| (prefix.address(), prefix.length()))
     }
 
     /// How many [`SourceList::prefixes`] there are.
     pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.prefixes().len()).sum()
+        self.parts.iter().map(|part| part.prefixes.len()).sum()
     }
 
     /// Whether there is none.
@@ -72,7 +72,7 @@ impl SourceList {
 
     /// What tells it from lists that say something else: SHA-256 of the content of each part.
     pub fn digests(&self) -> Vec<[u8; 32]> {
-        self.parts.iter().map(|part| *part.digest()).collect()
+        self.parts.iter().map(|part| part.digest).collect()
     }
 
     /// The list of one side with the node that began it; `None` when the section has neither key.
@@ -97,13 +97,13 @@ impl SourceList {
 
 /// The content of each part, in any order.
 fn digests<S: Serializer>(parts: &[Arc<Block>], to: S) -> Result<S::Ok, S::Error> {
-    let digests: BTreeSet<&[u8; 32]> = parts.iter().map(|part| part.digest()).collect();
+    let digests: BTreeSet<&[u8; 32]> = parts.iter().map(|part| &part.digest).collect();
     to.collect_seq(digests.into_iter().map(|digest| Sealed::of(digest)))
 }
 
 impl PartialEq for SourceList {
     fn eq(&self, other: &Self) -> bool {
-        self.parts.iter().map(|part| part.digest()).eq(other.parts.iter().map(|part| part.digest()))
+        self.parts.iter().map(|part| &part.digest).eq(other.parts.iter().map(|part| &part.digest))
     }
 }
 

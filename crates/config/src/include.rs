@@ -15,7 +15,6 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::base_dir::{self, BaseDir, real};
-use super::field::Field;
 use super::pieces;
 use super::problem::Problem;
 use super::reader::{Node, Section};
@@ -59,7 +58,7 @@ impl<'a> Gatherer<'a> {
     /// Keeps a file and follows its includes; `place` is where it was asked for.
     fn file(&mut self, path: &Path, text: String, place: Option<&Place>) {
         let Some(kept) = self.report.add(path, text) else {
-            let place = place.cloned().unwrap_or(Place { offset: 0, field: Field::default() });
+            let place = place.cloned().unwrap_or_default();
             self.report.error(
                 &place,
                 format!("over {MAX_FILES} files"),

@@ -29,8 +29,8 @@ use crate::words::quote;
 /// Prefixes that came together, sorted, each once. Equal when they say the same.
 #[derive(Debug)]
 pub(super) struct Block {
-    prefixes: Box<[Prefix]>,
-    digest: [u8; 32],
+    pub(super) prefixes: Box<[Prefix]>,
+    pub(super) digest: [u8; 32],
 }
 
 impl Block {
@@ -48,14 +48,6 @@ impl Block {
             digest.update([prefix.length()]);
         }
         Self { prefixes: prefixes.into(), digest: digest.finalize().into() }
-    }
-
-    pub(super) fn prefixes(&self) -> &[Prefix] {
-        &self.prefixes
-    }
-
-    pub(super) fn digest(&self) -> &[u8; 32] {
-        &self.digest
     }
 }
 

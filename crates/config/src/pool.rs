@@ -106,6 +106,7 @@ impl Pool {
 }
 
 /// A pool as written.
+#[derive(Default)]
 pub(super) struct PoolDraft {
     pub(super) place: Place,
     pub(super) shard: Option<Arc<str>>,
@@ -138,19 +139,6 @@ impl PoolDraft {
         Some(At { value: Arc::clone(&fallback.value.pool), place: fallback.place.clone() })
     }
 
-    fn empty(place: Place) -> Self {
-        Self {
-            place,
-            shard: None,
-            encapsulation: None,
-            backends: Vec::new(),
-            pools: Vec::new(),
-            checks: Vec::new(),
-            fallback: None,
-            slow_start: None,
-        }
-    }
-
     /// All pools of the file by name; one with errors keeps its name, so that references to it hold.
     pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
         let large = root.report.is_large();
@@ -159,7 +147,7 @@ impl PoolDraft {
     }
 
     fn read(node: &Node<'_>) -> Self {
-        let mut draft = Self::empty(node.place.clone());
+        let mut draft = Self { place: node.place.clone(), ..Self::default() };
         let Some(mut section) = node.section() else { return draft };
         draft.shard = section.optional("shard").and_then(|node| node.name());
         let encapsulation = section.optional("encapsulation");

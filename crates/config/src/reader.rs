@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -301,6 +301,12 @@ impl<'a> Node<'a> {
     /// An address that one host can have.
     pub(super) fn unicast(&self) -> Option<IpAddr> {
         self.read(address::UNICAST, address::unicast)
+    }
+
+    /// An address and a port to listen on; `allowed` has examples.
+    pub(super) fn listen(&self, allowed: &str) -> Option<SocketAddr> {
+        let good = |address: &SocketAddr| address.port() > 0 && !address.ip().is_multicast();
+        self.parse(allowed, |text| text.parse().ok().filter(good))
     }
 
     /// A prefix of a cluster's addresses.

@@ -36,6 +36,7 @@ pub struct Remote {
 type ByName<T> = Vec<(At<Arc<str>>, Vec<At<T>>)>;
 
 /// A remote as written; it keeps its name whatever else is wrong, so that references to it hold.
+#[derive(Default)]
 pub(super) struct RemoteDraft {
     pub(super) place: Place,
     pub(super) sources: Vec<At<Prefix>>,
@@ -70,13 +71,7 @@ impl RemoteDraft {
     }
 
     fn read(node: &Node<'_>) -> Self {
-        let mut draft = Self {
-            place: node.place.clone(),
-            sources: Vec::new(),
-            encapsulation: None,
-            prefixes: Vec::new(),
-            addresses: Vec::new(),
-        };
+        let mut draft = Self { place: node.place.clone(), ..Self::default() };
         let Some(mut section) = node.section() else { return draft };
         let sources = section.required("sources", "its machines' outer sources, prefixes or addresses");
         draft.sources = sources.and_then(|node| read_sources(&node)).unwrap_or_default();

@@ -18,7 +18,7 @@ use super::problem::{Problem, Problems, Severity};
 use crate::words::quote;
 
 /// Where a value stands: its byte offset in all files and the path of keys that leads to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Place {
     pub(super) offset: usize,
     pub(super) field: Field,

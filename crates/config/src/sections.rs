@@ -3,6 +3,7 @@
 //! Not here: the checks (`consistency` and those that it calls).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use forwarder::Prefix;
@@ -73,6 +74,24 @@ pub(super) fn in_order<'d, T>(
     let mut items: Vec<&T> = items.collect();
     items.sort_by_key(|item| place(item).offset);
     items
+}
+
+/// Reports each value that an item before it has; of two the later one, whose message names the place of the other.
+pub(super) fn each_once<'s, T: Ord + Copy + fmt::Display + 's>(
+    sections: &Sections<'_>,
+    items: impl Iterator<Item = &'s At<T>>,
+    which: &str,
+    allowed: &str,
+) {
+    let mut seen: BTreeMap<T, &Place> = BTreeMap::new();
+    for At { value, place } in in_order(items, |item| &item.place) {
+        if let Some(first) = seen.get(value) {
+            let found = format!("{value}, which is {which} {}", sections.report.name(first, place));
+            sections.report.error(place, found, allowed);
+        } else {
+            seen.insert(*value, place);
+        }
+    }
 }
 
 pub(super) fn announced<'s>(

@@ -25,18 +25,12 @@ pub enum Vlan {
 /// One rule of [`Vlan::Translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanRule {
-    from: Option<Vec<u16>>,
+    /// The VLANs that it is for, outermost first, none for untagged frames; `None`: whatever they are.
+    pub from: Option<Vec<u16>>,
     /// The VLANs that frames leave in, outermost first, at most two.
     pub to: Vec<u16>,
     /// Whether the outer tag is a service tag (IEEE 802.1ad, 0x88a8). Default: of two tags it is, a lone one is not.
     pub is_service: bool,
-}
-
-impl VlanRule {
-    /// The VLANs that it is for, outermost first, none for untagged frames; `None`: whatever they are.
-    pub fn from(&self) -> Option<&[u16]> {
-        self.from.as_deref()
-    }
 }
 
 impl fmt::Display for Vlan {

@@ -29,7 +29,8 @@ impl BgpDraft {
     pub(in super::super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> Option<Self> {
         let asn = section.required("asn", ASN).and_then(|node| read_asn(&node));
         let listen = section.optional("listen").and_then(|node| node.list(LISTEN)).unwrap_or_default();
-        let listen: Vec<At<SocketAddr>> = listen.iter().filter_map(read_listen).collect();
+        let listen: Vec<At<SocketAddr>> =
+            listen.iter().filter_map(|node| Some(node.at(node.listen(LISTEN_AT)?))).collect();
         let mut time = |key, default, most| {
             section.or(key, default, |node: Node<'_>| node.duration(Duration::ZERO..=most))
         };
@@ -218,11 +219,6 @@ fn read_families(node: &Node<'_>) -> Option<Vec<Family>> {
     }
     families.sort_unstable();
     Some(families)
-}
-
-fn read_listen(node: &Node<'_>) -> Option<At<SocketAddr>> {
-    let good = |address: &SocketAddr| address.port() > 0 && !address.ip().is_multicast();
-    Some(node.at(node.parse(LISTEN_AT, |text| text.parse::<SocketAddr>().ok().filter(good))?))
 }
 
 const ASN: &str = "an AS number from 1 to 4294967295, not 23456";

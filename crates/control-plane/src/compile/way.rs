@@ -90,7 +90,7 @@ fn tagging(vlan: &Vlan) -> Tagging {
 }
 
 fn translation(rule: &VlanRule) -> Translation {
-    let from = rule.from().map(|vlans| [vlans.first().copied(), vlans.get(1).copied()]);
+    let from = rule.from.as_ref().map(|vlans| [vlans.first().copied(), vlans.get(1).copied()]);
     let last = rule.to.len().saturating_sub(1);
     let innermost_first = rule.to.iter().rev().enumerate();
     let to = innermost_first.fold(Tags::NONE, |tags, (place, id)| {
