@@ -30,6 +30,15 @@ pub(super) fn words<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok,
     to.collect_str(value)
 }
 
+/// The word of `words` that means a value.
+pub(super) fn word<T: PartialEq, S: Serializer>(
+    words: &[(&str, T)],
+    value: &T,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    words.iter().find(|(_, meant)| meant == value).map(|(word, _)| word).serialize(to)
+}
+
 /// A list whose order says nothing, each once.
 pub(super) fn set<S: Serializer>(values: &[impl Display], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().map(ToString::to_string).collect::<BTreeSet<_>>())

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
-use forwarder::Prefix;
+use forwarder::{Prefix, TooBig};
 
 use super::address::{self, PREFIX};
 use super::canonical;
@@ -24,8 +25,8 @@ pub struct Encapsulation {
     #[serde(skip)]
     pub name: Arc<str>,
     /// The outer header.
-    #[serde(flatten)]
-    pub kind: EncapsulationKind,
+    #[serde(flatten, serialize_with = "canonical_kind")]
+    pub kind: packet::Encapsulation,
     /// Outer sources are chosen per flow from these, at most one a family; a family without one uses
     /// the machine's address.
     #[serde(serialize_with = "canonical::set")]
@@ -33,51 +34,37 @@ pub struct Encapsulation {
     /// Whether an outer IPv4 header has DF set. Default `true`.
     pub dont_fragment: bool,
     /// Default [`TooBig::FragmentInner`].
+    #[serde(serialize_with = "canonical_too_big")]
     pub too_big: TooBig,
 }
 
-/// The outer header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum EncapsulationKind {
-    /// GRE (RFC 2784) without options.
-    Gre,
-    /// An IP header alone, in every mix of families.
-    Ipip,
-    /// Generic UDP encapsulation, variant 0.
-    Gue {
-        /// Whether the outer UDP checksum is computed; else it is zero. Default `false`.
-        udp_checksum: bool,
-    },
-    /// No outer header: the backend's MAC address takes the place of the destination's.
-    L2,
+/// The keys `kind` and, of GUE, `udp_checksum`.
+fn canonical_kind<S: Serializer>(kind: &packet::Encapsulation, to: S) -> Result<S::Ok, S::Error> {
+    let mut keys = to.serialize_map(None)?;
+    keys.serialize_entry("kind", kind.name())?;
+    if let packet::Encapsulation::Gue { udp_checksum } = kind {
+        keys.serialize_entry("udp_checksum", udp_checksum)?;
+    }
+    keys.end()
 }
 
-/// What becomes of a packet that is too large with its outer header, when its DF bit is clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TooBig {
-    /// Cut before it is wrapped: the backend puts the inner pieces together.
-    FragmentInner,
-    /// Wrapped, then cut: the backend puts the outer pieces together.
-    FragmentOuter,
-    /// Dropped and counted.
-    Drop,
+fn canonical_too_big<S: Serializer>(value: &TooBig, to: S) -> Result<S::Ok, S::Error> {
+    canonical::word(&TOO_BIG, value, to)
 }
 
 impl Encapsulation {
     /// Whether an outer header of the family of `address` needs an address of the machine.
     pub(super) fn needs_machine_address(&self, address: IpAddr) -> bool {
         let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == address.is_ipv4());
-        self.kind != EncapsulationKind::L2 && !given
+        self.kind != packet::Encapsulation::L2 && !given
     }
 
     /// What peers send each other: the machine's address outside, and cut inside where a piece does not fit.
     pub(super) fn for_peers() -> Self {
-        Self::built_in("gre", EncapsulationKind::Gre)
+        Self::built_in("gre", packet::Encapsulation::Gre)
     }
 
-    fn built_in(name: &str, kind: EncapsulationKind) -> Self {
+    fn built_in(name: &str, kind: packet::Encapsulation) -> Self {
         let name = name.into();
         Self { name, kind, source_prefixes: Vec::new(), dont_fragment: true, too_big: TooBig::FragmentInner }
     }
@@ -118,17 +105,17 @@ fn read(name: &Arc<str>, node: &Node<'_>) -> Option<Encapsulation> {
     section.finish(&[]);
     let udp_checksum = udp_checksum.map(|node| (node.boolean(), node));
     let kind = match (kind, udp_checksum) {
-        (Some(EncapsulationKind::Gue { .. }), Some((truth, _))) => {
-            Some(EncapsulationKind::Gue { udp_checksum: truth.unwrap_or(false) })
+        (Some(packet::Encapsulation::Gue { .. }), Some((truth, _))) => {
+            Some(packet::Encapsulation::Gue { udp_checksum: truth.unwrap_or(false) })
         }
         (Some(other), Some((_, node))) => node.wrong("nothing here: only gue has UDP").or(Some(other)),
         (kind, _) => kind,
     };
-    if kind == Some(EncapsulationKind::L2) {
+    if kind == Some(packet::Encapsulation::L2) {
         for node in outer.into_iter().flatten() {
             node.refuse("nothing here: l2 writes no outer header");
         }
-        return Some(Encapsulation { too_big, ..Encapsulation::built_in(name, EncapsulationKind::L2) });
+        return Some(Encapsulation { too_big, ..Encapsulation::built_in(name, packet::Encapsulation::L2) });
     }
     let [source_prefixes, dont_fragment] = outer;
     let source_prefixes = source_prefixes.map(|node| read_prefixes(&node)).unwrap_or_default();
@@ -151,11 +138,11 @@ fn read_prefixes(node: &Node<'_>) -> Vec<Prefix> {
     prefixes
 }
 
-const KINDS: [(&str, EncapsulationKind); 4] = [
-    ("gre", EncapsulationKind::Gre),
-    ("ipip", EncapsulationKind::Ipip),
-    ("gue", EncapsulationKind::Gue { udp_checksum: false }),
-    ("l2", EncapsulationKind::L2),
+const KINDS: [(&str, packet::Encapsulation); 4] = [
+    ("gre", packet::Encapsulation::Gre),
+    ("ipip", packet::Encapsulation::Ipip),
+    ("gue", packet::Encapsulation::Gue { udp_checksum: false }),
+    ("l2", packet::Encapsulation::L2),
 ];
 
 const TOO_BIG: [(&str, TooBig); 3] = [

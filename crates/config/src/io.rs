@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use forwarder::NoSocket;
+use serde::{Serialize, Serializer};
 
 use super::canonical;
 use super::reader::{Node, Section};
@@ -32,6 +33,7 @@ pub struct Io {
     /// The most packets that are taken at once: 1 to 256. Default 64.
     pub batch: usize,
     /// Default [`NoSocket::Pass`].
+    #[serde(serialize_with = "canonical_no_socket")]
     pub no_socket: NoSocket,
     /// VIP addresses that the XDP program's filter has room for: 1 to 1,048,576. Default 4,096.
     pub max_vips: u32,
@@ -95,14 +97,8 @@ pub enum NextHop {
     Reflect,
 }
 
-/// What becomes of a packet for a VIP on a queue without a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NoSocket {
-    /// To the kernel, untouched.
-    Pass,
-    /// Dropped and counted.
-    Drop,
+fn canonical_no_socket<S: Serializer>(value: &NoSocket, to: S) -> Result<S::Ok, S::Error> {
+    canonical::word(&NO_SOCKET, value, to)
 }
 
 /// What a packet thread does when nothing arrives.
@@ -210,9 +206,7 @@ impl Io {
             frames_per_queue,
             frame_size: section.or("frame_size", default.frame_size, |node| read_frame_size(&node)),
             batch: section.or("batch", default.batch, |node| node.number(1..=256)),
-            no_socket: section.or("no_socket", default.no_socket, |node| {
-                node.choice(&[("pass", NoSocket::Pass), ("drop", NoSocket::Drop)], &[])
-            }),
+            no_socket: section.or("no_socket", default.no_socket, |node| node.choice(&NO_SOCKET, &[])),
             max_vips: section.or("max_vips", default.max_vips, |node| node.number(1..=1_048_576)),
             limit_sources: section
                 .or("limit_sources", default.limit_sources, |node| node.number(1_024..=16_777_216)),
@@ -268,5 +262,6 @@ fn read_frame_size(node: &Node<'_>) -> Option<u32> {
     bytes.filter(|bytes| [2_048, 4_096].contains(bytes)).or_else(|| node.wrong("2048 or 4096"))
 }
 
+const NO_SOCKET: [(&str, NoSocket); 2] = [("pass", NoSocket::Pass), ("drop", NoSocket::Drop)];
 const MAX_SPIN: Duration = Duration::from_secs(1);
 const LIFETIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);

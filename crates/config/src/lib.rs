@@ -85,9 +85,9 @@ pub use self::check::{
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::config::Config;
-pub use self::encapsulation::{Encapsulation, EncapsulationKind, TooBig};
+pub use self::encapsulation::Encapsulation;
 pub use self::guard::{Guard, Limits, PerSource, SourceList};
-pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, NoSocket, Steering};
+pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, Steering};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
 pub use self::mtu::Mtu;
@@ -102,7 +102,7 @@ pub use self::remote_pool::RemotePool;
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
 pub use self::source::Source;
 pub use self::trace::Trace;
-pub use self::vip::{Hash, Service, Vip};
+pub use self::vip::{Service, Vip};
 pub use self::vlan::{Vlan, VlanRule};
 pub use forwarder::{Prefix, Suffix};
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use packet::Family;
 
-use super::encapsulation::{Encapsulation, EncapsulationKind};
+use super::encapsulation::Encapsulation;
 use super::pool::{Member, Pool};
 use super::reader::Section;
 use super::report::{Place, Report};
@@ -46,13 +46,7 @@ impl Default for Mtu {
 impl Encapsulation {
     /// Bytes that it adds to a packet for `to`.
     pub fn encap_overhead(&self, to: IpAddr) -> u32 {
-        let kind = match self.kind {
-            EncapsulationKind::Gre => packet::Encapsulation::Gre,
-            EncapsulationKind::Ipip => packet::Encapsulation::Ipip,
-            EncapsulationKind::Gue { udp_checksum } => packet::Encapsulation::Gue { udp_checksum },
-            EncapsulationKind::L2 => packet::Encapsulation::L2,
-        };
-        packet::encap_overhead(&kind, if to.is_ipv4() { Family::V4 } else { Family::V6 }).into()
+        packet::encap_overhead(&self.kind, if to.is_ipv4() { Family::V4 } else { Family::V6 }).into()
     }
 }
 

@@ -9,9 +9,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use forwarder::Prefix;
+use forwarder::{Prefix, TooBig};
 
-use super::encapsulation::{EncapsulationKind, TooBig};
 use super::prefix_group::GroupDraft;
 use super::remote::RemoteDraft;
 use super::report::At;
@@ -70,7 +69,7 @@ fn encapsulation(sections: &Sections<'_>, remote: &RemoteDraft) {
     };
     let Some(value) = &draft.value else { return };
     let found = format!("\"{}\"", name.value);
-    if value.kind != EncapsulationKind::Gre {
+    if value.kind != packet::Encapsulation::Gre {
         let allowed = "an encapsulation with kind = \"gre\": only GRE has a mark against loops";
         sections.report.error(&name.place, found, allowed);
     } else if value.too_big == TooBig::FragmentOuter {

@@ -24,6 +24,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forwarder::{HashPolicy, NoSocket};
+
 use super::*;
 
 pub(super) const EXAMPLE: &str = include_str!("../../../config/sluicegate.toml");
@@ -106,12 +108,12 @@ fn the_example_is_valid_and_without_warnings() {
     let expected = [("b1", 1, "web-rack1"), ("b2", 2, "web-rack1"), ("b3", 6, "web-rack2")];
     assert_eq!(members, expected.map(|(name, weight, leaf)| (name.to_owned(), weight, leaf.to_owned())));
     let tunnel = &web.members[0].encapsulation;
-    assert_eq!((&*tunnel.name, tunnel.kind), ("tunnel", EncapsulationKind::Gre));
+    assert_eq!((&*tunnel.name, tunnel.kind), ("tunnel", packet::Encapsulation::Gre));
     let prefixes: Vec<String> = tunnel.source_prefixes.iter().map(ToString::to_string).collect();
     assert_eq!(prefixes, ["198.51.100.0/28", "2001:db8:5::/64"]);
     let www = config.vips().iter().find(|vip| &*vip.name == "www").unwrap();
     assert_eq!(&www.services[0].ports, &Ports::Listed(vec![80..=80, 443..=443]));
-    assert_eq!((www.services[1].protocol, www.services[1].hash), (Protocol::Udp, Hash::Addresses));
+    assert_eq!((www.services[1].protocol, www.services[1].hash), (Protocol::Udp, HashPolicy::Addresses));
     assert!(Arc::ptr_eq(&www.services[0].pool, web));
 }
 
@@ -262,9 +264,9 @@ fn values_that_are_not_defaults_arrive() {
     assert_eq!(warnings.to_string(), "");
     let member = &config.pools()[0].members[0];
     assert_eq!(member.weight, 65_535);
-    assert_eq!(member.encapsulation.kind, EncapsulationKind::Gue { udp_checksum: true });
+    assert_eq!(member.encapsulation.kind, packet::Encapsulation::Gue { udp_checksum: true });
     assert!(!member.encapsulation.dont_fragment);
-    assert_eq!(config.pools()[1].members[0].encapsulation.kind, EncapsulationKind::L2);
+    assert_eq!(config.pools()[1].members[0].encapsulation.kind, packet::Encapsulation::L2);
     let io = config.io();
     assert_eq!((io.next_hop, io.batch, io.no_socket), (NextHop::Reflect, 256, NoSocket::Drop));
     assert_eq!((io.idle.spin, io.idle.then), (Duration::from_secs(1), IdleThen::Spin));
@@ -274,10 +276,10 @@ fn values_that_are_not_defaults_arrive() {
     assert_eq!(
         services,
         [
-            (Protocol::Tcp, Ports::Any, Hash::FiveTuple),
-            (Protocol::Tcp, listed, Hash::Source),
-            (Protocol::Number(47), Ports::Any, Hash::FiveTuple),
-            (Protocol::Number(132), Ports::Any, Hash::FiveTuple),
+            (Protocol::Tcp, Ports::Any, HashPolicy::FiveTuple),
+            (Protocol::Tcp, listed, HashPolicy::Source),
+            (Protocol::Number(47), Ports::Any, HashPolicy::FiveTuple),
+            (Protocol::Number(132), Ports::Any, HashPolicy::FiveTuple),
         ]
     );
     assert_eq!((config.log().level, config.log().format), (LogLevel::Trace, LogFormat::Json));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use forwarder::{Prefix, Suffix};
+use forwarder::{HashPolicy, Prefix, Suffix};
 
 use super::address::{self, SUFFIX};
 use super::announce::{Announce, AnnounceDraft};
@@ -125,8 +125,9 @@ pub struct Service {
     /// The pool that serves; services of one pool share it.
     #[serde(serialize_with = "pool_name")]
     pub pool: Arc<Pool>,
-    /// What of a packet chooses the backend. Default [`Hash::FiveTuple`].
-    pub hash: Hash,
+    /// What of a packet chooses the backend. Default [`HashPolicy::FiveTuple`].
+    #[serde(serialize_with = "canonical_hash")]
+    pub hash: HashPolicy,
 }
 
 impl Vip {
@@ -135,17 +136,8 @@ impl Vip {
     }
 }
 
-/// What of a packet chooses the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Hash {
-    /// Both addresses, both ports and the protocol; protocols without ports count them as 0.
-    #[serde(rename = "5-tuple")]
-    FiveTuple,
-    /// Both addresses.
-    Addresses,
-    /// The source address.
-    Source,
+fn canonical_hash<S: Serializer>(value: &HashPolicy, to: S) -> Result<S::Ok, S::Error> {
+    canonical::word(&HASHES, value, to)
 }
 
 /// A VIP as written.
@@ -175,7 +167,7 @@ pub(super) struct ServiceDraft {
     pub(super) ports: Ports,
     pub(super) protocol: Protocol,
     pub(super) pool: At<Arc<str>>,
-    hash: Hash,
+    hash: HashPolicy,
 }
 
 impl VipDraft {
@@ -292,13 +284,17 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
     };
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     pools.extend(pool.clone());
-    let words = [("5-tuple", Hash::FiveTuple), ("addresses", Hash::Addresses), ("source", Hash::Source)];
-    let hash = section.or("hash", Hash::FiveTuple, |node| node.choice(&words, &[]));
+    let hash = section.or("hash", HashPolicy::FiveTuple, |node| node.choice(&HASHES, &[]));
     section.finish(&[]);
     let place = node.place.clone();
     Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash })
 }
 
+const HASHES: [(&str, HashPolicy); 3] = [
+    ("5-tuple", HashPolicy::FiveTuple),
+    ("addresses", HashPolicy::Addresses),
+    ("source", HashPolicy::Source),
+];
 const ADDRESSES: &str = "a list of addresses, at least one";
 const ADDRESSES_OR_GROUP: &str = "a list of addresses, at least one, or a group and suffixes";
 const SUFFIXES: &str = "a list of suffixes such as [\"0.0.0.20/7\", \"::20/72\"], at least one";

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, Parts, PoolTable, PrefixGroup, PrefixSet, Service,
-    ServiceId, Slot, SlotId, SlotState, Snapshot, Timeouts, TooBig, Trace, TraceKey, VipAddress,
+    Binding, Forwarding, Generation, HashKey, Parts, PoolTable, PrefixGroup, PrefixSet, Service, ServiceId,
+    Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey, VipAddress,
 };
 use maglev_hash::BuildError;
 use packet::{Family, Outer, SourcePrefix, Template};
@@ -41,7 +41,7 @@ use self::tables::{TableKey, Tables};
 use crate::next_hop;
 use crate::runtime_state::RuntimeState;
 use crate::slots::{Ages, Slots};
-use config::{self, Config, EncapsulationKind, Machine, Member, Pool, Ports};
+use config::{self, Config, Machine, Member, Pool, Ports};
 
 /// Compiles one configuration after another for one machine.
 #[derive(Debug, Default)]
@@ -344,7 +344,7 @@ fn services(
             services.push(Service {
                 id,
                 name: name.into(),
-                policy: policy(service.hash),
+                policy: service.hash,
                 pool: Arc::clone(pool),
                 excluded_slots: Arc::default(),
                 guard: guard.clone(),
@@ -409,11 +409,7 @@ fn slot(member: &Member, machine: &Machine) -> Result<Slot, CompileError> {
         forwarding: forwarding(member, machine)?,
         next_hop: None, // the compiler fills in the way, as for slots that drain
         mtu: way::ETHERNET_MTU,
-        too_big: match member.encapsulation.too_big {
-            config::TooBig::FragmentInner => TooBig::FragmentInner,
-            config::TooBig::FragmentOuter => TooBig::FragmentOuter,
-            config::TooBig::Drop => TooBig::Drop,
-        },
+        too_big: member.encapsulation.too_big,
     })
 }
 
@@ -430,12 +426,9 @@ fn as_peer(slot: Slot) -> Slot {
 
 fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileError> {
     let encapsulation = &member.encapsulation;
-    let kind = match encapsulation.kind {
-        EncapsulationKind::Gre => packet::Encapsulation::Gre,
-        EncapsulationKind::Ipip => packet::Encapsulation::Ipip,
-        EncapsulationKind::Gue { udp_checksum } => packet::Encapsulation::Gue { udp_checksum },
-        EncapsulationKind::L2 => return Ok(Forwarding::L2),
-    };
+    if encapsulation.kind == packet::Encapsulation::L2 {
+        return Ok(Forwarding::L2);
+    }
     let address = member.backend.address;
     let same_family = |other: IpAddr| other.is_ipv4() == address.is_ipv4();
     let prefix = encapsulation.source_prefixes.iter().find(|prefix| same_family(prefix.address()));
@@ -453,18 +446,10 @@ fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileE
         _ => return Ok(Forwarding::L2),
     };
     let template = |inner| {
-        let plain = Template::new(kind, outer, inner, encapsulation.dont_fragment);
+        let plain = Template::new(encapsulation.kind, outer, inner, encapsulation.dont_fragment);
         prefix.and_then(|prefix| plain.with_source(prefix)).unwrap_or(plain)
     };
     Ok(Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) })
-}
-
-fn policy(hash: config::Hash) -> HashPolicy {
-    match hash {
-        config::Hash::FiveTuple => HashPolicy::FiveTuple,
-        config::Hash::Addresses => HashPolicy::Addresses,
-        config::Hash::Source => HashPolicy::Source,
-    }
 }
 
 fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {

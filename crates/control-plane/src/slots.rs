@@ -188,7 +188,7 @@ mod tests {
             forwarding: forwarder::Forwarding::L2,
             next_hop: None,
             mtu: 1500,
-            too_big: forwarder::TooBig::default(),
+            too_big: forwarder::TooBig::Drop,
         }
     }
 

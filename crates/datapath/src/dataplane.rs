@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    FragmentConfig, IcmpRates, Live, Notice, Notices, Now, Pipeline, PipelineConfig, RequestPort,
+    FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, Pipeline, PipelineConfig, RequestPort,
     ThreadCounters, ThreadId, Timeouts, notice_ring, request_ring,
 };
 
@@ -26,7 +26,7 @@ use crate::error::{StartError, words};
 use crate::health::{Health, Monitor};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
 use crate::mailbox::mesh;
-use crate::steer::{Filter, NoSocket, Steer, SteerOptions, Steers};
+use crate::steer::{Filter, Steer, SteerOptions, Steers};
 use crate::thread::{Idle, PacketThread, SocketCounters};
 use crate::wake::Waker;
 use crate::xsk::{Queue, SocketMode, XskDevice};

@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 
 use aya::EbpfLoader;
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
-use forwarder::FILTER_PREFIXES;
+use forwarder::{FILTER_PREFIXES, NoSocket};
 
 pub use self::ends::Ends;
 pub use self::filter::Filter;
@@ -38,16 +38,6 @@ pub struct SteerOptions {
     pub no_socket: NoSocket,
     /// Queues that can have a socket: one more than the highest queue's number.
     pub max_queues: u32,
-}
-
-/// What becomes of a packet for a VIP on a queue without a socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NoSocket {
-    /// The kernel gets it, untouched.
-    #[default]
-    Pass,
-    /// It is dropped.
-    Drop,
 }
 
 /// What [`Steer::set_filter`] did to the entries of its maps: addresses and prefixes.

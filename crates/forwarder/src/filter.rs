@@ -10,6 +10,15 @@ use crate::{Parts, Prefix, VipAddress, aggregate};
 
 /// How many prefixes the filter has room for: few enough that all stay in the nearest cache.
 pub const FILTER_PREFIXES: usize = 64;
+/// What becomes of a packet for a VIP on a queue without a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSocket {
+    /// The kernel gets it, untouched.
+    Pass,
+    /// Dropped and counted.
+    Drop,
+}
+
 /// The most head room that the XDP program opens, in bytes.
 pub(crate) const MAX_ENCAP_OVERHEAD: usize = 63;
 

@@ -46,7 +46,7 @@ pub use capture::{
 
 pub use drop_reason::DropReason;
 pub use explain::{Explanation, Outcome, Step};
-pub use filter::FILTER_PREFIXES;
+pub use filter::{FILTER_PREFIXES, NoSocket};
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use live::{Live, Reader};

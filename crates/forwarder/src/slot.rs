@@ -62,10 +62,9 @@ impl NextHop {
 
 /// What becomes of a packet that is larger than the way takes, when its DF flag is clear. With DF, and for IPv6, its sender is
 /// told which size fits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooBig {
-    /// Dropped.
-    #[default]
+    /// Dropped and counted.
     Drop,
     /// Cut, then each piece is wrapped: the backend's IP layer puts it together.
     FragmentInner,

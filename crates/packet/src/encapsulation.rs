@@ -21,14 +21,22 @@ pub enum Encapsulation {
     L2,
 }
 
-impl fmt::Display for Encapsulation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Encapsulation {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Gre => "gre",
             Self::Ipip => "ipip",
             Self::Gue { .. } => "gue",
             Self::L2 => "l2",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Encapsulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use datapath::decap::Decap;
 use datapath::interface::{Features, Interface, Privileges, Severity, privilege_findings};
-use datapath::steer::{NoSocket, Steer, SteerOptions};
+use datapath::steer::{Steer, SteerOptions};
+use forwarder::NoSocket;
 
 use crate::bed;
 

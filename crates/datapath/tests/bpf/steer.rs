@@ -5,10 +5,9 @@ use std::num::NonZeroU32;
 use std::process::{Command, Stdio};
 
 use datapath::interface::Interface;
-use datapath::steer::{
-    Changed, Filter, NoSocket, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes,
-};
+use datapath::steer::{Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes};
 use datapath::{AttachError, AttachMode};
+use forwarder::NoSocket;
 use xsk_rs::config::{BindFlags, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 

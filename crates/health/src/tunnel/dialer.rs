@@ -115,7 +115,7 @@ mod tests {
             forwarding,
             next_hop: None,
             mtu,
-            too_big: forwarder::TooBig::default(),
+            too_big: forwarder::TooBig::Drop,
         };
         assert_eq!(mss(&slot(gre.clone(), 1500), true), 1500 - 24 - 40);
         assert_eq!(mss(&slot(gre.clone(), 1500), false), 1500 - 24 - 60);

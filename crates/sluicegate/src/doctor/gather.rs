@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{BgpPeer, Config, EncapsulationKind, IdleThen, Machine};
+use config::{BgpPeer, Config, IdleThen, Machine};
 use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
@@ -155,7 +155,7 @@ fn ways(
     for (noun, member) in members.chain(peers.map(|member| ("machine", member))) {
         let (backend, address) = (&member.backend.name, member.backend.address);
         let (kind, encap_overhead) =
-            (name_of(member.encapsulation.kind), member.encapsulation.encap_overhead(address));
+            (member.encapsulation.kind.name(), member.encapsulation.encap_overhead(address));
         let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
         let link =
             leaves_by(&next_hop).and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone());
@@ -225,15 +225,6 @@ fn peer_fact(
         has_bfd: peer.bfd.is_some(),
         is_signed: peer.md5.is_some(),
         absent_source: peer.source.filter(|source| !is_own(source)),
-    }
-}
-
-fn name_of(kind: EncapsulationKind) -> &'static str {
-    match kind {
-        EncapsulationKind::Gre => "gre",
-        EncapsulationKind::Ipip => "ipip",
-        EncapsulationKind::Gue { .. } => "gue",
-        EncapsulationKind::L2 => "l2",
     }
 }
 

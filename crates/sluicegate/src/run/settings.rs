@@ -3,7 +3,6 @@
 use config::{self, Config};
 use control_plane::compile::{find_machine, timeouts};
 use datapath::interface::Interface;
-use datapath::steer::NoSocket;
 use datapath::{Idle, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
@@ -32,10 +31,7 @@ pub(super) fn settings(config: &Config) -> Settings {
         idle: Idle { spin: io.idle.spin, sleep: io.idle.then == config::IdleThen::Sleep },
         max_vips: io.max_vips,
         max_slots: COUNTED_SLOTS,
-        no_socket: match io.no_socket {
-            config::NoSocket::Pass => NoSocket::Pass,
-            config::NoSocket::Drop => NoSocket::Drop,
-        },
+        no_socket: io.no_socket,
         icmp: icmp(io),
         limit_sources: io.limit_sources,
         fragments: fragments(io),
