@@ -68,10 +68,11 @@ fn samples_have_the_shape_of_the_answers() {
 
 /// Whether everything that `part` says stands in `whole`.
 fn has_all(whole: &serde_json::Value, part: &serde_json::Value, at: &str) {
-    match part.as_object() {
-        Some(fields) => {
-            fields.iter().for_each(|(name, value)| has_all(&whole[name], value, &format!("{at}.{name}")))
-        }
-        None => assert_eq!(whole, part, "{at}"),
+    if let Some(fields) = part.as_object() {
+        fields.iter().for_each(|(name, value)| has_all(&whole[name], value, &format!("{at}.{name}")));
+    } else if let Some(rows) = part.as_array() {
+        rows.iter().enumerate().for_each(|(n, row)| has_all(&whole[n], row, &format!("{at}[{n}]")));
+    } else {
+        assert_eq!(whole, part, "{at}");
     }
 }
