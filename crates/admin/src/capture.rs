@@ -2,7 +2,7 @@
 //!
 //! In: which packets, and how many. Out: [`Command::Capture`], whose answer is the stream; its bytes, as they come.
 //! Not here: what becomes of a packet, what the bytes say.
-//! Invariant: a stream ends at its own bounds; who does not read is cut off by `paced`.
+//! Invariant: a stream ends at its own bounds; a client that does not read is cut off (`client_stream`).
 
 use std::convert::Infallible;
 use std::fmt;

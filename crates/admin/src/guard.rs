@@ -15,15 +15,16 @@ use http_body_util::LengthLimitError;
 
 use super::app_state::{AppState, PUT_CONFIG};
 use super::command::CONFIG_BYTES;
+use super::connection_limiter::Progress;
 use super::refuse::{bad, bad_request};
-use super::room::Progress;
+
 use super::server::Peer;
 use super::view::{Refusal, RefusalKind};
 
 pub(super) async fn guard(state: State<AppState>, request: Request, next: Next) -> Response {
     let progress = request.extensions().get::<Progress>().cloned();
     let response = judge(state, request, next).await;
-    progress.iter().for_each(Progress::has_answer);
+    progress.iter().for_each(Progress::response_ready);
     response
 }
 
@@ -68,7 +69,7 @@ async fn admit(state: &AppState, request: Request, next: Next) -> Response {
     };
     match read(&parts.headers, body, limit).await {
         Ok(bytes) => {
-            parts.extensions.get::<Progress>().into_iter().for_each(Progress::has_asked);
+            parts.extensions.get::<Progress>().into_iter().for_each(Progress::request_read);
             next.run(Request::from_parts(parts, Body::from(bytes))).await
         }
         Err(response) => response,

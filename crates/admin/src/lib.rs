@@ -12,15 +12,15 @@
 pub mod accounts;
 mod app_state;
 mod capture;
+mod client_stream;
 pub mod command;
+mod connection_limiter;
 mod document;
 mod guard;
 mod handlers;
 pub mod metrics;
-mod paced;
 pub mod page;
 mod refuse;
-mod room;
 pub mod routes;
 pub mod server;
 pub mod socket;

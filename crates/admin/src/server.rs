@@ -1,9 +1,9 @@
 //! Connections: accepted up to a number, served within limits, ended in time.
 //!
-//! In: a [`Door`] and a router. Out: HTTP/1.1. Each door has its own room, so that strangers at one keep nobody from another.
+//! In: a [`Door`] and a router. Out: HTTP/1.1. Each door has a limit of its own, so that strangers at one keep no client from another.
 //! Not here: what a request means (`handlers`), how long its body may be (`guard`).
-//! When a door is full, whoever is in the middle of a request gives way (`room`): who stops there delays nobody.
-//! Invariant: at most [`Limits::connections`] at a door and one that waits for room, and none lives longer than `life` and
+//! When a door is full, a connection in the middle of a request gives way (`connection_limiter`): one that stops there delays none.
+//! Invariant: at most [`Limits::connections`] at a door and one that waits for a permit, and none lives longer than `life` and
 //! `farewell` together.
 //! A stream is carried to its end, which has bounds of its own.
 
@@ -26,14 +26,16 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::paced::Paced;
-use super::room::{Progress, Room, Seat};
+use super::client_stream::ClientStream;
+use super::connection_limiter::{ConnectionLimiter, Permit, Progress};
 
 /// Where clients come in.
 pub enum Door {
     /// The Unix socket; its file's permissions say who may.
     Unix(UnixListener),
-    /// TCP; who has a certificate of the clients' CA may.
+    /// TCP; any client may.
+    Plain(TcpListener),
+    /// TCP; a client with a certificate of the clients' CA may.
     Tls(TcpListener, TlsAcceptor),
 }
 
@@ -41,6 +43,7 @@ impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(listener) => f.debug_tuple("Unix").field(listener).finish(),
+            Self::Plain(listener) => f.debug_tuple("Plain").field(listener).finish(),
             Self::Tls(listener, _) => f.debug_tuple("Tls").field(listener).finish_non_exhaustive(),
         }
     }
@@ -54,6 +57,10 @@ pub struct Limits {
     pub connections: usize,
     /// For the TLS handshake, and for the head of each request.
     pub head: Duration,
+    /// The head of a request fits into it, or is refused; hyper's least is 8,192.
+    pub head_bytes: usize,
+    /// Whether a connection serves more than one request.
+    pub keep_alive: bool,
     /// For each step of reading the answer.
     pub reading: Duration,
     /// A connection serves no new request after so long.
@@ -67,6 +74,8 @@ impl Default for Limits {
         Self {
             connections: 64,
             head: Duration::from_secs(10),
+            head_bytes: 64 << 10,
+            keep_alive: true,
             reading: Duration::from_secs(10),
             life: Duration::from_secs(300),
             farewell: Duration::from_secs(60),
@@ -74,7 +83,7 @@ impl Default for Limits {
     }
 }
 
-/// Who is at the other end, for the log.
+/// The client, for the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
     Unix { user: Option<u32> },
@@ -118,9 +127,9 @@ impl Drop for Stream {
 
 /// Serves `router` at `door`, until dropped. Connections that are open then go on to their end.
 pub async fn serve(door: Door, router: Router, limits: Limits) -> Infallible {
-    let room = Room::new(limits.connections);
+    let limiter = ConnectionLimiter::new(limits.connections);
     loop {
-        if let Err(error) = accept(&door, &router, limits, &room).await {
+        if let Err(error) = accept(&door, &router, limits, &limiter).await {
             // The client has gone, or descriptors are short: neither ends the door.
             tracing::debug!(%error, "admin: a connection was not accepted");
             sleep(AFTER_ERROR).await;
@@ -128,22 +137,33 @@ pub async fn serve(door: Door, router: Router, limits: Limits) -> Infallible {
     }
 }
 
-async fn accept(door: &Door, router: &Router, limits: Limits, room: &Arc<Room>) -> io::Result<()> {
+async fn accept(
+    door: &Door,
+    router: &Router,
+    limits: Limits,
+    limiter: &Arc<ConnectionLimiter>,
+) -> io::Result<()> {
     let router = router.clone();
     match door {
         Door::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
             let user = stream.peer_cred().ok().map(|credentials| credentials.uid());
-            spawn(room.enter().await, move |seat| async move {
-                converse(stream, Peer::Unix { user }, router, limits, seat).await;
+            spawn(limiter.acquire().await, move |progress| {
+                converse(stream, Peer::Unix { user }, router, limits, progress)
+            });
+        }
+        Door::Plain(listener) => {
+            let (stream, address) = listener.accept().await?;
+            spawn(limiter.acquire().await, move |progress| {
+                converse(stream, Peer::Tcp(address), router, limits, progress)
             });
         }
         Door::Tls(listener, acceptor) => {
             let (stream, address) = listener.accept().await?;
             let handshake = acceptor.accept(stream);
-            spawn(room.enter().await, move |seat| async move {
+            spawn(limiter.acquire().await, move |progress| async move {
                 match timeout(limits.head, handshake).await {
-                    Ok(Ok(stream)) => converse(stream, Peer::Tcp(address), router, limits, seat).await,
+                    Ok(Ok(stream)) => converse(stream, Peer::Tcp(address), router, limits, progress).await,
                     Ok(Err(error)) => tracing::debug!(%error, peer = %address, "admin: no TLS"),
                     Err(_) => tracing::debug!(peer = %address, "admin: no TLS in time"),
                 }
@@ -153,36 +173,36 @@ async fn accept(door: &Door, router: &Router, limits: Limits, room: &Arc<Room>) 
     Ok(())
 }
 
-/// Until it ends, or its seat is needed.
-pub(crate) fn spawn<F>(seat: Seat, conversation: impl FnOnce(Progress) -> F)
+/// Until it ends, or its permit is revoked.
+fn spawn<F>(permit: Permit, conversation: impl FnOnce(Progress) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let conversation = conversation(seat.progress());
+    let conversation = conversation(permit.progress());
     tokio::spawn(async move {
         tokio::select! {
-            biased; // whoever was told to go does nothing more
-            () = seat.must_go() => {}
+            biased; // a connection whose permit is revoked does nothing more
+            () = permit.revoked() => {}
             () = conversation => {}
         }
         // The connection is closed by now.
-        drop(seat);
+        drop(permit);
     });
 }
 
 async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits, progress: Progress)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let stream = Paced::new(stream, limits.reading, progress.clone());
+    let stream = ClientStream::new(stream, limits.reading, progress.clone());
     let streaming = Streaming::default();
     let router = router.layer(Extension(progress)).layer(Extension(peer)).layer(Extension(streaming.clone()));
-    let service = TowerToHyperService::new(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        .max_buf_size(BUFFER_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .max_buf_size(limits.head_bytes)
+        .keep_alive(limits.keep_alive)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     // How a conversation ends is the client's affair.
     if timeout(limits.life, connection.as_mut()).await.is_err() {
@@ -192,5 +212,3 @@ where
 }
 
 const AFTER_ERROR: Duration = Duration::from_millis(50);
-/// The head of a request fits into it, or is refused.
-const BUFFER_BYTES: usize = 64 << 10;

@@ -49,7 +49,7 @@ pub(crate) async fn open(
         }
     }
     for &address in admin.metrics.iter().filter(|address| config.listens(of_machine, **address)) {
-        let bound = listener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
+        let bound = TcpListener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
         listeners.spawn(listener::serve(bound, watched.clone()));
     }
     Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))

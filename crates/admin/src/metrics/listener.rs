@@ -1,34 +1,26 @@
 //! The read-only listener: `GET /metrics`, `/healthz` and `/readyz` over plain HTTP, and nothing else.
 //!
-//! In: addresses of `admin.metrics`; what the run loop says of its readiness, and its answers to scrapes.
+//! In: listeners at addresses of `admin.metrics`; the run loop's readiness, and its answers to scrapes.
 //! Out: a [`Router`] for these routes, and [`serve`], which bounds what strangers can take: connections, time, header bytes.
-//! Not here: anything that changes the balancer.
-//! When all are taken, whoever is in the middle of a request gives way (`admin::room`): who stops there delays nobody.
-//! Invariant: at most [`MAX_CONNECTIONS`] connections and one that waits for room, and none lives longer than
-//! [`CONNECTION_LIFE`].
+//! Not here: anything that changes the balancer; how the bounds are kept (`server`).
+//! Invariant: at most [`MAX_CONNECTIONS`] connections and one that waits, and none lives longer than [`CONNECTION_LIFE`].
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use axum::{Extension, Router};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{MetricsInput, render};
-use crate::paced::Paced;
-use crate::room::{Progress, Room};
-use crate::server::spawn;
+use crate::connection_limiter::Progress;
+use crate::server::{self, Door, Limits};
 use crate::{Answer, Command};
 
 /// What the run loop says of itself. The default is a balancer that has only begun.
@@ -82,49 +74,16 @@ pub fn router(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// Binds `address`, so that a wrong one is known at the start.
-///
-/// # Errors
-/// The kernel's: the address is not this machine's, or taken.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
-}
-
 /// Serves `router` to every connection of `listener`, until dropped.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
-    let room = Room::new(MAX_CONNECTIONS);
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                spawn(room.enter().await, |progress| answer(stream, router.clone(), progress));
-            }
-            Err(error) => {
-                // The client has gone, or descriptors are short: neither ends the listener.
-                tracing::debug!(%error, "metrics: a connection was not accepted");
-                tokio::time::sleep(AFTER_ERROR).await;
-            }
-        }
-    }
-}
-
-async fn answer(stream: TcpStream, router: Router, progress: Progress) {
-    let stream = Paced::new(stream, CONNECTION_LIFE, progress.clone());
-    let router = router.layer(from_fn_with_state(progress, follow));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME)
-        .max_buf_size(MAX_HEADER_BYTES)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // A client that goes in the middle of something is its own affair.
-    let _ = tokio::time::timeout(CONNECTION_LIFE, connection).await;
+    server::serve(Door::Plain(listener), router.layer(from_fn(follow)), LIMITS).await
 }
 
 /// Here a request is whole with its head: no route reads a body.
-async fn follow(State(progress): State<Progress>, request: Request, next: Next) -> Response {
-    progress.has_asked();
+async fn follow(Extension(progress): Extension<Progress>, request: Request, next: Next) -> Response {
+    progress.request_read();
     let response = next.run(request).await;
-    progress.has_answer();
+    progress.response_ready();
     response
 }
 
@@ -169,12 +128,18 @@ fn refuse(reasons: &str) -> Response {
 pub const MAX_CONNECTIONS: usize = 32;
 /// From the accept to the last byte; the connection is closed after one answer.
 pub const CONNECTION_LIFE: Duration = Duration::from_secs(10);
-const HEADER_TIME: Duration = Duration::from_secs(5);
-/// The least that hyper takes.
 const MAX_HEADER_BYTES: usize = 8_192;
+const LIMITS: Limits = Limits {
+    connections: MAX_CONNECTIONS,
+    head: Duration::from_secs(5),
+    head_bytes: MAX_HEADER_BYTES,
+    keep_alive: false,
+    reading: CONNECTION_LIFE,
+    life: CONNECTION_LIFE,
+    farewell: Duration::ZERO,
+};
 /// Less than Prometheus waits by default.
 const SCRAPE_TIME: Duration = Duration::from_secs(5);
-const AFTER_ERROR: Duration = Duration::from_millis(100);
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const WELL: &str = "healthy\n";
 const READY: &str = "ready\n";

@@ -1,4 +1,7 @@
+use std::net::SocketAddr;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::*;
 use crate::stats::Stats;
@@ -14,7 +17,7 @@ impl Scene {
     async fn new() -> Self {
         let (readiness, watched) = watch::channel(Readiness { forwarder_fault: None, not_ready: vec![] });
         let (asks, commands) = mpsc::channel(1);
-        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener, router(Sources { readiness: watched, commands: asks })));
         Self { address, readiness, commands }
@@ -205,7 +208,7 @@ async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
         let mut stopped = Vec::new();
         for _ in 0..100 {
             let mut stream = scene.connect().await;
-            // It may be told to go already.
+            // Its permit may be revoked already.
             let _ = stream.write_all(half.as_bytes()).await;
             stopped.push(stream);
         }
