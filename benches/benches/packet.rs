@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use packet::{Encapsulation, Family, Inner, Ipv4, LinkHeader, Mac, Outer, SourcePrefix, Template};
+use packet::{Encapsulation, Family, Inner, Ipv4, LinkHeader, Mac, Outer, Template};
 
 fn tcp_v4() -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
@@ -90,12 +90,12 @@ fn template(c: &mut Criterion) {
         source: [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
         destination: [0x2001, 0xdb8, 0, 0, 0, 0, 0, 2].into(),
     };
-    let prefix = SourcePrefix::new([198, 18, 8, 0].into(), 24).expect("no host bits");
     let gue = Encapsulation::Gue { udp_checksum: false };
-    let spread = Template::new(Encapsulation::Gre, v4, Family::V4, true).with_source(prefix);
+    let spread =
+        Template::new(Encapsulation::Gre, v4, Family::V4, true).with_source([198, 18, 8, 0].into(), 24);
     let rows = [
         ("gre-v4", Template::new(Encapsulation::Gre, v4, Family::V4, true)),
-        ("gre-v4-source-prefix", spread.expect("prefix of the outer family")),
+        ("gre-v4-source-prefix", spread.expect("a prefix of the outer family")),
         ("ipip-v4", Template::new(Encapsulation::Ipip, v4, Family::V4, true)),
         ("gue-v4", Template::new(gue, v4, Family::V4, true)),
         ("gre-v6", Template::new(Encapsulation::Gre, v6, Family::V6, true)),

@@ -1,6 +1,6 @@
 //! Prefixes, and the two address families that are spoken.
 //!
-//! Invariant: a [`Prefix`] has no bit set beyond its length, so that equal networks are equal values.
+//! Invariant: a [`Prefix`] has no bit set beyond its length, so that equal networks are equal values; those of `ipnet` may.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, Parts, PoolTable, PrefixGroup, PrefixSet, Service, ServiceId,
-    Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey, VipAddress,
+    Binding, Forwarding, Generation, HashKey, Parts, PoolTable, Prefix, PrefixGroup, PrefixSet, Service,
+    ServiceId, Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey, VipAddress,
 };
 use maglev_hash::BuildError;
-use packet::{Family, Outer, SourcePrefix, Template};
+use packet::{Family, Outer, Template};
 
 pub use self::destinations::destinations;
 pub use self::index::{Index, Membership};
@@ -432,14 +432,12 @@ fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileE
     let address = member.backend.address;
     let same_family = |other: IpAddr| other.is_ipv4() == address.is_ipv4();
     let prefix = encapsulation.source_prefixes.iter().find(|prefix| same_family(prefix.address()));
-    let prefix = prefix.and_then(|prefix| SourcePrefix::new(prefix.address(), prefix.length()).ok());
     let own = machine.addresses.iter().copied().find(|own| same_family(*own));
-    let source =
-        own.or_else(|| prefix.map(|prefix| prefix.pick(0))).ok_or_else(|| CompileError::NoSource {
-            backend: member.backend.name.to_string(),
-            address,
-            machine: machine.name().to_owned(),
-        })?;
+    let source = own.or_else(|| prefix.map(Prefix::address)).ok_or_else(|| CompileError::NoSource {
+        backend: member.backend.name.to_string(),
+        address,
+        machine: machine.name().to_owned(),
+    })?;
     let outer = match (source, address) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => Outer::V4 { source, destination },
         (IpAddr::V6(source), IpAddr::V6(destination)) => Outer::V6 { source, destination },
@@ -447,7 +445,8 @@ fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileE
     };
     let template = |inner| {
         let plain = Template::new(encapsulation.kind, outer, inner, encapsulation.dont_fragment);
-        prefix.and_then(|prefix| plain.with_source(prefix)).unwrap_or(plain)
+        let spread = prefix.and_then(|prefix| plain.with_source(prefix.address(), prefix.length()));
+        spread.unwrap_or(plain)
     };
     Ok(Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) })
 }

@@ -1,6 +1,7 @@
 //! Ends of addresses: prefixes name clusters, suffixes name what is served in each of them.
 //!
-//! Invariant: bits outside the length are zero, so that equal ends are equal values.
+//! Invariant: bits outside the length are zero, so that equal ends are equal values. `ipnet`'s networks may have such bits, and
+//! it has no suffixes; `bgp` has a prefix of its own, since it depends on no other crate.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
 use std::fmt;

@@ -64,7 +64,6 @@ pub use crate::malformed::{Malformed, ParseError};
 pub use crate::open::{OpenError, open_in_place};
 pub use crate::parse::{Addresses, Parsed, network, parse};
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};
-pub use crate::source_prefix::{PrefixError, SourcePrefix};
 pub use crate::tags::{Tag, Tags};
 pub use crate::tcp::Tcp;
 pub use crate::template::{Inner, Template, WriteError};

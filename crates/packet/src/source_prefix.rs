@@ -1,95 +1,35 @@
 //! Outer source addresses chosen per flow, so that backends' NICs spread GRE and IP-in-IP over their queues.
+//!
+//! Every host part is used, all zeros and all ones too, so it should not be the prefix of a link.
+//! Not here: prefixes as values of the configuration (`forwarder::Prefix`); this is one in a [`Template`](crate::Template).
 
-use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::Family;
-
-/// A prefix of outer source addresses.
-///
-/// Every host part is used, all zeros and all ones too, so it should not be the prefix of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SourcePrefix {
+pub(crate) struct SourcePrefix {
     network: IpAddr,
     len: u8,
 }
 
 impl SourcePrefix {
-    /// The prefix `network/len`.
-    ///
-    /// # Errors
-    /// [`PrefixError`]: `len` exceeds the family's 32 or 128 bits, or `network` has bits behind it.
-    pub fn new(network: IpAddr, len: u8) -> Result<Self, PrefixError> {
+    /// `None` when `len` exceeds the family's 32 or 128 bits, or `network` has bits behind it.
+    pub(crate) fn new(network: IpAddr, len: u8) -> Option<Self> {
         let (max, host_bits) = match network {
             IpAddr::V4(address) => (32, address.to_bits() & host_mask_v4(len) != 0),
             IpAddr::V6(address) => (128, address.to_bits() & host_mask_v6(len) != 0),
         };
-        if len > max {
-            return Err(PrefixError::Length { found: len, max });
-        }
-        if host_bits {
-            return Err(PrefixError::HostBits { network, len });
-        }
-        Ok(Self { network, len })
-    }
-
-    /// The family of its addresses.
-    #[inline]
-    #[must_use]
-    pub const fn family(&self) -> Family {
-        match self.network {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
-        }
+        (len <= max && !host_bits).then_some(Self { network, len })
     }
 
     /// The source address of a flow: network bits kept, host bits from its hash.
     #[inline]
-    #[must_use]
-    pub fn pick(&self, flow_hash: u64) -> IpAddr {
+    pub(crate) fn pick(&self, flow_hash: u64) -> IpAddr {
         match self.network {
             IpAddr::V4(network) => IpAddr::V4(pick_v4(network, self.len, flow_hash)),
             IpAddr::V6(network) => IpAddr::V6(pick_v6(network, self.len, flow_hash)),
         }
     }
 }
-
-impl fmt::Display for SourcePrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.len)
-    }
-}
-
-/// Why an address and a length are no prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PrefixError {
-    /// More bits than the family has.
-    Length {
-        /// Bits asked for.
-        found: u8,
-        /// Bits of the family.
-        max: u8,
-    },
-    /// The address has bits behind the prefix.
-    HostBits {
-        /// The address.
-        network: IpAddr,
-        /// Bits of the prefix.
-        len: u8,
-    },
-}
-
-impl fmt::Display for PrefixError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Length { found, max } => write!(f, "prefix length {found} exceeds {max}"),
-            Self::HostBits { network, len } => write!(f, "{network} has bits set behind /{len}"),
-        }
-    }
-}
-
-impl core::error::Error for PrefixError {}
 
 // The upper half of the hash serves IPv4: the lower bits already make the GUE port and the flow label.
 #[inline]
@@ -125,7 +65,7 @@ const fn host_mask_v6(len: u8) -> u128 {
 mod tests {
     use super::*;
 
-    fn prefix(network: &str, len: u8) -> Result<SourcePrefix, PrefixError> {
+    fn prefix(network: &str, len: u8) -> Option<SourcePrefix> {
         SourcePrefix::new(network.parse().unwrap(), len)
     }
 
@@ -154,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_host_bits_are_refused_in_words() {
-        assert_eq!(prefix("192.0.2.0", 33).unwrap_err().to_string(), "prefix length 33 exceeds 32");
-        assert_eq!(prefix("2001:db8::", 129).unwrap_err().to_string(), "prefix length 129 exceeds 128");
-        assert_eq!(prefix("192.0.2.1", 24).unwrap_err().to_string(), "192.0.2.1 has bits set behind /24");
-        assert_eq!(prefix("2001:db8::1", 64).unwrap_err().to_string(), "2001:db8::1 has bits set behind /64");
+    fn lengths_and_host_bits_are_refused() {
+        for (network, len) in [("192.0.2.0", 33), ("2001:db8::", 129), ("192.0.2.1", 24), ("2001:db8::1", 64)]
+        {
+            assert_eq!(prefix(network, len), None, "{network}/{len}");
+        }
     }
 }

@@ -73,15 +73,17 @@ impl Template {
         Self { kind, inner, len: encap_overhead(&kind, outer.family()), ip, shim, prefix: None, completion }
     }
 
-    /// Takes the outer source from `prefix`, per flow. `None` when there is no outer header of that family.
+    /// Takes the outer source from the prefix `network/length`, per flow. `None` when there is no outer header of that
+    /// family, the length exceeds the family's bits, or `network` has bits behind it.
     #[must_use]
-    pub fn with_source(self, prefix: SourcePrefix) -> Option<Self> {
+    pub fn with_source(self, network: IpAddr, length: u8) -> Option<Self> {
         let fits = match self.ip {
             Ip::None => false,
-            Ip::V4 { .. } => prefix.family() == Family::V4,
-            Ip::V6 { .. } => prefix.family() == Family::V6,
+            Ip::V4 { .. } => network.is_ipv4(),
+            Ip::V6 { .. } => network.is_ipv6(),
         };
-        fits.then_some(Self { prefix: Some(prefix), ..self })
+        let prefix = SourcePrefix::new(network, length).filter(|_| fits)?;
+        Some(Self { prefix: Some(prefix), ..self })
     }
 
     /// Sets the recursion-control bits of GRE (RFC 1701), 0 to 7; other encapsulations have none and stay as they

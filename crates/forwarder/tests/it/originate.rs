@@ -1,7 +1,7 @@
 //! What the machine sends for a slot is what the pipeline writes for the same flow.
 
 use forwarder::*;
-use packet::{Encapsulation, SourcePrefix};
+use packet::Encapsulation;
 use proptest::prelude::*;
 
 use crate::bed::*;
@@ -17,8 +17,9 @@ fn slots() -> Vec<Slot> {
         slot("spread", "198.18.1.6", Encapsulation::Gre),
     ];
     if let Forwarding::Tunnel { v4, v6 } = &mut slots[5].forwarding {
-        let prefix = SourcePrefix::new(ip("198.18.4.0"), 24).unwrap();
-        (*v4, *v6) = (v4.with_source(prefix).unwrap(), v6.with_source(prefix).unwrap());
+        for headers in [v4, v6] {
+            *headers = headers.with_source(ip("198.18.4.0"), 24).unwrap();
+        }
     }
     slots
 }

@@ -160,7 +160,7 @@ proptest! {
             let mut template =
                 Template::new(kind, outer(outer_family), inner, dont_fragment).with_recursion(recursion);
             if pick {
-                template = template.with_source(prefix(outer_family)).unwrap();
+                template = with_source(template, outer_family).unwrap();
             }
             let packet = inner_packet(inner, &data);
             let mut whole = vec![0xee; template.len()];
@@ -189,13 +189,13 @@ proptest! {
             prop_assert_eq!(&whole[seen.inner..seen.end], &packet[..]);
             let Outer::V4 { source, destination } = outer(Family::V4) else { unreachable!() };
             if outer_family == Family::V4 {
-                let expected = if pick { prefix(Family::V4).pick(flow_hash) } else { source.into() };
+                let expected = if pick { picked(Family::V4, flow_hash) } else { source.into() };
                 prop_assert_eq!((seen.source, seen.destination), (expected, IpAddr::from(destination)));
                 let df = [if dont_fragment { 0x40 } else { 0 }, 0];
                 let [hi, lo] = if dont_fragment { [0, 0] } else { id.to_be_bytes() };
                 prop_assert_eq!(&whole[4..8], &[hi, lo, df[0], df[1]][..]);
             } else if pick {
-                prop_assert_eq!(seen.source, prefix(Family::V6).pick(flow_hash));
+                prop_assert_eq!(seen.source, picked(Family::V6, flow_hash));
             }
         }
     }
@@ -221,11 +221,21 @@ fn mixes() -> Vec<(Encapsulation, Family, Family)> {
     pairs.flat_map(|(outer, inner)| KINDS.map(|kind| (kind, outer, inner))).collect()
 }
 
-fn prefix(family: Family) -> SourcePrefix {
+fn prefix(family: Family) -> (IpAddr, u8) {
     match family {
-        Family::V4 => SourcePrefix::new("198.18.8.0".parse().unwrap(), 24).unwrap(),
-        Family::V6 => SourcePrefix::new("2001:db8:8::".parse().unwrap(), 64).unwrap(),
+        Family::V4 => ("198.18.8.0".parse().unwrap(), 24),
+        Family::V6 => ("2001:db8:8::".parse().unwrap(), 64),
     }
+}
+
+fn with_source(template: Template, family: Family) -> Option<Template> {
+    let (network, length) = prefix(family);
+    template.with_source(network, length)
+}
+
+fn picked(family: Family, flow_hash: u64) -> IpAddr {
+    let (network, length) = prefix(family);
+    SourcePrefix::new(network, length).unwrap().pick(flow_hash)
 }
 
 #[test]
@@ -256,10 +266,10 @@ fn a_source_prefix_of_the_other_family_or_for_l2_is_refused() {
     for family in FAMILIES {
         let template = Template::new(Encapsulation::Gre, outer(family), Family::V4, true);
         for other in FAMILIES {
-            assert_eq!(template.with_source(prefix(other)).is_some(), family == other);
+            assert_eq!(with_source(template, other).is_some(), family == other);
         }
         let l2 = Template::new(Encapsulation::L2, outer(family), Family::V4, true);
-        assert_eq!(l2.with_source(prefix(family)), None);
+        assert_eq!(with_source(l2, family), None);
     }
 }
 
@@ -335,7 +345,7 @@ proptest! {
         for (family, kept) in [(Family::V4, kept4), (Family::V6, kept6)] {
             let mut template = Template::new(Encapsulation::Gre, outer(family), family, true);
             if pick {
-                template = template.with_source(prefix(family)).unwrap();
+                template = with_source(template, family).unwrap();
             }
             let template = template.to_cluster(u8::try_from(kept).unwrap()).unwrap();
             prop_assert_eq!((template.recursion(), usize::from(template.kept())), (1, kept));
