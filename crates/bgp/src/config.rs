@@ -56,16 +56,34 @@ pub struct PeerConfig {
     pub connect: Connect,
     /// Families to exchange: at least one.
     pub families: Vec<Family>,
-    /// The next hop of IPv4 routes; `None`: our address in the session.
-    pub next_hop_v4: Option<Ipv4Addr>,
-    /// The next hop of IPv6 routes; `None`: our address in the session.
-    pub next_hop_v6: Option<Ipv6Addr>,
-    /// Announce IPv4 routes with an IPv6 next hop, if the peer can (RFC 8950).
-    pub extended_next_hop: bool,
+    /// Next hops of our routes.
+    pub next_hops: NextHops,
     /// The key of TCP MD5 (RFC 2385).
     pub md5: Option<Md5Key>,
     /// How many hops away the peer may be; packets from further are dropped by the kernel (RFC 5082). 1: a neighbour.
     pub gtsm_hops: Option<u8>,
+    /// Time limits.
+    pub times: Times,
+    /// More different prefixes than this from the peer end the session (Cease, RFC 4486); `None`: any number, as none is kept.
+    pub max_prefixes: Option<u32>,
+    /// Off, unless the program can restart while forwarding goes on: routers go on sending to one that has died.
+    pub graceful_restart: Option<GracefulRestart>,
+}
+
+/// What routes say of where to send packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextHops {
+    /// Of IPv4 routes; `None`: our address in the session.
+    pub v4: Option<Ipv4Addr>,
+    /// Of IPv6 routes; `None`: our address in the session.
+    pub v6: Option<Ipv6Addr>,
+    /// Announce IPv4 routes with an IPv6 next hop, if the peer can (RFC 8950).
+    pub extended: bool,
+}
+
+/// Time limits of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
     /// Silence that ends the session, as proposed: zero (never), or at least 3 s, in whole seconds. The lower side wins.
     pub hold: Duration,
     /// From the connection to the established session at most.
@@ -80,10 +98,43 @@ pub struct PeerConfig {
     pub longest_retry: Duration,
     /// So long are routes announced as about to go (RFC 8326) before a change that the session can't take restarts it.
     pub notice: Duration,
-    /// More different prefixes than this from the peer end the session (Cease, RFC 4486); `None`: any number, as none is kept.
-    pub max_prefixes: Option<u32>,
-    /// Off, unless the program can restart while forwarding goes on: routers go on sending to one that has died.
-    pub graceful_restart: Option<GracefulRestart>,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            hold: Duration::from_secs(90),
+            open: Duration::from_secs(30),
+            send_hold: Duration::from_secs(8 * 60),
+            dial: Duration::from_secs(10),
+            first_retry: Duration::from_secs(1),
+            longest_retry: Duration::from_secs(60),
+            notice: Duration::ZERO,
+        }
+    }
+}
+
+impl Times {
+    /// The first fault: the field, and what is allowed.
+    fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        let whole = self.hold.subsec_nanos() == 0;
+        let hold_fits = self.hold.is_zero() || (3..=u64::from(u16::MAX)).contains(&self.hold.as_secs());
+        if !(whole && hold_fits) {
+            return Err(("hold", "0, or 3 to 65,535 whole seconds are allowed"));
+        }
+        if self.send_hold <= self.hold {
+            return Err(("send_hold", "must be longer than the hold time (RFC 9687 §4.4)"));
+        }
+        if self.open > LONGEST_OPEN {
+            return Err(("open", "at most 240 s are allowed (RFC 4271 §8.2.2)"));
+        }
+        let times = [self.open, self.dial, self.first_retry];
+        if times.iter().any(Duration::is_zero) || self.longest_retry < self.first_retry {
+            let field = "open, dial, first_retry, longest_retry";
+            return Err((field, "must not be zero; longest_retry is no less"));
+        }
+        Ok(())
+    }
 }
 
 impl PeerConfig {
@@ -99,18 +150,10 @@ impl PeerConfig {
             local_address: None,
             connect: Connect::Both,
             families: Family::ALL.to_vec(),
-            next_hop_v4: None,
-            next_hop_v6: None,
-            extended_next_hop: false,
+            next_hops: NextHops::default(),
             md5: None,
             gtsm_hops: None,
-            hold: Duration::from_secs(90),
-            open: Duration::from_secs(30),
-            send_hold: Duration::from_secs(8 * 60),
-            dial: Duration::from_secs(10),
-            first_retry: Duration::from_secs(1),
-            longest_retry: Duration::from_secs(60),
-            notice: Duration::ZERO,
+            times: Times::default(),
             max_prefixes: None,
             graceful_restart: None,
         }
@@ -137,35 +180,10 @@ impl PeerConfig {
         if self.gtsm_hops == Some(0) {
             return wrong("gtsm_hops", "1 to 255 are allowed");
         }
-        self.check_times()
-    }
-
-    fn check_times(&self) -> Result<(), ConfigError> {
-        let wrong = |field, what: &str| Err(ConfigError::new(&self.name, field, what));
-        let whole = self.hold.subsec_nanos() == 0;
-        let hold_fits = self.hold.is_zero() || (3..=u64::from(u16::MAX)).contains(&self.hold.as_secs());
-        if !(whole && hold_fits) {
-            return wrong("hold", "0, or 3 to 65,535 whole seconds are allowed");
+        if matches!(self.graceful_restart, Some(GracefulRestart { seconds: 4096.., .. })) {
+            return wrong("graceful_restart", "at most 4,095 seconds are allowed");
         }
-        if self.send_hold <= self.hold {
-            return wrong("send_hold", "must be longer than the hold time (RFC 9687 §4.4)");
-        }
-        if self.open > LONGEST_OPEN {
-            return wrong("open", "at most 240 s are allowed (RFC 4271 §8.2.2)");
-        }
-        let times = [self.open, self.dial, self.first_retry];
-        if times.iter().any(Duration::is_zero) || self.longest_retry < self.first_retry {
-            return wrong(
-                "open, dial, first_retry, longest_retry",
-                "must not be zero; longest_retry is no less",
-            );
-        }
-        match self.graceful_restart {
-            Some(GracefulRestart { seconds: 4096.., .. }) => {
-                wrong("graceful_restart", "at most 4,095 seconds are allowed")
-            }
-            _ => Ok(()),
-        }
+        self.times.check().or_else(|(field, what)| wrong(field, what))
     }
 
     /// Whether a session under `self` can go on under `next`. The address that we dial from is the connection's matter.
@@ -179,7 +197,7 @@ impl PeerConfig {
             asn: self.asn,
             local_address: self.local_address,
             families: self.families.clone(),
-            extended_next_hop: self.extended_next_hop,
+            next_hops: NextHops { extended: self.next_hops.extended, ..next.next_hops },
             graceful_restart: self.graceful_restart,
             ..next.clone()
         }
@@ -189,11 +207,14 @@ impl PeerConfig {
     pub(crate) fn connects_alike(&self, next: &Self) -> bool {
         let like = Self {
             name: next.name.clone(),
-            next_hop_v4: next.next_hop_v4,
-            next_hop_v6: next.next_hop_v6,
-            first_retry: next.first_retry,
-            longest_retry: next.longest_retry,
-            notice: next.notice,
+            next_hops: NextHops { extended: self.next_hops.extended, ..next.next_hops },
+            times: Times {
+                hold: self.times.hold,
+                open: self.times.open,
+                send_hold: self.times.send_hold,
+                dial: self.times.dial,
+                ..next.times
+            },
             max_prefixes: next.max_prefixes,
             ..self.clone()
         };
@@ -312,9 +333,9 @@ mod tests {
             ("asn", |p| p.asn = 23_456),
             ("families", |p| p.families.clear()),
             ("local_address", |p| p.local_address = Some("2001:db8::1".parse().unwrap())),
-            ("hold", |p| p.hold = Duration::from_secs(2)),
-            ("hold", |p| p.hold = Duration::from_millis(3_500)),
-            ("send_hold", |p| p.send_hold = p.hold),
+            ("hold", |p| p.times.hold = Duration::from_secs(2)),
+            ("hold", |p| p.times.hold = Duration::from_millis(3_500)),
+            ("send_hold", |p| p.times.send_hold = p.times.hold),
             ("gtsm_hops", |p| p.gtsm_hops = Some(0)),
             ("graceful_restart", |p| {
                 p.graceful_restart =
@@ -328,7 +349,7 @@ mod tests {
             assert_eq!(error.field, field);
         }
         let mut endless = peer();
-        endless.hold = Duration::ZERO;
+        endless.times.hold = Duration::ZERO;
         assert_eq!(endless.check(), Ok(()));
     }
 
@@ -347,14 +368,14 @@ mod tests {
             |p| p.name = "other".into(),
             |p| p.port = 1_790,
             |p| p.connect = Connect::Listen,
-            |p| p.next_hop_v4 = Some([192, 0, 2, 9].into()),
+            |p| p.next_hops.v4 = Some([192, 0, 2, 9].into()),
             |p| p.md5 = Some(Md5Key::new("s3cret").unwrap()),
             |p| p.gtsm_hops = Some(1),
-            |p| p.hold = Duration::from_secs(9),
+            |p| p.times.hold = Duration::from_secs(9),
             |p| p.max_prefixes = Some(1),
         ];
         let restarts: [Change; 3] =
-            [|p| p.asn = 65_001, |p| p.extended_next_hop = true, |p| p.families.truncate(1)];
+            [|p| p.asn = 65_001, |p| p.next_hops.extended = true, |p| p.families.truncate(1)];
         for (changes, keeps) in [(&lives[..], true), (&restarts[..], false)] {
             for change in changes {
                 let mut next = peer();

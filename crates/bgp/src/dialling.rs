@@ -49,7 +49,7 @@ impl fmt::Debug for Dialling {
 
 async fn dial(config: &PeerConfig) -> Result<TcpStream, String> {
     let before = Drops::now();
-    let attempt = timeout(config.dial, socket::dial(config)).await;
+    let attempt = timeout(config.times.dial, socket::dial(config)).await;
     attempt
         .map_err(|_| no_answer(config, before))
         .and_then(|done| done.map_err(|error| refused(config, &error, before)))
@@ -63,7 +63,7 @@ fn no_answer(config: &PeerConfig, before: Drops) -> String {
     } else {
         "if it is up, does it ask for an MD5 key?"
     };
-    format!("no answer from {} in {}: {cause}", config.socket_address(), words::span(config.dial))
+    format!("no answer from {} in {}: {cause}", config.socket_address(), words::span(config.times.dial))
 }
 
 fn refused(config: &PeerConfig, error: &io::Error, before: Drops) -> String {

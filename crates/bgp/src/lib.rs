@@ -53,7 +53,7 @@ mod speaker;
 mod status;
 mod words;
 
-pub use config::{ConfigError, Connect, GracefulRestart, Md5Key, PeerConfig, SpeakerConfig};
+pub use config::{ConfigError, Connect, GracefulRestart, Md5Key, NextHops, PeerConfig, SpeakerConfig, Times};
 pub use message::Capability;
 pub use prefix::{BadPrefix, Family, Prefix};
 pub use route::{Attributes, Community, Desired, LargeCommunity, Routes, TooManyCommunities};

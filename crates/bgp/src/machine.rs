@@ -68,7 +68,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(local: Local, config: &PeerConfig) -> Self {
         let mut foreign = fsm::PeerConfig::new(local.asn, config.asn, local.router_id);
-        foreign.hold_time = u16::try_from(config.hold.as_secs()).unwrap_or(u16::MAX);
+        foreign.hold_time = u16::try_from(config.times.hold.as_secs()).unwrap_or(u16::MAX);
         foreign.families = config.families.iter().map(|&family| codec::foreign_family(family)).collect();
         // A family list without IPv4 means it: no fallback to what a silent peer is taken to speak.
         foreign.disable_ipv4_unicast = !config.families.contains(&Family::Ipv4);
@@ -149,7 +149,7 @@ impl Machine {
     /// The foreign machine offers RFC 8950 by itself, and fixes the bits of a restart at zero.
     fn correct(&self, mut open: Open) -> Open {
         open.capabilities.retain(|capability| *capability != Capability::ExtendedNextHop);
-        if self.config.extended_next_hop {
+        if self.config.next_hops.extended {
             open.capabilities.push(Capability::ExtendedNextHop);
         }
         for capability in &mut open.capabilities {
@@ -180,7 +180,7 @@ impl Machine {
                 .filter_map(|&(afi, safi)| codec::own_family(afi, safi))
                 .collect(),
             four_byte_asn: foreign.four_octet_as,
-            extended_next_hop: self.config.extended_next_hop
+            extended_next_hop: self.config.next_hops.extended
                 && capabilities.contains(&Capability::ExtendedNextHop),
             route_refresh: foreign.peer_route_refresh,
             enhanced_route_refresh: foreign.peer_enhanced_route_refresh,

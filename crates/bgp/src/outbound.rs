@@ -26,8 +26,8 @@ impl NextHops {
         let own_v4 = Some(local).filter(IpAddr::is_ipv4);
         let own_v6 =
             Some(local).filter(|local| matches!(local, IpAddr::V6(v6) if !v6.is_unicast_link_local()));
-        let v6 = config.next_hop_v6.map(IpAddr::V6).or(own_v6);
-        let mut v4 = config.next_hop_v4.map(IpAddr::V4).or(own_v4);
+        let v6 = config.next_hops.v6.map(IpAddr::V6).or(own_v6);
+        let mut v4 = config.next_hops.v4.map(IpAddr::V4).or(own_v4);
         if negotiated.extended_next_hop {
             v4 = v4.or(v6);
         }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::backoff;
 use crate::codec;
 use crate::collision::{self, End, Side};
-use crate::config::{Connect, PeerConfig};
+use crate::config::{Connect, PeerConfig, Times};
 use crate::connection::{self, Connection};
 use crate::dialling::Dialling;
 use crate::local::Local;
@@ -49,13 +49,11 @@ pub(crate) enum Order {
 pub(crate) struct Peer {
     local: Local,
     config: Arc<PeerConfig>,
-    desired: watch::Receiver<Arc<Desired>>,
-    /// The peer's own of it.
+    inputs: Inputs,
+    /// The peer's own of the routes that are desired.
     want: Arc<Routes>,
-    orders: mpsc::UnboundedReceiver<Order>,
-    inbound: mpsc::Receiver<TcpStream>,
     report: Report,
-    /// Who waits until the peer has been told.
+    /// Who waits until the peer has acknowledged all.
     askers: Vec<oneshot::Sender<()>>,
     leaving: Option<change::Leaving>,
     /// It is no peer any more, and has what it had, marked, until it is stopped.
@@ -63,14 +61,8 @@ pub(crate) struct Peer {
     silence: Silence,
     /// A session's key was changed: when to look next whether the router has it.
     rekeyed: Option<Instant>,
-    dialled: Option<Connection>,
-    accepted: Option<Connection>,
-    dialling: Dialling,
-    retry_at: Instant,
-    failures: u32,
-    /// We have ended the last session for another one: it is tried again soon.
-    is_restarting: bool,
-    seed: RandomState,
+    both: Both,
+    attempts: Attempts,
     up_since: Option<Instant>,
     closing: JoinSet<()>,
     stopped: bool,
@@ -81,6 +73,62 @@ pub(crate) struct Inputs {
     pub(crate) desired: watch::Receiver<Arc<Desired>>,
     pub(crate) orders: mpsc::UnboundedReceiver<Order>,
     pub(crate) inbound: mpsc::Receiver<TcpStream>,
+}
+
+/// Connections of both directions: two at once until a collision is decided.
+#[derive(Debug, Default)]
+struct Both {
+    dialled: Option<Connection>,
+    accepted: Option<Connection>,
+}
+
+impl Both {
+    fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.dialled.iter().chain(&self.accepted)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        self.dialled.iter_mut().chain(&mut self.accepted)
+    }
+
+    /// Takes one that has ended.
+    fn take_ended(&mut self) -> Option<Connection> {
+        let has_ended = |connection: &mut Connection| connection.session.end().is_some();
+        self.dialled.take_if(has_ended).or_else(|| self.accepted.take_if(has_ended))
+    }
+}
+
+/// Our attempts to connect: the one under way, how many have failed, when the next one comes.
+#[derive(Debug)]
+struct Attempts {
+    dialling: Dialling,
+    retry_at: Instant,
+    failures: u32,
+    /// We have ended the last session for another one: it is tried again soon.
+    is_restarting: bool,
+    seed: RandomState,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        Self {
+            dialling: Dialling::default(),
+            retry_at: Instant::now(),
+            failures: 0,
+            is_restarting: false,
+            seed: RandomState::new(),
+        }
+    }
+
+    /// One has failed, or its session has ended. How long the next one waits.
+    fn failed(&mut self, was_stable: bool, times: &Times) -> Duration {
+        self.failures = if was_stable { 1 } else { self.failures.saturating_add(1) };
+        let chance = backoff::chance(&self.seed, self.failures.into());
+        let first = if self.is_restarting { FIRST_OF_RESTART } else { times.first_retry };
+        let wait = backoff::wait(self.failures, first, times.longest_retry, chance);
+        self.retry_at = Instant::now() + wait;
+        wait
+    }
 }
 
 enum Happened {
@@ -99,22 +147,15 @@ impl Peer {
             local,
             config: Arc::new(config),
             want,
-            desired: inputs.desired,
-            orders: inputs.orders,
-            inbound: inputs.inbound,
+            inputs,
             report,
             askers: Vec::new(),
             leaving: None,
             parting: false,
             silence: Silence::begin(),
             rekeyed: None,
-            dialled: None,
-            accepted: None,
-            dialling: Dialling::default(),
-            retry_at: Instant::now(),
-            failures: 0,
-            is_restarting: false,
-            seed: RandomState::new(),
+            both: Both::default(),
+            attempts: Attempts::new(),
             up_since: None,
             closing: JoinSet::new(),
             stopped: false,
@@ -124,9 +165,9 @@ impl Peer {
     /// Until it is stopped and its last message is out.
     pub(crate) async fn run(mut self) {
         while !(self.stopped && self.connections().next().is_none() && self.closing.is_empty()) {
-            if self.may_dial() && self.retry_at <= Instant::now() {
+            if self.may_dial() && self.attempts.retry_at <= Instant::now() {
                 self.silence = Silence::begin();
-                self.dialling.start(&self.config);
+                self.attempts.dialling.start(&self.config);
             }
             self.publish();
             self.answer();
@@ -153,26 +194,28 @@ impl Peer {
         let key_at = self.rekeyed;
         let restart_at = self.leaving.as_ref().map(|leaving| leaving.until);
         tokio::select! {
-            order = self.orders.recv(), if !self.stopped => {
+            order = self.inputs.orders.recv(), if !self.stopped => {
                 Happened::Ordered(order.unwrap_or_else(|| Order::Stop(Stop::Shutdown(String::new()))))
             }
-            Some(stream) = self.inbound.recv() => Happened::Inbound(stream),
-            Ok(()) = self.desired.changed() => Happened::Desired,
-            ended = self.dialling.ended() => Happened::DialEnded(ended),
-            () = sleep_until(self.retry_at), if may_dial => Happened::Other,
+            Some(stream) = self.inputs.inbound.recv() => Happened::Inbound(stream),
+            Ok(()) = self.inputs.desired.changed() => Happened::Desired,
+            ended = self.attempts.dialling.ended() => Happened::DialEnded(ended),
+            () = sleep_until(self.attempts.retry_at), if may_dial => Happened::Other,
             () = sleep_until(restart_at.unwrap_or_else(Instant::now)), if restart_at.is_some() => Happened::Other,
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => Happened::Silence,
             () = sleep_until(key_at.unwrap_or_else(Instant::now)), if key_at.is_some() => Happened::Other,
             // An acknowledgement wakes nobody.
             () = sleep(LOOK_EVERY), if !self.askers.is_empty() => Happened::Other,
-            () = turn(&mut self.dialled) => Happened::Other,
-            () = turn(&mut self.accepted) => Happened::Other,
+            () = turn(&mut self.both.dialled) => Happened::Other,
+            () = turn(&mut self.both.accepted) => Happened::Other,
             Some(_) = self.closing.join_next() => Happened::Other,
         }
     }
 
     fn may_dial(&self) -> bool {
-        let idle = !self.is_ending() && self.connections().next().is_none() && !self.dialling.is_under_way();
+        let idle = !self.is_ending()
+            && self.connections().next().is_none()
+            && !self.attempts.dialling.is_under_way();
         idle && self.config.connect != Connect::Listen
     }
 
@@ -182,11 +225,11 @@ impl Peer {
     }
 
     fn connections(&self) -> impl Iterator<Item = &Connection> {
-        self.dialled.iter().chain(&self.accepted)
+        self.both.iter()
     }
 
     fn connections_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
-        self.dialled.iter_mut().chain(&mut self.accepted)
+        self.both.iter_mut()
     }
 
     fn order(&mut self, order: Order) {
@@ -197,9 +240,9 @@ impl Peer {
                 up.by_ref().for_each(|connection| connection.stop(&Stop::BfdDown));
             }
             Order::Reset(why) => {
-                let had = [self.dialled.take(), self.accepted.take()];
-                let ended = had.into_iter().flatten().map(Connection::reset).count();
-                self.dialling.give_up();
+                let Both { dialled, accepted } = std::mem::take(&mut self.both);
+                let ended = [dialled, accepted].into_iter().flatten().map(Connection::reset).count();
+                self.attempts.dialling.give_up();
                 if ended > 0 {
                     self.failed(&why, false);
                 }
@@ -210,7 +253,7 @@ impl Peer {
             }
             Order::Stop(stop) => {
                 self.stopped = true;
-                self.dialling.give_up();
+                self.attempts.dialling.give_up();
                 self.connections_mut().for_each(|connection| connection.stop(&stop));
             }
             Order::Change(config) => self.change(config),
@@ -219,9 +262,9 @@ impl Peer {
     }
 
     fn desire(&mut self) {
-        let desired = Arc::clone(&self.desired.borrow_and_update());
+        let desired = Arc::clone(&self.inputs.desired.borrow_and_update());
         // A new name is ordered before the table that it stands in.
-        while let Ok(order) = self.orders.try_recv() {
+        while let Ok(order) = self.inputs.orders.try_recv() {
             self.order(order);
         }
         self.want = if self.parting {
@@ -253,7 +296,7 @@ impl Peer {
     fn dial_succeeded(&mut self, stream: TcpStream) {
         self.answered_new_key();
         if self.connections().all(|one| one.session.state() != State::Established) {
-            self.dialled = self.connect(stream);
+            self.both.dialled = self.connect(stream);
         }
     }
 
@@ -284,13 +327,13 @@ impl Peer {
         for connection in self.connections_mut().filter(|c| c.session.state() == State::Established) {
             connection.session.lost("the peer has restarted", Instant::now().into_std());
         }
-        if let Some(mut old) = self.accepted.take() {
+        if let Some(mut old) = self.both.accepted.take() {
             old.stop(&Stop::Collision);
             self.leave(old);
         }
         self.settle();
         self.silence = Silence::begin();
-        self.accepted = self.connect(stream);
+        self.both.accepted = self.connect(stream);
     }
 
     /// RFC 4724 §4.2: with graceful restart a new connection is the sign that the peer has lost the old one.
@@ -304,7 +347,7 @@ impl Peer {
 
     /// Ends what lost a collision, and takes leave of what has ended.
     fn settle(&mut self) {
-        if let (Some(dialled), Some(accepted)) = (&mut self.dialled, &mut self.accepted)
+        if let (Some(dialled), Some(accepted)) = (&mut self.both.dialled, &mut self.both.accepted)
             && let Some(router_id) = accepted.session.peer_id().or(dialled.session.peer_id())
         {
             let us = End { asn: self.local.asn, router_id: self.local.router_id };
@@ -315,17 +358,14 @@ impl Peer {
                 None => {}
             }
         }
-        for side in [Side::Dialled, Side::Accepted] {
-            let slot = if side == Side::Dialled { &mut self.dialled } else { &mut self.accepted };
-            if let Some(ended) = slot.take_if(|connection| connection.session.end().is_some()) {
-                self.ended(ended);
-            }
+        while let Some(ended) = self.both.take_ended() {
+            self.ended(ended);
         }
         let is_up = self.connections().any(|c| c.session.state() == State::Established);
         if is_up && self.up_since.is_none() {
             self.up_since = Some(Instant::now());
-            self.is_restarting = false;
-            self.dialling.give_up();
+            self.attempts.is_restarting = false;
+            self.attempts.dialling.give_up();
             let negotiated = self.connections().find_map(|c| c.session.negotiated().cloned());
             self.report.established(negotiated.as_ref());
         }
@@ -361,23 +401,18 @@ impl Peer {
         }
         let up_since = self.up_since.take();
         let was_stable = up_since.is_some_and(|since| since.elapsed() >= STABLE);
-        self.failures = if was_stable { 1 } else { self.failures.saturating_add(1) };
-        let chance = backoff::chance(&self.seed, self.failures.into());
-        let first = if self.is_restarting { FIRST_OF_RESTART } else { self.config.first_retry };
-        let wait = backoff::wait(self.failures, first, self.config.longest_retry, chance);
-        self.retry_at = Instant::now() + wait;
+        let wait = self.attempts.failed(was_stable, &self.config.times);
         let next = (self.config.connect != Connect::Listen && !self.is_ending()).then_some(wait);
-        let is_soon = self.is_restarting && self.failures <= SHORT_WAITS;
+        let is_soon = self.attempts.is_restarting && self.attempts.failures <= SHORT_WAITS;
         let end = report::End { why, is_planned: planned || is_soon, was_up: up_since.is_some() };
-        self.report.failed(&end, next, self.failures);
+        self.report.failed(&end, next, self.attempts.failures);
     }
 
     fn publish(&mut self) {
-        let best = self.dialled.iter().chain(&self.accepted);
-        let best = best.max_by_key(|connection| connection.session.state());
+        let best = self.both.iter().max_by_key(|connection| connection.session.state());
         let waiting = match self.config.connect {
             _ if self.is_ending() => State::Idle,
-            _ if self.dialling.is_under_way() => State::Connect,
+            _ if self.attempts.dialling.is_under_way() => State::Connect,
             Connect::Dial => State::Idle,
             Connect::Both | Connect::Listen => State::Active,
         };

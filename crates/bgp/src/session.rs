@@ -50,11 +50,17 @@ pub(crate) struct Session {
     counts: Counts,
     heard: HashSet<u64>,
     hasher: RandomState,
-    open_by: Option<Instant>,
-    hold_by: Option<Instant>,
-    keepalive_at: Option<Instant>,
+    timers: Timers,
     end: Option<String>,
     is_planned: bool,
+}
+
+/// When each timer ends; `None`: it does not run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timers {
+    open: Option<Instant>,
+    hold: Option<Instant>,
+    keepalive: Option<Instant>,
 }
 
 impl Session {
@@ -78,9 +84,7 @@ impl Session {
             counts: Counts::default(),
             heard: HashSet::new(),
             hasher: RandomState::new(),
-            open_by: Some(now + config.open),
-            hold_by: None,
-            keepalive_at: None,
+            timers: Timers { open: Some(now + config.times.open), ..Timers::default() },
             end: None,
             is_planned: false,
             config,
@@ -158,7 +162,8 @@ impl Session {
     /// When [`Self::tick`] is due next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let stuck = self.outbox.stuck_since().map(|since| since + self.send_hold());
-        let timers = [self.open_by, self.hold_by, self.keepalive_at, stuck];
+        let Timers { open, hold, keepalive } = self.timers;
+        let timers = [open, hold, keepalive, stuck];
         timers.into_iter().flatten().filter(|_| self.end.is_none()).min()
     }
 
@@ -173,14 +178,19 @@ impl Session {
             // RFC 9687 §3: no NOTIFICATION would get through.
             self.end_with(format!("the peer took nothing for {:?}", self.send_hold()));
             self.outbox.clear();
-        } else if due(self.open_by) {
-            self.end_with(format!("no session within {:?}: half open in {}", self.config.open, self.state()));
+        } else if due(self.timers.open) {
+            self.end_with(format!(
+                "no session within {:?}: half open in {}",
+                self.config.times.open,
+                self.state()
+            ));
             self.feed(Event::HoldExpired, now);
-        } else if due(self.hold_by) {
-            let silence = self.negotiated.as_ref().map_or(self.config.hold, |negotiated| negotiated.hold);
+        } else if due(self.timers.hold) {
+            let silence =
+                self.negotiated.as_ref().map_or(self.config.times.hold, |negotiated| negotiated.hold);
             self.end_with(format!("nothing heard for {silence:?}: hold time expired"));
             self.feed(Event::HoldExpired, now);
-        } else if due(self.keepalive_at) {
+        } else if due(self.timers.keepalive) {
             self.feed(Event::KeepaliveDue, now);
         }
     }
@@ -188,7 +198,7 @@ impl Session {
     /// RFC 9687 §4.4: longer than the hold time, which may be that of an earlier configuration.
     fn send_hold(&self) -> Duration {
         let agreed = self.negotiated.as_ref().map(|negotiated| negotiated.hold * 2);
-        self.config.send_hold.max(agreed.unwrap_or_default())
+        self.config.times.send_hold.max(agreed.unwrap_or_default())
     }
 
     /// Bytes to be written now; empty: nothing is. More routes are put into messages as room comes up.
@@ -356,8 +366,8 @@ impl Session {
                 Output::Timer(timer, after) => {
                     let at = after.map(|after| now + after);
                     match timer {
-                        Timer::Hold => self.hold_by = at,
-                        Timer::Keepalive => self.keepalive_at = at,
+                        Timer::Hold => self.timers.hold = at,
+                        Timer::Keepalive => self.timers.keepalive = at,
                     }
                 }
                 Output::Close => self.end_with(format!("closed in {}", self.state())),
@@ -386,7 +396,7 @@ impl Session {
     }
 
     fn established(&mut self, negotiated: Negotiated) {
-        self.open_by = None;
+        self.timers.open = None;
         let next_hops = NextHops::new(&self.config, &negotiated, self.local_address);
         self.negotiated = Some(negotiated.clone());
         self.outbound = Some(Outbound::new(self.dialect(), next_hops, &negotiated, Arc::clone(&self.want)));

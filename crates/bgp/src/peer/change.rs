@@ -33,11 +33,11 @@ impl Peer {
         let Some(looked) = self.rekeyed.filter(|at| *at <= Instant::now()) else { return };
         if self.connections().all(Connection::is_told) {
             self.rekeyed = None;
-            self.dialling.give_up();
+            self.attempts.dialling.give_up();
         } else {
             self.rekeyed = Some(looked + TRY_KEY_EVERY);
             if self.config.connect != Connect::Listen {
-                self.dialling.start(&self.config);
+                self.attempts.dialling.start(&self.config);
             }
         }
     }
@@ -47,7 +47,7 @@ impl Peer {
         if self.rekeyed.take().is_some() && !self.connections().all(Connection::is_told) {
             let now = Instant::now().into_std();
             let why = "the router has the new key, and no session under it";
-            self.is_restarting = true;
+            self.attempts.is_restarting = true;
             self.connections_mut().for_each(|connection| connection.session.lost(why, now));
             self.settle();
         }
@@ -57,8 +57,8 @@ impl Peer {
     pub(super) fn part(&mut self, name: &str) {
         (self.parting, self.leaving, self.rekeyed) = (true, None, None);
         self.config = Arc::new(PeerConfig { name: name.to_owned(), ..PeerConfig::clone(&self.config) });
-        self.report.part(name, self.config.notice);
-        self.dialling.give_up();
+        self.report.part(name, self.config.times.notice);
+        self.attempts.dialling.give_up();
         let attempts = self.connections_mut().filter(|connection| !is_up(connection));
         attempts.for_each(|connection| connection.stop(&Stop::Deconfigured));
         self.say();
@@ -68,7 +68,7 @@ impl Peer {
     fn come_back(&mut self, name: &str) {
         tracing::info!(peer = name, "its session stays: it is a peer again");
         self.parting = false;
-        let table = Arc::clone(self.desired.borrow().of(name));
+        let table = Arc::clone(self.inputs.desired.borrow().of(name));
         // Its table may not be there yet: till then it keeps what it has.
         if !table.is_empty() {
             self.want = table;
@@ -92,7 +92,7 @@ impl Peer {
         }
         self.take_over(self.config.until_restart(&next));
         let is_known = self.connections().any(|one| one.session.counts().announced_any());
-        let notice = if is_known { next.notice } else { Duration::ZERO };
+        let notice = if is_known { next.times.notice } else { Duration::ZERO };
         let until = self.leaving.take().map_or(Instant::now() + notice, |leaving| leaving.until);
         tracing::info!(peer = next.name, after = ?notice, "its configuration has changed: the session restarts");
         self.leaving = Some(Leaving { until, next });
@@ -103,14 +103,14 @@ impl Peer {
     fn can_take_over(&self, next: &PeerConfig) -> bool {
         let from_there =
             |one: &Connection| next.local_address.is_none_or(|address| address == one.local_address());
-        let moves = self.dialled.iter().any(|one| is_up(one) && !from_there(one));
+        let moves = self.both.dialled.iter().any(|one| is_up(one) && !from_there(one));
         !self.connections().any(is_up) || (!moves && self.config.keeps_session(next))
     }
 
     /// Ends the session whose time has come; the next one has the new configuration.
     pub(super) fn restart_when_due(&mut self) {
         if self.leaving.as_ref().is_some_and(|leaving| leaving.until <= Instant::now()) {
-            self.is_restarting = true;
+            self.attempts.is_restarting = true;
             self.connections_mut().for_each(|connection| connection.stop(&Stop::ConfigurationChange));
             self.settle();
         }
@@ -133,7 +133,7 @@ impl Peer {
         if same_attempt {
             return;
         }
-        self.dialling.give_up();
+        self.attempts.dialling.give_up();
         self.settle();
         if other_key && self.connections().any(is_up) {
             let now = Instant::now();
@@ -141,7 +141,7 @@ impl Peer {
             self.rekeyed = Some(now + TRY_KEY_EVERY);
         }
         if self.connections().next().is_none() {
-            (self.failures, self.retry_at) = (0, Instant::now());
+            (self.attempts.failures, self.attempts.retry_at) = (0, Instant::now());
         }
     }
 }

@@ -44,7 +44,7 @@ impl Ending {
     }
 
     async fn end_later(self, peers: Weak<Mutex<Peers>>, place: Place, removal: u64, config: PeerConfig) {
-        sleep(config.notice).await;
+        sleep(config.times.notice).await;
         let Some(peers) = peers.upgrade() else { return };
         let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.parting.get(&place).is_some_and(|parting| parting.removal == removal)
@@ -67,7 +67,7 @@ impl Speaker {
         let is_taken = peers.all().map(|other| &other.config).chain(configs).any(|other| other.name == name);
         let has_routes =
             self.board.borrow().get(&config.name).is_some_and(|peer| peer.counts.announced_any());
-        if is_taken || !has_routes || config.notice.is_zero() {
+        if is_taken || !has_routes || config.times.notice.is_zero() {
             return self.ending().end(peers, running);
         }
         // Its name is free for another from now on.

@@ -112,13 +112,13 @@ pub(crate) fn peer(session: &RouterSession) -> PeerConfig {
     config.families = if session.both { Family::ALL.to_vec() } else { vec![family] };
     config.md5 = (!session.key.is_empty()).then(|| Md5Key::new(session.key).unwrap());
     config.gtsm_hops = session.near.then_some(1);
-    config.hold = Duration::from_secs(9);
-    config.first_retry = Duration::from_millis(500);
-    config.longest_retry = Duration::from_secs(2);
-    config.dial = Duration::from_secs(3);
+    config.times.hold = Duration::from_secs(9);
+    config.times.first_retry = Duration::from_millis(500);
+    config.times.longest_retry = Duration::from_secs(2);
+    config.times.dial = Duration::from_secs(3);
     if let (true, IpAddr::V6(own)) = (session.both, RouterSession { ipv4: false, ..*session }.ends().1) {
-        config.extended_next_hop = !session.ipv4;
-        config.next_hop_v6 = session.ipv4.then_some(own);
+        config.next_hops.extended = !session.ipv4;
+        config.next_hops.v6 = session.ipv4.then_some(own);
     }
     config
 }

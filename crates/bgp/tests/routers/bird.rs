@@ -192,7 +192,7 @@ fn a_session_that_restarts_for_its_families_is_back_soon() {
     let session = unkeyed(true);
     let bird = start(&bed, &[session]);
     let mut config = peer(&session);
-    config.notice = Duration::from_secs(1);
+    config.times.notice = Duration::from_secs(1);
     let lb = Running::start_with(&bed, &session, vec![config.clone()]);
     lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
     wait_for_next_hops(&bed, VIP_V4, 1);
@@ -238,7 +238,7 @@ fn bird_that_restarts_the_session_for_its_new_key_is_found_out_soon() {
     let bird = start(&bed, &[keyed("one")]);
     let with_key = |key| {
         let mut config = peer(&keyed(key));
-        config.hold = Duration::from_secs(240);
+        config.times.hold = Duration::from_secs(240);
         config
     };
     let lb = Running::start_with(&bed, &keyed("one"), vec![with_key("one")]);

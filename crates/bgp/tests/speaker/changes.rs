@@ -90,9 +90,9 @@ async fn what_a_session_can_take_keeps_it() {
     let mut router = Router::accept(&listener).await;
     router.shake_hands(ROUTER_ID, 0).await;
     established(&speaker, "a").await;
-    config.next_hop_v4 = Some([198, 51, 100, 9].into());
+    config.next_hops.v4 = Some([198, 51, 100, 9].into());
     config.connect = bgp::Connect::Listen;
-    config.hold = Duration::from_secs(30);
+    config.times.hold = Duration::from_secs(30);
     config.gtsm_hops = Some(255);
     config.port = 9;
     config.local_address = Some([127, 0, 0, 1].into());
@@ -123,9 +123,9 @@ async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
     let (listener, at) = listen(29).await;
     let mut config = peer("a", at);
     // A failure would be paid for dearly: this is none.
-    config.first_retry = Duration::from_secs(3_600);
-    config.longest_retry = Duration::from_secs(3_600);
-    config.notice = Duration::from_millis(500);
+    config.times.first_retry = Duration::from_secs(3_600);
+    config.times.longest_retry = Duration::from_secs(3_600);
+    config.times.notice = Duration::from_millis(500);
     let speaker = speaker(vec![config.clone()]);
     speaker.announce(one_route());
     let mut router = Router::accept(&listener).await;
@@ -147,7 +147,7 @@ async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
     speaker.set_peers(vec![config.clone()]);
     update_with(&mut router, GRACEFUL_SHUTDOWN).await;
     assert_eq!(router.ended_with().await, Some((6, 6)));
-    assert!(changed.elapsed() >= config.notice, "{:?}", changed.elapsed());
+    assert!(changed.elapsed() >= config.times.notice, "{:?}", changed.elapsed());
     drop(router);
     // A router that has not put its old session away refuses the next one.
     for _ in 0..2 {
@@ -157,7 +157,7 @@ async fn what_needs_another_session_is_announced_and_then_begins_one_soon() {
     println!(
         "the third attempt came {:?} after the change, of it {:?} notice",
         changed.elapsed(),
-        config.notice
+        config.times.notice
     );
     router.shake_hands(ROUTER_ID, 0).await;
     let unmarked = router.wait_for(UPDATE).await.unwrap();

@@ -24,8 +24,8 @@ pub(crate) fn speaker(peers: Vec<PeerConfig>) -> Speaker {
 pub(crate) fn peer(name: &str, at: SocketAddr) -> PeerConfig {
     let mut config = PeerConfig::new(name, at.ip(), ASN.into());
     config.port = at.port();
-    config.first_retry = Duration::from_millis(50);
-    config.longest_retry = Duration::from_millis(200);
+    config.times.first_retry = Duration::from_millis(50);
+    config.times.longest_retry = Duration::from_millis(200);
     config
 }
 

@@ -14,7 +14,7 @@ async fn beside_a_good_one(good: u8, bad: u8) -> (Speaker, Router) {
     let (listener, at) = listen(good).await;
     let mut config = peer("bad", ([127, 0, 0, bad], 179).into());
     config.connect = Connect::Listen;
-    config.open = Duration::from_millis(500);
+    config.times.open = Duration::from_millis(500);
     let speaker = speaker(vec![peer("good", at), config]);
     let mut router = Router::accept(&listener).await;
     router.shake_hands(ROUTER_ID, 0).await;

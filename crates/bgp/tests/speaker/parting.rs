@@ -25,7 +25,8 @@ fn table_of(names: &[&str]) -> Desired {
 /// A peer that has the route, and its router.
 async fn scene(last: u8, notice: Duration) -> (Speaker, PeerConfig, TcpListener, Router) {
     let (listener, at) = listen(last).await;
-    let config = PeerConfig { notice, ..peer("a", at) };
+    let mut config = peer("a", at);
+    config.times.notice = notice;
     let speaker = speaker(vec![config.clone()]);
     speaker.announce(table_of(&["a"]));
     let mut router = Router::accept(&listener).await;
@@ -116,7 +117,7 @@ async fn a_peer_that_is_removed_without_a_route_or_a_notice_ends_at_once() {
     assert!(speaker.remove_peer("a") && speaker.status().is_empty());
     assert_eq!(router.ended_with().await, Some((6, 3)));
     // And a stop waits for no notice.
-    let (stopped, _, _listener, mut router) = scene(58, config.notice).await;
+    let (stopped, _, _listener, mut router) = scene(58, config.times.notice).await;
     assert!(stopped.remove_peer("a"));
     hears_route(&mut router, true).await;
     let reads = async { router.ended_with().await.inspect(|_| drop(router)) };

@@ -162,15 +162,15 @@ fn session(peer: &BgpPeer, bgp: &Bgp, listens: bool) -> PeerConfig {
         (false, false) => Connect::Dial,
     };
     config.families = peer.families.to_vec();
-    (config.next_hop_v4, config.next_hop_v6) = (peer.next_hops.v4, peer.next_hops.v6);
-    config.extended_next_hop = peer.next_hops.extended;
+    (config.next_hops.v4, config.next_hops.v6) = (peer.next_hops.v4, peer.next_hops.v6);
+    config.next_hops.extended = peer.next_hops.extended;
     config.md5 = peer.md5.clone();
     config.gtsm_hops = peer.hops;
-    config.hold = peer.hold_time;
+    config.times.hold = peer.hold_time;
     // RFC 9687 §4.4: longer than the hold time.
-    config.send_hold = config.send_hold.max(config.hold * 2);
-    config.longest_retry = peer.longest_retry;
-    config.notice = bgp.graceful_shutdown;
+    config.times.send_hold = config.times.send_hold.max(config.times.hold * 2);
+    config.times.longest_retry = peer.longest_retry;
+    config.times.notice = bgp.graceful_shutdown;
     config.max_prefixes = peer.max_prefixes;
     config
 }

@@ -88,7 +88,7 @@ impl Client<()> for CaptureBegun {
         self.answer.is_closed()
     }
 
-    fn answer(self: Box<Self>, (): (), _: &Snapshot, _: &Index) {
+    fn answer(self: Box<Self>, _: (), _: &Snapshot, _: &Index) {
         let _ = self.answer.send(Ok(self.stream));
     }
 }

@@ -45,7 +45,6 @@ pub(super) struct Runner {
     sleep: Pin<Box<Sleep>>,
     confirmation: ConfirmationProbes,
     reporting: Option<Reporting>,
-    due: Vec<u32>,
 }
 
 struct Target {
@@ -98,7 +97,6 @@ impl Runner {
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             confirmation: ConfirmationProbes::default(),
             reporting: None,
-            due: Vec::new(),
             exchange,
         }
     }
@@ -232,9 +230,9 @@ impl Runner {
     /// What the wheel gives out is to be started, or has taken too long. Results were taken before: one that came in time
     /// counts, however late the loop is.
     fn take_due(&mut self, now: Duration) {
-        let mut due = std::mem::take(&mut self.due);
-        self.schedule.take_due(now, &mut due);
-        for id in due.drain(..) {
+        let due = self.schedule.take_due(now);
+        for id in &due {
+            let id = *id;
             match self.targets[id as usize].as_ref().map(|target| target.phase) {
                 Some(Phase::Flying { slot, .. }) => {
                     self.flights.end(slot);
@@ -244,7 +242,7 @@ impl Runner {
                 Some(Phase::Waiting) | None => {}
             }
         }
-        self.due = due;
+        self.schedule.give_back(due);
     }
 
     fn enqueue(&mut self, id: u32) {

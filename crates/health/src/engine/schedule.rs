@@ -19,11 +19,14 @@ pub(super) struct Schedule {
     random: u64,
     /// When the next first attempt may start.
     first: Duration,
+    /// Kept for its memory.
+    due: Vec<u32>,
 }
 
 impl Schedule {
     pub(super) fn new() -> Self {
-        Self { wheel: Wheel::new(), random: RandomState::new().hash_one("jitter") | 1, first: Duration::ZERO }
+        let random = RandomState::new().hash_one("jitter") | 1;
+        Self { wheel: Wheel::new(), random, first: Duration::ZERO, due: Vec::new() }
     }
 
     /// Sets `id`'s timer, in place of the one that it has.
@@ -55,9 +58,16 @@ impl Schedule {
         interval * (1000 - 10 * jitter.min(100) + self.draw() % (20 * jitter + 1)) / 1000
     }
 
-    /// Adds to `due` all whose timer has run out by `now`, and takes those timers away.
-    pub(super) fn take_due(&mut self, now: Duration, due: &mut Vec<u32>) {
-        self.wheel.advance(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), due);
+    /// All whose timer has run out by `now`; it is taken away. They come back by [`Schedule::give_back`].
+    pub(super) fn take_due(&mut self, now: Duration) -> Vec<u32> {
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), &mut due);
+        due
+    }
+
+    pub(super) fn give_back(&mut self, mut due: Vec<u32>) {
+        due.clear();
+        self.due = due;
     }
 
     /// When the next timer may run out.

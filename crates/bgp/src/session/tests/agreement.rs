@@ -8,8 +8,8 @@ use crate::message::Capability;
 #[test]
 fn two_speakers_agree_on_the_lower_hold_time_and_all_that_both_can() {
     let (mut fast, mut slow) = (config(PEER), config(US));
-    fast.hold = Duration::from_secs(9);
-    slow.hold = Duration::from_secs(90);
+    fast.times.hold = Duration::from_secs(9);
+    slow.times.hold = Duration::from_secs(90);
     let (a, b, _) = established(fast, slow, &[]);
     for side in [&a, &b] {
         let negotiated = side.session.negotiated().unwrap();
@@ -71,8 +71,8 @@ fn a_peer_without_a_common_family_is_told_which_is_missing() {
 fn ipv4_routes_go_over_an_ipv6_session_by_an_ipv6_next_hop_if_both_want_it() {
     let both = |extended| {
         let (mut a, mut b) = (config(PEER), config(US));
-        a.extended_next_hop = extended;
-        b.extended_next_hop = extended;
+        a.next_hops.extended = extended;
+        b.next_hops.extended = extended;
         let now = Instant::now();
         let want = Arc::new(table(&["203.0.113.10/32", "2001:db8:f::10/128"]));
         let own = "2001:db8::1".parse().unwrap();

@@ -20,7 +20,7 @@ pub(super) const PEER: Local = Local { asn: 65_000, router_id: Ipv4Addr::new(192
 
 pub(super) fn config(peer: Local) -> PeerConfig {
     let mut config = PeerConfig::new("peer", peer.router_id.into(), peer.asn);
-    config.next_hop_v6 = Some("2001:db8::1".parse().unwrap());
+    config.next_hops.v6 = Some("2001:db8::1".parse().unwrap());
     config
 }
 

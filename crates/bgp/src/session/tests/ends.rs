@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::bed::*;
+use crate::config::Times;
 use crate::route::Attributes;
 
 /// Ticks whenever it is due, up to `until`; bytes that come out are lost.
@@ -13,7 +14,7 @@ fn run_until(side: &mut Side, until: Instant) {
 }
 
 fn quick() -> PeerConfig {
-    PeerConfig { hold: Duration::from_secs(9), ..config(PEER) }
+    PeerConfig { times: Times { hold: Duration::from_secs(9), ..Times::default() }, ..config(PEER) }
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn every_message_of_the_peer_puts_the_end_off() {
 
 #[test]
 fn a_hold_time_of_zero_means_no_timers_at_all() {
-    let endless = PeerConfig { hold: Duration::ZERO, ..config(PEER) };
+    let endless = PeerConfig { times: Times { hold: Duration::ZERO, ..Times::default() }, ..config(PEER) };
     let (a, _, _) = established(endless, config(US), &[]);
     assert_eq!(a.session.deadline(), None);
 }

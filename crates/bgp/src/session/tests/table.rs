@@ -9,6 +9,12 @@ use super::super::*;
 use super::bed::*;
 use crate::route::{Attributes, Community, LargeCommunity};
 
+fn elsewhere() -> PeerConfig {
+    let mut config = config(PEER);
+    config.next_hops.v4 = Some([198, 51, 100, 9].into());
+    config
+}
+
 #[test]
 fn a_first_table_is_followed_by_the_end_of_each_family() {
     let (a, ..) = established(config(PEER), config(US), &["203.0.113.10/32", "2001:db8:f::10/128"]);
@@ -51,7 +57,7 @@ fn attributes_are_written_as_the_registry_says() {
 fn a_given_next_hop_takes_the_place_of_our_own_and_its_change_says_all_again() {
     let (mut a, mut b, now) = established(config(PEER), config(US), &["203.0.113.10/32"]);
     assert!(contains(&a.bytes, &[0x40, 3, 4, 192, 0, 2, 1]));
-    let other = PeerConfig { next_hop_v4: Some([198, 51, 100, 9].into()), ..config(PEER) };
+    let other = elsewhere();
     a.bytes.clear();
     a.session.reconfigure(Arc::new(other));
     exchange(&mut a, &mut b, now);
@@ -64,7 +70,7 @@ fn a_given_next_hop_takes_the_place_of_our_own_and_its_change_says_all_again() {
 fn a_withdrawal_that_waits_survives_a_change_of_next_hops() {
     let (mut a, mut b, now) = established(config(PEER), config(US), &["203.0.113.10/32", "203.0.113.11/32"]);
     a.session.desire(Arc::new(table(&["203.0.113.11/32"])));
-    let other = PeerConfig { next_hop_v4: Some([198, 51, 100, 9].into()), ..config(PEER) };
+    let other = elsewhere();
     a.session.reconfigure(Arc::new(other));
     exchange(&mut a, &mut b, now);
     assert_eq!(a.mirror, prefixes(&["203.0.113.11/32"]));
