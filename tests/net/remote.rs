@@ -107,12 +107,13 @@ fn config(bed: &Bed, cluster: usize, weight: u32, checks: &str) -> LbConfig {
 fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_downloads_outlive_the_return() {
     let mut clusters = Clusters::new([1, 1], "remote_checks = [\"port\"]");
     clusters.served_by(&["b1", "b2"]);
-    // Checks go on: a frame may be on its way from the program to its thread.
+    // Checks go on: a frame may be on its way from the program to its thread. One that came while the other cluster's own
+    // backends had not been checked once was dropped there.
     let agreed = eventually(BOUND, || {
         let there = clusters.counters(1);
-        (there.received() == there.redirected()).then_some(())
+        (there.received() == there.redirected()).then(|| there.drops())
     });
-    assert!(agreed.is_some(), "{}", clusters.told());
+    let drops = agreed.unwrap_or_else(|| panic!("{}", clusters.told()));
     clusters.bed.http.drain(..2).for_each(drop);
     clusters.served_by(&["b3"]);
     let open = |ipv4: bool| (0..4).map(move |_| vip(0, ipv4, 80));
@@ -143,7 +144,7 @@ fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_download
         there.drops()
     );
     assert!(before >= 48 && arrivals > before);
-    assert_eq!(there.drops(), [], "{}", clusters.told());
+    assert_eq!(there.drops(), drops, "{}", clusters.told());
 }
 
 #[test]
