@@ -5,8 +5,8 @@
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
-use admin::page;
 use admin::stats::Stats;
+use admin::status_page;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
@@ -48,7 +48,7 @@ impl SampleServer {
             .route("/v1/health", answer(|samples| &samples.health))
             .route("/v1/bgp", answer(|samples| &samples.bgp))
             .route("/counters", answer(|samples| &samples.counters))
-            .merge(page::router())
+            .merge(status_page())
             .with_state(Arc::clone(&samples));
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use admin::stats::Stats;
-use admin::{Command, Limits, Rules, router, socket};
+use admin::{Command, Limits, Rules, listen, router};
 use axum::Router;
 use tokio::sync::mpsc;
 
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 async fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args_os().nth(1).map(PathBuf::from).ok_or("usage: counters SOCKET")?;
     let (commands, mut asked) = mpsc::channel(16);
-    let (file, listener) = socket::listen(&path, 0o600, None)?;
+    let (file, listener) = listen(&path, 0o600, None)?;
     let api = router(commands, Rules::default(), Router::new());
     let keep = tokio::spawn(file.keep(listener, api, Limits::default()));
     tokio::spawn(async move {

@@ -116,10 +116,10 @@ pub(super) async fn capture(
     let order = which.order()?;
     let words = order.to_string();
     let stream = ask(&state, |answer| Command::Capture { order, answer }).await??;
-    let stays = streaming.map(|Extension(streaming)| streaming.begin());
-    let body = unfold((stream.0, stays), async |(mut chunks, stays)| {
+    let streaming = streaming.map(|Extension(streaming)| streaming.begin());
+    let body = unfold((stream.0, streaming), async |(mut chunks, streaming)| {
         let chunk = chunks.recv().await?;
-        Some((Ok::<_, Infallible>(chunk), (chunks, stays)))
+        Some((Ok::<_, Infallible>(chunk), (chunks, streaming)))
     });
     let headers = [(header::CONTENT_TYPE, PCAPNG), (header::CACHE_CONTROL, "no-store")];
     Ok((Extension(Order::Said(words)), headers, Body::from_stream(Box::pin(body))).into_response())

@@ -1,7 +1,7 @@
-//! Questions and orders of an operator, as messages to whoever owns the balancer.
+//! Questions and orders of an operator, as messages to the balancer's run loop.
 //!
 //! In: the API server makes them. Out: each carries the sender for its one answer.
-//! Invariant: a sender that is dropped unanswered is an answer too: the operator is told that the balancer is stopping.
+//! Invariant: a sender that is dropped unanswered is an answer too: it is refused, as by a balancer that is stopping.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -17,12 +17,12 @@ use super::view::{
 };
 use crate::stats::Stats;
 
-/// Where the answer goes. An asker who has gone needs none.
+/// Where the answer goes. A client that has gone needs none.
 pub type Answer<T> = oneshot::Sender<T>;
 
 /// One question or order.
 ///
-/// Each waits for its answer for at most [`ANSWER_WITHIN_SECONDS`]; what takes longer is told as unavailable.
+/// Each waits for its answer for at most [`ANSWER_WITHIN_SECONDS`]; what takes longer is refused as unavailable.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Command {
@@ -34,7 +34,7 @@ pub enum Command {
     Backends(Answer<Vec<BackendRow>>),
     /// Every check target.
     Health(Answer<HealthView>),
-    /// Routers, and what they are told.
+    /// Routers, and what is announced to them.
     Bgp(Answer<BgpView>),
     /// An order to this machine.
     Machine {

@@ -1,4 +1,4 @@
-//! What every request goes through: its body is read whole, within limits; who ordered what is logged.
+//! What every request goes through: its body is read whole, within limits; orders are logged with their client.
 //!
 //! In: any request. Out: one whose body is in memory, or a refusal.
 //! Invariant: a handler never waits for a client.
@@ -51,7 +51,7 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
 pub(super) enum Order {
     /// This.
     Said(String),
-    /// Whoever carried it out has said it: a reload, with what came of it.
+    /// A reload logs its outcome itself.
     Logged,
 }
 
@@ -59,7 +59,7 @@ async fn admit(state: &AppState, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let large = parts.method == Method::PUT && parts.uri.path() == PUT_CONFIG;
     let limit = if large { CONFIG_BYTES } else { USUAL_BYTES };
-    let _room = match large.then(|| state.large_bodies.try_acquire()) {
+    let _permit = match large.then(|| state.large_bodies.try_acquire()) {
         Some(Err(_)) => {
             let message = "another configuration is being put: try again";
             return Refusal::new(RefusalKind::Unavailable, message).into_response();
@@ -79,8 +79,9 @@ async fn admit(state: &AppState, request: Request, next: Next) -> Response {
 async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Response> {
     let too_large = || bad(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {limit} bytes at most"));
     let is_limit = |error: &axum::Error| error.source().is_some_and(|cause| cause.is::<LengthLimitError>());
-    let told = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if told.is_some_and(|told| told > limit as u64) {
+    let declared =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|declared| declared > limit as u64) {
         return Err(too_large());
     }
     match tokio::time::timeout(BODY_WITHIN, to_bytes(body, limit)).await {

@@ -74,15 +74,15 @@ pub(super) async fn order(
 
 /// An order as the log has it.
 fn in_words(backend: &str, pool: Option<&str>, action: BackendAction) -> String {
-    let whom =
+    let target =
         pool.map_or_else(|| format!("backend {backend}"), |pool| format!("backend {backend} in pool {pool}"));
     match action {
-        BackendAction::Drain => format!("drain {whom}"),
-        BackendAction::Undrain => format!("take back the drain of {whom}"),
-        BackendAction::Down => format!("take {whom} down"),
-        BackendAction::Up => format!("take back all overrides of {whom}"),
-        BackendAction::Weight(Some(weight)) => format!("weight {weight} for {whom}"),
-        BackendAction::Weight(None) => format!("the file's weight again for {whom}"),
+        BackendAction::Drain => format!("drain {target}"),
+        BackendAction::Undrain => format!("take back the drain of {target}"),
+        BackendAction::Down => format!("take {target} down"),
+        BackendAction::Up => format!("take back all overrides of {target}"),
+        BackendAction::Weight(Some(weight)) => format!("weight {weight} for {target}"),
+        BackendAction::Weight(None) => format!("the file's weight again for {target}"),
     }
 }
 

@@ -1,11 +1,28 @@
-//! The admin API: what an operator asks of a running balancer, and what it answers, over HTTP.
+//! The admin API: what an operator asks of a running balancer, and what it answers, over HTTP; metrics and the status page.
 //!
-//! In: connections on a Unix socket, or on TCP with mutual TLS. Out: [`Command`]s to whoever owns the balancer, who
-//! answers them; JSON back to the operator. Rooms: `command` and `view` (the messages), `app_state`, `routes` and `handlers` (HTTP to
-//! messages), `capture` (packets as a stream), `guard` (what no request may exceed), `server`, `room` and `paced` (connections and their limits), `socket`, `tls`.
-//! `metrics` makes samples of the same rows, on a listener of its own.
-//! Not here: what is done about a command; domain types: rows are made at the border, in the control plane.
-//! Invariant: a client that stops in the middle of anything costs nothing in the end, and delays nobody.
+//! In: connections on a Unix socket, or on TCP with mutual TLS; for metrics, on plain TCP. Out: [`Command`]s to the run loop,
+//! which answers them; JSON back to the operator.
+//! Not here: what is done about a command; domain types: the control plane makes the rows (`view`, `stats`).
+//! Invariant: a client that stops in the middle of anything costs nothing in the end, and delays no other.
+//!
+//! # Example
+//! ```no_run
+//! use admin::{Command, Limits, Rules, listen, router, stats::Stats};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let (commands, mut asked) = tokio::sync::mpsc::channel(16);
+//! let (socket, listener) = listen("/run/sluicegate/admin.sock".as_ref(), 0o660, Some("ops"))?;
+//! let api = router(commands, Rules { put: false }, axum::Router::new());
+//! tokio::spawn(socket.keep(listener, api, Limits::default()));
+//! while let Some(command) = asked.recv().await {
+//!     // A command that is dropped unanswered is refused as unavailable.
+//!     if let Command::Stats(answer) = command {
+//!         let _ = answer.send(Stats::default());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -13,26 +30,29 @@ pub mod accounts;
 mod app_state;
 mod capture;
 mod client_stream;
-pub mod command;
+mod command;
 mod connection_limiter;
 mod document;
 mod guard;
 mod handlers;
 pub mod metrics;
-pub mod page;
+mod page;
 mod refuse;
-pub mod routes;
-pub mod server;
-pub mod socket;
+mod routes;
+mod server;
+mod socket;
 pub mod stats;
-pub mod tls;
+mod tls;
 pub mod view;
 
 pub use app_state::Rules;
 pub use command::{
-    Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction, SNAP_BYTES,
+    ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureOrder, CaptureStream, Command,
+    FLOWS_AT_MOST, FlowQuery, MachineAction, SNAP_BYTES,
 };
-pub use routes::router;
+pub use page::status_page;
+pub use routes::{Route, router, routes};
 pub use server::{Door, Limits, serve};
-pub use socket::Socket;
+pub use socket::{Socket, SocketError, listen};
+pub use tls::{TlsError, acceptor};
 pub use view::{Refusal, RefusalKind};

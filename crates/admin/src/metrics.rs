@@ -5,7 +5,7 @@
 //! Invariant: no packet pays for a metric, and a metric has a bounded number of series.
 
 pub mod catalogue;
-pub mod listener;
+mod listener;
 mod samples;
 #[cfg(test)]
 mod shipped;
@@ -23,6 +23,8 @@ use crate::view::{
     VipRow,
 };
 
+pub use listener::{CONNECTION_LIFE, MAX_CONNECTIONS, Readiness, Sources, router, serve};
+
 /// What is exported, at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetricsInput {
@@ -38,7 +40,7 @@ pub struct MetricsInput {
     pub digests: DigestView,
     /// How the last reload went; `None` before the first.
     pub last_reload: Option<LastReload>,
-    /// Routers, and what they are told.
+    /// Routers, and what is announced to them.
     pub bgp: BgpView,
     /// Whether traffic would be served.
     pub ready: bool,

@@ -1,6 +1,6 @@
 //! The status page: one self-contained file, served at `/`.
 //!
-//! In: nothing; the page asks the admin API itself, every second. Out: [`router`], for the admin server.
+//! In: nothing; the page asks the admin API itself, every second. Out: [`status_page`], for the admin server.
 //! Not here: figures. The page has no outside asset, and its policy lets the browser fetch from this origin alone.
 //! Invariant: text of a configuration or of a backend never becomes markup: the page writes `textContent` alone, and scripts
 //! other than its own are refused by hash.
@@ -17,7 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 
 /// The one route, `GET /`.
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+pub fn status_page<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let policy = policy();
     Router::new().route("/", get(async move || page(policy.clone())))
 }

@@ -1,6 +1,6 @@
 //! What a running balancer counts, at one moment, as plain data: for the admin API, the metrics and the status page.
 //!
-//! In: whoever owns the data plane fills it in. Out: JSON by serde, metrics by `metrics`.
+//! In: the data plane's counters, read by the binary. Out: JSON by serde, metrics by `metrics`.
 //! Names of JSON fields are stable; those of single counters stand in the table of the crate `counters`.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Every counter of the data plane, once: its name, kind, unit, metric and sentence stand in one line of `table`; and every
 //! reason to drop a packet, in one line of `drop_reason`.
 //!
-//! Out: for each group a `&'static [Spec]`, and a macro that hands the group's lines to another macro: the atomic fields of
-//! who counts ([`counters!`]), and the rows of who shows ([`stats!`]), are made of the same lines in the same order.
+//! Out: for each group a `&'static [Spec]`, and a macro that hands the group's lines to another macro: the atomic fields
+//! that count ([`counters!`]), and the rows that show ([`stats!`]), are made of the same lines in the same order.
 //! Not here: where something is counted, how it is shown, counters by name of a backend or a VIP.
 //! Invariant: place *n* of `values()` is counted for spec *n* of its group.
 //!
@@ -41,7 +41,7 @@ pub struct Spec {
     pub unit: &'static str,
     /// Its metric.
     pub metric: &'static str,
-    /// Names of the metric's labels; who shows it knows the first, such as the thread's number.
+    /// Names of the metric's labels; the caller gives the first, such as the thread's number.
     pub labels: &'static [&'static str],
     /// The last label's value, where that tells lines of one metric apart.
     pub value: Option<&'static str>,

@@ -4,8 +4,8 @@
 //! file is made again when somebody takes it away.
 //! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
 
-use admin::metrics::listener::{self, Readiness, Sources};
-use admin::{Command, Door, Limits, Rules, Socket, page, router, serve, socket, tls};
+use admin::metrics::{self, Readiness, Sources};
+use admin::{Command, Door, Limits, Rules, Socket, acceptor, listen, router, serve, status_page};
 use anyhow::Context;
 use config::Config;
 use control_plane::compile::find_machine;
@@ -28,19 +28,19 @@ pub(crate) async fn open(
     readiness: watch::Receiver<Readiness>,
 ) -> anyhow::Result<Option<Doors>> {
     let admin = config.admin();
-    let watched = listener::router(Sources { readiness, commands: orders.clone() });
-    let router = router(orders, Rules { put: admin.put }, watched.clone().merge(page::router()));
+    let watched = metrics::router(Sources { readiness, commands: orders.clone() });
+    let router = router(orders, Rules { put: admin.put }, watched.clone().merge(status_page()));
     let of_machine = find_machine(config, machine)?;
     let mut listeners = JoinSet::new();
     let mut file = None;
     if let Some(path) = &admin.socket {
         let group = path.group.as_ref().map(AsRef::as_ref);
-        let (socket, listener) = socket::listen(&path.path, path.mode, group)?;
+        let (socket, listener) = listen(&path.path, path.mode, group)?;
         listeners.spawn(socket.keep(listener, router.clone(), Limits::default()));
         file = Some(socket);
     }
     if let Some(tcp) = &admin.tcp {
-        let acceptor = tls::acceptor(&tcp.certificates, tcp.key.pem(), &tcp.client_ca)?;
+        let acceptor = acceptor(&tcp.certificates, tcp.key.pem(), &tcp.client_ca)?;
         for &address in tcp.listen.iter().filter(|address| config.listens(of_machine, **address)) {
             let listener =
                 TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
@@ -50,7 +50,7 @@ pub(crate) async fn open(
     }
     for &address in admin.metrics.iter().filter(|address| config.listens(of_machine, **address)) {
         let bound = TcpListener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
-        listeners.spawn(listener::serve(bound, watched.clone()));
+        listeners.spawn(metrics::serve(bound, watched.clone()));
     }
     Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))
 }

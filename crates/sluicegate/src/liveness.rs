@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use admin::metrics::listener::Readiness;
+use admin::metrics::Readiness;
 use datapath::Health;
 use tokio::sync::watch;
 

@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use admin::command::Command;
+use admin::Command;
 use config::{Config, NextHop};
 use control_plane::announce::{Announcer, Seen};
 use control_plane::compile::{destinations, find_machine};
@@ -132,7 +132,7 @@ impl Api {
     async fn open(
         config: &Config,
         machine: &str,
-        readiness: watch::Receiver<admin::metrics::listener::Readiness>,
+        readiness: watch::Receiver<admin::metrics::Readiness>,
     ) -> anyhow::Result<Self> {
         let (orders, commands) = mpsc::channel(COMMANDS_WAITING);
         let doors = doors::open(config, machine, orders, readiness).await?;

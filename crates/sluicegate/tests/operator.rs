@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
-use admin::socket::listen;
-use admin::{Door, Limits, Rules, Socket, router, serve};
+use admin::{Door, Limits, Rules, Socket, listen, router, serve};
 use axum::Router;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;

@@ -1,4 +1,4 @@
-//! Routers, and what they are told.
+//! Routers, and what is announced to them.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -141,7 +141,7 @@ pub struct AnnouncedVip {
 pub enum AnnouncementState {
     /// It qualifies, and its routes are announced to a router at least.
     Announced,
-    /// It qualifies, and no router that is to be told of it has a session.
+    /// It qualifies, and no router that it is announced to has a session.
     NoSession,
     /// It qualifies again, and waits out the hold-down.
     HeldDown,

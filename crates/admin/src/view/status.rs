@@ -52,7 +52,7 @@ pub struct Status {
     pub vips: VipTotals,
     /// Memberships by state.
     pub backends: StateTotals,
-    /// What routers are told; null: this machine has no peers.
+    /// Announcements to routers; null: this machine has no peers.
     pub bgp: Option<BgpTotals>,
     /// Operators' overrides in force.
     pub overrides: Vec<OverrideRow>,
@@ -73,7 +73,7 @@ pub struct Status {
 pub struct DigestView {
     /// Version of the table algorithm.
     pub table_algorithm: u32,
-    /// SHA-256 over what machines must agree on, in hex, the hash key included (of which it tells nothing): equal on all
+    /// SHA-256 over what machines must agree on, in hex, the hash key included (which it does not reveal): equal on all
     /// machines of a cluster, at once.
     pub configuration: String,
     /// SHA-256 over the tables in force and who in them does not serve, in hex: equal on all machines of a shard, a few check
@@ -114,7 +114,7 @@ pub struct InterfaceRow {
     pub link: bool,
     /// The longest IP packet that it carries.
     pub mtu_bytes: u32,
-    /// The longest IP packet that packet threads take from it, as the start made room.
+    /// The longest IP packet that packet threads take from it, as their frames were sized at the start.
     pub largest_packet_bytes: u32,
 }
 
@@ -141,7 +141,7 @@ pub struct VipTotals {
     pub ready: usize,
 }
 
-/// How many sessions with routers, and VIPs that they are told of.
+/// Sessions with routers, and VIPs that are announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BgpTotals {
     /// Peers of this machine.

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, process};
 
-use admin::socket::{SocketError, listen};
-use admin::{Command, Door, Limits, Rules, Socket, router, serve};
+use admin::{Command, Door, Limits, Rules, Socket, SocketError, listen, router, serve};
 use axum::Router;
 use nix::unistd::{Group, getgid};
 use proptest::prelude::*;

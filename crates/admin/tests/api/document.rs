@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use admin::routes::routes;
-use admin::{Rules, router};
+use admin::{Rules, router, routes};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
@@ -94,13 +93,13 @@ async fn every_route_is_in_the_document_and_nothing_else_is() {
     let served: BTreeSet<(String, String)> =
         routes().iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
     let paths = api.document["paths"].as_object().unwrap();
-    let told: BTreeSet<(String, String)> = paths
+    let documented: BTreeSet<(String, String)> = paths
         .iter()
         .flat_map(|(path, methods)| {
             methods.as_object().unwrap().keys().map(move |method| (method.clone(), path.clone()))
         })
         .collect();
-    assert_eq!(served, told);
+    assert_eq!(served, documented);
     assert_eq!(served.len(), routes().len());
 }
 

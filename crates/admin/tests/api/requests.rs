@@ -241,7 +241,7 @@ async fn paths_and_methods_that_are_not_there_are_refused_as_json() {
 }
 
 #[tokio::test]
-async fn a_loop_that_drops_the_order_or_is_gone_is_told_as_unavailable() {
+async fn a_loop_that_drops_the_order_or_is_gone_is_refused_as_unavailable() {
     let (commands, mut received) = mpsc::channel(1);
     let router = router(commands, Rules::default(), Router::new());
     let ask = || router.clone().oneshot(Request::get("/v1/status").body(Body::empty()).unwrap());

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::tls::{TlsError, acceptor};
-use admin::{Door, Limits, Rules, router, serve};
+use admin::{Door, Limits, Rules, TlsError, acceptor, router, serve};
 use axum::Router;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;

@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 
+use admin::Answer;
 use admin::CaptureStream;
-use admin::command::Answer;
 use admin::view::{self, FlowPage, FlowRow, Purged, Refusal, WhereRow, WhereView};
 use forwarder::{Decision, Flow, FlowEntry, FlowState, Snapshot, WhereAnswer};
 

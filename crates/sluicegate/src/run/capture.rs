@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use admin::command::Answer;
+use admin::Answer;
 use admin::view::{CaptureEnd, Refusal, RefusalKind};
 use admin::{CaptureOrder, CaptureStream, FlowQuery};
 use control_plane::CaptureBegun;

@@ -5,11 +5,11 @@
 
 use std::time::Instant;
 
-use admin::command::{Answer, BackendAction, Command};
 use admin::view::{
     BackendChange, BackendRow, ConfigText, ConfigView, HealthView, MachineDrain, Refusal, RefusalKind,
     ReloadReport, entity_tag,
 };
+use admin::{Answer, BackendAction, Command};
 use admin::{CaptureOrder, CaptureStream, MachineAction};
 use config::Source;
 use control_plane::controller::Controller;

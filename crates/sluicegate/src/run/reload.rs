@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::command::Answer;
+use admin::Answer;
 use admin::view::{Refusal, ReloadReport};
 use config::{Config, Problem, Problems};
 use control_plane::Refused;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use admin::command::Answer;
+use admin::Answer;
 use admin::view::{DigestView, Drift, ForwarderView, Status, VipTotals};
 use config::Source;
 use config::words::count_of;

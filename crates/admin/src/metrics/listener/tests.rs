@@ -84,7 +84,7 @@ async fn a_scrape_is_answered_with_what_the_run_loop_gives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_loop_that_says_nothing_is_told_in_time() {
+async fn a_run_loop_that_says_nothing_is_reported_in_time() {
     let scene = Scene::new().await;
     begins(&scene.get("/metrics").await, 503);
 }
