@@ -10,22 +10,22 @@ use prometheus::proto::MetricType;
 
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Metric {
+pub(super) struct Metric {
     /// By Prometheus conventions: `_total` for counters, base units at the end.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// What its values do.
-    pub kind: Kind,
+    pub(super) kind: Kind,
     /// What it counts, or `0 or 1`, or `1` where the labels say all.
-    pub unit: &'static str,
+    pub(super) unit: &'static str,
     /// Its labels, in the order in which samples give their values.
-    pub labels: &'static [&'static str],
+    pub(super) labels: &'static [&'static str],
     /// One sentence: when it moves.
-    pub help: &'static str,
+    pub(super) help: &'static str,
 }
 
 /// What a metric's values do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Grows from 0 at the start of the process.
     Counter,
     /// Is a level.
@@ -35,16 +35,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the exposition format writes it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-
     pub(super) fn field_type(self) -> MetricType {
         match self {
             Self::Counter => MetricType::COUNTER,
@@ -77,7 +67,7 @@ impl From<&Spec> for Metric {
 }
 
 /// All of them, in the order of the document: first those of this file.
-pub fn all() -> Vec<Metric> {
+pub(super) fn all() -> Vec<Metric> {
     let groups =
         [counters::XDP, counters::SOCKET, counters::THREAD, counters::FLOW_TABLE, counters::FRAGMENT_TABLE];
     let mut all = OWN.to_vec();

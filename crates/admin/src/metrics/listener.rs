@@ -18,7 +18,7 @@ use axum::{Extension, Router};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{MetricsInput, render};
+use super::{Build, MetricsInput, render};
 use crate::connection_limiter::Progress;
 use crate::server::{self, Door, Limits};
 use crate::{Answer, Command};
@@ -55,7 +55,7 @@ impl Sources {
         let vips = self.ask(Command::Vips).await?;
         let backends = self.ask(Command::Backends).await?;
         let bgp = self.ask(Command::Bgp).await?;
-        Some(MetricsInput::new(stats, &status, &vips, &backends, bgp))
+        Some(MetricsInput { stats, status, vips, backends, bgp, build: Build::default() })
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Option<T> {

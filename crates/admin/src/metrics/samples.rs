@@ -11,12 +11,11 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily};
 
 use super::catalogue::{self as the, Kind, Metric};
-use super::{
-    MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER,
-    VipBackends,
-};
+use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER};
 use crate::stats::{ThreadStats, TrafficStats};
-use crate::view::{AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, SessionState};
+use crate::view::{
+    AnnouncedVip, AnnouncementState, BfdState, BgpView, CheckState, ReloadOutcome, ServiceRow, SessionState,
+};
 
 /// Samples of one moment, as a collector.
 pub(super) struct Samples {
@@ -64,11 +63,12 @@ impl Samples {
             self.push(&the::VIP_NEW_FLOWS, labels, traffic.new_flows);
         }
         // No sum here: `other` would hide the one VIP that has none. The fewest come first.
-        let mut services: Vec<(&String, &VipBackends)> = input.vips.iter().collect();
-        services.sort_by_key(|(_, backends)| backends.serving);
-        for (name, backends) in services.into_iter().take(MAX_SERIES_VIPS) {
-            self.push(&the::VIP_SERVING, &service_labels(name), backends.serving);
-            self.push(&the::VIP_MEMBERS, &service_labels(name), backends.members);
+        let mut services: Vec<&ServiceRow> = input.vips.iter().flat_map(|vip| &vip.services).collect();
+        services.sort_by_key(|service| (service.serving, &service.name));
+        for service in services.into_iter().take(MAX_SERIES_VIPS) {
+            let labels = service_labels(&service.name);
+            self.push(&the::VIP_SERVING, &labels, service.serving as u64);
+            self.push(&the::VIP_MEMBERS, &labels, service.total as u64);
         }
     }
 
@@ -87,10 +87,11 @@ impl Samples {
     fn health(&mut self, input: &MetricsInput) {
         // A check by way of several VIPs has a verdict for each: the worst stands.
         let mut worst: BTreeMap<[&str; 3], CheckState> = BTreeMap::new();
-        for check in &input.health {
-            let labels = [check.backend.as_str(), &check.pool, &check.check];
-            let verdict = worst.entry(labels).or_insert(check.verdict);
-            *verdict = worse(*verdict, check.verdict);
+        for (row, check) in
+            input.backends.iter().flat_map(|row| row.checks.iter().map(move |check| (row, check)))
+        {
+            let verdict = worst.entry([row.name.as_str(), &row.pool, &check.check]).or_insert(check.state);
+            *verdict = worse(*verdict, check.state);
         }
         let mut known: Vec<_> =
             worst.iter().filter(|(_, verdict)| **verdict != CheckState::Unknown).collect();
@@ -103,10 +104,10 @@ impl Samples {
             let count = worst.values().filter(|found| **found == verdict).count();
             self.push(&the::HEALTH_CHECKS, &[name], count as u64);
         }
-        self.push(&the::LOCAL_FAILURE, &[], input.own_fault.into());
-        self.push(&the::HEALTH_UNABLE, &[], input.checks_unable);
-        self.push(&the::READY, &[], input.ready.into());
-        self.push(&the::FORWARDER_HEALTHY, &[], input.forwarder_healthy.into());
+        self.push(&the::LOCAL_FAILURE, &[], input.status.own_fault.is_some().into());
+        self.push(&the::HEALTH_UNABLE, &[], input.status.checks_unable as u64);
+        self.push(&the::READY, &[], input.status.ready.into());
+        self.push(&the::FORWARDER_HEALTHY, &[], input.status.forwarder.healthy.into());
     }
 
     fn routers(&mut self, bgp: &BgpView) {
@@ -138,7 +139,7 @@ impl Samples {
         for (interface, mode) in &input.stats.mode {
             self.push(&the::SOCKET_MODE, &[interface, mode], 1);
         }
-        for interface in &input.interfaces {
+        for interface in &input.status.interfaces {
             self.push(&the::INTERFACE_UP, &[&interface.name], interface.link.into());
             self.push(&the::INTERFACE_MTU, &[&interface.name], interface.mtu_fits().into());
         }
@@ -190,18 +191,18 @@ impl Samples {
 
     fn configuration(&mut self, input: &MetricsInput) {
         self.push(&the::GENERATION, &[], input.stats.generation);
-        let digests = &input.digests;
+        let digests = &input.status.digests;
         let digest = digests.configuration.get(..SHORT_DIGEST).unwrap_or(&digests.configuration);
-        self.push(&the::CONFIG, &[&input.boot_id, digest], 1);
+        self.push(&the::CONFIG, &[&input.status.boot_id, digest], 1);
         let shard = digests.shard.as_deref().unwrap_or_default();
         if let Some(number) = digests.tables.as_deref().and_then(number) {
             self.push(&the::TABLES_DIGEST, &[shard], number);
         }
         self.push(&the::TABLE_ALGORITHM, &[], digests.table_algorithm.into());
-        if let Some(reload) = &input.last_reload {
-            self.push(&the::RELOAD_OK, &[], reload.taken.into());
-            self.put(&the::RELOAD_SECONDS, &[], reload.took.as_secs_f64());
-            self.push(&the::RELOAD_TIME, &[], reload.ended_unix_seconds);
+        if let Some(reload) = &input.status.last_reload {
+            self.push(&the::RELOAD_OK, &[], (reload.outcome != ReloadOutcome::Refused).into());
+            self.put(&the::RELOAD_SECONDS, &[], reload.took_ms / 1e3);
+            self.push(&the::RELOAD_TIME, &[], reload.unix_seconds);
         }
         self.push(&the::BUILD, &[input.build.version, input.build.commit], 1);
     }

@@ -1,11 +1,22 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::catalogue::{self, Kind};
 use super::*;
 use crate::stats::{
     FlowTableStats, FragmentTableStats, InterfaceStats, SocketStats, ThreadStats, TrafficStats, XdpStats,
 };
+use crate::view::{
+    CheckRow, CheckState, DigestView, ForwarderView, InterfaceRow, LastReload, ReloadOutcome, ServiceRow,
+};
+
+/// As the exposition format writes it.
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+    }
+}
 
 /// A value of a series in the text: the reader knows nothing of the writer.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -39,13 +50,20 @@ fn thread() -> ThreadStats {
     }
 }
 
+fn backend(name: &str, checks: &[CheckState]) -> BackendRow {
+    let rows: Vec<BackendRow> = serde_json::from_str(include_str!("../page/sample/backends.json")).unwrap();
+    let check = |&state| CheckRow { check: "http".into(), state, ..rows[0].checks[0].clone() };
+    let checks = checks.iter().map(check).collect();
+    BackendRow { name: name.into(), pool: "web".into(), checks, ..rows[0].clone() }
+}
+
+fn vip(service: &str, serving: usize, total: usize) -> VipRow {
+    let vips: Vec<VipRow> = serde_json::from_str(include_str!("../page/sample/vips.json")).unwrap();
+    let service = ServiceRow { name: service.into(), serving, total, ..vips[0].services[0].clone() };
+    VipRow { services: vec![service], ..vips[0].clone() }
+}
+
 pub(super) fn full_input() -> MetricsInput {
-    let verdict = |backend: &str, verdict| CheckVerdict {
-        backend: backend.into(),
-        pool: "web".into(),
-        check: "http".into(),
-        verdict,
-    };
     MetricsInput {
         stats: Stats {
             generation: 31,
@@ -61,35 +79,38 @@ pub(super) fn full_input() -> MetricsInput {
             backends: BTreeMap::from([("b1".into(), traffic(40))]),
             services: BTreeMap::from([("www tcp 80,443".into(), traffic(50))]),
         },
-        health: vec![
-            verdict("b1", CheckState::Up),
-            verdict("b2", CheckState::Down),
-            verdict("b3", CheckState::Unknown),
-        ],
-        vips: BTreeMap::from([("www tcp 80,443".into(), VipBackends { serving: 1, members: 3 })]),
-        boot_id: "0f".into(),
-        digests: DigestView {
-            table_algorithm: 3,
-            configuration: "0123456789abcdef".into(),
-            tables: Some("0000000000123abc".into()),
-            shard: Some("west".into()),
+        status: Status {
+            boot_id: "0f".into(),
+            digests: DigestView {
+                table_algorithm: 3,
+                configuration: "0123456789abcdef".into(),
+                tables: Some("0000000000123abc".into()),
+                shard: Some("west".into()),
+            },
+            last_reload: Some(LastReload {
+                unix_seconds: 1_000,
+                outcome: ReloadOutcome::Published,
+                took_ms: 250.0,
+                message: String::new(),
+            }),
+            ready: true,
+            forwarder: ForwarderView { healthy: true, why: Vec::new() },
+            interfaces: vec![InterfaceRow {
+                name: "eth0".into(),
+                link: true,
+                mtu_bytes: 1_601,
+                largest_packet_bytes: 1_600,
+            }],
+            checks_unable: 2,
+            ..Status::default()
         },
-        last_reload: Some(LastReload {
-            taken: true,
-            took: Duration::from_millis(250),
-            ended_unix_seconds: 1_000,
-        }),
+        vips: vec![vip("www tcp 80,443", 1, 3)],
+        backends: vec![
+            backend("b1", &[CheckState::Up]),
+            backend("b2", &[CheckState::Down]),
+            backend("b3", &[CheckState::Unknown]),
+        ],
         bgp: serde_json::from_str(include_str!("../page/sample/bgp.json")).unwrap(),
-        ready: true,
-        forwarder_healthy: true,
-        own_fault: false,
-        interfaces: vec![InterfaceRow {
-            name: "eth0".into(),
-            link: true,
-            mtu_bytes: 1_601,
-            largest_packet_bytes: 1_600,
-        }],
-        checks_unable: 2,
         build: Build { version: "1.2.3", commit: "abc" },
     }
 }
@@ -221,7 +242,7 @@ fn every_metric_of_the_catalogue_is_exported_with_its_sentence_and_kind() {
     for metric in catalogue::all() {
         assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help)), "{}", metric.name);
         assert!(
-            text.contains(&format!("# TYPE {} {}\n", metric.name, metric.kind.name())),
+            text.contains(&format!("# TYPE {} {}\n", metric.name, kind_name(metric.kind))),
             "{}",
             metric.name
         );
@@ -272,17 +293,13 @@ fn a_backend_called_other_is_one_series_with_the_rest() {
 #[test]
 fn bounds_hide_neither_a_check_that_is_down_nor_a_vip_without_backends() {
     let mut input = full_input();
-    let up = input.health[0].clone();
-    let down = input.health[1].clone();
-    input.health = std::iter::repeat_n(up, MAX_SERIES_HEALTH).collect();
-    for (n, check) in input.health.iter_mut().enumerate() {
-        check.backend = format!("a{n}");
-    }
-    input.health.push(down);
-    input.vips = (0..MAX_SERIES_VIPS)
-        .map(|n| (format!("a{n} tcp 80"), VipBackends { serving: 1, members: 1 }))
-        .collect();
-    input.vips.insert("z tcp 80".into(), VipBackends::default());
+    let [up, down, _] = &input.backends[..] else { panic!("three") };
+    let (up, down) = (up.clone(), down.clone());
+    input.backends =
+        (0..MAX_SERIES_HEALTH).map(|n| BackendRow { name: format!("a{n}"), ..up.clone() }).collect();
+    input.backends.push(down);
+    input.vips = (0..MAX_SERIES_VIPS).map(|n| vip(&format!("a{n} tcp 80"), 1, 1)).collect();
+    input.vips.push(vip("z tcp 80", 0, 0));
     let text = normal(&render(&input).unwrap());
     assert_eq!(value(&text, r#"sluicegate_health_up{backend="b2",check="http",pool="web"}"#), Some(0.0));
     assert_eq!(text.matches("\nsluicegate_health_up{").count(), MAX_SERIES_HEALTH);
@@ -301,8 +318,7 @@ fn of_a_check_by_way_of_several_vips_the_worst_verdict_stands() {
         ([Up, Unknown, Up], None),
     ] {
         let mut input = full_input();
-        let one = input.health[0].clone();
-        input.health = verdicts.map(|verdict| CheckVerdict { verdict, ..one.clone() }).to_vec();
+        input.backends = vec![backend("b1", &verdicts)];
         let text = normal(&render(&input).unwrap());
         let series = r#"sluicegate_health_up{backend="b1",check="http",pool="web"}"#;
         assert_eq!(
@@ -314,30 +330,33 @@ fn of_a_check_by_way_of_several_vips_the_worst_verdict_stands() {
 }
 
 #[test]
-fn the_admin_apis_answers_become_the_input() {
-    let status: Status = serde_json::from_str(include_str!("../page/sample/status.json")).unwrap();
-    let vips: Vec<VipRow> = serde_json::from_str(include_str!("../page/sample/vips.json")).unwrap();
-    let rows: Vec<BackendRow> = serde_json::from_str(include_str!("../page/sample/backends.json")).unwrap();
-    let stats = Stats { generation: 3, ..Stats::default() };
-    let input = MetricsInput::new(stats, &status, &vips, &rows, BgpView::default());
-    assert_eq!(input.vips["www tcp 80,443"], VipBackends { serving: 2, members: 4 });
-    let checks: Vec<_> = input
-        .health
-        .iter()
-        .map(|c| (c.backend.as_str(), c.pool.as_str(), c.check.as_str(), c.verdict))
-        .collect();
-    assert!(checks.contains(&("b2", "web", "http", CheckState::Down)), "{checks:?}");
-    assert_eq!((input.stats.generation, input.boot_id, input.digests), (3, status.boot_id, status.digests));
-    let reload =
-        LastReload { taken: false, took: Duration::from_millis(12), ended_unix_seconds: 1_700_000_000 };
-    assert_eq!(input.last_reload, Some(reload));
-    assert_eq!((input.ready, input.forwarder_healthy, input.own_fault), (true, true, false));
+fn the_admin_apis_answers_become_series() {
+    let input = MetricsInput {
+        status: serde_json::from_str(include_str!("../page/sample/status.json")).unwrap(),
+        vips: serde_json::from_str(include_str!("../page/sample/vips.json")).unwrap(),
+        backends: serde_json::from_str(include_str!("../page/sample/backends.json")).unwrap(),
+        ..MetricsInput::default()
+    };
+    let text = normal(&render(&input).unwrap());
+    for (series, expected) in [
+        (r#"vip_backends_serving{ports="80,443",protocol="tcp",vip="www"}"#, 2.0),
+        (r#"vip_backends{ports="80,443",protocol="tcp",vip="www"}"#, 4.0),
+        (r#"health_up{backend="b2",check="http",pool="web"}"#, 0.0),
+        ("last_reload_success", 0.0),
+        ("last_reload_duration_seconds", 0.012),
+        ("last_reload_timestamp_seconds", 1_700_000_000.0),
+        ("ready", 1.0),
+        ("forwarder_healthy", 1.0),
+        ("local_failure", 0.0),
+    ] {
+        assert_eq!(value(&text, &format!("sluicegate_{series}")), Some(expected), "{series}");
+    }
 }
 
 #[test]
 fn labels_are_escaped() {
     let mut input = full_input();
-    input.health[0].check = "a\"b\\c\nd".into();
+    input.backends[0].checks[0].check = "a\"b\\c\nd".into();
     let text = render(&input).unwrap();
     assert!(text.contains(r#"check="a\"b\\c\nd""#), "{text}");
 }
@@ -357,7 +376,7 @@ fn table() -> String {
         text += &format!(
             "| `{}` | {} | {} | {} | {} |\n",
             metric.name,
-            metric.kind.name(),
+            kind_name(metric.kind),
             metric.unit,
             labels.join(", "),
             metric.help
