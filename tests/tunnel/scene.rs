@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use control_plane::PathMtus;
 use control_plane::compile::{compile_file, destinations, refresh_next_hops};
 use control_plane::next_hop::{self, Resolver, Unresolved};
-use control_plane::path_mtu::PathMtus;
 use forwarder::{Live, Slot, SlotId, SlotState, Snapshot};
 use health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};

@@ -4,6 +4,30 @@
 //! Out: snapshots for packet threads, routes for routers (`bgp`), rows for the admin API.
 //! Not here: packets of clients, the XDP program (`datapath`), the choice of a backend (`forwarder`), BGP itself (`bgp`).
 //! Invariant: deterministic; the same text, secrets and verdicts give the same snapshot on every machine.
+//!
+//! ```
+//! # use std::net::SocketAddr;
+//! # let text = r#"
+//! # [cluster]
+//! # name = "c"
+//! # hash_key_file = "hash.key"
+//! # [machine.lb1]
+//! # addresses = ["192.0.2.1"]
+//! # interfaces = ["eth0"]
+//! # [pool.web]
+//! # backends = [{ name = "b1", address = "198.18.0.1" }]
+//! # [vip.www]
+//! # addresses = ["203.0.113.10"]
+//! # services = [{ ports = [80], protocol = "tcp", pool = "web" }]"#;
+//! let key = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+//! let (config, _) = config::parse(text, "sluicegate.toml".as_ref(), &key).expect("no problems");
+//! let snapshot = control_plane::compile::compile_file(&config, "lb1")?.snapshot;
+//! let (client, vip): (SocketAddr, SocketAddr) = ("198.51.100.7:40000".parse()?, "203.0.113.10:80".parse()?);
+//! let flow = forwarder::Flow::new(client, vip, packet::protocol::TCP).expect("one family");
+//! let explained = control_plane::explained(&snapshot.explain(&flow, None), &snapshot);
+//! assert_eq!(explained.backend.expect("one serves").name, "b1");
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -13,9 +37,9 @@ pub mod controller;
 pub mod digest;
 pub mod drain;
 pub mod next_hop;
-pub mod orders;
-pub mod path_mtu;
-pub mod paths;
+mod orders;
+mod path_mtu;
+mod paths;
 pub mod publisher;
 pub mod questions;
 mod refused;
@@ -23,11 +47,16 @@ pub mod reload;
 mod rows;
 pub mod runtime_state;
 mod slots;
-pub mod unable;
-pub mod verdict_log;
+mod unable;
+mod verdict_log;
 
+pub use orders::{BackendOrder, Ordered, Orders};
+pub use path_mtu::PathMtus;
+pub use paths::{NextHops, Paths, look_up_next_hops};
 pub use refused::Refused;
 pub use rows::{
     CaptureBegun, explained, problem_row, services_seen, shown, stage_shown, trace_report, where_backend,
 };
 pub use slots::SlotKey;
+pub use unable::Unable;
+pub use verdict_log::log_changes;

@@ -70,7 +70,7 @@ impl PathMtus {
 }
 
 /// RFC 1191 §6.3: not before five minutes, better ten.
-pub const LIFETIME: Duration = Duration::from_mins(10);
+const LIFETIME: Duration = Duration::from_mins(10);
 /// A 24-bit slot number's worth of backends would not be told apart in time anyway.
 const MOST: usize = 65_536;
 

@@ -24,7 +24,7 @@ pub type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
 ///
 /// # Errors
 /// The kernel can't be asked.
-pub async fn look_up(addresses: &[IpAddr], patience: Duration) -> Result<NextHops, NextHopError> {
+pub async fn look_up_next_hops(addresses: &[IpAddr], patience: Duration) -> Result<NextHops, NextHopError> {
     let mut resolver = Resolver::open()?;
     let deadline = Instant::now() + patience;
     let mut asked = HashSet::new();

@@ -9,7 +9,7 @@ use health::{HealthState, StateChange, TargetKey};
 use crate::controller::Controller;
 
 /// Logs a line for each; of very many at once, for the first 64 and for the number of the others.
-pub fn log(controller: &Controller, turned: &[StateChange]) {
+pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
     for one in turned.iter().take(LINES) {
         line(controller, one);
     }
@@ -117,16 +117,16 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
             watched.into_iter().map(|one| StateChange { key: one.key, state, why: why.clone() }).collect()
         };
         let down = turned(HealthState::Down, Some("connection refused"));
-        let lines = logged(|| log(&controller, &down));
+        let lines = logged(|| log_changes(&controller, &down));
         assert_eq!(lines.len(), 2, "{lines:#?}");
         for (line, (check, vip)) in lines.iter().zip([("web", "www"), ("through", "203.0.113.1")]) {
             let told = ["level", "target", "backend", "pool", "vip", "check", "reason"].map(|key| &line[key]);
             assert_eq!(told, ["WARN", "health", "b1", "p", vip, check, "connection refused"]);
         }
-        let lines = logged(|| log(&controller, &turned(HealthState::Up, None)));
+        let lines = logged(|| log_changes(&controller, &turned(HealthState::Up, None)));
         assert_eq!((&lines[0]["level"], &lines[0]["message"]), (&"INFO".into(), &"a backend is up".into()));
         let many: Vec<StateChange> = down.iter().cycle().take(LINES + 9).cloned().collect();
-        let lines = logged(|| log(&controller, &many));
+        let lines = logged(|| log_changes(&controller, &many));
         assert_eq!(lines.len(), LINES + 1);
         assert!(lines[LINES]["message"].as_str().unwrap().starts_with("9 more verdicts turned at once"));
     }

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use config::{Config, parse};
+use control_plane::PathMtus;
 use control_plane::compile::{compile_file, refresh_next_hops};
 use control_plane::next_hop::{Resolved, Table};
-use control_plane::path_mtu::PathMtus;
 use forwarder::{PoolTable, Snapshot, THIS_MACHINE, TunnelProtocols, TunnelSourceKind};
 use packet::Tags;
 

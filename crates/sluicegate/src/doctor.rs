@@ -27,8 +27,8 @@ use anyhow::Context;
 use clap::Args;
 use config::{self, Config, Machine, Problem, Problems};
 use control_plane::compile::{destinations, find_machine};
+use control_plane::look_up_next_hops;
 use control_plane::next_hop::{Resolver, Unresolved};
-use control_plane::paths::look_up;
 use datapath::interface::{Finding, Severity, privilege_findings};
 use serde_json::{Value, json};
 
@@ -130,7 +130,7 @@ fn look(config: &Config, machine: &Machine) -> anyhow::Result<Facts> {
 
 /// Next hops once the kernel has made up its mind of each neighbour. Without CAP_NET_ADMIN it is not told to ask.
 async fn next_hops(backends: &[IpAddr]) -> anyhow::Result<NextHops> {
-    match look_up(backends, NEIGHBOURS).await {
+    match look_up_next_hops(backends, NEIGHBOURS).await {
         Ok(found) => Ok(found),
         Err(_) => Ok(Resolver::open()?.resolve(backends).await?),
     }

@@ -35,11 +35,8 @@ use control_plane::controller::Controller;
 use control_plane::digest::Digests;
 use control_plane::drain::Observed;
 use control_plane::next_hop::Table;
-use control_plane::orders::Orders;
-use control_plane::paths::{Paths, look_up};
 use control_plane::publisher::Publisher;
-use control_plane::services_seen;
-use control_plane::verdict_log;
+use control_plane::{Orders, Paths, log_changes, look_up_next_hops, services_seen};
 use datapath::DataPlane;
 use datapath::interface::Interface;
 use forwarder::{Live, Notice, Slot, Snapshot};
@@ -233,7 +230,7 @@ impl Daemon {
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "verdicts not taken over"),
         }
-        verdict_log::log(&self.controller, &turned);
+        log_changes(&self.controller, &turned);
     }
 
     /// Other states or tables of the same configuration: nothing of the filter changes.
@@ -406,7 +403,7 @@ async fn first_next_hops(
     machine: &str,
     interfaces: &[Interface],
 ) -> anyhow::Result<Arc<Table>> {
-    let next_hops = look_up(&destinations(config, machine, None), FIRST_NEXT_HOPS).await?;
+    let next_hops = look_up_next_hops(&destinations(config, machine, None), FIRST_NEXT_HOPS).await?;
     if let Err(error) = doctor::warn_at_start(config, machine, &next_hops).await {
         tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
     }

@@ -12,7 +12,7 @@ use config::Config;
 
 use super::{Loaded, Origin};
 use crate::compile::destinations;
-use crate::paths::{NextHops, look_up};
+use crate::paths::{NextHops, look_up_next_hops};
 use crate::refused::Refused;
 
 /// Where a configuration is read, and what is there already.
@@ -55,7 +55,7 @@ async fn next_hops(new: &[IpAddr]) -> NextHops {
     if new.is_empty() {
         return NextHops::new();
     }
-    look_up(new, PATIENCE).await.unwrap_or_else(|error| {
+    look_up_next_hops(new, PATIENCE).await.unwrap_or_else(|error| {
         // The watch goes on asking.
         tracing::warn!(%error, "next hops of new backends not looked up");
         NextHops::new()

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::Config;
+use control_plane::Unable;
 use control_plane::controller::Controller;
-use control_plane::unable::Unable;
 use health::{Event, Events, Health, StateChange, TargetReport};
 
 use super::health_tunnel::{Found, HealthTunnel};

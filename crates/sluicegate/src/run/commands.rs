@@ -12,9 +12,9 @@ use admin::view::{
 use admin::{Answer, BackendAction, Command};
 use admin::{CaptureOrder, CaptureStream, MachineAction};
 use config::Source;
+use control_plane::BackendOrder;
 use control_plane::controller::Controller;
 use control_plane::digest::hex;
-use control_plane::orders::BackendOrder;
 use control_plane::questions::Filters;
 use control_plane::runtime_state::OverrideKey;
 
