@@ -2,12 +2,14 @@
 //!
 //! In: packets with comments; bytes of such a file as they come. Out: blocks, little endian, each whole; what its statistics say.
 //! Not here: what a comment says (`run::capture`), who asked for it (`capture`).
+//! Written by hand: `pcap-file` 2.0 keeps the type of an option that it does not name, such as a packet's id, to itself, writes
+//! the time of statistics with its words swapped, and reads blocks of any length.
 //! Source: IETF draft-ietf-opsawg-pcapng (version 1.0), §3 and §4.
 
 #[cfg(test)]
 mod tests;
 
-/// An interface of a capture: packets are seen at two places, each is told as one.
+/// An interface of a capture: packets are seen at two places, each of which is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interface {
     pub(crate) name: &'static str,
@@ -38,7 +40,7 @@ pub(crate) struct Statistics {
     pub(crate) nanos: u64,
     /// Packets that matched.
     pub(crate) accepted: u64,
-    /// Packets that were lost for want of room.
+    /// Packets that were lost because no memory was free.
     pub(crate) dropped: u64,
     /// Packets in the file.
     pub(crate) delivered: u64,
