@@ -7,10 +7,10 @@ use clap::Args;
 use datapath::decap::{Decap, DecapCounts, host_addresses};
 use datapath::interface::{Privileges, privilege_findings};
 use serde_json::{Map, Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::logging;
 use crate::out::outln;
+use crate::signals::EndSignals;
 
 /// What to take off, and from whom.
 #[derive(Debug, Args)]
@@ -66,21 +66,19 @@ pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
         })
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(until_told(arguments, &decap, local.len()))?;
+    runtime.block_on(until_signalled(arguments, &decap, local.len()))?;
     say(arguments, &decap.counts()?);
     Ok(())
 }
 
-async fn until_told(arguments: &Arguments, decap: &Decap, addresses: usize) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    // Not before the signals are caught: whoever waits for this line may send one.
+async fn until_signalled(arguments: &Arguments, decap: &Decap, addresses: usize) -> anyhow::Result<()> {
+    let mut end = EndSignals::catch()?;
+    // Not before the signals are caught: a program that waits for this line may send one.
     tracing::info!(interface = %arguments.interface, xdp = decap.mode().name(), addresses, "ready");
     let every = arguments.interval;
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            () = end.recv() => return Ok(()),
             () = tokio::time::sleep(every.unwrap_or(Duration::MAX)), if every.is_some() => {
                 say(arguments, &decap.counts()?);
             }

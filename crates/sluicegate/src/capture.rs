@@ -17,6 +17,7 @@ use config::parse_duration;
 use config::words::count;
 
 use crate::client::{Client, Reach, escape};
+use crate::failure::verdict;
 use crate::out::errln;
 use crate::pcapng::Blocks;
 
@@ -119,8 +120,7 @@ pub(crate) fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     });
     say(&blocks);
     followed?;
-    let whole = reader_gone || blocks.statistics.is_some();
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(verdict(reader_gone || blocks.statistics.is_some()))
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn Write>> {

@@ -1,34 +1,34 @@
 //! The operator's side of the admin API: HTTP over the Unix socket of a running balancer.
 //!
-//! In: a request. Out: the answer as its type, or why there is none, which is also the exit code.
+//! In: a request. Out: the answer as its type, or why there is none (`failure`).
 //! Not here: what the verbs print.
 
 mod stream;
 
-use std::fmt;
+use std::fmt::Display;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use admin::Refusal;
-use admin::view::ProblemView;
 use anyhow::Context;
 use clap::Args;
 use config::{self, format_duration, parse_duration};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::{Request, header};
+use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::table::word;
+use self::stream::Stream;
+use crate::failure::Failure;
+use crate::table::show;
 
-/// Which balancer, and how to print.
+/// Which balancer, and how long it is waited for.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Reach {
     /// The admin socket of the running balancer.
@@ -48,48 +48,32 @@ pub(crate) fn patience(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a duration from 1ms to 1h, such as \"10s\"".to_owned())
 }
 
-/// Why there is no answer.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Nobody answers at the socket.
-    NoDaemon(String),
-    /// The balancer says no.
-    Refused(Refusal),
+/// Which balancer, and how to print.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDaemon(why) => write!(f, "no balancer answers: {why}"),
-            Self::Refused(refusal) => {
-                f.write_str(&refusal.message)?;
-                for problem in &refusal.problems {
-                    write!(f, "\n{}", told(problem))?;
-                }
-                Ok(())
-            }
-        }
+impl Common {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Client::new(&self.reach)
     }
-}
 
-/// `file:line:column: severity: field: found X, allowed Y`, without what there is not.
-fn told(problem: &ProblemView) -> String {
-    let ProblemView { severity, file, line, column, field, found, allowed } = problem;
-    let place = match (line, column) {
-        (Some(line), Some(column)) => format!("{file}:{line}:{column}"),
-        _ => file.clone(),
-    };
-    let field = if field.is_empty() { String::new() } else { format!(" {field}:") };
-    format!("{place}: {}:{field} found {found}, allowed {allowed}", word(severity))
-}
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.client()?.get(path)
+    }
 
-impl std::error::Error for Failure {}
-
-/// The exit code that an error of a verb ends with.
-pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
-    match error.downcast_ref::<Failure>() {
-        Some(Failure::NoDaemon(_)) => ExitCode::from(NO_DAEMON),
-        _ => ExitCode::FAILURE,
+    /// Prints an answer, as JSON where that is asked for.
+    pub(crate) fn show<T: Serialize>(
+        &self,
+        answer: &T,
+        words: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        show(answer, self.json, words)
     }
 }
 
@@ -152,9 +136,13 @@ impl Client {
         let request = |builder: hyper::http::request::Builder| {
             builder.header(header::HOST, HOST).body(Full::new(Bytes::new()))
         };
-        let (post, delete) = (request(Request::post(path))?, request(Request::delete(whole))?);
-        let wait = self.wait.unwrap_or(PATIENCE);
-        self.runtime.block_on(stream::follow(&self.socket, (post, delete), wait, began, take))
+        let stream = Stream {
+            socket: &self.socket,
+            post: request(Request::post(path))?,
+            delete: request(Request::delete(whole))?,
+            wait: self.wait.unwrap_or(PATIENCE),
+        };
+        self.runtime.block_on(stream.follow(began, take))
     }
 
     fn send<T: DeserializeOwned>(
@@ -164,7 +152,7 @@ impl Client {
         body: Bytes,
     ) -> anyhow::Result<T> {
         let request = request.header(header::HOST, HOST).body(Full::new(body))?;
-        let no_daemon = |why: &dyn fmt::Display| no_daemon(&self.socket, why);
+        let no_daemon = |why: &dyn Display| no_daemon(&self.socket, why);
         let wait = self.wait.unwrap_or(usual);
         // From the connection to the last byte of the answer.
         let exchange = async { tokio::time::timeout(wait, exchange(&self.socket, request)).await };
@@ -183,7 +171,7 @@ impl Client {
     }
 }
 
-fn no_daemon(socket: &Path, why: &dyn fmt::Display) -> anyhow::Error {
+fn no_daemon(socket: &Path, why: &dyn Display) -> anyhow::Error {
     Failure::NoDaemon(format!("{}: {why}", socket.display())).into()
 }
 
@@ -211,15 +199,18 @@ async fn exchange(
     socket: &Path,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<(hyper::StatusCode, Bytes)> {
+    let response = send(socket, request).await?;
+    let status = response.status();
+    Ok((status, response.into_body().collect().await?.to_bytes()))
+}
+
+/// Sends a request by a connection of its own, up to the head of the answer.
+async fn send(socket: &Path, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
     let stream = UnixStream::connect(socket).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the exchange: its errors come back from the request.
-    let carried = tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
-    carried.abort();
-    Ok((status, body))
+    // Ends with the body: its errors come back from there.
+    tokio::spawn(connection);
+    Ok(sender.send_request(request).await?)
 }
 
 fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
@@ -252,7 +243,6 @@ pub(crate) fn escape(name: &str) -> String {
 const DEFAULT_SOCKET: &str = "/run/sluicegate/admin.sock";
 /// On a Unix socket there is no other; HTTP/1.1 wants one.
 const HOST: &str = "localhost";
-const NO_DAEMON: u8 = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longer than the balancer itself gives a reload.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(45);

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use config::{self, Config, Machine, Problem, Problems, Severity};
+use config::{self, Config, Machine, Problems};
 use control_plane::compile::Compiler;
 use control_plane::digest::hex;
+use control_plane::problem_row;
 use serde_json::{Value, json};
 
+use crate::failure::verdict;
 use crate::out::{errln, out, outln};
 
 /// What to check.
@@ -65,8 +67,7 @@ pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else {
         out!("{}", words(&arguments.file, &problems, &outcomes));
     }
-    let well = config.is_some() && outcomes.iter().all(|outcome| outcome.error.is_none());
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(verdict(config.is_some() && outcomes.iter().all(|outcome| outcome.error.is_none())))
 }
 
 /// The machines to compile for.
@@ -142,20 +143,8 @@ fn report(
         "file": arguments.file,
         "files": sources.iter().map(config::Source::path).collect::<Vec<_>>(),
         "sha256": config.map(|config| hex(&config.digest())),
-        "problems": problems.iter().map(row).collect::<Vec<_>>(),
+        "problems": problems.iter().map(problem_row).collect::<Vec<_>>(),
         "machines": outcomes.iter().map(machine).collect::<Vec<_>>(),
-    })
-}
-
-fn row(problem: &Problem) -> Value {
-    json!({
-        "severity": match problem.severity { Severity::Error => "error", Severity::Warning => "warning" },
-        "file": problem.file(),
-        "line": problem.line(),
-        "column": problem.column(),
-        "field": &problem.field,
-        "found": &problem.found,
-        "allowed": &problem.allowed,
     })
 }
 

@@ -13,8 +13,7 @@ use control_plane::digest::{TABLE_ALGORITHM, hex, of_configuration};
 
 use crate::client::{Client, Reach, patience};
 use crate::config_check;
-use crate::out::out;
-use crate::table::{or_dash, print_json};
+use crate::table::{or_dash, show};
 
 /// Of whom.
 #[derive(Debug, Args)]
@@ -44,11 +43,7 @@ pub(crate) fn digest(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         },
         None => ask(arguments)?,
     };
-    if arguments.json {
-        print_json(&view)?;
-    } else {
-        out!("{}", words(&view));
-    }
+    show(&view, arguments.json, words)?;
     Ok(ExitCode::SUCCESS)
 }
 

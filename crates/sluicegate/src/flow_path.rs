@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use admin::view::{Explained, Step, Verdict, WhereBackend, WhereView};
+use admin::view::{Explained, Step, Verdict, WhereBackend, WhereRow, WhereView};
 use clap::Args;
 use control_plane::compile::compile_file;
 use control_plane::explained;
@@ -13,8 +13,8 @@ use packet::protocol;
 use serde::Serialize;
 
 use crate::client::{Client, Reach};
-use crate::out::outln;
-use crate::table::{Table, ago, or_dash, print_json, word};
+use crate::failure::verdict;
+use crate::table::{ago, or_dash, show, table, word};
 use crate::{Source, config_check};
 
 /// The flow.
@@ -82,12 +82,7 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return ask(arguments);
     }
     let config = config_check::load(&arguments.from.config)?;
-    let machine = match &arguments.from.machine {
-        Some(name) => name.clone(),
-        // The choice is the same on every machine of the cluster.
-        None => config.machines().first().map(|machine| machine.name().to_owned()).unwrap_or_default(),
-    };
-    let snapshot = compile_file(&config, &machine)?.snapshot;
+    let snapshot = compile_file(&config, &arguments.from.machine_or_first(&config))?.snapshot;
     let (source, destination) = (arguments.source, arguments.destination);
     let flow = Flow::new(source, destination, arguments.protocol())
         .ok_or_else(|| anyhow::anyhow!("{source} and {destination} are of different families"))?;
@@ -95,14 +90,10 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let explanation = snapshot.explain(&flow, None);
     let explained = explained(&explanation, &snapshot);
     let elsewhere = elsewhere(&snapshot, &flow, explanation.service)?;
-    if arguments.json {
-        let protocol = arguments.protocol();
-        let Arguments { source, destination, .. } = *arguments;
-        print_json(&Answer { source, destination, protocol, explained: &explained, elsewhere })?;
-    } else {
-        print_words(arguments, &explained, elsewhere.as_ref());
-    }
-    Ok(if explained.is_served() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let protocol = arguments.protocol();
+    let answer = Answer { source, destination, protocol, explained: &explained, elsewhere };
+    show(&answer, arguments.json, words)?;
+    Ok(verdict(explained.is_served()))
 }
 
 /// By the file alone.
@@ -115,6 +106,13 @@ struct Answer<'a> {
     explained: &'a Explained,
     /// The cluster that it goes to while no backend here serves; null: none.
     elsewhere: Option<WhereBackend>,
+}
+
+impl Answer<'_> {
+    /// Another cluster is the choice already.
+    fn is_elsewhere(&self) -> bool {
+        self.explained.step == Some(Step::Remote)
+    }
 }
 
 /// A file says nothing of health: where the flow goes when no backend of its service serves, as on a machine that runs.
@@ -143,32 +141,28 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let protocol = arguments.protocol();
     let path = format!("/v1/where?source={source}&destination={destination}&protocol={protocol}");
     let view: WhereView = client.get(&path)?;
-    if arguments.json {
-        print_json(&view)?;
-    } else {
-        let mut table =
-            Table::new([">thread", "verdict", "service", "by", "backend", "tracked", "state", ">idle"]);
-        for row in &view.threads {
-            let (tracked, explained) = (row.tracked.as_ref(), &row.explained);
-            let place = |found: &WhereBackend| format!("{} at {}", found.name, found.address);
-            table.row([
-                row.thread.to_string(),
-                word(&explained.verdict),
-                or_dash(explained.service.as_deref()),
-                word(&explained.step),
-                or_dash(explained.backend.as_ref().map(place).as_deref()),
-                or_dash(tracked.and_then(|flow| flow.backend.as_deref())),
-                word(&tracked.map(|flow| flow.state)),
-                tracked.map_or_else(|| "-".to_owned(), |flow| ago(flow.idle_seconds)),
-            ]);
-        }
-        table.print();
-        if let Some(words) = view.threads.iter().find_map(|row| of_icmp(&row.explained.verdict)) {
-            outln!("{words}");
-        }
-    }
-    let found = view.threads.iter().any(|row| row.explained.is_served());
-    Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show(&view, arguments.json, |view| {
+        let headings = [">thread", "verdict", "service", "by", "backend", "tracked", "state", ">idle"];
+        let icmp = view.threads.iter().find_map(|row| of_icmp(&row.explained.verdict));
+        let icmp = icmp.map(|words| format!("{words}\n")).unwrap_or_default();
+        table(headings, view.threads.iter().map(thread)) + &icmp
+    })?;
+    Ok(verdict(view.threads.iter().any(|row| row.explained.is_served())))
+}
+
+fn thread(row: &WhereRow) -> [String; 8] {
+    let (tracked, explained) = (row.tracked.as_ref(), &row.explained);
+    let backend = explained.backend.as_ref();
+    [
+        row.thread.to_string(),
+        word(&explained.verdict),
+        or_dash(explained.service.as_deref()),
+        word(&explained.step),
+        or_dash(backend.map(|found| format!("{} at {}", found.name, found.address))),
+        or_dash(tracked.and_then(|flow| flow.backend.as_deref())),
+        word(&tracked.map(|flow| flow.state)),
+        or_dash(tracked.map(|flow| ago(flow.idle_seconds))),
+    ]
 }
 
 /// What happens to ICMP, in words.
@@ -183,45 +177,38 @@ fn of_icmp(verdict: &Verdict) -> Option<&'static str> {
     }
 }
 
-fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&WhereBackend>) {
-    let (source, destination) = (arguments.source, arguments.destination);
-    outln!("{source} -> {destination}, protocol {}", arguments.protocol());
-    let place =
-        |found: &WhereBackend| format!("{} at {} by {}", found.name, found.address, found.encapsulation);
-    let is_elsewhere = explained.step == Some(Step::Remote);
+fn words(answer: &Answer<'_>) -> String {
+    let Answer { source, destination, protocol, explained, .. } = answer;
+    let service = explained.service.as_ref();
+    let entry = |entry| format!("{entry} of {}", explained.table_size.unwrap_or_default());
     let said = [
-        (
-            "service",
-            explained.service.as_ref().map(|name| format!("{name}, hashed by {}", word(&explained.hashed))),
-        ),
+        ("service", service.map(|name| format!("{name}, hashed by {}", word(&explained.hashed)))),
         ("hash", explained.hash.clone()),
         ("pool", explained.pool.clone()),
-        (
-            "entry",
-            explained
-                .table_entry
-                .map(|entry| format!("{entry} of {}", explained.table_size.unwrap_or_default())),
-        ),
-        (if is_elsewhere { "cluster" } else { "backend" }, explained.backend.as_ref().map(place)),
+        ("entry", explained.table_entry.map(entry)),
+        (if answer.is_elsewhere() { "cluster" } else { "backend" }, explained.backend.as_ref().map(place)),
     ];
-    for (what, words) in said {
-        if let Some(words) = words {
-            outln!("  {what:<7}  {words}");
-        }
-    }
-    match &explained.verdict {
+    let said = said.into_iter().filter_map(|(what, words)| Some(format!("  {what:<7}  {}\n", words?)));
+    let head = format!("{source} -> {destination}, protocol {protocol}\n");
+    head + &said.collect::<String>() + &outcome(answer)
+}
+
+fn outcome(answer: &Answer<'_>) -> String {
+    match &answer.explained.verdict {
         Verdict::Forward => {
-            if let Some(found) = elsewhere.filter(|_| !is_elsewhere) {
-                outln!(
-                    "  else     cluster {}, while no backend of pool {} serves",
+            let known =
+                "The connection table of a running machine goes before this, for flows that it knows.\n";
+            let other = answer.elsewhere.as_ref().filter(|_| !answer.is_elsewhere());
+            let pool = or_dash(answer.explained.pool.as_deref());
+            other.map_or_else(String::new, |found| {
+                format!(
+                    "  else     cluster {}, while no backend of pool {pool} serves\n\
+                     By the file alone every backend serves; --live says which do.\n",
                     place(found),
-                    or_dash(explained.pool.as_deref())
-                );
-                outln!("By the file alone every backend serves; --live says which do.");
-            }
-            outln!("The connection table of a running machine goes before this, for flows that it knows.");
+                )
+            }) + known
         }
-        verdict @ Verdict::Reply => outln!("  answered {}", of_icmp(verdict).unwrap_or_default()),
+        verdict @ Verdict::Reply => format!("  answered {}\n", of_icmp(verdict).unwrap_or_default()),
         verdict @ Verdict::Drop(reason) => {
             let words = match reason.as_str() {
                 "no_vip" => "no_vip: no service has this address, port and protocol",
@@ -229,7 +216,11 @@ fn print_words(arguments: &Arguments, explained: &Explained, elsewhere: Option<&
                 "denied" => "denied: the source is on the VIP's deny list",
                 _ => of_icmp(verdict).unwrap_or("no_backend: no backend of the pool has a weight"),
             };
-            outln!("  dropped  {words}");
+            format!("  dropped  {words}\n")
         }
     }
+}
+
+fn place(found: &WhereBackend) -> String {
+    format!("{} at {} by {}", found.name, found.address, found.encapsulation)
 }

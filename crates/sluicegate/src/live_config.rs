@@ -7,19 +7,8 @@ use admin::view::{ConfigView, ReloadReport};
 use anyhow::Context;
 use clap::Args;
 
-use crate::client::{Client, Reach};
-use crate::out::{out, outln};
-use crate::table::{clean, print_json};
-
-/// Whose configuration.
-#[derive(Debug, Args)]
-pub(crate) struct Of {
-    #[command(flatten)]
-    reach: Reach,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
+use crate::client::Common;
+use crate::table::lines;
 
 /// What to put where.
 #[derive(Debug, Args)]
@@ -30,22 +19,16 @@ pub(crate) struct Put {
     #[arg(long, value_name = "ETAG")]
     if_match: String,
     #[command(flatten)]
-    of: Of,
+    common: Common,
 }
 
 /// Prints what is in force: the text of one file as it is, of several each under its path.
-pub(crate) fn get(of: &Of) -> anyhow::Result<ExitCode> {
-    let view: ConfigView = Client::new(&of.reach)?.get("/v1/config")?;
-    if of.json {
-        print_json(&view)?;
-    } else if let [only] = view.files.as_slice() {
-        out!("{}", only.text);
-    } else {
-        for file in &view.files {
-            outln!("# {}", file.path);
-            out!("{}", file.text);
-        }
-    }
+pub(crate) fn get(common: &Common) -> anyhow::Result<ExitCode> {
+    let view: ConfigView = common.get("/v1/config")?;
+    common.show(&view, |view| match view.files.as_slice() {
+        [only] => only.text.clone(),
+        files => files.iter().map(|file| format!("# {}\n{}", file.path, file.text)).collect(),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -56,32 +39,25 @@ pub(crate) fn put(put: &Put) -> anyhow::Result<ExitCode> {
         "*" => "*".to_owned(),
         tag => format!("\"{}\"", tag.trim_matches('"')),
     };
-    say(&put.of, &Client::new(&put.of.reach)?.put("/v1/config", &tag, text)?)
+    say(&put.common, &put.common.client()?.put("/v1/config", &tag, text)?)
 }
 
 /// Has the file read again.
-pub(crate) fn reload(of: &Of) -> anyhow::Result<ExitCode> {
-    say(of, &Client::new(&of.reach)?.reload()?)
+pub(crate) fn reload(common: &Common) -> anyhow::Result<ExitCode> {
+    say(common, &common.client()?.reload()?)
 }
 
-fn say(of: &Of, report: &ReloadReport) -> anyhow::Result<ExitCode> {
-    if of.json {
-        print_json(report)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if report.changed.is_empty() {
-        outln!("nothing changed: generation {} stays in force", report.generation);
-    } else {
-        outln!("generation {} is in force, after {:.1} ms", report.generation, report.took_ms);
-    }
-    for change in &report.changed {
-        outln!("  {}", clean(change));
-    }
-    for setting in &report.needs_restart {
-        outln!("waits for a restart: {}", clean(setting));
-    }
-    for warning in &report.warnings {
-        outln!("warning: {}", clean(warning));
-    }
+fn say(common: &Common, report: &ReloadReport) -> anyhow::Result<ExitCode> {
+    common.show(report, |report| {
+        let generation = report.generation;
+        let head = if report.changed.is_empty() {
+            format!("nothing changed: generation {generation} stays in force\n")
+        } else {
+            format!("generation {generation} is in force, after {:.1} ms\n", report.took_ms)
+        };
+        head + &lines("  ", &report.changed)
+            + &lines("waits for a restart: ", &report.needs_restart)
+            + &lines("warning: ", &report.warnings)
+    })?;
     Ok(ExitCode::SUCCESS)
 }

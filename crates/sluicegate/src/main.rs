@@ -1,8 +1,8 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! Rooms: `run` (the balancer, wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
-//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints and `out` writes; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
+//! manager), `privileges`, `signals`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
+//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints and `out` writes, and whose errors are a `failure`; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
 //! (`replay`), `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -18,6 +18,7 @@ mod config_diff;
 mod digest;
 mod doctor;
 mod doors;
+mod failure;
 mod flow_path;
 mod live_config;
 mod liveness;
@@ -33,6 +34,7 @@ mod routers;
 mod run;
 #[cfg(test)]
 mod samples;
+mod signals;
 mod stats;
 mod status;
 mod table;
@@ -44,6 +46,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::client::Common;
 use crate::out::errln;
 
 /// A layer-4 load balancer in user space on AF_XDP.
@@ -64,7 +67,7 @@ enum Verb {
     /// Look at the machine before it carries traffic: what is wrong, why it matters, which command mends it.
     Doctor(doctor::Arguments),
     /// How the running balancer is; 1 when traffic would not be served, or something is wrong.
-    Status(status::Arguments),
+    Status(Common),
     /// Digests of the configuration and of the tables in force, by which machines of a cluster are compared.
     Digest(digest::Arguments),
     /// Rates of the running balancer, live.
@@ -108,11 +111,11 @@ enum ConfigVerb {
     /// Say in words what a change of files would change, and how many slots of each table would move.
     Diff(config_diff::Arguments),
     /// Print the configuration that is in force in the running balancer.
-    Get(live_config::Of),
+    Get(Common),
     /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
     Put(live_config::Put),
     /// Have the running balancer read its file again.
-    Reload(live_config::Of),
+    Reload(Common),
 }
 
 /// Which configuration, and which machine of it.
@@ -127,6 +130,12 @@ struct Source {
 }
 
 impl Source {
+    /// The machine's name: as given, or the first of the file, for what is the same on every machine of the cluster.
+    fn machine_or_first(&self, config: &config::Config) -> String {
+        let first = || config.machines().first().map(|machine| machine.name().to_owned());
+        self.machine.clone().or_else(first).unwrap_or_default()
+    }
+
     /// The machine's name: as given, or the host's up to its first dot.
     fn machine(&self) -> anyhow::Result<String> {
         if let Some(name) = &self.machine {
@@ -144,10 +153,10 @@ fn main() -> ExitCode {
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
         Verb::Config(ConfigVerb::Diff(arguments)) => config_diff::diff(&arguments),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
-        Verb::Config(ConfigVerb::Get(of)) => live_config::get(&of),
+        Verb::Config(ConfigVerb::Get(common)) => live_config::get(&common),
         Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),
-        Verb::Config(ConfigVerb::Reload(of)) => live_config::reload(&of),
-        Verb::Status(arguments) => status::status(&arguments),
+        Verb::Config(ConfigVerb::Reload(common)) => live_config::reload(&common),
+        Verb::Status(common) => status::status(&common),
         Verb::Digest(arguments) => digest::digest(&arguments),
         Verb::Top(arguments) => top::top(&arguments),
         Verb::Backend(verb) => operate::backend(&verb),
@@ -165,6 +174,6 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         errln!("sluicegate: {error:#}");
-        client::exit_code(&error)
+        failure::exit_code(&error)
     })
 }

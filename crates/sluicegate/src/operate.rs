@@ -3,25 +3,16 @@
 use std::process::ExitCode;
 
 use admin::view::{
-    BackendChange, BackendRow, BackendState, CheckState, FlowPage, HealthView, Override, Purged, VipRow,
+    BackendChange, BackendRow, BackendState, CheckState, FlowPage, FlowRow, HealthView, MembershipChange,
+    Override, Purged, ServiceRow, TargetRow, VipRow,
 };
 use clap::{Args, Subcommand};
 use config::words::count;
 use serde_json::json;
 
-use crate::client::{Client, Reach, escape};
-use crate::out::{errln, outln};
-use crate::table::{Table, ago, or_dash, print_json, word};
-
-/// Which balancer, and how to print.
-#[derive(Debug, Args)]
-pub(crate) struct Common {
-    #[command(flatten)]
-    pub(crate) reach: Reach,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
+use crate::client::{Common, escape};
+use crate::failure::{usage, verdict};
+use crate::table::{ago, lines, or_dash, table, word};
 
 /// Which backend.
 #[derive(Debug, Args)]
@@ -139,17 +130,16 @@ pub(crate) fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
 fn order(which: &Which, action: &str, weight: Option<FileOr>) -> anyhow::Result<ExitCode> {
     let pool = which.pool.as_ref().map(|pool| format!("?pool={}", escape(pool))).unwrap_or_default();
     let path = format!("/v1/backends/{}/{action}{pool}", escape(&which.name));
-    let client = Client::new(&which.common.reach)?;
     let body = weight.map(|FileOr(weight)| json!({ "weight": weight }));
-    let change: BackendChange = client.post(&path, &body)?;
-    if which.common.json {
-        print_json(&change)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut table =
-        Table::new(["backend", "pool", "before", "now", ">weight before", ">weight now", "override"]);
-    for row in &change.memberships {
-        table.row([
+    let change: BackendChange = which.common.client()?.post(&path, &body)?;
+    which.common.show(&change, changed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn changed(change: &BackendChange) -> String {
+    let headings = ["backend", "pool", "before", "now", ">weight before", ">weight now", "override"];
+    let row = |row: &MembershipChange| {
+        [
             change.backend.clone(),
             row.pool.clone(),
             word(&row.before),
@@ -157,13 +147,9 @@ fn order(which: &Which, action: &str, weight: Option<FileOr>) -> anyhow::Result<
             row.weight_before.to_string(),
             row.weight_after.to_string(),
             says(row.overridden),
-        ]);
-    }
-    table.print();
-    for note in &change.notes {
-        outln!("note: {}", crate::table::clean(note));
-    }
-    Ok(ExitCode::SUCCESS)
+        ]
+    };
+    table(headings, change.memberships.iter().map(row)) + &lines("note: ", &change.notes)
 }
 
 fn says(overridden: Option<Override>) -> String {
@@ -178,100 +164,76 @@ fn says(overridden: Option<Override>) -> String {
 }
 
 fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
-    let rows: Vec<BackendRow> = Client::new(&common.reach)?.get("/v1/backends")?;
-    if common.json {
-        print_json(&rows)?;
-    } else {
-        let headings =
-            ["backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">packets"];
-        let mut table = Table::new(headings);
-        for row in &rows {
-            let share = row.shares.values().copied().fold(0.0, f64::max);
-            table.row([
-                row.name.clone(),
-                row.pool.clone(),
-                row.address.to_string(),
-                word(&row.state),
-                word(&row.why),
-                says(row.overridden),
-                format!("{}/{}", row.weight_effective, row.weight_configured),
-                format!("{:.2}%", share * 100.0),
-                row.packets.to_string(),
-            ]);
-        }
-        table.print();
-    }
-    Ok(finding(rows.iter().any(|row| row.state != BackendState::Serving)))
+    let rows: Vec<BackendRow> = common.get("/v1/backends")?;
+    let headings =
+        ["backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">packets"];
+    let row = |row: &BackendRow| {
+        let share = row.shares.values().copied().fold(0.0, f64::max);
+        [
+            row.name.clone(),
+            row.pool.clone(),
+            row.address.to_string(),
+            word(&row.state),
+            word(&row.why),
+            says(row.overridden),
+            format!("{}/{}", row.weight_effective, row.weight_configured),
+            format!("{:.2}%", share * 100.0),
+            row.packets.to_string(),
+        ]
+    };
+    common.show(&rows, |rows| table(headings, rows.iter().map(row)))?;
+    Ok(verdict(rows.iter().all(|row| row.state == BackendState::Serving)))
 }
 
 /// Carries out a verb of `vip`.
 pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
-    let rows: Vec<VipRow> = Client::new(&common.reach)?.get("/v1/vips")?;
-    if common.json {
-        print_json(&rows)?;
-    } else {
-        let mut table =
-            Table::new(["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">packets"]);
-        for (row, service) in
-            rows.iter().flat_map(|row| row.services.iter().map(move |service| (row, service)))
-        {
-            table.row([
-                row.name.clone(),
-                row.addresses.join(" "),
-                format!("{} {}", service.protocol, service.ports),
-                service.pool.clone(),
-                if service.redirected_to.is_empty() {
-                    service.serving_pool.clone()
-                } else {
-                    format!("redirected to {}", service.redirected_to.join(", "))
-                },
-                format!("{} of {}", service.serving, service.total),
-                if service.ready { "yes" } else { "no" }.to_owned(),
-                service.packets.to_string(),
-            ]);
-        }
-        table.print();
-    }
-    Ok(finding(rows.iter().any(|row| !row.ready)))
+    let rows: Vec<VipRow> = common.get("/v1/vips")?;
+    let headings = ["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">packets"];
+    let row = |vip: &VipRow, service: &ServiceRow| {
+        [
+            vip.name.clone(),
+            vip.addresses.join(" "),
+            format!("{} {}", service.protocol, service.ports),
+            service.pool.clone(),
+            if service.redirected_to.is_empty() {
+                service.serving_pool.clone()
+            } else {
+                format!("redirected to {}", service.redirected_to.join(", "))
+            },
+            format!("{} of {}", service.serving, service.total),
+            if service.ready { "yes" } else { "no" }.to_owned(),
+            service.packets.to_string(),
+        ]
+    };
+    common.show(&rows, |rows| {
+        table(headings, rows.iter().flat_map(|vip| vip.services.iter().map(move |service| row(vip, service))))
+    })?;
+    Ok(verdict(rows.iter().all(|row| row.ready)))
 }
 
 /// Carries out a verb of `health`.
 pub(crate) fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<ExitCode> {
-    let view: HealthView = Client::new(&common.reach)?.get("/v1/health")?;
-    if common.json {
-        print_json(&view)?;
-    } else {
-        let mut table = Table::new([
-            "backends",
-            "address",
-            "check",
-            "via",
-            "state",
-            ">since",
-            ">latency",
-            "last",
-            "last error",
-        ]);
-        for row in &view.targets {
-            let history: String = row.history.iter().map(|passed| if *passed { '+' } else { '-' }).collect();
-            table.row([
-                row.backends.join(" "),
-                row.address.to_string(),
-                row.check.clone(),
-                row.vip.map_or_else(|| word(&row.via), |vip| format!("vip {vip}")),
-                word(&row.state),
-                ago(row.since_seconds),
-                row.latency_us.map_or_else(|| "-".to_owned(), |latency| format!("{latency}us")),
-                history,
-                or_dash(row.last_error.as_deref()),
-            ]);
-        }
-        table.print();
-        if let Some(why) = &view.own_fault {
-            outln!("verdicts are held for this machine's own fault: {}", crate::table::clean(why));
-        }
-    }
-    Ok(finding(view.own_fault.is_some() || view.targets.iter().any(|row| row.state != CheckState::Up)))
+    let view: HealthView = common.get("/v1/health")?;
+    common.show(&view, |view| {
+        let fault = view.own_fault.as_slice();
+        table(TARGET_HEADINGS, view.targets.iter().map(target_row))
+            + &lines("verdicts are held for this machine's own fault: ", fault)
+    })?;
+    Ok(verdict(view.own_fault.is_none() && view.targets.iter().all(|row| row.state == CheckState::Up)))
+}
+
+fn target_row(row: &TargetRow) -> [String; TARGET_HEADINGS.len()] {
+    [
+        row.backends.join(" "),
+        row.address.to_string(),
+        row.check.clone(),
+        row.vip.map_or_else(|| word(&row.via), |vip| format!("vip {vip}")),
+        word(&row.state),
+        ago(row.since_seconds),
+        or_dash(row.latency_us.map(|latency| format!("{latency}us"))),
+        row.history.iter().map(|passed| if *passed { '+' } else { '-' }).collect(),
+        or_dash(row.last_error.as_deref()),
+    ]
 }
 
 /// Carries out a verb of `flow`.
@@ -279,16 +241,10 @@ pub(crate) fn flow(verb: &FlowVerb) -> anyhow::Result<ExitCode> {
     match verb {
         FlowVerb::List { which, limit, common } => list_flows(which, *limit, common),
         FlowVerb::Purge { which, common } => {
-            let Some(filter) = filter(which) else {
-                errln!("sluicegate: say which flows: --vip VIP, --backend BACKEND, or --all");
-                return Ok(ExitCode::from(WRONG_USAGE));
-            };
-            let purged: Purged = Client::new(&common.reach)?.delete(&format!("/v1/flows?{filter}"))?;
-            if common.json {
-                print_json(&purged)?;
-            } else {
-                outln!("{} forgotten", count(purged.flows, "flow"));
-            }
+            let filter = filter(which)
+                .ok_or_else(|| usage("say which flows: --vip VIP, --backend BACKEND, or --all"))?;
+            let purged: Purged = common.client()?.delete(&format!("/v1/flows?{filter}"))?;
+            common.show(&purged, |purged| format!("{} forgotten\n", count(purged.flows, "flow")))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -302,15 +258,10 @@ fn filter(which: &WhichFlows) -> Option<String> {
 
 fn list_flows(which: &WhichFlows, limit: usize, common: &Common) -> anyhow::Result<ExitCode> {
     let filter = filter(which).map(|filter| format!("&{filter}")).unwrap_or_default();
-    let page: FlowPage = Client::new(&common.reach)?.get(&format!("/v1/flows?limit={limit}{filter}"))?;
-    if common.json {
-        print_json(&page)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut table = Table::new([">thread", "tag", "service", "backend", "pool", "state", ">idle"]);
-    for row in &page.flows {
+    let page: FlowPage = common.get(&format!("/v1/flows?limit={limit}{filter}"))?;
+    let row = |row: &FlowRow| {
         let probation = if row.on_probation { ", on probation" } else { "" };
-        table.row([
+        [
             row.thread.to_string(),
             row.tag.clone(),
             or_dash(row.service.as_deref()),
@@ -318,17 +269,15 @@ fn list_flows(which: &WhichFlows, limit: usize, common: &Common) -> anyhow::Resu
             or_dash(row.pool.as_deref()),
             word(&row.state) + probation,
             ago(row.idle_seconds),
-        ]);
-    }
-    table.print();
-    if page.more {
-        outln!("and more: raise --limit");
-    }
+        ]
+    };
+    common.show(&page, |page| {
+        let headings = [">thread", "tag", "service", "backend", "pool", "state", ">idle"];
+        let more = if page.more { "and more: raise --limit\n" } else { "" };
+        table(headings, page.flows.iter().map(row)) + more
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn finding(found: bool) -> ExitCode {
-    if found { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-const WRONG_USAGE: u8 = 2;
+const TARGET_HEADINGS: [&str; 9] =
+    ["backends", "address", "check", "via", "state", ">since", ">latency", "last", "last error"];

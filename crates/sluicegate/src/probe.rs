@@ -13,7 +13,7 @@ mod view;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,16 @@ use anyhow::Context;
 use clap::Args;
 use config::{format_duration, load_without_secrets, parse_duration};
 use health::{Dialer, Failure, attempt};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{MissedTickBehavior, sleep, sleep_until, timeout};
 
 use self::metrics::Metrics;
 use self::target::{Target, Trust, Url};
 use self::view::{Form, View};
 
+use crate::failure::{usage, verdict};
 use crate::out::errln;
+use crate::signals::EndSignals;
 
 /// What to probe, and how.
 #[derive(Debug, Args)]
@@ -74,68 +75,57 @@ pub(crate) struct Arguments {
 
 /// Probes until `--count` is reached or a signal comes.
 pub(crate) fn probe(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let targets = match targets(arguments)? {
-        Ok(targets) => targets,
-        Err(wrong) => {
-            errln!("sluicegate: {wrong}");
-            return Ok(ExitCode::from(USAGE));
-        }
-    };
+    let targets = targets(arguments)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let done = runtime.block_on(watch(arguments, &targets));
     // Attempts in flight end here, not at their time-out.
     runtime.shutdown_background();
     match done {
-        // Who reads has seen enough.
+        // The pipe is closed: its reader has seen enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Ok(all_up) => Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Ok(all_up) => Ok(verdict(all_up)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The outer error is one of files, the inner one of usage.
-fn targets(arguments: &Arguments) -> anyhow::Result<Result<Vec<Target>, String>> {
+/// Those of the configuration, then those of the command line, each once.
+fn targets(arguments: &Arguments) -> anyhow::Result<Vec<Target>> {
     if arguments.timeout > arguments.interval {
         let [timeout, interval] = [arguments.timeout, arguments.interval].map(format_duration);
-        return Ok(Err(format!(
+        return Err(usage(format!(
             "--timeout {timeout} is longer than --interval {interval}, and attempts at a target would overlap: raise --interval \
              or lower --timeout"
         )));
     }
-    let ca = match &arguments.ca {
-        None => None,
-        Some(file) => {
-            Some(std::fs::read_to_string(file).with_context(|| format!("--ca {}", file.display()))?)
-        }
-    };
+    let read =
+        |file: &PathBuf| std::fs::read_to_string(file).with_context(|| format!("--ca {}", file.display()));
+    let ca = arguments.ca.as_ref().map(read).transpose()?;
     let trust = Trust::new(ca, arguments.insecure);
-    let mut targets = Vec::new();
-    if let Some(file) = &arguments.config {
-        let loaded = load_without_secrets(file);
-        let (config, _) =
-            loaded.map_err(|problems| anyhow::anyhow!("the configuration has problems:\n{problems}"))?;
-        match target::of_config(&config, &trust) {
-            Ok((found, left_out)) => {
-                left_out.iter().for_each(|what| errln!("not probed: {what}"));
-                targets = found;
-            }
-            Err(wrong) => return Ok(Err(wrong)),
-        }
-    }
+    let mut targets = match &arguments.config {
+        Some(file) => of_file(file, &trust)?,
+        None => Vec::new(),
+    };
     for url in &arguments.targets {
-        match url.target(&trust, arguments.host.as_deref()) {
-            Ok(target) if targets.contains(&target) => {}
-            Ok(target) => targets.push(target),
-            Err(wrong) => return Ok(Err(wrong)),
+        let target = url.target(&trust, arguments.host.as_deref()).map_err(usage)?;
+        if !targets.contains(&target) {
+            targets.push(target);
         }
     }
-    Ok(match targets.len() {
-        0 => Err("nothing to probe".into()),
+    match targets.len() {
+        0 => Err(usage("nothing to probe")),
         1..=MOST_TARGETS => Ok(targets),
-        many => Err(format!(
+        many => Err(usage(format!(
             "{many} targets, at most {MOST_TARGETS}: each needs a descriptor and 30 series of metrics"
-        )),
-    })
+        ))),
+    }
+}
+
+fn of_file(file: &Path, trust: &Trust) -> anyhow::Result<Vec<Target>> {
+    let (config, _) = load_without_secrets(file)
+        .map_err(|problems| anyhow::anyhow!("the configuration has problems:\n{problems}"))?;
+    let (targets, left_out) = target::of_config(&config, trust).map_err(usage)?;
+    left_out.iter().for_each(|what| errln!("not probed: {what}"));
+    Ok(targets)
 }
 
 /// One attempt that has ended.
@@ -160,41 +150,37 @@ async fn watch(arguments: &Arguments, targets: &[Target]) -> std::io::Result<boo
         (false, false) => Form::Lines,
     };
     let mut view = View::new(form, targets, std::io::stdout());
-    let (sender, mut outcomes) = mpsc::channel(targets.len());
-    for (number, target) in targets.iter().enumerate() {
-        // Spread over the first interval, so that not all of them ask at once.
-        let wait = spread(arguments.interval, number, targets.len());
-        tokio::spawn(attempts(number, target.clone(), wait, Pace::of(arguments), sender.clone()));
-    }
-    drop(sender);
-    let usual = (form == Form::Terminal).then_some(REDRAW);
-    let mut summary = arguments
-        .summary_interval
-        .or(usual)
-        .map(|every| interval_at(tokio::time::Instant::now() + every, every));
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let usual = if form == Form::Terminal { REDRAW } else { NEVER };
+    let every = arguments.summary_interval.unwrap_or(usual);
+    let mut outcomes = ask(arguments, targets);
+    let mut end = EndSignals::catch()?;
+    let mut due = tokio::time::Instant::now() + every;
     loop {
-        let summary_is_due = async {
-            match &mut summary {
-                Some(summary) => drop(summary.tick().await),
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            outcome = outcomes.recv() => match outcome {
-                Some(outcome) => {
-                    metrics.count(&outcome);
-                    view.take(outcome)?;
-                }
-                None => break,
-            },
-            () = summary_is_due => view.summary()?,
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            outcome = outcomes.recv() => {
+                let Some(outcome) = outcome else { break };
+                metrics.count(&outcome);
+                view.take(outcome)?;
+            }
+            () = sleep_until(due) => {
+                view.summary()?;
+                due += every;
+            }
+            () = end.recv() => break,
         }
     }
     view.summary()?;
     Ok(view.all_up())
+}
+
+/// Begins to ask all targets, spread over the first interval, so that not all of them are asked at once.
+fn ask(arguments: &Arguments, targets: &[Target]) -> mpsc::Receiver<Outcome> {
+    let (sender, outcomes) = mpsc::channel(targets.len());
+    for (number, target) in targets.iter().enumerate() {
+        let wait = spread(arguments.interval, number, targets.len());
+        tokio::spawn(attempts(number, target.clone(), wait, Pace::of(arguments), sender.clone()));
+    }
+    outcomes
 }
 
 #[derive(Clone, Copy)]
@@ -215,7 +201,7 @@ fn spread(interval: Duration, number: usize, of: usize) -> Duration {
     interval / part(of).max(1) * part(number)
 }
 
-/// Asks one target again and again; ends when nobody wants to know.
+/// Asks one target again and again; ends when the view does.
 async fn attempts(
     number: usize,
     target: Target,
@@ -257,9 +243,10 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
 
 const USAGES: &str =
     "sluicegate probe [OPTIONS] <URL>...\n       sluicegate probe [OPTIONS] --config <FILE> [URL]...";
-const USAGE: u8 = 2;
 /// Below the usual limit of 1,024 descriptors.
 const MOST_TARGETS: usize = 1_000;
 const REDRAW: Duration = Duration::from_secs(1);
+/// Ten years.
+const NEVER: Duration = Duration::from_secs(315_360_000);
 const AFTER_HELP: &str = "Latency is from the start of the connection to the answer that passes, a TLS handshake included. \
                           Exit codes: 0 all targets were up at the end, 1 one was not, 2 wrong usage.";

@@ -5,14 +5,15 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use admin::view::{
-    AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, SessionState, Status,
+    AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, RouteRow, SessionState,
+    Status,
 };
 use clap::{Args, Subcommand};
 
-use crate::client::{Client, Failure};
-use crate::operate::Common;
-use crate::out::{out, outln};
-use crate::table::{Table, ago, clean, or_dash, print_json, word};
+use crate::client::{Client, Common};
+use crate::failure::{Failure, verdict};
+use crate::out::outln;
+use crate::table::{ago, clean, lines, or_dash, table, word};
 
 /// `sluicegate bgp`.
 #[derive(Debug, Subcommand)]
@@ -43,20 +44,15 @@ pub(crate) struct Drain {
 
 /// Carries out a verb of `bgp`.
 pub(crate) fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode> {
-    let view: BgpView = Client::new(&common.reach)?.get("/v1/bgp")?;
-    if common.json {
-        print_json(&view)?;
-    } else {
-        out!("{}", words(&view));
-    }
-    let missing = view.peers.iter().any(|peer| peer.state != SessionState::Established)
-        || view.vips.iter().any(|vip| is_missing(vip.state))
-        || !view.warnings.is_empty();
-    Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-fn is_missing(state: AnnouncementState) -> bool {
-    !matches!(state, AnnouncementState::Announced | AnnouncementState::NotConfigured)
+    let view: BgpView = common.get("/v1/bgp")?;
+    common.show(&view, words)?;
+    let is_announced =
+        |state| matches!(state, AnnouncementState::Announced | AnnouncementState::NotConfigured);
+    Ok(verdict(
+        view.peers.iter().all(|peer| peer.state == SessionState::Established)
+            && view.vips.iter().all(|vip| is_announced(vip.state))
+            && view.warnings.is_empty(),
+    ))
 }
 
 fn words(view: &BgpView) -> String {
@@ -68,62 +64,56 @@ fn words(view: &BgpView) -> String {
         DrainStage::Leaving => ", draining: routes are announced as about to go".to_owned(),
         DrainStage::Left => ", draining: routes are withdrawn".to_owned(),
     };
-    let mut text = format!("AS {asn}, router id {router_id}{stage}\n\n");
-    text += &peers(&view.peers);
-    text.push('\n');
-    text += &vips(&view.vips);
-    for warning in &view.warnings {
-        text += &format!("warning: {}\n", clean(warning));
-    }
-    text
+    format!(
+        "AS {asn}, router id {router_id}{stage}\n\n{}\n{}{}",
+        peers(&view.peers),
+        vips(&view.vips),
+        lines("warning: ", &view.warnings)
+    )
 }
 
 fn peers(rows: &[BgpPeerRow]) -> String {
-    let mut table =
-        Table::new(["peer", "address", ">asn", "state", ">since", "bfd", ">ipv4", ">ipv6", "last error"]);
-    for row in rows {
-        table.row([
+    let headings = ["peer", "address", ">asn", "state", ">since", "bfd", ">ipv4", ">ipv6", "last error"];
+    let row = |row: &BgpPeerRow| {
+        [
             row.name.clone(),
             row.address.to_string(),
             row.asn.to_string(),
             format!("{:?}", row.state),
             ago(row.since_seconds),
-            row.bfd.as_ref().map_or_else(|| "-".to_owned(), |bfd| format!("{:?}", bfd.state)),
+            or_dash(row.bfd.as_ref().map(|bfd| format!("{:?}", bfd.state))),
             row.announced_v4.to_string(),
             row.announced_v6.to_string(),
             last_error(row),
-        ]);
-    }
-    table.lines()
+        ]
+    };
+    table(headings, rows.iter().map(row))
 }
 
 fn last_error(row: &BgpPeerRow) -> String {
     let at = row.last_error_seconds.map(|seconds| format!(" ({} ago)", ago(seconds))).unwrap_or_default();
-    row.last_error.as_ref().map_or_else(|| "-".to_owned(), |why| format!("{}{at}", clean(why)))
+    or_dash(row.last_error.as_ref().map(|why| format!("{}{at}", clean(why))))
 }
 
 fn vips(rows: &[AnnouncedVip]) -> String {
-    let mut table = Table::new(["vip", "state", "route", "to", ">med", "communities", "why not"]);
-    for row in rows {
-        let state = if row.anchor { format!("{} (anchor)", word(&row.state)) } else { word(&row.state) };
-        if row.routes.is_empty() {
-            let dash = || "-".to_owned();
-            table.row([row.vip.clone(), state, dash(), dash(), dash(), dash(), or_dash(row.why.as_deref())]);
-            continue;
-        }
-        for route in &row.routes {
-            table.row([
-                row.vip.clone(),
-                state.clone(),
-                route.prefix.clone(),
-                some(&route.peers),
-                route.med.map_or_else(|| "-".to_owned(), |med| med.to_string()),
-                some(&route.communities),
-                or_dash(row.why.as_deref()),
-            ]);
-        }
-    }
-    table.lines()
+    let headings = ["vip", "state", "route", "to", ">med", "communities", "why not"];
+    let row = |row: &AnnouncedVip, route: Option<&RouteRow>| {
+        let anchor = if row.anchor { " (anchor)" } else { "" };
+        [
+            row.vip.clone(),
+            word(&row.state) + anchor,
+            or_dash(route.map(|route| &route.prefix)),
+            route.map_or_else(|| some(&[]), |route| some(&route.peers)),
+            or_dash(route.and_then(|route| route.med)),
+            route.map_or_else(|| some(&[]), |route| some(&route.communities)),
+            or_dash(row.why.as_deref()),
+        ]
+    };
+    let all = rows.iter().flat_map(|vip| {
+        let routes = vip.routes.iter().map(Some);
+        routes.chain(vip.routes.is_empty().then_some(None)).map(move |route| row(vip, route))
+    });
+    table(headings, all)
 }
 
 fn some(words: &[String]) -> String {
@@ -136,16 +126,9 @@ pub(crate) fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
         MachineVerb::Drain(drain) => (&drain.common, "drain"),
         MachineVerb::Undrain(common) => (common, "undrain"),
     };
-    let client = Client::new(&common.reach)?;
+    let client = common.client()?;
     let begun: MachineDrain = client.post(&format!("/v1/machine/{action}"), &None::<()>)?;
-    if common.json {
-        print_json(&begun)?;
-    } else {
-        outln!("{}", sentence(&begun));
-        for note in &begun.notes {
-            outln!("note: {}", clean(note));
-        }
-    }
+    common.show(&begun, |begun| sentence(begun) + "\n" + &lines("note: ", &begun.notes))?;
     if matches!(verb, MachineVerb::Drain(drain) if drain.until_stopped) {
         wait_for_the_end(&client)?;
         if !common.json {

@@ -57,6 +57,7 @@ use self::lifecycle::Lifecycle;
 use self::settings::{inspected, settings};
 use self::turns::Turns;
 use crate::doors::{self, Doors};
+use crate::signals::EndSignals;
 use crate::{Source, config_check, doctor, liveness, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
@@ -87,17 +88,12 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
 
 struct Signals {
     hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
+    end: EndSignals,
 }
 
 impl Signals {
     fn catch() -> std::io::Result<Self> {
-        Ok(Self {
-            hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
+        Ok(Self { hangup: signal(SignalKind::hangup())?, end: EndSignals::catch()? })
     }
 }
 
@@ -202,8 +198,7 @@ impl Daemon {
             tokio::select! {
                 biased; // verdicts first: a dead backend gets no packet ten milliseconds later
                 Some(event) = self.checks.next() => self.take_event(event),
-                _ = signals.terminate.recv() => if self.is_to_end() { break Ok(()) },
-                _ = signals.interrupt.recv() => if self.is_to_end() { break Ok(()) },
+                () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
                 _ = looks.tick() => if self.look() { break Ok(()) },
                 _ = signals.hangup.recv(), if !self.is_draining() => self.ask_for_reload("SIGHUP", None, None),
                 Some(turn) = self.turns.next() => turn(self),

@@ -2,80 +2,33 @@
 
 use std::process::ExitCode;
 
-use admin::view::{Drift, InterfaceRow, OverrideRow, ReloadOutcome, Status};
-use clap::Args;
+use admin::view::{Drift, InterfaceRow, OverrideRow, ReloadOutcome, StateTotals, Status};
 use config::words::count_of;
 
-use crate::client::{Client, Reach};
-use crate::out::out;
-use crate::table::{ago, clean, print_json, word};
-
-/// Of whom.
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    reach: Reach,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
+use crate::client::Common;
+use crate::failure::verdict;
+use crate::table::{ago, clean, word};
 
 /// 1 when traffic would not be served, or something is wrong.
-pub(crate) fn status(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let status: Status = Client::new(&arguments.reach)?.get("/v1/status")?;
-    if arguments.json {
-        print_json(&status)?;
-    } else {
-        out!("{}", words(&status));
-    }
-    Ok(if is_well(&status) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+pub(crate) fn status(common: &Common) -> anyhow::Result<ExitCode> {
+    let status: Status = common.get("/v1/status")?;
+    common.show(&status, words)?;
+    Ok(verdict(is_well(&status)))
 }
 
 fn is_well(status: &Status) -> bool {
     let refused = status.last_reload.as_ref().is_some_and(|last| last.outcome == ReloadOutcome::Refused);
     let checked = status.own_fault.is_none() && status.checks_unable == 0;
-    let told =
+    let announced =
         status.bgp.as_ref().is_none_or(|bgp| bgp.established == bgp.peers && bgp.announced == bgp.vips);
     let linked = status.interfaces.iter().all(InterfaceRow::is_well);
-    status.ready && status.forwarder.healthy && linked && checked && !refused && told
+    status.ready && status.forwarder.healthy && linked && checked && !refused && announced
 }
 
 fn words(status: &Status) -> String {
     let mut page = Page::default();
-    let Status { version, machine, cluster, .. } = status;
-    page.line(
-        "machine",
-        format!("{machine} of {cluster}, sluicegate {version}, up {}", ago(status.uptime_seconds)),
-    );
-    page.lines("ready", if status.ready { "yes" } else { "no" }, &status.not_ready);
-    let health = if status.forwarder.healthy { "healthy" } else { "not healthy" };
-    page.lines("forwarder", health, &status.forwarder.why);
-    page.line(
-        "interface",
-        format!(
-            "{}, {}, {}, {}",
-            status.interface,
-            count_of(status.threads, "thread"),
-            status.mode,
-            status.xdp_mode
-        ),
-    );
-    page.line("generation", generation(status));
-    let [configuration, tables] = digests(status);
-    page.lines("digests", &configuration, &[tables]);
-    page.line("VIPs", format!("{} of {} ready", status.vips.ready, status.vips.total));
-    let totals = status.backends;
-    page.line(
-        "backends",
-        format!(
-            "{} serving, {} draining, {} down, {} unknown",
-            totals.serving, totals.draining, totals.down, totals.unknown
-        ),
-    );
-    if let Some(bgp) = status.bgp {
-        let (sessions, vips) = (format!("{} of {}", bgp.established, bgp.peers), count_of(bgp.vips, "VIP"));
-        page.line("routers", format!("{sessions} with a session, {} of {vips} announced", bgp.announced));
-    }
+    machine(&mut page, status);
+    traffic(&mut page, status);
     if let Some(last) = &status.last_reload {
         page.line(
             "last reload",
@@ -95,6 +48,34 @@ fn words(status: &Status) -> String {
         page.line("warning", warning.clone());
     }
     page.0
+}
+
+/// What runs where, and by which configuration.
+fn machine(page: &mut Page, status: &Status) {
+    let Status { version, machine, cluster, interface, mode, xdp_mode, .. } = status;
+    page.line(
+        "machine",
+        format!("{machine} of {cluster}, sluicegate {version}, up {}", ago(status.uptime_seconds)),
+    );
+    page.lines("ready", if status.ready { "yes" } else { "no" }, &status.not_ready);
+    let health = if status.forwarder.healthy { "healthy" } else { "not healthy" };
+    page.lines("forwarder", health, &status.forwarder.why);
+    let threads = count_of(status.threads, "thread");
+    page.line("interface", format!("{interface}, {threads}, {mode}, {xdp_mode}"));
+    page.line("generation", generation(status));
+    let [configuration, tables] = digests(status);
+    page.lines("digests", &configuration, &[tables]);
+}
+
+/// VIPs, backends and routers by their states.
+fn traffic(page: &mut Page, status: &Status) {
+    page.line("VIPs", format!("{} of {} ready", status.vips.ready, status.vips.total));
+    let StateTotals { serving, draining, down, unknown } = status.backends;
+    page.line("backends", format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown"));
+    if let Some(bgp) = status.bgp {
+        let (sessions, vips) = (format!("{} of {}", bgp.established, bgp.peers), count_of(bgp.vips, "VIP"));
+        page.line("routers", format!("{sessions} with a session, {} of {vips} announced", bgp.announced));
+    }
 }
 
 fn generation(status: &Status) -> String {

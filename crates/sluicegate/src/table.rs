@@ -11,57 +11,53 @@ use serde::Serialize;
 
 use crate::out::{out, outln};
 
-/// Rows under headings. A heading that begins with `>` is right-aligned.
-#[derive(Debug)]
-pub(crate) struct Table {
-    headings: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
+/// Lines of rows under headings, without spaces at their ends. A heading that begins with `>` is right-aligned.
+pub(crate) fn table<const N: usize>(
+    headings: [&'static str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let names = headings.map(|heading| heading.trim_start_matches('>').to_uppercase());
+    let rows: Vec<[String; N]> =
+        std::iter::once(names).chain(rows.into_iter().map(|row| row.map(|cell| clean(&cell)))).collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for ((cell, width), heading) in row.iter().zip(widths).zip(headings) {
+            // Writing to a string does not fail.
+            let _ = if heading.starts_with('>') {
+                write!(line, "{cell:>width$}  ")
+            } else {
+                write!(line, "{cell:<width$}  ")
+            };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
 }
 
-impl Table {
-    pub(crate) fn new<const N: usize>(headings: [&'static str; N]) -> Self {
-        Self { headings: headings.to_vec(), rows: Vec::new() }
-    }
+/// Each text on a line of its own, behind `head`.
+pub(crate) fn lines(head: &str, texts: &[String]) -> String {
+    texts.iter().map(|text| format!("{head}{}\n", clean(text))).collect()
+}
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.headings.len(), "a cell for each heading");
-        self.rows.push(cells.iter().map(|cell| clean(cell)).collect());
+/// Prints an answer: as JSON for scripts, else in words.
+pub(crate) fn show<T: Serialize>(
+    answer: &T,
+    json: bool,
+    words: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    if json {
+        return print_json(answer);
     }
-
-    /// All lines, without spaces at their ends.
-    pub(crate) fn lines(&self) -> String {
-        let name = |heading: &'static str| heading.trim_start_matches('>');
-        let widths: Vec<usize> = self
-            .headings
-            .iter()
-            .enumerate()
-            .map(|(column, heading)| {
-                let cells = self.rows.iter().filter_map(|row| row.get(column));
-                cells.map(|cell| cell.chars().count()).fold(name(heading).len(), usize::max)
-            })
-            .collect();
-        let mut text = String::new();
-        let headings: Vec<String> =
-            self.headings.iter().map(|heading| name(heading).to_uppercase()).collect();
-        for row in std::iter::once(&headings).chain(&self.rows) {
-            let mut line = String::new();
-            for ((cell, width), heading) in row.iter().zip(&widths).zip(&self.headings) {
-                // Writing to a string does not fail.
-                let _ = if heading.starts_with('>') {
-                    write!(line, "{cell:>width$}  ")
-                } else {
-                    write!(line, "{cell:<width$}  ")
-                };
-            }
-            text += line.trim_end();
-            text.push('\n');
-        }
-        text
-    }
-
-    pub(crate) fn print(&self) {
-        out!("{}", self.lines());
-    }
+    out!("{}", words(answer));
+    Ok(())
 }
 
 /// Without control characters, and on a terminal not endless: what goes on to a file or a program is whole.
@@ -80,7 +76,6 @@ fn cleaned(text: &str, longest: usize) -> String {
     clean
 }
 
-/// As JSON for scripts.
 pub(crate) fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
     outln!("{}", serde_json::to_string_pretty(answer)?);
     Ok(())
@@ -102,9 +97,9 @@ pub(crate) fn ago(seconds: f64) -> String {
     }
 }
 
-/// What is not there.
-pub(crate) fn or_dash(text: Option<&str>) -> String {
-    text.unwrap_or("-").to_owned()
+/// A value, or `-` where there is none.
+pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// A value of the API by the word that JSON has for it.
@@ -125,21 +120,17 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(["name", ">packets", "why"]);
-        table.row(["b1".into(), "7".into(), String::new()]);
-        table.row(["backend-2".into(), "123456789".into(), "no".into()]);
+        let rows = [["b1", "7", ""], ["backend-2", "123456789", "no"]].map(|row| row.map(str::to_owned));
         assert_eq!(
-            table.lines(),
+            table(["name", ">packets", "why"], rows),
             "NAME         PACKETS  WHY\nb1                 7\nbackend-2  123456789  no\n"
         );
     }
 
     #[test]
     fn what_a_server_says_does_not_reach_the_terminal_raw() {
-        let mut table = Table::new(["error"]);
-        table.row(["\x1b[2J\r\nowned\u{9b}".into()]);
-        table.row([cleaned(&"x".repeat(1_000), CELL)]);
-        let lines = table.lines();
+        let lines =
+            table(["error"], [["\x1b[2J\r\nowned\u{9b}".into()], [cleaned(&"x".repeat(1_000), CELL)]]);
         assert!(lines.chars().all(|c| c == '\n' || !c.is_control()), "{lines:?}");
         assert_eq!(lines.lines().count(), 3);
         assert!(lines.lines().all(|line| line.chars().count() <= CELL + 1));

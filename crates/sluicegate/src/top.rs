@@ -20,8 +20,8 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
 use self::rates::Rates;
 use crate::client::{Client, Reach};
-use crate::out::{errln, outln};
-use crate::table::{Table, print_json};
+use crate::failure::usage;
+use crate::table::{show, table};
 
 /// How to look.
 #[derive(Debug, Args)]
@@ -49,16 +49,14 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Looks until `q`, or once.
 pub(crate) fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json && !arguments.once {
-        errln!("sluicegate: top --json prints one interval and ends, so it wants --once: top --once --json");
-        return Ok(ExitCode::from(WRONG_USAGE));
+        return Err(usage("top --json prints one interval and ends, so it wants --once: top --once --json"));
     }
     let client = Client::new(&arguments.reach)?;
     if arguments.once {
         return once(&client, arguments);
     }
     if !std::io::stdout().is_terminal() {
-        errln!("sluicegate: top wants a terminal; without one: top --once");
-        return Ok(ExitCode::from(WRONG_USAGE));
+        return Err(usage("top wants a terminal; without one: top --once"));
     }
     // Before the screen is taken over, so that an error stays readable.
     let mut last = Reading::take(&client)?;
@@ -72,11 +70,7 @@ fn once(client: &Client, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let first = Reading::take(client)?;
     std::thread::sleep(arguments.interval);
     let rates = Reading::take(client)?.since(&first);
-    if arguments.json {
-        print_json(&rates)?;
-    } else {
-        print_words(&rates);
-    }
+    show(&rates, arguments.json, words)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,9 +142,9 @@ fn leaves(key: KeyEvent) -> bool {
     control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
 }
 
-fn print_words(rates: &Rates) {
+fn words(rates: &Rates) -> String {
     let total = &rates.total;
-    outln!(
+    let head = format!(
         "{} packets/s, {} in, {} new flows/s, {} of {} flow entries",
         rates::short(total.packets_per_second),
         rates::bits(total.bits_per_second),
@@ -158,38 +152,37 @@ fn print_words(rates: &Rates) {
         rates.flow_entries,
         rates.flow_capacity,
     );
-    for (heading, rows) in [("vip", &rates.services), ("backend", &rates.backends)] {
-        let mut table = Table::new([heading, ">packets/s", ">bits/s", ">new flows/s"]);
-        for row in rows {
-            let traffic = &row.traffic;
-            table.row([
-                row.name.clone(),
-                rates::short(traffic.packets_per_second),
-                rates::bits(traffic.bits_per_second),
-                rates::short(traffic.new_flows_per_second),
-            ]);
-        }
-        outln!();
-        table.print();
-    }
-    let mut table = Table::new([">thread", ">busy", ">packets/s", ">flows"]);
-    for (number, thread) in rates.threads.iter().enumerate() {
+    let thread = |(number, thread): (usize, &rates::Thread)| {
         let busy = format!("{:.1}%", thread.busy_share * 100.0);
         let packets = rates::short(thread.packets_per_second);
-        table.row([number.to_string(), busy, packets, thread.flow_entries.to_string()]);
-    }
-    outln!();
-    table.print();
-    let mut table = Table::new(["drop", ">packets/s", ">since start"]);
-    for drop in &rates.drops {
-        table.row([drop.reason.clone(), rates::short(drop.packets_per_second), drop.packets.to_string()]);
-    }
-    outln!();
-    table.print();
+        [number.to_string(), busy, packets, thread.flow_entries.to_string()]
+    };
+    let drop = |drop: &rates::Drops| {
+        [drop.reason.clone(), rates::short(drop.packets_per_second), drop.packets.to_string()]
+    };
+    [
+        head + "\n",
+        traffic("vip", &rates.services),
+        traffic("backend", &rates.backends),
+        table([">thread", ">busy", ">packets/s", ">flows"], rates.threads.iter().enumerate().map(thread)),
+        table(["drop", ">packets/s", ">since start"], rates.drops.iter().map(drop)),
+    ]
+    .join("\n")
+}
+
+fn traffic(heading: &'static str, rows: &[rates::Row]) -> String {
+    let row = |rates::Row { name, traffic }: &rates::Row| {
+        [
+            name.clone(),
+            rates::short(traffic.packets_per_second),
+            rates::bits(traffic.bits_per_second),
+            rates::short(traffic.new_flows_per_second),
+        ]
+    };
+    table([heading, ">packets/s", ">bits/s", ">new flows/s"], rows.iter().map(row))
 }
 
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// Readings in the sparkline.
 const HISTORY: usize = 240;
-const WRONG_USAGE: u8 = 2;

@@ -28,9 +28,10 @@ use self::frame::Probe;
 use self::link::Link;
 use self::view::{Seen, Trace};
 use crate::config_check;
+use crate::failure::{usage, verdict};
 use crate::flow_path::socket;
-use crate::out::errln;
 use crate::run::unix_micros;
+use crate::table::show;
 
 /// The packet, and the way that it goes.
 #[derive(Debug, Args)]
@@ -111,37 +112,30 @@ impl Flags {
 /// Sends, waits, prints. 1 when a packet was not reported by any machine, or was dropped by one.
 pub(crate) fn trace(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let config = config_check::load(&arguments.config)?;
-    let ears = match Ears::open(arguments, &config)? {
-        Ok(ears) => ears,
-        Err(wrong) => return Ok(usage(&wrong)),
-    };
-    let way = match link::way(arguments.via)? {
-        Ok(way) => way,
-        Err(wrong) => return Ok(usage(&wrong)),
-    };
-    let link = Link::open(way)?;
-    let mut trace = Trace::new(arguments, &link, ears.receiver, random());
+    let reports = Reports::open(arguments, &config)?;
+    let link = Link::open(link::resolve(arguments.via)?)?;
+    let mut trace = Trace::new(arguments, &link, reports.receiver, random());
     for number in 1..=arguments.count {
         trace.probes.push(Seen { probe: number, sent_unix_micros: now_micros(), reports: Vec::new() });
-        for packet in probe(arguments, &ears, &trace, number).packets(arguments.fragments) {
+        for packet in probe(arguments, &reports, &trace, number).packets(arguments.fragments) {
             link.send(&packet)?;
         }
         let last = number == arguments.count;
         let patience = if last { arguments.timeout } else { arguments.interval };
-        ears.listen(Instant::now() + patience, last, &mut trace)?;
+        reports.listen(Instant::now() + patience, last, &mut trace)?;
     }
-    trace.print(arguments.json)?;
-    Ok(if trace.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show(&trace, arguments.json, Trace::tree)?;
+    Ok(verdict(trace.is_well()))
 }
 
-fn probe(arguments: &Arguments, ears: &Ears, trace: &Trace, number: u32) -> Probe {
+fn probe(arguments: &Arguments, reports: &Reports, trace: &Trace, number: u32) -> Probe {
     let (source, destination) = (arguments.source, arguments.destination);
     let unix_seconds = now_micros() / 1_000_000;
-    let mark = Mark { receiver: ears.receiver, unix_seconds, trace: trace.id, probe: number };
+    let mark = Mark { receiver: reports.receiver, unix_seconds, trace: trace.id, probe: number };
     let sign = |ports: bool| {
         let end = |socket: SocketAddr| SocketAddr::new(socket.ip(), if ports { socket.port() } else { 0 });
         let flow = Flow::new(end(source), end(destination), arguments.protocol.number());
-        flow.map_or([0; MARK_BYTES], |flow| mark.sign(&ears.key, &flow))
+        flow.map_or([0; MARK_BYTES], |flow| mark.sign(&reports.key, &flow))
     };
     Probe {
         source,
@@ -154,21 +148,20 @@ fn probe(arguments: &Arguments, ears: &Ears, trace: &Trace, number: u32) -> Prob
 }
 
 /// Where reports come in.
-struct Ears {
+struct Reports {
     socket: UdpSocket,
     receiver: SocketAddr,
     key: TraceKey,
 }
 
-impl Ears {
-    /// The inner error is one of usage.
-    fn open(arguments: &Arguments, config: &Config) -> anyhow::Result<Result<Self, String>> {
+impl Reports {
+    fn open(arguments: &Arguments, config: &Config) -> anyhow::Result<Self> {
         let Arguments { source, destination, via, listen, .. } = arguments;
         if source.is_ipv4() != destination.is_ipv4() {
-            return Ok(Err(format!("{source} and {destination} are of different families")));
+            return Err(usage(format!("{source} and {destination} are of different families")));
         }
         let Some(trace) = config.trace() else {
-            return Ok(Err(format!(
+            return Err(usage(format!(
                 "{}: no section [trace], so no machine tells of marked packets: give it one with receivers",
                 arguments.config.display()
             )));
@@ -178,26 +171,26 @@ impl Ears {
             None => SocketAddr::new(own_address(*via)?, 0),
         };
         if listen.ip().is_unspecified() {
-            return Ok(Err(format!("--listen {listen}: an address that the machines can send to")));
+            return Err(usage(format!("--listen {listen}: an address that the machines can send to")));
         }
         let allowed = trace.receivers.iter().map(|prefix| (prefix.address(), prefix.length()));
         if !forwarder::PrefixSet::new(allowed).contains(listen.ip()) {
             let shown: Vec<String> = trace.receivers.iter().map(ToString::to_string).collect();
             let shown = shown.join(", ");
-            return Ok(Err(format!(
+            return Err(usage(format!(
                 "{} is no receiver of [trace] (those are {shown}): see --listen",
                 listen.ip()
             )));
         }
         let socket = UdpSocket::bind(listen).with_context(|| format!("listening on {listen}"))?;
         let receiver = socket.local_addr()?;
-        Ok(Ok(Self { socket, receiver, key: trace_key(config) }))
+        Ok(Self { socket, receiver, key: trace_key(config) })
     }
 
     /// Takes reports until `by`; of the `last` packet only until each was reported, and a little longer for what other machines
     /// have to say.
     fn listen(&self, by: Instant, last: bool, trace: &mut Trace) -> anyhow::Result<()> {
-        let mut room = [0; REPORT_BYTES + 1];
+        let mut buffer = [0; REPORT_BYTES + 1];
         let mut until = by;
         loop {
             if last && trace.is_complete() {
@@ -208,9 +201,9 @@ impl Ears {
                 return Ok(());
             }
             self.socket.set_read_timeout(Some(left))?;
-            match self.socket.recv_from(&mut room) {
+            match self.socket.recv_from(&mut buffer) {
                 Ok((length, _)) => {
-                    trace.take(Report::open(room.get(..length).unwrap_or_default(), &self.key))
+                    trace.take(Report::open(buffer.get(..length).unwrap_or_default(), &self.key))
                 }
                 Err(error) if is_silence(&error) => {}
                 Err(error) => return Err(error).context("waiting for reports"),
@@ -226,10 +219,15 @@ fn is_silence(error: &std::io::Error) -> bool {
 
 /// The address that this machine speaks to `peer` from.
 fn own_address(peer: IpAddr) -> anyhow::Result<IpAddr> {
-    let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((any, 0))?;
+    let socket = any_port(peer)?;
     socket.connect((peer, DISCARD)).with_context(|| format!("no way to {peer}"))?;
     Ok(socket.local_addr()?.ip())
+}
+
+/// A UDP socket of the family of `peer`.
+fn any_port(peer: IpAddr) -> std::io::Result<UdpSocket> {
+    let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    UdpSocket::bind((any, 0))
 }
 
 fn now_micros() -> u64 {
@@ -241,17 +239,11 @@ fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-fn usage(wrong: &str) -> ExitCode {
-    errln!("sluicegate: {wrong}");
-    ExitCode::from(USAGE)
-}
-
 fn duration(text: &str) -> Result<Duration, String> {
     let read = parse_duration(text).filter(|time| (Duration::from_millis(1)..=MOST).contains(time));
     read.ok_or_else(|| "wanted a duration from 1ms to 1m, such as 100ms or 2s".to_owned())
 }
 
-const USAGE: u8 = 2;
 /// The discard port: what is sent there only makes the kernel look up the way.
 const DISCARD: u16 = 9;
 /// Two looks of a machine's control loop, in which it sends its reports.

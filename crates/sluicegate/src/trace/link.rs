@@ -4,7 +4,7 @@
 //! The kernel's own raw sockets would send by its routes, which need not lead to that router.
 
 use std::io::IoSlice;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -15,33 +15,26 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendmsg, socket};
 use packet::Mac;
 
-/// Who frames go to, and by which interface.
-#[derive(Clone, Debug)]
-pub(super) struct Way {
-    pub(super) router: IpAddr,
-    resolved: Resolved,
-}
+use crate::failure::usage;
 
 /// An open packet socket.
 pub(super) struct Link {
-    pub(super) way: Way,
     pub(super) interface: String,
+    next_hop: Resolved,
     socket: OwnedFd,
     device: LinkAddr,
 }
 
-/// Looks up the router in the kernel's routes and neighbours; one that it does not know yet is asked for. The inner error is
-/// one of usage.
-pub(super) fn way(router: IpAddr) -> anyhow::Result<Result<Way, String>> {
+/// Looks up the router in the kernel's routes and neighbours; one that it does not know yet is asked for.
+pub(super) fn resolve(router: IpAddr) -> anyhow::Result<Resolved> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let found = runtime.block_on(look_up(router))?;
-    Ok(match found {
+    match runtime.block_on(look_up(router))? {
         Ok(Resolved { gateway: Some(gateway), .. }) => {
-            Err(format!("--via {router} is not on a link of this machine: it is reached by {gateway}"))
+            Err(usage(format!("--via {router} is not on a link of this machine: it is reached by {gateway}")))
         }
-        Ok(resolved) => Ok(Way { router, resolved }),
-        Err(why) => Err(format!("--via {router}: {why}")),
-    })
+        Ok(resolved) => Ok(resolved),
+        Err(why) => Err(usage(format!("--via {router}: {why}"))),
+    }
 }
 
 async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>> {
@@ -57,17 +50,16 @@ async fn look_up(router: IpAddr) -> anyhow::Result<Result<Resolved, Unresolved>>
     }
 }
 
-/// A datagram that nobody awaits makes the kernel ask for its neighbour; no privilege is needed for that.
+/// A datagram to the discard port makes the kernel ask for its neighbour; no privilege is needed for that.
 fn poke(router: IpAddr) -> anyhow::Result<()> {
-    let any: IpAddr = if router.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((any, 0))?;
+    let socket = super::any_port(router)?;
     socket.send_to(&[], (router, super::DISCARD)).with_context(|| format!("no way to {router}"))?;
     Ok(())
 }
 
 impl Link {
-    /// Opens a packet socket on the interface of `way`.
-    pub(super) fn open(way: Way) -> anyhow::Result<Self> {
+    /// Opens a packet socket on the interface of `next_hop`.
+    pub(super) fn open(next_hop: Resolved) -> anyhow::Result<Self> {
         let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
         let socket = match opened {
             Err(Errno::EPERM | Errno::EACCES) => anyhow::bail!(
@@ -75,7 +67,7 @@ impl Link {
             ),
             opened => opened.context("a packet socket")?,
         };
-        let wanted = usize::try_from(way.resolved.interface)?;
+        let wanted = usize::try_from(next_hop.interface)?;
         // The kernel's own list is the one place that gives such an address whole.
         let mut all = getifaddrs().context("the interfaces")?.filter_map(|entry| {
             let device = entry.address.as_ref()?.as_link_addr().copied()?;
@@ -83,12 +75,12 @@ impl Link {
         });
         let found = all.find(|(_, device)| device.ifindex() == wanted);
         let (interface, device) = found.with_context(|| format!("interface {wanted} is gone"))?;
-        Ok(Self { way, interface, socket, device })
+        Ok(Self { interface, next_hop, socket, device })
     }
 
     /// Sends an IP packet.
     pub(super) fn send(&self, packet: &[u8]) -> anyhow::Result<()> {
-        let Resolved { destination, source, .. } = self.way.resolved;
+        let Resolved { destination, source, .. } = self.next_hop;
         let kind: [u8; 2] = if packet.first().is_some_and(|byte| byte >> 4 == 4) {
             packet::protocol::ETHERTYPE_IPV4.to_be_bytes()
         } else {
@@ -102,7 +94,7 @@ impl Link {
 
     /// The router's Ethernet address.
     pub(super) fn router_mac(&self) -> String {
-        Mac(self.way.resolved.destination).to_string()
+        Mac(self.next_hop.destination).to_string()
     }
 }
 

@@ -11,8 +11,7 @@ use serde::Serialize;
 
 use super::link::Link;
 use super::{Arguments, Protocol};
-use crate::out::out;
-use crate::table::{print_json, word};
+use crate::table::word;
 
 /// A trace under way.
 #[derive(Debug, Serialize)]
@@ -96,7 +95,7 @@ impl Trace {
                 Protocol::Tcp => "tcp",
                 Protocol::Udp => "udp",
             },
-            via: link.way.router,
+            via: arguments.via,
             via_mac: link.router_mac(),
             interface: link.interface.clone(),
             receiver,
@@ -136,15 +135,7 @@ impl Trace {
         self.is_complete() && self.probes.iter().all(served)
     }
 
-    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
-        if json {
-            return print_json(self);
-        }
-        out!("{}", self.tree());
-        Ok(())
-    }
-
-    fn tree(&self) -> String {
+    pub(super) fn tree(&self) -> String {
         let Self { trace, source, destination, protocol, via, via_mac, interface, receiver, .. } = self;
         let mut text = format!(
             "trace {trace}: {source} -> {destination} {protocol}, by {via} ({via_mac} on {interface}), reports to {receiver}\n"
