@@ -1,7 +1,7 @@
 //! `sluicegate doctor`: what is wrong with the machine before it carries traffic, and the command that mends it.
 //!
 //! In: a configuration and its machine. Out: findings, in words or as JSON; exit code 1 when one is an error.
-//! Rooms: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `ways`, `routers`
+//! Rooms: `facts` (what is known), `gather`, `reach` and `sockets` (how it is learned), `machine`, `interfaces`, `paths`, `routers`
 //! (judgements), `secrets` (files that the service may not read).
 //! Not here: changing anything. Invariant: a judgement is a function of the facts alone.
 
@@ -9,13 +9,13 @@ mod facts;
 mod gather;
 mod interfaces;
 mod machine;
+mod paths;
 mod reach;
 mod routers;
 mod secrets;
 mod sockets;
 #[cfg(test)]
 mod tests;
-mod ways;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -32,10 +32,11 @@ use control_plane::next_hop::{Resolver, Unresolved};
 use datapath::interface::{Finding, Severity, privilege_findings};
 use serde_json::{Value, json};
 
-use self::facts::{Facts, Reach};
+use self::facts::{Facts, PathFact, Reach};
 use self::gather::NextHops;
 use self::reach::Heard;
 use crate::Source;
+use crate::failure::verdict;
 use crate::out::outln;
 
 /// What to look at.
@@ -71,7 +72,7 @@ pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else {
         print(&name, &findings, facts.as_ref());
     }
-    Ok(if is_well(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(verdict(is_well(&findings)))
 }
 
 /// What is wrong with the file, what it says, and the files of its secrets. Where secrets alone can't be read, as by another
@@ -148,7 +149,7 @@ fn vip_addresses(config: &Config) -> Vec<IpAddr> {
 /// All findings of the facts.
 fn judge(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.host.privileges.map(privilege_findings).unwrap_or_default();
-    for (interface, _) in facts.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
+    for (interface, _) in facts.usable() {
         let of_it = interface.findings(facts.frame_size).into_iter();
         // A running balancer's own program is none of another's.
         found.extend(of_it.filter(|finding| !(facts.is_running && finding.id == "xdp-occupied")));
@@ -164,7 +165,7 @@ fn judge_at_start(facts: &Facts) -> Vec<Finding> {
 
 /// Those that no start says by itself.
 fn judge_beyond_start(facts: &Facts) -> Vec<Finding> {
-    [machine::findings(facts), interfaces::findings(facts), ways::findings(facts), routers::findings(facts)]
+    [machine::findings(facts), interfaces::findings(facts), paths::findings(facts), routers::findings(facts)]
         .concat()
 }
 
@@ -208,14 +209,14 @@ fn print(machine: &str, findings: &[Finding], facts: Option<&Facts>) {
 }
 
 fn print_facts(machine: &str, facts: &Facts) {
-    let Facts { host, interfaces, .. } = facts;
+    let host = &facts.host;
     outln!("machine {machine}: kernel {}, processors {}", host.kernel, machine::ranges(&host.cpus));
     let said = |known: Option<bool>| match known {
         Some(true) => "yes",
         Some(false) => "no",
         None => "not known",
     };
-    for (interface, hardware) in interfaces.iter().filter_map(|nic| nic.found.as_ref().ok()) {
+    for (interface, hardware) in facts.usable() {
         outln!(
             "{}: driver {}, {} of {} queues, MTU {}, native XDP {}, zero-copy {}",
             interface.name,
@@ -261,34 +262,6 @@ fn level(severity: Severity) -> &'static str {
 }
 
 fn facts_report(facts: &Facts) -> Value {
-    let interfaces = facts.interfaces.iter().filter_map(|nic| {
-        let (interface, hardware) = nic.found.as_ref().ok()?;
-        Some(json!({
-            "name": interface.name,
-            "driver": interface.driver,
-            "mtu_bytes": interface.mtu_bytes,
-            "queues": interface.queues,
-            "max_queues": interface.max_queues,
-            "sockets": facts.sockets_on(interface),
-            "rss_queues": hardware.rss_queues,
-            "native_xdp": hardware.xdp.native,
-            "zero_copy": hardware.xdp.zero_copy,
-        }))
-    });
-    let ways = facts.ways.iter().map(|way| {
-        json!({
-            "backend": *way.backend,
-            "address": way.address,
-            "encapsulation": way.kind,
-            "needed_bytes": way.needed(),
-            "route_bytes": way.next_hop.map(|hop| hop.mtu_bytes).ok(),
-            "unresolved": way.next_hop.err().as_ref().map(Unresolved::to_string),
-            "longest_answered_bytes": match way.reach {
-                Some(Reach::Longest(longest)) => Some(longest),
-                _ => None,
-            },
-        })
-    });
     let peers = facts.routers.iter().flat_map(|routers| &routers.peers).map(|peer| {
         json!({
             "name": *peer.name,
@@ -301,9 +274,34 @@ fn facts_report(facts: &Facts) -> Value {
         "kernel": facts.host.kernel,
         "cpus": facts.host.cpus,
         "is_running": facts.is_running,
-        "interfaces": interfaces.collect::<Vec<_>>(),
-        "backends": ways.collect::<Vec<_>>(),
+        "interfaces": facts.usable().map(|(interface, hardware)| json!({
+            "name": interface.name,
+            "driver": interface.driver,
+            "mtu_bytes": interface.mtu_bytes,
+            "queues": interface.queues,
+            "max_queues": interface.max_queues,
+            "sockets": facts.sockets_on(interface),
+            "rss_queues": hardware.rss_queues,
+            "native_xdp": hardware.xdp.native,
+            "zero_copy": hardware.xdp.zero_copy,
+        })).collect::<Vec<_>>(),
+        "backends": facts.paths.iter().map(path_report).collect::<Vec<_>>(),
         "peers": peers.collect::<Vec<_>>(),
+    })
+}
+
+fn path_report(path: &PathFact) -> Value {
+    json!({
+        "backend": *path.backend,
+        "address": path.address,
+        "encapsulation": path.kind,
+        "needed_bytes": path.needed(),
+        "route_bytes": path.next_hop.map(|hop| hop.mtu_bytes).ok(),
+        "unresolved": path.next_hop.err().as_ref().map(Unresolved::to_string),
+        "longest_answered_bytes": match path.reach {
+            Some(Reach::Longest(longest)) => Some(longest),
+            _ => None,
+        },
     })
 }
 

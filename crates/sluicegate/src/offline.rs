@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use config::Config;
 use control_plane::compile::{compile_file, timeouts};
 use datapath::pcap::{Replayed, replay as run_capture};
 use forwarder::{
@@ -31,7 +32,7 @@ pub(crate) struct Arguments {
     output: PathBuf,
     #[command(flatten)]
     from: Source,
-    /// The MAC address that stands for every next hop: offline nobody can be asked.
+    /// The MAC address that stands for every next hop: offline no neighbour can be asked.
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02")]
     next_hop: Mac,
     /// The MAC address that stands for our own.
@@ -45,11 +46,7 @@ pub(crate) struct Arguments {
 /// Replays, and prints what became of the frames.
 pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let config = config_check::load(&arguments.from.config)?;
-    let machine = match &arguments.from.machine {
-        Some(name) => name.clone(),
-        None => config.machines().first().map(|machine| machine.name().to_owned()).unwrap_or_default(),
-    };
-    let snapshot = compile_file(&config, &machine)?.snapshot;
+    let snapshot = compile_file(&config, &arguments.from.machine_or_first(&config))?.snapshot;
     let mut slots = snapshot.slots().to_vec();
     for slot in &mut slots {
         slot.next_hop = Some(NextHop::plain(arguments.next_hop, arguments.own));
@@ -57,23 +54,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let snapshot = snapshot.with_slots(slots, NextHopMode::Resolve)?;
     let live = Live::new(snapshot.clone());
     let counters = Arc::new(ThreadCounters::new(snapshot.slots().len(), snapshot.services().len()));
-    let pipeline = PipelineConfig {
-        thread: ThreadId(0),
-        threads: 1,
-        flows: config.io().flows_per_thread,
-        timeouts: timeouts(&config),
-        max_batch: config.io().batch,
-        icmp: IcmpRates {
-            replies: u32::MAX,
-            replies_to_source: u32::MAX,
-            errors: u32::MAX,
-            errors_of_source: u32::MAX,
-        },
-        limit_sources: config.io().limit_sources,
-        fragments: fragments(config.io()),
-        held_of_a_pool: usize::MAX,
-    };
-    let pipeline = Pipeline::new(pipeline, &live, Arc::clone(&counters), None)?;
+    let pipeline = Pipeline::new(pipeline_config(&config), &live, Arc::clone(&counters), None)?;
     let input = File::open(&arguments.input).with_context(|| arguments.input.display().to_string())?;
     // Beside the output and renamed when whole: bad input loses nothing, and the input may be the output.
     let mut partial = arguments.output.clone().into_os_string();
@@ -85,6 +66,27 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     std::fs::rename(&partial, &arguments.output).with_context(|| arguments.output.display().to_string())?;
     say(arguments, &done, &counters);
     Ok(ExitCode::SUCCESS)
+}
+
+/// One thread, as the file has it, without limits of ICMP: a capture has no rate.
+fn pipeline_config(config: &Config) -> PipelineConfig {
+    let io = config.io();
+    PipelineConfig {
+        thread: ThreadId(0),
+        threads: 1,
+        flows: io.flows_per_thread,
+        timeouts: timeouts(config),
+        max_batch: io.batch,
+        icmp: IcmpRates {
+            replies: u32::MAX,
+            replies_to_source: u32::MAX,
+            errors: u32::MAX,
+            errors_of_source: u32::MAX,
+        },
+        limit_sources: io.limit_sources,
+        fragments: fragments(io),
+        held_of_a_pool: usize::MAX,
+    }
 }
 
 /// Writes a file by `write`, and takes it away again if that fails.

@@ -10,7 +10,7 @@ use admin::stats::{
     XdpStats,
 };
 use datapath::{DataPlane, SocketCounters};
-use forwarder::{Counter, DropReason, PairCounter, Snapshot, ThreadCounters, TraceRefusal};
+use forwarder::{Counter, DropReason, PairCounter, Service, Snapshot, ThreadCounters, TraceRefusal};
 
 /// Everything that is counted, at one moment.
 pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
@@ -26,11 +26,9 @@ pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
         .map(|(counters, socket)| thread(counters, socket))
         .collect();
     let mut total = ThreadStats::default();
-    for thread in &threads {
-        total += thread;
-    }
+    threads.iter().for_each(|thread| total += thread);
     let mode = plane.socket_mode().name();
-    let mut stats = Stats {
+    Stats {
         generation: snapshot.generation().0,
         xdp,
         xdp_mode: plane.attach_mode().name().to_owned(),
@@ -38,18 +36,24 @@ pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
         interfaces: interfaces(plane),
         total,
         threads,
-        ..Stats::default()
-    };
+        backends: backends(plane.counters(), snapshot),
+        services: services(plane.counters(), snapshot),
+    }
+}
+
+/// By name: a backend may have several slots.
+fn backends(threads: &[Arc<ThreadCounters>], snapshot: &Snapshot) -> BTreeMap<String, TrafficStats> {
+    let mut backends = BTreeMap::new();
     for (number, slot) in (0..).zip(snapshot.slots()) {
-        let traffic = of_slot(plane.counters(), number);
-        let row = stats.backends.entry(slot.backend.to_string()).or_default();
-        *row += traffic;
+        let row: &mut TrafficStats = backends.entry(slot.backend.to_string()).or_default();
+        *row += of_slot(threads, number);
     }
-    for service in snapshot.services() {
-        let traffic = of_service(plane.counters(), service.id.0);
-        stats.services.insert(service.name.to_string(), traffic);
-    }
-    stats
+    backends
+}
+
+fn services(threads: &[Arc<ThreadCounters>], snapshot: &Snapshot) -> BTreeMap<String, TrafficStats> {
+    let row = |service: &Service| (service.name.to_string(), of_service(threads, service.id.0));
+    snapshot.services().iter().map(row).collect()
 }
 
 /// What the sockets of each interface carried, over all threads.

@@ -21,7 +21,7 @@ pub(crate) struct Facts {
     pub(crate) host: Host,
     pub(crate) interfaces: Vec<Nic>,
     pub(crate) vips: Vec<VipFact>,
-    pub(crate) ways: Vec<Way>,
+    pub(crate) paths: Vec<PathFact>,
     /// `None`: the file has no peers for this machine.
     pub(crate) routers: Option<Routers>,
     /// The machine's own addresses of the configuration that no interface here has.
@@ -99,9 +99,9 @@ pub(crate) struct OwnAddress {
     pub(crate) interface: String,
 }
 
-/// The way to a backend, another machine or another cluster under one encapsulation.
+/// The path to a backend, another machine or another cluster under one encapsulation.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct PathFact {
     /// `backend` or `machine`.
     pub(crate) noun: &'static str,
     /// The longest IP packet that clients send, in bytes.
@@ -138,7 +138,7 @@ pub(crate) struct PeerFact {
     pub(crate) address: IpAddr,
     /// Why packets for it cannot leave now.
     pub(crate) route: Result<(), Unresolved>,
-    /// The router before it; `None`: it is on a link of this machine, or there is no way.
+    /// The router before it; `None`: it is on a link of this machine, or there is no route.
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) hops: Option<u8>,
     pub(crate) has_bfd: bool,
@@ -175,9 +175,9 @@ pub(crate) enum FolderState {
 }
 
 impl Facts {
-    /// The first interface that could be read.
-    pub(crate) fn nic(&self) -> Option<&Interface> {
-        self.interfaces.iter().find_map(|nic| nic.found.as_ref().ok()).map(|(interface, _)| interface)
+    /// The interfaces that could be read.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = &(Interface, Hardware)> {
+        self.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok())
     }
 
     /// Sockets, and so packet threads, on an interface.
@@ -191,7 +191,7 @@ impl Facts {
     }
 }
 
-impl Way {
+impl PathFact {
     /// The longest outer packet that clients can cause, in bytes.
     pub(crate) fn needed(&self) -> u32 {
         self.clients + self.encap_overhead

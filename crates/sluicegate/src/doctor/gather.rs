@@ -20,7 +20,7 @@ use nix::net::if_::{InterfaceFlags, if_indextoname};
 use nix::unistd::{AccessFlags, Pid, access};
 
 use super::facts::{
-    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PeerFact, Reach, Routers, VipFact, Way,
+    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
 };
 use super::reach::Heard;
 use super::routers::BFD_PORT;
@@ -45,7 +45,7 @@ pub(crate) fn facts(
         host: host(),
         interfaces: machine.interfaces.iter().map(|name| nic(name)).collect(),
         vips: vips(config, routes, &own),
-        ways: ways(config, machine, next_hops, &heard.reach),
+        paths: paths(config, machine, next_hops, &heard.reach),
         routers: routers(config, machine, &is_own, &|peer| {
             next_hops.get(&peer).or_else(|| routes.get(&peer)).copied().unwrap_or(Err(Unresolved::NoRoute))
         }),
@@ -64,10 +64,10 @@ pub(crate) fn facts(
 /// The longest packet to ask each backend's address for: what is needed, as far as this machine's link carries it.
 pub(crate) fn targets(config: &Config, machine: &Machine, next_hops: &NextHops) -> BTreeMap<IpAddr, u32> {
     let mut targets = BTreeMap::new();
-    for way in ways(config, machine, next_hops, &HashMap::new()) {
-        if way.link.is_some() {
-            let asked = targets.entry(way.address).or_insert(0);
-            *asked = way.asked().max(*asked);
+    for path in paths(config, machine, next_hops, &HashMap::new()) {
+        if path.link.is_some() {
+            let asked = targets.entry(path.address).or_insert(0);
+            *asked = path.asked().max(*asked);
         }
     }
     targets
@@ -118,7 +118,7 @@ fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<V
         name: Arc::clone(name),
         address: *address,
         route: VipFact::route_of(
-            routes.get(address).map_or(Err(Unresolved::NoRoute), |way| way.map(|hop| hop.interface)),
+            routes.get(address).map_or(Err(Unresolved::NoRoute), |found| found.map(|hop| hop.interface)),
         ),
         local: own
             .iter()
@@ -140,53 +140,47 @@ fn covers(own: &OwnAddress, on_loopback: bool, vip: IpAddr) -> bool {
     }
 }
 
-fn ways(
+fn paths(
     config: &Config,
     machine: &Machine,
     next_hops: &NextHops,
     reach: &HashMap<IpAddr, Reach>,
-) -> Vec<Way> {
+) -> Vec<PathFact> {
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
-    let mut ways: BTreeMap<(Arc<str>, IpAddr, &'static str), Way> = BTreeMap::new();
+    let mut paths: BTreeMap<(Arc<str>, IpAddr, &'static str), PathFact> = BTreeMap::new();
     // Fragments go to the other machines of the shard, full-size ones too.
     let peers = config.peers(machine).into_iter().flat_map(|pool| &pool.members);
     let peers = peers.filter(|member| *member.backend.name != *machine.name());
     let members = config.members().map(|member| ("backend", member));
     for (noun, member) in members.chain(peers.map(|member| ("machine", member))) {
-        let (backend, address) = (&member.backend.name, member.backend.address);
-        let (kind, encap_overhead) =
-            (member.encapsulation.kind.name(), member.encapsulation.encap_overhead(address));
+        let address = member.backend.address;
         let next_hop = next_hops.get(&address).copied().unwrap_or(Err(Unresolved::NoRoute));
-        let link =
-            leaves_by(&next_hop).and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone());
-        let reach = reach.get(&address).copied();
-        let clients = config.cluster().mtu.clients;
-        let backend_name = Arc::clone(backend);
-        let way = Way {
+        let index = VipFact::route_of(next_hop.map(|hop| hop.interface)).ok();
+        let path = PathFact {
             noun,
-            clients,
-            backend: backend_name,
+            clients: config.cluster().mtu.clients,
+            backend: Arc::clone(&member.backend.name),
             address,
-            kind,
-            encap_overhead,
+            kind: member.encapsulation.kind.name(),
+            encap_overhead: member.encapsulation.encap_overhead(address),
             next_hop,
-            link,
-            reach,
+            link: index.and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone()),
+            reach: reach.get(&address).copied(),
         };
-        ways.insert((Arc::clone(backend), address, kind), way);
+        paths.insert((Arc::clone(&path.backend), address, path.kind), path);
     }
-    ways.into_values().collect()
+    paths.into_values().collect()
 }
 
 fn routers(
     config: &Config,
     machine: &Machine,
     is_own: &dyn Fn(&IpAddr) -> bool,
-    way: &dyn Fn(IpAddr) -> Result<Resolved, Unresolved>,
+    next_hop: &dyn Fn(IpAddr) -> Result<Resolved, Unresolved>,
 ) -> Option<Routers> {
     let bgp = config.bgp()?;
     let peers: Vec<PeerFact> =
-        bgp.peers_of(machine.name()).map(|peer| peer_fact(peer, is_own, way)).collect();
+        bgp.peers_of(machine.name()).map(|peer| peer_fact(peer, is_own, next_hop)).collect();
     if peers.is_empty() {
         return None;
     }
@@ -205,10 +199,10 @@ fn routers(
 fn peer_fact(
     peer: &BgpPeer,
     is_own: &dyn Fn(&IpAddr) -> bool,
-    way: &dyn Fn(IpAddr) -> Result<Resolved, Unresolved>,
+    next_hop: &dyn Fn(IpAddr) -> Result<Resolved, Unresolved>,
 ) -> PeerFact {
     let address = peer.address;
-    let found = way(address);
+    let found = next_hop(address);
     let neighbour = match found {
         Ok(hop) => hop.gateway,
         Err(
@@ -226,10 +220,6 @@ fn peer_fact(
         is_signed: peer.md5.is_some(),
         absent_source: peer.source.filter(|source| !is_own(source)),
     }
-}
-
-fn leaves_by(next_hop: &Result<Resolved, Unresolved>) -> Option<u32> {
-    VipFact::route_of(next_hop.map(|hop| hop.interface)).ok()
 }
 
 /// The name and the MTU of an Ethernet interface.

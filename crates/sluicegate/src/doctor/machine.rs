@@ -70,12 +70,7 @@ fn without_jit(host: &Host) -> Option<Finding> {
 fn locked_memory(facts: &Facts) -> Option<Finding> {
     let limit = facts.host.memlock?;
     let privileges = facts.host.privileges?;
-    let queues: u32 = facts
-        .interfaces
-        .iter()
-        .filter_map(|nic| nic.found.as_ref().ok())
-        .map(|(interface, _)| facts.sockets_on(interface))
-        .sum();
+    let queues: u32 = facts.usable().map(|(interface, _)| facts.sockets_on(interface)).sum();
     let needed = u64::from(queues) * u64::from(facts.frames_per_queue) * u64::from(facts.frame_size);
     (!privileges.has(CAP_IPC_LOCK) && needed > limit).then(|| {
         let what = format!(

@@ -1,4 +1,4 @@
-//! Judgements of `[bgp]`: the ways to peers, addresses and ports of ours, signatures.
+//! Judgements of `[bgp]`: routes to peers, addresses and ports of this machine, signatures.
 //!
 //! In: [`Facts`]. Out: [`Finding`]s. Invariant: functions of the facts alone.
 //! Not here: key files, which reading the configuration judges; sessions (`sluicegate bgp status`).
@@ -73,8 +73,8 @@ fn absent_source(facts: &Facts, peer: &PeerFact) -> Option<Finding> {
     let what =
         format!("BGP peer {} is to be dialled from {source}, which is on no interface here", peer.name);
     let finding = Finding::error("bgp-source", what, "no session with it comes up");
-    Some(match facts.nic() {
-        Some(nic) => finding
+    Some(match facts.usable().next() {
+        Some((nic, _)) => finding
             .command(format!("ip address add {} dev {}", host_prefix(source), nic.name))
             .hint("correct bgp.peers.source, or leave it out"),
         None => finding.hint("correct bgp.peers.source, or leave it out"),
@@ -91,8 +91,8 @@ fn deaf(facts: &Facts, at: SocketAddr, errno: Errno) -> Option<Finding> {
             .hint(format!("end it, unless it is this balancer; ss -ltnp 'sport = {}' names it", at.port())),
         Errno::EADDRNOTAVAIL => {
             let finding = Finding::error("bgp-listen", what("no interface here has that address"), why);
-            match facts.nic() {
-                Some(nic) => {
+            match facts.usable().next() {
+                Some((nic, _)) => {
                     finding.command(format!("ip address add {} dev {}", host_prefix(at.ip()), nic.name))
                 }
                 None => finding.hint("correct bgp.listen"),

@@ -8,7 +8,7 @@ use datapath::interface::{Channels, Finding, Hardware, Interface, Privileges, Se
 use nix::errno::Errno;
 
 use super::facts::{
-    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PeerFact, Reach, Routers, VipFact, Way,
+    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
 };
 use super::judge;
 
@@ -33,8 +33,8 @@ fn resolved() -> Resolved {
     }
 }
 
-fn way(n: u8) -> Way {
-    Way {
+fn path(n: u8) -> PathFact {
+    PathFact {
         noun: "backend",
         clients: 1_500,
         backend: format!("b{n}").into(),
@@ -106,7 +106,7 @@ fn sound() -> Facts {
         },
         interfaces: vec![nic()],
         vips: vec![vip(VIP_V4), vip(VIP_V6)],
-        ways: vec![way(1), way(2)],
+        paths: vec![path(1), path(2)],
         routers: Some(routers()),
         absent_addresses: vec![],
         unasked: vec![],
@@ -340,26 +340,26 @@ fn faults_of_the_ways_to_backends() {
     };
     #[rustfmt::skip]
     check(&[
-        (|f| f.ways[0].next_hop = Err(Unresolved::NoRoute), &[("no-next-hop", ERROR, "no way to backend b1 (198.18.1.1): no route", "")]),
-        (|f| f.ways.iter_mut().for_each(|way| way.next_hop = Err(NEIGHBOUR)), &[("no-next-hop", ERROR, "backend b1 (198.18.1.1) and 1 more: neighbour 192.0.2.254", "")]),
-        (|f| f.ways[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
-        (|f| f.ways[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "backend b1 (198.18.1.1) is routed out of eth0", "")]),
-        (|f| { f.ways[0].kind = "l2"; f.ways[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
-        (|f| { f.ways[0].kind = "l2"; f.ways[0].encap_overhead = 0; f.ways[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
+        (|f| f.paths[0].next_hop = Err(Unresolved::NoRoute), &[("no-next-hop", ERROR, "no way to backend b1 (198.18.1.1): no route", "")]),
+        (|f| f.paths.iter_mut().for_each(|path| path.next_hop = Err(NEIGHBOUR)), &[("no-next-hop", ERROR, "backend b1 (198.18.1.1) and 1 more: neighbour 192.0.2.254", "")]),
+        (|f| f.paths[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
+        (|f| f.paths[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "backend b1 (198.18.1.1) is routed out of eth0", "")]),
+        (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
+        (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
         // 1,500 and 24.
-        (|f| { f.ways[0].link = Some(("eth0".into(), 1_524)); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_524, ..resolved() }); }, &[]),
-        (|f| { f.ways[0].link = Some(("eth0".into(), 1_523)); f.ways[0].reach = Some(Reach::Longest(1_523)); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "packets of 1523 bytes, and backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
-        (|f| f.ways.iter_mut().for_each(|way| { way.link = Some(("eth0".into(), 1_500)); way.reach = None; way.encap_overhead = 20 + u32::from(&*way.backend == "b2") * 12; way.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more needs 1532", "ip link set dev eth0 mtu 1532")]),
-        (|f| f.ways[0].reach = Some(Reach::Longest(1_500)), &[("mtu-path", ERROR, "more than 1500 bytes do not reach backend b1 (198.18.1.1), of 1524", "")]),
-        (|f| f.ways[0].reach = Some(Reach::Longest(1_523)), &[("mtu-path", ERROR, "more than 1523", "")]),
+        (|f| { f.paths[0].link = Some(("eth0".into(), 1_524)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_524, ..resolved() }); }, &[]),
+        (|f| { f.paths[0].link = Some(("eth0".into(), 1_523)); f.paths[0].reach = Some(Reach::Longest(1_523)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }); }, &[("mtu-link", WARN, "packets of 1523 bytes, and backend b1 (198.18.1.1) needs 1524", "ip link set dev eth0 mtu 1524")]),
+        (|f| f.paths.iter_mut().for_each(|path| { path.link = Some(("eth0".into(), 1_500)); path.reach = None; path.encap_overhead = 20 + u32::from(&*path.backend == "b2") * 12; path.next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }), &[("mtu-link", WARN, "and 1 more needs 1532", "ip link set dev eth0 mtu 1532")]),
+        (|f| f.paths[0].reach = Some(Reach::Longest(1_500)), &[("mtu-path", ERROR, "more than 1500 bytes do not reach backend b1 (198.18.1.1), of 1524", "")]),
+        (|f| f.paths[0].reach = Some(Reach::Longest(1_523)), &[("mtu-path", ERROR, "more than 1523", "")]),
         // The kernel knows it too: said once.
-        (|f| { f.ways[0].reach = Some(Reach::Longest(1_500)); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-path", ERROR, "more than 1500", "")]),
-        (|f| f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }), &[("mtu-route", WARN, "takes packets of 1523 bytes", "ip route flush cache")]),
-        (|f| { f.ways[0].reach = None; f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "takes packets of 1500 bytes", "ip route flush cache")]),
-        (|f| { f.ways[0].address = ip("2001:db8:18::1"); f.ways[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "2001:db8:18::1", "ip -6 route flush cache")]),
-        (|f| f.ways[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "backend b1 (198.18.1.1) does not answer", "")]),
-        (|f| { f.ways[0].reach = Some(Reach::Silent); f.ways[0].next_hop = Err(Unresolved::NoRoute); }, &[("no-next-hop", ERROR, "no way", "")]),
-        (|f| f.ways.iter_mut().for_each(|way| way.reach = None), &[]),
+        (|f| { f.paths[0].reach = Some(Reach::Longest(1_500)); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-path", ERROR, "more than 1500", "")]),
+        (|f| f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_523, ..resolved() }), &[("mtu-route", WARN, "takes packets of 1523 bytes", "ip route flush cache")]),
+        (|f| { f.paths[0].reach = None; f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "takes packets of 1500 bytes", "ip route flush cache")]),
+        (|f| { f.paths[0].address = ip("2001:db8:18::1"); f.paths[0].next_hop = Ok(Resolved { mtu_bytes: 1_500, ..resolved() }); }, &[("mtu-route", WARN, "2001:db8:18::1", "ip -6 route flush cache")]),
+        (|f| f.paths[0].reach = Some(Reach::Silent), &[("no-answer", WARN, "backend b1 (198.18.1.1) does not answer", "")]),
+        (|f| { f.paths[0].reach = Some(Reach::Silent); f.paths[0].next_hop = Err(Unresolved::NoRoute); }, &[("no-next-hop", ERROR, "no way", "")]),
+        (|f| f.paths.iter_mut().for_each(|path| path.reach = None), &[]),
     ]);
 }
 

@@ -53,7 +53,7 @@ impl Probe {
     /// The transport header and the payload, with a right checksum.
     fn segment(&self, payload: &[u8], tcp_padding: usize) -> Vec<u8> {
         let mut segment = [self.source.port().to_be_bytes(), self.destination.port().to_be_bytes()].concat();
-        let at = match self.tcp_flags {
+        let checksum_at = match self.tcp_flags {
             Some(flags) => {
                 segment.extend(self.id.to_be_bytes());
                 segment.extend([0; 4]);
@@ -71,21 +71,26 @@ impl Probe {
             }
         };
         segment.extend(payload);
-        let sum = Sum::new().add_bytes(&segment);
+        //= RFC 768
+        //# If the computed checksum is zero, it is transmitted as all ones
+        let sum = match self.checksum(&segment) {
+            0 if self.tcp_flags.is_none() => 0xffff,
+            sum => sum,
+        };
+        put(&mut segment, checksum_at, &sum.to_be_bytes());
+        segment
+    }
+
+    /// Of a segment under the pseudo header: what its field has to hold, or 0 when it holds that.
+    fn checksum(&self, segment: &[u8]) -> u16 {
+        let sum = Sum::new().add_bytes(segment);
         let (protocol, bytes) = (self.protocol(), length(segment.len()));
         let sum = match (self.source.ip(), self.destination.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => sum.add_pseudo_v4(from, to, protocol, bytes),
             (IpAddr::V6(from), IpAddr::V6(to)) => sum.add_pseudo_v6(from, to, protocol, bytes),
             _ => sum,
         };
-        //= RFC 768
-        //# If the computed checksum is zero, it is transmitted as all ones
-        let sum = match sum.finish() {
-            0 if protocol == protocol::UDP => 0xffff,
-            sum => sum,
-        };
-        put(&mut segment, at, &sum.to_be_bytes());
-        segment
+        sum.finish()
     }
 
     fn ip(&self, content: &[u8], cut: Option<Cut>) -> Vec<u8> {
