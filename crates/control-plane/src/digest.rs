@@ -1,7 +1,7 @@
 //! Digests by which machines of a cluster are compared: of what is configured, and of the tables that are in force.
 //!
-//! In: a configuration, a snapshot. Out: SHA-256. Rooms: `configuration` (agrees at once), `tables` (agrees once checks
-//! have told every machine the same).
+//! In: a configuration, a snapshot. Out: SHA-256. Parts: `configuration` (agrees at once), `tables` (agrees once checks
+//! have the same results on every machine).
 //! Not here: the digest of the files' texts, by which a file is told from another (`config::Source`).
 //! Invariant: equal on machines that choose alike, whatever their history, the numbers of their slots and the order of their
 //! files; nothing of the hash key can be read out of either, only whether it is the same one: it has 128 random bits, and
@@ -29,7 +29,8 @@ pub const TABLE_ALGORITHM: u32 = maglev_hash::ALGORITHM_VERSION;
 /// may be tried on one machine, `[io]`, `[log]`, `[admin]`; order, comments, how a value is written, which file says it.
 ///
 /// # Cost
-/// What it takes to write it as JSON and to hash that: at most 50 ms for 100,000 backends.
+/// What it takes to write it as JSON and to hash that: 22 to 30 ms for 100,000 backends in 10 or 1,000 pools, with a check each or
+/// without (release build, one core, least of 11 runs).
 #[must_use]
 pub fn of_configuration(config: &Config) -> [u8; 32] {
     configuration::digest(config)
