@@ -24,11 +24,8 @@ pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
 }
 
 fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &AnnounceDraft) {
-    let serves = |machine: &&MachineDraft| vip.shard.is_none() || machine.shard == vip.shard;
     let machines: Vec<(&MachineDraft, Vec<&BgpPeer>)> = sections
-        .machines
-        .iter()
-        .filter(serves)
+        .machines_of(vip.shard.as_ref())
         .map(|machine| (machine, receivers(bgp, announce, machine)))
         .filter(|(_, peers)| !peers.is_empty())
         .collect();

@@ -12,10 +12,9 @@ use std::sync::Arc;
 
 use forwarder::Suffix;
 
-use super::machine::MachineDraft;
 use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
-use super::report::{At, Place};
+use super::report::Place;
 use super::sections::{Sections, each_once, in_order, is_flawed};
 use super::vip::{ServiceDraft, VipDraft};
 use crate::words::count_of;
@@ -161,23 +160,18 @@ impl Sections<'_> {
     /// Where an outer header is written, its family needs a source address on every machine.
     fn outer_families(&self) {
         for pool in self.pools.values() {
-            let name = pool.encapsulation.as_ref().map_or("gre", |name| &*name.value);
-            let known = self.encapsulations.get(name).and_then(|draft| draft.value.as_ref());
-            let Some(encapsulation) = known else { continue };
+            let Some(encapsulation) = self.encapsulation(pool.encapsulation.as_ref()) else { continue };
             for backend in &pool.backends {
                 let address = backend.address.value;
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-                let has = |at: &At<IpAddr>| at.value.is_ipv4() == address.is_ipv4();
-                let uses = |m: &&MachineDraft| pool.shard.is_none() || m.shard == pool.shard;
-                let lacking = self.machines.iter().filter(uses).find(|m| !m.addresses.iter().any(has));
-                if let Some(machine) = lacking.filter(|_| encapsulation.needs_machine_address(address)) {
-                    let allowed = format!(
-                        "{family} backends where each machine has an {family} address (\"{}\" has none) \
-                         or encapsulation \"{name}\" an {family} source prefix",
-                        machine.name
-                    );
-                    self.report.absent(&backend.address.place, address.to_string(), allowed);
-                }
+                let lacking = self.without_source(pool.shard.as_ref(), encapsulation, address.is_ipv4());
+                let Some(machine) = lacking else { continue };
+                let allowed = format!(
+                    "{family} backends where each machine has an {family} address (\"{}\" has none) \
+                     or encapsulation \"{}\" an {family} source prefix",
+                    machine.name, encapsulation.name
+                );
+                self.report.absent(&backend.address.place, address.to_string(), allowed);
             }
         }
     }
@@ -191,7 +185,10 @@ impl Sections<'_> {
     }
 
     fn unused(&self) {
-        let used = self.pools_in_use();
+        let used = self.reached(|pool| {
+            let inner = pool.pools.iter().map(|reference| &*reference.pool.value);
+            inner.chain(pool.fallback.iter().map(|fallback| &*fallback.value.pool))
+        });
         for (name, pool) in &self.pools {
             self.warn_unless(&used, name, &pool.place, "a pool that no VIP uses");
         }
@@ -211,19 +208,6 @@ impl Sections<'_> {
         for (name, draft) in &self.checks {
             self.warn_unless(&used, name, &draft.place, "a check that no pool uses");
         }
-    }
-
-    /// Pools that VIPs name, and those that these lead to.
-    fn pools_in_use(&self) -> BTreeSet<&str> {
-        let mut used = BTreeSet::new();
-        let named = self.vips.iter().flat_map(|vip| &vip.pools);
-        let mut next: Vec<&str> = named.map(|name| &*name.value).collect();
-        while let Some(name) = next.pop() {
-            let Some(pool) = self.pools.get(name).filter(|_| used.insert(name)) else { continue };
-            next.extend(pool.pools.iter().map(|reference| &*reference.pool.value));
-            next.extend(pool.fallback.iter().map(|fallback| &*fallback.value.pool));
-        }
-        used
     }
 
     fn warn_unless(&self, used: &BTreeSet<&str>, name: &str, place: &Place, found: &str) {

@@ -5,7 +5,6 @@
 //! Invariant: a name that is a kind (`gre`, `ipip`, `gue`, `l2`) is always of that kind.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::ser::SerializeMap;
@@ -53,9 +52,9 @@ fn canonical_too_big<S: Serializer>(value: &TooBig, to: S) -> Result<S::Ok, S::E
 }
 
 impl Encapsulation {
-    /// Whether an outer header of the family of `address` needs an address of the machine.
-    pub(super) fn needs_machine_address(&self, address: IpAddr) -> bool {
-        let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == address.is_ipv4());
+    /// Whether an outer header of a family needs an address of the machine.
+    pub(super) fn needs_machine_address(&self, ipv4: bool) -> bool {
+        let given = self.source_prefixes.iter().any(|p| p.address().is_ipv4() == ipv4);
         self.kind != packet::Encapsulation::L2 && !given
     }
 

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::check::Check;
-use super::encapsulation::Encapsulation;
 use super::pool::{Backend, Member, Pool, PoolDraft, PoolReference};
 use super::sections::Sections;
 
@@ -162,14 +161,19 @@ impl Sections<'_> {
     fn own_members(&self, name: &str, draft: &PoolDraft, checks: &Arc<[Arc<Check>]>) -> Members {
         let mut members = Members::new();
         let leaf: Arc<str> = name.into();
-        let Some(encapsulation) = self.encapsulation(draft) else { return members };
+        let named = draft.encapsulation.as_ref();
+        if let Some(name) = named.filter(|name| !self.encapsulations.contains_key(&name.value)) {
+            let allowed = "a section [encapsulation.NAME] or one of gre, ipip, gue, l2";
+            self.report.unknown(name, self.encapsulations.keys(), allowed);
+        }
+        let Some(encapsulation) = self.encapsulation(named) else { return members };
         for backend in &draft.backends {
             let key = Arc::clone(&backend.name.value);
             let shared = Arc::new(Backend { name: Arc::clone(&key), address: backend.address.value });
             let member = Member {
                 backend: shared,
                 leaf: Arc::clone(&leaf),
-                encapsulation: Arc::clone(&encapsulation),
+                encapsulation: Arc::clone(encapsulation),
                 weight: backend.weight,
                 checks: Arc::clone(checks),
             };
@@ -179,16 +183,6 @@ impl Sections<'_> {
             }
         }
         members
-    }
-
-    fn encapsulation(&self, draft: &PoolDraft) -> Option<Arc<Encapsulation>> {
-        let name = draft.encapsulation.as_ref();
-        let known = self.encapsulations.get(name.map_or("gre", |name| &*name.value));
-        if let (None, Some(name)) = (known, name) {
-            let allowed = "a section [encapsulation.NAME] or one of gre, ipip, gue, l2";
-            self.report.unknown(name, self.encapsulations.keys(), allowed);
-        }
-        known?.value.clone()
     }
 
     fn cycle(&self, path: &[Step<'_>], reference: &PoolReference) {

@@ -11,7 +11,7 @@ use super::sections::Sections;
 
 /// Warns of each.
 pub(super) fn check(sections: &Sections<'_>) {
-    let named = named(sections);
+    let named = sections.reached(|pool| pool.fallback.as_ref().map(|fallback| &*fallback.value.pool));
     let holders = holders(sections, &named);
     for (name, pool) in sections.pools.iter().filter(|(name, _)| !named.contains(&***name)) {
         let Some(holder) = holders.get(&**name) else { continue };
@@ -27,20 +27,6 @@ pub(super) fn check(sections: &Sections<'_>) {
             warn(&slow_start.place, "slow_start");
         }
     }
-}
-
-/// The pools that VIPs name, and those that serve in their place.
-fn named<'s>(sections: &'s Sections<'_>) -> BTreeSet<&'s str> {
-    let mut named = BTreeSet::new();
-    let vips = sections.vips.iter().flat_map(|vip| &vip.pools);
-    let mut next: Vec<&str> = vips.map(|name| &*name.value).collect();
-    while let Some(name) = next.pop() {
-        if named.insert(name) {
-            let fallback = sections.pools.get(name).and_then(|pool| pool.fallback.as_ref());
-            next.extend(fallback.map(|fallback| &*fallback.value.pool));
-        }
-    }
-    named
 }
 
 /// Each pool inside another that is reached, with the pool of `named` by which it was reached first.

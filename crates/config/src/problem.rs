@@ -65,36 +65,22 @@ impl Problem {
 impl Problem {
     /// As displayed, without the word for its severity: for where that is said already.
     pub fn sentence(&self) -> String {
-        Told { problem: self, severity: false }.to_string()
+        self.with("")
     }
-}
 
-/// How a problem is written.
-struct Told<'a> {
-    problem: &'a Problem,
-    severity: bool,
+    /// The problem in words, `severity` among them.
+    fn with(&self, severity: &str) -> String {
+        let Self { file, position, field, found, allowed, .. } = self;
+        let file = file.display();
+        let position = position.map(|(line, column)| format!("{line}:{column}:")).unwrap_or_default();
+        let field = if field.is_empty() { String::new() } else { format!(" {field}:") };
+        format!("{file}:{position}{severity}{field} found {found}, allowed {allowed}")
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Told { problem: self, severity: true }.fmt(f)
-    }
-}
-
-impl fmt::Display for Told<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { file, position, field, found, allowed, severity } = self.problem;
-        write!(f, "{}:", file.display())?;
-        if let Some((line, column)) = position {
-            write!(f, "{line}:{column}:")?;
-        }
-        if self.severity && *severity == Severity::Warning {
-            f.write_str(" warning:")?;
-        }
-        if !field.is_empty() {
-            write!(f, " {field}:")?;
-        }
-        write!(f, " found {found}, allowed {allowed}")
+        f.write_str(&self.with(if self.severity == Severity::Warning { " warning:" } else { "" }))
     }
 }
 

@@ -5,7 +5,6 @@
 //! Not here: loops as such: no packet is redirected to a cluster twice, whatever the files say (`forwarder`).
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §4.2.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -226,34 +225,22 @@ fn fits(sections: &Sections<'_>, prefix: &At<Prefix>, suffix: &At<forwarder::Suf
 fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
     for name in &vip.remotes {
         let Some(remote) = sections.remotes.get(&name.value) else { continue };
-        let encapsulation = remote.encapsulation.as_ref().map_or("gre", |name| &*name.value);
-        let known = sections.encapsulations.get(encapsulation).and_then(|draft| draft.value.as_ref());
-        let Some(known) = known else { continue };
-        let addresses: BTreeSet<bool> = [true, false]
-            .into_iter()
-            .filter(|ipv4| {
-                let group = vip.group.as_ref().and_then(|group| remote.prefix(&group.value, *ipv4));
-                group.is_some() || remote.address(&vip.name, *ipv4).is_some()
-            })
-            .collect();
-        for ipv4 in addresses {
-            let any: IpAddr = if ipv4 { [0; 4].into() } else { [0; 16].into() };
-            let uses =
-                |machine: &&super::machine::MachineDraft| vip.shard.is_none() || machine.shard == vip.shard;
-            let lacks = |machine: &&super::machine::MachineDraft| {
-                !machine.addresses.iter().any(|own| own.value.is_ipv4() == ipv4)
-            };
-            let lacking = sections.machines.iter().filter(uses).find(lacks);
-            if let Some(machine) = lacking.filter(|_| known.needs_machine_address(any)) {
-                let family = if ipv4 { "IPv4" } else { "IPv6" };
-                let found = format!(
-                    "\"{}\" by {family}, and machine \"{}\" has no address of it",
-                    name.value, machine.name
-                );
-                let allowed =
-                    format!("an {family} address, or encapsulation \"{encapsulation}\" with a source prefix");
-                sections.report.absent(&name.place, found, allowed);
-            }
+        let Some(encapsulation) = sections.encapsulation(remote.encapsulation.as_ref()) else { continue };
+        let has = |ipv4: &bool| {
+            let group = vip.group.as_ref().and_then(|group| remote.prefix(&group.value, *ipv4));
+            group.is_some() || remote.address(&vip.name, *ipv4).is_some()
+        };
+        for ipv4 in [false, true].into_iter().filter(has) {
+            let lacking = sections.without_source(vip.shard.as_ref(), encapsulation, ipv4);
+            let Some(machine) = lacking else { continue };
+            let family = if ipv4 { "IPv4" } else { "IPv6" };
+            let found = format!(
+                "\"{}\" by {family}, and machine \"{}\" has no address of it",
+                name.value, machine.name
+            );
+            let of = &encapsulation.name;
+            let allowed = format!("an {family} address, or encapsulation \"{of}\" with a source prefix");
+            sections.report.absent(&name.place, found, allowed);
         }
     }
 }

@@ -11,7 +11,7 @@ use forwarder::Prefix;
 use super::announce::AnnounceDraft;
 use super::check::{self, CheckDraft};
 use super::cluster::ClusterDraft;
-use super::encapsulation::{self, EncapsulationDraft};
+use super::encapsulation::{self, Encapsulation, EncapsulationDraft};
 use super::io::Io;
 use super::lists::Lists;
 use super::machine::MachineDraft;
@@ -59,6 +59,46 @@ impl<'r> Sections<'r> {
             remotes: RemoteDraft::read_all(root),
             vips: VipDraft::read_all(root, lists),
         }
+    }
+}
+
+impl Sections<'_> {
+    /// The encapsulation of that name, without one the built-in `gre`; `None`: its section has an error, or is not there.
+    pub(super) fn encapsulation(&self, name: Option<&At<Arc<str>>>) -> Option<&Arc<Encapsulation>> {
+        self.encapsulations.get(name.map_or("gre", |name| &*name.value))?.value.as_ref()
+    }
+
+    /// The machines that serve what is of a shard, or of none.
+    pub(super) fn machines_of(&self, shard: Option<&Arc<str>>) -> impl Iterator<Item = &MachineDraft> {
+        self.machines.iter().filter(move |machine| shard.is_none() || machine.shard.as_ref() == shard)
+    }
+
+    /// The first of those machines that has no source for outer headers of a family.
+    pub(super) fn without_source(
+        &self,
+        shard: Option<&Arc<str>>,
+        encapsulation: &Encapsulation,
+        ipv4: bool,
+    ) -> Option<&MachineDraft> {
+        let has = |machine: &MachineDraft| machine.addresses.iter().any(|own| own.value.is_ipv4() == ipv4);
+        let mut machines = self.machines_of(shard).filter(|_| encapsulation.needs_machine_address(ipv4));
+        machines.find(|machine| !has(machine))
+    }
+
+    /// The pools that VIPs name, and those that `next` leads to from there.
+    pub(super) fn reached<'s, I: IntoIterator<Item = &'s str>>(
+        &'s self,
+        next: impl Fn(&'s PoolDraft) -> I,
+    ) -> BTreeSet<&'s str> {
+        let mut reached = BTreeSet::new();
+        let named = self.vips.iter().flat_map(|vip| &vip.pools);
+        let mut open: Vec<&str> = named.map(|name| &*name.value).collect();
+        while let Some(name) = open.pop() {
+            if let Some(pool) = self.pools.get(name).filter(|_| reached.insert(name)) {
+                open.extend(next(pool));
+            }
+        }
+        reached
     }
 }
 
