@@ -15,7 +15,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use counters::{DROP_REASONS, DropSpec, Finder};
+use counters::{DRIVER_DROPS, PIPELINE_DROPS};
 use futures_util::stream::unfold;
 use serde::Deserialize;
 
@@ -70,17 +70,14 @@ impl WhichPackets {
 
 /// The drop reason of this name, as the table has it.
 fn reason(name: &str) -> Result<&'static str, Refusal> {
-    match DROP_REASONS.iter().find(|reason| reason.name == name) {
-        Some(DropSpec { name, finder: Finder::Pipeline }) => Ok(name),
-        Some(DropSpec { finder: Finder::Driver, .. }) => Err(bad_request(format!(
-            "drop={name}: this is found out behind the pipeline, when the packet has been captured as sent"
-        ))),
-        None => {
-            let names = DROP_REASONS.iter().filter(|reason| reason.finder == Finder::Pipeline);
-            let names: Vec<&str> = names.map(|reason| reason.name).collect();
-            Err(bad_request(format!("drop={name}, allowed {}", names.join(", "))))
-        }
-    }
+    let found = PIPELINE_DROPS.iter().copied().find(|reason| *reason == name);
+    found.ok_or_else(|| {
+        bad_request(if DRIVER_DROPS.contains(&name) {
+            format!("drop={name}: this is found out behind the pipeline, when the packet has been captured as sent")
+        } else {
+            format!("drop={name}, allowed {}", PIPELINE_DROPS.join(", "))
+        })
+    })
 }
 
 impl fmt::Display for CaptureOrder {

@@ -115,7 +115,7 @@ pub struct CaptureOrder {
     pub vip: Option<String>,
     /// For this backend.
     pub backend: Option<String>,
-    /// Dropped for one of these reasons, by names of [`counters::DROP_REASONS`].
+    /// Dropped for one of these reasons, by names of [`counters::PIPELINE_DROPS`].
     pub drops: Option<Vec<&'static str>>,
     /// Of a flow that the connection table did not know.
     pub new_flows: bool,
