@@ -91,7 +91,7 @@ impl Arguments {
 }
 
 /// Captures until a bound is reached, a signal comes or the reader of standard output has gone. 1 when it was broken off, so
-/// that nobody knows what was lost.
+/// that it is not known what was lost.
 pub(crate) fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let client = Client::new(&arguments.reach)?;
     let name = arguments.write.display().to_string();
@@ -110,7 +110,7 @@ pub(crate) fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             .map_err(|_| anyhow::anyhow!("an answer of another version: not a capture"))?;
         match written {
             Ok(()) => Ok(ControlFlow::Continue(())),
-            // Whoever reads has seen enough.
+            // The pipe is closed: its reader has seen enough.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 reader_gone = true;
                 Ok(ControlFlow::Break(()))

@@ -175,7 +175,7 @@ fn no_daemon(socket: &Path, why: &dyn Display) -> anyhow::Error {
     Failure::NoDaemon(format!("{}: {why}", socket.display())).into()
 }
 
-/// What whoever finds no socket may have forgotten.
+/// What is often forgotten where there is no socket.
 fn hint(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
         Some(ErrorKind::NotFound) => {

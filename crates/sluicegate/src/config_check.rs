@@ -13,6 +13,7 @@ use config::{self, Config, Machine, Problems};
 use control_plane::compile::Compiler;
 use control_plane::digest::hex;
 use control_plane::problem_row;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::failure::verdict;
@@ -38,7 +39,9 @@ pub(crate) struct Arguments {
 }
 
 /// What one machine would serve, or why it could not.
+#[derive(Serialize)]
 struct Outcome {
+    #[serde(rename = "name")]
     machine: String,
     shard: Option<String>,
     vips: usize,
@@ -128,23 +131,13 @@ fn report(
     problems: &Problems,
     outcomes: &[Outcome],
 ) -> Value {
-    let machine = |outcome: &Outcome| {
-        json!({
-            "name": outcome.machine,
-            "shard": outcome.shard,
-            "vips": outcome.vips,
-            "pools": outcome.pools,
-            "backends": outcome.backends,
-            "error": outcome.error,
-        })
-    };
     let sources = config.map(Config::sources).unwrap_or_default();
     json!({
         "file": arguments.file,
         "files": sources.iter().map(config::Source::path).collect::<Vec<_>>(),
         "sha256": config.map(|config| hex(&config.digest())),
         "problems": problems.iter().map(problem_row).collect::<Vec<_>>(),
-        "machines": outcomes.iter().map(machine).collect::<Vec<_>>(),
+        "machines": outcomes,
     })
 }
 

@@ -37,14 +37,14 @@ pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let new = load(&arguments.new, arguments.without_secrets)?;
     let renamed = renamed(&old, &new);
     let rows = rows(arguments, [&old, &new], &renamed)?;
-    let stays = |name: &str| new.machine(name).is_some() || renamed.iter().any(|(from, _)| *from == name);
-    let gone = old.machines().iter().map(Machine::name).filter(|name| !stays(name));
+    let remains = |name: &str| new.machine(name).is_some() || renamed.iter().any(|(from, _)| *from == name);
+    let gone = old.machines().iter().map(Machine::name).filter(|name| !remains(name));
     let gone: Vec<String> = gone.map(|name| format!("machine {name}: removed")).collect();
     if arguments.json {
         let machines: Vec<_> = rows
             .iter()
-            .map(|(machine, told)| {
-                json!({ "machine": machine, "changed": told.sentences, "needs_restart": told.needs_restart })
+            .map(|(machine, found)| {
+                json!({ "machine": machine, "changed": found.sentences, "needs_restart": found.needs_restart })
             })
             .collect();
         outln!("{}", json!({ "removed": gone, "machines": machines }));
@@ -72,7 +72,7 @@ fn rows(
         Some(name) => vec![name],
         None => new.machines().iter().map(Machine::name).collect(),
     };
-    // One compiler for all: tables of the same content are built once, and told apart by where they stand.
+    // One compiler for all: tables of the same content are built once, and differ by where they stand.
     let mut compiler = Compiler::default();
     let row = |machine: &str| {
         // Asked for by either name.
@@ -82,12 +82,12 @@ fn rows(
             sentences: vec![format!("machine {machine}: {what}")],
             ..Changes::default()
         };
-        let told = match (old.machine(before.unwrap_or(machine)), new.machine(machine)) {
+        let found = match (old.machine(before.unwrap_or(machine)), new.machine(machine)) {
             (None, Some(_)) => said("added"),
             (Some(_), None) => said("removed"),
             _ => compared(&mut compiler, [old, new], before, machine)?,
         };
-        Ok((machine.to_owned(), told))
+        Ok((machine.to_owned(), found))
     };
     machines.into_iter().map(row).collect()
 }
@@ -110,29 +110,26 @@ fn compared(
 ) -> anyhow::Result<Changes> {
     let named = before.map(|before| old.renamed(before, machine));
     let old = named.as_ref().unwrap_or(old);
-    let (from, to) = (compile(compiler, old, machine)?, compile(compiler, new, machine)?);
+    let (from, to) = (compiler.compile_file(old, machine)?, compiler.compile_file(new, machine)?);
     let running = Running::of(old, machine);
-    let mut told = changes(&running, side(old, &from), side(new, &to), machine);
+    let mut found = changes(&running, side(old, &from), side(new, &to), machine);
     if let Some(before) = before {
         // The rest of the sentences is as if it had always been called so.
         if old == new {
-            told.sentences.clear();
+            found.sentences.clear();
         }
-        told.sentences
+        found
+            .sentences
             .insert(0, format!("machine {before}: called {machine} from now on, with the same addresses"));
-        told.needs_restart.insert(0, format!("machine: {before} -> {machine}"));
+        found.needs_restart.insert(0, format!("machine: {before} -> {machine}"));
     }
-    Ok(told)
+    Ok(found)
 }
 
 fn load(file: &Path, without_secrets: bool) -> anyhow::Result<Config> {
     let loaded = if without_secrets { config::load_without_secrets(file) } else { config::load(file) };
     let refused = |problems: Problems| anyhow::anyhow!("{} would be refused:\n{problems}", file.display());
     Ok(loaded.map_err(refused)?.0)
-}
-
-fn compile(compiler: &mut Compiler, config: &Config, machine: &str) -> anyhow::Result<Compiled> {
-    Ok(compiler.compile_file(config, machine)?)
 }
 
 fn side<'a>(config: &'a Config, compiled: &'a Compiled) -> Side<'a> {

@@ -129,7 +129,7 @@ fn look(config: &Config, machine: &Machine) -> anyhow::Result<Facts> {
     Ok(gather::facts(config, machine, &next_hops, &routes, &heard))
 }
 
-/// Next hops once the kernel has made up its mind of each neighbour. Without CAP_NET_ADMIN it is not told to ask.
+/// Next hops once the kernel has resolved each neighbour. Without CAP_NET_ADMIN it is not made to ask.
 async fn next_hops(backends: &[IpAddr]) -> anyhow::Result<NextHops> {
     match look_up_next_hops(backends, NEIGHBOURS).await {
         Ok(found) => Ok(found),
@@ -158,7 +158,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// What a start says of them: advice is for whoever asks.
+/// What a start says of them: advice is for `doctor` alone.
 fn judge_at_start(facts: &Facts) -> Vec<Finding> {
     judge_beyond_start(facts).into_iter().filter(|finding| finding.severity != Severity::Advice).collect()
 }

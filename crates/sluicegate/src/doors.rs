@@ -1,7 +1,7 @@
 //! The doors of the admin API, as the configuration has them.
 //!
-//! In: `[admin]`; whom orders go to; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped; the socket's
-//! file is made again when somebody takes it away.
+//! In: `[admin]`; where orders go; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped; the socket's
+//! file is made again when it is removed.
 //! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
 
 use admin::metrics::{self, Readiness, Sources};

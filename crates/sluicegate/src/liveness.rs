@@ -93,7 +93,7 @@ impl Liveness {
         &self.state
     }
 
-    /// The VIPs that nobody serves now.
+    /// The VIPs that no backend serves now.
     pub(crate) fn vips_without(&mut self, vips: Vec<String>) {
         if self.state.vips_without == vips {
             return;

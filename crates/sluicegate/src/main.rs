@@ -7,7 +7,7 @@
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
-// They panic when whoever reads has gone: `out` does not.
+// They panic when the pipe is closed: `out` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;

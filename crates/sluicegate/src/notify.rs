@@ -1,9 +1,9 @@
-//! What the service manager is told: readiness, reloads, the end, a heartbeat, and a line of status.
+//! Messages to the service manager: readiness, reloads, the end, a heartbeat, and a line of status.
 //!
 //! In: `$NOTIFY_SOCKET`, a path or an abstract name, and `$WATCHDOG_USEC`. Out: one datagram for each change. Without a
 //! manager nothing is sent. Not here: whether a heartbeat is due (`liveness`).
 //! Written by hand: the crate `sd-notify` knows no abstract names, and opens a socket for each message.
-//! Invariant: telling never waits. What the manager's full socket refuses is lost, and logged.
+//! Invariant: a message never waits. What the manager's full socket refuses is lost, and logged.
 //! Source: sd_notify(3), sd_watchdog_enabled(3).
 
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// As the environment says. A manager that cannot be reached is logged, and not told anything.
+    /// As the environment says. A manager that cannot be reached is logged, and gets no message.
     pub(crate) fn from_environment() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
         let watchdog = watchdog(
@@ -98,7 +98,7 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     Ok((socket, address))
 }
 
-/// `process`: whom the watchdog is meant for, when it says so.
+/// `process`: the one that the watchdog is meant for, where that is set.
 fn watchdog(micros: Option<&str>, process: Option<&str>, me: u32) -> Option<Duration> {
     if process.is_some_and(|process| process.parse() != Ok(me)) {
         return None;

@@ -8,18 +8,18 @@
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 
-/// As `print!`, but a reader that has gone is no panic.
+/// As `print!`, but a closed pipe is no panic.
 macro_rules! out {
     ($($words:tt)*) => { $crate::out::write(format_args!($($words)*)) };
 }
 
-/// As `println!`, but a reader that has gone is no panic.
+/// As `println!`, but a closed pipe is no panic.
 macro_rules! outln {
     () => { $crate::out::write(format_args!("\n")) };
     ($($words:tt)*) => { $crate::out::write(format_args!("{}\n", format_args!($($words)*))) };
 }
 
-/// As `eprintln!`, but nobody who listens is no panic.
+/// As `eprintln!`, but a closed pipe is no panic.
 macro_rules! errln {
     ($($words:tt)*) => { $crate::out::write_error(format_args!("{}\n", format_args!($($words)*))) };
 }
@@ -34,12 +34,12 @@ pub(crate) fn write(words: Arguments<'_>) {
 }
 
 pub(crate) fn write_error(words: Arguments<'_>) {
-    // Where an error would be told, there is nobody.
+    // There is nowhere to write an error of standard error.
     let _ = io::stderr().lock().write_fmt(words);
 }
 
 fn write_to(to: &mut impl Write, words: Arguments<'_>) -> io::Result<()> {
-    // Flushed here: at the end of the process nobody would hear of an error.
+    // Flushed here: at the end of the process an error would go unnoticed.
     match to.write_fmt(words).and_then(|()| to.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written,

@@ -17,7 +17,7 @@ pub(crate) fn seal() {
     if let Err(error) = set_no_new_privs(true) {
         tracing::warn!(%error, "no_new_privs is not set");
     }
-    // Without CAP_SETPCAP this is refused, and then whoever started us has drawn the bounds.
+    // Without CAP_SETPCAP this is refused, and then the parent process has set the bounds.
     for capability in CapabilitySet::all() {
         if remove_capability_from_bounding_set(capability).is_err() {
             return;

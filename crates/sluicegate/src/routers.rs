@@ -1,4 +1,4 @@
-//! `bgp status` and `machine`: what routers are told, and the machine's way out of the cluster.
+//! `bgp status` and `machine`: what is announced to routers, and a machine's drain.
 
 use std::process::ExitCode;
 use std::thread::sleep;

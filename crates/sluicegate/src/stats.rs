@@ -1,4 +1,4 @@
-//! The stats of a running balancer, read when somebody asks; packet threads only add to their own counters.
+//! The stats of a running balancer, read on demand; packet threads only add to their own counters.
 //!
 //! In: the data plane's counters, the snapshot that names slots and services. Out: [`Stats`].
 

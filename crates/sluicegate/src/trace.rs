@@ -1,4 +1,4 @@
-//! `sluicegate trace`: by which machines a packet goes to which backend, told by the machines themselves.
+//! `sluicegate trace`: by which machines a packet goes to which backend, as the machines report it.
 //!
 //! In: a packet's headers, the router to send it by, the configuration (its key, its receivers). Out: marked packets; a tree or
 //! JSON of what was reported. Rooms: `frame` (the packets), `link` (the way out), `view` (the tree).
@@ -234,7 +234,7 @@ fn now_micros() -> u64 {
     unix_micros(SystemTime::now())
 }
 
-/// A number that nobody guesses: the seed that the standard library takes from the kernel for its maps.
+/// A number that cannot be guessed: the seed that the standard library takes from the kernel for its maps.
 fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

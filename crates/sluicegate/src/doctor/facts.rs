@@ -12,10 +12,11 @@ use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges};
 use nix::errno::Errno;
 
+use super::interfaces::host_prefix;
+
 /// Numbers of processors.
 pub(crate) type Cpus = BTreeSet<u32>;
 
-/// All facts.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) host: Host,
@@ -57,7 +58,7 @@ pub(crate) struct Host {
     pub(crate) huge_pages: Option<String>,
     /// The processors that this process may use.
     pub(crate) cpus: Cpus,
-    /// Those that the kernel gives to nobody who does not ask.
+    /// Those that the kernel schedules only what asks for them on.
     pub(crate) isolated: Cpus,
     pub(crate) irqbalance: bool,
 }
@@ -178,6 +179,12 @@ impl Facts {
     /// The interfaces that could be read.
     pub(crate) fn usable(&self) -> impl Iterator<Item = &(Interface, Hardware)> {
         self.interfaces.iter().filter_map(|nic| nic.found.as_ref().ok())
+    }
+
+    /// What gives the first interface that could be read an address of a host.
+    pub(crate) fn address_command(&self, address: IpAddr) -> Option<String> {
+        let (interface, _) = self.usable().next()?;
+        Some(format!("ip address add {} dev {}", host_prefix(address), interface.name))
     }
 
     /// Sockets, and so packet threads, on an interface.

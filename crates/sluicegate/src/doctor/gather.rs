@@ -187,11 +187,11 @@ fn routers(
     let listens = bgp.listen.iter().filter(|at| config.listens(machine, **at));
     let hears = |is_v4: bool| peers.iter().any(|peer| peer.has_bfd && peer.address.is_ipv4() == is_v4);
     let any = [(true, IpAddr::from([0; 4])), (false, IpAddr::from([0; 16]))].into_iter();
-    let ears = any.filter(|(is_v4, _)| hears(*is_v4)).map(|(_, any)| SocketAddr::new(any, BFD_PORT));
+    let sockets = any.filter(|(is_v4, _)| hears(*is_v4)).map(|(_, any)| SocketAddr::new(any, BFD_PORT));
     Some(Routers {
         listens: listens.map(|at| (*at, sockets::tcp(*at).err())).collect(),
         signs_tcp: peers.iter().any(|peer| peer.is_signed).then(sockets::signs_tcp).flatten(),
-        bfd_port: ears.filter_map(|at| sockets::udp(at).err()).next(),
+        bfd_port: sockets.filter_map(|at| sockets::udp(at).err()).next(),
         peers,
     })
 }

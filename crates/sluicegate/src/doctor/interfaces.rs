@@ -12,7 +12,6 @@ use datapath::interface::{Finding, Hardware, Interface};
 use super::facts::{Facts, Nic, VipFact};
 use super::machine::ranges;
 
-/// All of them.
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for nic in &facts.interfaces {
@@ -193,5 +192,5 @@ const STRICT: u8 = 1;
 const LOOSE: u8 = 2;
 const DROPPED_ANSWERS: &str =
     "answers to checks through the tunnel, whose source is the VIP, are dropped, and its backends look down";
-/// Drivers of which nobody expects zero-copy.
+/// Drivers that never have zero-copy.
 const VIRTUAL_DRIVERS: [&str; 5] = ["veth", "tun", "bridge", "bonding", "team"];

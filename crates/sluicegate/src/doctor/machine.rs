@@ -7,7 +7,6 @@ use datapath::interface::{Finding, Interface};
 
 use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};
 
-/// All of them.
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let host = &facts.host;
     let mut found: Vec<Finding> = [
@@ -108,39 +107,30 @@ fn clock(host: &Host) -> Option<Finding> {
 }
 
 fn admin_folder(folder: &AdminFolder) -> Option<Finding> {
-    let path = folder.path.display();
     let why = "the admin socket cannot be made, and the balancer does not start";
-    let make = format!("install -d -m 0755 {}", quoted(&folder.path.to_string_lossy()));
-    let by_unit = "RuntimeDirectory= in the systemd unit makes it at each start";
-    match folder.state {
-        FolderState::Sound => None,
+    let what = |words: &str| format!("{}, the folder of the admin socket, {words}", folder.path.display());
+    let path = quoted(&folder.path.to_string_lossy());
+    let make = format!("install -d -m 0755 {path}");
+    Some(match folder.state {
+        FolderState::Sound => return None,
         FolderState::Missing if folder.path.starts_with("/run") => {
-            let what = format!("{path}, the folder of the admin socket, is not there");
-            let why = "it must be there at the start";
-            Some(Finding::warning("admin-folder", what, why).command(make).hint(by_unit))
+            Finding::warning("admin-folder", what("is not there"), "it must be there at the start")
+                .command(make)
+                .hint("RuntimeDirectory= in the systemd unit makes it at each start")
         }
-        FolderState::Missing => {
-            let what = format!("{path}, the folder of the admin socket, is not there");
-            Some(Finding::error("admin-folder", what, why).command(make))
-        }
-        FolderState::NoFolder => {
-            let what = format!("{path}, the folder of the admin socket, is no folder");
-            Some(Finding::error("admin-folder", what, why).hint("name another one in admin.socket.path"))
-        }
+        FolderState::Missing => Finding::error("admin-folder", what("is not there"), why).command(make),
+        FolderState::NoFolder => Finding::error("admin-folder", what("is no folder"), why)
+            .hint("name another one in admin.socket.path"),
         FolderState::NotWritable => {
-            let what = format!("{path}, the folder of the admin socket, may not be written by this user");
-            Some(
-                Finding::error("admin-folder", what, why)
-                    .hint("give it to the user that the balancer runs as"),
-            )
+            Finding::error("admin-folder", what("may not be written by this user"), why)
+                .hint("give it to the user that the balancer runs as")
         }
         FolderState::OpenToOthers => {
-            let what = format!("{path}, the folder of the admin socket, may be written by everybody");
             let why = "anybody on this machine can put a socket of their own in its place";
-            let command = format!("chmod o-w {}", quoted(&folder.path.to_string_lossy()));
-            Some(Finding::warning("admin-folder", what, why).command(command))
+            Finding::warning("admin-folder", what("may be written by everybody"), why)
+                .command(format!("chmod o-w {path}"))
         }
-    }
+    })
 }
 
 fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Option<Finding> {
@@ -148,8 +138,8 @@ fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Op
     (cpus > 0 && threads as usize > cpus).then(|| {
         let name = &interface.name;
         let there = if cpus == 1 { "there is" } else { "there are" };
-        let (threads, room) = (count(threads, "packet thread"), count_of(cpus, "processor"));
-        let what = format!("{name} gets {threads}, and {there} {room} for them");
+        let (threads, processors) = (count(threads, "packet thread"), count_of(cpus, "processor"));
+        let what = format!("{name} gets {threads}, and {there} {processors} for them");
         let finding =
             Finding::warning("threads-shared", what, "threads that share one delay each other's packets");
         let finding = finding.command(format!("ethtool -L {name} {channels}"));

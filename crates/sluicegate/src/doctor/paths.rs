@@ -13,7 +13,6 @@ use datapath::interface::Finding;
 use super::facts::{Facts, OwnAddress, PathFact, Reach, VipFact};
 use super::interfaces::host_prefix;
 
-/// All of them.
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.vips.iter().filter_map(local_vip).collect();
     found.extend(facts.absent_addresses.iter().map(|address| absent_address(facts, *address)));
@@ -51,10 +50,8 @@ fn absent_address(facts: &Facts, address: IpAddr) -> Finding {
     let what = format!("the machine's address {address} is on no interface here");
     let why = "outer headers carry it as their source: errors from the way come back to nobody, and checks cannot bind it";
     let finding = Finding::warning("own-address", what, why);
-    match facts.usable().next() {
-        Some((nic, _)) => {
-            finding.command(format!("ip address add {} dev {}", host_prefix(address), nic.name))
-        }
+    match facts.address_command(address) {
+        Some(command) => finding.command(command),
         None => finding.hint("correct machine.NAME.addresses"),
     }
 }

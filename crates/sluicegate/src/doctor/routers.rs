@@ -11,9 +11,7 @@ use datapath::interface::Finding;
 use nix::errno::Errno;
 
 use super::facts::{Facts, PeerFact, Routers};
-use super::interfaces::host_prefix;
 
-/// All of them.
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let Some(routers) = &facts.routers else { return Vec::new() };
     let mut found: Vec<Finding> = Vec::new();
@@ -72,12 +70,11 @@ fn absent_source(facts: &Facts, peer: &PeerFact) -> Option<Finding> {
     let source = peer.absent_source?;
     let what =
         format!("BGP peer {} is to be dialled from {source}, which is on no interface here", peer.name);
-    let finding = Finding::error("bgp-source", what, "no session with it comes up");
-    Some(match facts.usable().next() {
-        Some((nic, _)) => finding
-            .command(format!("ip address add {} dev {}", host_prefix(source), nic.name))
-            .hint("correct bgp.peers.source, or leave it out"),
-        None => finding.hint("correct bgp.peers.source, or leave it out"),
+    let finding = Finding::error("bgp-source", what, "no session with it comes up")
+        .hint("correct bgp.peers.source, or leave it out");
+    Some(match facts.address_command(source) {
+        Some(command) => finding.command(command),
+        None => finding,
     })
 }
 
@@ -91,10 +88,8 @@ fn deaf(facts: &Facts, at: SocketAddr, errno: Errno) -> Option<Finding> {
             .hint(format!("end it, unless it is this balancer; ss -ltnp 'sport = {}' names it", at.port())),
         Errno::EADDRNOTAVAIL => {
             let finding = Finding::error("bgp-listen", what("no interface here has that address"), why);
-            match facts.usable().next() {
-                Some((nic, _)) => {
-                    finding.command(format!("ip address add {} dev {}", host_prefix(at.ip()), nic.name))
-                }
+            match facts.address_command(at.ip()) {
+                Some(command) => finding.command(command),
                 None => finding.hint("correct bgp.listen"),
             }
         }

@@ -1,7 +1,7 @@
 //! Secrets that this process reads, and the service's user may not.
 //!
 //! In: files that the configuration names as secrets, and the user of the systemd unit. Out: [`Finding`]s.
-//! Not here: credentials, which systemd hands over; a secret that nobody can read, or everybody, which the configuration refuses.
+//! Not here: credentials, which systemd hands over; a secret that no user or every user can read, which the configuration refuses.
 //! Invariant: a judgement is a function of owner, group and mode; the file's content is not looked at.
 
 use std::cell::RefCell;
@@ -31,24 +31,19 @@ pub(crate) fn load(path: &Path) -> (Result<(Config, Problems), Problems>, BTreeS
 
 /// Nothing where this is that user already, or the machine has none of that name.
 pub(crate) fn findings(files: &BTreeSet<PathBuf>) -> Vec<Finding> {
-    let Some(reader) = Reader::of_the_unit().filter(|reader| reader.user != geteuid().as_raw()) else {
+    let Some(reader) = accounts::user(USER).filter(|reader| reader.id != geteuid().as_raw()) else {
         return Vec::new();
     };
     let seen = files.iter().filter_map(|file| {
         let found = fs::metadata(file).ok()?;
         Some((file, Access { owner: found.uid(), group: found.gid(), mode: found.mode() }))
     });
-    seen.filter(|(_, access)| !reader.may_read(*access)).map(|(file, access)| finding(file, access)).collect()
+    seen.filter(|(_, access)| !may_read(&reader, *access))
+        .map(|(file, access)| finding(file, access))
+        .collect()
 }
 
-/// Who reads.
-#[derive(Clone, Debug)]
-struct Reader {
-    user: u32,
-    groups: Vec<u32>,
-}
-
-/// Whom a file is for.
+/// What decides who may read a file.
 #[derive(Clone, Copy, Debug)]
 struct Access {
     owner: u32,
@@ -56,23 +51,16 @@ struct Access {
     mode: u32,
 }
 
-impl Reader {
-    fn of_the_unit() -> Option<Self> {
-        let User { id, groups } = accounts::user(USER)?;
-        Some(Self { user: id, groups })
-    }
-
-    /// The first class that fits counts alone (path_resolution(7)).
-    fn may_read(&self, access: Access) -> bool {
-        let bit = if self.user == access.owner {
-            0o400
-        } else if self.groups.contains(&access.group) {
-            0o040
-        } else {
-            0o004
-        };
-        access.mode & bit != 0
-    }
+/// The first class that fits counts alone (path_resolution(7)).
+fn may_read(reader: &User, access: Access) -> bool {
+    let bit = if reader.id == access.owner {
+        0o400
+    } else if reader.groups.contains(&access.group) {
+        0o040
+    } else {
+        0o004
+    };
+    access.mode & bit != 0
 }
 
 fn finding(file: &Path, access: Access) -> Finding {
@@ -96,8 +84,8 @@ mod tests {
 
     #[test]
     fn the_class_that_fits_first_says_who_may_read() {
-        let reader = Reader { user: 990, groups: vec![990, 7] };
-        let may = |owner, group, mode| reader.may_read(Access { owner, group, mode });
+        let reader = User { id: 990, groups: vec![990, 7] };
+        let may = |owner, group, mode| may_read(&reader, Access { owner, group, mode });
         assert!(may(990, 0, 0o600) && may(0, 7, 0o640) && may(0, 0, 0o604));
         assert!(!may(0, 0, 0o600) && !may(0, 7, 0o604) && !may(990, 7, 0o044), "nothing of a later class");
     }

@@ -35,7 +35,7 @@ impl Target {
     }
 }
 
-/// Whom TLS believes.
+/// Whose certificates TLS accepts.
 #[derive(Debug)]
 pub(super) struct Trust(Option<Tls>);
 
@@ -80,17 +80,11 @@ impl FromStr for Url {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or(SCHEMES)?;
-        let scheme = SCHEMES_BY_NAME.iter().find(|(name, _)| *name == scheme).ok_or(SCHEMES)?.1;
+        let (_, scheme, usual) =
+            *SCHEMES_BY_NAME.iter().find(|(name, _, _)| *name == scheme).ok_or(SCHEMES)?;
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         let (address, port) = read_authority(authority)?;
-        let usual = match scheme {
-            Scheme::Http => Some(80),
-            Scheme::Https => Some(443),
-            Scheme::Dns => Some(53),
-            Scheme::Memcached => Some(11_211),
-            Scheme::Tcp | Scheme::Grpc | Scheme::Grpcs => None,
-        };
         let port = port
             .or(usual)
             .ok_or("tcp, grpc and grpcs have no usual port: give one, such as tcp://203.0.113.1:80")?;
@@ -218,7 +212,7 @@ fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> 
         let protocol = if matches!(&check.kind, CheckKind::Dns(_)) { Protocol::Udp } else { Protocol::Tcp };
         let serves = match &service.ports {
             Ports::Any => true,
-            Ports::Listed(ranges) => ranges.iter().any(|range| range.contains(&port(&check.kind))),
+            Ports::Listed(ranges) => ranges.iter().any(|range| range.contains(&check.kind.port())),
         };
         if check.via == Via::Vip && protocol == service.protocol && serves {
             let kind = trusting(&check.kind, trust, &check.name)?;
@@ -229,7 +223,7 @@ fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> 
     }
     if let (Protocol::Tcp, Ports::Listed(ranges)) = (service.protocol, &service.ports) {
         for range in ranges {
-            if !kinds.iter().any(|kind| range.contains(&port(kind))) {
+            if !kinds.iter().any(|kind| range.contains(&kind.port())) {
                 kinds.push(CheckKind::Tcp(TcpCheck { port: *range.start() }));
             }
         }
@@ -251,25 +245,10 @@ fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, St
     Ok(kind)
 }
 
-fn port(kind: &CheckKind) -> u16 {
-    match kind {
-        CheckKind::Tcp(check) => check.port,
-        CheckKind::Http(check) => check.port,
-        CheckKind::Grpc(check) => check.port,
-        CheckKind::Dns(check) => check.port,
-        CheckKind::Memcached(check) => check.port,
-    }
-}
-
 fn scheme(kind: &CheckKind) -> &'static str {
     match kind {
-        CheckKind::Tcp(_) => "tcp",
-        CheckKind::Http(check) if check.tls.is_some() => "https",
-        CheckKind::Http(_) => "http",
         CheckKind::Grpc(check) if check.tls.is_some() => "grpcs",
-        CheckKind::Grpc(_) => "grpc",
-        CheckKind::Dns(_) => "dns",
-        CheckKind::Memcached(_) => "memcached",
+        other => other.word(),
     }
 }
 
@@ -290,17 +269,18 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
             format!("/{}?type={word}", check.name)
         }
     };
-    format!("{}://{host}:{}{rest}", scheme(kind), port(kind))
+    format!("{}://{host}:{}{rest}", scheme(kind), kind.port())
 }
 
-const SCHEMES_BY_NAME: [(&str, Scheme); 7] = [
-    ("tcp", Scheme::Tcp),
-    ("http", Scheme::Http),
-    ("https", Scheme::Https),
-    ("grpc", Scheme::Grpc),
-    ("grpcs", Scheme::Grpcs),
-    ("dns", Scheme::Dns),
-    ("memcached", Scheme::Memcached),
+/// With the usual port of each.
+const SCHEMES_BY_NAME: [(&str, Scheme, Option<u16>); 7] = [
+    ("tcp", Scheme::Tcp, None),
+    ("http", Scheme::Http, Some(80)),
+    ("https", Scheme::Https, Some(443)),
+    ("grpc", Scheme::Grpc, None),
+    ("grpcs", Scheme::Grpcs, None),
+    ("dns", Scheme::Dns, Some(53)),
+    ("memcached", Scheme::Memcached, Some(11_211)),
 ];
 const RECORDS: [(&str, DnsRecord); 5] = [
     ("A", DnsRecord::A),

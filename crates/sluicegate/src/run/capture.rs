@@ -2,7 +2,7 @@
 //!
 //! In: an order of the admin API. Out: a stream of whole pcapng blocks; at its end statistics that say what was lost.
 //! Not here: what a tap keeps (`forwarder`), HTTP, the file on the operator's side (`crate::capture`).
-//! Invariant: one capture at a time. It ends within [`IDLE`] when the client goes, at its bounds or when told to: then the taps
+//! Invariant: one capture at a time. It ends within [`IDLE`] when the client goes, at its bounds or by DELETE: then the taps
 //! are closed, and their memory comes home.
 
 use std::collections::HashMap;
@@ -205,7 +205,7 @@ struct Writer {
     shared: Arc<Shared>,
 }
 
-/// Nobody reads any more.
+/// The client has closed the stream.
 struct Gone;
 
 impl Writer {

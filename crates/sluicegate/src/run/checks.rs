@@ -13,7 +13,6 @@ use health::{Event, Events, Health, StateChange, TargetReport};
 
 use super::health_tunnel::{Found, HealthTunnel};
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Checks {
     engine: Arc<Health>,
@@ -84,7 +83,7 @@ impl Checks {
         move || engine.report()
     }
 
-    /// Begins a look after the tunnel, whose rules, routes or device somebody may take away; `None`: one is under way.
+    /// Begins a look after the tunnel, whose rules, routes or device another program may remove; `None`: one is under way.
     pub(super) fn begin_mending(
         &mut self,
         config: Arc<Config>,

@@ -13,7 +13,6 @@ use control_plane::reload::{Origin, ReloadQueue};
 use super::files::FileWatch;
 use super::reload::Client;
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Configuration {
     pub(super) file: PathBuf,
@@ -25,7 +24,7 @@ pub(super) struct Configuration {
     pub(super) warnings: Vec<String>,
     /// The settings of the start, which a reload does not change.
     pub(super) running: Running,
-    /// VIP addresses that the filter has room for.
+    /// VIP addresses that fit the filter.
     pub(super) max_vips: u32,
     pub(super) reloads: ReloadQueue<Client>,
 }

@@ -19,7 +19,6 @@ use super::links::Links;
 use super::reports::{Reports, unix_micros};
 use crate::stats::stats;
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Forwarding {
     pub(super) plane: DataPlane,

@@ -94,7 +94,7 @@ impl HealthTunnel {
         Ok(())
     }
 
-    /// Puts back what somebody took away. `was_well` says whether it was there at the last look.
+    /// Puts back what another program removed. `was_well` says whether it was there at the last look.
     pub(super) async fn mend(&self, was_well: bool, config: &Config) -> Found {
         if let Some(tunnel) = self.tunnel() {
             if tunnel.is_running() && tunnel.mend().await.is_ok() {

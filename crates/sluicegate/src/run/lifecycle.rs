@@ -16,7 +16,6 @@ use control_plane::drain::{Departure, Observed, Shutdown};
 use crate::liveness::Liveness;
 use crate::notify::Notifier;
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Lifecycle {
     start: Instant,

@@ -227,7 +227,7 @@ impl Daemon {
         let changed = self.publisher.change_over(withdrawn, next, &mut self.forwarding, &mut self.announcer);
         match changed {
             Ok(()) => self.look_at_vips(),
-            // Read made sure of the room: what is left is the kernel refusing a map update.
+            // `read` checked that it fits: what is left is the kernel refusing a map update.
             Err(error) => {
                 tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
             }

@@ -2,7 +2,7 @@
 //!
 //! In: what packet threads saw. Out: a UDP datagram each, by an ordinary socket of the kernel. A packet thread can't send
 //! them: it knows no names, builds no text, and its frames leave by the interface of the VIPs, where the receiver need not be.
-//! Not here: who is told and how often (`forwarder`), what a report says (`control_plane::trace_report`).
+//! Not here: who receives reports and how often (`forwarder`), what a report says (`control_plane::trace_report`).
 //! Invariant: nothing here waits. What the kernel doesn't take at once is lost, and logged.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

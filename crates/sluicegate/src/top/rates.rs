@@ -18,7 +18,7 @@ pub(crate) struct Rates {
     pub(crate) total: Traffic,
     /// Connections tracked now.
     pub(crate) flow_entries: u64,
-    /// Connections that the tables have room for.
+    /// Connections that fit the tables.
     pub(crate) flow_capacity: u64,
     /// By service of a VIP, busiest first.
     pub(crate) services: Vec<Row>,
@@ -30,7 +30,6 @@ pub(crate) struct Rates {
     pub(crate) threads: Vec<Thread>,
 }
 
-/// See [`Rates`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[expect(clippy::struct_field_names, reason = "the unit stands in the name")]
 pub(crate) struct Traffic {
@@ -39,7 +38,6 @@ pub(crate) struct Traffic {
     pub(crate) new_flows_per_second: f64,
 }
 
-/// See [`Rates`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -47,7 +45,6 @@ pub(crate) struct Row {
     pub(crate) traffic: Traffic,
 }
 
-/// See [`Rates`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Drops {
     pub(crate) reason: String,
@@ -55,7 +52,6 @@ pub(crate) struct Drops {
     pub(crate) packets: u64,
 }
 
-/// See [`Rates`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Thread {
     /// Of the time; the rest is spinning or sleep.

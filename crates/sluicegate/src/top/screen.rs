@@ -14,7 +14,6 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 use super::rates::{self, Rates, bits, short};
 use crate::table::{ago, clean};
 
-/// Draws everything.
 pub(crate) fn draw(frame: &mut Frame<'_>, status: &Status, rates: &Rates, history: &VecDeque<u64>) {
     let [head, line, traffic, foot] = Layout::vertical([
         Constraint::Length(2),

@@ -33,7 +33,7 @@ pub(super) struct Trace {
     pub(super) probes: Vec<Seen>,
 }
 
-/// One packet, or its pieces, and who told of it.
+/// One packet, or its pieces, and its reports.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) probe: u32,
@@ -57,7 +57,7 @@ impl Seen {
                 && to == Some(&*onward.machine)
                 && is_later(onward) == is_later(report)
         };
-        // A packet that the network doubled is told of twice, and all that came of it stands under the first.
+        // A packet that the network doubled is reported twice, and all that came of it stands under the first.
         let first_of = |onward| self.reports.iter().position(|report| comes_of(onward, report));
         let onward_of = |n| self.reports.iter().filter(move |onward| first_of(onward) == Some(n)).collect();
         let all = self.reports.iter().enumerate().filter(|(_, report)| first_of(report).is_none());
@@ -119,17 +119,18 @@ impl Trace {
         }
     }
 
-    /// Whether each packet, or each of its pieces, was reported by somebody, and by whom it was redirected to.
+    /// Whether each packet, or each of its pieces, was reported, and by the machine that it was redirected to.
     pub(super) fn is_complete(&self) -> bool {
-        let is_told = |seen: &Seen| (0..self.pieces).all(|piece| seen.reports.iter().any(is_piece(piece)));
+        let is_reported =
+            |seen: &Seen| (0..self.pieces).all(|piece| seen.reports.iter().any(is_piece(piece)));
         let arrived = |seen: &Seen| {
             let paths = seen.paths();
             paths.iter().all(|path| !is_redirect(path.report) || !path.onward.is_empty())
         };
-        self.probes.iter().all(|seen| is_told(seen) && arrived(seen))
+        self.probes.iter().all(|seen| is_reported(seen) && arrived(seen))
     }
 
-    /// Whether each packet was reported, and nobody dropped one.
+    /// Whether each packet was reported, and none dropped.
     pub(super) fn is_well(&self) -> bool {
         let served = |seen: &Seen| seen.reports.iter().all(|report| report.explained.is_served());
         self.is_complete() && self.probes.iter().all(served)
@@ -292,7 +293,7 @@ mod tests {
         // The other machine's clock is ahead of what it tells of, or behind.
         trace.take(Some(onward(1_000_000, &first, Step::Maglev)));
         trace.take(Some(first.clone()));
-        assert!(!trace.is_complete(), "of the later piece nothing was told");
+        assert!(!trace.is_complete(), "the later piece was not reported");
         trace.take(Some(later.clone()));
         assert!(!trace.is_complete() && trace.tree().contains("\n   └─ no report\n"), "{}", trace.tree());
         trace.take(Some(onward(1_000_900, &later, Step::FragmentTable)));
