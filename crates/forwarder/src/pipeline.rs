@@ -523,23 +523,19 @@ fn choose_by_table(
     Ok(())
 }
 
-/// What a packet tells the connection table. Flows of address policies have no TCP state: many connections share one.
+/// What a packet says to the connection table. Flows of address policies have no TCP state: many connections share one.
 #[inline]
 fn signal(service: &Service, parsed: &Parsed) -> Signal {
     if parsed.protocol != protocol::TCP || service.policy != HashPolicy::FiveTuple {
         return Signal::Datagram;
     }
     match parsed.tcp_flags {
-        flags if flags & (TCP_FIN | TCP_RST) != 0 => Signal::FinOrRst,
-        flags if flags & (TCP_SYN | TCP_ACK) == TCP_SYN => Signal::Syn,
+        flags if flags & (protocol::TCP_FIN | protocol::TCP_RST) != 0 => Signal::FinOrRst,
+        flags if flags & (protocol::TCP_SYN | protocol::TCP_ACK) == protocol::TCP_SYN => Signal::Syn,
         _ => Signal::Data,
     }
 }
 
-const TCP_FIN: u8 = 0x01;
-const TCP_SYN: u8 = 0x02;
-const TCP_RST: u8 = 0x04;
-const TCP_ACK: u8 = 0x10;
 /// An hour.
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
 /// At ten polls a second, as a sleeping thread has them, this is more than the largest table needs.

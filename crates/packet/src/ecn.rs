@@ -32,7 +32,7 @@ pub fn merge_ecn(ip: &mut [u8], family: Family, outer_tos: u8) -> bool {
 /// The table of RFC 6040 §4.2, figure 4. `None`: drop.
 const fn merged(inner: u8, outer: u8) -> Option<u8> {
     match (inner, outer) {
-        // Who does not know ECN can be told of congestion by a loss alone.
+        // A sender without ECN learns of congestion by a loss alone.
         (NOT_ECT, CE) => None,
         (ECT_0 | ECT_1, CE) => Some(CE),
         (ECT_0, ECT_1) => Some(ECT_1),

@@ -76,7 +76,7 @@ pub fn pieces_v6(ip: &[u8], mtu: u16, identification: u32) -> Result<Pieces<'_>,
     Ok(Pieces { family: Family::V6, cut: true, next, later, rest, offset: 0, more: false, mtu: mtu_bytes })
 }
 
-/// Lets an IPv4 packet be cut: DF cleared, with an identification, the checksum repaired. An IPv6 packet stays as it is.
+/// Lets an IPv4 packet be cut: DF cleared, with an identification, the checksum repaired. An IPv6 packet is left as it is.
 ///
 /// Only a packet's source may do this: it is for outer packets.
 pub fn allow_cutting(ip: &mut [u8], identification: u16) {

@@ -24,7 +24,7 @@ impl<'a> Gre<'a> {
         //= RFC 2784 §2.3
         //# a receiver MUST discard a packet where any of bits 1-5 are non-zero, unless that receiver implements
         //# RFC 1701
-        // We do for the recursion bits (one of which is bit 5), RFC 2890 takes bits 2 and 3; routing stays out.
+        // We do for the recursion bits (one of which is bit 5), RFC 2890 takes bits 2 and 3; routing is refused.
         if header[0] & ROUTING != 0 || header[1] & VERSION != 0 {
             return Err(Malformed::Gre);
         }

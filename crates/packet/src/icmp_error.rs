@@ -205,7 +205,7 @@ const fn error_tos(tos: u8) -> u8 {
 fn header_v4(source: Ipv4Addr, destination: Ipv4Addr, tos: u8, id: u16, total: u16) -> [u8; 20] {
     let ([t0, t1], [i0, i1]) = (total.to_be_bytes(), id.to_be_bytes());
     let ([a, b, c, d], [e, f, g, h]) = (source.octets(), destination.octets());
-    // DF stays clear: were the error too big for a link, nobody would be told, for errors cause no errors.
+    // DF is clear: an error too big for a link would be lost unseen, for errors cause no errors.
     let mut ip = [0x45, tos, t0, t1, i0, i1, 0, 0, HOPS, protocol::ICMP, 0, 0, a, b, c, d, e, f, g, h];
     [ip[10], ip[11]] = checksum::checksum(&ip).to_be_bytes();
     ip

@@ -26,7 +26,7 @@ pub enum IcmpErrorKind {
     },
     /// A field is wrong. IPv4: type 12; IPv6: type 4.
     ParameterProblem {
-        /// IPv4: 0 the pointer tells. IPv6: 0 a field, 1 the next header, 2 an option.
+        /// IPv4: 0 the pointer shows where. IPv6: 0 a field, 1 the next header, 2 an option.
         code: u8,
         /// Offset in bytes of the field in the quoted packet; 255 at most in IPv4.
         pointer: u32,
@@ -57,7 +57,7 @@ impl IcmpErrorKind {
     pub(crate) fn header(self, family: Family) -> Option<[u8; 8]> {
         let message = |kind, code, [a, b, c, d]: [u8; 4]| Some([kind, code, 0, 0, a, b, c, d]);
         match (family, self) {
-            (Family::V4, Self::Unreachable { code: FRAGMENTATION_NEEDED }) => None, // has no MTU to tell
+            (Family::V4, Self::Unreachable { code: FRAGMENTATION_NEEDED }) => None, // has no MTU to give
             (Family::V4, Self::Unreachable { code }) => message(3, code, [0; 4]),
             (Family::V4, Self::TooBig { mtu }) => {
                 message(3, FRAGMENTATION_NEEDED, mtu.min(u32::from(u16::MAX)).to_be_bytes())

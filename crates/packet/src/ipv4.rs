@@ -30,7 +30,7 @@ impl<'a> Ipv4<'a> {
         let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let len = total.checked_sub(20 + options_len).ok_or(Malformed::TotalLength)?;
         let (options, rest) = rest.split_at_checked(options_len).ok_or(Malformed::Truncated)?;
-        let payload = rest.get(..len).ok_or(Malformed::Truncated)?; // Ethernet padding stays outside
+        let payload = rest.get(..len).ok_or(Malformed::Truncated)?; // Ethernet padding is left outside
         Ok(Self { header, options, payload })
     }
 

@@ -219,7 +219,7 @@ impl<'a> Iterator for Extensions<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let item = self.step().transpose();
         if let Some(Err(_)) = item {
-            self.next = NO_NEXT_HEADER; // whoever asks again gets an end, not the same error for ever
+            self.next = NO_NEXT_HEADER; // the next call gets an end, not the same error for ever
         }
         item
     }

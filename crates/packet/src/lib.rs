@@ -6,6 +6,17 @@
 //! reports lies inside the frame it was given.
 //! Source: RFC 791, 8200, 9293, 768, 792, 1191, 1812, 4443, 6040, 2784, 2890, 1701, 2003, 2473, 4213;
 //! draft-ietf-intarea-gue-09.
+//!
+//! ```
+//! // UDP from 192.0.2.9, port 12345, to 203.0.113.10, port 53.
+//! let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+//! frame.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 9, 203, 0, 113, 10]);
+//! frame.extend([0x30, 0x39, 0, 53, 0, 8, 0, 0]);
+//! let parsed = packet::parse(&frame)?;
+//! assert_eq!((parsed.src_port, parsed.dst_port), (12_345, 53));
+//! assert_eq!(parsed.addresses(&frame).dst[12..], [203, 0, 113, 10]);
+//! # Ok::<(), packet::ParseError>(())
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -13,16 +24,13 @@ pub mod checksum;
 mod echo;
 mod ecn;
 mod encapsulation;
-mod ethernet;
 mod family;
 mod fragment;
 mod fragmenter;
 mod gre;
 mod gue;
-mod icmp;
 mod icmp_error;
 mod icmp_kind;
-mod icmpv6;
 mod ipv4;
 mod ipv6;
 mod link;
@@ -35,28 +43,23 @@ pub mod protocol;
 mod quote;
 mod source_prefix;
 mod tags;
-mod tcp;
 mod template;
 #[cfg(test)]
 mod test_frames;
 mod ttl;
 mod tunnel;
 mod udp;
-mod vlan;
 
 pub use crate::echo::echo_reply;
 pub use crate::ecn::merge_ecn;
 pub use crate::encapsulation::{Encapsulation, Outer, encap_overhead};
-pub use crate::ethernet::Ethernet;
 pub use crate::family::Family;
 pub use crate::fragment::Fragment;
 pub use crate::fragmenter::{FragmentError, Piece, Pieces, allow_cutting, pieces_v4, pieces_v6};
 pub use crate::gre::Gre;
 pub use crate::gue::Gue;
-pub use crate::icmp::Icmp;
 pub use crate::icmp_error::{ErrorOrder, may_answer, write_icmp_error};
 pub use crate::icmp_kind::IcmpErrorKind;
-pub use crate::icmpv6::Icmpv6;
 pub use crate::ipv4::Ipv4;
 pub use crate::ipv6::{Extension, Extensions, Ipv6, Upper};
 pub use crate::link::{LinkHeader, Mac, MacError, rewrite_link, write_link};
@@ -65,9 +68,7 @@ pub use crate::open::{OpenError, open_in_place};
 pub use crate::parse::{Addresses, Parsed, network, parse};
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};
 pub use crate::tags::{Tag, Tags};
-pub use crate::tcp::Tcp;
 pub use crate::template::{Inner, Template, WriteError};
 pub use crate::ttl::decrement_ttl;
 pub use crate::tunnel::{Tunnelled, decapsulate};
 pub use crate::udp::Udp;
-pub use crate::vlan::Vlan;

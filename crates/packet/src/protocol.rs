@@ -51,12 +51,4 @@ pub const TCP_SYN: u8 = 0x02;
 /// TCP flag.
 pub const TCP_RST: u8 = 0x04;
 /// TCP flag.
-pub const TCP_PSH: u8 = 0x08;
-/// TCP flag.
 pub const TCP_ACK: u8 = 0x10;
-/// TCP flag.
-pub const TCP_URG: u8 = 0x20;
-/// TCP flag.
-pub const TCP_ECE: u8 = 0x40;
-/// TCP flag.
-pub const TCP_CWR: u8 = 0x80;

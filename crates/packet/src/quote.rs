@@ -8,11 +8,11 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::checksum::Sum;
 use crate::ipv6::{Upper, quoted_upper};
 use crate::parse::{ipv4_fragment, mapped};
 use crate::{
-    Addresses, Encapsulation, Family, Fragment, Gre, Gue, Icmp, IcmpErrorKind, Icmpv6, Malformed, Parsed,
-    protocol,
+    Addresses, Encapsulation, Family, Fragment, Gre, Gue, IcmpErrorKind, Malformed, Parsed, protocol,
 };
 
 /// An ICMP error and the packet it speaks of.
@@ -81,13 +81,15 @@ pub fn icmp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
         return false;
     }
     let message = frame.get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
-    match parsed.family {
-        Family::V4 => Icmp::parse(message).is_ok_and(|icmp| icmp.checksum_ok()),
+    let pseudo_header = match parsed.family {
+        Family::V4 => Sum::new(),
         Family::V6 => {
-            let Addresses { src, dst } = parsed.addresses(frame);
-            Icmpv6::parse(message).is_ok_and(|icmp| icmp.checksum_ok(src.into(), dst.into()))
+            let (Addresses { src, dst }, len) =
+                (parsed.addresses(frame), parsed.end.saturating_sub(parsed.l4));
+            Sum::new().add_pseudo_v6(src.into(), dst.into(), protocol::ICMPV6, len)
         }
-    }
+    };
+    message.len() >= 8 && pseudo_header.add_bytes(message).finish() == 0
 }
 
 impl Quoted {
@@ -216,8 +218,8 @@ pub struct QuotedTunnel {
 
 /// Reads `quoted`, of the same `frame`, as the outer packet of GRE, IP-in-IP or GUE.
 ///
-/// A router may quote as little as 8 bytes behind the outer IP header (RFC 792): for GRE and IP-in-IP that tells the
-/// kind, for GUE too (by its port), and the inner packet stays unknown. So it is for later fragments of GRE and
+/// A router may quote as little as 8 bytes behind the outer IP header (RFC 792): for GRE and IP-in-IP that gives the
+/// kind, for GUE too (by its port), and the inner packet is unknown. So it is for later fragments of GRE and
 /// IP-in-IP.
 ///
 /// `None`: another protocol or port, a later fragment of GUE, GRE or GUE in a form that is not ours (version or

@@ -98,7 +98,7 @@ impl Tags {
         }
     }
 
-    /// Without the outermost tag; untagged stays untagged.
+    /// Without the outermost tag; an untagged frame has none to lose.
     #[must_use]
     pub const fn pop(self) -> Self {
         Self { outer: self.inner, inner: None }

@@ -86,7 +86,7 @@ impl Template {
         Some(Self { prefix: Some(prefix), ..self })
     }
 
-    /// Sets the recursion-control bits of GRE (RFC 1701), 0 to 7; other encapsulations have none and stay as they
+    /// Sets the recursion-control bits of GRE (RFC 1701), 0 to 7; other encapsulations have none and are left as they
     /// are. A packet redirected to a peer carries 1.
     #[must_use]
     pub fn with_recursion(self, recursion: u8) -> Self {
@@ -158,7 +158,7 @@ impl Template {
         }
     }
 
-    /// Writes the headers in front of an inner packet. A GUE checksum stays 0: [`Template::finish_checksum`].
+    /// Writes the headers in front of an inner packet. A GUE checksum is left 0: [`Template::finish_checksum`].
     ///
     /// # Errors
     /// [`WriteError`], with `out` untouched.

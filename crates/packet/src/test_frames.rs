@@ -22,7 +22,7 @@ pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
 
 /// Frames with up to three bytes replaced and perhaps the end cut off.
 pub(crate) fn damaged_frame() -> impl Strategy<Value = Vec<u8>> {
-    // Headers stand in front: that is where damage tells.
+    // Headers stand in front: that is where damage shows.
     let flips = vec((0..120usize, any::<u8>()), 0..=3);
     (frame(), flips, prop::option::of(any::<prop::sample::Index>())).prop_map(|(mut frame, flips, cut)| {
         let len = frame.len();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::test_frames::{damaged_frame, frame};
-use crate::{Ethernet, Ipv4, Tcp, Udp, Vlan};
+use crate::{Ipv4, Udp};
 
 /// A frame of TCP in IPv4 without options or padding.
 fn tcp_v4() -> Vec<u8> {

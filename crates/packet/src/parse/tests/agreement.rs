@@ -175,12 +175,12 @@ fn behind_later_fragment(ip: &etherparse::Ipv6Slice<'_>) -> bool {
 
 /// The same, read by the crate's views one after the other.
 fn by_views(frame: &[u8]) -> Result<Seen, ParseError> {
-    let link = Ethernet::parse(frame)?;
-    let (mut kind, mut rest) = (link.ethertype(), link.payload());
+    let (link, mut rest) = frame.split_first_chunk::<14>().ok_or(Malformed::Truncated)?;
+    let mut kind = u16::from_be_bytes([link[12], link[13]]);
     for _ in 0..2 {
         if kind == 0x8100 || kind == 0x88a8 {
-            let tag = Vlan::parse(rest)?;
-            (kind, rest) = (tag.ethertype(), tag.payload());
+            let ([_, _, high, low], behind) = rest.split_first_chunk().ok_or(Malformed::Truncated)?;
+            (kind, rest) = (u16::from_be_bytes([*high, *low]), behind);
         }
     }
     match kind {
@@ -228,12 +228,23 @@ fn parts(fragment: Fragment) -> Option<(u32, u16, bool)> {
 
 fn view_ports(protocol: u8, payload: &[u8], fragment: Fragment) -> Result<Read, Malformed> {
     match (fragment, protocol) {
-        (Fragment::None, 6) => Tcp::parse(payload).map(|t| ((t.src_port(), t.dst_port()), t.flags())),
+        (Fragment::None, 6) => tcp(payload),
         (Fragment::None, 17) => Udp::parse(payload).map(|u| ((u.src_port(), u.dst_port()), 0)),
         (fragment, _) => {
             ports_of_pieces(protocol, payload, parts(fragment), ((0, 0), 0)).map_err(|_| Malformed::Truncated)
         }
     }
+}
+
+fn tcp(segment: &[u8]) -> Result<Read, Malformed> {
+    let header = segment.first_chunk::<20>().ok_or(Malformed::Truncated)?;
+    let len = usize::from(header[12] >> 4) * 4;
+    if len < 20 {
+        return Err(Malformed::HeaderLength);
+    }
+    segment.get(..len).ok_or(Malformed::Truncated)?;
+    let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    Ok(((port(0), port(2)), header[13]))
 }
 
 fn check(frame: &[u8]) -> Result<(), TestCaseError> {

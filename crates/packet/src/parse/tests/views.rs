@@ -7,25 +7,6 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
     #[test]
-    fn link_views_agree(frame in frame()) {
-        let link = Ethernet::parse(&frame).unwrap();
-        let sliced = SlicedPacket::from_ethernet(&frame);
-        let slice = etherparse::Ethernet2Slice::from_slice_without_fcs(&frame).unwrap();
-        prop_assert_eq!((link.destination().0, link.source().0), (slice.destination(), slice.source()));
-        prop_assert_eq!((link.ethertype(), link.payload()), (slice.ether_type().0, slice.payload_slice()));
-        let Ok(sliced) = sliced else { return Ok(()) };
-        let mut rest = link.payload();
-        for tag in &sliced.link_exts {
-            let etherparse::LinkExtSlice::Vlan(theirs) = tag else { continue };
-            let ours = Vlan::parse(rest).unwrap();
-            prop_assert_eq!(ours.id(), theirs.vlan_identifier().value());
-            prop_assert_eq!(ours.priority(), theirs.priority_code_point().value());
-            prop_assert_eq!(ours.ethertype(), theirs.ether_type().0);
-            rest = ours.payload();
-        }
-    }
-
-    #[test]
     fn ip_views_agree(frame in frame()) {
         let Ok(sliced) = SlicedPacket::from_ethernet(&frame) else { return Ok(()) };
         let Some(net) = sliced.net.as_ref() else { return Ok(()) };
@@ -58,21 +39,11 @@ proptest! {
     }
 
     #[test]
-    fn transport_views_agree(frame in frame()) {
+    fn udp_views_agree(frame in frame()) {
         let Ok(sliced) = SlicedPacket::from_ethernet(&frame) else { return Ok(()) };
-        match &sliced.transport {
-            Some(TransportSlice::Tcp(theirs)) => {
-                let ours = Tcp::parse(theirs.slice()).unwrap();
-                prop_assert_eq!((ours.sequence(), ours.acknowledgment()),
-                    (theirs.sequence_number(), theirs.acknowledgment_number()));
-                prop_assert_eq!((ours.window(), ours.checksum()), (theirs.window_size(), theirs.checksum()));
-                prop_assert_eq!((ours.options(), ours.payload()), (theirs.options(), theirs.payload()));
-            }
-            Some(TransportSlice::Udp(theirs)) => {
-                let ours = Udp::parse(theirs.slice()).unwrap();
-                prop_assert_eq!((ours.checksum(), ours.payload()), (theirs.checksum(), theirs.payload()));
-            }
-            _ => {}
+        if let Some(TransportSlice::Udp(theirs)) = &sliced.transport {
+            let ours = Udp::parse(theirs.slice()).unwrap();
+            prop_assert_eq!((ours.checksum(), ours.payload()), (theirs.checksum(), theirs.payload()));
         }
     }
 }
