@@ -99,7 +99,7 @@ impl Checks {
                 .unwrap();
         let live = Live::new(snapshot);
         let setup = Setup {
-            tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
+            tun: datapath::open_tun(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.into(),
             interfaces: vec![interface.into()],
             own: config.machine(machine).unwrap().addresses().to_vec(),

@@ -1,11 +1,25 @@
 //! AF_XDP: the kernel-facing half of the data plane.
 //!
-//! In: a snapshot to follow and an interface. Out: packets on their way, counters. Rooms: `interface` (what is there),
+//! In: a snapshot to follow and an interface. Out: packets on their way, counters. Modules: `interface` (what is there),
 //! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `mailbox` and `wake` (between threads),
-//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped),
-//! `health` (whether it works).
+//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped), `health` (whether it works).
 //! Not here: what a packet means (`forwarder`), configuration.
 //! Unsafe code of the workspace stands here, since rings, packet memory and system calls are shared with the kernel.
+//!
+//! ```
+//! use datapath::{Device, MemoryDevice, MemoryFrame};
+//! use forwarder::{InterfaceId, ThreadId};
+//!
+//! let mut device = MemoryDevice::new(8);
+//! device.refill(&mut vec![MemoryFrame::new(ThreadId(0), 2_048)]);
+//! assert!(device.inject(b"a frame", 24)); // it arrives behind 24 bytes of head room
+//! let mut batch = Vec::new();
+//! device.receive(&mut batch, 64);
+//! let received = batch.remove(0);
+//! assert_eq!((received.start, received.end), (24, 31));
+//! device.send(received.frame, received.end, InterfaceId(0)).expect("room for a frame");
+//! device.transmitted(1, |sent| assert_eq!(sent[24..], *b"a frame"));
+//! ```
 
 #![allow(
     unsafe_code,
@@ -14,7 +28,7 @@
 
 mod attach;
 mod dataplane;
-pub mod decap;
+mod decap;
 mod device;
 mod engine;
 mod error;
@@ -24,19 +38,20 @@ pub mod interface;
 mod long;
 mod mailbox;
 mod memory;
-pub mod pcap;
+mod pcap;
 mod sleeper;
 mod slots;
 pub mod steer;
 mod sync;
 mod thread;
-pub mod tun;
+mod tun;
 mod umem;
 mod wake;
 mod xsk;
 
 pub use attach::{AttachError, AttachMode};
 pub use dataplane::{DataPlane, Settings, inspect};
+pub use decap::{ByFamily, Decap, DecapCounts, DecapError, host_addresses};
 pub use device::{Device, InKernel, Received, TxOwner};
 pub use engine::{Census, Engine, MAX_BATCH, Notify, Pool};
 pub use error::StartError;
@@ -45,7 +60,9 @@ pub use health::{Health, Problem, Progress};
 pub use interface::MAX_INTERFACES;
 pub use mailbox::{Crossing, Mailboxes, Purpose, mesh};
 pub use memory::{MemoryDevice, MemoryFrame};
+pub use pcap::{ReplayError, Replayed, replay};
 pub use thread::{Idle, LinkCounters, SocketCounters};
+pub use tun::open_tun;
 pub use umem::{CHUNK, LARGEST_CHUNK, XDP_HEADROOM};
 pub use wake::Waker;
 pub use xsk::{SocketMode, XskDevice};

@@ -17,7 +17,7 @@ use crate::interface::checked_name;
 /// # Errors
 /// Invalid input: no name for an interface. Busy: there is such a device. Not permitted: `CAP_NET_ADMIN` is missing.
 /// Not found: there is no `/dev/net/tun`.
-pub fn open(name: &str) -> io::Result<OwnedFd> {
+pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     let name = checked_name(name).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DEVICE)?;
     let mut request = libc::ifreq {
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn a_name_that_no_interface_can_have_is_refused_before_the_kernel_is_asked() {
         for name in ["", "a-name-of-16-byte", "a/b", "a b", ".."] {
-            assert_eq!(open(name).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name:?}");
+            assert_eq!(open_tun(name).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name:?}");
         }
     }
 }

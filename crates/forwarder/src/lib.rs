@@ -7,6 +7,28 @@
 //! Invariant: rx + originated = tx + drops + held + in mailboxes. Nothing here allocates per packet, reads a clock or
 //! does I/O.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.
+//!
+//! ```
+//! use forwarder::{Decision, Flow, Generation, HashKey, Live, NextHopMode, Parts, Snapshot};
+//!
+//! let parts = Parts {
+//!     generation: Generation(1),
+//!     hash_key: HashKey::new([7; 16]),
+//!     services: vec![], // and which addresses and ports lead to them:
+//!     bindings: vec![],
+//!     groups: vec![],
+//!     slots: vec![],
+//!     states: vec![],
+//!     next_hop: NextHopMode::Resolve,
+//!     own: vec![],
+//!     tunnels: vec![],
+//!     peers: None,
+//! };
+//! let live = Live::new(Snapshot::new(parts)?);
+//! let flow = Flow::new(([198, 51, 100, 7], 40_000), ([203, 0, 113, 10], 80), 6).expect("one family");
+//! assert_eq!(live.current().decide(&flow), Decision::NoVip);
+//! # Ok::<(), forwarder::SnapshotError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

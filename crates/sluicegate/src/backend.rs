@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
-use datapath::decap::{Decap, DecapCounts, host_addresses};
 use datapath::interface::{Privileges, privilege_findings};
+use datapath::{Decap, DecapCounts, host_addresses};
 use serde_json::{Map, Value, json};
 
 use crate::logging;

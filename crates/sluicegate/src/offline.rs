@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use config::Config;
 use control_plane::compile::{compile_file, timeouts};
-use datapath::pcap::{Replayed, replay as run_capture};
+use datapath::{Replayed, replay as run_capture};
 use forwarder::{
     DropReason, IcmpRates, Live, NextHop, NextHopMode, Pipeline, PipelineConfig, ThreadCounters, ThreadId,
 };

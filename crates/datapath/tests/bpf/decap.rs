@@ -3,8 +3,8 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-use datapath::decap::{ByFamily, Decap, DecapCounts, host_addresses};
 use datapath::interface::Interface;
+use datapath::{ByFamily, Decap, DecapCounts, host_addresses};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use datapath::decap::Decap;
+use datapath::Decap;
 use datapath::interface::{Features, Interface, Privileges, Severity, privilege_findings};
 use datapath::steer::{Steer, SteerOptions};
 use forwarder::NoSocket;

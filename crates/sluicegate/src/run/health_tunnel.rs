@@ -82,7 +82,7 @@ impl HealthTunnel {
         }
         let own = config.machine(&self.machine).map(|machine| machine.addresses.to_vec());
         let setup = Setup {
-            tun: datapath::tun::open(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
+            tun: datapath::open_tun(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.to_owned(),
             interfaces: self.interfaces.to_vec(),
             own: own.unwrap_or_default(),
