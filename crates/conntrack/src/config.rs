@@ -15,7 +15,7 @@ pub struct Config {
     ///
     /// At half load every flow finds a place in practice; plan for at most three quarters.
     pub capacity: usize,
-    /// How long a silent flow stays.
+    /// How long a silent flow is kept.
     pub timeouts: Timeouts,
 }
 

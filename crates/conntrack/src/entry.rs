@@ -9,7 +9,7 @@ use core::time::Duration;
 use crate::config::Timeouts;
 use crate::tick::{Tick, span_of, ticks_covering};
 
-/// Slots and VIPs are below this: they have 24 bits, and all ones stays free.
+/// Slots and VIPs are below this: they have 24 bits, and all ones is reserved.
 pub const ID_LIMIT: u32 = (1 << 24) - 1;
 
 /// Where a flow goes.

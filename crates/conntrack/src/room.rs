@@ -59,7 +59,7 @@ impl FlowTable {
         Some(self.relocate(from, to))
     }
 
-    /// Frees the expired flows of a bucket, and tells what is free and who may give way.
+    /// Frees the expired flows of a bucket, and returns what is free and what may be evicted.
     #[inline]
     fn survey(&mut self, bucket: usize, now: Tick) -> Survey {
         let mut survey = Survey { free: 0, empty: None, waiting: None };

@@ -126,7 +126,7 @@ impl FlowTable {
         Some(Hit { slot: entry.slot(), vip: entry.vip(), renewed })
     }
 
-    /// Tick and state after a packet; an unchanged line stays clean. `false`: the flow had expired, and is gone.
+    /// Tick and state after a packet; an unchanged line is not written. `false`: the flow had expired, and is gone.
     #[inline]
     fn move_on(&mut self, place: Place, entry: Packed, signal: Signal, now: Tick) -> bool {
         if self.limits.expired(entry.clock(), now) {

@@ -2,7 +2,7 @@
 //!
 //! In: an embedded object and an interface's name. Out: maps, and an [`Attachment`].
 //! Not here: what a map holds (`steer`, `decap`).
-//! Invariant: nothing stays behind. The link's descriptor is the only thing that holds the program on its
+//! Invariant: nothing is left behind. The link's descriptor is the only thing that holds the program on its
 //! interface, so that it goes with the process, whatever ends it.
 //! Source: bpf(2), `BPF_LINK_CREATE`.
 
@@ -209,7 +209,7 @@ fn lift_memory_limit() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is a whole `rlimit` that the call only reads.
     if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } != 0 {
-        tracing::debug!(error = %std::io::Error::last_os_error(), "the limit on locked memory stays");
+        tracing::debug!(error = %std::io::Error::last_os_error(), "the limit on locked memory is not lifted");
     }
 }
 

@@ -174,7 +174,7 @@ impl DataPlane {
         self.requests.get_mut(usize::from(thread.0))
     }
 
-    /// What the threads have to tell, since it was last asked.
+    /// The threads' notices since the last call.
     pub fn notices(&mut self) -> impl Iterator<Item = Notice> {
         self.notices.iter_mut().flatten()
     }
@@ -193,7 +193,7 @@ impl DataPlane {
     }
 
     /// Whether packets are carried. What goes wrong is seen within a second when this is asked four times a second. A lost
-    /// socket stays lost, a program that came back does not.
+    /// socket remains lost, a program that came back does not.
     ///
     /// # Cost
     /// One netlink request and one look at a map for each interface, a getsockopt for each queue; nothing on the packet

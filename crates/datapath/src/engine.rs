@@ -191,10 +191,10 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let Port { mailboxes, free, device, counters, .. } = port;
         mailboxes.take(limit.div_ceil(2), |from, Crossing { frame, purpose }| match purpose {
             Purpose::Home => free.push(frame),
-            Purpose::Process { errand, interface, start, end } => {
+            Purpose::Process { reason, interface, start, end } => {
                 counters.from_threads.add(1);
                 let received = Received { frame, interface, start, end };
-                batch.push(Arrival { received, origin: Origin::Thread(from, errand) });
+                batch.push(Arrival { received, origin: Origin::Thread(from, reason) });
             }
             Purpose::Send { interface, end, is_reply } => {
                 counters.from_threads.add(1);
@@ -255,7 +255,7 @@ impl<D: Device> Port<D> {
             Verdict::Tx => self.leave(arrival.received, false)?,
             Verdict::Reply => self.leave(arrival.received, true)?,
             Verdict::Hold(slot) => self.hold(slot, arrival)?,
-            Verdict::ToThread(thread, errand) => self.hand_over(thread, errand, arrival.received)?,
+            Verdict::ToThread(thread, reason) => self.hand_over(thread, reason, arrival.received)?,
             Verdict::Drop(_) => self.release_frame(arrival.received.frame),
         }
         Ok(())
@@ -362,11 +362,11 @@ impl<D: Device> Port<D> {
     fn hand_over(
         &mut self,
         thread: ThreadId,
-        errand: HandoffReason,
+        reason: HandoffReason,
         received: Received<D::Frame>,
     ) -> Result<(), DropReason> {
         let Received { frame, interface, start, end } = received;
-        self.cross(thread, frame, Purpose::Process { errand, interface, start, end })
+        self.cross(thread, frame, Purpose::Process { reason, interface, start, end })
     }
 
     fn cross(&mut self, thread: ThreadId, frame: D::Frame, purpose: Purpose) -> Result<(), DropReason> {

@@ -1,7 +1,7 @@
 //! Whether the forwarder does its work.
 //!
 //! In: each thread's count of turns, its socket, the program's counts, the interface. Out: [`Health`], in words and as
-//! an enum. Not here: what follows from it (the binary tells readiness, announcers and the service manager).
+//! an enum. Not here: what follows from it (the binary passes it to readiness, announcers and the service manager).
 //! Invariant: nothing is asked of a packet thread: it counts its turns as ever, and all looking is done from outside.
 //! Seen within a second when looked at four times a second: a thread that sleeps makes ten turns a second, so one that
 //! made none for half a second hangs, or is starved of its processor; it is at fault only if packets wait for it.
@@ -211,7 +211,7 @@ impl Monitor {
             problems.extend(thread.look(now, handle, counters, interfaces));
         }
         for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
-            // What was lost does not come back by itself, and the first packet may be the last that tells of it.
+            // What was lost does not come back by itself, and the first packet may be the last that shows it.
             program.without_socket |= !program.some_without_socket && *no_socket > 0;
         }
         let without = self.programs.iter().any(|program| program.without_socket);

@@ -190,7 +190,7 @@ impl Interface {
         .into_iter()
         .flatten()
         .collect();
-        findings.sort_by_key(|finding| finding.severity == Severity::Warn); // stable: the order above stays
+        findings.sort_by_key(|finding| finding.severity == Severity::Warn); // stable: the order above is kept
         findings
     }
 
@@ -376,7 +376,7 @@ pub const fn largest_packet(chunk: u32) -> u32 {
 pub const LONGEST_PACKET: u32 = largest_packet(crate::slots::ROOM as u32 + XDP_HEADROOM);
 /// Ethernet and two VLAN tags.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// The most head room that the steering program opens in front of a packet: the mark tells no more.
+/// The most head room that the steering program opens in front of a packet: the mark holds no more.
 pub const MAX_ENCAP_OVERHEAD_BYTES: u8 = 63;
 /// The most interfaces of a machine.
 pub const MAX_INTERFACES: usize = 16;

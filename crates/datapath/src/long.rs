@@ -92,7 +92,7 @@ impl Area {
         whole.len = end;
     }
 
-    /// Makes a frame long: its bytes are then those of its slot. It stays as it is where there are no slots.
+    /// Makes a frame long: its bytes are then those of its slot. It is left as it is where there are no slots.
     #[inline]
     pub(crate) fn lengthen(&self, mut frame: Frame) -> Frame {
         if self.has_slots()

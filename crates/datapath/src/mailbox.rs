@@ -13,7 +13,7 @@ pub enum Purpose {
     /// The packet in `[start, end)` is for the receiving thread to process.
     Process {
         /// Why it comes.
-        errand: HandoffReason,
+        reason: HandoffReason,
         /// The interface that it came by.
         interface: InterfaceId,
         /// Where the packet starts.

@@ -56,8 +56,8 @@ impl MemoryDevice {
         }
     }
 
-    /// Receives `frame` by the first interface with `head_room` bytes opened in front. `false`: no frame in the fill ring, a full receive ring,
-    /// or too long a frame; the packet is lost, as with a NIC.
+    /// Receives `frame` by the first interface with `head_room` bytes opened in front. `false`: no frame in the fill ring, a
+    /// full receive ring, or too long a frame; the packet is lost, as with a NIC.
     pub fn inject(&mut self, frame: &[u8], head_room: usize) -> bool {
         self.inject_by(InterfaceId(0), frame, head_room)
     }
@@ -83,7 +83,7 @@ impl MemoryDevice {
         self.transmitted_by(limit, |_, frame| each(frame));
     }
 
-    /// The same, told which interface each leaves by.
+    /// The same, with the interface that each leaves by.
     pub fn transmitted_by(&mut self, limit: usize, mut each: impl FnMut(InterfaceId, &[u8])) {
         for _ in 0..limit {
             let Some((frame, len, interface)) = self.transmit.pop_front() else { return };

@@ -1,6 +1,6 @@
 //! Whether a thread sleeps, seen by those who leave something for it.
 //!
-//! The sleeper says that it will sleep, looks once more, and then sleeps; whoever leaves something looks afterwards
+//! The sleeper says that it will sleep, looks once more, and then sleeps; a producer leaves its item and looks afterwards
 //! whether the thread sleeps. Either the sleeper sees the thing, or the other sees the sleeper.
 //! Invariant: nothing that was left before a sleep is slept over; a loom model goes through every interleaving.
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use loom::sync::Arc;
 
-    /// In every interleaving: if the thread sleeps though something was left for it, it was told.
+    /// In every interleaving: if the thread sleeps though something was left for it, the producer rang.
     #[test]
     fn nothing_is_slept_over() {
         loom::model(|| {
@@ -52,8 +52,8 @@ mod tests {
             });
             sleeper.about_to_sleep();
             let saw = left.load(Ordering::Acquire);
-            let told = other.join().unwrap();
-            assert!(saw || told, "asleep with mail, and nobody rang");
+            let rang = other.join().unwrap();
+            assert!(saw || rang, "asleep with mail, and nobody rang");
         });
     }
 }

@@ -109,7 +109,7 @@ pub enum SteerError {
         /// How many there may be.
         allowed: usize,
     },
-    /// More head room than a mark can tell.
+    /// More head room than a mark can hold.
     #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_ENCAP_OVERHEAD_BYTES} are allowed")]
     GrowthTooLarge {
         /// The VIP or the prefix.
@@ -199,7 +199,7 @@ impl Steer {
         self.sockets.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))
     }
 
-    /// Leaves `queue` without a socket. One that has none stays as it is.
+    /// Leaves `queue` without a socket. One that has none is left as it is.
     ///
     /// # Errors
     /// [`SteerError::Map`]: no such queue.
@@ -238,7 +238,7 @@ impl Steer {
     }
 
     /// Hands over tunnelled packets that end at this machine, from those who may send them, and errors about outer packets
-    /// of its own. All else that is sent to it stays the kernel's.
+    /// of its own. All else that is sent to it remains the kernel's.
     ///
     /// # Errors
     /// [`SteerError::TooManyEnds`], or [`SteerError::Map`] with a part done, which another call completes.

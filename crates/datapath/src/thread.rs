@@ -1,4 +1,4 @@
-//! A packet thread: pinned, runs its engine until it is told to stop, and sleeps when nothing comes.
+//! A packet thread: pinned, runs its engine until the stop flag is set, and sleeps when nothing comes.
 //!
 //! In: an engine over the sockets of its queues. Out: its counters. The only place that reads the clock, once a turn.
 //! Invariant: a batch is what has arrived; nothing waits for a batch to fill.
@@ -198,7 +198,7 @@ fn pin(number: usize) {
     }
 }
 
-/// All that a packet thread uses is open: whoever took it over could do nothing more.
+/// All that a packet thread uses is open: an attacker who took it over could do nothing more.
 fn give_up_capabilities() {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };

@@ -1,6 +1,6 @@
 //! Waking a packet thread that sleeps while its mailboxes or its request ring fill.
 //!
-//! Who sees whom is `sleeper`'s; here is the bell, an eventfd that the thread polls beside its socket.
+//! Which thread sees the other's write is `sleeper`'s; here is the bell, an eventfd that the thread polls beside its socket.
 
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -326,7 +326,7 @@ impl XskDevice {
         &self.queues
     }
 
-    /// What the kernel counted on the sockets: frames that it could not give us, and why. `each` is told what each socket
+    /// What the kernel counted on the sockets: frames that it could not give us, and why. `each` is given what each socket
     /// carried, by its place.
     ///
     /// # Errors

@@ -99,9 +99,9 @@ impl Forward for Anything {
     fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
             assert_eq!(packet.frame(), frame(packet.interface()), "the packet came through whole");
-            if let Origin::Thread(_, errand) = packet.origin() {
+            if let Origin::Thread(_, reason) = packet.origin() {
                 assert_eq!(
-                    errand,
+                    reason,
                     HandoffReason::IcmpError { asked: self.me.0, decapsulated_from: None },
                     "it knows why it came"
                 );

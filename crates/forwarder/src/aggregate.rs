@@ -20,7 +20,7 @@ pub struct Aggregate {
 }
 
 /// Covers `prefixes` with at most `most` disjoint ones, and nothing besides as long as that is possible. At least one of each
-/// family stays, whatever `most` says.
+/// family is kept, whatever `most` says.
 ///
 /// Of both families the smaller loss goes first, an IPv4 address counted like an IPv6 /64.
 ///

@@ -1,6 +1,6 @@
 //! A packet thread's tap: packets as they came and as they left, with what was decided for them.
 //!
-//! In: batches, before and after the pipeline. Out: [`Record`]s of those that a [`CaptureFilter`] means, to whoever holds the
+//! In: batches, before and after the pipeline. Out: [`Record`]s of those that a [`CaptureFilter`] means, to the holder of the
 //! [`CaptureReceiver`]. Rooms: `filter`.
 //! Not here: files (`sluicegate`), when a tap is put in and taken out ([`crate::Request::Capture`]).
 //! Invariant: all memory is the asker's and comes back to it; the thread allocates, frees and waits for nothing. Without a
@@ -25,7 +25,7 @@ use crate::{Counter, Generation, Now, Packet, ServiceId, SlotId, Snapshot, Threa
 pub struct Record {
     /// When its batch was received.
     pub time: Now,
-    /// By whom it was decided.
+    /// The thread that decided it.
     pub thread: ThreadId,
     /// Under which generation.
     pub generation: Generation,

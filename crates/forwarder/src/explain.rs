@@ -97,7 +97,7 @@ impl Snapshot {
         let excluded_slots =
             !service.excluded_slots.is_empty() && service.excluded_slots.binary_search(&slot).is_ok();
         let keeps = match self.state(slot) {
-            // A redirected flow stays so while it lives; a new connection asks anew whether it can be served here.
+            // A redirected flow remains redirected while it lives; a new connection asks anew whether it can be served here.
             SlotState::Serving => !renewed || !self.is_redirect(slot),
             // Its flows go on; a new connection with an old 5-tuple is none of them.
             SlotState::Draining => !renewed,

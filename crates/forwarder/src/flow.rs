@@ -103,7 +103,7 @@ impl HashKey {
         Self(bytes)
     }
 
-    /// A key for another purpose, by which this one can't be told; `label` names the purpose.
+    /// A key for another purpose, from which this one cannot be computed; `label` names the purpose.
     pub(crate) fn derive(&self, label: &[u8]) -> [u8; 16] {
         SipHasher24::new_with_key(&self.0).hash(label).as_bytes()
     }

@@ -51,7 +51,7 @@ pub struct Guard {
 pub struct SourceLimit {
     /// New flows per second.
     pub new_flows_per_second: NonZeroU32,
-    /// How many leading bits of an IPv4 source tell one from another, at most 32.
+    /// How many leading bits distinguish IPv4 sources, at most 32.
     pub v4_prefix: u8,
     /// The same for IPv6, at most 128.
     pub v6_prefix: u8,

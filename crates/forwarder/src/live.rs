@@ -54,7 +54,7 @@ impl Live {
         self.0.0.current.load_full()
     }
 
-    /// The time of day, for the packet threads that have none: who publishes tells it, several times a minute.
+    /// The time of day, for the packet threads that have none: the control plane sets it several times a minute.
     #[must_use]
     pub fn clock(&self) -> &WallClock {
         &self.0.0.clock

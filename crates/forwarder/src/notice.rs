@@ -1,4 +1,4 @@
-//! What packet threads have to tell the control plane, unasked: one bounded ring each.
+//! What packet threads report to the control plane, unasked: one bounded ring each.
 //!
 //! One producer and one consumer. What does not fit is lost: whatever it was, it will happen again.
 
@@ -57,8 +57,8 @@ pub fn notice_ring(capacity: usize) -> (NoticeSink, Notices) {
 }
 
 impl NoticeSink {
-    /// Tells it, if there is room. `false`: the control plane is behind.
-    pub(crate) fn tell(&mut self, notice: Notice) -> bool {
+    /// Sends it, if there is room. `false`: the control plane is behind.
+    pub(crate) fn send(&mut self, notice: Notice) -> bool {
         self.0.push(notice).is_ok()
     }
 }

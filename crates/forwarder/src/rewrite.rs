@@ -41,7 +41,7 @@ pub(crate) struct Written {
     pub(crate) link_len: u16,
 }
 
-/// From whom to whom a frame goes on its link.
+/// The ends of a frame's way on its link, and its interface.
 struct Hop<'a> {
     destination: Mac,
     source: Mac,

@@ -1,4 +1,4 @@
-//! The choice of a backend: one function for the packet path, `where`, and whoever else asks.
+//! The choice of a backend: one function for the packet path, `where` and `explain`.
 
 use std::net::Ipv6Addr;
 

@@ -61,7 +61,7 @@ impl NextHop {
 }
 
 /// What becomes of a packet that is larger than the way takes, when its DF flag is clear. With DF, and for IPv6, its sender is
-/// told which size fits.
+/// answered with the size that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooBig {
     /// Dropped and counted.

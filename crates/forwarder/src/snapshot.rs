@@ -152,19 +152,19 @@ impl Snapshot {
         &self.next_hop
     }
 
-    /// The same generation, whose marked packets are told of as `trace` says; `None`: nobody is told.
+    /// The same generation, whose marked packets are reported as `trace` says; `None`: not reported.
     #[must_use]
     pub fn with_trace(self, trace: Option<Trace>) -> Self {
         Self { trace: trace.map(Arc::new), ..self }
     }
 
-    /// Whom it tells of marked packets.
+    /// How marked packets are reported; `None`: not at all.
     #[must_use]
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_deref()
     }
 
-    /// The same generation with other states. Tables stay, and a slot that no longer serves is skipped by rehashing.
+    /// The same generation with other states. Tables are kept, and a slot that no longer serves is skipped by rehashing.
     ///
     /// # Errors
     /// [`SnapshotError::NoSuchSlot`] when there is not one state for each slot.

@@ -96,7 +96,7 @@ impl ThreadCounters {
         self.drops.get(reason.index()).map_or(0, Counter::read)
     }
 
-    /// Counts a packet that began like a marked one, and was not told of.
+    /// Counts a packet that began like a marked one, and was not reported.
     pub fn trace_refused(&self, refusal: TraceRefusal) {
         if let Some(counter) = self.trace_refused.get(refusal as usize) {
             counter.add(1);

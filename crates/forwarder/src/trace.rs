@@ -1,10 +1,10 @@
-//! The packet tracer: marked packets, and what is told of them.
+//! The packet tracer: marked packets, and what is reported of them.
 //!
 //! In: a packet whose payload begins with a mark (`mark`), signed under a key of the cluster (`key`). Out: a [`crate::TraceEvent`] for
 //! the control plane, which adds names and sends the report. The packet itself is forwarded as any other.
 //! Not here: which packets are looked at and when (`pipeline/tracing`), reports and their socket (`control-plane`,
 //! `sluicegate`): a packet thread builds no text and calls no kernel.
-//! Invariant: nothing is told unless the mark's MAC, its time and its receiver are right.
+//! Invariant: nothing is reported unless the mark's MAC, its time and its receiver are right.
 //! Source: paper §4.4.
 
 mod key;
@@ -21,7 +21,7 @@ pub(crate) use self::mark::{has_magic, payload_at};
 
 use crate::{Flow, PrefixSet};
 
-/// Whether and to whom a machine tells of marked packets.
+/// How a machine reports marked packets.
 #[derive(Debug)]
 pub struct Trace {
     /// What marks and reports are signed under.
@@ -32,7 +32,7 @@ pub struct Trace {
     pub per_second: u32,
 }
 
-/// Why nothing is told of a packet that begins like a marked one. It is forwarded all the same.
+/// Why nothing is reported of a packet that begins like a marked one. It is forwarded all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceRefusal {
     /// Shorter than a mark, of another version, or without a receiver.
@@ -68,19 +68,19 @@ impl TraceRefusal {
     }
 }
 
-/// The time of day as the control plane tells it to packet threads, which read no clock of their own but the monotonic one.
+/// The time of day, set by the control plane for packet threads, which read no clock of their own but the monotonic one.
 /// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct WallClock(Arc<AtomicU64>);
 
 impl WallClock {
-    /// Tells it, in seconds since 1970. A clock that is no longer told stands still, and marks grow too young for it.
+    /// Sets it, in seconds since 1970. A clock that is no longer set stands still, and marks grow too young for it.
     pub fn set(&self, unix_seconds: u64) {
         // Relaxed: nothing else is published by it.
         self.0.store(unix_seconds, Ordering::Relaxed);
     }
 
-    /// Seconds since 1970; 0 before it was first told.
+    /// Seconds since 1970; 0 before it was first set.
     #[must_use]
     pub fn unix_seconds(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

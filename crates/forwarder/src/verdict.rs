@@ -1,4 +1,4 @@
-//! The contract between the pipeline and whoever drives it.
+//! The contract between the pipeline and its driver.
 //!
 //! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
 //! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
@@ -43,13 +43,13 @@ pub enum Verdict {
     Reply,
     /// Keep the frame in this slot until `poll` releases it.
     Hold(HoldSlot),
-    /// Hand it to another packet thread, which is told why it comes.
+    /// Hand it to another packet thread, with the reason.
     ToThread(ThreadId, HandoffReason),
     /// Give the frame back to the pool.
     Drop(DropReason),
 }
 
-/// What a driver is told of each piece of a frame that is split.
+/// What a driver learns of each piece of a frame that is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// A frame to send, of so many bytes; ask for the next.

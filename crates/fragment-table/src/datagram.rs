@@ -5,7 +5,7 @@ use crate::buffer::List;
 /// What all fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Source address; an IPv4 one mapped into IPv6 (RFC 4291 §2.5.5.2), which tells the families apart.
+    /// Source address; an IPv4 one mapped into IPv6 (RFC 4291 §2.5.5.2), which distinguishes the families.
     pub source: [u8; 16],
     /// Destination address, likewise.
     pub destination: [u8; 16],
@@ -49,7 +49,7 @@ pub struct Fragment<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrived {
     bytes: u32,
-    whole: Option<u32>, // bytes, once the last fragment has told
+    whole: Option<u32>, // bytes, known by the last fragment
 }
 
 impl Arrived {

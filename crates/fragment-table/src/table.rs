@@ -111,7 +111,7 @@ impl<D: Copy> FragmentTable<D> {
         })
     }
 
-    /// Records what was decided for a first fragment, or tells what was decided before.
+    /// Records what was decided for a first fragment, or returns what was decided before.
     ///
     /// `digest` is a 64-bit hash of the fragment's bytes that matter: equal ones are taken for a duplicate. There is
     /// always room: a known datagram gives way if need be.
@@ -170,7 +170,7 @@ impl<D: Copy> FragmentTable<D> {
         Later::Hold(self.buffer.keep(&mut self.datagrams[at as usize].held, source))
     }
 
-    /// Ends at most `budget` datagrams whose lifetime is over, and tells how many. Their held frames are queued for
+    /// Ends at most `budget` datagrams whose lifetime is over, and returns how many. Their held frames are queued for
     /// [`FragmentTable::release`].
     ///
     /// Nothing depends on it but how long held frames stay: a datagram past its lifetime is not found in any case.

@@ -2,7 +2,7 @@
 //!
 //! In: one [`Walk`] a seat, the order of turns. Out: the entries.
 //! Two ways to the same slot: while many slots are free a walk steps along its preferences over a bit set (which
-//! stays in the first-level cache, where the table would not); when few are left, each free slot's place in the
+//! fits in the first-level cache, where the table would not); when few are left, each free slot's place in the
 //! preferences is computed, and the least wins.
 //! Invariant: every preference before a walk's `next` is taken.
 //! Source: Maglev §3.4, pseudocode 1.

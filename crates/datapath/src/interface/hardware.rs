@@ -86,7 +86,7 @@ impl XdpSupport {
 }
 
 impl Channels {
-    /// What `ethtool -L` is told to have `count` of them.
+    /// The words by which `ethtool -L` sets `count` of them.
     #[must_use]
     pub fn arguments(self, count: u32) -> String {
         match self {

@@ -1,6 +1,6 @@
 //! ICMP echo with DF set, of a chosen size, past what the kernel believes of the path.
 //!
-//! In: addresses and sizes. Out: which requests were answered. Not here: what to ask whom, and how often.
+//! In: addresses and sizes. Out: which requests were answered. Not here: which addresses to ask, and how often.
 //! An unprivileged ICMP socket where `net.ipv4.ping_group_range` allows it, else a raw one, which needs CAP_NET_RAW.
 //! Source: ip(7) and ipv6(7), `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`; RFC 792; RFC 4443 §4.1.
 
@@ -41,7 +41,7 @@ impl Pinger {
             Ok(socket) => (socket, false),
             Err(_) => (open(SockType::Raw)?, true),
         };
-        // Any id will do for a raw socket, if no two of one time have the same: replies are told apart by it.
+        // Any id will do for a raw socket, if no two of one time have the same: replies are distinguished by it.
         let [.., high, low] = std::process::id().to_be_bytes();
         let pinger = Self { socket, is_ipv4, is_raw, id: u16::from_be_bytes([high, low]) };
         pinger.forbid_fragments()?;
@@ -62,7 +62,7 @@ impl Pinger {
         Ok(())
     }
 
-    /// The next reply: from whom, and to which sequence number. `None`: none came in `patience`.
+    /// The next reply: its source, and the sequence number that it answers. `None`: none came in `patience`.
     ///
     /// # Errors
     /// The socket has failed.

@@ -43,7 +43,7 @@ impl EndMaps {
         Self { ends: entries(ends, "ends", MAX_ENDS), sources: entries(sources, "sources", MAX_SOURCES) }
     }
 
-    /// What is new comes first, so that nothing that stays is missing in between.
+    /// What is new comes first, so that nothing that remains is missing in between.
     pub(super) fn set(&mut self, wanted: &Ends) -> Result<(), SteerError> {
         let ends = wanted.addresses.iter().map(|prefix| (*prefix, 1)).collect();
         let mut sources: BTreeMap<Prefix, u32> = BTreeMap::new();

@@ -71,7 +71,7 @@ impl Fragments {
     }
 
     /// Holds a frame of `pool`, unless too many of it are held here: a pool that is held empty receives nothing. A number
-    /// that stays unused is given back with the others of its datagram.
+    /// that is not used is given back with the others of its datagram.
     fn hold(
         &mut self,
         pool: ThreadId,

@@ -174,7 +174,7 @@ impl Core {
             let mtu = if mtu == 0 { older_router(&error.quoted) } else { mtu };
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(lowest);
             // Lost when there is no room: routers repeat themselves.
-            notices.tell(Notice::PathMtu { destination: canonical(&error.quoted.addresses.dst), mtu });
+            notices.send(Notice::PathMtu { destination: canonical(&error.quoted.addresses.dst), mtu });
         }
         DropReason::TakenIn
     }
@@ -228,7 +228,7 @@ const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP | protocol::DCCP | protocol::UDP_LITE)
 }
 
-/// The next plateau below the packet that was too big: a router from before 1990 does not tell its MTU.
+/// The next plateau below the packet that was too big: a router from before 1990 does not give its MTU.
 ///
 /// # Source
 /// RFC 1191 §7.1, table 7-1.

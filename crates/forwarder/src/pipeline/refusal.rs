@@ -1,4 +1,4 @@
-//! Packets that can't go on as they are: the sender is told, or the packet is cut.
+//! Packets that can't go on as they are: the sender gets an ICMP error, or the packet is cut.
 //!
 //! In: a packet that stage 3 refused, unchanged. Out: an ICMP error in its place; or a hold, from which the next `poll` sends
 //! its pieces.
@@ -49,15 +49,17 @@ impl Core {
         state: &PacketState,
         reason: DropReason,
     ) -> Verdict {
-        // Neither told of a size nor cut: here its way ends (RFC 1812 §5.3.1 comes before §5.2.7.2).
+        // Neither answered with an MTU nor cut: its TTL expires (RFC 1812 §5.3.1 comes before §5.2.7.2).
         let ends = reason == DropReason::TooBig && state.parsed.ttl <= 1 && state.stage != Stage::Redirect;
         match if ends { DropReason::Ttl } else { reason } {
             DropReason::Ttl => {
                 let source = batch.snapshot.own_address(state.parsed.family);
                 let kind = IcmpErrorKind::TimeExceeded { code: 0 };
-                let told = source
+                let answered = source
                     .and_then(|source| self.answer(batch, packet, &state.parsed, Answer { kind, source }));
-                told.inspect(|_| self.counters.time_exceeded.add(1)).unwrap_or(Verdict::Drop(DropReason::Ttl))
+                answered
+                    .inspect(|_| self.counters.time_exceeded.add(1))
+                    .unwrap_or(Verdict::Drop(DropReason::Ttl))
             }
             DropReason::TooBig => {
                 let bytes = packet.frame().len();
@@ -103,8 +105,9 @@ impl Core {
         let mtu = if state.parsed.family == Family::V6 { mtu.max(LEAST_V6_MTU.into()) } else { mtu };
         let vip = std::net::Ipv6Addr::from(state.parsed.addresses(packet.frame()).dst).to_canonical();
         let answer = Answer { kind: IcmpErrorKind::TooBig { mtu }, source: vip };
-        let told = self.answer(batch, packet, &state.parsed, answer);
-        told.inspect(|_| self.counters.packet_too_big_sent.add(1))
+        let answered = self.answer(batch, packet, &state.parsed, answer);
+        answered
+            .inspect(|_| self.counters.packet_too_big_sent.add(1))
             .unwrap_or(Verdict::Drop(DropReason::TooBig))
     }
 

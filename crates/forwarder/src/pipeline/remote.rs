@@ -1,7 +1,7 @@
 //! Flows that no backend here can serve, and the other clusters that can.
 //!
 //! In: a packet of a service whose pool has nobody. Out: another cluster's slot, if the packet may still be sent there.
-//! Not here: the headers that it leaves with (`packet`), whom packets of other clusters are taken from (`decapsulation`).
+//! Not here: the headers that it leaves with (`packet`), whose tunnelled packets are taken (`decapsulation`).
 //! Invariant: what another cluster has sent is served here or dropped, whatever the connection table says of its flow.
 //! Source: paper §4.2.
 

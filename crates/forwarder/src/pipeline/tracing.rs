@@ -1,6 +1,6 @@
 //! Marked packets on their way through the pipeline.
 //!
-//! In: each parsed packet, while the snapshot says whom to tell; its verdict. Out: notices. What a packet thread does for a
+//! In: each parsed packet, while the snapshot has receivers of reports; its verdict. Out: notices. What a packet thread does for a
 //! packet without a mark is one load and one comparison.
 //! Not here: what a mark is (`trace`).
 //! Invariant: a mark changes nothing of what becomes of its packet.
@@ -22,7 +22,7 @@ pub(super) struct Tracing {
     meter: Meter,
     /// Those of the batch at hand; at most a batch.
     marked: Vec<Marked>,
-    /// Of those that are held, by hold slot: who had sent them in a tunnel. A held frame tells that no more.
+    /// Of those that are held, by hold slot: who had sent them in a tunnel. A held frame does not show it any more.
     held: Box<[Option<TunnelSourceKind>]>,
 }
 
@@ -150,7 +150,7 @@ impl Core {
             mark,
             explanation,
         };
-        let sent = self.notices.as_mut().is_some_and(|notices| notices.tell(Notice::Trace(event)));
+        let sent = self.notices.as_mut().is_some_and(|notices| notices.send(Notice::Trace(event)));
         if sent { Ok(()) } else { Err(TraceRefusal::RingFull) }
     }
 }

@@ -1,7 +1,7 @@
 //! Longest match on one end of an address, for prefixes and suffixes alike.
 //!
 //! A tree that branches on many bits at once. A [`Node`] compares the bits that were passed and, where entries part, leads on
-//! by about as many bits as tell them apart; the nodes of a branch stand side by side, so that a step is one cache line.
+//! by about as many bits as distinguish them; the nodes of a branch stand side by side, so that a step is one cache line.
 //! Entries that end within a branch's bits stand in all of its nodes that they hold, so a look-up never goes back. Entries at
 //! random cost the root and another node, and a third for one in three, whatever their number and lengths; each entry that
 //! holds a crowd of others adds one. A step has no branch to predict, and its only load that may be far away can be asked for
@@ -48,7 +48,7 @@ struct Node {
     /// For addresses that have the bits: a value, or the first of `slots + 1` nodes; and for others.
     same: Step,
     other: Step,
-    /// A mask of the bits that tell those nodes apart, which stand above `shift`.
+    /// A mask of the bits that distinguish those nodes, which stand above `shift`.
     slots: u32,
     half: Half,
     slot_half: Half,
@@ -70,7 +70,7 @@ impl<const LOW: bool> Longest<LOW> {
         if LOW {
             entries.iter_mut().for_each(|entry| entry.bits = entry.bits.reverse_bits());
         }
-        // Turned round before a stable sort: of equals the last one is first, and stays.
+        // Turned round before a stable sort: of equals the last one is first, and is kept.
         entries.reverse();
         entries.sort_by_key(|entry| (entry.space, entry.bits, entry.length));
         entries.dedup_by_key(|entry| (entry.space, entry.bits, entry.length));
@@ -106,7 +106,7 @@ impl<const LOW: bool> Longest<LOW> {
         step
     }
 
-    /// The next step; a value stays one.
+    /// The next step; that of a value is itself.
     #[inline]
     pub(super) fn next(&self, step: Step, address: &Halves) -> Step {
         // No node has the number of a value.
@@ -295,7 +295,7 @@ fn index(n: usize) -> u32 {
 
 /// In a step: a value, not a node.
 const VALUE: u32 = 1 << 31;
-/// Entries that no branch tells apart.
+/// Entries that no branch distinguishes.
 const FEW: usize = 2;
 /// A branch has this many bits more than there are entries, as long as one slot in so many is used.
 const SPARE: u8 = 1;

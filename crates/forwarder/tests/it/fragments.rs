@@ -250,12 +250,12 @@ fn pieces_cross_to_the_thread_that_gathers_them() {
         let mut meets = std::collections::HashSet::new();
         for (came_on, piece) in (0..4).zip([&pieces[0], &pieces[1], &pieces[0], &pieces[1]]) {
             match one(&mut threads[came_on], piece, Origin::Wire) {
-                Verdict::ToThread(to, errand) => {
-                    assert_eq!(errand, HandoffReason::Fragment { decapsulated_from: None });
-                    let origin = Origin::Thread(ThreadId(came_on as u16), errand);
+                Verdict::ToThread(to, reason) => {
+                    assert_eq!(reason, HandoffReason::Fragment { decapsulated_from: None });
+                    let origin = Origin::Thread(ThreadId(came_on as u16), reason);
                     assert_ne!(
                         one(&mut threads[usize::from(to.0)], piece, origin),
-                        Verdict::ToThread(to, errand)
+                        Verdict::ToThread(to, reason)
                     );
                     meets.insert(to.0);
                 }

@@ -420,8 +420,8 @@ fn what_another_cluster_sent_is_told_to_the_thread_that_it_crosses_to() {
             let mut verdicts = [Verdict::Tx];
             threads[thread].process(Now::from_nanos(9), &mut packets, &mut verdicts);
             bounds = (packets[0].start(), packets[0].end());
-            let Verdict::ToThread(next, errand) = verdicts[0] else { break verdicts[0] };
-            origin = Origin::Thread(ThreadId(thread as u16), errand);
+            let Verdict::ToThread(next, reason) = verdicts[0] else { break verdicts[0] };
+            origin = Origin::Thread(ThreadId(thread as u16), reason);
             (thread, crossed) = (usize::from(next.0), crossed + 1);
         };
         assert_eq!(verdict, Verdict::Drop(DropReason::NoBackend));

@@ -377,7 +377,7 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
         let [first, _] = pieces_of(&mut traced, source, 3);
         for (n, frame) in [whole, first].iter().enumerate() {
             let (verdict, inner) = traced.bed.send(0, &wrap(frame));
-            if let Verdict::ToThread(_, errand) = verdict {
+            if let Verdict::ToThread(_, reason) = verdict {
                 crossed[n] += 1;
                 assert_eq!(
                     (traced.told(), inner),
@@ -385,7 +385,7 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
                     "decapsulated_from, and not yet decided"
                 );
                 // As if this were the thread that it goes to: it does not matter to what is told.
-                let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), errand), 24, frame);
+                let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), reason), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }
             assert_eq!(traced.told().unwrap().decapsulated_from, Some(TunnelSourceKind::Encapsulator));

@@ -137,9 +137,9 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
         threads[2].process(Now::from_nanos(9), &mut packets, &mut verdicts);
         let thread = match verdicts[0] {
             Verdict::Tx => 2,
-            Verdict::ToThread(thread, errand) => {
+            Verdict::ToThread(thread, reason) => {
                 assert_eq!(
-                    (errand, packets[0].frame()),
+                    (reason, packets[0].frame()),
                     (
                         HandoffReason::Steered { decapsulated_from: Some(TunnelSourceKind::Encapsulator) },
                         &frame[..]
@@ -147,7 +147,7 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
                     "opened"
                 );
                 let (start, end) = (packets[0].start(), packets[0].end());
-                let mut there = [Packet::new(&mut buffer, start, end, Origin::Thread(ThreadId(2), errand))];
+                let mut there = [Packet::new(&mut buffer, start, end, Origin::Thread(ThreadId(2), reason))];
                 threads[usize::from(thread.0)].process(Now::from_nanos(9), &mut there, &mut verdicts);
                 assert_eq!(verdicts[0], Verdict::Tx);
                 thread.0
