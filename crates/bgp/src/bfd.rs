@@ -13,7 +13,6 @@ mod socket;
 mod thread;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -237,10 +236,11 @@ impl Drop for Bfd {
 }
 
 /// Why a session is not taken.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BfdError {
     /// A field is out of range, or another session has it.
+    #[error("BFD session {name}: {what}")]
     Config {
         /// The session's name.
         name: String,
@@ -248,6 +248,7 @@ pub enum BfdError {
         what: String,
     },
     /// A socket can't be had.
+    #[error("BFD session {name}: no socket: {error}")]
     Socket {
         /// The session's name.
         name: String,
@@ -255,20 +256,9 @@ pub enum BfdError {
         error: io::Error,
     },
     /// The thread has ended.
+    #[error("the BFD thread has ended")]
     Gone,
 }
-
-impl fmt::Display for BfdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config { name, what } => write!(f, "BFD session {name}: {what}"),
-            Self::Socket { name, error } => write!(f, "BFD session {name}: no socket: {error}"),
-            Self::Gone => f.write_str("the BFD thread has ended"),
-        }
-    }
-}
-
-impl std::error::Error for BfdError {}
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed); // read for display alone

@@ -117,16 +117,9 @@ impl FromStr for Prefix {
 }
 
 /// Not a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a prefix: ADDRESS/LENGTH is allowed, with at most 32 bits for IPv4, 128 for IPv6")]
 pub struct BadPrefix;
-
-impl fmt::Display for BadPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a prefix: ADDRESS/LENGTH is allowed, with at most 32 bits for IPv4, 128 for IPv6")
-    }
-}
-
-impl std::error::Error for BadPrefix {}
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,6 @@
 //! Not here: what depends on the session (next hop, AS path), which [`crate::PeerConfig`] and the session say.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::prefix::Prefix;
@@ -63,24 +62,12 @@ impl Attributes {
 }
 
 /// A route has more communities than an UPDATE is sure to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{found} communities at a route, at most {most} are allowed", most = Attributes::MAX_COMMUNITIES)]
 pub struct TooManyCommunities {
     /// How many there are.
     pub found: usize,
 }
-
-impl fmt::Display for TooManyCommunities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} communities at a route, at most {} are allowed",
-            self.found,
-            Attributes::MAX_COMMUNITIES
-        )
-    }
-}
-
-impl std::error::Error for TooManyCommunities {}
 
 /// A table of routes. Clones of a table share its attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 mod parting;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -346,12 +345,14 @@ fn twice(config: &PeerConfig, other: &PeerConfig) -> ConfigError {
 type Place = (IpAddr, u32);
 
 /// Why a speaker does not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A field is out of range.
+    #[error(transparent)]
     Config(ConfigError),
     /// An address can't be listened at.
+    #[error("can't listen for BGP at {at}: {error}")]
     Listen {
         /// Which.
         at: SocketAddr,
@@ -359,6 +360,7 @@ pub enum StartError {
         error: io::Error,
     },
     /// There is no tokio runtime around.
+    #[error("a BGP speaker needs a tokio runtime around it")]
     NoRuntime,
 }
 
@@ -367,18 +369,6 @@ impl From<ConfigError> for StartError {
         Self::Config(error)
     }
 }
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(error) => error.fmt(f),
-            Self::Listen { at, error } => write!(f, "can't listen for BGP at {at}: {error}"),
-            Self::NoRuntime => f.write_str("a BGP speaker needs a tokio runtime around it"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 /// More connections of a peer than this, not looked at yet, are closed.
 const MAX_WAITING_CALLS: usize = 4;

@@ -15,7 +15,6 @@ mod state;
 mod tap;
 mod tracing;
 
-use std::fmt;
 use std::sync::Arc;
 
 use conntrack::{FlowTable, Inserted, Signal, Target};
@@ -63,25 +62,16 @@ pub struct PipelineConfig {
 }
 
 /// Why a pipeline's memory could not be taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
     /// The connection table.
+    #[error("connection table: {0}")]
     Flows(conntrack::ConfigError),
     /// The table of fragmented datagrams.
+    #[error("fragment table: {0}")]
     Fragments(fragment_table::ConfigError),
 }
-
-impl fmt::Display for PipelineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flows(error) => write!(f, "connection table: {error}"),
-            Self::Fragments(error) => write!(f, "fragment table: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for PipelineError {}
 
 impl From<conntrack::ConfigError> for PipelineError {
     fn from(error: conntrack::ConfigError) -> Self {

@@ -215,48 +215,37 @@ impl fmt::Debug for Snapshot {
 }
 
 /// Why parts don't fit together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
     /// A pool names a slot that is not there.
+    #[error("no slot {0}")]
     NoSuchSlot(usize),
     /// A binding names a service that is not there.
+    #[error("no service {0}")]
     NoSuchService(usize),
     /// A binding names a prefix group that is not there.
+    #[error("no prefix group {0}")]
     NoSuchGroup(usize),
     /// Two groups, or one group twice, have the same prefix.
+    #[error("prefix {0} is in groups {1} and {2}")]
     PrefixTwice(Prefix, String, String),
     /// A pool's table, slots and weights differ in length.
+    #[error("pool {0}: table, slots and weights differ in length")]
     PoolShape(String),
     /// Two services claim the same ports of one address, equally precisely.
+    #[error("{0} and {1} claim the same address, protocol and port")]
     Clash(String, String),
     /// A number reaches 2²⁴ - 1.
+    #[error("more than {MAX_NUMBER} slots or services")]
     TooMany,
     /// A template's length differs between inner families, or is above 63 bytes.
+    #[error("backend {0}: outer headers of unequal or too great length")]
     Growth(String),
     /// A guard's number reaches [`GuardId::LIMIT`].
+    #[error("more than {} VIPs with limits", GuardId::LIMIT)]
     TooManyGuards,
 }
-
-impl fmt::Display for SnapshotError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchSlot(slot) => write!(f, "no slot {slot}"),
-            Self::NoSuchService(service) => write!(f, "no service {service}"),
-            Self::NoSuchGroup(group) => write!(f, "no prefix group {group}"),
-            Self::PrefixTwice(prefix, a, b) => write!(f, "prefix {prefix} is in groups {a} and {b}"),
-            Self::PoolShape(pool) => write!(f, "pool {pool}: table, slots and weights differ in length"),
-            Self::Clash(a, b) => write!(f, "{a} and {b} claim the same address, protocol and port"),
-            Self::TooMany => write!(f, "more than {MAX_NUMBER} slots or services"),
-            Self::Growth(backend) => {
-                write!(f, "backend {backend}: outer headers of unequal or too great length")
-            }
-            Self::TooManyGuards => write!(f, "more than {} VIPs with limits", GuardId::LIMIT),
-        }
-    }
-}
-
-impl std::error::Error for SnapshotError {}
 
 fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {
     let number = |index: usize| u32::try_from(index).map_err(|_| SnapshotError::TooMany);
