@@ -31,3 +31,44 @@ pub use status::{
     BgpTotals, DigestView, Drift, ForwarderView, InterfaceRow, LastReload, OverrideRow, ReloadOutcome,
     StateTotals, Status, VipTotals,
 };
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json, to_value};
+
+    use super::*;
+
+    #[test]
+    fn enums_have_the_words_of_the_api() {
+        let steps = [Step::FlowTable, Step::Maglev, Step::Remote, Step::FragmentTable, Step::Redirect];
+        let flows = [FlowState::New, FlowState::Established, FlowState::Closing, FlowState::Udp];
+        let encapsulations = [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue, Encapsulation::L2];
+        for (found, words) in [
+            (to_value(steps), json!(["flow_table", "maglev", "remote", "fragment_table", "redirect"])),
+            (to_value(flows), json!(["new", "established", "closing", "udp"])),
+            (to_value(encapsulations), json!(["gre", "ipip", "gue", "l2"])),
+            (to_value(encapsulations.map(|one| one.to_string())), json!(["gre", "ipip", "gue", "l2"])),
+            (
+                to_value([Hashed::FiveTuple, Hashed::Addresses, Hashed::Source]),
+                json!(["5-tuple", "addresses", "source"]),
+            ),
+            (to_value([Via::Backend, Via::Vip]), json!(["backend", "vip"])),
+            (to_value([Severity::Error, Severity::Warning]), json!(["error", "warning"])),
+        ] {
+            assert_eq!(found.unwrap(), words);
+        }
+    }
+
+    /// An older program reads the drop reasons of a newer one.
+    #[test]
+    fn a_drop_reason_is_any_word() {
+        for (verdict, word) in [
+            (Verdict::Forward, "forward"),
+            (Verdict::Reply, "reply"),
+            (Verdict::Drop("of_the_future".to_owned()), "of_the_future"),
+        ] {
+            assert_eq!(to_value(&verdict).unwrap(), word);
+            assert_eq!(from_value::<Verdict>(json!(word)).unwrap(), verdict);
+        }
+    }
+}
