@@ -46,6 +46,8 @@ pub(super) struct GroupDraft {
     pub(super) prefixes: Vec<At<Prefix>>,
     /// Whether every prefix could be read.
     pub(super) is_whole: bool,
+    /// Places of the longest prefix of IPv4 and of IPv6.
+    longest: [Option<usize>; 2],
 }
 
 impl GroupDraft {
@@ -60,8 +62,7 @@ impl GroupDraft {
 
     /// The longest prefix of a family.
     pub(super) fn longest(&self, of: IpAddr) -> Option<&At<Prefix>> {
-        let family = self.prefixes.iter().filter(|at| at.value.address().is_ipv4() == of.is_ipv4());
-        family.max_by_key(|prefix| prefix.value.length())
+        self.prefixes.get(self.longest[usize::from(of.is_ipv6())]?)
     }
 
     fn read(name: Arc<str>, node: &Node<'_>) -> Option<Self> {
@@ -72,7 +73,11 @@ impl GroupDraft {
         let read = |node: &Node<'_>| Some(node.at(node.prefix()?));
         let prefixes: Vec<At<Prefix>> = nodes.iter().filter_map(read).collect();
         let is_whole = !nodes.is_empty() && prefixes.len() == nodes.len();
-        Some(Self { place: node.place.clone(), name, prefixes, is_whole })
+        let longest = [false, true].map(|ipv6| {
+            let family = (0..).zip(&prefixes).filter(|(_, at)| at.value.address().is_ipv6() == ipv6);
+            family.max_by_key(|(_, at)| at.value.length()).map(|(place, _)| place)
+        });
+        Some(Self { place: node.place.clone(), name, prefixes, is_whole, longest })
     }
 }
 

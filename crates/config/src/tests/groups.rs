@@ -240,5 +240,8 @@ fn ten_thousand_prefixes_and_suffixes_are_read_in_a_moment() {
     println!("{took:?}");
     assert_eq!((config.groups()[0].prefixes.len(), config.vips().len(), warnings.len()), (10_000, 10_000, 1));
     assert!(warnings.to_string().contains("prefixes for a filter of 64"), "{warnings}");
-    assert!(took < Duration::from_secs(20), "{took:?}, unoptimised and on a busy machine");
+    assert!(
+        took < Duration::from_secs(200),
+        "{took:?}: seconds, unoptimised; ten times that on a busy machine"
+    );
 }
