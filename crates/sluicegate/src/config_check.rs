@@ -228,6 +228,10 @@ services = [{ ports = [80, 443], protocol = "tcp", pool = "q" }]
         let json = report(&arguments(None), Some(&config), &Default::default(), &outcomes);
         assert_eq!(json["sha256"].as_str().map(str::len), Some(64));
         assert_eq!((&json["files"][0], &json["machines"][1]["vips"]), (&"a.toml".into(), &2.into()));
+        assert_eq!(
+            (&json["machines"][0]["name"], &json["machines"][1]["shard"]),
+            (&"lb1".into(), &"b".into())
+        );
         assert!(json["machines"][0]["error"].is_null());
     }
 }

@@ -144,11 +144,7 @@ async fn watch(arguments: &Arguments, targets: &[Target]) -> std::io::Result<boo
             .map_err(|error| std::io::Error::new(error.kind(), format!("--metrics {address}: {error}")))?;
         errln!("metrics at http://{address}/metrics");
     }
-    let form = match (arguments.json, std::io::stdout().is_terminal()) {
-        (true, _) => Form::Json,
-        (false, true) => Form::Terminal,
-        (false, false) => Form::Lines,
-    };
+    let form = form(arguments);
     let mut view = View::new(form, targets, std::io::stdout());
     let usual = if form == Form::Terminal { REDRAW } else { NEVER };
     let every = arguments.summary_interval.unwrap_or(usual);
@@ -171,6 +167,14 @@ async fn watch(arguments: &Arguments, targets: &[Target]) -> std::io::Result<boo
     }
     view.summary()?;
     Ok(view.all_up())
+}
+
+fn form(arguments: &Arguments) -> Form {
+    match (arguments.json, std::io::stdout().is_terminal()) {
+        (true, _) => Form::Json,
+        (false, true) => Form::Terminal,
+        (false, false) => Form::Lines,
+    }
 }
 
 /// Begins to ask all targets, spread over the first interval, so that not all of them are asked at once.

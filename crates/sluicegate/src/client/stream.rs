@@ -30,8 +30,7 @@ impl Stream<'_> {
     ) -> anyhow::Result<()> {
         let Self { socket, post, delete, wait } = self;
         let mut end = EndSignals::catch()?;
-        let begun = tokio::time::timeout(wait, send(socket, post)).await;
-        let Ok(begun) = begun else {
+        let Ok(begun) = tokio::time::timeout(wait, send(socket, post)).await else {
             return Err(no_daemon(socket, &"no answer in time; --wait gives it longer"));
         };
         let mut body = accepted(begun.map_err(|error| no_daemon(socket, &error))?).await?;

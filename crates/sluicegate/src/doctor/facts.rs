@@ -12,8 +12,6 @@ use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges};
 use nix::errno::Errno;
 
-use super::interfaces::host_prefix;
-
 /// Numbers of processors.
 pub(crate) type Cpus = BTreeSet<u32>;
 
@@ -203,4 +201,9 @@ impl PathFact {
     pub(crate) fn needed(&self) -> u32 {
         self.clients + self.encap_overhead
     }
+}
+
+/// The address as commands take it, with its length when it is a host's.
+pub(crate) fn host_prefix(address: IpAddr) -> String {
+    format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }

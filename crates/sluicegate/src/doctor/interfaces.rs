@@ -4,8 +4,6 @@
 //! Invariant: functions of the facts alone.
 //! Source: Linux `Documentation/networking/ip-sysctl.rst`; `net/ipv4/fib_frontend.c`, `net/ipv6/ip6_output.c`.
 
-use std::net::IpAddr;
-
 use control_plane::next_hop::Unresolved;
 use datapath::interface::{Finding, Hardware, Interface};
 
@@ -181,11 +179,6 @@ impl VipFact {
             other => other,
         }
     }
-}
-
-/// The address as commands take it, with its length when it is a host's.
-pub(crate) fn host_prefix(address: IpAddr) -> String {
-    format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }
 
 const STRICT: u8 = 1;

@@ -10,8 +10,7 @@ use std::net::IpAddr;
 use control_plane::next_hop::Unresolved;
 use datapath::interface::Finding;
 
-use super::facts::{Facts, OwnAddress, PathFact, Reach, VipFact};
-use super::interfaces::host_prefix;
+use super::facts::{Facts, OwnAddress, PathFact, Reach, VipFact, host_prefix};
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.vips.iter().filter_map(local_vip).collect();
