@@ -4,7 +4,9 @@
 //! Invariant: the inner packet's bytes change in its TTL (and that checksum) alone; on an error the frame is garbage and
 //! only good for the pool.
 
-use packet::{Inner, LinkHeader, Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link};
+use packet::{
+    Family, Inner, LinkHeader, Mac, Parsed, Tags, Template, decrement_ttl, rewrite_link, write_link,
+};
 
 use crate::{DropReason, InterfaceId, NextHop, NextHopMode, Packet, Slot, Tagging};
 
@@ -54,7 +56,8 @@ impl<'a> Hop<'a> {
     fn of(packet: &Packet<'_>, params: &RewriteParams<'a>) -> Result<Self, DropReason> {
         match params.mode {
             NextHopMode::Reflect { gateways, tagging } if params.slot.encap_overhead() > 0 => {
-                reflect(packet, gateways, tagging)
+                let Self { destination, source, interface, tagging } = reflect(packet, gateways, tagging)?;
+                Ok(Self { destination, source, interface, tagging })
             }
             // A backend on the same link, as L2 forwarding has it, is not behind the router.
             NextHopMode::Resolve | NextHopMode::Reflect { .. } => {
@@ -66,9 +69,8 @@ impl<'a> Hop<'a> {
     }
 
     #[inline(always)]
-    fn header(&self, params: &RewriteParams<'_>) -> LinkHeader {
-        let family = params.parsed.family;
-        let ethertype = params.slot.template(family).map_or(family.ethertype(), Template::ethertype);
+    fn header(&self, family: Family, template: Option<&Template>) -> LinkHeader {
+        let ethertype = template.map_or(family.ethertype(), Template::ethertype);
         LinkHeader { dst: self.destination, src: self.source, ethertype }
     }
 }
@@ -111,7 +113,7 @@ impl Places {
 /// Rewrites `packet` for its slot.
 #[inline]
 pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Result<Written, DropReason> {
-    let parsed = params.parsed;
+    let (parsed, family) = (params.parsed, params.parsed.family);
     if usize::from(parsed.ip_len()) + params.slot.encap_overhead() > params.limit {
         return Err(DropReason::TooBig);
     }
@@ -122,13 +124,14 @@ pub(crate) fn rewrite(packet: &mut Packet<'_>, params: &RewriteParams<'_>) -> Re
     lower_ttl(packet, params)?;
     let places = Places::of(packet, params, parsed.l3.into())?;
     let start = packet.start();
+    let template = params.slot.template(family);
     let buffer = packet.buffer_mut();
-    if !rewrite_link(buffer, start, places.link_len, hop.header(params)) {
+    if !rewrite_link(buffer, start, places.link_len, hop.header(family, template)) {
         return Err(DropReason::NoHeadRoom);
     }
     // The link header already stands in front, below both places of the inner packet.
     let fit = places.move_inner(buffer);
-    wrap(buffer, params, &places)?;
+    wrap(buffer, params, template, &places)?;
     packet.set_bounds(0, places.end());
     packet.set_interface(hop.interface);
     Ok(Written { fit, link_len: parsed.l3 })
@@ -142,16 +145,18 @@ fn rewrite_tagged(
     params: &RewriteParams<'_>,
     hop: &Hop<'_>,
 ) -> Result<Written, DropReason> {
+    let family = params.parsed.family;
     let tags = Tags::read(packet.frame(), params.parsed.l3).ok_or(DropReason::Malformed)?;
     let tags = hop.tagging.after(&tags).ok_or(DropReason::VlanUnmapped)?;
     lower_ttl(packet, params)?;
     let places = Places::of(packet, params, tags.link_len())?;
+    let template = params.slot.template(family);
     let buffer = packet.buffer_mut();
     // Before the link header, which may reach into where the inner packet was; the old one is not needed any more.
     let fit = places.move_inner(buffer);
-    let written = write_link(buffer, places.link_len, hop.header(params), &tags);
+    let written = write_link(buffer, places.link_len, hop.header(family, template), &tags);
     written.ok_or(DropReason::NoHeadRoom)?;
-    wrap(buffer, params, &places)?;
+    wrap(buffer, params, template, &places)?;
     packet.set_bounds(0, places.end());
     packet.set_interface(hop.interface);
     Ok(Written { fit, link_len: u16::try_from(places.link_len).unwrap_or(u16::MAX) })
@@ -176,9 +181,14 @@ pub(crate) fn leaves_by(mode: &NextHopMode, slot: &Slot) -> Option<InterfaceId> 
 
 /// Writes the slot's outer headers, if it has any, between link header and inner packet.
 #[inline(always)]
-fn wrap(buffer: &mut [u8], params: &RewriteParams<'_>, places: &Places) -> Result<(), DropReason> {
+fn wrap(
+    buffer: &mut [u8],
+    params: &RewriteParams<'_>,
+    template: Option<&Template>,
+    places: &Places,
+) -> Result<(), DropReason> {
     let RewriteParams { parsed, hash: flow_hash, identification, .. } = *params;
-    let Some(template) = params.slot.template(parsed.family) else { return Ok(()) };
+    let Some(template) = template else { return Ok(()) };
     let room = buffer.get_mut(places.link_len..places.inner_target).ok_or(DropReason::NoHeadRoom)?;
     let inner = Inner { len: parsed.ip_len(), tos: parsed.tos, flow_hash, identification };
     template.write(room, &inner).map_err(|_| DropReason::TooBig)?;
