@@ -102,7 +102,7 @@ impl Checks {
             tun: datapath::open_tun(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.into(),
             interfaces: vec![interface.into()],
-            own: config.machine(machine).unwrap().addresses().to_vec(),
+            own: config.machine(machine).unwrap().addresses.to_vec(),
             numbers: Numbers::default(),
         };
         Ok(Self { tunnel: Tunnel::open(setup, live.clone()).await?, live })
