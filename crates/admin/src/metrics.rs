@@ -1,6 +1,6 @@
 //! Prometheus metrics: a snapshot of stats becomes text, when somebody scrapes.
 //!
-//! In: [`MetricsInput`], made at the scrape from counters that exist anyway. Out: the exposition text.
+//! In: `MetricsInput`, made at the scrape from counters that exist anyway. Out: the exposition text.
 //! Not here: names and sentences (`catalogue`), the road from stats to samples (`samples`), HTTP (`listener`).
 //! Invariant: no packet pays for a metric, and a metric has a bounded number of series.
 

@@ -1,4 +1,4 @@
-//! An admin socket that answers `/v1/counters` and refuses the rest: `cargo run --example counters -- /tmp/api.sock`, then
+//! An admin socket that answers `/v1/counters` and refuses the rest: `cargo run --example admin_socket -- /tmp/api.sock`, then
 //! `curl --unix-socket /tmp/api.sock http://localhost/v1/counters`. It ends when standard input does.
 
 use std::error::Error;
