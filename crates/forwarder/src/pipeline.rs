@@ -307,7 +307,7 @@ impl Core {
     }
 
     /// A flow's backend by the tables, and counts it: the pool's, else another cluster's.
-    #[inline]
+    #[inline(always)]
     fn choose_anew(
         &self,
         batch: &Batch<'_>,
@@ -323,11 +323,18 @@ impl Core {
         for pair in self.pairs(state) {
             pair.flows.add(1);
         }
-        self.counters.rehashed.add((rehashed > 0).into());
-        self.counters.reselected.add(reselected.into());
-        self.counters.remote_flows.add(local.is_none().into());
-        state.step =
-            Some(if local.is_some() { Step::Maglev { entry, rehashed, reselected } } else { Step::Remote });
+        // An atomic store each, which seldom is needed.
+        if rehashed > 0 {
+            self.counters.rehashed.add(1);
+        }
+        if reselected {
+            self.counters.reselected.add(1);
+        }
+        if local.is_none() {
+            self.counters.remote_flows.add(1);
+        }
+        let maglev = Step::Maglev { entry, rehashed, reselected };
+        state.step = Some(if local.is_some() { maglev } else { Step::Remote });
         Ok(())
     }
 
