@@ -117,7 +117,7 @@ pub(crate) fn trace(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut trace = Trace::new(arguments, &link, reports.receiver, random());
     for number in 1..=arguments.count {
         trace.probes.push(Seen { probe: number, sent_unix_micros: now_micros(), reports: Vec::new() });
-        for packet in probe(arguments, &reports, &trace, number).packets(arguments.fragments) {
+        for packet in probe(arguments, &reports, &trace, number).packets(arguments.fragments)? {
             link.send(&packet)?;
         }
         let last = number == arguments.count;

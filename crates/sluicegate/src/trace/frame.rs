@@ -3,10 +3,13 @@
 //! In: tuple, flags, marks. Out: one whole packet, or its two pieces. Not here: Ethernet (`link`).
 //! Source: RFC 791, 768, 8200 §4.5, 9293 §3.1.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
+use anyhow::bail;
+use etherparse::{
+    IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, PacketBuilder, TcpHeader,
+};
 use forwarder::MARK_BYTES;
-use packet::checksum::{Sum, checksum};
 use packet::protocol;
 
 /// One packet of a trace.
@@ -22,144 +25,85 @@ pub(super) struct Probe {
     pub(super) later_mark: [u8; MARK_BYTES],
 }
 
-/// Where a piece lies in its datagram.
-#[derive(Clone, Copy)]
-struct Cut {
-    offset: usize,
-    more: bool,
-}
-
 impl Probe {
     /// One IP packet, or two that are pieces of one.
-    pub(super) fn packets(&self, in_pieces: bool) -> Vec<Vec<u8>> {
+    pub(super) fn packets(&self, in_pieces: bool) -> anyhow::Result<Vec<Vec<u8>>> {
         if !in_pieces {
-            let segment = self.segment(&self.mark, 0);
-            return vec![self.ip(&segment, None)];
+            return Ok(vec![self.whole(&self.mark, &[])?]);
         }
         // Options bring TCP's header to a multiple of eight, where a piece may end.
-        let segment = self.segment(&[self.mark, self.later_mark].concat(), TCP_PADDING);
-        let offset = segment.len() - MARK_BYTES;
+        let whole = self.whole(&[self.mark, self.later_mark].concat(), &[TCP_NOP; 4])?;
+        let segment = whole.get(self.ip()?.header_len()..).unwrap_or_default();
+        let offset = segment.len().saturating_sub(MARK_BYTES);
         let (first, later) = segment.split_at(offset);
-        vec![
-            self.ip(first, Some(Cut { offset: 0, more: true })),
-            self.ip(later, Some(Cut { offset, more: false })),
-        ]
+        Ok(vec![self.piece(first, 0, true)?, self.piece(later, offset, false)?])
     }
 
-    fn protocol(&self) -> u8 {
-        if self.tcp_flags.is_some() { protocol::TCP } else { protocol::UDP }
+    fn protocol(&self) -> IpNumber {
+        if self.tcp_flags.is_some() { IpNumber::TCP } else { IpNumber::UDP }
     }
 
-    /// The transport header and the payload, with a right checksum.
-    fn segment(&self, payload: &[u8], tcp_padding: usize) -> Vec<u8> {
-        let mut segment = [self.source.port().to_be_bytes(), self.destination.port().to_be_bytes()].concat();
-        let checksum_at = match self.tcp_flags {
+    fn whole(&self, payload: &[u8], tcp_options: &[u8]) -> anyhow::Result<Vec<u8>> {
+        let (ip, mut packet) = (PacketBuilder::ip(self.ip()?), Vec::new());
+        let (from, to) = (self.source.port(), self.destination.port());
+        match self.tcp_flags {
             Some(flags) => {
-                segment.extend(self.id.to_be_bytes());
-                segment.extend([0; 4]);
-                let words = u8::try_from((TCP_HEADER + tcp_padding) / 4).unwrap_or(0);
-                segment.extend([words << 4, flags]);
-                segment.extend(WINDOW.to_be_bytes());
-                segment.extend([0; 4]);
-                segment.extend(std::iter::repeat_n(TCP_NOP, tcp_padding));
-                16
+                let mut tcp = TcpHeader::new(from, to, self.id, WINDOW);
+                (tcp.syn, tcp.ack) = (flags & protocol::TCP_SYN != 0, flags & protocol::TCP_ACK != 0);
+                tcp.set_options_raw(tcp_options)?;
+                ip.tcp_header(tcp).write(&mut packet, payload)?;
             }
-            None => {
-                segment.extend(length(UDP_HEADER + payload.len()).to_be_bytes());
-                segment.extend([0; 2]);
-                6
+            None => ip.udp(from, to).write(&mut packet, payload)?,
+        }
+        Ok(packet)
+    }
+
+    /// What of the datagram begins at byte `offset` behind its IP header.
+    fn piece(&self, content: &[u8], offset: usize, more: bool) -> anyhow::Result<Vec<u8>> {
+        let (mut ip, mut packet) = (self.ip()?, Vec::new());
+        let offset = IpFragOffset::try_from(u16::try_from(offset / 8)?)?;
+        match &mut ip {
+            IpHeaders::Ipv4(header, _) => {
+                let [.., high, low] = self.id.to_be_bytes();
+                header.identification = u16::from_be_bytes([high, low]);
+                (header.dont_fragment, header.more_fragments) = (false, more);
+                header.fragment_offset = offset;
             }
-        };
-        segment.extend(payload);
-        //= RFC 768
-        //# If the computed checksum is zero, it is transmitted as all ones
-        let sum = match self.checksum(&segment) {
-            0 if self.tcp_flags.is_none() => 0xffff,
-            sum => sum,
-        };
-        put(&mut segment, checksum_at, &sum.to_be_bytes());
-        segment
-    }
-
-    /// Of a segment under the pseudo header: what its field has to hold, or 0 when it holds that.
-    fn checksum(&self, segment: &[u8]) -> u16 {
-        let sum = Sum::new().add_bytes(segment);
-        let (protocol, bytes) = (self.protocol(), length(segment.len()));
-        let sum = match (self.source.ip(), self.destination.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => sum.add_pseudo_v4(from, to, protocol, bytes),
-            (IpAddr::V6(from), IpAddr::V6(to)) => sum.add_pseudo_v6(from, to, protocol, bytes),
-            _ => sum,
-        };
-        sum.finish()
-    }
-
-    fn ip(&self, content: &[u8], cut: Option<Cut>) -> Vec<u8> {
-        match (self.source.ip(), self.destination.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => self.ipv4(from, to, content, cut),
-            (IpAddr::V6(from), IpAddr::V6(to)) => self.ipv6(from, to, content, cut),
-            // Refused before.
-            _ => Vec::new(),
+            IpHeaders::Ipv6(_, extensions) => {
+                extensions.fragment = Some(Ipv6FragmentHeader::new(self.protocol(), offset, more, self.id));
+            }
         }
-    }
-
-    fn ipv4(&self, from: Ipv4Addr, to: Ipv4Addr, content: &[u8], cut: Option<Cut>) -> Vec<u8> {
-        let [.., high, low] = self.id.to_be_bytes();
-        let (id, fragment) = match cut {
-            None => ([0, 0], DONT_FRAGMENT),
-            Some(Cut { offset, more }) => ([high, low], length(offset / 8) | (u16::from(more) << 13)),
-        };
-        let mut packet = vec![0x45, 0];
-        packet.extend(length(IPV4_HEADER + content.len()).to_be_bytes());
-        packet.extend(id);
-        packet.extend(fragment.to_be_bytes());
-        packet.extend([HOPS, self.protocol(), 0, 0]);
-        packet.extend(from.octets());
-        packet.extend(to.octets());
-        let sum = checksum(&packet);
-        put(&mut packet, 10, &sum.to_be_bytes());
+        ip.set_next_headers(self.protocol());
+        ip.set_payload_len(content.len())?;
+        ip.write(&mut packet)?;
         packet.extend(content);
-        packet
+        Ok(packet)
     }
 
-    fn ipv6(&self, from: Ipv6Addr, to: Ipv6Addr, content: &[u8], cut: Option<Cut>) -> Vec<u8> {
-        let mut extension = Vec::new();
-        if let Some(Cut { offset, more }) = cut {
-            extension.extend([self.protocol(), 0]);
-            extension.extend((length(offset) | u16::from(more)).to_be_bytes());
-            extension.extend(self.id.to_be_bytes());
-        }
-        let next = if cut.is_some() { protocol::FRAGMENT } else { self.protocol() };
-        let mut packet = vec![0x60, 0, 0, 0];
-        packet.extend(length(extension.len() + content.len()).to_be_bytes());
-        packet.extend([next, HOPS]);
-        packet.extend(from.octets());
-        packet.extend(to.octets());
-        packet.extend(extension);
-        packet.extend(content);
-        packet
+    /// The IP header of a whole packet, but for its length and checksum.
+    fn ip(&self) -> anyhow::Result<IpHeaders> {
+        Ok(match (self.source.ip(), self.destination.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let header = Ipv4Header::new(0, HOPS, self.protocol(), from.octets(), to.octets())?;
+                IpHeaders::Ipv4(header, Default::default())
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let (source, destination) = (from.octets(), to.octets());
+                let header = Ipv6Header { source, destination, hop_limit: HOPS, ..Default::default() };
+                IpHeaders::Ipv6(header, Default::default())
+            }
+            (from, to) => bail!("{from} and {to} are of different families"),
+        })
     }
 }
 
-fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
-    bytes.iter_mut().skip(at).zip(what).for_each(|(to, from)| *to = *from);
-}
-
-/// Nothing here is longer than 200 bytes.
-fn length(bytes: usize) -> u16 {
-    u16::try_from(bytes).unwrap_or(u16::MAX)
-}
-
-const IPV4_HEADER: usize = 20;
-const TCP_HEADER: usize = 20;
-const UDP_HEADER: usize = 8;
-const TCP_PADDING: usize = 4;
 const TCP_NOP: u8 = 1;
 const WINDOW: u16 = 1024;
 const HOPS: u8 = 64;
-const DONT_FRAGMENT: u16 = 0x4000;
 
 #[cfg(test)]
 mod tests {
+    use packet::checksum::Sum;
     use packet::{Fragment, Ipv4, parse};
 
     use super::*;
@@ -182,7 +126,7 @@ mod tests {
     /// Adds up all words as a receiver does: a right checksum makes ones.
     fn transport_is_right(probe: &Probe, segment: &[u8]) -> bool {
         let sum = Sum::new().add_bytes(segment);
-        let (bytes, protocol) = (length(segment.len()), probe.protocol());
+        let (bytes, protocol) = (u16::try_from(segment.len()).unwrap(), probe.protocol().0);
         let sum = match (probe.source.ip(), probe.destination.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => sum.add_pseudo_v4(from, to, protocol, bytes),
             (IpAddr::V6(from), IpAddr::V6(to)) => sum.add_pseudo_v6(from, to, protocol, bytes),
@@ -196,11 +140,11 @@ mod tests {
         for v4 in [true, false] {
             for flags in [None, Some(0), Some(protocol::TCP_ACK), Some(protocol::TCP_SYN)] {
                 let probe = probe(v4, flags);
-                let [packet] = &probe.packets(false)[..] else { panic!("one") };
+                let [packet] = &probe.packets(false).unwrap()[..] else { panic!("one") };
                 let frame = framed(packet);
                 let parsed = parse(&frame).unwrap();
                 assert_eq!((parsed.src_port, parsed.dst_port, parsed.fragment), (40_000, 80, Fragment::None));
-                assert_eq!((parsed.protocol, parsed.tcp_flags), (probe.protocol(), flags.unwrap_or(0)));
+                assert_eq!((parsed.protocol, parsed.tcp_flags), (probe.protocol().0, flags.unwrap_or(0)));
                 assert_eq!(usize::from(parsed.end), frame.len());
                 assert!(parsed.dont_fragment && frame.ends_with(&[7; 64]));
                 let header = if flags.is_some() { 20 } else { 8 };
@@ -216,13 +160,13 @@ mod tests {
         for v4 in [true, false] {
             for flags in [None, Some(protocol::TCP_ACK)] {
                 let probe = probe(v4, flags);
-                let packets = probe.packets(true);
+                let packets = probe.packets(true).unwrap();
                 let frames: Vec<_> = packets.iter().map(|packet| framed(packet)).collect();
                 let parsed: Vec<_> = frames.iter().map(|frame| parse(frame).unwrap()).collect();
                 let id = if v4 { 0x0304 } else { 0x0102_0304 };
                 assert_eq!(parsed[0].fragment, Fragment::First { id });
                 let content = |n: usize| &frames[n][usize::from(parsed[n].l4)..];
-                let offset = length(content(0).len());
+                let offset = u16::try_from(content(0).len()).unwrap();
                 assert_eq!(parsed[1].fragment, Fragment::Later { id, offset, more: false });
                 assert!(content(0).ends_with(&[7; 64]) && content(1) == [9; 64]);
                 assert!(transport_is_right(&probe, &[content(0), content(1)].concat()));
