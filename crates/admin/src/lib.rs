@@ -37,6 +37,7 @@ mod guard;
 mod handlers;
 pub mod metrics;
 mod page;
+pub mod pcapng;
 mod refuse;
 mod routes;
 mod server;

@@ -1,7 +1,7 @@
 //! Capture files in the pcapng format: blocks written, and a stream of them cut into whole ones.
 //!
 //! In: packets with comments; bytes of such a file as they come. Out: blocks, little endian, each whole; what its statistics say.
-//! Not here: what a comment says (`run::capture`), who asked for it (`capture`).
+//! The body of an answer to `GET /v1/capture`, for both of its ends. Not here: what a comment says (the control plane).
 //! Written by hand: `pcap-file` 2.0 keeps the type of an option that it does not name, such as a packet's id, to itself, writes
 //! the time of statistics with its words swapped, and reads blocks of any length.
 //! Source: IETF draft-ietf-opsawg-pcapng (version 1.0), §3 and §4.
@@ -11,43 +11,47 @@ mod tests;
 
 /// An interface of a capture: packets are seen at two places, each of which is one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interface {
-    pub(crate) name: &'static str,
-    pub(crate) description: &'static str,
+pub struct Interface {
+    /// `if_name`.
+    pub name: &'static str,
+    /// `if_description`.
+    pub description: &'static str,
 }
 
 /// A packet of a capture.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Packet<'a> {
+pub struct Packet<'a> {
     /// Number of its interface, in the order in which these were written.
-    pub(crate) interface: u32,
+    pub interface: u32,
     /// Nanoseconds since 1970.
-    pub(crate) nanos: u64,
+    pub nanos: u64,
     /// The bytes that were kept.
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// How many there were.
-    pub(crate) whole: usize,
+    pub whole: usize,
     /// Packets of one number are one packet, seen at several interfaces.
-    pub(crate) id: u64,
-    pub(crate) outbound: bool,
-    pub(crate) comment: &'a str,
+    pub id: u64,
+    /// Whether it leaves.
+    pub outbound: bool,
+    /// `opt_comment`.
+    pub comment: &'a str,
 }
 
 /// What an interface's statistics say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Statistics {
+pub struct Statistics {
     /// When it was counted, in nanoseconds since 1970.
-    pub(crate) nanos: u64,
+    pub nanos: u64,
     /// Packets that matched.
-    pub(crate) accepted: u64,
+    pub accepted: u64,
     /// Packets that were lost because no memory was free.
-    pub(crate) dropped: u64,
+    pub dropped: u64,
     /// Packets in the file.
-    pub(crate) delivered: u64,
+    pub delivered: u64,
 }
 
 /// Begins a file: its header, then its interfaces, all of Ethernet with `snap` bytes a packet.
-pub(crate) fn begin(out: &mut Vec<u8>, comment: &str, interfaces: &[Interface], snap: u32) {
+pub fn begin(out: &mut Vec<u8>, comment: &str, interfaces: &[Interface], snap: u32) {
     block(out, SECTION, |out| {
         out.extend(MAGIC.to_le_bytes());
         out.extend([1, 0, 0, 0]); // version 1.0
@@ -69,7 +73,7 @@ pub(crate) fn begin(out: &mut Vec<u8>, comment: &str, interfaces: &[Interface], 
 }
 
 /// An enhanced packet block.
-pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
+pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
     block(out, PACKET, |out| {
         out.extend(packet.interface.to_le_bytes());
         time(out, packet.nanos);
@@ -85,7 +89,7 @@ pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
 }
 
 /// An interface statistics block: the last of its interface.
-pub(crate) fn statistics(out: &mut Vec<u8>, interface: u32, found: &Statistics) {
+pub fn statistics(out: &mut Vec<u8>, interface: u32, found: &Statistics) {
     block(out, STATISTICS, |out| {
         out.extend(interface.to_le_bytes());
         time(out, found.nanos);
@@ -137,24 +141,24 @@ fn length(bytes: usize) -> u32 {
 
 /// A stream of blocks, cut into whole ones.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks {
+pub struct Blocks {
     waiting: Vec<u8>,
     /// What the statistics of the first interface said.
-    pub(crate) statistics: Option<Statistics>,
+    pub statistics: Option<Statistics>,
     /// Packets of the first interface.
-    pub(crate) packets: u64,
+    pub packets: u64,
 }
 
 /// The stream is not one of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotBlocks;
+pub struct NotBlocks;
 
 impl Blocks {
     /// Takes what came, and gives all whole blocks to `write`.
     ///
     /// # Errors
     /// [`NotBlocks`]; nothing more can be read then.
-    pub(crate) fn take(&mut self, bytes: &[u8], write: impl FnOnce(&[u8])) -> Result<(), NotBlocks> {
+    pub fn take(&mut self, bytes: &[u8], write: impl FnOnce(&[u8])) -> Result<(), NotBlocks> {
         self.waiting.extend(bytes);
         let mut whole = 0;
         while let Some(block) = next(self.waiting.get(whole..).unwrap_or_default())? {

@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 pub mod announce;
+pub mod capture;
 pub mod compile;
 pub mod controller;
 pub mod digest;

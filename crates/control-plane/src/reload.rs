@@ -6,6 +6,7 @@
 //! step is a [`Host`]'s, which runs it on the loop or off it.
 //! Invariant: what is refused changes nothing, and withdraws nothing.
 
+mod file_watch;
 mod queue;
 mod read;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::{Config, Problem, Problems};
 
+pub use self::file_watch::{FileWatch, WatchError};
 pub use self::queue::{ReloadQueue, too_many};
 pub use self::read::{Place, read};
 

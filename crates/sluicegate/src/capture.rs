@@ -1,7 +1,7 @@
 //! `sluicegate capture`: packets of the running balancer, into a file that Wireshark and tshark read.
 //!
 //! In: which packets. Out: a pcapng file, whole however the capture ends; how many packets were lost.
-//! Not here: what is captured (`run::capture`), the blocks (`pcapng`).
+//! Not here: what is captured (`control_plane::capture`), the blocks (`admin::pcapng`).
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -19,7 +19,7 @@ use config::words::count;
 use crate::client::{Client, Reach, escape};
 use crate::failure::verdict;
 use crate::out::errln;
-use crate::pcapng::Blocks;
+use admin::pcapng::Blocks;
 
 /// Which packets, and where to. All conditions must hold. A packet is written twice: on the interface `before` as it came, on `after`
 /// as it leaves, each with the verdict as its comment.

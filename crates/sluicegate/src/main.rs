@@ -1,9 +1,10 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
-//! Rooms: `run` (the balancer, wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `signals`, `logging`; `client` (the admin API's other end) with `status`, `digest`, `operate`, `routers`,
-//! `live_config`, `top`, `capture` (whose files `pcapng` writes), whose rows `table` prints and `out` writes, and whose errors are a `failure`; `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline`
-//! (`replay`), `backend` (`decap`).
+//! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
+//! manager), `privileges`, `signals`, `logging`. Its clients: `client` with `status`, `digest`, `operate`, `routers`,
+//! `live_config`, `top`, `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
+//! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline` (`replay`), `backend`
+//! (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -27,7 +28,6 @@ mod notify;
 mod offline;
 mod operate;
 mod out;
-mod pcapng;
 mod privileges;
 mod probe;
 mod routers;

@@ -7,11 +7,9 @@
 //! Not here: any decision about a packet, a configuration, health, an order or a drain (`control_plane`).
 //! Invariant: nothing that takes more than a few milliseconds runs on the control loop.
 
-mod capture;
 mod checks;
 mod commands;
 mod configuration;
-mod files;
 mod forwarding;
 mod health_tunnel;
 mod lifecycle;
@@ -30,12 +28,14 @@ use std::time::{Duration, Instant, SystemTime};
 use admin::Command;
 use config::{Config, NextHop};
 use control_plane::announce::{Announcer, Seen};
+use control_plane::capture::Captures;
 use control_plane::compile::{destinations, find_machine};
 use control_plane::controller::Controller;
 use control_plane::digest::Digests;
 use control_plane::drain::Observed;
 use control_plane::next_hop::Table;
 use control_plane::publisher::Publisher;
+use control_plane::questions::Questions;
 use control_plane::{Orders, Paths, log_changes, look_up_next_hops, services_seen};
 use datapath::DataPlane;
 use datapath::interface::Interface;
@@ -48,7 +48,6 @@ use tokio::time::{MissedTickBehavior, interval};
 pub(crate) use self::reports::unix_micros;
 pub(crate) use self::settings::fragments;
 
-use self::capture::Inspections;
 use self::checks::Checks;
 use self::configuration::Configuration;
 use self::forwarding::Forwarding;
@@ -111,6 +110,13 @@ struct Daemon {
     lifecycle: Lifecycle,
     api: Api,
     turns: Turns<Self>,
+}
+
+/// What the operator asks of packet threads.
+#[derive(Debug, Default)]
+struct Inspections {
+    questions: Questions,
+    captures: Captures,
 }
 
 /// The admin API's end in the daemon.

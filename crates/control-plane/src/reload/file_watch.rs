@@ -9,13 +9,25 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use config::Config;
+use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+/// The kernel does not watch.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// Nothing at all.
+    #[error("inotify: {0}")]
+    Inotify(Errno),
+    /// This folder.
+    #[error("watching the folder {}: {error}", folder.display())]
+    #[expect(missing_docs, reason = "said above")]
+    Folder { folder: PathBuf, error: Errno },
+}
 
 /// The folders that are watched, and what has happened in them.
 #[derive(Debug)]
-pub(super) struct FileWatch {
+pub struct FileWatch {
     events: Inotify,
     folders: BTreeSet<PathBuf>,
     rest: Rest,
@@ -23,11 +35,15 @@ pub(super) struct FileWatch {
 
 impl FileWatch {
     /// Watches if the configuration says so.
-    pub(super) fn start(config: &Config) -> anyhow::Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// [`WatchError`].
+    pub fn start(config: &Config) -> Result<Option<Self>, WatchError> {
         if !config.cluster().watch {
             return Ok(None);
         }
-        let events = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).context("inotify")?;
+        let events =
+            Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(WatchError::Inotify)?;
         let flags = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_MOVED_FROM
@@ -37,13 +53,16 @@ impl FileWatch {
         for folder in &folders {
             events
                 .add_watch(folder, flags)
-                .with_context(|| format!("watching the folder {}", folder.display()))?;
+                .map_err(|error| WatchError::Folder { folder: folder.clone(), error })?;
         }
         Ok(Some(Self { events, folders, rest: Rest::default() }))
     }
 
     /// Watches what a new configuration is made of. What has happened while it was read is not forgotten.
-    pub(super) fn follow(watch: &mut Option<Self>, config: &Config) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// [`WatchError`]; the watch is then as it was.
+    pub fn follow(watch: &mut Option<Self>, config: &Config) -> Result<(), WatchError> {
         let same = watch.as_ref().is_some_and(|watch| watch.folders == folders(config));
         if same && config.cluster().watch {
             return Ok(());
@@ -58,7 +77,7 @@ impl FileWatch {
     }
 
     /// Whether the files have changed and then rested. Never waits.
-    pub(super) fn look(&mut self, now: Instant) -> bool {
+    pub fn look(&mut self, now: Instant) -> bool {
         let mut happened = false;
         while let Ok(events) = self.events.read_events() {
             happened |= !events.is_empty();

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 
 use admin::Answer;
 use admin::CaptureStream;
-use admin::view::{self, FlowPage, FlowRow, Purged, Refusal, WhereRow, WhereView};
+use admin::view::{self, CaptureEnd, FlowPage, FlowRow, Purged, Refusal, WhereRow, WhereView};
 use forwarder::{Decision, Flow, FlowEntry, FlowState, Snapshot, WhereAnswer};
 
 use super::{explained, where_backend};
+use crate::capture::Captured;
 use crate::compile::Index;
 use crate::questions::{Client, Flows, Questions};
 use crate::refused::Refused;
@@ -81,6 +82,12 @@ pub struct CaptureBegun {
     pub stream: CaptureStream,
     /// The client.
     pub answer: Answer<Result<CaptureStream, Refusal>>,
+}
+
+impl From<Captured> for CaptureEnd {
+    fn from(Captured { matched, captured, lost }: Captured) -> Self {
+        Self { matched, captured, lost }
+    }
 }
 
 impl Client<()> for CaptureBegun {

@@ -12,14 +12,14 @@ use admin::view::{
 use admin::{Answer, BackendAction, Command};
 use admin::{CaptureOrder, CaptureStream, MachineAction};
 use config::Source;
-use control_plane::BackendOrder;
+use control_plane::capture::Tapped;
 use control_plane::controller::Controller;
 use control_plane::digest::hex;
-use control_plane::questions::Filters;
+use control_plane::questions::{Filters, Taps};
 use control_plane::runtime_state::OverrideKey;
+use control_plane::{BackendOrder, CaptureBegun};
 
-use super::Daemon;
-use super::capture::Tapped;
+use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
 
 impl Daemon {
@@ -65,14 +65,30 @@ impl Daemon {
                 questions.locate(source, destination, protocol, answer);
             }
             Command::Capture { order, answer } => self.capture(&order, answer),
-            Command::EndCapture(answer) => _ = answer.send(self.inspections.end_capture()),
+            Command::EndCapture(answer) => {
+                _ = answer.send(self.inspections.captures.end().map(Into::into).map_err(Into::into))
+            }
             other => tracing::warn!(?other, "a command that this version does not know"),
         }
     }
 
     fn capture(&mut self, order: &CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>) {
-        let (plane, live) = (&self.forwarding.plane, self.publisher.live());
-        self.inspections.capture(order, answer, Tapped { plane, live, daemon: self.turns.handle() });
+        let (plane, live, daemon) = (&self.forwarding.plane, self.publisher.live(), self.turns.handle());
+        let (threads, batch) = (plane.counters().len(), datapath::MAX_BATCH);
+        let tapped = Tapped { threads, batch, origin: plane.origin(), live };
+        let Inspections { questions, captures } = &mut self.inspections;
+        match captures.begin(order, tapped, move || daemon.send(Self::capture_is_over)) {
+            Ok((taps, stream)) => {
+                questions.tap(taps, Some(Box::new(CaptureBegun { stream: CaptureStream(stream), answer })));
+            }
+            Err(refused) => _ = answer.send(Err(refused.into())),
+        }
+    }
+
+    /// The taps are closed: their memory is fetched.
+    fn capture_is_over(&mut self) {
+        self.inspections.captures.is_over();
+        self.inspections.questions.tap(Taps::new(), None);
     }
 
     /// The health thread's report may take some milliseconds: another thread awaits it.

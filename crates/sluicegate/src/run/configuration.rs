@@ -8,9 +8,8 @@ use std::time::Instant;
 
 use config::{Config, Source};
 use control_plane::controller::Running;
-use control_plane::reload::{Origin, ReloadQueue};
+use control_plane::reload::{FileWatch, Origin, ReloadQueue};
 
-use super::files::FileWatch;
 use super::reload::Client;
 
 #[derive(Debug)]

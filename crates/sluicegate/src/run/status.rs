@@ -83,7 +83,8 @@ impl Daemon {
     fn warnings(&self) -> Vec<String> {
         let links = self.forwarding.links.faults().iter().cloned();
         let file = self.configuration.warnings.iter().cloned();
-        let daemon = links.chain(file).chain(self.checks.warnings()).chain(self.inspections.warning());
+        let daemon =
+            links.chain(file).chain(self.checks.warnings()).chain(self.inspections.captures.running());
         daemon.chain(self.announcer.warnings()).collect()
     }
 
