@@ -17,7 +17,7 @@
 //! stats.add(&TableStats { hits: 1, ..TableStats::default() });
 //! assert_eq!(stats.hits, 3);
 //! let metrics: Vec<_> = counters::FLOW_TABLE.iter().zip(stats.values()).filter(|(_, value)| *value > 0).collect();
-//! assert_eq!((metrics[0].0.metric, metrics[0].1), ("sluicegate_flow_table_lookups_total", 3));
+//! assert_eq!((metrics[0].0.metric.name, metrics[0].1), ("sluicegate_flow_table_lookups_total", 3));
 //! ```
 
 #![forbid(unsafe_code)]
@@ -35,25 +35,34 @@ pub use table::{FLOW_TABLE, FRAGMENT_TABLE, SOCKET, THREAD, XDP};
 pub struct Spec {
     /// Its field, and its name in the API.
     pub name: &'static str,
-    /// What its values do.
-    pub kind: Kind,
-    /// What it counts, such as `packets`.
-    pub unit: &'static str,
-    /// Its metric.
-    pub metric: &'static str,
-    /// Names of the metric's labels; the caller gives the first, such as the thread's number.
-    pub labels: &'static [&'static str],
+    /// Its metric; the caller gives the first label, such as the thread's number.
+    pub metric: Metric,
     /// The last label's value, where that tells lines of one metric apart.
     pub value: Option<&'static str>,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// By Prometheus conventions: `_total` for counters, base units at the end.
+    pub name: &'static str,
+    /// What its values do.
+    pub kind: Kind,
+    /// What it counts, or `0 or 1`, or `1` where the labels say all.
+    pub unit: &'static str,
+    /// Its labels, in the order in which samples give their values.
+    pub labels: &'static [&'static str],
     /// One sentence: when it moves.
     pub help: &'static str,
 }
 
-/// What a counter's values do.
+/// What a metric's values do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Grows from 0 at the start of the process.
     Counter,
     /// Is a level.
     Gauge,
+    /// Counts by size.
+    Histogram,
 }

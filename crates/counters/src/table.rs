@@ -28,12 +28,14 @@ macro_rules! specs {
         $(#[doc = $what])+
         pub static $specs: &[crate::Spec] = &[$(crate::Spec {
             name: stringify!($name),
-            kind: kind!($kind),
-            unit: $unit,
-            metric: concat!("sluicegate_", $metric),
-            labels: labels!($labels $($label)?),
+            metric: crate::Metric {
+                name: concat!("sluicegate_", $metric),
+                kind: kind!($kind),
+                unit: $unit,
+                labels: labels!($labels $($label)?),
+                help: $help.trim_ascii(),
+            },
             value: value!($($value)?),
-            help: $help.trim_ascii(),
         }),+];
     };
 }
@@ -206,15 +208,15 @@ mod tests {
     #[test]
     fn each_series_has_one_line_and_each_metric_one_kind_and_sentence() {
         let all = || [THREAD, FLOW_TABLE, FRAGMENT_TABLE, SOCKET, XDP].into_iter().flatten();
-        let series: BTreeSet<_> = all().map(|spec| (spec.metric, spec.value)).collect();
+        let series: BTreeSet<_> = all().map(|spec| (spec.metric.name, spec.value)).collect();
         assert_eq!(series.len(), all().count());
-        let metrics: BTreeSet<_> = all().map(|spec| spec.metric).collect();
-        let said: BTreeSet<_> = all().map(|spec| (spec.metric, spec.help)).collect();
+        let metrics: BTreeSet<_> = all().map(|spec| spec.metric.name).collect();
+        let said: BTreeSet<_> = all().map(|spec| (spec.metric.name, spec.metric.help)).collect();
         assert_eq!(metrics.len(), said.len());
         for spec in all() {
-            assert!(spec.metric.starts_with("sluicegate_"), "{spec:?}");
-            assert_eq!(spec.metric.ends_with("_total"), spec.kind == Kind::Counter, "{spec:?}");
-            assert!(spec.help.ends_with('.') && !spec.help.starts_with(' '), "{spec:?}");
+            assert!(spec.metric.name.starts_with("sluicegate_"), "{spec:?}");
+            assert_eq!(spec.metric.name.ends_with("_total"), spec.metric.kind == Kind::Counter, "{spec:?}");
+            assert!(spec.metric.help.ends_with('.') && !spec.metric.help.starts_with(' '), "{spec:?}");
         }
     }
 }

@@ -4,66 +4,12 @@
 //! exposition, `docs/metrics.md`, the alert rules and the dashboard are tested against [`all`].
 //! Not here: where a value comes from (`samples`).
 
-use counters::Spec;
+use counters::{Kind, Metric};
 use prometheus::core::Desc;
-use prometheus::proto::MetricType;
 
-/// One metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Metric {
-    /// By Prometheus conventions: `_total` for counters, base units at the end.
-    pub(super) name: &'static str,
-    /// What its values do.
-    pub(super) kind: Kind,
-    /// What it counts, or `0 or 1`, or `1` where the labels say all.
-    pub(super) unit: &'static str,
-    /// Its labels, in the order in which samples give their values.
-    pub(super) labels: &'static [&'static str],
-    /// One sentence: when it moves.
-    pub(super) help: &'static str,
-}
-
-/// What a metric's values do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Grows from 0 at the start of the process.
-    Counter,
-    /// Is a level.
-    Gauge,
-    /// Counts by size.
-    Histogram,
-}
-
-impl Kind {
-    pub(super) fn field_type(self) -> MetricType {
-        match self {
-            Self::Counter => MetricType::COUNTER,
-            Self::Gauge => MetricType::GAUGE,
-            Self::Histogram => MetricType::HISTOGRAM,
-        }
-    }
-}
-
-impl Metric {
-    pub(super) fn describe(&self) -> prometheus::Result<Desc> {
-        let labels = self.labels.iter().map(|&label| label.to_owned()).collect();
-        Desc::new(self.name.to_owned(), self.help.to_owned(), labels, std::collections::HashMap::new())
-    }
-}
-
-impl From<&Spec> for Metric {
-    fn from(spec: &Spec) -> Self {
-        Self {
-            name: spec.metric,
-            kind: match spec.kind {
-                counters::Kind::Counter => Kind::Counter,
-                counters::Kind::Gauge => Kind::Gauge,
-            },
-            unit: if spec.unit == NANOSECONDS { "seconds" } else { spec.unit },
-            labels: spec.labels,
-            help: spec.help,
-        }
-    }
+pub(super) fn describe(metric: &Metric) -> prometheus::Result<Desc> {
+    let labels = metric.labels.iter().map(|&label| label.to_owned()).collect();
+    Desc::new(metric.name.to_owned(), metric.help.to_owned(), labels, std::collections::HashMap::new())
 }
 
 /// All of them, in the order of the document: first those of this file.
@@ -71,7 +17,10 @@ pub(super) fn all() -> Vec<Metric> {
     let groups =
         [counters::XDP, counters::SOCKET, counters::THREAD, counters::FLOW_TABLE, counters::FRAGMENT_TABLE];
     let mut all = OWN.to_vec();
-    all.extend(groups.into_iter().flatten().map(Metric::from));
+    all.extend(groups.into_iter().flatten().map(|spec| match spec.metric {
+        metric @ Metric { unit: NANOSECONDS, .. } => Metric { unit: "seconds", ..metric },
+        metric => metric,
+    }));
     all.dedup_by_key(|metric| metric.name);
     all
 }

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use counters::Spec;
+use counters::{Kind, Metric, Spec};
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily};
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily, MetricType,
+};
 
-use super::catalogue::{self as the, Kind, Metric};
+use super::catalogue as the;
 use super::{MAX_SERIES_BACKENDS, MAX_SERIES_HEALTH, MAX_SERIES_PEERS, MAX_SERIES_VIPS, MetricsInput, OTHER};
 use crate::stats::{ThreadStats, TrafficStats};
 use crate::view::{
@@ -37,7 +39,7 @@ impl Samples {
     /// # Errors
     /// Never, as long as the catalogue's names and labels are valid and different: a test sees to that.
     pub(super) fn new(input: &MetricsInput) -> prometheus::Result<Self> {
-        let descs = the::all().iter().map(Metric::describe).collect::<Result<_, _>>()?;
+        let descs = the::all().iter().map(the::describe).collect::<Result<_, _>>()?;
         let mut samples = Self { descs, by_name: BTreeMap::new() };
         samples.vips(input);
         samples.backends(input);
@@ -164,8 +166,8 @@ impl Samples {
     fn group(&mut self, specs: &[Spec], common: &[&str], values: &[u64]) {
         for (spec, &value) in specs.iter().zip(values) {
             let labels: Vec<&str> = common.iter().copied().chain(spec.value).collect();
-            let scale = if spec.unit == the::NANOSECONDS { 1e-9 } else { 1.0 };
-            self.put(&Metric::from(spec), &labels, value as f64 * scale);
+            let scale = if spec.metric.unit == the::NANOSECONDS { 1e-9 } else { 1.0 };
+            self.put(&spec.metric, &labels, value as f64 * scale);
         }
     }
 
@@ -235,7 +237,11 @@ impl Samples {
             let mut family = MetricFamily::default();
             family.set_name(metric.name.to_owned());
             family.set_help(metric.help.to_owned());
-            family.set_field_type(metric.kind.field_type());
+            family.set_field_type(match metric.kind {
+                Kind::Counter => MetricType::COUNTER,
+                Kind::Gauge => MetricType::GAUGE,
+                Kind::Histogram => MetricType::HISTOGRAM,
+            });
             family
         })
     }

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::catalogue::{self, Kind};
+use counters::Kind;
+
+use super::catalogue;
 
 const ALERTS: &str = include_str!("../../../../config/alerts.yml");
 const ALERT_TESTS: &str = include_str!("../../../../config/alerts.test.yml");

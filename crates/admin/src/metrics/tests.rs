@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::catalogue::{self, Kind};
+use counters::Kind;
+
+use super::catalogue;
 use super::*;
 use crate::stats::{
     FlowTableStats, FragmentTableStats, InterfaceStats, SocketStats, ThreadStats, TrafficStats, XdpStats,
@@ -185,12 +187,13 @@ fn counted() -> BTreeMap<String, f64> {
         (counters::FRAGMENT_TABLE, thread.fragments.values().into()),
     ];
     let series = |spec: &counters::Spec| {
-        let thread = spec.labels.contains(&"thread").then(|| r#"thread="0""#.to_owned());
-        let own = spec.value.map(|value| format!("{}={value:?}", spec.labels[spec.labels.len() - 1]));
+        let thread = spec.metric.labels.contains(&"thread").then(|| r#"thread="0""#.to_owned());
+        let own =
+            spec.value.map(|value| format!("{}={value:?}", spec.metric.labels[spec.metric.labels.len() - 1]));
         let mut labels: Vec<String> = thread.into_iter().chain(own).collect();
         labels.sort_unstable();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        spec.metric.replace("sluicegate_", "") + &labels
+        spec.metric.name.replace("sluicegate_", "") + &labels
     };
     let rows = groups.into_iter().flat_map(|(specs, values)| specs.iter().zip(values));
     let mut rows: BTreeMap<String, f64> = rows.map(|(spec, value)| (series(spec), value as f64)).collect();
