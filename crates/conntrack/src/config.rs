@@ -4,7 +4,6 @@
 //! Not here: the text form of durations (the control plane's).
 //! Invariant: the longest timeout is far below the wrap of [`crate::Tick`].
 
-use core::fmt;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
@@ -92,15 +91,17 @@ impl Timeouts {
 }
 
 /// Why a table cannot be built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// Too few places for two buckets, or more than the layout can number.
+    #[error("{found} places for flows, {} to {} are allowed", CAPACITY.start(), CAPACITY.end())]
     Capacity {
         /// Places asked for.
         found: usize,
     },
     /// An idle timeout is out of its range.
+    #[error("timeout {name} is {found:?}, {min:?} to {max:?} are allowed")]
     Timeout {
         /// Field of [`Timeouts`].
         name: &'static str,
@@ -112,28 +113,12 @@ pub enum ConfigError {
         max: Duration,
     },
     /// The machine has not that much memory.
+    #[error("no memory for a flow table of {bytes} bytes")]
     Memory {
         /// Bytes asked for.
         bytes: usize,
     },
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Capacity { found } => {
-                let (min, max) = (CAPACITY.start(), CAPACITY.end());
-                write!(f, "{found} places for flows, {min} to {max} are allowed")
-            }
-            Self::Timeout { name, found, min, max } => {
-                write!(f, "timeout {name} is {found:?}, {min:?} to {max:?} are allowed")
-            }
-            Self::Memory { bytes } => write!(f, "no memory for a flow table of {bytes} bytes"),
-        }
-    }
-}
-
-impl core::error::Error for ConfigError {}
 
 const CAPACITY: RangeInclusive<u64> = 8..=1 << 32;
 const NEW: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(120);

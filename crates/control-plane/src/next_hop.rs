@@ -13,7 +13,6 @@ mod tests;
 mod watch;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -46,49 +45,62 @@ pub struct Resolved {
 }
 
 /// Why packets for a destination cannot leave now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unresolved {
     /// No route covers it.
+    #[error("no route")]
     NoRoute,
     /// A route says: drop silently.
+    #[error("its route is a blackhole")]
     Blackhole,
     /// A route says: unreachable.
+    #[error("its route says unreachable")]
     Unreachable,
     /// A route says: prohibited.
+    #[error("its route says prohibited")]
     Prohibited,
     /// The kernel refused to look it up, for another reason.
+    #[error("the kernel refused the route lookup: {}", io::Error::from_raw_os_error(*errno))]
     Refused {
         /// The kernel's error number.
         errno: i32,
     },
     /// It is one of the machine's own addresses.
+    #[error("it is an address of this machine")]
     Local,
     /// It is a broadcast or multicast address.
+    #[error("it is a broadcast or multicast address")]
     NotUnicast,
     /// The route puts another header in front (MPLS, SRv6, a tunnel's), which only the kernel can write.
+    #[error("its route adds a header that only the kernel writes")]
     Encapsulated,
     /// The interface is gone, switched off, or without carrier.
+    #[error("interface {interface} is down or has no carrier")]
     LinkDown {
         /// Its index.
         interface: u32,
     },
     /// The interface has no Ethernet address: loopback, TUN, point-to-point.
+    #[error("interface {interface} has no Ethernet address")]
     NoMac {
         /// Its index.
         interface: u32,
     },
     /// The interface is a VLAN device on VLAN devices: three tags, of which two can be written.
+    #[error("interface {interface} adds more than two VLAN tags")]
     TooManyTags {
         /// Its index.
         interface: u32,
     },
     /// Frames would leave by an interface that packet threads have no socket on.
+    #[error("its route leaves by interface {interface}, which is not one of the balancer's")]
     OtherInterface {
         /// Its index.
         interface: u32,
     },
     /// The kernel does not know the neighbour's Ethernet address yet.
+    #[error("neighbour {neighbour} on interface {interface} is not resolved yet")]
     NeighbourPending {
         /// Index of the interface.
         interface: u32,
@@ -96,43 +108,13 @@ pub enum Unresolved {
         neighbour: IpAddr,
     },
     /// The neighbour did not answer the kernel.
+    #[error("neighbour {neighbour} on interface {interface} does not answer")]
     NeighbourFailed {
         /// Index of the interface.
         interface: u32,
         /// The gateway, or the destination itself.
         neighbour: IpAddr,
     },
-}
-
-impl fmt::Display for Unresolved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NoRoute => f.write_str("no route"),
-            Self::Blackhole => f.write_str("its route is a blackhole"),
-            Self::Unreachable => f.write_str("its route says unreachable"),
-            Self::Prohibited => f.write_str("its route says prohibited"),
-            Self::Refused { errno } => {
-                write!(f, "the kernel refused the route lookup: {}", io::Error::from_raw_os_error(errno))
-            }
-            Self::Local => f.write_str("it is an address of this machine"),
-            Self::NotUnicast => f.write_str("it is a broadcast or multicast address"),
-            Self::Encapsulated => f.write_str("its route adds a header that only the kernel writes"),
-            Self::LinkDown { interface } => write!(f, "interface {interface} is down or has no carrier"),
-            Self::NoMac { interface } => write!(f, "interface {interface} has no Ethernet address"),
-            Self::TooManyTags { interface } => {
-                write!(f, "interface {interface} adds more than two VLAN tags")
-            }
-            Self::OtherInterface { interface } => {
-                write!(f, "its route leaves by interface {interface}, which is not one of the balancer's")
-            }
-            Self::NeighbourPending { interface, neighbour } => {
-                write!(f, "neighbour {neighbour} on interface {interface} is not resolved yet")
-            }
-            Self::NeighbourFailed { interface, neighbour } => {
-                write!(f, "neighbour {neighbour} on interface {interface} does not answer")
-            }
-        }
-    }
 }
 
 /// A router that some route goes through, and its Ethernet address.

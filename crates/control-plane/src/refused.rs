@@ -7,15 +7,19 @@ use std::fmt;
 use config::Problems;
 
 /// Why something is not done; each but `Invalid` has one sentence.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
     /// There is no such thing.
+    #[error("{0}")]
     NotFound(String),
     /// It does not go with what is there.
+    #[error("{0}")]
     Conflict(String),
     /// Not now.
+    #[error("{0}")]
     Unavailable(String),
     /// The configuration has problems.
+    #[error("the configuration has problems")]
     Invalid(Problems),
 }
 
@@ -23,14 +27,5 @@ impl Refused {
     /// [`Refused::Conflict`], in the words of an error.
     pub fn conflict(error: impl fmt::Display) -> Self {
         Self::Conflict(error.to_string())
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotFound(words) | Self::Conflict(words) | Self::Unavailable(words) => f.write_str(words),
-            Self::Invalid(_) => f.write_str("the configuration has problems"),
-        }
     }
 }

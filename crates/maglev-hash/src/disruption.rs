@@ -6,11 +6,9 @@
 //! new flows.
 //! Source: Maglev §3.4 (minimal disruption) and §5.3, Figure 12.
 
+use crate::{Backend, Table};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use core::fmt;
-
-use crate::{Backend, Table};
 
 /// Slots of two tables, by what became of them. Each slot is counted once, under the first cause that fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,21 +34,14 @@ impl Disruption {
 }
 
 /// Tables of different sizes have no slots in common to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("tables of {before} and {after} slots cannot be compared")]
 pub struct SizesDiffer {
     /// Slots of the table before.
     pub before: u32,
     /// Slots of the table after.
     pub after: u32,
 }
-
-impl fmt::Display for SizesDiffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tables of {} and {} slots cannot be compared", self.before, self.after)
-    }
-}
-
-impl core::error::Error for SizesDiffer {}
 
 /// Counts the slots that changed between two tables, by cause.
 ///

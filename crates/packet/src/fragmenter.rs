@@ -5,8 +5,6 @@
 //! Invariant: the pieces' payloads, in order, are the packet's; each piece fits the MTU.
 //! Source: RFC 791 §2.3, §3.1, §3.2; RFC 8200 §4.5.
 
-use core::fmt;
-
 use crate::checksum::checksum;
 use crate::{Family, Fragment, Ipv4, Ipv6, Malformed, protocol};
 
@@ -198,46 +196,31 @@ impl<'a> Piece<'a> {
 }
 
 /// Why a packet was not cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FragmentError {
     /// Not a packet.
-    Malformed(Malformed),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
     /// The IPv4 header checksum is wrong.
+    #[error("ipv4 header checksum is wrong")]
     Checksum,
     /// DF is set.
+    #[error("df is set")]
     DontFragment,
     /// The MTU does not hold the header and 8 bytes.
+    #[error("mtu of {mtu} bytes does not hold the header and 8 bytes")]
     MtuTooSmall {
         /// The MTU in bytes.
         mtu: u16,
     },
     /// The packet is a fragment that reaches beyond 65,535 bytes.
+    #[error("fragment reaches beyond 65535 bytes")]
     Offset,
     /// The IPv6 packet has extension headers.
+    #[error("ipv6 packet with extension headers")]
     Extensions,
 }
-
-impl From<Malformed> for FragmentError {
-    fn from(reason: Malformed) -> Self {
-        Self::Malformed(reason)
-    }
-}
-
-impl fmt::Display for FragmentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(reason) => reason.fmt(f),
-            Self::Checksum => f.write_str("ipv4 header checksum is wrong"),
-            Self::DontFragment => f.write_str("df is set"),
-            Self::MtuTooSmall { mtu } => write!(f, "mtu of {mtu} bytes does not hold the header and 8 bytes"),
-            Self::Offset => f.write_str("fragment reaches beyond 65535 bytes"),
-            Self::Extensions => f.write_str("ipv6 packet with extension headers"),
-        }
-    }
-}
-
-impl core::error::Error for FragmentError {}
 
 /// `len` is at most 60.
 #[derive(Clone, Copy, Debug)]

@@ -45,16 +45,9 @@ impl FromStr for Mac {
 }
 
 /// The text is no Ethernet address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not six pairs of hexadecimal digits with ':' between them")]
 pub struct MacError;
-
-impl fmt::Display for MacError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not six pairs of hexadecimal digits with ':' between them")
-    }
-}
-
-impl core::error::Error for MacError {}
 
 /// What a link header says beside its tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

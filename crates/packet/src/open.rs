@@ -4,7 +4,6 @@
 //! Not here: whether its sender may send us tunnelled packets (`forwarder`).
 //! Invariant: on an error not a byte has changed.
 
-use core::fmt;
 use core::ops::Range;
 
 use crate::{Tunnelled, merge_ecn};
@@ -37,25 +36,16 @@ pub fn open_in_place(frame: &mut [u8], l3: usize, tunnelled: &Tunnelled) -> Resu
 }
 
 /// Why an outer header stayed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The inner packet is shorter than an IP header, or the description is not that of this frame.
+    #[error("inner packet ends before its header does")]
     Bounds,
     /// The outer header says that the packet met congestion, and the inner one that its sender does not know ECN.
+    #[error("congestion was met by a packet that does not know ecn")]
     Congestion,
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bounds => "inner packet ends before its header does",
-            Self::Congestion => "congestion was met by a packet that does not know ecn",
-        })
-    }
-}
-
-impl core::error::Error for OpenError {}
 
 #[cfg(test)]
 mod tests;

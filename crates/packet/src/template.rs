@@ -5,7 +5,6 @@
 //! Invariant: a write fills exactly `len()` bytes or, on an error, none.
 //! Source: RFC 768, 791, 8200, 6864, 6437, 2784, 1701, 2003, 2473, 4213, 6936; draft-ietf-intarea-gue-09.
 
-use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::checksum::Sum;
@@ -238,10 +237,11 @@ impl Template {
 }
 
 /// Why headers could not be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The room given is not exactly that of the headers.
+    #[error("room of {found} bytes for headers of {expected}")]
     Size {
         /// Bytes given.
         found: usize,
@@ -249,6 +249,7 @@ pub enum WriteError {
         expected: u8,
     },
     /// Inner packet and outer headers exceed the 16-bit length of the outer IP header.
+    #[error("inner packet of {inner_len} bytes and headers of {encap_overhead} exceed the 16-bit length")]
     TooLong {
         /// Bytes of the inner packet.
         inner_len: u16,
@@ -256,24 +257,6 @@ pub enum WriteError {
         encap_overhead: u8,
     },
 }
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Size { found, expected } => {
-                write!(f, "room of {found} bytes for headers of {expected}")
-            }
-            Self::TooLong { inner_len, encap_overhead } => {
-                write!(
-                    f,
-                    "inner packet of {inner_len} bytes and headers of {encap_overhead} exceed the 16-bit length"
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for WriteError {}
 
 /// The outer IP header with zeros where a packet fills in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
