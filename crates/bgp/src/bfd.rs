@@ -22,9 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+
 pub use packet::{Diagnostic, SessionState};
 
-use thread::{Command, Worker};
+use thread::{Answer, Command, Worker};
 
 /// The UDP ports of BFD; others are for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +80,7 @@ impl BfdConfig {
     }
 
     fn check(&self) -> Result<(), BfdError> {
-        let wrong = |what: &str| Err(BfdError::Config { name: self.name.clone(), what: what.into() });
+        let wrong = |what| Err(self.refused(what));
         if !(SHORTEST..=LONGEST).contains(&self.interval) {
             return wrong("interval: 10 ms to 10 s are allowed");
         }
@@ -88,6 +91,10 @@ impl BfdConfig {
             return wrong("local: must be of the peer's family");
         }
         Ok(())
+    }
+
+    fn refused(&self, what: &str) -> BfdError {
+        BfdError::Config { name: self.name.clone(), what: what.into() }
     }
 }
 
@@ -174,7 +181,7 @@ impl Bfd {
     pub fn start(ports: BfdPorts, on_change: impl FnMut(BfdChange) + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let (commands, todo) = channel();
-        let (wake, woken) = socket::wake_pair()?;
+        let (woken, wake) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let worker = Worker::new(ports, Arc::clone(&shared), todo, woken, Box::new(on_change));
         let thread = std::thread::Builder::new().name("bfd".into()).spawn(move || worker.run())?;
         Ok(Self { shared, commands, wake, thread: Some(thread) })
@@ -185,10 +192,7 @@ impl Bfd {
     /// # Errors
     /// A field out of range, a name or a peer that another session has, or a socket that can't be had.
     pub fn add(&self, config: BfdConfig) -> Result<(), BfdError> {
-        config.check()?;
-        let (answer, answered) = channel();
-        self.command(Command::Add(Box::new(config), answer));
-        answered.recv().unwrap_or(Err(BfdError::Gone))
+        self.ask(config, Command::Add)
     }
 
     /// Other times for the session of that name, which goes on: the peer is asked to confirm them (RFC 5880 §6.8.3).
@@ -196,10 +200,7 @@ impl Bfd {
     /// # Errors
     /// A field out of range, no session of that name, or one of another peer or from another address.
     pub fn change(&self, config: BfdConfig) -> Result<(), BfdError> {
-        config.check()?;
-        let (answer, answered) = channel();
-        self.command(Command::Change(Box::new(config), answer));
-        answered.recv().unwrap_or(Err(BfdError::Gone))
+        self.ask(config, Command::Change)
     }
 
     /// Watches a peer no more, and tells it so. A name that no session has is nothing to do.
@@ -217,6 +218,13 @@ impl Bfd {
     #[must_use]
     pub fn counters(&self) -> &BfdCounters {
         &self.shared.counters
+    }
+
+    fn ask(&self, config: BfdConfig, command: fn(Box<BfdConfig>, Answer) -> Command) -> Result<(), BfdError> {
+        config.check()?;
+        let (answer, answered) = channel();
+        self.command(command(Box::new(config), answer));
+        answered.recv().unwrap_or(Err(BfdError::Gone))
     }
 
     fn command(&self, command: Command) {

@@ -44,20 +44,9 @@ pub(crate) struct Dialect {
 }
 
 /// A message of ours has no form. The configuration's limits leave no way here; it is told, not hidden.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unencodable(String);
-
-impl fmt::Display for Unencodable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a message cannot be written: {}", self.0)
-    }
-}
-
-impl From<wire::EncodeError> for Unencodable {
-    fn from(error: wire::EncodeError) -> Self {
-        Self(error.to_string())
-    }
-}
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message cannot be written: {0}")]
+pub(crate) struct Unencodable(#[from] wire::EncodeError);
 
 /// Length of the frame that `bytes` begin with; `None`: the header is not complete.
 ///

@@ -2,8 +2,7 @@
 //!
 //! Source: RFC 4271 §6.8; RFC 6286 §2.3.
 
-use std::net::Ipv4Addr;
-
+use crate::message::Identity;
 use crate::status::State;
 
 /// Who opened a connection.
@@ -13,15 +12,8 @@ pub(crate) enum Side {
     Accepted,
 }
 
-/// One end of a possible collision: AS number and identifier.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
-    pub(crate) asn: u32,
-    pub(crate) router_id: Ipv4Addr,
-}
-
 /// The connection to close with Cease/7; `None`: no collision yet, as one of them has not heard the peer's OPEN.
-pub(crate) fn loser(dialled: State, accepted: State, us: End, peer: End) -> Option<Side> {
+pub(crate) fn loser(dialled: State, accepted: State, us: Identity, peer: Identity) -> Option<Side> {
     if dialled.min(accepted) < State::OpenConfirm {
         return None;
     }
@@ -42,8 +34,8 @@ pub(crate) fn loser(dialled: State, accepted: State, us: End, peer: End) -> Opti
 mod tests {
     use super::*;
 
-    fn end(asn: u32, last: u8) -> End {
-        End { asn, router_id: Ipv4Addr::new(192, 0, 2, last) }
+    fn end(asn: u32, last: u8) -> Identity {
+        Identity { asn, router_id: [192, 0, 2, last].into() }
     }
 
     #[test]

@@ -284,7 +284,8 @@ impl fmt::Debug for Md5Key {
 }
 
 /// A field that is out of range.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{field}: {what}", if peer.is_empty() { String::new() } else { format!("peer {peer}: ") })]
 pub struct ConfigError {
     /// The peer's name; empty: the speaker itself.
     pub peer: String,
@@ -299,17 +300,6 @@ impl ConfigError {
         Self { peer: peer.into(), field, what: what.into() }
     }
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.peer.is_empty() {
-            write!(f, "peer {}: ", self.peer)?;
-        }
-        write!(f, "{}: {}", self.field, self.what)
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 /// RFC 6793 §9.
 pub(crate) const AS_TRANS: u32 = 23_456;

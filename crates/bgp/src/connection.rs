@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::PeerConfig;
-use crate::local::Local;
+use crate::message::Identity;
 use crate::route::Routes;
 use crate::session::{Session, Stop};
 use crate::socket;
@@ -22,7 +22,8 @@ use crate::status::State;
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    local_address: IpAddr,
+    /// Our end's.
+    pub(crate) local_address: IpAddr,
     pub(crate) session: Session,
     buffer: Vec<u8>,
 }
@@ -30,7 +31,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(
         stream: TcpStream,
-        local: Local,
+        local: Identity,
         config: Arc<PeerConfig>,
         want: Arc<Routes>,
     ) -> io::Result<Self> {
@@ -40,11 +41,6 @@ impl Connection {
         let local_address = stream.local_addr()?.ip();
         let session = Session::new(local, config, local_address, want, now());
         Ok(Self { stream, local_address, session, buffer: vec![0; BUFFER_BYTES] })
-    }
-
-    /// Our end's.
-    pub(crate) fn local_address(&self) -> IpAddr {
-        self.local_address
     }
 
     /// Whether the other end has acknowledged all that it is to have; true without a session: it has nothing of us.
@@ -60,7 +56,7 @@ impl Connection {
 
     /// Another configuration that the session can take over.
     pub(crate) fn reconfigure(&mut self, config: &Arc<PeerConfig>) {
-        let before = self.session.config();
+        let before = &self.session.config;
         let mut set = Ok(());
         if before.md5 != config.md5 {
             set = socket::set_md5(&self.stream, config.address, config.md5.as_ref());
@@ -100,7 +96,7 @@ impl Connection {
     /// Writes what is left, then waits for the other end to close: at once a reset could overtake the last message.
     pub(crate) async fn close(mut self) {
         let rest = self.session.output(now()).to_vec();
-        take_leave(self.stream, &rest).await;
+        take_leave(self.stream, rest).await;
     }
 
     fn read(&mut self, ready: io::Result<()>) {
@@ -121,14 +117,9 @@ impl Connection {
     }
 }
 
-/// Tells a peer why its connection is not taken.
-pub(crate) async fn turn_away(stream: TcpStream, message: Vec<u8>) {
-    take_leave(stream, &message).await;
-}
-
-/// One that has not closed by then may not have read the end of its session either, and would keep our routes: it is reset.
-async fn take_leave(mut stream: TcpStream, message: &[u8]) {
-    if timeout(LINGER, linger(&mut stream, message)).await.is_err() {
+/// Writes the last message and waits for the other end to close. One that has not closed by then may not have read the end of its session either, and would keep our routes: it is reset.
+pub(crate) async fn take_leave(mut stream: TcpStream, message: Vec<u8>) {
+    if timeout(LINGER, linger(&mut stream, &message)).await.is_err() {
         reset(&stream);
     }
 }

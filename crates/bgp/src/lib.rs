@@ -38,7 +38,6 @@ mod dialling;
 mod drops;
 mod inbox;
 mod listener;
-mod local;
 mod machine;
 mod message;
 mod outbound;

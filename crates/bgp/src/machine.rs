@@ -12,8 +12,7 @@ use rustbgpd_fsm as fsm;
 
 use crate::codec;
 use crate::config::PeerConfig;
-use crate::local::Local;
-use crate::message::{Capability, Notification, Open};
+use crate::message::{Capability, Identity, Notification, Open};
 use crate::prefix::Family;
 use crate::status::{Negotiated, State};
 
@@ -66,7 +65,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(local: Local, config: &PeerConfig) -> Self {
+    pub(crate) fn new(local: Identity, config: &PeerConfig) -> Self {
         let mut foreign = fsm::PeerConfig::new(local.asn, config.asn, local.router_id);
         foreign.hold_time = u16::try_from(config.times.hold.as_secs()).unwrap_or(u16::MAX);
         foreign.families = config.families.iter().map(|&family| codec::foreign_family(family)).collect();

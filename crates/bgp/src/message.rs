@@ -8,6 +8,13 @@ use std::net::Ipv4Addr;
 
 use crate::prefix::{Family, Prefix};
 
+/// A speaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) asn: u32,
+    pub(crate) router_id: Ipv4Addr,
+}
+
 /// A message as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {

@@ -49,9 +49,11 @@ pub(crate) struct Outbound {
     want: Arc<Routes>,
     sent: BTreeMap<Prefix, Arc<Attributes>>,
     counts: [usize; 2],
-    unannounceable: usize,
+    /// Wanted routes that this session has no next hop for.
+    pub(crate) unannounceable: usize,
     work: VecDeque<Work>,
-    pending: usize,
+    /// Routes and withdrawals that no message has been taken for.
+    pub(crate) pending: usize,
     ends_of_rib: VecDeque<Family>,
     refresh_wanted: [bool; 2],
     refreshing: Option<Family>,
@@ -117,16 +119,6 @@ impl Outbound {
     /// Routes of a family that the peer has.
     pub(crate) fn announced(&self, family: Family) -> usize {
         self.counts.get(family.index()).copied().unwrap_or(0)
-    }
-
-    /// Wanted routes that this session has no next hop for.
-    pub(crate) fn unannounceable(&self) -> usize {
-        self.unannounceable
-    }
-
-    /// Routes and withdrawals that no message has been taken for.
-    pub(crate) fn pending(&self) -> usize {
-        self.pending
     }
 
     /// The next message, if there is something to say.

@@ -10,7 +10,8 @@ pub(crate) struct Outbox {
     start: usize,
     /// Where the message begins that `start` is in, or the next one.
     boundaries: std::collections::VecDeque<usize>,
-    stuck_since: Option<Instant>,
+    /// Since when the connection has taken nothing of what is here.
+    pub(crate) stuck_since: Option<Instant>,
 }
 
 impl Outbox {
@@ -30,11 +31,6 @@ impl Outbox {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
-    }
-
-    /// Since when the connection has taken nothing of what is here.
-    pub(crate) fn stuck_since(&self) -> Option<Instant> {
-        self.stuck_since
     }
 
     pub(crate) fn written(&mut self, count: usize, now: Instant) {

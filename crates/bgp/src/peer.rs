@@ -19,12 +19,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::backoff;
 use crate::codec;
-use crate::collision::{self, End, Side};
+use crate::collision::{self, Side};
 use crate::config::{Connect, PeerConfig, Times};
 use crate::connection::{self, Connection};
 use crate::dialling::Dialling;
-use crate::local::Local;
-use crate::message::{Cease, Notification};
+use crate::message::{Cease, Identity, Notification};
 use crate::report::{self, Report};
 use crate::route::{Desired, Routes};
 use crate::session::{STABLE, Stop};
@@ -47,7 +46,7 @@ pub(crate) enum Order {
 }
 
 pub(crate) struct Peer {
-    local: Local,
+    local: Identity,
     config: Arc<PeerConfig>,
     inputs: Inputs,
     /// The peer's own of the routes that are desired.
@@ -141,7 +140,7 @@ enum Happened {
 }
 
 impl Peer {
-    pub(crate) fn new(local: Local, config: PeerConfig, mut inputs: Inputs, report: Report) -> Self {
+    pub(crate) fn new(local: Identity, config: PeerConfig, mut inputs: Inputs, report: Report) -> Self {
         let want = Arc::clone(inputs.desired.borrow_and_update().of(&config.name));
         Self {
             local,
@@ -164,7 +163,7 @@ impl Peer {
 
     /// Until it is stopped and its last message is out.
     pub(crate) async fn run(mut self) {
-        while !(self.stopped && self.connections().next().is_none() && self.closing.is_empty()) {
+        while !(self.stopped && self.both.iter().next().is_none() && self.closing.is_empty()) {
             if self.may_dial() && self.attempts.retry_at <= Instant::now() {
                 self.silence = Silence::begin();
                 self.attempts.dialling.start(&self.config);
@@ -213,9 +212,8 @@ impl Peer {
     }
 
     fn may_dial(&self) -> bool {
-        let idle = !self.is_ending()
-            && self.connections().next().is_none()
-            && !self.attempts.dialling.is_under_way();
+        let idle =
+            !self.is_ending() && self.both.iter().next().is_none() && !self.attempts.dialling.is_under_way();
         idle && self.config.connect != Connect::Listen
     }
 
@@ -224,19 +222,11 @@ impl Peer {
         self.stopped || self.parting
     }
 
-    fn connections(&self) -> impl Iterator<Item = &Connection> {
-        self.both.iter()
-    }
-
-    fn connections_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
-        self.both.iter_mut()
-    }
-
     fn order(&mut self, order: Order) {
         match order {
             // It says nothing of an attempt that began since.
             Order::BfdDown => {
-                let mut up = self.connections_mut().filter(|one| one.session.state() == State::Established);
+                let mut up = self.both.iter_mut().filter(|one| one.session.state() == State::Established);
                 up.by_ref().for_each(|connection| connection.stop(&Stop::BfdDown));
             }
             Order::Reset(why) => {
@@ -254,7 +244,7 @@ impl Peer {
             Order::Stop(stop) => {
                 self.stopped = true;
                 self.attempts.dialling.give_up();
-                self.connections_mut().for_each(|connection| connection.stop(&stop));
+                self.both.iter_mut().for_each(|connection| connection.stop(&stop));
             }
             Order::Change(config) => self.change(config),
             Order::Part(name) => self.part(&name),
@@ -282,12 +272,12 @@ impl Peer {
         } else {
             Arc::clone(&self.want)
         };
-        self.connections_mut().for_each(|connection| connection.session.desire(Arc::clone(&want)));
+        self.both.iter_mut().for_each(|connection| connection.session.desire(Arc::clone(&want)));
     }
 
     /// Whoever waits until the peer has been told hears that it was.
     fn answer(&mut self) {
-        if !self.askers.is_empty() && self.connections().all(Connection::is_told) {
+        if !self.askers.is_empty() && self.both.iter().all(Connection::is_told) {
             // It fails only when nobody waits any more.
             self.askers.drain(..).for_each(|asker| _ = asker.send(()));
         }
@@ -295,7 +285,7 @@ impl Peer {
 
     fn dial_succeeded(&mut self, stream: TcpStream) {
         self.answered_new_key();
-        if self.connections().all(|one| one.session.state() != State::Established) {
+        if self.both.iter().all(|one| one.session.state() != State::Established) {
             self.both.dialled = self.connect(stream);
         }
     }
@@ -308,7 +298,7 @@ impl Peer {
 
     fn inbound(&mut self, stream: TcpStream) {
         self.answered_new_key();
-        let established = self.connections().find(|c| c.session.state() == State::Established);
+        let established = self.both.iter().find(|c| c.session.state() == State::Established);
         let survives = established.is_some_and(|connection| !self.may_replace(connection));
         let refusal = if self.config.connect == Connect::Dial || self.is_ending() {
             Some(Cease::ConnectionRejected)
@@ -319,12 +309,12 @@ impl Peer {
             tracing::debug!(peer = self.config.name, ?cease, "connection turned away");
             let message = codec::encode_notification(&Notification::cease(cease)).unwrap_or_default();
             if self.closing.len() < MAX_CLOSING {
-                self.closing.spawn(connection::turn_away(stream, message));
+                self.closing.spawn(connection::take_leave(stream, message));
             }
             return;
         }
         // The peer would not have opened another if it still had the old one.
-        for connection in self.connections_mut().filter(|c| c.session.state() == State::Established) {
+        for connection in self.both.iter_mut().filter(|c| c.session.state() == State::Established) {
             connection.session.lost("the peer has restarted", Instant::now().into_std());
         }
         if let Some(mut old) = self.both.accepted.take() {
@@ -342,7 +332,8 @@ impl Peer {
             let is_restart = |c: &crate::Capability| matches!(c, crate::Capability::GracefulRestart { .. });
             negotiated.peer_capabilities.iter().any(is_restart)
         };
-        self.config.graceful_restart.is_some() && established.session.negotiated().is_some_and(restarts)
+        self.config.graceful_restart.is_some()
+            && established.session.negotiated.as_ref().is_some_and(restarts)
     }
 
     /// Ends what lost a collision, and takes leave of what has ended.
@@ -350,9 +341,8 @@ impl Peer {
         if let (Some(dialled), Some(accepted)) = (&mut self.both.dialled, &mut self.both.accepted)
             && let Some(router_id) = accepted.session.peer_id().or(dialled.session.peer_id())
         {
-            let us = End { asn: self.local.asn, router_id: self.local.router_id };
-            let peer = End { asn: self.config.asn, router_id };
-            match collision::loser(dialled.session.state(), accepted.session.state(), us, peer) {
+            let peer = Identity { asn: self.config.asn, router_id };
+            match collision::loser(dialled.session.state(), accepted.session.state(), self.local, peer) {
                 Some(Side::Dialled) => dialled.stop(&Stop::Collision),
                 Some(Side::Accepted) => accepted.stop(&Stop::Collision),
                 None => {}
@@ -361,24 +351,24 @@ impl Peer {
         while let Some(ended) = self.both.take_ended() {
             self.ended(ended);
         }
-        let is_up = self.connections().any(|c| c.session.state() == State::Established);
+        let is_up = self.both.iter().any(|c| c.session.state() == State::Established);
         if is_up && self.up_since.is_none() {
             self.up_since = Some(Instant::now());
             self.attempts.is_restarting = false;
             self.attempts.dialling.give_up();
-            let negotiated = self.connections().find_map(|c| c.session.negotiated().cloned());
+            let negotiated = self.both.iter().find_map(|c| c.session.negotiated.clone());
             self.report.established(negotiated.as_ref());
         }
     }
 
     fn ended(&mut self, connection: Connection) {
         let mut why = connection.session.end().unwrap_or_default().to_owned();
-        let is_ours = connection.session.is_planned();
+        let is_ours = connection.session.is_planned;
         if let Some(hint) = self.silence.hint(&self.config).filter(|_| !is_ours && !connection.was_heard()) {
             why = format!("{why}: {hint}");
         }
         self.leave(connection);
-        if self.connections().next().is_some() {
+        if self.both.iter().next().is_some() {
             // The other one goes on.
             tracing::debug!(peer = self.config.name, why, "connection ended");
         } else {
@@ -450,7 +440,7 @@ mod tests {
         let (_calls, inbound) = mpsc::channel(1);
         let config = PeerConfig::new("old", [192, 0, 2, 0].into(), 65_000);
         let report = Report::new(Arc::new(watch::Sender::new(Status::new())), &config, 1);
-        let local = Local { asn: 65_101, router_id: [192, 0, 2, 1].into() };
+        let local = Identity { asn: 65_101, router_id: [192, 0, 2, 1].into() };
         let mut peer = Peer::new(local, config.clone(), Inputs { desired, orders, inbound }, report);
         let mut routes = Routes::new();
         routes.insert("203.0.113.10/32".parse().unwrap(), Attributes::default()).unwrap();

@@ -110,7 +110,7 @@ impl Report {
             self.own.failures = 0;
         }
         (self.own.address, self.own.asn) = (config.address, config.asn);
-        self.own.negotiated = session.and_then(Session::negotiated).cloned();
+        self.own.negotiated = session.and_then(|session| session.negotiated.clone());
         self.own.counts = session.map(Session::counts).unwrap_or_default();
         let own = &self.own;
         self.board.send_if_modified(|status| match status.get_mut(&own.name) {

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use crate::codec::{self, Dialect, Malformed};
 use crate::config::PeerConfig;
 use crate::inbox::Inbox;
-use crate::local::Local;
 use crate::machine::{Event, Machine, Output, Timer};
-use crate::message::{Capability, Cease, Message, Notification, Open, Refresh, RefreshKind, Update};
+use crate::message::{
+    Capability, Cease, Identity, Message, Notification, Open, Refresh, RefreshKind, Update,
+};
 use crate::outbound::{NextHops, Outbound};
 use crate::outbox::Outbox;
 use crate::prefix::{Family, Prefix};
@@ -38,21 +39,22 @@ pub(crate) enum Stop {
 
 #[derive(Debug)]
 pub(crate) struct Session {
-    config: Arc<PeerConfig>,
-    local: Local,
+    pub(crate) config: Arc<PeerConfig>,
+    local: Identity,
     local_address: IpAddr,
     machine: Machine,
     inbox: Inbox,
     outbox: Outbox,
     outbound: Option<Outbound>,
     want: Arc<Routes>,
-    negotiated: Option<Negotiated>,
+    pub(crate) negotiated: Option<Negotiated>,
     counts: Counts,
     heard: HashSet<u64>,
     hasher: RandomState,
     timers: Timers,
     end: Option<String>,
-    is_planned: bool,
+    /// We have ended it, and for no fault.
+    pub(crate) is_planned: bool,
 }
 
 /// When each timer ends; `None`: it does not run.
@@ -66,7 +68,7 @@ struct Timers {
 impl Session {
     /// A session on a connection that is there: our OPEN waits to be written.
     pub(crate) fn new(
-        local: Local,
+        local: Identity,
         config: Arc<PeerConfig>,
         local_address: IpAddr,
         want: Arc<Routes>,
@@ -102,28 +104,14 @@ impl Session {
         self.machine.peer_open().map(|open| open.router_id)
     }
 
-    pub(crate) fn negotiated(&self) -> Option<&Negotiated> {
-        self.negotiated.as_ref()
-    }
-
     /// Why it ended. What is left to be written should still be.
     pub(crate) fn end(&self) -> Option<&str> {
         self.end.as_deref()
     }
 
-    /// Whether we have ended it, and for no fault.
-    pub(crate) fn is_planned(&self) -> bool {
-        self.is_planned
-    }
-
-    pub(crate) fn config(&self) -> &PeerConfig {
-        &self.config
-    }
-
     /// Whether the connection has taken all that the peer is to have.
     pub(crate) fn has_said_all(&self) -> bool {
-        self.outbound.as_ref().is_none_or(|outbound| outbound.pending() == 0)
-            && self.outbox.bytes().is_empty()
+        self.outbound.as_ref().is_none_or(|outbound| outbound.pending == 0) && self.outbox.bytes().is_empty()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -131,8 +119,8 @@ impl Session {
         Counts {
             announced_v4: outbound.announced(Family::Ipv4),
             announced_v6: outbound.announced(Family::Ipv6),
-            unannounceable: outbound.unannounceable(),
-            pending: outbound.pending(),
+            unannounceable: outbound.unannounceable,
+            pending: outbound.pending,
             unsent_bytes: self.outbox.bytes().len(),
             ..self.counts
         }
@@ -145,7 +133,10 @@ impl Session {
             match self.inbox.next(self.dialect()) {
                 Ok(Some(message)) => self.message(message, now),
                 Ok(None) => break,
-                Err(malformed) => self.malformed(malformed, now),
+                Err(Malformed { notification, what }) => {
+                    let why = format!("malformed message in {}: {what}", self.state());
+                    self.refuse(why, notification, now);
+                }
             }
         }
     }
@@ -161,7 +152,7 @@ impl Session {
 
     /// When [`Self::tick`] is due next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let stuck = self.outbox.stuck_since().map(|since| since + self.send_hold());
+        let stuck = self.outbox.stuck_since.map(|since| since + self.send_hold());
         let Timers { open, hold, keepalive } = self.timers;
         let timers = [open, hold, keepalive, stuck];
         timers.into_iter().flatten().filter(|_| self.end.is_none()).min()
@@ -173,7 +164,7 @@ impl Session {
         if self.end.is_some() {
             return;
         }
-        let stuck = self.outbox.stuck_since().map(|since| since + self.send_hold());
+        let stuck = self.outbox.stuck_since.map(|since| since + self.send_hold());
         if due(stuck) {
             // RFC 9687 §3: no NOTIFICATION would get through.
             self.end_with(format!("the peer took nothing for {:?}", self.send_hold()));
@@ -330,11 +321,6 @@ impl Session {
             self.counts.refreshes += 1;
             outbound.refresh(family);
         }
-    }
-
-    fn malformed(&mut self, malformed: Malformed, now: Instant) {
-        let why = format!("malformed message in {}: {}", self.state(), malformed.what);
-        self.refuse(why, malformed.notification, now);
     }
 
     fn refuse(&mut self, why: String, notification: Notification, now: Instant) {

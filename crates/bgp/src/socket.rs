@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 
 use nix::sys::socket::{getsockopt, setsockopt};
 use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::config::{Md5Key, PeerConfig};
@@ -19,7 +19,7 @@ use crate::config::{Md5Key, PeerConfig};
 /// Connects to a peer.
 pub(crate) async fn dial(config: &PeerConfig) -> io::Result<TcpStream> {
     let peer = config.socket_address();
-    let socket = plain(peer)?;
+    let socket = tcp(peer)?;
     if let Some(key) = &config.md5 {
         set_md5(&socket, config.address, Some(key))?;
     }
@@ -37,7 +37,7 @@ pub(crate) fn listen(
     at: SocketAddr,
     prepare: impl FnOnce(&Socket) -> io::Result<()>,
 ) -> io::Result<TcpListener> {
-    let socket = plain(at)?;
+    let socket = tcp(at)?;
     socket.set_reuse_address(true)?;
     socket.bind(&at.into())?;
     prepare(&socket)?;
@@ -86,12 +86,16 @@ pub(crate) fn has_all(socket: &impl AsFd) -> io::Result<bool> {
     Ok(info.unacknowledged_segments == 0 && info.unsent_bytes == 0)
 }
 
-/// What all have: hop limit 255, which the other end may ask for, and the class of network control.
-fn plain(like: SocketAddr) -> io::Result<Socket> {
-    let is_v6 = like.is_ipv6();
-    let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
-    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+fn tcp(like: SocketAddr) -> io::Result<Socket> {
+    let socket = plain(like.is_ipv6(), Type::STREAM)?;
     socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+/// What all have: hop limit 255, which the other end may ask for, and the class of network control.
+pub(crate) fn plain(is_v6: bool, kind: Type) -> io::Result<Socket> {
+    let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, kind.nonblocking().cloexec(), None)?;
     if is_v6 {
         socket.set_only_v6(true)?;
         socket.set_unicast_hops_v6(255)?;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{ConfigError, PeerConfig, SpeakerConfig};
 use crate::listener::{Callers, Listeners};
-use crate::local::Local;
+use crate::message::Identity;
 use crate::peer::{Inputs, Order, Peer};
 use crate::report::Report;
 use crate::route::Desired;
@@ -30,7 +30,7 @@ use parting::Parting;
 /// All methods may be called from any thread. Dropping it ends the sessions, but waits for nothing: [`Speaker::shutdown`] does.
 #[derive(Debug)]
 pub struct Speaker {
-    local: Local,
+    local: Identity,
     runtime: runtime::Handle,
     callers: Callers,
     desired: watch::Sender<Arc<Desired>>,
@@ -62,7 +62,7 @@ impl Speaker {
         config.check()?;
         let runtime = runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         let speaker = Self {
-            local: Local { asn: config.asn, router_id: config.router_id },
+            local: Identity { asn: config.asn, router_id: config.router_id },
             runtime,
             callers: Callers::default(),
             desired: watch::Sender::new(Arc::default()),
@@ -123,7 +123,7 @@ impl Speaker {
     /// A field out of range, a name or an address that another peer has, or a key that the kernel refuses.
     pub fn add_peer(&self, config: PeerConfig) -> Result<(), ConfigError> {
         let mut peers = self.peers();
-        peers.check(&config)?;
+        check_beside(&config, peers.configs())?;
         if let Some(Parting { running, .. }) = peers.parting.remove(&config.place()) {
             self.ending().end(&peers, running);
         }
@@ -296,13 +296,8 @@ impl Peers {
         self.by_name.get(name).or_else(|| self.all().find(|running| running.config.name == name))
     }
 
-    fn check(&self, config: &PeerConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        if self.by_name.contains_key(&config.name) {
-            return Err(ConfigError::new(&config.name, "name", "another peer has it"));
-        }
-        let mut others = self.by_name.values().map(|running| &running.config);
-        others.find(|other| other.place() == config.place()).map_or(Ok(()), |other| Err(twice(config, other)))
+    fn configs(&self) -> impl Iterator<Item = &PeerConfig> + Clone {
+        self.by_name.values().map(|running| &running.config)
     }
 
     fn set_key(&self, config: &PeerConfig) -> Result<(), ConfigError> {
@@ -313,7 +308,7 @@ impl Peers {
 
     fn set_furthest(&self) -> Result<(), ConfigError> {
         self.listeners
-            .set_furthest(self.by_name.values().map(|running| &running.config))
+            .set_furthest(self.configs())
             .map_err(|error| ConfigError::new("", "gtsm_hops", format!("the kernel refuses: {error}")))
     }
 }
@@ -322,23 +317,27 @@ impl Peers {
 fn distinct(configs: Vec<PeerConfig>, refused: &mut Vec<ConfigError>) -> Vec<PeerConfig> {
     let mut fit: Vec<PeerConfig> = Vec::new();
     for config in configs {
-        let problem = config.check().err().or_else(|| {
-            let other =
-                fit.iter().find(|other| other.name == config.name || other.place() == config.place())?;
-            let same_name = other.name == config.name;
-            let name = || ConfigError::new(&config.name, "name", "another peer has it");
-            Some(if same_name { name() } else { twice(&config, other) })
-        });
-        match problem {
-            Some(problem) => refused.push(problem),
-            None => fit.push(config),
+        match check_beside(&config, fit.iter()) {
+            Ok(()) => fit.push(config),
+            Err(problem) => refused.push(problem),
         }
     }
     fit
 }
 
-fn twice(config: &PeerConfig, other: &PeerConfig) -> ConfigError {
-    ConfigError::new(&config.name, "address", format!("peer {} has {}", other.name, config.address))
+/// Whether a session can be run by `config`, and none of the others has its name or its place.
+fn check_beside<'a>(
+    config: &PeerConfig,
+    mut others: impl Iterator<Item = &'a PeerConfig> + Clone,
+) -> Result<(), ConfigError> {
+    config.check()?;
+    if others.clone().any(|other| other.name == config.name) {
+        return Err(ConfigError::new(&config.name, "name", "another peer has it"));
+    }
+    let twice = |other: &PeerConfig| {
+        ConfigError::new(&config.name, "address", format!("peer {} has {}", other.name, config.address))
+    };
+    others.find(|other| other.place() == config.place()).map_or(Ok(()), |other| Err(twice(other)))
 }
 
 /// What a peer is known by: its address, and the interface of a link-local one.
@@ -350,7 +349,7 @@ type Place = (IpAddr, u32);
 pub enum StartError {
     /// A field is out of range.
     #[error(transparent)]
-    Config(ConfigError),
+    Config(#[from] ConfigError),
     /// An address can't be listened at.
     #[error("can't listen for BGP at {at}: {error}")]
     Listen {
@@ -362,12 +361,6 @@ pub enum StartError {
     /// There is no tokio runtime around.
     #[error("a BGP speaker needs a tokio runtime around it")]
     NoRuntime,
-}
-
-impl From<ConfigError> for StartError {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(error)
-    }
 }
 
 /// More connections of a peer than this, not looked at yet, are closed.

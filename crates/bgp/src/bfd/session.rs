@@ -9,11 +9,11 @@ use super::packet::{Control, Diagnostic, SessionState};
 
 #[derive(Debug)]
 pub(crate) struct Session {
-    discriminator: u32,
+    pub(crate) discriminator: u32,
     interval: u32,
     multiplier: u8,
-    state: SessionState,
-    diagnostic: Diagnostic,
+    pub(crate) state: SessionState,
+    pub(crate) diagnostic: Diagnostic,
     polling: bool,
     /// What our intervals were, until the peer has confirmed the new ones.
     before: Option<Before>,
@@ -69,18 +69,6 @@ impl Session {
         }
     }
 
-    pub(crate) fn discriminator(&self) -> u32 {
-        self.discriminator
-    }
-
-    pub(crate) fn state(&self) -> SessionState {
-        self.state
-    }
-
-    pub(crate) fn diagnostic(&self) -> Diagnostic {
-        self.diagnostic
-    }
-
     /// A packet of the peer; what is to be sent at once, if anything. A changed state is said at once too.
     pub(crate) fn received(&mut self, packet: &Control, now: Instant) -> Option<Control> {
         self.remote = Remote {
@@ -105,7 +93,7 @@ impl Session {
         (self.state != before).then(|| self.sent(now, 0))
     }
 
-    /// What time brings: a packet that is due. `chance` is any number. Look at [`Self::state`] after it.
+    /// What time brings: a packet that is due. `chance` is any number. Look at `state` after it.
     pub(crate) fn tick(&mut self, now: Instant, chance: u32) -> Option<Control> {
         if self.detect_at.is_some_and(|at| at <= now) {
             self.detect_at = None;

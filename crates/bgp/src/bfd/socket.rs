@@ -4,17 +4,17 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use nix::cmsg_space;
-use nix::fcntl::OFlag;
 use nix::sys::socket::sockopt::{Ipv4RecvTtl, Ipv6RecvHopLimit};
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrIn, SockaddrIn6, SockaddrLike, recvmmsg,
     setsockopt,
 };
-use nix::unistd::pipe2;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Type;
+
+use crate::socket::plain;
 
 /// A received datagram: where from, over how many hops, and its first bytes.
 pub(crate) struct Datagram<'a> {
@@ -27,13 +27,13 @@ pub(crate) struct Datagram<'a> {
 /// Hears all peers of a family.
 #[derive(Debug)]
 pub(crate) struct Ear {
-    socket: UdpSocket,
+    pub(crate) socket: UdpSocket,
     buffers: Vec<[u8; BUFFER_BYTES]>,
 }
 
 impl Ear {
     pub(crate) fn new(is_v4: bool, port: u16) -> io::Result<Self> {
-        let socket = plain(is_v4)?;
+        let socket = plain(!is_v4, Type::DGRAM)?;
         let any: IpAddr = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         if is_v4 {
             setsockopt(&socket, Ipv4RecvTtl, &true)?;
@@ -44,10 +44,6 @@ impl Ear {
         drop(socket.set_recv_buffer_size(RECEIVE_BYTES));
         socket.bind(&SocketAddr::new(any, port).into())?;
         Ok(Self { socket: socket.into(), buffers: vec![[0; BUFFER_BYTES]; BATCH] })
-    }
-
-    pub(crate) fn socket(&self) -> &UdpSocket {
-        &self.socket
     }
 
     /// Takes one batch; whether there may be more.
@@ -109,7 +105,7 @@ pub(crate) fn mouth(
 ) -> io::Result<UdpSocket> {
     let any: IpAddr =
         if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = plain(peer.is_ipv4())?;
+    let socket = plain(peer.is_ipv6(), Type::DGRAM)?;
     let ports = u32::from(u16::MAX - FIRST_SOURCE_PORT) + 1;
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for n in 0..ports {
@@ -134,30 +130,8 @@ fn scoped(address: IpAddr, port: u16, scope: u32) -> SocketAddr {
     }
 }
 
-/// The end to write to, and the one that the thread polls.
-pub(crate) fn wake_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-    Ok((write, read))
-}
-
-fn plain(is_v4: bool) -> io::Result<Socket> {
-    let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-    if is_v4 {
-        socket.set_ttl_v4(255)?;
-        socket.set_tos_v4(NETWORK_CONTROL)?;
-    } else {
-        socket.set_only_v6(true)?;
-        socket.set_unicast_hops_v6(255)?;
-        socket.set_tclass_v6(NETWORK_CONTROL)?;
-    }
-    Ok(socket)
-}
-
 const FIRST_SOURCE_PORT: u16 = 49_152;
 const BATCH: usize = 64;
 /// A control packet with the longest authentication is shorter.
 const BUFFER_BYTES: usize = 64;
 const RECEIVE_BYTES: usize = 1 << 20;
-/// CS6, RFC 4594 §3.1.
-const NETWORK_CONTROL: u32 = 0xc0;

@@ -22,9 +22,11 @@ use super::session::Session;
 use super::socket::{self, Datagram, Ear};
 use super::{BfdChange, BfdConfig, BfdError, BfdPorts, BfdStatus, SessionState, Shared, count};
 
+pub(crate) type Answer = Sender<Result<(), BfdError>>;
+
 pub(crate) enum Command {
-    Add(Box<BfdConfig>, Sender<Result<(), BfdError>>),
-    Change(Box<BfdConfig>, Sender<Result<(), BfdError>>),
+    Add(Box<BfdConfig>, Answer),
+    Change(Box<BfdConfig>, Answer),
     Remove(String),
     End,
 }
@@ -91,14 +93,14 @@ impl Worker {
 
     fn add(&mut self, config: BfdConfig, now: Instant) -> Result<(), BfdError> {
         let key = (config.peer, config.scope);
-        let taken = |what: &str| Err(BfdError::Config { name: config.name.clone(), what: what.into() });
         if self.sessions.by_name.contains_key(&config.name) {
-            return taken("name: another session has it");
+            return Err(config.refused("name: another session has it"));
         }
         if self.sessions.by_peer.contains_key(&key) {
-            return taken("peer: another session has it");
+            return Err(config.refused("peer: another session has it"));
         }
-        let Some(slot) = self.sessions.free_slot() else { return taken("65,536 sessions are the most") };
+        let slot = self.sessions.free_slot();
+        let slot = slot.ok_or_else(|| config.refused("65,536 sessions are the most"))?;
         let no_socket = |error| BfdError::Socket { name: config.name.clone(), error };
         let is_v4 = config.peer.is_ipv4();
         let ear = &mut self.ears[usize::from(is_v4)];
@@ -113,9 +115,9 @@ impl Worker {
         let session = Session::new(discriminator, config.interval_us(), config.multiplier, now);
         let status = BfdStatus {
             peer: config.peer,
-            state: session.state(),
+            state: session.state,
             since: SystemTime::now(),
-            diagnostic: session.diagnostic(),
+            diagnostic: session.diagnostic,
             losses: 0,
         };
         self.shared.status().insert(config.name.clone(), status);
@@ -125,13 +127,11 @@ impl Worker {
     }
 
     fn change(&mut self, config: BfdConfig, now: Instant) -> Result<(), BfdError> {
-        let refused = |what: &str| Err(BfdError::Config { name: config.name.clone(), what: what.into() });
-        let Some(slot) = self.sessions.by_name.get(&config.name).copied() else {
-            return refused("name: no session has it");
-        };
+        let slot = self.sessions.by_name.get(&config.name).copied();
+        let slot = slot.ok_or_else(|| config.refused("name: no session has it"))?;
         let Some(watched) = self.sessions.get(slot) else { return Err(BfdError::Gone) };
         if !watched.config.keeps_session(&config) {
-            return refused("peer, scope and local stay while a session lives");
+            return Err(config.refused("peer, scope and local stay while a session lives"));
         }
         watched.config = config.clone();
         self.with(slot, |session| session.change(config.interval_us(), config.multiplier, now));
@@ -195,11 +195,11 @@ impl Worker {
     /// Lets something happen to a session, and does what follows from it.
     fn with(&mut self, slot: u32, happen: impl FnOnce(&mut Session) -> Option<Control>) {
         let Some(watched) = self.sessions.get(slot) else { return };
-        let from = watched.session.state();
+        let from = watched.session.state;
         if let Some(packet) = happen(&mut watched.session) {
             send(&watched.mouth, &packet, &self.shared);
         }
-        let (to, diagnostic) = (watched.session.state(), watched.session.diagnostic());
+        let (to, diagnostic) = (watched.session.state, watched.session.diagnostic);
         if from != to {
             let name = watched.config.name.clone();
             if let Some(status) = self.shared.status().get_mut(&name) {
@@ -216,7 +216,7 @@ impl Worker {
     fn sleep(&self) {
         let wait = self.sessions.schedule.next().map(|at| at.saturating_duration_since(Instant::now()));
         let wait = wait.map(TimeSpec::from);
-        let ears = self.ears.iter().flatten().map(|ear| ear.socket().as_fd());
+        let ears = self.ears.iter().flatten().map(|ear| ear.socket.as_fd());
         let fds = ears.chain([self.woken.as_fd()]);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // A signal or an odd descriptor only makes the turn come sooner.
@@ -272,7 +272,7 @@ impl Sessions {
         }
         let slot = discriminator & 0xffff;
         let watched = self.get(slot)?;
-        let is_meant = watched.session.discriminator() == discriminator
+        let is_meant = watched.session.discriminator == discriminator
             && (watched.config.peer, watched.config.scope) == (peer, scope);
         is_meant.then_some(slot)
     }

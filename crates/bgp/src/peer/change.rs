@@ -31,7 +31,7 @@ impl Peer {
     /// The key of a session that is up has been changed: whether the router has it too.
     pub(super) fn look_after_key(&mut self) {
         let Some(looked) = self.rekeyed.filter(|at| *at <= Instant::now()) else { return };
-        if self.connections().all(Connection::is_told) {
+        if self.both.iter().all(Connection::is_told) {
             self.rekeyed = None;
             self.attempts.dialling.give_up();
         } else {
@@ -44,11 +44,11 @@ impl Peer {
 
     /// The router has answered, or dialled, under the new key: what it has not acknowledged by now was for a session that it has not.
     pub(super) fn answered_new_key(&mut self) {
-        if self.rekeyed.take().is_some() && !self.connections().all(Connection::is_told) {
+        if self.rekeyed.take().is_some() && !self.both.iter().all(Connection::is_told) {
             let now = Instant::now().into_std();
             let why = "the router has the new key, and no session under it";
             self.attempts.is_restarting = true;
-            self.connections_mut().for_each(|connection| connection.session.lost(why, now));
+            self.both.iter_mut().for_each(|connection| connection.session.lost(why, now));
             self.settle();
         }
     }
@@ -59,7 +59,7 @@ impl Peer {
         self.config = Arc::new(PeerConfig { name: name.to_owned(), ..PeerConfig::clone(&self.config) });
         self.report.part(name, self.config.times.notice);
         self.attempts.dialling.give_up();
-        let attempts = self.connections_mut().filter(|connection| !is_up(connection));
+        let attempts = self.both.iter_mut().filter(|connection| !is_up(connection));
         attempts.for_each(|connection| connection.stop(&Stop::Deconfigured));
         self.say();
     }
@@ -91,7 +91,7 @@ impl Peer {
             return self.take_over(*next);
         }
         self.take_over(self.config.until_restart(&next));
-        let is_known = self.connections().any(|one| one.session.counts().announced_any());
+        let is_known = self.both.iter().any(|one| one.session.counts().announced_any());
         let notice = if is_known { next.times.notice } else { Duration::ZERO };
         let until = self.leaving.take().map_or(Instant::now() + notice, |leaving| leaving.until);
         tracing::info!(peer = next.name, after = ?notice, "its configuration has changed: the session restarts");
@@ -102,16 +102,16 @@ impl Peer {
     /// Whether no session of now needs to end for it.
     fn can_take_over(&self, next: &PeerConfig) -> bool {
         let from_there =
-            |one: &Connection| next.local_address.is_none_or(|address| address == one.local_address());
+            |one: &Connection| next.local_address.is_none_or(|address| address == one.local_address);
         let moves = self.both.dialled.iter().any(|one| is_up(one) && !from_there(one));
-        !self.connections().any(is_up) || (!moves && self.config.keeps_session(next))
+        !self.both.iter().any(is_up) || (!moves && self.config.keeps_session(next))
     }
 
     /// Ends the session whose time has come; the next one has the new configuration.
     pub(super) fn restart_when_due(&mut self) {
         if self.leaving.as_ref().is_some_and(|leaving| leaving.until <= Instant::now()) {
             self.attempts.is_restarting = true;
-            self.connections_mut().for_each(|connection| connection.stop(&Stop::ConfigurationChange));
+            self.both.iter_mut().for_each(|connection| connection.stop(&Stop::ConfigurationChange));
             self.settle();
         }
     }
@@ -123,7 +123,7 @@ impl Peer {
         self.config = Arc::new(config);
         self.report.rename(&self.config.name);
         let config = Arc::clone(&self.config);
-        for connection in self.connections_mut() {
+        for connection in self.both.iter_mut() {
             if is_up(connection) || same_attempt {
                 connection.reconfigure(&config);
             } else {
@@ -135,12 +135,12 @@ impl Peer {
         }
         self.attempts.dialling.give_up();
         self.settle();
-        if other_key && self.connections().any(is_up) {
+        if other_key && self.both.iter().any(is_up) {
             let now = Instant::now();
-            self.connections_mut().for_each(|connection| connection.session.keep_alive(now.into_std()));
+            self.both.iter_mut().for_each(|connection| connection.session.keep_alive(now.into_std()));
             self.rekeyed = Some(now + TRY_KEY_EVERY);
         }
-        if self.connections().next().is_none() {
+        if self.both.iter().next().is_none() {
             (self.attempts.failures, self.attempts.retry_at) = (0, Instant::now());
         }
     }

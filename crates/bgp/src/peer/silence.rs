@@ -32,8 +32,8 @@ impl Silence {
 impl Peer {
     /// Whether an attempt is under way in which the peer has said nothing yet.
     pub(super) fn waits_for_a_word(&self) -> bool {
-        let is_silent = self.connections().all(|one| one.session.state() == State::OpenSent);
-        is_silent && (self.attempts.dialling.is_under_way() || self.connections().next().is_some())
+        let is_silent = self.both.iter().all(|one| one.session.state() == State::OpenSent);
+        is_silent && (self.attempts.dialling.is_under_way() || self.both.iter().next().is_some())
     }
 
     pub(super) fn look_for_a_reason(&mut self) {

@@ -26,7 +26,7 @@ fn up(now: Instant) -> Session {
     let mut session = Session::new(7, FAST, 3, now);
     session.received(&control(SessionState::Down), now);
     session.received(&control(SessionState::Up), now);
-    assert_eq!(session.state(), SessionState::Up);
+    assert_eq!(session.state, SessionState::Up);
     session.polling = false;
     session.sent(now, 25);
     session
@@ -48,7 +48,7 @@ fn the_state_machine_is_that_of_the_rfc() {
             let mut session = Session::new(7, FAST, 3, now);
             session.state = ours;
             session.received(&control(theirs), now);
-            assert_eq!(session.state(), then, "{ours} hears {theirs}");
+            assert_eq!(session.state, then, "{ours} hears {theirs}");
         }
     }
 }
@@ -97,11 +97,11 @@ fn silence_for_the_peers_multiplier_times_the_longer_interval_is_a_loss() {
         session.received(&Control { desired_tx: theirs, multiplier, ..control(SessionState::Up) }, now);
         for at in 0..until {
             session.tick(now + ms(at), 0);
-            assert_eq!(session.state(), SessionState::Up, "at {at} ms");
+            assert_eq!(session.state, SessionState::Up, "at {at} ms");
         }
         let said = session.tick(now + ms(until), 0).unwrap();
         assert_eq!(
-            (session.state(), session.diagnostic()),
+            (session.state, session.diagnostic),
             (SessionState::Down, Diagnostic::DetectionTimeExpired)
         );
         assert_eq!(
@@ -143,7 +143,7 @@ fn an_end_on_purpose_says_so() {
     assert_eq!((last.state, last.diagnostic, last.your_discriminator), (SessionState::AdminDown, 7, 9));
     let mut peer = up(now);
     peer.received(&last, now);
-    assert_eq!((peer.state(), peer.diagnostic()), (SessionState::Down, Diagnostic::NeighborSaysDown));
+    assert_eq!((peer.state, peer.diagnostic), (SessionState::Down, Diagnostic::NeighborSaysDown));
 }
 
 #[test]
@@ -205,14 +205,14 @@ proptest! {
                 }
             }
             if step > 5_000 {
-                prop_assert!(ends.iter().all(|end| end.state() == SessionState::Up), "at {step} ms");
+                prop_assert!(ends.iter().all(|end| end.state == SessionState::Up), "at {step} ms");
             }
         }
         prop_assert!(ends[0].before.is_none(), "the change was confirmed");
         let detection = ms(c.max(b) * 3 + 1);
         for end in &mut ends {
             end.tick(start + ms(9_999) + detection, fresh());
-            prop_assert_eq!(end.state(), SessionState::Down);
+            prop_assert_eq!(end.state, SessionState::Down);
         }
     }
 }

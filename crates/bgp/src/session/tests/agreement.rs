@@ -12,7 +12,7 @@ fn two_speakers_agree_on_the_lower_hold_time_and_all_that_both_can() {
     slow.times.hold = Duration::from_secs(90);
     let (a, b, _) = established(fast, slow, &[]);
     for side in [&a, &b] {
-        let negotiated = side.session.negotiated().unwrap();
+        let negotiated = side.session.negotiated.as_ref().unwrap();
         assert_eq!(negotiated.hold, Duration::from_secs(9));
         assert_eq!(negotiated.families, Family::ALL);
         assert!(negotiated.four_byte_asn && negotiated.route_refresh && negotiated.enhanced_route_refresh);
@@ -23,12 +23,12 @@ fn two_speakers_agree_on_the_lower_hold_time_and_all_that_both_can() {
 #[test]
 fn an_internal_peer_and_numbers_of_four_bytes_are_spoken_with() {
     let now = Instant::now();
-    let us = Local { asn: 4_200_000_001, ..US };
-    let them = Local { asn: 4_200_000_001, ..PEER };
+    let us = Identity { asn: 4_200_000_001, ..US };
+    let them = Identity { asn: 4_200_000_001, ..PEER };
     let mut a = Side::new(us, config(them), &["203.0.113.10/32"], now);
     let mut b = Side::new(them, config(us), &[], now);
     exchange(&mut a, &mut b, now);
-    assert_eq!(a.session.negotiated().unwrap().asn, 4_200_000_001);
+    assert_eq!(a.session.negotiated.as_ref().unwrap().asn, 4_200_000_001);
     assert_eq!(own_open(&a).short_asn, 23_456);
     // Internal: a preference, and no path.
     assert!(contains(&a.bytes, &[0x40, 5, 4, 0, 0, 0, 100]));
@@ -38,7 +38,7 @@ fn an_internal_peer_and_numbers_of_four_bytes_are_spoken_with() {
 #[test]
 fn a_peer_that_knows_two_bytes_alone_gets_the_real_number_beside_the_path() {
     let now = Instant::now();
-    let us = Local { asn: 4_200_000_001, ..US };
+    let us = Identity { asn: 4_200_000_001, ..US };
     let mut session = Side::new(us, config(PEER), &["203.0.113.10/32"], now).session;
     session.received(&open(65_000, 90, &[MP_V4]), now);
     session.received(&frame(KEEPALIVE, &[]), now);
@@ -50,7 +50,7 @@ fn a_peer_that_knows_two_bytes_alone_gets_the_real_number_beside_the_path() {
 #[test]
 fn a_peer_without_capabilities_speaks_ipv4() {
     let (side, _) = against_hand(config(PEER), 90, &[]);
-    let negotiated = side.session.negotiated().unwrap();
+    let negotiated = side.session.negotiated.as_ref().unwrap();
     assert_eq!(negotiated.families, [Family::Ipv4]);
     assert!(!negotiated.route_refresh && !negotiated.four_byte_asn);
 }

@@ -15,17 +15,17 @@ pub(super) struct Side {
     inbox: Inbox,
 }
 
-pub(super) const US: Local = Local { asn: 65_101, router_id: Ipv4Addr::new(192, 0, 2, 1) };
-pub(super) const PEER: Local = Local { asn: 65_000, router_id: Ipv4Addr::new(192, 0, 2, 0) };
+pub(super) const US: Identity = Identity { asn: 65_101, router_id: Ipv4Addr::new(192, 0, 2, 1) };
+pub(super) const PEER: Identity = Identity { asn: 65_000, router_id: Ipv4Addr::new(192, 0, 2, 0) };
 
-pub(super) fn config(peer: Local) -> PeerConfig {
+pub(super) fn config(peer: Identity) -> PeerConfig {
     let mut config = PeerConfig::new("peer", peer.router_id.into(), peer.asn);
     config.next_hops.v6 = Some("2001:db8::1".parse().unwrap());
     config
 }
 
 impl Side {
-    pub(super) fn new(local: Local, config: PeerConfig, routes: &[&str], now: Instant) -> Self {
+    pub(super) fn new(local: Identity, config: PeerConfig, routes: &[&str], now: Instant) -> Self {
         let want = Arc::new(table(routes));
         let session = Session::new(local, Arc::new(config), local.router_id.into(), want, now);
         Self { session, said: vec![], bytes: vec![], mirror: BTreeSet::new(), inbox: Inbox::default() }
