@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use self::kind::{CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck};
+pub use self::kind::{
+    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, dns_name, is_path,
+};
 pub use self::tls::Tls;
 
 use super::canonical;

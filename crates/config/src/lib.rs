@@ -82,6 +82,7 @@ pub use self::arrivals::Arrivals;
 pub use self::bgp::{BfdTimes, Bgp, BgpPeer, NextHops};
 pub use self::check::{
     Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
+    dns_name, is_path,
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::config::Config;

@@ -157,6 +157,12 @@ pub enum DnsRecord {
     Ns,
 }
 
+impl DnsRecord {
+    /// Each with its word.
+    pub const WORDS: [(&str, Self); 5] =
+        [("A", Self::A), ("AAAA", Self::Aaaa), ("TXT", Self::Txt), ("SOA", Self::Soa), ("NS", Self::Ns)];
+}
+
 /// Reads the one kind of a check's section.
 pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<CheckKind> {
     let nodes = KINDS.map(|word| section.optional(word));
@@ -260,15 +266,8 @@ fn read_grpc(mut section: Section<'_>, outside: &Outside<'_>) -> Option<GrpcChec
 
 fn read_dns(mut section: Section<'_>) -> Option<DnsCheck> {
     let port = section.or("port", 53, |node| node.number(1..=u16::MAX));
-    let name = section.required("name", NAME).and_then(|node| node.parse(NAME, read_name));
-    let records = [
-        ("A", DnsRecord::A),
-        ("AAAA", DnsRecord::Aaaa),
-        ("TXT", DnsRecord::Txt),
-        ("SOA", DnsRecord::Soa),
-        ("NS", DnsRecord::Ns),
-    ];
-    let record = section.or("record", DnsRecord::A, |node| node.choice(&records, &[]));
+    let name = section.required("name", NAME).and_then(|node| node.parse(NAME, dns_name));
+    let record = section.or("record", DnsRecord::A, |node| node.choice(&DnsRecord::WORDS, &[]));
     section.finish(&[]);
     Some(DnsCheck { port, name: name?, record })
 }
@@ -290,7 +289,8 @@ fn joined(ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     joined
 }
 
-fn read_name(text: &str) -> Option<Arc<str>> {
+/// The name asked for, as [`DnsCheck`] has it; `None`: it is none (RFC 1035 §2.3.4).
+pub fn dns_name(text: &str) -> Option<Arc<str>> {
     let name = if text == "." { text } else { text.strip_suffix('.').unwrap_or(text) };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(plain);
@@ -308,7 +308,8 @@ fn is_method(text: &str) -> bool {
     (1..=16).contains(&text.len()) && !other && text.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-fn is_path(text: &str) -> bool {
+/// Whether an HTTP request can have this path and query: [`HttpCheck::path`].
+pub fn is_path(text: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     text.starts_with('/') && text.len() <= 1_024 && text.bytes().all(good)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use config::{
     CheckKind, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, Ports, Protocol, Service,
-    TcpCheck, Tls, Via,
+    TcpCheck, Tls, Via, dns_name, is_path,
 };
 
 /// One thing that is asked again and again.
@@ -116,16 +116,16 @@ impl Url {
                 Ok(CheckKind::Grpc(GrpcCheck { port, service, tls }))
             }
             Scheme::Http | Scheme::Https => {
-                let graphic = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-                if !self.rest.bytes().all(graphic) || self.rest.len() > 1_024 {
+                let slash = if self.rest.starts_with('/') { "" } else { "/" };
+                let path = format!("{slash}{}", self.rest);
+                if !is_path(&path) {
                     return Err("a path has at most 1024 ASCII characters, without space and '#'".into());
                 }
-                let slash = if self.rest.starts_with('/') { "" } else { "/" };
                 Ok(CheckKind::Http(HttpCheck {
                     port,
                     tls,
                     method: "GET".into(),
-                    path: format!("{slash}{}", self.rest).into(),
+                    path: path.into(),
                     host: host.map(Into::into),
                     headers: Vec::new(),
                     status: vec![200..=299],
@@ -140,17 +140,12 @@ impl Url {
         let rest = self.rest.strip_prefix('/').ok_or(wanted)?;
         let (name, record) = match rest.split_once("?type=") {
             None => (rest, DnsRecord::A),
-            Some((name, word)) => (name, RECORDS.iter().find(|(known, _)| *known == word).ok_or(wanted)?.1),
+            Some((name, word)) => {
+                (name, DnsRecord::WORDS.iter().find(|(known, _)| *known == word).ok_or(wanted)?.1)
+            }
         };
-        let name = if name == "." { name } else { name.strip_suffix('.').unwrap_or(name) };
-        let label = |label: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-            (1..=63).contains(&label.len()) && label.bytes().all(plain)
-        };
-        if name != "." && (name.len() > 253 || !name.split('.').all(label)) {
-            return Err(wanted.into());
-        }
-        Ok(CheckKind::Dns(DnsCheck { port: self.port, name: name.into(), record }))
+        let name = dns_name(name).ok_or(wanted)?;
+        Ok(CheckKind::Dns(DnsCheck { port: self.port, name, record }))
     }
 }
 
@@ -264,8 +259,10 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
         CheckKind::Grpc(check) if check.service.is_empty() => String::new(),
         CheckKind::Grpc(check) => format!("/{}", check.service),
         CheckKind::Dns(check) => {
-            let word =
-                RECORDS.iter().find(|(_, record)| *record == check.record).map_or("A", |(word, _)| word);
+            let word = DnsRecord::WORDS
+                .iter()
+                .find(|(_, record)| *record == check.record)
+                .map_or("A", |(word, _)| word);
             format!("/{}?type={word}", check.name)
         }
     };
@@ -281,13 +278,6 @@ const SCHEMES_BY_NAME: [(&str, Scheme, Option<u16>); 7] = [
     ("grpcs", Scheme::Grpcs, None),
     ("dns", Scheme::Dns, Some(53)),
     ("memcached", Scheme::Memcached, Some(11_211)),
-];
-const RECORDS: [(&str, DnsRecord); 5] = [
-    ("A", DnsRecord::A),
-    ("AAAA", DnsRecord::Aaaa),
-    ("TXT", DnsRecord::Txt),
-    ("SOA", DnsRecord::Soa),
-    ("NS", DnsRecord::Ns),
 ];
 const SCHEMES: &str = "a target is a URL that starts with tcp://, http://, https://, grpc://, grpcs://, dns:// or memcached://, such as \
      tcp://203.0.113.1:80";
