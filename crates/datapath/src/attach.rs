@@ -96,19 +96,9 @@ pub enum AttachError {
 #[derive(Debug)]
 pub(crate) struct Attachment {
     _link: XdpLink,
-    mode: AttachMode,
-    program: u32,
-}
-
-impl Attachment {
-    pub(crate) const fn mode(&self) -> AttachMode {
-        self.mode
-    }
-
+    pub(crate) mode: AttachMode,
     /// The kernel's id of the program.
-    pub(crate) const fn program(&self) -> u32 {
-        self.program
-    }
+    pub(crate) program: u32,
 }
 
 /// Reads interface `name`, and refuses it where XDP cannot go or already is.

@@ -27,9 +27,9 @@ use crate::health::{Health, Monitor};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
 use crate::mailbox::mesh;
 use crate::steer::{Filter, Steer, SteerOptions, Steers};
-use crate::thread::{Idle, PacketThread, SocketCounters};
+use crate::thread::{Idle, PacketThread};
 use crate::wake::Waker;
-use crate::xsk::{Queue, SocketMode, XskDevice};
+use crate::xsk::{Queue, SocketCounters, SocketMode, XskDevice};
 
 use self::sockets::{Bound, Layout, bind_all, in_several_frames};
 
@@ -64,23 +64,29 @@ pub struct Settings {
     pub fragments: FragmentConfig,
 }
 
-/// A running data plane.
+/// A running data plane. Dropping it stops redirecting, lets the threads send what they have, ends them, and takes the programs
+/// off.
 #[derive(Debug)]
 pub struct DataPlane {
-    interfaces: Vec<Interface>,
+    /// What the interfaces were at start.
+    pub interfaces: Vec<Interface>,
     steers: Steers,
-    mode: SocketMode,
-    largest_packet: u32,
+    /// The mode of all sockets.
+    pub socket_mode: SocketMode,
+    /// Bytes of the largest IP packet that is carried.
+    pub largest_packet: u32,
     threads: Vec<JoinHandle<()>>,
-    counters: Vec<Arc<ThreadCounters>>,
-    sockets: Vec<Arc<SocketCounters>>,
+    /// Each thread's counters.
+    pub counters: Vec<Arc<ThreadCounters>>,
+    /// Each thread's sockets, as one.
+    pub sockets: Vec<Arc<SocketCounters>>,
     requests: Vec<RequestPort>,
     notices: Vec<Notices>,
     wakers: Arc<[Waker]>,
     stop: Arc<AtomicBool>,
     monitor: Monitor,
-    /// Where the packet threads' clock begins.
-    origin: Instant,
+    /// Where the packet threads' clock begins: they count nanoseconds from here.
+    pub origin: Instant,
 }
 
 impl DataPlane {
@@ -101,13 +107,13 @@ impl DataPlane {
         };
         let mut monitor = Monitor::default();
         let programs = attach_all(&interfaces, settings, &layout, &mut monitor)?;
-        let (bound, mode) = bind_all(&interfaces, settings, &layout)?;
+        let (bound, socket_mode) = bind_all(&interfaces, settings, &layout)?;
         let wakers = (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
         let mut plane = Self {
             monitor,
             interfaces,
             steers: Steers::new(programs),
-            mode,
+            socket_mode,
             largest_packet,
             threads: Vec::new(),
             counters: Vec::new(),
@@ -122,24 +128,6 @@ impl DataPlane {
         Ok(plane)
     }
 
-    /// What the interfaces were at start.
-    #[must_use]
-    pub fn interfaces(&self) -> &[Interface] {
-        &self.interfaces
-    }
-
-    /// The mode of all sockets.
-    #[must_use]
-    pub fn socket_mode(&self) -> SocketMode {
-        self.mode
-    }
-
-    /// Bytes of the largest IP packet that is carried.
-    #[must_use]
-    pub fn largest_packet(&self) -> u32 {
-        self.largest_packet
-    }
-
     /// Where the XDP programs run.
     #[must_use]
     pub fn attach_mode(&self) -> AttachMode {
@@ -149,24 +137,6 @@ impl DataPlane {
     /// The filter.
     pub fn steer(&mut self) -> &mut Steers {
         &mut self.steers
-    }
-
-    /// Each thread's counters.
-    #[must_use]
-    pub fn counters(&self) -> &[Arc<ThreadCounters>] {
-        &self.counters
-    }
-
-    /// Each thread's sockets, as one.
-    #[must_use]
-    pub fn sockets(&self) -> &[Arc<SocketCounters>] {
-        &self.sockets
-    }
-
-    /// Where the threads' clock began: they count nanoseconds from here.
-    #[must_use]
-    pub fn origin(&self) -> Instant {
-        self.origin
     }
 
     /// The request port of a thread; call [`DataPlane::wake`] after asking.
@@ -204,11 +174,6 @@ impl DataPlane {
         self.monitor.look(&self.interfaces, &self.threads, &self.sockets, &no_socket)
     }
 
-    /// Stops redirecting, lets the threads send what they have, ends them, and takes the programs off.
-    pub fn stop(self) {
-        drop(self);
-    }
-
     fn start_threads(&mut self, settings: &Settings, live: &Live, bound: Bound) -> Result<(), StartError> {
         let in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
         let threads = u16::try_from(bound.len()).unwrap_or(u16::MAX);
@@ -217,7 +182,7 @@ impl DataPlane {
             let number = self.threads.len();
             self.add_sockets(number, &device)?;
             let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
-            let socket = Arc::new(SocketCounters::on(device.queues().iter().map(Queue::interface)));
+            let socket = Arc::new(SocketCounters::on(device.queues().iter().map(|queue| queue.interface)));
             let config = pipeline_config(settings, mailboxes.me(), threads);
             let pipeline = self.pipeline(config, live, Arc::clone(&counters))?;
             let pool = Pool { frames, in_all };
@@ -246,11 +211,11 @@ impl DataPlane {
     /// Watches the sockets of a thread, and lets the programs redirect to them once the filter has a VIP.
     fn add_sockets(&mut self, number: usize, device: &XskDevice) -> Result<(), StartError> {
         // SAFETY: the device is open, and the borrows end with this function.
-        let fds = |queue: &Queue| (queue.interface(), unsafe { BorrowedFd::borrow_raw(queue.fd()) });
+        let fds = |queue: &Queue| (queue.interface, unsafe { BorrowedFd::borrow_raw(queue.fd()) });
         self.monitor.add_thread(device.queues().iter().map(fds))?;
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         for queue in device.queues() {
-            if let Some(steer) = self.steers.on(queue.interface()) {
+            if let Some(steer) = self.steers.on(queue.interface) {
                 steer.set_socket(number, &queue.fd()).map_err(|e| StartError::Steer(words(&e)))?;
             }
         }

@@ -117,7 +117,7 @@ impl Decap {
     /// Where the program runs.
     #[must_use]
     pub const fn mode(&self) -> AttachMode {
-        self.attachment.mode()
+        self.attachment.mode
     }
 
     /// What the program has done since it was attached, summed over the CPUs.

@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::interface::{self, Interface, InterfaceError};
-use crate::thread::SocketCounters;
+use crate::xsk::SocketCounters;
 
 /// Whether packets for VIPs are carried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,21 +29,18 @@ pub enum Health {
     Unhealthy(Vec<Problem>),
 }
 
-/// One thing that keeps packets from being carried.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One thing that keeps packets from being carried. A thread's number is that of its queues.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Packets wait in its ring, and the thread makes no turn.
-    ThreadStuck {
-        /// The thread's number, which is that of its queues.
-        thread: usize,
-    },
-    /// The thread has ended, though nobody stopped it.
-    ThreadEnded {
-        /// The thread's number, which is that of its queues.
-        thread: usize,
-    },
+    /// Packets wait in its ring, and the thread of this number makes no turn.
+    #[error("packet thread {0} makes no progress though packets wait")]
+    ThreadStuck(usize),
+    /// The thread of this number has ended, though nobody stopped it.
+    #[error("packet thread {0} has ended")]
+    ThreadEnded(usize),
     /// The kernel took the socket from its queue. It does not come back: a restart binds new ones.
+    #[error("queue {queue} of {interface} has lost its socket")]
     SocketLost {
         /// The interface.
         interface: String,
@@ -52,13 +49,13 @@ pub enum Problem {
     },
     /// Packets for VIPs arrived where no socket is, though each queue had one at the start: a socket was taken out of the
     /// program's map, or the interface got more queues. A restart binds all.
+    #[error("packets for VIPs arrive on a queue without a socket")]
     QueueWithoutSocket,
-    /// No XDP program is on the interface.
-    ProgramMissing {
-        /// The interface.
-        interface: String,
-    },
+    /// No XDP program is on this interface.
+    #[error("no XDP program is on {0}")]
+    ProgramMissing(String),
     /// Another XDP program is on the interface.
+    #[error("another XDP program, id {program}, is on {interface}")]
     ProgramReplaced {
         /// The interface.
         interface: String,
@@ -66,10 +63,8 @@ pub enum Problem {
         program: u32,
     },
     /// The interface is gone, or another one has its name.
-    InterfaceGone {
-        /// The interface.
-        interface: String,
-    },
+    #[error("interface {0} is gone")]
+    InterfaceGone(String),
 }
 
 impl Health {
@@ -92,26 +87,6 @@ impl fmt::Display for Health {
                 let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 f.write_str(&words.join("; "))
             }
-        }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ThreadStuck { thread } => {
-                write!(f, "packet thread {thread} makes no progress though packets wait")
-            }
-            Self::ThreadEnded { thread } => write!(f, "packet thread {thread} has ended"),
-            Self::SocketLost { interface, queue } => {
-                write!(f, "queue {queue} of {interface} has lost its socket")
-            }
-            Self::QueueWithoutSocket => f.write_str("packets for VIPs arrive on a queue without a socket"),
-            Self::ProgramMissing { interface } => write!(f, "no XDP program is on {interface}"),
-            Self::ProgramReplaced { interface, program } => {
-                write!(f, "another XDP program, id {program}, is on {interface}")
-            }
-            Self::InterfaceGone { interface } => write!(f, "interface {interface} is gone"),
         }
     }
 }
@@ -236,7 +211,7 @@ impl Thread {
             socket.lost |= getsockopt(&socket.fd, sockopt::SocketError).is_ok_and(|error| error != 0);
         }
         if handle.is_finished() {
-            return Some(Problem::ThreadEnded { thread: self.number });
+            return Some(Problem::ThreadEnded(self.number));
         }
         if let Some(lost) = self.sockets.iter().find(|socket| socket.lost) {
             let interface = interfaces.get(usize::from(lost.interface.0));
@@ -246,7 +221,7 @@ impl Thread {
         let turns = counters.turns.read();
         let waiting = || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
         let stuck = self.progress.is_stuck(now, turns, waiting);
-        stuck.then_some(Problem::ThreadStuck { thread: self.number })
+        stuck.then_some(Problem::ThreadStuck(self.number))
     }
 }
 
@@ -261,10 +236,10 @@ fn program_problem(ours: &Interface, program: u32) -> Option<Problem> {
     let interface = || ours.name.clone();
     match interface::xdp_program(&ours.name) {
         Ok((index, Some(found))) if (index, found) == (ours.index, program) => None,
-        Ok((index, _)) if index != ours.index => Some(Problem::InterfaceGone { interface: interface() }),
+        Ok((index, _)) if index != ours.index => Some(Problem::InterfaceGone(interface())),
         Ok((_, Some(found))) => Some(Problem::ProgramReplaced { interface: interface(), program: found }),
-        Ok((_, None)) => Some(Problem::ProgramMissing { interface: interface() }),
-        Err(InterfaceError::Absent { .. }) => Some(Problem::InterfaceGone { interface: interface() }),
+        Ok((_, None)) => Some(Problem::ProgramMissing(interface())),
+        Err(InterfaceError::Absent(_)) => Some(Problem::InterfaceGone(interface())),
         // The kernel had no time to answer, or no memory: no sign that the program is gone.
         Err(_) => None,
     }
@@ -312,10 +287,7 @@ mod tests {
     #[test]
     fn health_says_everything_that_is_wrong() {
         assert_eq!((Health::of(vec![]), Health::of(vec![]).to_string()), (Health::Healthy, "healthy".into()));
-        let health = Health::of(vec![
-            Problem::ThreadStuck { thread: 1 },
-            Problem::ProgramMissing { interface: "eth0".into() },
-        ]);
+        let health = Health::of(vec![Problem::ThreadStuck(1), Problem::ProgramMissing("eth0".into())]);
         assert!(!health.is_healthy());
         let words = "packet thread 1 makes no progress though packets wait; no XDP program is on eth0";
         assert_eq!(health.to_string(), words);

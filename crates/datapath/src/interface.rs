@@ -23,6 +23,7 @@ use std::io;
 use crate::umem::{LARGEST_CHUNK, XDP_HEADROOM};
 
 pub use finding::{Finding, Severity};
+use hardware::RX_SG;
 pub use hardware::{Channels, Hardware, XdpSupport};
 pub use host::{clock_is_synchronised, knows_af_xdp};
 pub use ping::Pinger;
@@ -83,28 +84,19 @@ pub struct Master {
     pub kind: String,
 }
 
-/// Why an interface could not be read.
+/// Why an interface could not be read; with its name as given.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
     /// No interface can have this name.
-    #[error("`{name}` is no interface name: 1 to 15 bytes, without `/` and white space")]
-    Name {
-        /// The name as given.
-        name: String,
-    },
+    #[error("`{0}` is no interface name: 1 to 15 bytes, without `/` and white space")]
+    Name(String),
     /// This network namespace has no such interface.
-    #[error("there is no interface `{name}` in this network namespace")]
-    Absent {
-        /// The name as given.
-        name: String,
-    },
+    #[error("there is no interface `{0}` in this network namespace")]
+    Absent(String),
     /// It has no Ethernet address.
-    #[error("`{name}` is not an Ethernet interface")]
-    NotEthernet {
-        /// The name as given.
-        name: String,
-    },
+    #[error("`{0}` is not an Ethernet interface")]
+    NotEthernet(String),
     /// The kernel refused a question, or its answer was not understood.
     #[error("cannot read interface `{name}`: {call}")]
     Kernel {
@@ -233,7 +225,7 @@ impl Interface {
     /// Two generic netlink requests.
     #[must_use]
     pub fn with_multi_buffer(mut self) -> Self {
-        self.multi_buffer = netdev::xdp_features(self.index).map(hardware::takes_several_buffers);
+        self.multi_buffer = netdev::xdp_features(self.index).map(|bits| bits & RX_SG != 0);
         self
     }
 
@@ -348,7 +340,7 @@ pub(crate) fn checked_name(name: &str) -> Result<[u8; libc::IFNAMSIZ], Interface
         || name == ".."
         || bytes.iter().any(is_bad)
     {
-        return Err(InterfaceError::Name { name: name.to_owned() });
+        return Err(InterfaceError::Name(name.to_owned()));
     }
     let mut padded = [0; libc::IFNAMSIZ];
     padded[..bytes.len()].copy_from_slice(bytes);

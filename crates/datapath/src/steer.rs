@@ -90,17 +90,11 @@ pub enum SteerError {
         allowed: u32,
     },
     /// More prefixes than the program looks through for a packet.
-    #[error("{wanted} prefixes wanted, {FILTER_PREFIXES} allowed")]
-    TooManyPrefixes {
-        /// How many there would be.
-        wanted: usize,
-    },
+    #[error("{0} prefixes wanted, {FILTER_PREFIXES} allowed")]
+    TooManyPrefixes(usize),
     /// More addresses of this machine within prefixes than there is room for.
-    #[error("{wanted} of this machine's addresses lie in prefixes of VIPs, {MAX_OWN} are allowed")]
-    TooManyOwn {
-        /// How many there are.
-        wanted: usize,
-    },
+    #[error("{0} of this machine's addresses lie in prefixes of VIPs, {MAX_OWN} are allowed")]
+    TooManyOwn(usize),
     /// More addresses of tunnels' ends, or of those who send to them, than there is room for.
     #[error("{wanted} tunnel ends or sources wanted, {allowed} allowed")]
     TooManyEnds {
@@ -165,12 +159,12 @@ impl Steer {
     /// Where the program runs.
     #[must_use]
     pub const fn mode(&self) -> AttachMode {
-        self.attachment.mode()
+        self.attachment.mode
     }
 
     /// The kernel's id of the program.
     pub(crate) const fn program(&self) -> u32 {
-        self.attachment.program()
+        self.attachment.program
     }
 
     /// Packets for VIPs that came on a queue without a socket. As many system calls as [`Self::counts`].
@@ -345,10 +339,10 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
         return Err(SteerError::TooManyVips { wanted: vips, allowed: max_vips });
     }
     if prefixes > FILTER_PREFIXES {
-        return Err(SteerError::TooManyPrefixes { wanted: prefixes });
+        return Err(SteerError::TooManyPrefixes(prefixes));
     }
     if own > MAX_OWN as usize {
-        return Err(SteerError::TooManyOwn { wanted: own });
+        return Err(SteerError::TooManyOwn(own));
     }
     Ok(())
 }

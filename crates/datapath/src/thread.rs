@@ -10,8 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use counters::Counter;
-use forwarder::{InterfaceId, Now, Pipeline, ThreadCounters};
+use forwarder::{Now, Pipeline, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -22,7 +21,7 @@ use crate::engine::Engine;
 use crate::interface::MAX_INTERFACES;
 use crate::umem::RING;
 use crate::wake::Waker;
-use crate::xsk::XskDevice;
+use crate::xsk::{SocketCounters, XskDevice};
 
 /// What a thread does while nothing arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,39 +30,6 @@ pub struct Idle {
     pub spin: Duration,
     /// Whether it sleeps after that, or spins on.
     pub sleep: bool,
-}
-
-counters::socket! {
-    counters::counters! [
-        /// An XDP socket's statistics (`XDP_STATISTICS`), summed over the thread's sockets, and its rings'.
-        #[derive(Debug, Default)]
-        pub struct SocketCounters {
-            /// By socket, in the order of the interfaces.
-            pub links: Box<[LinkCounters]>,
-        }
-    ]
-}
-
-/// What one socket of a thread carried: its queue's part of an interface's traffic.
-#[derive(Debug, Default)]
-pub struct LinkCounters {
-    /// The interface.
-    pub interface: InterfaceId,
-    /// Frames received.
-    pub rx: Counter,
-    /// Frames that its transmit ring took, for backends and as answers.
-    pub tx: Counter,
-    /// Frames that the kernel dropped before the receive ring.
-    pub lost: Counter,
-}
-
-impl SocketCounters {
-    /// Those of a thread that has a socket on each of these interfaces.
-    pub(crate) fn on(interfaces: impl Iterator<Item = InterfaceId>) -> Self {
-        let links =
-            interfaces.map(|interface| LinkCounters { interface, ..LinkCounters::default() }).collect();
-        Self { links, ..Self::default() }
-    }
 }
 
 /// What a packet thread is made of.
@@ -135,9 +101,9 @@ impl PacketThread {
     /// Until a packet, a frame from another thread, a request, or the time-out by which held things move on.
     fn sleep(&mut self) {
         let Some(waker) = self.wakers.get(self.number) else { return };
-        waker.sleeper().about_to_sleep();
+        waker.sleeper.about_to_sleep();
         if self.engine.has_work() {
-            waker.sleeper().awake();
+            waker.sleeper.awake();
             return;
         }
         let device = self.engine.device_mut();
@@ -154,28 +120,15 @@ impl PacketThread {
         }
         // An interrupted or failed poll is a turn of the loop like any other.
         let _ = poll(&mut wanted, PollTimeout::from(at_most));
-        waker.sleeper().awake();
+        waker.sleeper.awake();
         waker.silence();
     }
 
     fn copy_statistics(&mut self) {
-        let low = self.engine.device_mut().fill_is_low();
-        let to = &self.socket;
-        to.fill_low.add(u64::from(low));
-        let Ok(from) = self.engine.device_mut().statistics(|place, carried| {
-            let Some(link) = to.links.get(place) else { return };
-            link.rx.set(carried.rx);
-            link.tx.set(carried.tx);
-            link.lost.set(carried.lost);
-        }) else {
-            return;
-        };
-        to.rx_dropped.set(from.rx_dropped);
-        to.rx_ring_full.set(from.rx_ring_full);
-        to.rx_fill_ring_empty.set(from.rx_fill_ring_empty);
-        to.tx_invalid.set(from.tx_invalid);
-        to.rx_invalid.set(from.rx_invalid);
-        to.tx_ring_empty.set(from.tx_ring_empty);
+        let device = self.engine.device_mut();
+        self.socket.fill_low.add(u64::from(device.fill_is_low()));
+        // Where a socket does not answer, the last numbers stand.
+        let _ = device.copy_statistics(&self.socket);
     }
 }
 

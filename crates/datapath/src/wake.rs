@@ -11,7 +11,7 @@ use crate::sleeper::Sleeper;
 /// A thread's bell.
 #[derive(Debug)]
 pub struct Waker {
-    sleeper: Sleeper,
+    pub(crate) sleeper: Sleeper,
     bell: EventFd,
 }
 
@@ -34,10 +34,6 @@ impl Waker {
     pub fn ring(&self) {
         // It fails only when the counter is at its top, and then the bell rings already.
         let _ = self.bell.write(1);
-    }
-
-    pub(crate) fn sleeper(&self) -> &Sleeper {
-        &self.sleeper
     }
 
     /// Empties the bell after a sleep.

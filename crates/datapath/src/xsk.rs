@@ -6,13 +6,17 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
+use arrayvec::ArrayVec;
+use counters::Counter;
 use forwarder::{InterfaceId, ThreadId};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
+use xsk_rs::socket::XdpStatistics;
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 
 use crate::device::{Device, InKernel, Received, TxOwner};
 use crate::error::StartError;
 use crate::frame::Frame;
+use crate::interface::MAX_INTERFACES;
 use crate::long::{Gathering, MOST_PIECES};
 use crate::steer::head_room_bytes;
 use crate::umem::{Area, RING};
@@ -40,7 +44,7 @@ impl SocketMode {
 /// One queue's socket: its four rings.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    interface: InterfaceId,
+    pub(crate) interface: InterfaceId,
     rx: RxQueue,
     tx: TxQueue,
     fill: FillQueue,
@@ -74,6 +78,39 @@ pub struct XskDevice {
     scratch: Box<[FrameDesc]>,
 }
 
+counters::socket! {
+    counters::counters! [
+        /// An XDP socket's statistics (`XDP_STATISTICS`), summed over the thread's sockets, and its rings'.
+        #[derive(Debug, Default)]
+        pub struct SocketCounters {
+            /// By socket, in the order of the interfaces.
+            pub links: Box<[LinkCounters]>,
+        }
+    ]
+}
+
+/// What one socket of a thread carried: its queue's part of an interface's traffic.
+#[derive(Debug, Default)]
+pub struct LinkCounters {
+    /// The interface.
+    pub interface: InterfaceId,
+    /// Frames received.
+    pub rx: Counter,
+    /// Frames that its transmit ring took, for backends and as answers.
+    pub tx: Counter,
+    /// Frames that the kernel dropped before the receive ring.
+    pub lost: Counter,
+}
+
+impl SocketCounters {
+    /// Those of a thread that has a socket on each of these interfaces.
+    pub(crate) fn on(interfaces: impl Iterator<Item = InterfaceId>) -> Self {
+        let links =
+            interfaces.map(|interface| LinkCounters { interface, ..LinkCounters::default() }).collect();
+        Self { links, ..Self::default() }
+    }
+}
+
 /// How a thread's frames leave by an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
@@ -81,25 +118,6 @@ pub(crate) enum Way {
     Own(usize),
     /// By another thread's.
     Of(ThreadId),
-}
-
-/// What the kernel counted on a thread's sockets together: see [`crate::SocketCounters`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Statistics {
-    pub(crate) rx_dropped: u64,
-    pub(crate) rx_ring_full: u64,
-    pub(crate) rx_fill_ring_empty: u64,
-    pub(crate) rx_invalid: u64,
-    pub(crate) tx_invalid: u64,
-    pub(crate) tx_ring_empty: u64,
-}
-
-/// What one socket carried: see [`crate::LinkCounters`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Carried {
-    pub(crate) rx: u64,
-    pub(crate) tx: u64,
-    pub(crate) lost: u64,
 }
 
 /// The queue that a socket is for.
@@ -183,12 +201,6 @@ impl Queue {
     #[must_use]
     pub(crate) fn fd(&self) -> RawFd {
         self.rx.fd().as_raw_fd()
-    }
-
-    /// The interface that it is a queue of.
-    #[must_use]
-    pub(crate) fn interface(&self) -> InterfaceId {
-        self.interface
     }
 
     fn receive(
@@ -326,25 +338,27 @@ impl XskDevice {
         &self.queues
     }
 
-    /// What the kernel counted on the sockets: frames that it could not give us, and why. `each` is given what each socket
-    /// carried, by its place.
+    /// What the kernel counted on the sockets goes to `to`: frames that it could not give us, and why; and what each carried.
     ///
     /// # Errors
     /// What getsockopt says.
-    pub(crate) fn statistics(&self, mut each: impl FnMut(usize, Carried)) -> std::io::Result<Statistics> {
-        let mut sum = Statistics::default();
-        for (place, queue) in self.queues.iter().enumerate() {
-            let of = queue.rx.fd().xdp_statistics()?;
-            let lost = of.rx_dropped() + of.rx_ring_full() + queue.gathering.too_long;
-            each(place, Carried { rx: queue.received, tx: queue.sent, lost });
-            sum.rx_dropped += of.rx_dropped() + queue.gathering.too_long;
-            sum.rx_ring_full += of.rx_ring_full();
-            sum.rx_fill_ring_empty += of.rx_fill_ring_empty_descs();
-            sum.rx_invalid += of.rx_invalid_descs();
-            sum.tx_invalid += of.tx_invalid_descs();
-            sum.tx_ring_empty += of.tx_ring_empty_descs();
+    pub(crate) fn copy_statistics(&self, to: &SocketCounters) -> std::io::Result<()> {
+        let each = self.queues.iter().map(|queue| queue.rx.fd().xdp_statistics());
+        let each = each.collect::<std::io::Result<ArrayVec<XdpStatistics, MAX_INTERFACES>>>()?;
+        let sum = |count: fn(&XdpStatistics) -> u64| each.iter().map(count).sum::<u64>();
+        let too_long = self.queues.iter().map(|queue| queue.gathering.too_long).sum::<u64>();
+        to.rx_dropped.set(sum(XdpStatistics::rx_dropped) + too_long);
+        to.rx_ring_full.set(sum(XdpStatistics::rx_ring_full));
+        to.rx_fill_ring_empty.set(sum(XdpStatistics::rx_fill_ring_empty_descs));
+        to.rx_invalid.set(sum(XdpStatistics::rx_invalid_descs));
+        to.tx_invalid.set(sum(XdpStatistics::tx_invalid_descs));
+        to.tx_ring_empty.set(sum(XdpStatistics::tx_ring_empty_descs));
+        for ((queue, of), link) in self.queues.iter().zip(&each).zip(&to.links) {
+            link.rx.set(queue.received);
+            link.tx.set(queue.sent);
+            link.lost.set(of.rx_dropped() + of.rx_ring_full() + queue.gathering.too_long);
         }
-        Ok(sum)
+        Ok(())
     }
 
     /// Sets aside what long packets may need.

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn ill() -> Health {
-        Health::Unhealthy(vec![Problem::ThreadStuck { thread: 0 }])
+        Health::Unhealthy(vec![Problem::ThreadStuck(0)])
     }
 
     #[test]

@@ -393,7 +393,7 @@ impl Daemon {
         // Routers first: what they send until they have heard is still forwarded.
         announcer.close(FAREWELL).await;
         let tunnel = checks.stop();
-        forwarding.plane.stop();
+        drop(forwarding.plane);
         tunnel.close().await;
     }
 }

@@ -20,24 +20,24 @@ pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
             XdpStats::default()
         });
     let threads: Vec<ThreadStats> = plane
-        .counters()
+        .counters
         .iter()
-        .zip(plane.sockets())
+        .zip(&plane.sockets)
         .map(|(counters, socket)| thread(counters, socket))
         .collect();
     let mut total = ThreadStats::default();
     threads.iter().for_each(|thread| total += thread);
-    let mode = plane.socket_mode().name();
+    let mode = plane.socket_mode.name();
     Stats {
         generation: snapshot.generation().0,
         xdp,
         xdp_mode: plane.attach_mode().name().to_owned(),
-        mode: plane.interfaces().iter().map(|one| (one.name.clone(), mode.to_owned())).collect(),
+        mode: plane.interfaces.iter().map(|one| (one.name.clone(), mode.to_owned())).collect(),
         interfaces: interfaces(plane),
         total,
         threads,
-        backends: backends(plane.counters(), snapshot),
-        services: services(plane.counters(), snapshot),
+        backends: backends(&plane.counters, snapshot),
+        services: services(&plane.counters, snapshot),
     }
 }
 
@@ -59,7 +59,7 @@ fn services(threads: &[Arc<ThreadCounters>], snapshot: &Snapshot) -> BTreeMap<St
 /// What the sockets of each interface carried, over all threads.
 fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceStats> {
     let sum = |place: usize| {
-        let links = plane.sockets().iter().flat_map(|thread| &thread.links);
+        let links = plane.sockets.iter().flat_map(|thread| &thread.links);
         let own = links.filter(|link| usize::from(link.interface.0) == place);
         own.fold(InterfaceStats::default(), |sum, link| InterfaceStats {
             sockets: sum.sockets + 1,
@@ -68,7 +68,7 @@ fn interfaces(plane: &DataPlane) -> BTreeMap<String, InterfaceStats> {
             lost: sum.lost + link.lost.read(),
         })
     };
-    plane.interfaces().iter().enumerate().map(|(place, one)| (one.name.clone(), sum(place))).collect()
+    plane.interfaces.iter().enumerate().map(|(place, one)| (one.name.clone(), sum(place))).collect()
 }
 
 /// Packets of a slot, over all threads.

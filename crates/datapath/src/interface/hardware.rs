@@ -96,19 +96,14 @@ impl Channels {
     }
 }
 
-/// What `xdp-features` say of packets in several buffers.
-pub(super) const fn takes_several_buffers(bits: u64) -> bool {
-    bits & RX_SG != 0
-}
-
 /// `NETDEV_XDP_ACT_BASIC`.
 const BASIC: u64 = 1;
 /// `NETDEV_XDP_ACT_REDIRECT`.
 const REDIRECT: u64 = 2;
 /// `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
 const ZERO_COPY: u64 = 8;
-/// `NETDEV_XDP_ACT_RX_SG`.
-const RX_SG: u64 = 32;
+/// `NETDEV_XDP_ACT_RX_SG`: packets in several buffers.
+pub(super) const RX_SG: u64 = 32;
 /// Drivers with native XDP and redirects in Linux 6.2.
 const NATIVE: [&str; 14] = [
     "bnxt_en",

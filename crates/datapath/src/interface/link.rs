@@ -30,10 +30,10 @@ pub(super) struct Link {
 /// Asks the kernel about interface `name`.
 pub(super) fn read(name: &str) -> Result<Link, InterfaceError> {
     let message = ask(name).map_err(|source| match source.raw_os_error() {
-        Some(libc::ENODEV) => InterfaceError::Absent { name: name.to_owned() },
+        Some(libc::ENODEV) => InterfaceError::Absent(name.to_owned()),
         _ => InterfaceError::Kernel { name: name.to_owned(), call: "RTM_GETLINK", source },
     })?;
-    understand(&message).ok_or_else(|| InterfaceError::NotEthernet { name: name.to_owned() })
+    understand(&message).ok_or_else(|| InterfaceError::NotEthernet(name.to_owned()))
 }
 
 fn ask(name: &str) -> io::Result<LinkMessage> {

@@ -30,7 +30,7 @@ impl PrefixMaps {
 
     /// These and no others, in one step.
     pub(super) fn set(&mut self, prefixes: &BTreeMap<Prefix, u8>) -> Result<(), SteerError> {
-        let table = Table::new(prefixes).ok_or(SteerError::TooManyPrefixes { wanted: prefixes.len() })?;
+        let table = Table::new(prefixes).ok_or(SteerError::TooManyPrefixes(prefixes.len()))?;
         let spare = &mut self.tables[self.spare];
         spare.set(0, table.as_ref(), 0).map_err(in_map("prefixes"))?;
         self.chosen.set(0, spare, 0).map_err(in_map("prefixes"))?;

@@ -28,7 +28,7 @@ impl Daemon {
         match command {
             Command::Status(answer) => self.answer_status(answer),
             Command::Vips(answer) => {
-                let threads = self.forwarding.plane.counters();
+                let threads = &self.forwarding.plane.counters;
                 let traffic = |id: forwarder::ServiceId| of_service(threads, id.0);
                 _ = answer.send(self.controller.vip_rows(&self.publisher.current(), traffic));
             }
@@ -74,8 +74,8 @@ impl Daemon {
 
     fn capture(&mut self, order: &CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>) {
         let (plane, live, daemon) = (&self.forwarding.plane, self.publisher.live(), self.turns.handle());
-        let (threads, batch) = (plane.counters().len(), datapath::MAX_BATCH);
-        let tapped = Tapped { threads, batch, origin: plane.origin(), live };
+        let (threads, batch) = (plane.counters.len(), datapath::MAX_BATCH);
+        let tapped = Tapped { threads, batch, origin: plane.origin, live };
         let Inspections { questions, captures } = &mut self.inspections;
         match captures.begin(order, tapped, move || daemon.send(Self::capture_is_over)) {
             Ok((taps, stream)) => {
@@ -97,7 +97,7 @@ impl Daemon {
         tokio::task::spawn_blocking(move || {
             let reports = report();
             daemon.send(move |daemon| {
-                let (threads, snapshot) = (daemon.forwarding.plane.counters(), daemon.publisher.current());
+                let (threads, snapshot) = (&daemon.forwarding.plane.counters, daemon.publisher.current());
                 let traffic = |slot: forwarder::SlotId| of_slot(threads, slot.0);
                 _ = answer.send(daemon.controller.backend_rows(&snapshot, traffic, &reports));
             });

@@ -28,17 +28,17 @@ pub(super) struct Forwarding {
 
 impl Forwarding {
     pub(super) fn new(plane: DataPlane) -> Self {
-        let links = Links::new(plane.interfaces(), plane.largest_packet());
+        let links = Links::new(&plane.interfaces, plane.largest_packet);
         Self { plane, links, reports: Reports::default() }
     }
 
     pub(super) fn interface_names(&self) -> Vec<String> {
-        self.plane.interfaces().iter().map(|interface| interface.name.clone()).collect()
+        self.plane.interfaces.iter().map(|interface| interface.name.clone()).collect()
     }
 
     /// Packets sent since the start.
     pub(super) fn forwarded(&self) -> u64 {
-        self.plane.counters().iter().map(|thread| thread.tx.read()).sum()
+        self.plane.counters.iter().map(|thread| thread.tx.read()).sum()
     }
 
     pub(super) fn stats(&mut self, snapshot: &Snapshot) -> Stats {
@@ -48,7 +48,7 @@ impl Forwarding {
     /// # Errors
     /// When an interface is gone: program and sockets went with it, and only a new start can bring them back.
     pub(super) fn look_at_links(&mut self) -> anyhow::Result<()> {
-        let now: Vec<Interface> = self.plane.interfaces().iter().map(seen_again).collect::<Result<_, _>>()?;
+        let now: Vec<Interface> = self.plane.interfaces.iter().map(seen_again).collect::<Result<_, _>>()?;
         self.links.take(&now);
         Ok(())
     }
@@ -88,7 +88,7 @@ impl publisher::Filter for Forwarding {
 
 impl questions::Threads for Forwarding {
     fn count(&self) -> usize {
-        self.plane.counters().len()
+        self.plane.counters.len()
     }
 
     fn ask(&mut self, thread: ThreadId, request: Request) -> Result<(), Request> {
@@ -115,7 +115,7 @@ fn seen_again(mine: &Interface) -> anyhow::Result<Interface> {
     match Interface::read(&mine.name) {
         Ok(found) if found.index == mine.index => Ok(found),
         // Gone, or another has taken its name.
-        Ok(_) | Err(InterfaceError::Absent { .. }) => {
+        Ok(_) | Err(InterfaceError::Absent(_)) => {
             anyhow::bail!("interface {} is gone, and the XDP program and the sockets with it", mine.name)
         }
         Err(_) => Ok(mine.clone()),

@@ -59,9 +59,9 @@ impl Daemon {
             forwarder: forwarder_view(liveness),
             interface: self.forwarding.interface_names().join(", "),
             interfaces: self.forwarding.links.rows().to_vec(),
-            mode: plane.socket_mode().name().to_owned(),
+            mode: plane.socket_mode.name().to_owned(),
             xdp_mode: plane.attach_mode().name().to_owned(),
-            threads: plane.counters().len(),
+            threads: plane.counters.len(),
             vips: self.vip_totals(),
             backends: self.controller.state_totals(&snapshot),
             bgp: self.announcer.totals(),
@@ -75,7 +75,7 @@ impl Daemon {
     }
 
     fn vip_totals(&self) -> VipTotals {
-        let threads = self.forwarding.plane.counters();
+        let threads = &self.forwarding.plane.counters;
         let vips = self.controller.vip_rows(&self.publisher.current(), |id| of_service(threads, id.0));
         VipTotals { total: vips.len(), ready: vips.iter().filter(|vip| vip.ready).count() }
     }
@@ -120,10 +120,10 @@ impl Daemon {
         tracing::info!(
             machine = %self.controller.machine(),
             interface = %self.forwarding.interface_names().join(", "),
-            queues = plane.counters().len(),
+            queues = plane.counters.len(),
             xdp = plane.attach_mode().name(),
-            sockets = plane.socket_mode().name(),
-            largest_packet = plane.largest_packet(),
+            sockets = plane.socket_mode.name(),
+            largest_packet = plane.largest_packet,
             generation = snapshot.generation().0,
             vips = snapshot.filter().len(),
             prefixes = snapshot.filter_prefixes().len(),
