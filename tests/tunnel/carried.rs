@@ -27,7 +27,11 @@ fn carries(kind: Encapsulation, outer_v4: bool, keys: &str, from: &[&str]) -> Ve
         }
         checks.tunnel.counts()
     });
-    assert_eq!((counts.no_port, counts.no_next_hop, counts.too_big, counts.errors), (0, 0, 0, 0), "{counts}");
+    assert_eq!(
+        (counts.no_port, counts.no_next_hop, counts.too_big, counts.errors),
+        (0, 0, 0, 0),
+        "{counts:?}"
+    );
     let sent = usize::try_from(counts.sent).unwrap();
     // The reset of the last connection may be on its way.
     let all = eventually(BOUND, || Some(arrived(&outside)).filter(|frames| frames.len() >= sent));

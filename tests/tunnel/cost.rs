@@ -71,8 +71,8 @@ fn a_check_through_the_tunnel_costs_a_few_times_a_direct_one() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let counts = checks.tunnel.counts();
-            assert_eq!((counts.no_port, counts.errors), (0, 0), "{counts}");
-            assert!(counts.sent >= expected, "the first two segments and the reset: {counts}");
+            assert_eq!((counts.no_port, counts.errors), (0, 0), "{counts:?}");
+            assert!(counts.sent >= expected, "the first two segments and the reset: {counts:?}");
             assert_eq!(in_time_wait(), 0, "a port for each check of the last minute would be gone");
             checks.tunnel.close().await.unwrap();
         });

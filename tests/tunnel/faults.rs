@@ -95,7 +95,7 @@ fn a_device_that_is_off_or_gone_fails_every_check_and_none_takes_another_way() {
                 assert!(fails(checks.udp("b1", vip.ip())).await);
             }
             let before = checks.tunnel.counts();
-            assert_eq!(before.errors, 0, "{before}");
+            assert_eq!(before.errors, 0, "{before:?}");
             if command.contains("del") {
                 let gone = eventually(BOUND, || (!checks.tunnel.is_running()).then_some(()));
                 assert!(gone.is_some(), "the tunnel knows");
@@ -133,7 +133,7 @@ fn packets_that_no_check_sent_go_nowhere_and_are_counted() {
         claimed.send_to(b"query", SocketAddr::from(([203, 0, 113, 99], 53))).await.unwrap();
         eventually(BOUND, || Some(checks.tunnel.counts()).filter(|counts| counts.no_port == 2)).unwrap()
     });
-    assert_eq!((counts.no_port, counts.sent, counts.errors), (2, 0, 0), "{counts}");
+    assert_eq!((counts.no_port, counts.sent, counts.errors), (2, 0, 0), "{counts:?}");
     assert_eq!(scene.bed.udp_answered(), hits);
 }
 
@@ -151,7 +151,7 @@ fn a_backend_without_a_way_and_a_packet_that_does_not_fit_are_counted_by_name() 
         socket.send(b"query").await.unwrap();
         eventually(BOUND, || Some(checks.tunnel.counts()).filter(|counts| counts.no_next_hop > 0)).unwrap()
     });
-    assert_eq!((counts.sent, counts.too_big, counts.no_next_hop, counts.errors), (1, 1, 1, 0), "{counts}");
+    assert_eq!((counts.sent, counts.too_big, counts.no_next_hop, counts.errors), (1, 1, 1, 0), "{counts:?}");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_long_request_is_cut_into_segments_that_fit() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("received 100000\n"), "{answer}");
         let counts = checks.tunnel.counts();
-        assert_eq!((counts.too_big, counts.errors), (0, 0), "{counts}");
+        assert_eq!((counts.too_big, counts.errors), (0, 0), "{counts:?}");
     });
 }
 

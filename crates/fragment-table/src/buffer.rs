@@ -24,8 +24,8 @@ pub enum Fate<D> {
 pub(crate) struct Buffer<D> {
     pieces: Box<[Piece<D>]>,
     free: u32,
-    queue: List,
-    taken: usize, // kept or queued
+    pub(crate) queue: List,
+    pub(crate) taken: usize, // kept or queued
 }
 
 /// A hold slot: free, kept or queued.
@@ -41,7 +41,7 @@ pub(crate) struct Piece<D> {
 pub(crate) struct List {
     head: u32,
     tail: u32,
-    len: usize,
+    pub(crate) len: usize,
 }
 
 impl<D: Copy> Buffer<D> {
@@ -57,16 +57,6 @@ impl<D: Copy> Buffer<D> {
     /// Bytes of `slots` hold slots.
     pub(crate) fn bytes(slots: usize) -> usize {
         slots * size_of::<Piece<D>>()
-    }
-
-    /// Slots kept or queued.
-    pub(crate) fn taken(&self) -> usize {
-        self.taken
-    }
-
-    /// Slots queued.
-    pub(crate) fn queued(&self) -> usize {
-        self.queue.len
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -129,8 +119,4 @@ impl<D: Copy> Buffer<D> {
 
 impl List {
     pub(crate) const EMPTY: Self = Self { head: NONE, tail: NONE, len: 0 };
-
-    pub(crate) fn len(self) -> usize {
-        self.len
-    }
 }

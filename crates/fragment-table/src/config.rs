@@ -66,7 +66,7 @@ impl Config {
             }
         }
         if !LIFETIME.contains(&self.lifetime) {
-            return Err(ConfigError::Lifetime { found: self.lifetime });
+            return Err(ConfigError::Lifetime(self.lifetime));
         }
         Ok(())
     }
@@ -104,16 +104,10 @@ pub enum ConfigError {
         /// The most allowed.
         max: usize,
     },
-    /// The lifetime is out of its range.
-    Lifetime {
-        /// The lifetime given.
-        found: Duration,
-    },
-    /// The machine has not that much memory.
-    Memory {
-        /// Bytes asked for.
-        bytes: usize,
-    },
+    /// The lifetime given is out of its range.
+    Lifetime(Duration),
+    /// The machine has not that much memory, in bytes.
+    Memory(usize),
 }
 
 impl fmt::Display for ConfigError {
@@ -122,11 +116,11 @@ impl fmt::Display for ConfigError {
             Self::Count { name, found, min, max } => {
                 write!(f, "{name} is {found}, {min} to {max} are allowed")
             }
-            Self::Lifetime { found } => {
+            Self::Lifetime(found) => {
                 let (min, max) = (LIFETIME.start(), LIFETIME.end());
                 write!(f, "lifetime is {found:?}, {min:?} to {max:?} are allowed")
             }
-            Self::Memory { bytes } => write!(f, "no memory for a fragment table of {bytes} bytes"),
+            Self::Memory(bytes) => write!(f, "no memory for a fragment table of {bytes} bytes"),
         }
     }
 }
@@ -179,7 +173,7 @@ mod tests {
         assert_eq!(error.to_string(), "per_source is 2000, 1 to 1024 are allowed");
         let error = Config { lifetime: Duration::ZERO, ..Config::default() }.check().unwrap_err();
         assert_eq!(error.to_string(), "lifetime is 0ns, 100ms to 60s are allowed");
-        let error = ConfigError::Memory { bytes: 7 };
+        let error = ConfigError::Memory(7);
         assert_eq!(error.to_string(), "no memory for a fragment table of 7 bytes");
     }
 }

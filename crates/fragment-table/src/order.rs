@@ -10,7 +10,7 @@ use crate::{NONE, filled};
 pub(crate) struct Order {
     links: Box<[Links]>,
     ends: Links, // `after` is the oldest, `before` the newest: a ring that is open here
-    len: usize,
+    pub(crate) len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +28,6 @@ impl Order {
     /// Bytes for places below `capacity`.
     pub(crate) fn bytes(capacity: usize) -> usize {
         capacity * size_of::<Links>()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 
     pub(crate) fn oldest(&self) -> Option<u32> {

@@ -92,7 +92,7 @@ impl<D: Copy> FragmentTable<D> {
     /// [`ConfigError`]: a value out of range, or not enough memory.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         config.check()?;
-        Self::build(config).ok_or(ConfigError::Memory { bytes: config.memory_bytes::<D>() })
+        Self::build(config).ok_or(ConfigError::Memory(config.memory_bytes::<D>()))
     }
 
     fn build(config: &Config) -> Option<Self> {
@@ -130,7 +130,7 @@ impl<D: Copy> FragmentTable<D> {
             self.remove(place);
             at = None;
         }
-        if self.known.len() == self.config.datagrams {
+        if self.known.len == self.config.datagrams {
             self.make_room(now);
         }
         let at = at.unwrap_or_else(|| self.open(key, hash, now));
@@ -208,25 +208,25 @@ impl<D: Copy> FragmentTable<D> {
     /// [`Config::datagrams`].
     #[must_use]
     pub fn known(&self) -> usize {
-        self.known.len()
+        self.known.len
     }
 
     /// Datagrams that wait for their first fragment, likewise; at most [`FragmentTable::held`].
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.seen.len() - self.known.len()
+        self.seen.len - self.known.len
     }
 
     /// Hold slots taken, those of [`FragmentTable::queued`] among them; at most [`Config::buffered`].
     #[must_use]
     pub fn held(&self) -> usize {
-        self.buffer.taken()
+        self.buffer.taken
     }
 
     /// Hold slots that [`FragmentTable::release`] would give back now.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.buffer.queued()
+        self.buffer.queue.len
     }
 
     /// What the table was built from.
@@ -283,7 +283,7 @@ impl<D: Copy> FragmentTable<D> {
     }
 
     fn refusal(&self, at: Option<u32>, source: u64) -> Option<Refusal> {
-        if at.is_some_and(|at| self.datagrams[at as usize].held.len() >= self.config.per_datagram) {
+        if at.is_some_and(|at| self.datagrams[at as usize].held.len >= self.config.per_datagram) {
             Some(Refusal::DatagramFull)
         } else if self.sources.frames(source) as usize >= self.config.per_source {
             Some(Refusal::SourceFull)

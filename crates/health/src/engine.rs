@@ -29,10 +29,9 @@ pub use self::exchange::Events;
 pub use self::target::{HealthState, TargetKey, TargetReport, ThroughKey, Watched};
 
 use self::exchange::Exchange;
-use self::flights::lock;
 use self::registry::Registry;
 use self::runner::Runner;
-use super::Dialer;
+use crate::{Dialer, lock};
 
 /// What the health thread reports.
 #[derive(Clone, Debug)]

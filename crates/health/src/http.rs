@@ -51,12 +51,8 @@ fn request(check: &HttpCheck, peer: SocketAddr) -> Result<Request<Empty<Bytes>>,
 
 /// How a request names a peer that has no name.
 pub(super) fn authority(peer: SocketAddr, usual: u16) -> String {
-    match peer {
-        SocketAddr::V4(peer) if peer.port() == usual => peer.ip().to_string(),
-        SocketAddr::V6(peer) if peer.port() == usual => format!("[{}]", peer.ip()),
-        SocketAddr::V4(peer) => peer.to_string(),
-        SocketAddr::V6(peer) => format!("[{}]:{}", peer.ip(), peer.port()),
-    }
+    let whole = SocketAddr::new(peer.ip(), peer.port()).to_string(); // without the scope of a link-local one
+    whole.strip_suffix(&format!(":{usual}")).unwrap_or(&whole).to_owned()
 }
 
 async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>, check: &HttpCheck) -> Result<(), Failure>

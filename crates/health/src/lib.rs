@@ -23,6 +23,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod attempt;
 mod dial;
 mod dns;
@@ -42,3 +44,8 @@ pub use self::engine::{
     Event, Events, Health, HealthState, StateChange, TargetKey, TargetReport, ThroughKey, Watched,
 };
 pub use self::failure::Failure;
+
+/// Nothing panics while it holds one of these locks; if it did, what they hold would still be whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

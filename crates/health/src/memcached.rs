@@ -13,10 +13,7 @@ use config::MemcachedCheck;
 
 /// Asks once.
 pub(super) async fn attempt(check: &MemcachedCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
-    exchange(SocketAddr::new(address, check.port), dialer).await
-}
-
-async fn exchange(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
+    let peer = SocketAddr::new(address, check.port);
     let mut stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
     stream.write_all(b"version\r\n").await.map_err(|error| Failure::from(&error))?;
     let mut buffer = [0; LONGEST_LINE];

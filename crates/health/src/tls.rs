@@ -5,7 +5,7 @@
 //! Invariant: each attempt is a full handshake: a resumed session would pass with a certificate that has expired.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::Failure;
 use super::failure::tls_words;
+use super::{Failure, lock};
 use config::Tls;
 
 /// What is spoken inside TLS, as ALPN says it.
@@ -70,7 +70,7 @@ fn without_port(host: &str) -> &str {
 /// The settings for a CA, kept from attempt to attempt: a bundle of 140 certificates takes 2 ms to read.
 fn settings(tls: &Tls, inside: Inside) -> Result<Arc<ClientConfig>, Failure> {
     let key = Known { ca: tls.ca.clone(), verify: tls.verify, inside };
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     if let Some((_, config)) = known.iter().find(|(other, _)| other.is(&key)) {
         return Ok(Arc::clone(config));
     }

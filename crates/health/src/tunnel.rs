@@ -14,12 +14,10 @@ mod pump;
 mod routes;
 mod senders;
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use forwarder::{Live, SlotId};
 use rtnetlink::packet_route::AddressFamily;
@@ -30,6 +28,8 @@ use ports::Ports;
 use pump::Pump;
 use routes::Routes;
 use senders::Senders;
+
+use crate::lock;
 
 /// The numbers that a tunnel takes in its network namespace. Other software must not use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Tunnel {
             mark: setup.numbers.mark,
             live,
             ports: Ports::default(),
-            counters: Counters::default(),
+            counts: Mutex::default(),
         });
         let pump = Pump::new(setup.tun, senders, Arc::clone(&shared)).map_err(TunnelError::Device)?;
         let routes = Routes::install(&setup.tun_name, setup.numbers, own).await?;
@@ -127,7 +127,7 @@ impl Tunnel {
     /// What became of the packets up to now.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.shared.counters.read()
+        *lock(&self.shared.counts)
     }
 
     /// Whether packets are still carried: not when somebody has taken the device away.
@@ -229,16 +229,6 @@ pub struct Counts {
     pub errors: u64,
 }
 
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sent, no_port, no_next_hop, too_big, errors } = self;
-        write!(
-            f,
-            "sent {sent}, no_port {no_port}, no_next_hop {no_next_hop}, too_big {too_big}, errors {errors}"
-        )
-    }
-}
-
 /// What dialers and the pump have in common.
 #[derive(Debug)]
 struct Shared {
@@ -246,7 +236,8 @@ struct Shared {
     mark: u32,
     live: Live,
     ports: Ports,
-    counters: Counters,
+    /// Written by the pump.
+    counts: Mutex<Counts>,
 }
 
 /// The machine's address of each family.
@@ -277,28 +268,5 @@ impl Own {
     /// The one of `other`'s family.
     fn beside(&self, other: IpAddr) -> Option<IpAddr> {
         if other.is_ipv4() { self.v4.map(IpAddr::V4) } else { self.v6.map(IpAddr::V6) }
-    }
-}
-
-/// Written by the pump, read by whoever asks.
-#[derive(Debug, Default)]
-struct Counters {
-    sent: AtomicU64,
-    no_port: AtomicU64,
-    no_next_hop: AtomicU64,
-    too_big: AtomicU64,
-    errors: AtomicU64,
-}
-
-impl Counters {
-    fn read(&self) -> Counts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
-            sent: of(&self.sent),
-            no_port: of(&self.no_port),
-            no_next_hop: of(&self.no_next_hop),
-            too_big: of(&self.too_big),
-            errors: of(&self.errors),
-        }
     }
 }

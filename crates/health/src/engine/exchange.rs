@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::flights::{Ready, lock};
+use super::flights::Ready;
 use super::record::Ability;
 use super::target::{Difference, Spec, TargetKey, TargetReport};
 use super::{Event, StateChange};
+use crate::lock;
 
 /// Both mailboxes.
 #[derive(Debug, Default)]
@@ -22,7 +23,8 @@ pub(super) struct Exchange {
     inbox: Mutex<Inbox>,
     outbox: Mutex<Outbox>,
     news: Notify,
-    ready: Arc<Ready>,
+    /// Of the attempts; the loop is woken through it.
+    pub(super) ready: Arc<Ready>,
 }
 
 #[derive(Debug, Default)]
@@ -43,11 +45,6 @@ struct Outbox {
 }
 
 impl Exchange {
-    /// Of the attempts; the loop is woken through it.
-    pub(super) fn ready(&self) -> &Arc<Ready> {
-        &self.ready
-    }
-
     /// Hands over what changed.
     pub(super) fn change(&self, changes: Difference) {
         let mut inbox = lock(&self.inbox);

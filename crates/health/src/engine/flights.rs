@@ -7,10 +7,10 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::Failure;
+use crate::{Failure, lock};
 
 /// An attempt.
 pub(super) type Attempt = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
@@ -155,9 +155,4 @@ impl Flights {
         self.slots.push(Slot { owner: 0, attempt: None, signal, waker });
         slot
     }
-}
-
-/// Nothing panics while it holds one of these locks; if it did, what they hold would still be whole.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,7 +15,8 @@ use crate::Failure;
 pub(super) struct Record {
     since: Instant,
     since_wall: SystemTime,
-    attempts: u64,
+    /// That ended.
+    pub(super) attempts: u64,
     failures: u64,
     /// The last 16 results, the latest in the lowest bit; 1 is a pass.
     history: u16,
@@ -46,11 +47,6 @@ impl Record {
             failure: None,
             local: 0,
         }
-    }
-
-    /// Attempts that ended.
-    pub(super) fn attempts(&self) -> u64 {
-        self.attempts
     }
 
     /// This machine has not been able to ask for some time, and [`Ability::Lost`] was published.

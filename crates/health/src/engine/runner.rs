@@ -89,7 +89,7 @@ impl Runner {
             len: 0,
             verdicts: Verdicts::new(),
             schedule: Schedule::new(),
-            flights: Flights::new(Arc::clone(exchange.ready())),
+            flights: Flights::new(Arc::clone(&exchange.ready)),
             waiting: VecDeque::new(),
             changes: Changes::default(),
             abilities: Vec::new(),
@@ -102,7 +102,7 @@ impl Runner {
     }
 
     fn turn(&mut self, context: &mut Context<'_>) {
-        self.exchange.ready().register(context.waker());
+        self.exchange.ready.register(context.waker());
         let now = self.pace.advance(Instant::now());
         let unsettled = self.take_changes(now);
         self.take_results(now);
@@ -302,7 +302,7 @@ impl Runner {
         self.verdicts.result(id, outcome, now, &mut self.changes);
         let in_doubt = self.verdicts.in_doubt(id, outcome == Outcome::Pass);
         let check = &target.spec.watched.key.check;
-        let pause = match (in_doubt, target.record.attempts()) {
+        let pause = match (in_doubt, target.record.attempts) {
             (false, 1) => self.schedule.part_of(check.interval),
             (false, _) => self.schedule.jittered(check.interval, check),
             (true, _) => self.schedule.jittered(check.fast_interval, check),
@@ -315,9 +315,8 @@ impl Runner {
         if !self.verdicts.wants_confirmation() || self.targets.is_empty() {
             return;
         }
-        if self.confirmation.silence != self.verdicts.silence() {
-            self.confirmation =
-                ConfirmationProbes { silence: self.verdicts.silence(), started: 0, ..self.confirmation };
+        if self.confirmation.silence != self.verdicts.silence {
+            (self.confirmation.silence, self.confirmation.started) = (self.verdicts.silence, 0);
         }
         let all = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
         for _ in 0..all.min(CONFIRMATION_CANDIDATES) {
@@ -330,11 +329,7 @@ impl Runner {
             if planned && self.verdicts.can_confirm(id) {
                 self.confirmation.started += 1;
                 self.schedule.cancel(id);
-                let serial = self.targets[id as usize].as_mut().map(|target| {
-                    target.phase = Phase::Waiting;
-                    target.spec.serial
-                });
-                self.waiting.extend(serial.map(|serial| (id, serial)));
+                self.enqueue(id);
             }
         }
         // Otherwise every turn would look again for targets that are all under way.
@@ -390,9 +385,7 @@ impl Runner {
             let _ = pause.as_mut().poll(context);
             return;
         }
-        let due = self.schedule.next();
-        let decide = self.verdicts.deadline();
-        let wake = due.into_iter().chain(decide).min();
+        let wake = self.schedule.next().into_iter().chain(self.verdicts.deadline()).min();
         if let Some(at) = self.pace.ask(wake) {
             self.sleep.as_mut().reset(at.into());
             if self.sleep.as_mut().poll(context).is_ready() {

@@ -66,8 +66,8 @@ pub(super) struct Verdicts {
     pools: Groups,
     /// How many targets have each span.
     spans: BTreeMap<Duration, usize>,
-    /// Counts silences, from 1, so that what failed in an older one need not be looked up.
-    silence: u64,
+    /// The number of this silence, or of the next, from 1: so what failed in an older one need not be looked up.
+    pub(super) silence: u64,
     since: Option<Duration>,
     failed: usize,
     held: Vec<u32>,
@@ -89,11 +89,6 @@ impl Verdicts {
     /// A Down verdict waits: a pass of any target would free it.
     pub(super) fn wants_confirmation(&self) -> bool {
         !self.held.is_empty()
-    }
-
-    /// The number of this silence, or of the next.
-    pub(super) fn silence(&self) -> u64 {
-        self.silence
     }
 
     /// Could a pass of `id` confirm that this machine reaches others: is it not down, and has it not failed in this silence?

@@ -7,10 +7,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use forwarder::SlotId;
+
+use crate::lock;
 
 /// A source port of the machine's own address in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +46,7 @@ impl Ports {
     /// # Cost
     /// Constant, over many claims.
     pub(super) fn claim(&self, key: PortKey, slot: SlotId, vip: IpAddr, now: Instant) {
-        let mut table = self.lock();
+        let mut table = lock(&self.0);
         if table.claims.len() >= table.sweep_at {
             table.claims.retain(|_, claim| !claim.has_lapsed(now));
             table.sweep_at = (2 * table.claims.len()).max(LEAST_SWEEP);
@@ -54,17 +56,13 @@ impl Ports {
 
     /// Whom a packet from `key` to `destination` is for.
     pub(super) fn find(&self, key: PortKey, destination: IpAddr, now: Instant) -> Option<SlotId> {
-        let mut table = self.lock();
+        let mut table = lock(&self.0);
         let claim = table.claims.get_mut(&key)?;
         if claim.vip != destination || claim.has_lapsed(now) {
             return None;
         }
         claim.used = now;
         Some(claim.slot)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,7 +120,7 @@ mod tests {
             for port in 0..1000 {
                 ports.claim(key(u16::try_from(round).unwrap() * 1000 + port), SlotId(1), VIP, now);
             }
-            assert!(ports.lock().claims.len() <= 2 * LEAST_SWEEP);
+            assert!(lock(&ports.0).claims.len() <= 2 * LEAST_SWEEP);
         }
     }
 

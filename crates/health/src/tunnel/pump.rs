@@ -8,7 +8,6 @@ use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use forwarder::{DropReason, Origin, Packet, SlotId, Snapshot};
@@ -18,7 +17,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::ports::PortKey;
 use super::senders::Senders;
-use super::{Counters, Shared};
+use super::{Counts, Shared};
+use crate::lock;
 
 /// The task behind a tunnel.
 pub(super) struct Pump {
@@ -64,7 +64,7 @@ impl Pump {
             match ready.get_inner().read(room) {
                 Ok(len) => {
                     let outcome = self.wrapper.carry(&snapshot, &mut self.buffer, len);
-                    self.wrapper.counter(outcome).fetch_add(1, Ordering::Relaxed);
+                    self.wrapper.count(outcome);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     ready.clear_ready();
@@ -129,15 +129,15 @@ impl Wrapper {
         Some((slot, packet))
     }
 
-    fn counter(&self, outcome: Result<(), Failed>) -> &AtomicU64 {
-        let Counters { sent, no_port, no_next_hop, too_big, errors } = &self.shared.counters;
-        match outcome {
+    fn count(&self, outcome: Result<(), Failed>) {
+        let Counts { sent, no_port, no_next_hop, too_big, errors } = &mut *lock(&self.shared.counts);
+        *match outcome {
             Ok(()) => sent,
             Err(Failed::Unclaimed) => no_port,
             Err(Failed::Dropped(DropReason::NoNextHop)) => no_next_hop,
             Err(Failed::Dropped(DropReason::TooBig)) => too_big,
             Err(Failed::Dropped(_) | Failed::Unsent) => errors,
-        }
+        } += 1;
     }
 }
 

@@ -12,6 +12,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
+use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
@@ -137,7 +138,9 @@ impl Routes {
         let mut adding = self.handle.rule().add();
         *adding.message_mut() = self.rule(family);
         match adding.execute().await {
-            Err(error) if !is_there(&error) => Err(refused("add the checks' routing rule")(error)),
+            Err(error) if errno(&error) != Errno::EEXIST => {
+                Err(refused("add the checks' routing rule")(error))
+            }
             _ => Ok(()),
         }
     }
@@ -147,8 +150,11 @@ impl Routes {
         for count in 0..MOST_STALE {
             match self.handle.rule().del(self.rule(family)).execute().await {
                 Ok(()) => {}
-                Err(error) if is_absent(&error) => return Ok(count),
-                Err(error) => return Err(refused("remove the checks' routing rule")(error)),
+                Err(error) => match errno(&error) {
+                    // No such rule, or no such family in this kernel.
+                    Errno::ENOENT | Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP => return Ok(count),
+                    _ => return Err(refused("remove the checks' routing rule")(error)),
+                },
             }
         }
         Ok(MOST_STALE)
@@ -240,16 +246,10 @@ fn reason(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-/// The rule stands already.
-fn is_there(error: &rtnetlink::Error) -> bool {
-    let rtnetlink::Error::NetlinkError(message) = error else { return false };
-    message.to_io().raw_os_error() == Some(EEXIST)
-}
-
-/// No such rule, or no such family in this kernel.
-fn is_absent(error: &rtnetlink::Error) -> bool {
-    let rtnetlink::Error::NetlinkError(message) = error else { return false };
-    matches!(message.to_io().raw_os_error(), Some(ENOENT | EAFNOSUPPORT | EOPNOTSUPP))
+/// What the kernel answered.
+fn errno(error: &rtnetlink::Error) -> Errno {
+    let rtnetlink::Error::NetlinkError(message) = error else { return Errno::UnknownErrno };
+    Errno::from_raw(message.to_io().raw_os_error().unwrap_or(0))
 }
 
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
@@ -257,7 +257,3 @@ const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6]
 const FIRST: u32 = 1;
 const LAST: u32 = 2;
 const MOST_STALE: usize = 64;
-const ENOENT: i32 = 2;
-const EEXIST: i32 = 17;
-const EAFNOSUPPORT: i32 = 97;
-const EOPNOTSUPP: i32 = 95;
