@@ -64,12 +64,12 @@ impl Scene {
     pub(crate) fn wait_for_next_hops(&self, count: usize) -> Duration {
         let start = Instant::now();
         let found = eventually(BOUND, || self.has_next_hops(count).then_some(()));
-        let told = || {
+        let reported = || {
             let machines = self.machines.iter().flatten().map(|machine| machine.process.tail());
             format!("{}\n{}", self.router.tail(), machines.collect::<Vec<_>>().join("\n"))
         };
         let have: Vec<usize> = self.bed.spec.vips.iter().map(|vip| self.next_hops(*vip)).collect();
-        assert!(found.is_some(), "{have:?} next hops, not {count}\n{}", told());
+        assert!(found.is_some(), "{have:?} next hops, not {count}\n{}", reported());
         start.elapsed()
     }
 

@@ -54,8 +54,8 @@ impl Scene {
 
     fn until_peer(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let found = eventually(BOUND, || Some(self.peer()).filter(|peer| wanted(peer)));
-        let told = || format!("{}\n{}", self.lb().process.tail(), self.router.tail());
-        found.unwrap_or_else(|| panic!("{what}: {:#}\n{}", self.peer(), told()))
+        let reported = || format!("{}\n{}", self.lb().process.tail(), self.router.tail());
+        found.unwrap_or_else(|| panic!("{what}: {:#}\n{}", self.peer(), reported()))
     }
 
     fn established(&self, times: u64) -> Value {
@@ -250,10 +250,11 @@ fn a_reload_that_needs_another_session_marks_routes_first_and_is_told_as_ordered
         text.contains("BGP.as_path") && !text.contains("65535")
     });
     let lines = scene.lb.as_mut().unwrap().process.lines();
-    let told: Vec<&str> = lines.iter().skip(seen).map(|line| line.text.as_str()).collect();
-    let ended = told.iter().find(|line| line.contains("its configuration changed")).expect("it is told");
+    let reported: Vec<&str> = lines.iter().skip(seen).map(|line| line.text.as_str()).collect();
+    let ended =
+        reported.iter().find(|line| line.contains("its configuration changed")).expect("it is logged");
     println!("{ended}");
-    assert!(!told.iter().any(|line| line.contains("WARN") || line.contains("Some(")), "{told:#?}");
+    assert!(!reported.iter().any(|line| line.contains("WARN") || line.contains("Some(")), "{reported:#?}");
 }
 
 #[test]
@@ -373,6 +374,6 @@ fn gobgpd_has_both_families_in_one_session_marked_and_withdrawn_by_a_drain() {
     println!("gobgpd: withdrawn {:?} after the order", start.elapsed());
     let mut lb = scene.lb.take().unwrap();
     assert!(lb.process.wait(BOUND).is_some_and(|status| status.success()), "{}", lb.process.tail());
-    let told = scene.bed.router.text("gobgp", &["neighbor", "192.0.2.1"]).unwrap();
-    println!("gobgpd: {}", told.lines().take(3).collect::<Vec<_>>().join(" / "));
+    let reported = scene.bed.router.text("gobgp", &["neighbor", "192.0.2.1"]).unwrap();
+    println!("gobgpd: {}", reported.lines().take(3).collect::<Vec<_>>().join(" / "));
 }

@@ -24,7 +24,7 @@ impl Bird {
     fn until(&self, scene: &Scene, question: &str, wanted: impl Fn(&str) -> bool) -> Duration {
         let start = Instant::now();
         let found = self.0.until(question, wanted);
-        found.unwrap_or_else(|why| panic!("{why:#}\n{}", scene.told()));
+        found.unwrap_or_else(|why| panic!("{why:#}\n{}", scene.diagnosis()));
         start.elapsed()
     }
 
@@ -222,14 +222,14 @@ fn a_drain_shows_the_community_then_the_withdrawal_then_the_end_with_a_text() {
 fn a_vip_that_no_router_can_be_told_of_is_not_called_announced() {
     let scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, announced);
     let mut said = (0, Value::Null);
-    let told = eventually(BOUND, || {
+    let reported = eventually(BOUND, || {
         said = status(&scene);
         (said.1["vips"][0]["state"] == "no_session").then_some(())
     });
-    assert!(told.is_some(), "{:#}", said.1);
+    assert!(reported.is_some(), "{:#}", said.1);
     let vip = &said.1["vips"][0];
     assert_eq!((said.0, &vip["routes"][0]["peers"]), (1, &serde_json::json!([])));
-    assert_eq!(vip["why"], "no router that is to be told has a session");
+    assert_eq!(vip["why"], "no router that it is announced to has a session");
     let socket = LbConfig::admin_socket(&scene.bed, 0);
     let page = verb(&scene.bed, &["status", "--socket", socket.to_str().unwrap()]);
     assert_eq!(page.code, Some(1), "{}", page.out);

@@ -96,7 +96,7 @@ fn what_an_encapsulator_tunnels_is_served_whatever_the_tunnel_and_spread_over_th
             for some in frames.chunks(400) {
                 send_at(&scene.bed.router, &scene.bed.balancers[0].port, some.to_vec(), 20_000.0).unwrap();
                 all += some.len();
-                assert!(have_had(&inboxes, all), "{kind:?} from {from}\n{}", scene.told());
+                assert!(have_had(&inboxes, all), "{kind:?} from {from}\n{}", scene.diagnosis());
             }
             let counts = scene.settled();
             let grown = |path: &[&str]| counts.over_threads(path) - before.over_threads(path);
@@ -135,10 +135,10 @@ fn tunnels_of_others_and_of_another_kind_are_left_to_the_kernel() {
     // Behind all of them one that is opened.
     let (frames, expected) = datagrams(&scene, (true, Kind::Gre, allowed), 1);
     send_at(&scene.bed.router, &scene.bed.balancers[0].port, frames, 20_000.0).unwrap();
-    assert!(have_had(&inboxes, 1), "{}", scene.told());
+    assert!(have_had(&inboxes, 1), "{}", scene.diagnosis());
     std::thread::sleep(SILENCE);
     let counts = scene.settled();
-    assert_eq!((counts.received(), counts.over_threads(&["decapsulated"])), (1, 1), "{}", scene.told());
+    assert_eq!((counts.received(), counts.over_threads(&["decapsulated"])), (1, 1), "{}", scene.diagnosis());
     let seen: BTreeSet<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
     assert_eq!(seen, expected);
 }

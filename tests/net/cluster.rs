@@ -53,10 +53,10 @@ fn pieces_to_either(ipv4: bool) {
     });
     let ([first, second], redirected, opened) = counted();
     println!("{datagrams} datagrams to two machines: {redirected:?} pieces redirected, {opened:?} opened");
-    assert_eq!((first.drops(), second.drops()), (vec![], vec![]), "{}", scene.told());
+    assert_eq!((first.drops(), second.drops()), (vec![], vec![]), "{}", scene.diagnosis());
     assert!(agreed.is_some() && [redirected[1], redirected[0]] == opened, "each came to the other, once");
     assert!(redirected.iter().all(|count| *count > datagrams as u64 / 4));
-    assert!(all, "{}", scene.told());
+    assert!(all, "{}", scene.diagnosis());
     let seen: Vec<Received> = inboxes.iter().flat_map(UdpInbox::seen).collect();
     let whole: BTreeSet<Received> = seen.iter().copied().collect();
     assert_eq!((whole.len(), whole == expected), (datagrams, true));

@@ -116,14 +116,14 @@ fn state(scene: &Scene, backend: &str) -> Value {
 fn becomes(scene: &Scene, backend: &str, wanted: &str) -> Duration {
     let start = Instant::now();
     let seen = eventually(10 * BOUND, || (state(scene, backend)["state"] == wanted).then_some(()));
-    assert!(seen.is_some(), "{backend} is not {wanted}: {:#}\n{}", state(scene, backend), scene.told());
+    assert!(seen.is_some(), "{backend} is not {wanted}: {:#}\n{}", state(scene, backend), scene.diagnosis());
     start.elapsed()
 }
 
 /// A request on each connection: who answers.
 fn use_each(scene: &Scene, open: &mut [Connection]) -> Vec<String> {
     let answer =
-        |one: &mut Connection| one.get("/").unwrap_or_else(|e| panic!("{e}\n{}", scene.told())).backend;
+        |one: &mut Connection| one.get("/").unwrap_or_else(|e| panic!("{e}\n{}", scene.diagnosis())).backend;
     open.iter_mut().map(answer).collect()
 }
 
@@ -163,7 +163,7 @@ fn under_steady_load_backends_die_return_and_drain_and_requests_go_on() {
     becomes(&scene, "b2", "serving");
     eventually(BOUND, || (server.requests() > 100).then_some(())).expect("b2 takes its share again");
     println!("b2 back: serving after {:?}", returned.elapsed());
-    assert_eq!(load.failed_since(found), [""; 0], "{}", scene.told());
+    assert_eq!(load.failed_since(found), [""; 0], "{}", scene.diagnosis());
 
     // One is drained: its connections live on, new ones go elsewhere.
     let vip = scene.bed.vip(true, Bed::HTTP_PORT);
@@ -242,14 +242,14 @@ fn a_machine_whose_vip_has_no_backend_is_not_ready_and_says_which() {
     for backend in ["b1", "b2", "b3"] {
         ordered(&scene, &["backend", "down", backend]);
     }
-    let told = eventually(BOUND, || {
+    let reported = eventually(BOUND, || {
         let (status, words) = scene.balancer.ask_plainly("/readyz").unwrap();
         (status == 503).then_some(words)
     });
-    assert!(told.unwrap().contains("no backend serves VIP www"));
+    assert!(reported.unwrap().contains("no backend serves VIP www"));
     ordered(&scene, &["backend", "up", "b1"]);
     let ready = eventually(BOUND, || (scene.balancer.ask_plainly("/readyz").unwrap().0 == 200).then_some(()));
-    assert!(ready.is_some(), "{}", scene.told());
+    assert!(ready.is_some(), "{}", scene.diagnosis());
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn an_operator_sees_and_changes_everything_by_the_command_line() {
     assert_eq!(scene.round(&mut flows), before);
     // The answer does not wait for the tables, which are built anew elsewhere.
     let left = || !names(scene.ask(true, 60).iter().map(|reply| &reply.backend)).contains("b1");
-    assert!(eventually(BOUND, || left().then_some(())).is_some(), "{}", scene.told());
+    assert!(eventually(BOUND, || left().then_some(())).is_some(), "{}", scene.diagnosis());
     let on_b1 = before.iter().filter(|backend| *backend == "b1").count() as u64;
     let purged = ordered(&scene, &["flow", "purge", "--backend", "b1"]);
     assert!(purged["flows"].as_u64().unwrap() >= on_b1, "{purged}");
@@ -358,7 +358,7 @@ fn a_change_of_the_file_is_taken_up_when_the_file_says_so_a_thousand_replacement
         let replies = scene.ask(true, 20);
         (names(replies.iter().map(|reply| &reply.backend)) == ["b3"].into()).then_some(())
     });
-    assert!(last.is_some(), "{}", scene.told());
+    assert!(last.is_some(), "{}", scene.diagnosis());
     let generation = scene.balancer.counters().unwrap().at(&["generation"]);
     println!("1,000 replacements in {:?}: generation {generation}", start.elapsed());
     // One for each rest, and one for each 10 s without one.

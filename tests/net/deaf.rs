@@ -69,7 +69,7 @@ fn a_router_that_reads_nothing_is_cut_off_when_the_forwarder_is_unhealthy() {
     let start = Instant::now();
     let end = eventually(BOUND, || stream.take_error().unwrap());
     println!("cut off {:?} after the forwarder was unhealthy", start.elapsed());
-    let end = end.unwrap_or_else(|| panic!("the session lives: {:#}\n{}", row(&scene), scene.told()));
+    let end = end.unwrap_or_else(|| panic!("the session lives: {:#}\n{}", row(&scene), scene.diagnosis()));
     assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
     let says = |line: &str| line.contains("was not acknowledged in time") && line.contains("deaf");
     scene.balancer.process.wait_for_line(BOUND, says).unwrap();

@@ -11,7 +11,7 @@ fn rises(scene: &Scene, reason: &str, count: u64, act: impl FnOnce()) {
     let of = |counts: &testbed::Counters| counts.over_threads(&["drops", reason]);
     let risen =
         eventually(BOUND, || (of(&scene.balancer.counters().unwrap()) >= of(&before) + count).then_some(()));
-    assert!(risen.is_some(), "{reason} did not rise by {count}\n{}", scene.told());
+    assert!(risen.is_some(), "{reason} did not rise by {count}\n{}", scene.diagnosis());
     let (after, sum) = (scene.settled(), |counts: &testbed::Counters| -> u64 {
         counts.drops().iter().map(|(_, count)| count).sum()
     });
@@ -75,7 +75,7 @@ fn pieces_that_no_honest_host_sends_are_dropped_by_name() {
         let sent = scene.settled().sent();
         send(&pieces(3, false, 400)[0]);
         let known = eventually(BOUND, || (scene.balancer.counters().unwrap().sent() > sent).then_some(()));
-        assert!(known.is_some(), "{}", scene.told());
+        assert!(known.is_some(), "{}", scene.diagnosis());
         rises(&scene, "fragment_conflict", 1, || {
             let mut other = pieces(3, false, 400).swap_remove(0);
             *other.last_mut().unwrap() ^= 1;
@@ -98,7 +98,7 @@ fn of_a_datagram_whose_first_piece_is_late_64_pieces_wait_and_no_longer_than_the
             let counts = scene.balancer.counters().unwrap();
             (counts.received() == 65 && counts.over_threads(&["held"]) == held).then_some(counts)
         });
-        counts.unwrap_or_else(|| panic!("{}", scene.told())).drops()
+        counts.unwrap_or_else(|| panic!("{}", scene.diagnosis())).drops()
     };
     assert_eq!(when(64), [("fragment_datagram_full".into(), 1)]);
     assert_eq!(when(0), [("fragment_datagram_full".into(), 1), ("fragment_timeout".into(), 64)]);
@@ -126,24 +126,24 @@ fn a_packet_that_its_outer_header_makes_too_big_is_told_and_the_largest_that_fit
     let spec = BedSpec { core_mtu: 1400, ..BedSpec::default() };
     let scene = Scene::new(&spec, LbConfig::new);
     for (ipv4, headers) in [(true, 28), (false, 48)] {
-        let told = || scene.settled().over_threads(&["packet_too_big_sent"]);
+        let reported = || scene.settled().over_threads(&["packet_too_big_sent"]);
         let echo = scene.bed.vip(ipv4, Bed::ECHO_PORT);
         let largest = 1400 - 24 - headers;
         let fits = vec![7; largest];
         let reply = udp_ask(&scene.bed.client.ns, echo, &fits, BOUND);
         // The reply names the client, and has no room on the backend's link then: the backend cuts it up.
-        reply.unwrap_or_else(|error| panic!("{error:#}\n{}", scene.told()));
-        let before = told();
+        reply.unwrap_or_else(|error| panic!("{error:#}\n{}", scene.diagnosis()));
+        let before = reported();
         let over = vec![7; largest + 1];
         udp_ask(&scene.bed.client.ns, echo, &over, SILENCE).unwrap_err();
         let route = || scene.bed.client.ns.text("ip", &["route", "get", &echo.ip().to_string()]).unwrap();
         let heard = eventually(BOUND, || route().contains("mtu 1376").then_some(()));
-        assert!(heard.is_some(), "{}{}", route(), scene.told());
-        assert_eq!(told() - before, 1, "{}", scene.told());
+        assert!(heard.is_some(), "{}{}", route(), scene.diagnosis());
+        assert_eq!(reported() - before, 1, "{}", scene.diagnosis());
         // From now on the client itself cuts.
         udp_ask(&scene.bed.client.ns, echo, &over, BOUND)
-            .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.told()));
-        assert_eq!(told() - before, 1);
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.diagnosis()));
+        assert_eq!(reported() - before, 1);
     }
     assert_eq!(scene.settled().drops(), []);
 }
@@ -171,7 +171,7 @@ fn a_backend_without_a_route_has_no_next_hop_until_there_is_one() {
     host.ns.ip("route del unreachable 198.18.1.1/32").unwrap();
     let echo = scene.bed.vip(true, Bed::ECHO_PORT);
     let answered = eventually(BOUND, || udp_ask(&scene.bed.client.ns, echo, b"x", SILENCE).ok());
-    assert!(answered.is_some(), "{}", scene.told());
+    assert!(answered.is_some(), "{}", scene.diagnosis());
 }
 
 #[test]
@@ -185,13 +185,13 @@ fn pings_over_the_rate_are_dropped_by_name() {
         sent += 5_000;
         (scene.balancer.counters().unwrap().over_threads(&["drops", "reply_rate"]) > 0).then_some(())
     });
-    assert!(over.is_some(), "{}", scene.told());
+    assert!(over.is_some(), "{}", scene.diagnosis());
     // The generator may outrun the socket, so what the kernel lost counts too.
     let counts = eventually(BOUND, || {
         let counts = scene.balancer.counters().unwrap();
         (counts.redirected() == counts.received() + counts.lost_before_threads()).then_some(counts)
     });
-    let counts = counts.unwrap_or_else(|| panic!("the counts do not agree\n{}", scene.told()));
+    let counts = counts.unwrap_or_else(|| panic!("the counts do not agree\n{}", scene.diagnosis()));
     let (replies, dropped) =
         (counts.over_threads(&["replies"]), counts.over_threads(&["drops", "reply_rate"]));
     println!("{sent} pings sent, {replies} answered, {dropped} over the rate");

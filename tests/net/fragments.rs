@@ -57,13 +57,13 @@ fn large_pings_are_answered_by_a_backend_straight_to_the_client() {
             println!("{vip}: the first is {}", if ping("1").is_ok() { "answered" } else { "not answered" });
         }
         for _ in usize::from(!ipv4)..20 {
-            ping("20").unwrap_or_else(|e| panic!("{e:#}{}", scene.told()));
+            ping("20").unwrap_or_else(|e| panic!("{e:#}{}", scene.diagnosis()));
         }
     }
     let counts = scene.settled();
     // 4,008 bytes are three pieces; of what is answered only a router's errors are seen here.
     println!("40 requests in 120 pieces, and {} errors about their answers", counts.sent() - 120);
-    assert!((120..=123).contains(&counts.sent()), "{}", scene.told());
+    assert!((120..=123).contains(&counts.sent()), "{}", scene.diagnosis());
     assert_eq!((counts.over_threads(&["replies"]), counts.drops()), (0, vec![]));
     scene.taken_off(counts.sent());
 }
@@ -94,7 +94,7 @@ pub(crate) fn send_both(scene: &Scene, vip: SocketAddr, inboxes: &[UdpInbox]) ->
         sent.insert(socket.local_addr().unwrap(), digests);
         open_sockets.push(socket); // its port is not to be another's
         if flow % 10 == 9 {
-            assert!(have_had(inboxes, 2 * sent.len()), "{}", scene.told());
+            assert!(have_had(inboxes, 2 * sent.len()), "{}", scene.diagnosis());
         }
     }
     sent
@@ -126,7 +126,7 @@ fn large_datagrams_come_whole(ipv4: bool) {
         "{FLOWS} datagrams of {LARGE} bytes to {vip}: {pieces} pieces, {crossed} of them crossed threads, by backend {shares:?}"
     );
     assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()));
-    assert_eq!((shares.iter().sum::<usize>(), crossed > 0), (FLOWS, true), "{}", scene.told());
+    assert_eq!((shares.iter().sum::<usize>(), crossed > 0), (FLOWS, true), "{}", scene.diagnosis());
     assert_eq!(received(&inboxes), sent);
 }
 
@@ -189,7 +189,7 @@ fn iperf3_of_datagrams_in_six_pieces_loses_nothing_in_the_balancer() {
             "{vip}: {packets} datagrams of 8,000 bytes, {lost} lost, {unread} of them in front of a busy server, {} bit/s",
             sum["bits_per_second"]
         );
-        assert!(packets > 0 && lost <= unread, "{}\n{}", ended.out, scene.told());
+        assert!(packets > 0 && lost <= unread, "{}\n{}", ended.out, scene.diagnosis());
     }
     let counts = scene.settled();
     assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()));
@@ -297,9 +297,9 @@ fn pieces_in_any_order(ipv4: bool) {
         table("duplicates"),
         whole.len(),
     );
-    assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()), "{}", scene.told());
+    assert_eq!((counts.drops(), counts.sent()), (vec![], counts.received()), "{}", scene.diagnosis());
     assert_eq!(counts.received(), sent as u64, "lost in front of the balancer");
-    assert_eq!((whole.len(), whole == expected), (datagrams, true), "{}", scene.told());
+    assert_eq!((whole.len(), whole == expected), (datagrams, true), "{}", scene.diagnosis());
 }
 
 #[test]

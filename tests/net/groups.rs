@@ -37,12 +37,12 @@ fn config(bed: &Bed, more: &str) -> LbConfig {
 fn echoes(scene: &Scene, address: IpAddr) {
     let echo = (address, Bed::ECHO_PORT).into();
     let reply = udp_ask(&scene.bed.client.ns, echo, b"x", BOUND);
-    assert_eq!(reply.unwrap_or_else(|error| panic!("{error:#}\n{}", scene.told())).from, echo);
+    assert_eq!(reply.unwrap_or_else(|error| panic!("{error:#}\n{}", scene.diagnosis())).from, echo);
 }
 
 fn is_silent(scene: &Scene, address: IpAddr) {
     let echo = (address, Bed::ECHO_PORT).into();
-    assert!(udp_ask(&scene.bed.client.ns, echo, b"x", SILENCE).is_err(), "{address}\n{}", scene.told());
+    assert!(udp_ask(&scene.bed.client.ns, echo, b"x", SILENCE).is_err(), "{address}\n{}", scene.diagnosis());
 }
 
 /// All of the group's prefixes come to the first balancer.

@@ -29,8 +29,8 @@ fn a_client_that_a_changed_list_denies_is_cut_at_once_and_the_others_go_on() {
     fs::write(&list, format!("{} # the client\n", scene.bed.client.v6)).unwrap();
     let followed =
         eventually(BOUND, || (scene.balancer.counters().unwrap().at(&["generation"]) >= 2).then_some(()));
-    assert!(followed.is_some(), "{}", scene.told());
-    assert_eq!(v6.round_within(SILENCE).unwrap(), vec![None; FLOWS], "{}", scene.told());
+    assert!(followed.is_some(), "{}", scene.diagnosis());
+    assert_eq!(v6.round_within(SILENCE).unwrap(), vec![None; FLOWS], "{}", scene.diagnosis());
     assert_eq!(scene.round(&mut v4), before[0], "IPv4 flows stay where they are");
     scene.drops_become("denied", FLOWS as u64);
     let (client, vip) = (scene.bed.client.v6, scene.bed.vip(false, Bed::ECHO_PORT));
@@ -48,7 +48,7 @@ fn a_client_that_a_changed_list_denies_is_cut_at_once_and_the_others_go_on() {
     fs::write(&list, "").unwrap();
     let followed =
         eventually(BOUND, || (scene.balancer.counters().unwrap().at(&["generation"]) >= 3).then_some(()));
-    assert!(followed.is_some(), "{}", scene.told());
+    assert!(followed.is_some(), "{}", scene.diagnosis());
     assert_eq!(scene.round(&mut v6), before[1], "whoever is let in again goes on where he was");
 }
 
@@ -71,7 +71,7 @@ fn new_flows_over_a_limit_are_dropped_by_its_name() {
         let served = answers.iter().flatten().count();
         // One of each thread's, and one more for each second that has begun meanwhile.
         let most = (2 + seconds) * threads;
-        assert!((1..=most).contains(&served), "{served} on {threads} threads\n{}", scene.told());
+        assert!((1..=most).contains(&served), "{served} on {threads} threads\n{}", scene.diagnosis());
         let lost = answers.len() - served;
         scene.drops_become(reason, lost as u64);
     }

@@ -61,7 +61,7 @@ fn settled(scene: &Scene) -> Counters {
         let left = counts.sent() + counts.over_threads(&["replies"]);
         (over("rx") == counts.received() && over("tx") == left).then_some(counts)
     });
-    let counts = agreed.unwrap_or_else(|| panic!("the interfaces do not add up\n{}", scene.told()));
+    let counts = agreed.unwrap_or_else(|| panic!("the interfaces do not add up\n{}", scene.diagnosis()));
     assert_eq!(counts.over_threads(&["to_threads"]), counts.over_threads(&["from_threads"]));
     assert_eq!(of(&counts, "lb0", "lost") + of(&counts, BACK, "lost"), 0);
     counts
@@ -128,7 +128,7 @@ fn fragments_come_whole_though_their_datagrams_come_by_one_interface_and_leave_b
         let inboxes = inboxes(&scene, ipv4);
         let vip = scene.bed.vip(ipv4, INBOX_PORT);
         let sent = send_both(&scene, vip, &inboxes);
-        assert!(have_had(&inboxes, 2 * FLOWS), "{}", scene.told());
+        assert!(have_had(&inboxes, 2 * FLOWS), "{}", scene.diagnosis());
         let counts = settled(&scene);
         println!(
             "{FLOWS} datagrams to {vip} in {} packets, {} times to another thread",
@@ -154,11 +154,15 @@ fn errors_about_outer_packets_are_taken_in_on_either_interface() {
             router.ip(&format!("link set {} mtu {TAKES}", host.port)).unwrap();
         }
         for ipv4 in [true, false] {
-            let (told, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), 3_000_000);
-            assert!(told > 0 && route.contains(&format!("mtu {}", TAKES - 24)), "{told}, {route}");
+            let (reported, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), 3_000_000);
+            assert!(reported > 0 && route.contains(&format!("mtu {}", TAKES - 24)), "{reported}, {route}");
         }
         let counts = settled(&scene);
-        assert!(matches!(&counts.drops()[..], [(reason, 1..)] if reason == "taken_in"), "{}", scene.told());
+        assert!(
+            matches!(&counts.drops()[..], [(reason, 1..)] if reason == "taken_in"),
+            "{}",
+            scene.diagnosis()
+        );
         assert_eq!(of(&counts, BACK, "rx") > 0, by_back);
         // What clients were told left by the interface that their packets came by.
         assert_eq!(of(&counts, "lb0", "tx"), counts.over_threads(&["replies"]));
@@ -195,10 +199,10 @@ fn packets_that_are_cut_leave_in_pieces_by_the_other_interface() {
         let inboxes = inboxes(&scene, true);
         let (_, expected) = inject_large(&scene);
         // Nobody takes pieces of outer packets off: their wholes are never seen there.
-        assert!(policy == "fragment-outer" || have_had(&inboxes, expected.len()), "{}", scene.told());
+        assert!(policy == "fragment-outer" || have_had(&inboxes, expected.len()), "{}", scene.diagnosis());
         let pieces = 2 * u64::from(PACKETS);
         let sent = eventually(BOUND, || (settled(&scene).sent() == pieces).then_some(()));
-        assert!(sent.is_some(), "{}", scene.told());
+        assert!(sent.is_some(), "{}", scene.diagnosis());
         let counts = settled(&scene);
         println!(
             "{policy}, {queues} queues: {} pieces crossed threads",
@@ -253,7 +257,7 @@ fn with_reflect_a_stranger_is_dropped_on_either_interface_until_a_route_leads_th
         send(BACK, BACK_PORT, NEW);
         (settled(&scene).sent() > 0).then_some(())
     });
-    assert!(sent.is_some(), "{}", scene.told());
+    assert!(sent.is_some(), "{}", scene.diagnosis());
     let counts = settled(&scene);
     assert_eq!((of(&counts, "lb0", "tx"), of(&counts, BACK, "tx")), (0, counts.sent()));
 }

@@ -33,7 +33,7 @@ fn datagrams_come_whole(scene: &Scene, ipv4: bool, lengths: impl Iterator<Item =
             assert_eq!(UdpSocket::bind(any).unwrap().send_to(&payload, to).unwrap(), length);
         });
     }
-    assert!(have_had(&inboxes, sent.len()), "{}", scene.told());
+    assert!(have_had(&inboxes, sent.len()), "{}", scene.diagnosis());
     let seen: Vec<Received> = inboxes.iter().flat_map(testbed::UdpInbox::seen).collect();
     let digests: BTreeSet<_> = seen.iter().map(|one| (one.len, one.digest)).collect();
     assert_eq!((seen.len(), digests), (sent.len(), sent));
@@ -55,8 +55,8 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
     let most = usize::try_from(mtu).unwrap() - 100;
     for ipv4 in [true, false] {
         let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
-        let (told, route) = upload(&scene, vip, 10_000_000);
-        assert!(told == 0 && !route.contains("mtu"), "{told}, {route}");
+        let (reported, route) = upload(&scene, vip, 10_000_000);
+        assert!(reported == 0 && !route.contains("mtu"), "{reported}, {route}");
         let whole = most - if ipv4 { 28 } else { 48 };
         // Round the lengths at which a packet takes one frame more, and the longest.
         let near =
@@ -67,7 +67,7 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
         for _ in 0..5 {
             // In one packet, answered in place.
             let args = ["-n", "-c", "1", "-W", "20", "-M", "do", "-s", &size, &vip.ip().to_string()];
-            scene.bed.client.ns.text("ping", &args).unwrap_or_else(|e| panic!("{e:#}{}", scene.told()));
+            scene.bed.client.ns.text("ping", &args).unwrap_or_else(|e| panic!("{e:#}{}", scene.diagnosis()));
         }
         pings(&scene.bed.client.ns, scene.bed.balancers[0].v4.into(), 1);
     }
@@ -76,7 +76,12 @@ fn carried_whole(mtu: u32, frame_size: u32, outer_v4: bool, largest: u32) {
     let average = counts.over_threads(&["rx_bytes"]) / counts.received();
     println!("{} packets of {average} bytes on average", counts.received());
     let cut = counts.over_threads(&["fragmented"]);
-    assert_eq!((counts.drops(), cut, counts.over_threads(&["replies"])), (vec![], 0, 10), "{}", scene.told());
+    assert_eq!(
+        (counts.drops(), cut, counts.over_threads(&["replies"])),
+        (vec![], 0, 10),
+        "{}",
+        scene.diagnosis()
+    );
     scene.taken_off(counts.sent());
 }
 
@@ -113,7 +118,7 @@ fn fragments_of_9000_bytes_cross_threads_and_come_whole() {
         });
         let inboxes = inboxes(&scene, ipv4);
         let sent = send_both(&scene, scene.bed.vip(ipv4, INBOX_PORT), &inboxes);
-        assert!(have_had(&inboxes, 2 * FLOWS), "{}", scene.told());
+        assert!(have_had(&inboxes, 2 * FLOWS), "{}", scene.diagnosis());
         let counts = scene.settled();
         println!("{} packets, {} crossed threads", counts.received(), counts.over_threads(&["to_threads"]));
         assert_eq!((counts.drops(), counts.over_threads(&["to_threads"]) > 0), (vec![], true));
@@ -136,7 +141,7 @@ fn packets_of_9000_bytes_that_may_be_cut_leave_in_pieces_of_as_much_as_the_way_t
             let counts = scene.settled();
             (counts.over_threads(&["fragmented"]) > 0).then_some(counts)
         });
-        let counts = cut.unwrap_or_else(|| panic!("{}", scene.told()));
+        let counts = cut.unwrap_or_else(|| panic!("{}", scene.diagnosis()));
         println!("{kind:?}: {} cut, {} sent", counts.over_threads(&["fragmented"]), counts.sent());
         assert_eq!(counts.drops(), []);
         scene.taken_off(counts.sent());
@@ -151,8 +156,8 @@ fn clients_on_a_link_of_9000_bytes_are_told_of_a_way_of_1500() {
         scene.bed.router.ip(&format!("link set {} mtu 1500", host.port)).unwrap();
     }
     for ipv4 in [true, false] {
-        let (told, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), 3_000_000);
-        assert!(told > 0 && route.contains("mtu 1476"), "{told}, {route}");
+        let (reported, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), 3_000_000);
+        assert!(reported > 0 && route.contains("mtu 1476"), "{reported}, {route}");
     }
 }
 

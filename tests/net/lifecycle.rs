@@ -50,7 +50,7 @@ fn left_as_found(signal: Signal) {
         let stopped = Instant::now();
         let status = scene.balancer.process.wait(BOUND).expect("it ends");
         let ended = stopped.elapsed();
-        assert!(status.success() || signal == Signal::SIGKILL, "{status} {}", scene.told());
+        assert!(status.success() || signal == Signal::SIGKILL, "{status} {}", scene.diagnosis());
         // After a kill the kernel takes things down by itself, and in its own time.
         let gone = eventually(BOUND, || (!has_xdp(&host)).then(|| stopped.elapsed()));
         println!("{signal}: ended after {ended:?}, no program after {gone:?}");

@@ -47,7 +47,7 @@ fn a_link_that_goes_down_and_an_mtu_that_outgrows_the_frames_are_warnings_until_
         let gone = !warned(&said, "no packet comes in") && !warned(&said, "longer ones are lost");
         (code == Some(0) && gone && links == [true, true]).then_some(())
     };
-    assert!(eventually(BOUND, || well(&scene)).is_some(), "{:#}\n{}", status(&scene).1, scene.told());
+    assert!(eventually(BOUND, || well(&scene)).is_some(), "{:#}\n{}", status(&scene).1, scene.diagnosis());
     let lb = |scene: &Scene, script: &str| scene.bed.balancers[0].ns.ip(script).unwrap();
     type Change = fn(&Scene, &dyn Fn(&Scene, &str));
     let faults: [(Change, Change, &str, &str, &str); 3] = [
@@ -77,11 +77,11 @@ fn a_link_that_goes_down_and_an_mtu_that_outgrows_the_frames_are_warnings_until_
         assert_eq!(metric(&scene, name, interface).as_deref(), Some("1"), "{words}");
         break_it(&scene, &lb);
         let mut said = (None, Value::Null);
-        let told = eventually(10 * BOUND, || {
+        let reported = eventually(10 * BOUND, || {
             said = status(&scene);
             (said.0 == Some(1) && warned(&said.1, words)).then_some(())
         });
-        assert!(told.is_some(), "{words}: {:#}\n{}", said.1, scene.told());
+        assert!(reported.is_some(), "{words}: {:#}\n{}", said.1, scene.diagnosis());
         assert_eq!(metric(&scene, name, interface).as_deref(), Some("0"), "{words}");
         scene.balancer.process.wait_for_line(BOUND, |line| line.contains(words)).unwrap();
         // What comes by the other interface, or fits, is carried all the while.
@@ -90,7 +90,7 @@ fn a_link_that_goes_down_and_an_mtu_that_outgrows_the_frames_are_warnings_until_
         assert_eq!(code, 200, "no fault of the forwarder: {page}");
         mend_it(&scene, &lb);
         let mended = eventually(10 * BOUND, || well(&scene));
-        assert!(mended.is_some(), "{words}: {:#}\n{}", status(&scene).1, scene.told());
+        assert!(mended.is_some(), "{words}: {:#}\n{}", status(&scene).1, scene.diagnosis());
         assert_eq!(metric(&scene, name, interface).as_deref(), Some("1"), "{words}");
         let again = |line: &str| line.contains("no longer so") && line.contains(words);
         scene.balancer.process.wait_for_line(BOUND, again).unwrap();

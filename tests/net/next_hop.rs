@@ -26,7 +26,7 @@ fn requests_are_answered_again_after_the_router_has_changed_its_mac_address() {
         let changed = Instant::now();
         let answered = eventually(BOUND, || udp_ask(&scene.bed.client.ns, echo, b"again", SILENCE).ok());
         let took = changed.elapsed();
-        assert!(answered.is_some(), "{}", scene.told());
+        assert!(answered.is_some(), "{}", scene.diagnosis());
         println!("answered {took:?} after the router's new address, IPv{}", if ipv4 { 4 } else { 6 });
         scene.ask(ipv4, 8);
     }
@@ -53,7 +53,7 @@ fn reflect_sends_back_to_the_gateway_and_drops_what_a_stranger_sent() {
         let counts = scene.balancer.counters().unwrap();
         Some(counts).filter(|counts| counts.over_threads(&["drops", "unknown_gateway"]) == 1)
     });
-    assert!(dropped.is_some(), "{}", scene.told());
+    assert!(dropped.is_some(), "{}", scene.diagnosis());
     // With that one all that was received and not dropped has been sent.
     assert_eq!(scene.settled().drops(), [("unknown_gateway".into(), 1)]);
 }

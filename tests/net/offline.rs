@@ -55,7 +55,7 @@ fn replayed_frames_go_to_the_backends_that_where_names() {
         assert_eq!((&figures["passed"], &figures["drops"]), (&3.into(), &drops), "{figures}");
         let mut written = read_pcap(&output).unwrap();
         let exceeded = written.pop().unwrap();
-        assert_eq!(exceeded[34..36], [11, 0], "the last hop is told so, from this machine");
+        assert_eq!(exceeded[34..36], [11, 0], "an error to the last hop, from this machine");
         assert_eq!(written.len(), specs.len());
         for (bytes, spec) in written.iter().zip(&specs) {
             let (frame, original) = (Frame::parse(bytes).unwrap(), Frame::parse(&spec.bytes()).unwrap());

@@ -19,19 +19,20 @@ fn narrow(core_mtu: u32) -> BedSpec {
 
 /// Sends `bytes` to a VIP over TCP; how often the client was told, and the path's MTU as it then knows it.
 pub(crate) fn upload(scene: &Scene, vip: SocketAddr, bytes: usize) -> (u64, String) {
-    let told = || scene.settled().over_threads(&["packet_too_big_sent"]);
+    let reported = || scene.settled().over_threads(&["packet_too_big_sent"]);
     // Never more under way than a ring holds, or a busy machine would lose some in front of the balancer.
     scene.bed.client.ns.sysctl(&[("ipv4/tcp_wmem", "4096 65536 1048576")]).unwrap();
-    let (before, start) = (told(), Instant::now());
+    let (before, start) = (reported(), Instant::now());
     let mut connection = scene.bed.http_client().connect(vip).unwrap();
-    let reply = connection.post("/", &vec![7; bytes]).unwrap_or_else(|e| panic!("{e}\n{}", scene.told()));
+    let reply =
+        connection.post("/", &vec![7; bytes]).unwrap_or_else(|e| panic!("{e}\n{}", scene.diagnosis()));
     let took = start.elapsed();
     drop(connection);
-    let told = told() - before;
-    println!("{bytes} bytes to {vip} in {took:.2?}, the client told {told} times");
+    let reported = reported() - before;
+    println!("{bytes} bytes to {vip} in {took:.2?}, {reported} errors to the client");
     let said = String::from_utf8(reply.body).unwrap();
     assert!(said.contains(&format!("received {bytes}\n")), "{said}");
-    (told, scene.bed.client.ns.text("ip", &["route", "get", &vip.ip().to_string()]).unwrap())
+    (reported, scene.bed.client.ns.text("ip", &["route", "get", &vip.ip().to_string()]).unwrap())
 }
 
 #[test]
@@ -43,11 +44,16 @@ fn an_upload_over_a_path_of_1500_bytes_completes_because_the_client_is_told() {
         });
         for ipv4 in [true, false] {
             let bytes = count(10_000_000, 100_000_000);
-            let (told, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), bytes);
-            assert!(told > 0 && route.contains(&format!("mtu {room}")), "{told}, {route}");
+            let (reported, route) = upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), bytes);
+            assert!(reported > 0 && route.contains(&format!("mtu {room}")), "{reported}, {route}");
         }
         let counts = scene.settled();
-        assert_eq!((counts.drops(), counts.over_threads(&["fragmented"])), (vec![], 0), "{}", scene.told());
+        assert_eq!(
+            (counts.drops(), counts.over_threads(&["fragmented"])),
+            (vec![], 0),
+            "{}",
+            scene.diagnosis()
+        );
     }
 }
 
@@ -84,14 +90,14 @@ fn a_router_between_balancer_and_backends_that_takes_less_is_learned_of_and_clie
             router.ip(&format!("link set {} mtu {TAKES}", host.port)).unwrap();
         }
         for ipv4 in [true, false] {
-            let (told, route) =
+            let (reported, route) =
                 upload(&scene, scene.bed.vip(ipv4, Bed::HTTP_PORT), count(3_000_000, 100_000_000));
             let room = TAKES - encap_overhead;
-            assert!(told > 0 && route.contains(&format!("mtu {room}")), "{told}, {route}");
+            assert!(reported > 0 && route.contains(&format!("mtu {room}")), "{reported}, {route}");
         }
         let dropped = scene.settled().drops();
         let taken_in = |(reason, count): &(String, u64)| reason == "taken_in" && *count > 0;
-        assert!(dropped.len() == 1 && dropped.iter().all(taken_in), "{dropped:?}\n{}", scene.told());
+        assert!(dropped.len() == 1 && dropped.iter().all(taken_in), "{dropped:?}\n{}", scene.diagnosis());
     }
 }
 
@@ -107,7 +113,7 @@ pub(crate) fn download(scene: &Scene, vip: SocketAddr) -> BTreeSet<String> {
     let replies = scene.bed.http_client().get_many(vip, &format!("/bytes/{BYTES}"), 12, 4);
     let took = start.elapsed();
     let served = replies.into_iter().map(|reply| {
-        let reply = reply.unwrap_or_else(|error| panic!("{error}\n{}", scene.told()));
+        let reply = reply.unwrap_or_else(|error| panic!("{error}\n{}", scene.diagnosis()));
         assert_eq!((reply.status, reply.body.len(), reply.peer), (200, BYTES, vip));
         reply.backend
     });
@@ -127,10 +133,10 @@ fn backends_are_told_of_a_narrower_path_to_the_client_and_downloads_complete() {
         let to_vip = move |frame: &[u8]| {
             Frame::parse(frame).is_some_and(|f| is_too_big(&f.ip) && f.ip.destination == vip.ip())
         };
-        let told = Capture::start(&scene.bed.router, &scene.bed.balancers[0].port, 1000, to_vip).unwrap();
+        let reported = Capture::start(&scene.bed.router, &scene.bed.balancers[0].port, 1000, to_vip).unwrap();
         let served = download(&scene, vip);
-        told.wait_for(served.len(), BOUND).unwrap();
-        println!("the router told {} times", told.frames().len());
+        reported.wait_for(served.len(), BOUND).unwrap();
+        println!("{} errors by the router", reported.frames().len());
         // 12 flows at one of three backends: 3^-11.
         assert!(served.len() > 1, "{served:?}");
         let client = scene.bed.client.address(vip.ip()).to_string();
@@ -186,7 +192,7 @@ fn packets_that_may_be_cut_are_cut_inside_and_come_whole() {
         });
         let inboxes = inboxes(&scene, true);
         let (_, expected) = inject_large(&scene);
-        assert!(have_had(&inboxes, expected.len()), "{}", scene.told());
+        assert!(have_had(&inboxes, expected.len()), "{}", scene.diagnosis());
         let counts = scene.settled();
         let (cut, sent) = (counts.over_threads(&["fragmented"]), counts.sent());
         println!(
@@ -206,7 +212,7 @@ fn cut_outside(scene: &Scene, inject: impl FnOnce(), packets: usize) -> Vec<Oute
     let is_piece = |frame: &[u8]| Frame::parse(frame).is_some_and(|frame| frame.ip.fragment.is_some());
     let watch = Capture::start(&scene.bed.router, &host.port, 1000, is_piece).unwrap();
     inject();
-    let seen = watch.wait_for(2 * packets, BOUND).unwrap_or_else(|e| panic!("{e:#}\n{}", scene.told()));
+    let seen = watch.wait_for(2 * packets, BOUND).unwrap_or_else(|e| panic!("{e:#}\n{}", scene.diagnosis()));
     let pieces: Vec<Ip> = seen
         .iter()
         .filter(|frame| !frame.outgoing)
@@ -281,9 +287,9 @@ fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
     // Who can be told is told all the same.
     let frame = large(&scene, true, 0, 1500 - 28).bytes();
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &frame).unwrap();
-    let told = testbed::eventually(BOUND, || {
+    let reported = testbed::eventually(BOUND, || {
         (scene.balancer.counters().unwrap().over_threads(&["packet_too_big_sent"]) == 1).then_some(())
     });
-    assert!(told.is_some(), "{}", scene.told());
+    assert!(reported.is_some(), "{}", scene.diagnosis());
     assert!(Client::new(&scene.bed.client.ns).get(scene.bed.vip(true, Bed::HTTP_PORT), "/").is_ok());
 }

@@ -75,8 +75,8 @@ fn probe_sees_vips_go_down_and_come_back_and_tells_why() {
         "sluicegate_probe_failures_total{{{}}}",
         http.replace(",target", ",reason=\"refused\",target")
     );
-    let told = || series(&scene, at, &refused).filter(|&count| count >= 1.0);
-    assert!(eventually(BOUND, told).is_some(), "{refused}");
+    let reported = || series(&scene, at, &refused).filter(|&count| count >= 1.0);
+    assert!(eventually(BOUND, reported).is_some(), "{refused}");
 
     let seen = probe.line_count();
     for host in &scene.bed.backends {

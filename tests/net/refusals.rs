@@ -195,9 +195,9 @@ fn config_check_reports_every_problem_at_once_in_words_and_in_json() {
         assert!(line.starts_with(&format!("{path}:")) && line.contains("found"), "{line}");
     }
     let json = verb(&bed, &["config", "check", path, "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
-    let problems = told["problems"].as_array().unwrap();
-    assert_eq!((json.code, problems.len()), (Some(1), 3), "{told:#}");
+    let reported: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let problems = reported["problems"].as_array().unwrap();
+    assert_eq!((json.code, problems.len()), (Some(1), 3), "{reported:#}");
     for problem in problems {
         let line = usize::try_from(problem["line"].as_u64().unwrap()).unwrap();
         let content = fs::read_to_string(&file).unwrap().lines().nth(line - 1).unwrap().to_owned();

@@ -44,8 +44,8 @@ impl Traffic {
         self.stop.store(true, Ordering::Relaxed);
         let rounds = self.thread.take().unwrap().join().unwrap();
         let lost = rounds.iter().flatten().filter(|answer| answer.is_none()).count();
-        assert_eq!(lost, 0, "of {} rounds\n{}", rounds.len(), scene.told());
-        assert!(rounds.iter().all(|round| *round == rounds[0]), "a flow moved\n{}", scene.told());
+        assert_eq!(lost, 0, "of {} rounds\n{}", rounds.len(), scene.diagnosis());
+        assert!(rounds.iter().all(|round| *round == rounds[0]), "a flow moved\n{}", scene.diagnosis());
         rounds[0].iter().flatten().cloned().collect()
     }
 }
@@ -73,7 +73,7 @@ fn connections_stay_on_their_backends_while_snapshots_with_other_weights_are_pub
     done.store(true, Ordering::Relaxed);
     let (backends, sent) = udp.join().unwrap();
     let requests: usize = tcp.into_iter().map(|thread| thread.join().unwrap()).sum();
-    assert!(backends.iter().all(Option::is_some), "{}", scene.told());
+    assert!(backends.iter().all(Option::is_some), "{}", scene.diagnosis());
     assert_eq!(names(backends.iter().flatten()).len(), 3);
     let counts = scene.settled();
     assert_eq!(counts.drops(), []);
@@ -289,7 +289,7 @@ fn after_the_drain_time_the_flows_of_a_backend_that_went_go_to_others() {
         let now = scene.round(&mut flows);
         (!now.iter().any(|backend| backend == "b3")).then_some(now)
     });
-    let after = moved.unwrap_or_else(|| panic!("b3 is still in use\n{}", scene.told()));
+    let after = moved.unwrap_or_else(|| panic!("b3 is still in use\n{}", scene.diagnosis()));
     for (old, new) in before.iter().zip(&after) {
         assert!(old == new || old == "b3", "{old} moved to {new}");
     }
@@ -326,8 +326,8 @@ fn what_needs_a_restart_is_said_and_the_rest_is_taken_over() {
     let seen = scene.balancer.process.line_count();
     let line = scene.balancer.reload(&scene.bed, &config).unwrap();
     assert!(line.contains("reloaded"), "{line}");
-    let told = |line: &str| line.contains("takes effect at the next start: io.batch: 64 -> 32");
-    scene.balancer.process.wait_for_line_after(seen, BOUND, told).unwrap();
+    let reported = |line: &str| line.contains("takes effect at the next start: io.batch: 64 -> 32");
+    scene.balancer.process.wait_for_line_after(seen, BOUND, reported).unwrap();
     // It is not forgotten while it waits, another reload or not.
     let waits = |scene: &Scene| scene.balancer.ask("/v1/status").unwrap()["needs_restart"].clone();
     assert_eq!(waits(&scene), serde_json::json!(["io.batch: 64 -> 32"]));

@@ -71,11 +71,11 @@ impl Clusters {
                 let answers = (0..20).map(|_| self.ask(ipv4)).collect::<Option<Vec<_>>>()?;
                 answers.iter().all(|reply| backends.contains(&&*reply.backend)).then_some(())
             };
-            assert!(eventually(BOUND, all).is_some(), "{backends:?} {ipv4}\n{}", self.told());
+            assert!(eventually(BOUND, all).is_some(), "{backends:?} {ipv4}\n{}", self.diagnosis());
         }
     }
 
-    fn told(&self) -> String {
+    fn diagnosis(&self) -> String {
         self.balancers.iter().map(|balancer| balancer.process.tail()).collect::<Vec<_>>().join("\n")
     }
 }
@@ -113,7 +113,7 @@ fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_download
         let there = clusters.counters(1);
         (there.received() == there.redirected()).then(|| there.drops())
     });
-    let drops = agreed.unwrap_or_else(|| panic!("{}", clusters.told()));
+    let drops = agreed.unwrap_or_else(|| panic!("{}", clusters.diagnosis()));
     clusters.bed.http.drain(..2).for_each(drop);
     clusters.served_by(&["b3"]);
     let open = |ipv4: bool| (0..4).map(move |_| vip(0, ipv4, 80));
@@ -133,7 +133,7 @@ fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_download
     clusters.served_by(&["b1", "b2"]);
     let before = clusters.counters(0).over_threads(&["remote_flows"]);
     for download in &mut downloads {
-        assert!(whole(&download.get("/bytes/300000").unwrap()), "{}", clusters.told());
+        assert!(whole(&download.get("/bytes/300000").unwrap()), "{}", clusters.diagnosis());
     }
     let (here, there) = (clusters.counters(0), clusters.counters(1));
     assert_eq!(here.over_threads(&["remote_flows"]), before, "known flows, not new ones");
@@ -144,7 +144,7 @@ fn while_no_backend_here_lives_the_other_cluster_answers_and_redirected_download
         there.drops()
     );
     assert!(before >= 48 && arrivals > before);
-    assert_eq!(there.drops(), drops, "{}", clusters.told());
+    assert_eq!(there.drops(), drops, "{}", clusters.diagnosis());
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn two_clusters_without_backends_send_a_packet_once_and_drop_it_by_name() {
             let counts = clusters.counters(1);
             (counts.drops() == [("no_backend".to_owned(), n)]).then_some(counts)
         };
-        let there = eventually(BOUND, dropped).unwrap_or_else(|| panic!("{}", clusters.told()));
+        let there = eventually(BOUND, dropped).unwrap_or_else(|| panic!("{}", clusters.diagnosis()));
         assert_eq!((there.over_threads(&["remote_arrivals"]), there.sent()), (n, 0), "nothing is sent on");
         let here = clusters.counters(0);
         assert_eq!((here.sent(), here.drops(), here.over_threads(&["remote_flows"])), (n, vec![], n));

@@ -44,7 +44,7 @@ impl Scene {
         let vip = self.bed.vip(ipv4, Bed::HTTP_PORT);
         let replies = self.bed.http_client().get_many(vip, "/", count, 8);
         let failed: Vec<_> = replies.iter().filter_map(|reply| reply.as_ref().err()).collect();
-        assert!(failed.is_empty(), "{vip}: {failed:?}\n{}", self.told());
+        assert!(failed.is_empty(), "{vip}: {failed:?}\n{}", self.diagnosis());
         let replies: Vec<Response> = replies.into_iter().flatten().collect();
         assert_eq!(replies.len(), count);
         for reply in &replies {
@@ -63,7 +63,7 @@ impl Scene {
     pub(crate) fn round(&self, flows: &mut UdpFlows) -> Vec<String> {
         let answers = flows.round().unwrap();
         let lost = answers.iter().filter(|answer| answer.is_none()).count();
-        assert_eq!(lost, 0, "of {} packets\n{}", answers.len(), self.told());
+        assert_eq!(lost, 0, "of {} packets\n{}", answers.len(), self.diagnosis());
         answers.into_iter().flatten().collect()
     }
 
@@ -78,8 +78,8 @@ impl Scene {
                 && counts.received() + cut == counts.sent() + replies + dropped;
             agree.then_some(counts)
         });
-        let counts = agreed.unwrap_or_else(|| panic!("the counts do not agree\n{}", self.told()));
-        assert_eq!(counts.lost_before_threads(), 0, "{}", self.told());
+        let counts = agreed.unwrap_or_else(|| panic!("the counts do not agree\n{}", self.diagnosis()));
+        assert_eq!(counts.lost_before_threads(), 0, "{}", self.diagnosis());
         counts
     }
 
@@ -87,7 +87,7 @@ impl Scene {
     pub(crate) fn drops_become(&self, reason: &str, count: u64) {
         let wanted = [(reason.to_owned(), count)];
         let have = || (self.balancer.counters().unwrap().drops() == wanted).then_some(());
-        assert!(eventually(BOUND, have).is_some(), "not {wanted:?}\n{}", self.told());
+        assert!(eventually(BOUND, have).is_some(), "not {wanted:?}\n{}", self.diagnosis());
         assert_eq!(self.settled().drops(), wanted);
     }
 
@@ -98,7 +98,7 @@ impl Scene {
             || -> u64 { self.decaps.iter().filter_map(Decap::counts).map(|c| Decap::taken_off(&c)).sum() };
         let sent = || self.balancer.counters().map_or(expected, |counters| counters.sent());
         let agreed = eventually(BOUND, || (sum() == sent() && sum() >= expected).then_some(()));
-        assert!(agreed.is_some(), "{} taken off, {} sent\n{}", sum(), sent(), self.told());
+        assert!(agreed.is_some(), "{} taken off, {} sent\n{}", sum(), sent(), self.diagnosis());
     }
 
     /// A frame from the router's port straight to the balancer: UDP to a family's first VIP.
@@ -110,7 +110,7 @@ impl Scene {
         FrameSpec::smallest_udp(from, to, SocketAddr::new(client, 4000), self.bed.vip(ipv4, port))
     }
 
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn diagnosis(&self) -> String {
         let counters = self.balancer.counters().map(|counters| format!("{:#}", counters.0));
         format!("{}\n{}", self.balancer.process.tail(), counters.unwrap_or_else(|error| error.to_string()))
     }

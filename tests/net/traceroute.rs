@@ -26,7 +26,7 @@ fn traceroute_shows_the_balancers_own_address_and_reaches_the_vip() {
         let gateway: IpAddr = if ipv4 { [198, 18, 0, 1].into() } else { "2001:db8::1".parse().unwrap() };
         for way in [&["-T", "-p", "80"][..], &["-U", "-p", "53"]] {
             let found = hops(&scene, vip, way);
-            assert_eq!(found, [gateway, host.address(vip), vip], "{way:?}\n{}", scene.told());
+            assert_eq!(found, [gateway, host.address(vip), vip], "{way:?}\n{}", scene.diagnosis());
             asked += 1;
         }
     }

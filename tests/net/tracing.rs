@@ -46,9 +46,9 @@ fn trace(bed: &Bed, file: &Path, source: SocketAddr, vip: SocketAddr, more: &[&s
 }
 
 /// The only report of each packet, all of them from the balancer.
-fn told(scene: &Scene, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Vec<Value> {
+fn reported(scene: &Scene, source: SocketAddr, vip: SocketAddr, more: &[&str]) -> Vec<Value> {
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[more, &["--json"]].concat());
-    assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.told());
+    assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
     let trace: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!((&trace["source"], &trace["strangers"]), (&Value::from(source.to_string()), &0.into()));
     let one = |probe: &Value| {
@@ -82,7 +82,7 @@ fn a_machine_tells_what_it_did_with_a_marked_packet_and_the_packet_arrives() {
         let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
         let source = SocketAddr::new(scene.bed.client.address(vip.ip()), PORT);
         let watches = watch(&scene.bed);
-        let reports = told(&scene, source, vip, &["tcp"]);
+        let reports = reported(&scene, source, vip, &["tcp"]);
         assert_eq!(steps(&reports), ["maglev", "flow_table"]);
         let expected = backend_of(&scene.bed, &file(&scene.bed), source, vip, "tcp");
         for report in &reports {
@@ -109,7 +109,8 @@ fn a_flow_of_a_client_is_traced_to_the_backend_that_answers_it() {
         let local = flows.local().unwrap();
         drop(flows);
         for (source, backend) in local.into_iter().zip(answered) {
-            let reports = told(&scene, source, scene.bed.vip(ipv4, Bed::ECHO_PORT), &["udp", "--count", "1"]);
+            let reports =
+                reported(&scene, source, scene.bed.vip(ipv4, Bed::ECHO_PORT), &["udp", "--count", "1"]);
             assert_eq!(
                 (steps(&reports), reports[0]["backend"]["name"].as_str()),
                 (vec!["flow_table"], Some(&*backend))
@@ -126,7 +127,7 @@ fn the_tree_names_machine_step_and_backend_and_a_drop_its_reason() {
     let source = SocketAddr::new([198, 18, 0, 77].into(), PORT);
     let ended =
         trace(&scene.bed, &file(&scene.bed), source, vip, &["tcp", "--listen", &format!("{client}:9000")]);
-    assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.told());
+    assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
     let backend = backend_of(&scene.bed, &file(&scene.bed), source, vip, "tcp");
     let lines: Vec<&str> = ended.out.lines().collect();
     assert!(
@@ -157,7 +158,7 @@ fn pieces_are_traced_through_the_fragment_table() {
             vip,
             &["udp", "--fragments", "--count", "1", "--json"],
         );
-        assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.told());
+        assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
         let trace: Value = serde_json::from_str(&ended.out).unwrap();
         let reports = trace["probes"][0]["reports"].as_array().unwrap();
         assert_eq!(steps(reports), ["maglev", "fragment_table"], "{trace:#}");
@@ -198,10 +199,10 @@ fn an_outsider_is_told_nothing_and_his_packets_are_forwarded() {
         "{total:#}"
     );
     std::thread::sleep(SILENCE);
-    assert!(!scene.balancer.process.tail().contains("report of the packet tracer"), "{}", scene.told());
+    assert!(!scene.balancer.process.tail().contains("report of the packet tracer"), "{}", scene.diagnosis());
 }
 
-/// Marks as anybody can write them who knows the layout: of another key, of yesterday, for somebody who is not to be told.
+/// Marks as anybody can write them who knows the layout: of another key, of yesterday, for a receiver that is not listed.
 #[test]
 fn marks_that_are_forged_or_stale_or_for_strangers_bring_no_report() {
     let scene = scene();
@@ -232,7 +233,7 @@ fn marks_that_are_forged_or_stale_or_for_strangers_bring_no_report() {
     send_at(&scene.bed.router, &scene.bed.balancers[0].port, frames.to_vec(), 1_000.0).unwrap();
     // Reports come in the order of their packets: behind that of the last no other can be on its way.
     let mut room = [0; 2_000];
-    let length = heard(&ears, &mut room).unwrap_or_else(|error| panic!("{error}\n{}", scene.told()));
+    let length = heard(&ears, &mut room).unwrap_or_else(|error| panic!("{error}\n{}", scene.diagnosis()));
     let line = room[..length].split(|byte| *byte == b'\n').next().unwrap();
     let report: Value = serde_json::from_slice(line).unwrap();
     assert_eq!((&report["probe"], &report["trace"]), (&5.into(), &"0000000000007ace".into()), "{report}");
@@ -310,7 +311,7 @@ fn a_piece_that_is_redirected_is_told_by_both_machines() {
 /// What was told of a datagram in two pieces, well or not at all.
 fn of_pieces(scene: &Scene, source: SocketAddr, vip: SocketAddr, args: &[&str]) -> Vec<Value> {
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[args, &["--json"]].concat());
-    assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.told());
+    assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
     let trace: Value = serde_json::from_str(&ended.out).unwrap();
     trace["probes"][0]["reports"].as_array().unwrap().clone()
 }

@@ -25,8 +25,9 @@ fn comes_back_tagged(kind: Encapsulation) {
             (spec.tcp_flags, spec.vlans) = (tcp_flags, vlans);
             inject(&scene.bed.router, &host.port, &spec.bytes()).unwrap();
             sent += 1;
-            let seen =
-                back.wait_for(sent, BOUND).unwrap_or_else(|e| panic!("{e:#} {spec:?}\n{}", scene.told()));
+            let seen = back
+                .wait_for(sent, BOUND)
+                .unwrap_or_else(|e| panic!("{e:#} {spec:?}\n{}", scene.diagnosis()));
             let bytes = &seen[sent - 1].bytes;
             let frame = Frame::parse(bytes).unwrap();
             assert_eq!((frame.to, frame.from, &frame.vlans), (spec.from, spec.to, &spec.vlans));
@@ -89,8 +90,9 @@ fn leaves(policy: &str, cases: &[Case<'_>]) {
                 continue;
             };
             sent += 1;
-            let seen =
-                back.wait_for(sent, BOUND).unwrap_or_else(|e| panic!("{e:#} {before:x?}\n{}", scene.told()));
+            let seen = back
+                .wait_for(sent, BOUND)
+                .unwrap_or_else(|e| panic!("{e:#} {before:x?}\n{}", scene.diagnosis()));
             let bytes = &seen[sent - 1].bytes;
             let link = 14 + 4 * after.len();
             let plain = [&bytes[..12], &bytes[link - 2..]].concat();
@@ -177,7 +179,7 @@ fn a_ping_is_answered_with_the_tags_that_it_came_with_and_not_those_of_the_polic
         })
         .unwrap();
         inject(&scene.bed.router, &host.port, &with_tags(&spec.bytes(), &tags)).unwrap();
-        let seen = back.wait_for(1, BOUND).unwrap_or_else(|e| panic!("{e:#}\n{}", scene.told()));
+        let seen = back.wait_for(1, BOUND).unwrap_or_else(|e| panic!("{e:#}\n{}", scene.diagnosis()));
         let bytes = &seen[0].bytes;
         assert_eq!(bytes[..12], [spec.from, spec.to].concat());
         assert_eq!(bytes[12..20], [0x88, 0xa8, 0x20, 0x64, 0x81, 0x00, 0x00, 0x07]);

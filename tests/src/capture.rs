@@ -186,12 +186,12 @@ fn receive(fd: &OwnedFd, room: &mut [u8]) -> nix::Result<Option<(LinkAddr, Vec<u
 
 /// Type and content of the tag in a `tpacket_auxdata`: status, len, snaplen (32 bits each), mac, net, tci, tpid (16 each).
 fn tag_of(message: ControlMessageOwned) -> Option<[u16; 2]> {
-    let ControlMessageOwned::Unknown(told) = message else { return None };
-    let header = told.cmsg_header;
+    let ControlMessageOwned::Unknown(reported) = message else { return None };
+    let header = reported.cmsg_header;
     if (header.cmsg_level, header.cmsg_type) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
         return None;
     }
-    let data = told.data_bytes;
+    let data = reported.data_bytes;
     let status = u32::from_ne_bytes(*data.first_chunk()?);
     let half = |at: usize| Some(u16::from_ne_bytes(*data.get(at..)?.first_chunk()?));
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some([half(18)?, half(16)?])

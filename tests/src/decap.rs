@@ -51,15 +51,15 @@ impl Decap {
     pub fn stop(mut self) -> Result<Value> {
         let status = self.process.stop(BOUND)?;
         ensure!(status.success(), "decap ended with {status}:\n{}", self.process.tail());
-        self.counts().context("decap told no counts")
+        self.counts().context("decap printed no counts")
     }
 
     /// The counts that it told last.
     #[must_use]
     pub fn counts(&self) -> Option<Value> {
-        let told =
+        let reported =
             |text: &str| serde_json::from_str::<Value>(text).ok().filter(|v| v.get("taken_off").is_some());
-        self.process.lines().iter().rev().find_map(|line| told(&line.text))
+        self.process.lines().iter().rev().find_map(|line| reported(&line.text))
     }
 
     /// Packets taken off in all, from `{"taken_off": {"gre": n, …}}` or `{"taken_off": n}`.

@@ -190,8 +190,8 @@ fn the_policy_stops_a_script_that_is_not_the_pages_own() {
          const i = new Image(); i.src = 'http://192.0.2.1/x.png'; document.body.append(i)",
     );
     assert_eq!(scene.browser.script("return window.foreign === undefined"), true);
-    let told = scene.browser.console().join("\n");
-    assert!(told.contains("Content Security Policy"), "{told}");
+    let reported = scene.browser.console().join("\n");
+    assert!(reported.contains("Content Security Policy"), "{reported}");
 }
 
 #[test]

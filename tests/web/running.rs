@@ -54,9 +54,9 @@ fn the_page_of_a_running_balancer_agrees_with_its_api() {
     browser.wait_for("return document.getElementById('state').textContent === 'ready'");
 
     let shown = rows(&browser, "backends");
-    let told = running.admin("GET", "/v1/backends");
-    assert_eq!((shown.len(), told.as_array().unwrap().len()), (3, 3));
-    for row in told.as_array().unwrap() {
+    let reported = running.admin("GET", "/v1/backends");
+    assert_eq!((shown.len(), reported.as_array().unwrap().len()), (3, 3));
+    for row in reported.as_array().unwrap() {
         let cells = &shown[row["name"].as_str().unwrap()];
         assert!(cells["state"].ends_with(row["state"].as_str().unwrap()), "{cells:?} {row}");
         assert_eq!(cells["weight"], row["weight_configured"].to_string());

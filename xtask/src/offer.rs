@@ -44,15 +44,15 @@ impl Offer {
         let xdp: &mut Xdp = program.program_mut(NAME).context("no such program")?.try_into()?;
         xdp.load()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (tell, told) = channel();
+        let (started, worker_id) = channel();
         let thread = {
             let (stop, device) = (Arc::clone(&stop), device.to_owned());
             ns.spawn(move || {
-                tell.send(gettid())?;
+                started.send(gettid())?;
                 send(&program, &device, &frame, cpu, &stop)
             })
         };
-        let worker = format!("/proc/self/task/{}", told.recv().context("the generator died")?).into();
+        let worker = format!("/proc/self/task/{}", worker_id.recv().context("the generator died")?).into();
         Ok(Self { stop, worker, thread: Some(thread) })
     }
 

@@ -50,29 +50,29 @@ impl Steps {
         if self.long {
             command.env("SLUICEGATE_LONG", "1");
         }
-        let told = Told { program: program.into(), ..Told::default() };
-        let Some(run) = self.check(watch(command, told)) else { return };
-        if !run.status.success() && run.told.failed.is_empty() {
+        let observed = Observed { program: program.into(), ..Observed::default() };
+        let Some(run) = self.check(watch(command, observed)) else { return };
+        if !run.status.success() && run.observed.failed.is_empty() {
             self.failed(format!("{}: {}", words(command), run.status));
         }
-        run.told.failed.into_iter().for_each(|test| self.failed(test));
+        run.observed.failed.into_iter().for_each(|test| self.failed(test));
     }
 
     /// A command that runs tests, of which exactly `passed` are to pass: a filter that fits nothing must not look like
     /// success.
     pub(crate) fn exactly(&mut self, what: &str, command: &mut Command, passed: usize) {
         eprintln!("── {what}");
-        let Some(run) = self.check(watch(command, Told::default())) else { return };
-        let count = run.told.passed;
+        let Some(run) = self.check(watch(command, Observed::default())) else { return };
+        let count = run.observed.passed;
         let all = || {
             ensure!(run.status.success(), "{what}: {}", run.status);
             ensure!(count == Some(passed), "{what}: {count:?} tests passed, not {passed}");
             Ok(())
         };
-        if run.told.failed.is_empty() {
+        if run.observed.failed.is_empty() {
             self.check(all());
         }
-        run.told.failed.into_iter().for_each(|test| self.failed(format!("{what}: {test}")));
+        run.observed.failed.into_iter().for_each(|test| self.failed(format!("{what}: {test}")));
     }
 
     /// The names of all that failed.
@@ -94,12 +94,12 @@ fn words(command: &Command) -> String {
 
 struct Run {
     status: ExitStatus,
-    told: Told,
+    observed: Observed,
 }
 
 /// What lines of output have told of tests.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct Observed {
     program: String,
     failed: Vec<String>,
     /// The list at the end of a program's output has begun: where tests print between a name and its result, it alone tells.
@@ -108,7 +108,7 @@ struct Told {
     passed: Option<usize>,
 }
 
-impl Told {
+impl Observed {
     fn line(&mut self, line: &str) {
         let words = line.trim();
         let in_list = self.in_list && line.starts_with("    ");
@@ -139,7 +139,7 @@ impl Told {
 }
 
 /// Runs a command with its output on standard error, and reads along.
-fn watch(command: &mut Command, mut told: Told) -> Result<Run> {
+fn watch(command: &mut Command, mut observed: Observed) -> Result<Run> {
     let (reader, writer) = pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let words = words(command);
@@ -149,9 +149,9 @@ fn watch(command: &mut Command, mut told: Told) -> Result<Run> {
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         eprintln!("{line}");
-        told.line(&line);
+        observed.line(&line);
     }
-    Ok(Run { status: child.wait()?, told })
+    Ok(Run { status: child.wait()?, observed })
 }
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn failed_tests_are_named_with_their_program() {
-        let mut told = Told::default();
+        let mut observed = Observed::default();
         for line in [
             "     Running unittests src/lib.rs (target/debug/deps/control_plane-59807616e1fa2540)",
             "test next_hop::tests::a_table ... ok",
@@ -184,7 +184,7 @@ mod tests {
             "   Doc-tests packet",
             "test crates/packet/src/lib.rs - (line 7) ... FAILED",
         ] {
-            told.line(line);
+            observed.line(line);
         }
         let failed = [
             "control_plane: next_hop::tests::another",
@@ -192,7 +192,7 @@ mod tests {
             "net: capture::with_output",
             "packet: crates/packet/src/lib.rs - (line 7)",
         ];
-        assert_eq!((told.failed, told.passed), (failed.map(String::from).into(), Some(5)));
+        assert_eq!((observed.failed, observed.passed), (failed.map(String::from).into(), Some(5)));
     }
 
     #[test]

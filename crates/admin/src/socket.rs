@@ -183,7 +183,7 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
     match open() {
         Ok(identity) => Ok((listener, identity)),
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = fs::remove_file(path);
             Err(error)
         }

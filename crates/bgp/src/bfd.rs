@@ -32,9 +32,9 @@ use thread::{Answer, Command, Worker};
 /// The UDP ports of BFD; others are for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfdPorts {
-    /// Where we are told.
+    /// The port that we receive on.
     pub own: u16,
-    /// Where peers are told.
+    /// The port that peers receive on.
     pub peer: u16,
 }
 
@@ -164,7 +164,7 @@ impl Shared {
     }
 }
 
-/// The handle of the BFD thread. Dropping it tells every peer that this is on purpose, and ends the thread.
+/// The handle of the BFD thread. Dropping it announces AdminDown to every peer, and ends the thread.
 #[derive(Debug)]
 pub struct Bfd {
     shared: Arc<Shared>,
@@ -203,7 +203,7 @@ impl Bfd {
         self.ask(config, Command::Change)
     }
 
-    /// Watches a peer no more, and tells it so. A name that no session has is nothing to do.
+    /// Watches a peer no more, and announces AdminDown to it. A name that no session has is nothing to do.
     pub fn remove(&self, name: &str) {
         self.command(Command::Remove(name.into()));
     }

@@ -16,7 +16,7 @@ use crate::message::{Capability, Message, Notification, Open, Refresh, RefreshKi
 use crate::prefix::{Family, Prefix};
 use crate::route::Attributes;
 
-/// Why bytes are no message, and what to tell the peer.
+/// Why bytes are no message, and the NOTIFICATION for the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) notification: Notification,
@@ -43,7 +43,7 @@ pub(crate) struct Dialect {
     pub(crate) four_byte: bool,
 }
 
-/// A message of ours has no form. The configuration's limits leave no way here; it is told, not hidden.
+/// A message of ours has no form. The configuration's limits leave no way here; it is reported, not hidden.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message cannot be written: {0}")]
 pub(crate) struct Unencodable(#[from] wire::EncodeError);

@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Whether the other end has acknowledged all that it is to have; true without a session: it has nothing of us.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.session.state() != State::Established
             || (self.session.has_said_all() && socket::has_all(&self.stream).unwrap_or(false))
     }

@@ -67,7 +67,7 @@ enum Work {
 }
 
 impl Outbound {
-    /// The peer has nothing yet, and is told the end of each family's first table.
+    /// The peer has nothing yet, and is sent the end of each family's first table.
     pub(crate) fn new(
         dialect: Dialect,
         next_hops: NextHops,

@@ -30,7 +30,7 @@ use crate::session::{STABLE, Stop};
 use crate::status::State;
 use silence::Silence;
 
-/// What the speaker tells a peer's task.
+/// What the speaker orders of a peer's task.
 #[derive(Debug)]
 pub(crate) enum Order {
     Change(Box<PeerConfig>),
@@ -40,7 +40,7 @@ pub(crate) enum Order {
     /// At once and without a word, for this reason.
     Reset(String),
     /// Answer once the peer has acknowledged all that it is to have.
-    Tell(oneshot::Sender<()>),
+    Flush(oneshot::Sender<()>),
     /// The last one.
     Stop(Stop),
 }
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
     want: Arc<Routes>,
     report: Report,
     /// Who waits until the peer has acknowledged all.
-    askers: Vec<oneshot::Sender<()>>,
+    awaiting_flush: Vec<oneshot::Sender<()>>,
     leaving: Option<change::Leaving>,
     /// It is no peer any more, and has what it had, marked, until it is stopped.
     parting: bool,
@@ -148,7 +148,7 @@ impl Peer {
             want,
             inputs,
             report,
-            askers: Vec::new(),
+            awaiting_flush: Vec::new(),
             leaving: None,
             parting: false,
             silence: Silence::begin(),
@@ -204,7 +204,7 @@ impl Peer {
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => Happened::Silence,
             () = sleep_until(key_at.unwrap_or_else(Instant::now)), if key_at.is_some() => Happened::Other,
             // An acknowledgement wakes nobody.
-            () = sleep(LOOK_EVERY), if !self.askers.is_empty() => Happened::Other,
+            () = sleep(LOOK_EVERY), if !self.awaiting_flush.is_empty() => Happened::Other,
             () = turn(&mut self.both.dialled) => Happened::Other,
             () = turn(&mut self.both.accepted) => Happened::Other,
             Some(_) = self.closing.join_next() => Happened::Other,
@@ -237,9 +237,9 @@ impl Peer {
                     self.failed(&why, false);
                 }
             }
-            Order::Tell(asker) => {
+            Order::Flush(client) => {
                 self.desire();
-                self.askers.push(asker);
+                self.awaiting_flush.push(client);
             }
             Order::Stop(stop) => {
                 self.stopped = true;
@@ -275,11 +275,11 @@ impl Peer {
         self.both.iter_mut().for_each(|connection| connection.session.desire(Arc::clone(&want)));
     }
 
-    /// Whoever waits until the peer has been told hears that it was.
+    /// Answers those that wait until all routes have been sent.
     fn answer(&mut self) {
-        if !self.askers.is_empty() && self.both.iter().all(Connection::is_told) {
+        if !self.awaiting_flush.is_empty() && self.both.iter().all(Connection::is_flushed) {
             // It fails only when nobody waits any more.
-            self.askers.drain(..).for_each(|asker| _ = asker.send(()));
+            self.awaiting_flush.drain(..).for_each(|client| _ = client.send(()));
         }
     }
 

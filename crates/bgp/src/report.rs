@@ -1,6 +1,6 @@
 //! What a peer's task lets others see: its entry in the status, and its log lines.
 //!
-//! Invariant: a task that was replaced changes nothing of its successor's entry; the same failure again is told quietly.
+//! Invariant: a task that was replaced changes nothing of its successor's entry; the same failure again is logged at debug level.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

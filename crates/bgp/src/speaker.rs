@@ -183,7 +183,7 @@ impl Speaker {
     }
 
     /// Ends a peer's session at once, without a word: its end sees the connection reset, and drops our routes. For one that does
-    /// not take what it is told. Another session follows after a while. Whether there is such a peer.
+    /// not take what is sent. Another session follows after a while. Whether there is such a peer.
     pub fn reset(&self, name: &str, why: &str) -> bool {
         let peers = self.peers();
         peers.named(name).is_some_and(|running| running.orders.send(Order::Reset(why.into())).is_ok())
@@ -192,18 +192,18 @@ impl Speaker {
     /// Waits until each peer with a session has acknowledged all that it is to have now, and no longer than `patience`: the names
     /// of those that have not. A peer whose TCP takes nothing more (a window of zero) is one of them, whatever our own kernel
     /// has taken.
-    pub async fn told(&self, patience: Duration) -> Vec<String> {
+    pub async fn flushed(&self, patience: Duration) -> Vec<String> {
         let until = Instant::now() + patience;
         let ask = |running: &Running| {
-            let (answer, told) = oneshot::channel();
-            // It fails only when the task has ended: there is nobody to be told.
-            drop(running.orders.send(Order::Tell(answer)));
-            (running.config.name.clone(), told)
+            let (answer, flushed) = oneshot::channel();
+            // It fails only when the task has ended: there is nothing to send.
+            drop(running.orders.send(Order::Flush(answer)));
+            (running.config.name.clone(), flushed)
         };
         let asked: Vec<_> = self.peers().all().map(ask).collect();
         let mut late = Vec::new();
-        for (name, told) in asked {
-            if timeout_at(until, told).await.is_err() {
+        for (name, flushed) in asked {
+            if timeout_at(until, flushed).await.is_err() {
                 late.push(name);
             }
         }

@@ -154,7 +154,7 @@ pub struct Negotiated {
     pub extended_next_hop: bool,
     /// The peer may ask for all routes again.
     pub route_refresh: bool,
-    /// And is told begin and end of the answer (RFC 7313).
+    /// And gets begin and end of the answer (RFC 7313).
     pub enhanced_route_refresh: bool,
     /// A Cease is sent as a hard reset, or the peer would keep our routes (RFC 8538).
     pub hard_reset: bool,

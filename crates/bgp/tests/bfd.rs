@@ -13,8 +13,8 @@ use bgp::bfd::{Bfd, BfdChange, BfdConfig, BfdPorts, Diagnostic, SessionState};
 const BOUND: Duration = Duration::from_secs(60);
 
 fn start(own: u16, peer: u16) -> (Bfd, Receiver<BfdChange>) {
-    let (told, heard) = channel();
-    let bfd = Bfd::start(BfdPorts { own, peer }, move |change| drop(told.send(change))).unwrap();
+    let (changes, heard) = channel();
+    let bfd = Bfd::start(BfdPorts { own, peer }, move |change| drop(changes.send(change))).unwrap();
     (bfd, heard)
 }
 

@@ -68,7 +68,7 @@ pub(super) fn beyond(report: &Report, place: &Place, name: &str) {
     report.error(place, found, "files in that folder and below, for a configuration that is put");
 }
 
-/// What tells a file from others, under whichever name it comes.
+/// A file's identity, under whichever name it is opened.
 pub(super) fn real(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }

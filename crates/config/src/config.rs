@@ -188,9 +188,9 @@ impl Config {
         self.sources == other.sources && self.digest() == other.digest() && self == other
     }
 
-    /// What tells its files from others: SHA-256 over their content, the hash key (of which it tells nothing) and the CAs that
-    /// they name; not over a machine's own certificate. Without secrets ([`load_without_secrets`](crate::load_without_secrets)) over the files alone. What
-    /// machines of a cluster must agree on is the control plane's digest.
+    /// SHA-256 over the content of its files, the hash key (which it does not reveal) and the CAs that they name; not over a
+    /// machine's own certificate. Without secrets ([`load_without_secrets`](crate::load_without_secrets)) over the files alone.
+    /// What machines of a cluster must agree on is the control plane's digest.
     pub fn digest(&self) -> [u8; 32] {
         source::digest(&self.sources, self.references.as_ref())
     }

@@ -98,7 +98,7 @@ fn unused(sections: &Sections<'_>) {
     }
 }
 
-/// What the filter of each machine can't tell apart is taken from the kernel without being a VIP's.
+/// What the filter of each machine cannot distinguish is taken from the kernel without being a VIP's.
 fn room(sections: &Sections<'_>) {
     let shards: BTreeSet<Option<&Arc<str>>> =
         sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();

@@ -70,7 +70,7 @@ impl SourceList {
         self.len() == 0
     }
 
-    /// What tells it from lists that say something else: SHA-256 of the content of each part.
+    /// Its identity: SHA-256 of the content of each part.
     pub fn digests(&self) -> Vec<[u8; 32]> {
         self.parts.iter().map(|part| part.digest).collect()
     }

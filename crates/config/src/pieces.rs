@@ -3,7 +3,7 @@
 //! In: a text. Out: its tables with their offsets, one for each piece; together they say what the text says.
 //! A text is cut before headers `[kind.name]`, without understanding what is around them: so a cut may fall into a string
 //! or a list, or part a section from its sub-tables. Then a piece does not parse, or two name one section, and the text is
-//! parsed whole, as it is whenever there is an error to tell.
+//! parsed whole, as it is whenever there is an error to report.
 //! Invariant: what pieces say together, the whole would say too, at the same offsets.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -31,7 +31,7 @@ impl Protocol {
         }
     }
 
-    /// Whether packets of it are told apart by port.
+    /// Whether its packets have ports.
     pub fn has_ports(self) -> bool {
         matches!(self, Self::Tcp | Self::Udp)
     }

@@ -1,7 +1,7 @@
 //! Secrets: read from a file or a systemd credential, checked, never shown.
 //!
 //! In: a reference such as `secrets/hash.key` or `credential:NAME`. Out: a [`HashKey`].
-//! Not here: the environment. Whoever calls says how it is read, so that tests need not change it.
+//! Not here: the environment. The caller says how it is read, so that tests need not change it.
 //! Invariant: no message and no `Debug` output holds any part of a secret.
 //! Source: systemd.exec(5), "Credentials". With `User=` systemd grants a credential by ACL, whose mask
 //! shows as group bits in the mode; so a credential is refused for bits of others alone.

@@ -1,4 +1,4 @@
-//! The announcer: which VIPs routers are told of, and telling them.
+//! The announcer: which VIPs are announced to which routers.
 //!
 //! In: the configuration, whether the forwarder is well, how many backends serve each service, the stage of a drain, the time.
 //! Out: routes at the routers, by BGP; BFD sessions beside it; rows for operators. Rooms: `plan` (what the file says of a
@@ -13,6 +13,6 @@ mod decision;
 mod keeper;
 mod plan;
 
-pub use announcer::{AnnounceError, Announcer, Told};
+pub use announcer::{AnnounceError, Announcer, Flush};
 pub use decision::{Decider, Rules, Seen, ServiceSeen, Stage, Times, VipStatus, Why};
 pub use plan::{Plan, Route};

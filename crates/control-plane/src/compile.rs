@@ -230,7 +230,7 @@ impl Compiler {
     }
 }
 
-/// Whom packet threads tell of marked packets.
+/// The receivers of reports about marked packets.
 fn trace(config: &Config) -> Option<Trace> {
     let wanted = config.trace()?;
     let receivers = wanted.receivers.iter().map(|prefix| (prefix.address(), prefix.length()));

@@ -196,7 +196,7 @@ impl Controller {
         self.plan.targets_of(key)
     }
 
-    /// Whom a target's verdict is for, by name.
+    /// The backends, pools and VIPs that a target's verdict is for.
     #[must_use]
     pub fn affected(&self, target: &TargetKey) -> Affected {
         let mut affected = Affected::default();

@@ -2,7 +2,7 @@
 //!
 //! In: a configuration, a snapshot. Out: SHA-256. Parts: `configuration` (agrees at once), `tables` (agrees once checks
 //! have the same results on every machine).
-//! Not here: the digest of the files' texts, by which a file is told from another (`config::Source`).
+//! Not here: the digest of the files' texts, which identifies a file (`config::Source`).
 //! Invariant: equal on machines that choose alike, whatever their history, the numbers of their slots and the order of their
 //! files; nothing of the hash key can be read out of either, only whether it is the same one: it has 128 random bits, and
 //! what is shown is SHA-256 of SHA-256 of it among other things.

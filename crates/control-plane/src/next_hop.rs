@@ -36,7 +36,7 @@ pub struct Resolved {
     /// Ethernet address of the interface.
     pub source: [u8; 6],
     /// The longest IP packet that fits, in bytes: the smaller of the link's MTU and the route's. The route's
-    /// takes in what path MTU discovery has told the kernel.
+    /// takes in what the kernel learned by path MTU discovery.
     pub mtu_bytes: u32,
     /// The router in between; none when the destination is on the link.
     pub gateway: Option<IpAddr>,

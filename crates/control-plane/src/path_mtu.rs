@@ -1,4 +1,4 @@
-//! Path MTUs to backends and peers, as routers on the way tell them.
+//! Path MTUs to backends and peers, as routers on the path report them.
 //!
 //! In: errors about outer packets, which packet threads took in. Out: the MTU of each way, for snapshots.
 //! Not here: which errors are believed (`forwarder`), the link's own MTU (`next_hop`).
@@ -71,7 +71,7 @@ impl PathMtus {
 
 /// RFC 1191 §6.3: not before five minutes, better ten.
 const LIFETIME: Duration = Duration::from_mins(10);
-/// A 24-bit slot number's worth of backends would not be told apart in time anyway.
+/// A 24-bit slot number's worth of backends would not be distinguished in time anyway.
 const MOST: usize = 65_536;
 
 #[cfg(test)]

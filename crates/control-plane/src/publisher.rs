@@ -14,7 +14,7 @@ use std::sync::Arc;
 use config::{Config, Machine};
 use forwarder::{Live, Prefix, Snapshot};
 
-use crate::announce::{Announcer, Told};
+use crate::announce::{Announcer, Flush};
 
 /// The filter that leads packets of VIPs to the packet threads.
 pub trait Filter {
@@ -35,13 +35,13 @@ pub trait Filter {
 /// The routes by which routers send packets of VIPs.
 pub trait Routes {
     /// Withdraws what `next` does not announce; `None`: there is nothing to wait for.
-    fn withdraw(&mut self, next: &Config, machine: &Machine) -> Option<Told>;
+    fn withdraw(&mut self, next: &Config, machine: &Machine) -> Option<Flush>;
     /// Announces what this configuration says.
     fn follow(&mut self, config: &Config, machine: &Machine);
 }
 
 impl Routes for Announcer {
-    fn withdraw(&mut self, next: &Config, machine: &Machine) -> Option<Told> {
+    fn withdraw(&mut self, next: &Config, machine: &Machine) -> Option<Flush> {
         self.retire(next, machine)
     }
 
@@ -53,13 +53,13 @@ impl Routes for Announcer {
 /// Withdrawals on their way to routers.
 #[derive(Debug)]
 #[must_use = "a configuration is published after its withdrawals"]
-pub struct Withdrawal(Option<Told>);
+pub struct Withdrawal(Option<Flush>);
 
 impl Withdrawal {
     /// Waits for routers to follow: half a second at most, no time when nothing was withdrawn.
     pub async fn wait(self) -> Withdrawn {
-        if let Some(told) = self.0 {
-            told.wait().await;
+        if let Some(flush) = self.0 {
+            flush.wait().await;
         }
         Withdrawn(())
     }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     impl Routes for Recorded<'_> {
-        fn withdraw(&mut self, _: &Config, _: &Machine) -> Option<Told> {
+        fn withdraw(&mut self, _: &Config, _: &Machine) -> Option<Flush> {
             self.step("withdraw");
             None
         }

@@ -344,14 +344,14 @@ mod tests {
     #[test]
     fn every_thread_is_asked_until_its_table_has_been_walked() {
         let ((controller, snapshot), mut questions) = (started(), Questions::default());
-        let (answer, mut told) = oneshot::channel::<Result<Purged, Refusal>>();
+        let (answer, mut answered) = oneshot::channel::<Result<Purged, Refusal>>();
         let filters = Filters::of(&FlowQuery::Vip("www".to_owned()), &snapshot).unwrap();
         questions.purge(filters, Box::new(answer));
         let mut threads = Three::default();
         while !questions.is_idle() {
             questions.step(&mut threads, &snapshot, controller.index());
         }
-        assert_eq!(told.try_recv().unwrap().unwrap().flows, 30);
+        assert_eq!(answered.try_recv().unwrap().unwrap().flows, 30);
         let places: Vec<u16> = threads.asked.iter().map(|(thread, _)| *thread).collect();
         assert_eq!(places, [0, 0, 1, 1, 2, 2]);
         assert!(threads.asked.iter().all(|(_, filter)| matches!(filter, FlowFilter::Service(_))));

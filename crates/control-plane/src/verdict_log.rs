@@ -120,8 +120,9 @@ services = [{ ports = [80], protocol = "tcp", pool = "p" }]
         let lines = logged(|| log_changes(&controller, &down));
         assert_eq!(lines.len(), 2, "{lines:#?}");
         for (line, (check, vip)) in lines.iter().zip([("web", "www"), ("through", "203.0.113.1")]) {
-            let told = ["level", "target", "backend", "pool", "vip", "check", "reason"].map(|key| &line[key]);
-            assert_eq!(told, ["WARN", "health", "b1", "p", vip, check, "connection refused"]);
+            let fields =
+                ["level", "target", "backend", "pool", "vip", "check", "reason"].map(|key| &line[key]);
+            assert_eq!(fields, ["WARN", "health", "b1", "p", vip, check, "connection refused"]);
         }
         let lines = logged(|| log_changes(&controller, &turned(HealthState::Up, None)));
         assert_eq!((&lines[0]["level"], &lines[0]["message"]), (&"INFO".into(), &"a backend is up".into()));

@@ -53,7 +53,7 @@ fn config(text: &str) -> Arc<Config> {
 }
 
 /// What a reload from `old` to `new` says on a machine that was started with `running`.
-fn told(running: &str, old: &str, new: &str) -> Changes {
+fn compare(running: &str, old: &str, new: &str) -> Changes {
     let running = Running::of(&config(running), "lb1");
     let [(old, before), (new, after)] = [old, new].map(|text| {
         let config = config(text);
@@ -79,7 +79,7 @@ fn a_check_is_told_once_and_key_by_key_however_many_backends_use_it() {
         ("path = \"/\"", "path = \"/up\""),
         ("secret-one", "secret-two"),
     ]);
-    let said = told(FILE, FILE, &new).sentences;
+    let said = compare(FILE, FILE, &new).sentences;
     assert_eq!(said.len(), 1, "{said:#?}");
     for words in [
         "check web: ",
@@ -94,7 +94,7 @@ fn a_check_is_told_once_and_key_by_key_however_many_backends_use_it() {
     let kind =
         with(&[("tcp = { port = 80 }", "dns = { name = \"x\" }"), ("[\"web\"]", "[\"web\", \"tcp\"]")]);
     let old = with(&[("[\"web\"]", "[\"web\", \"tcp\"]")]);
-    assert_eq!(told(&old, &old, &kind).sentences, ["check tcp: kind tcp -> dns"]);
+    assert_eq!(compare(&old, &old, &kind).sentences, ["check tcp: kind tcp -> dns"]);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_pool_that_gets_another_check_has_one_line_for_its_backends() {
         ("[\"web\"]", "[\"web\", \"tcp\"]"),
         ("encapsulation = \"outer\"", "encapsulation = \"ipip\""),
     ]);
-    let said = told(FILE, FILE, &new).sentences;
+    let said = compare(FILE, FILE, &new).sentences;
     assert_eq!(
         said,
         [
@@ -113,7 +113,7 @@ fn a_pool_that_gets_another_check_has_one_line_for_its_backends() {
         "and none for the pool around it"
     );
     let other = with(&[("kind = \"gre\"", "kind = \"gre\"\ndont_fragment = false")]);
-    assert_eq!(told(FILE, FILE, &other).sentences, ["encapsulation outer: dont_fragment true -> false"]);
+    assert_eq!(compare(FILE, FILE, &other).sentences, ["encapsulation outer: dont_fragment true -> false"]);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn settings_of_the_start_are_told_from_what_to_what_and_wait() {
             "drain_time = \"5s\"\nmtu = { clients = 1400, core = 9000 }\nflow_timeouts = { udp = \"30s\" }",
         ),
     ]);
-    let Changes { sentences, needs_restart } = told(FILE, FILE, &new);
+    let Changes { sentences, needs_restart } = compare(FILE, FILE, &new);
     let waits = [
         "admin.socket.group: none -> ops",
         "admin.socket.mode: 0600 -> 0660",
@@ -163,7 +163,7 @@ fn who_is_told_of_marked_packets_changes_at_once_and_is_told_from_what_to_what()
         (&traced, &other, vec!["trace.max_per_second: 100 -> 7".to_owned()]),
         (&other, FILE, all("7", "none").to_vec()),
     ] {
-        let said = told(FILE, old, new);
+        let said = compare(FILE, old, new);
         assert_eq!(said.sentences, sentences);
         assert_eq!(said.needs_restart, [""; 0]);
     }
@@ -173,10 +173,10 @@ fn who_is_told_of_marked_packets_changes_at_once_and_is_told_from_what_to_what()
 fn what_goes_back_to_what_runs_waits_no_longer_and_what_waits_is_not_forgotten() {
     let changed = with(&[("batch = 64", "batch = 32")]);
     let and_more = with(&[("batch = 64", "batch = 32"), ("interval = \"2s\"", "interval = \"1s\"")]);
-    let later = told(FILE, &changed, &and_more);
+    let later = compare(FILE, &changed, &and_more);
     assert_eq!(later.needs_restart, ["io.batch: 64 -> 32"], "an earlier reload brought it");
     assert!(later.sentences.iter().all(|sentence| !sentence.starts_with("io")), "{later:?}");
-    let back = told(FILE, &changed, FILE);
+    let back = compare(FILE, &changed, FILE);
     assert_eq!(back.needs_restart, [""; 0]);
     assert_eq!(back.sentences, ["io.batch: 32 -> 64 (as it runs already)"]);
 }
@@ -215,7 +215,7 @@ fn the_slots_that_move_are_explained_and_add_up() {
     )]);
     // Backends with checks are in no table before their first result.
     let unchecked = |text: &str| text.replace("checks = [\"web\"]\n", "");
-    let said = told(FILE, &unchecked(FILE), &unchecked(&new)).sentences;
+    let said = compare(FILE, &unchecked(FILE), &unchecked(&new)).sentences;
     let moved = said.iter().find(|sentence| sentence.contains("slots")).unwrap();
     let numbers: Vec<u32> = moved
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '.')
@@ -238,14 +238,14 @@ fn the_slots_that_move_are_explained_and_add_up() {
 #[test]
 fn nothing_is_nothing_and_another_text_is_said_to_be_one() {
     assert!(config(FILE).is_same_text_as(&config(FILE)));
-    assert_eq!(told(FILE, FILE, FILE), Changes::default());
+    assert_eq!(compare(FILE, FILE, FILE), Changes::default());
     let comment = format!("{FILE}# a remark\n");
     assert!(!config(FILE).is_same_text_as(&config(&comment)), "a generation stands for one text");
-    assert_eq!(told(FILE, FILE, &comment).sentences, ["only the text: it says the same as before"]);
+    assert_eq!(compare(FILE, FILE, &comment).sentences, ["only the text: it says the same as before"]);
     let elsewhere = with(&[("192.0.2.2", "192.0.2.3")]);
-    assert!(told(FILE, FILE, &elsewhere).sentences[0].starts_with("nothing for this machine"));
+    assert!(compare(FILE, FILE, &elsewhere).sentences[0].starts_with("nothing for this machine"));
     let own = with(&[("192.0.2.1", "192.0.2.4")]);
-    assert_eq!(told(FILE, FILE, &own).sentences, ["machine.lb1.addresses: 192.0.2.1 -> 192.0.2.4"]);
+    assert_eq!(compare(FILE, FILE, &own).sentences, ["machine.lb1.addresses: 192.0.2.1 -> 192.0.2.4"]);
 }
 
 #[test]
@@ -269,13 +269,13 @@ fn another_vlan_policy_is_told_of_this_machine_alone_and_waits_for_nothing() {
         with(&[(&head, &format!("[machine.{machine}.vlan.eth0]\n{rules}\n{head}"))])
     };
     let new = strip("lb1", "policy = \"translate\"\ntranslate = [{ from = [5], to = [7, 8] }, { to = [] }]");
-    let said = told(FILE, FILE, &new);
+    let said = compare(FILE, FILE, &new);
     assert_eq!(
         said.sentences,
         ["machine.lb1.vlan.eth0: keep -> translate (5 to 7.8 by 802.1ad, any to untagged)"]
     );
     assert!(said.needs_restart.is_empty());
-    let said = told(FILE, FILE, &strip("lb2", "policy = \"strip\"")).sentences;
+    let said = compare(FILE, FILE, &strip("lb2", "policy = \"strip\"")).sentences;
     assert!(said.len() == 1 && said[0].starts_with("nothing for this machine"), "{said:?}");
 }
 
@@ -285,17 +285,17 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
     let vip = ("[vip.v]\n", "[vip.v]\nannounce = { med = 5 }\n");
     let old = with(&[vip]) + peers;
     let before = with(&[]);
-    let told = |old: &str, new: &str| told(old, old, new).sentences;
-    let begin = told(&before, &old);
+    let compare = |old: &str, new: &str| compare(old, old, new).sentences;
+    let begin = compare(&before, &old);
     assert_eq!(begin, ["bgp: AS 65101: VIPs are announced from now on", "vip v: announced from now on"]);
-    let end = told(&old, &before);
+    let end = compare(&old, &before);
     assert_eq!(end, ["bgp: gone: all sessions end, and nothing is announced", "vip v: no longer announced"]);
     let new = old
         .replace("asn = 65101", "asn = 65102\nhold_down = \"1s\"")
         .replace("hold_time = \"9s\"", "hold_time = \"30s\", password_file = \"k\", bfd = {}")
         .replace("{ med = 5 }", "{ min_serving = 2, communities = [\"1:2\"] }");
     assert_eq!(
-        told(&old, &new),
+        compare(&old, &new),
         [
             "bgp.asn: 65101 -> 65102 (takes effect at the next start)",
             "bgp.hold_down: 10s -> 1s",
@@ -309,10 +309,10 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
         ]
     );
     let patient = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", longest_retry = \"5s\"");
-    assert_eq!(told(&old, &patient), ["bgp peer t: longest_retry 1m -> 5s"], "the session goes on");
+    assert_eq!(compare(&old, &patient), ["bgp peer t: longest_retry 1m -> 5s"], "the session goes on");
     let other = old.replace("name = \"t\", address = \"192.0.2.0\"", "name = \"u\", address = \"192.0.2.9\"");
     assert_eq!(
-        told(&old, &other),
+        compare(&old, &other),
         [
             "bgp peer t: removed: its session with 192.0.2.0 ends after 5s, in which its routes are marked as about to go",
             "bgp peer u: added, 192.0.2.9 of AS 65000"
@@ -320,25 +320,25 @@ fn routers_and_announcements_are_told_key_by_key_and_no_key_is_shown() {
     );
     let sourced = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", source = \"198.51.100.9\"");
     assert_eq!(
-        told(&old, &sourced),
+        compare(&old, &sourced),
         [
             "bgp peer t: source none -> 198.51.100.9, its session restarts after 5s, in which its routes are marked as about to go, unless it comes from there already"
         ]
     );
     let watched = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", bfd = {}");
     assert_eq!(
-        told(&watched, &old),
+        compare(&watched, &old),
         [
             "bgp peer t: bfd.interval 100ms -> none, bfd.multiplier 3 -> none, BFD ends with the session of now"
         ]
     );
     let renamed = old.replace("name = \"t\"", "name = \"u\"");
-    assert_eq!(told(&old, &renamed), ["bgp peer u: called t before"], "the session goes on");
+    assert_eq!(compare(&old, &renamed), ["bgp peer u: called t before"], "the session goes on");
     let listens = old.replace("asn = 65101", "asn = 65101\nlisten = [\"192.0.2.1:179\"]");
-    assert_eq!(told(&old, &listens), ["bgp.listen: none -> 192.0.2.1:179"]);
+    assert_eq!(compare(&old, &listens), ["bgp.listen: none -> 192.0.2.1:179"]);
     let one = old.replace("hold_time = \"9s\"", "hold_time = \"9s\", families = [\"ipv4\"]");
     assert_eq!(
-        told(&old, &one),
+        compare(&old, &one),
         [
             "bgp peer t: families ipv4, ipv6 -> ipv4, its session restarts after 5s, in which its routes are marked as about to go"
         ]

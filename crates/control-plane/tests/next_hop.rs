@@ -175,7 +175,7 @@ impl Watching {
     }
 
     /// The same for a change that the kernel tells: sooner than the next look that comes without one.
-    fn told(&self, what: &str, accept: impl FnMut(&Table) -> bool) -> Table {
+    fn notified(&self, what: &str, accept: impl FnMut(&Table) -> bool) -> Table {
         self.within(9 * SECOND, what, accept)
     }
 
@@ -340,17 +340,17 @@ fn a_watch_follows_changes() {
 
     let new = [2, 0, 0, 0, 0, 0x77];
     theirs.ip("link set in0 address 02:00:00:00:00:77");
-    watching.told("a neighbour's MAC", |table| all(table, &|hop| hop.destination == new));
+    watching.notified("a neighbour's MAC", |table| all(table, &|hop| hop.destination == new));
 
     ours.ip("link set out0 address 02:00:00:00:00:66");
-    watching.told("our MAC", |table| all(table, &|hop| hop.source == [2, 0, 0, 0, 0, 0x66]));
+    watching.notified("our MAC", |table| all(table, &|hop| hop.source == [2, 0, 0, 0, 0, 0x66]));
 
     ours.ip("link set out0 mtu 1400");
-    watching.told("MTU of the link", |table| all(table, &|hop| hop.mtu_bytes == 1_400));
+    watching.notified("MTU of the link", |table| all(table, &|hop| hop.mtu_bytes == 1_400));
 
     let of_route = |table: &Table| table.next_hops[&ip("198.51.100.7")];
     ours.ip("route replace 198.51.100.0/24 via 198.18.0.2 mtu 1350");
-    let table = watching.told("a route", |table| of_route(table).is_ok_and(|hop| hop.interface == out1));
+    let table = watching.notified("a route", |table| of_route(table).is_ok_and(|hop| hop.interface == out1));
     let elsewhere = Resolved {
         interface: out1,
         leaves_by: out1,
@@ -364,18 +364,18 @@ fn a_watch_follows_changes() {
     assert_eq!(of_route(&table), Ok(elsewhere));
 
     ours.ip("route delete 198.51.100.0/24");
-    watching.told("a route gone", |table| of_route(table) == Err(Unresolved::NoRoute));
+    watching.notified("a route gone", |table| of_route(table) == Err(Unresolved::NoRoute));
 
     theirs.ip("link set in0 down");
-    watching.told("carrier lost", |table| {
+    watching.notified("carrier lost", |table| {
         table.next_hops[&ip("192.0.2.2")] == Err(Unresolved::LinkDown { interface: out0 })
     });
     theirs.ip("link set in0 up");
-    watching.told("carrier back", |table| table.next_hops[&ip("192.0.2.2")].is_ok());
+    watching.notified("carrier back", |table| table.next_hops[&ip("192.0.2.2")].is_ok());
 
     let wanted = Wanted { destinations: vec![ip("198.18.0.2")], ..Wanted::default() };
     watching.wanted.send(wanted).unwrap();
-    let table = watching.told("wanted", |table| table.next_hops.contains_key(&ip("198.18.0.2")));
+    let table = watching.notified("wanted", |table| table.next_hops.contains_key(&ip("198.18.0.2")));
     assert_eq!(table.next_hops.len(), 1);
 
     println!("stop: {:?}", watching.stop());

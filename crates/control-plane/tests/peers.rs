@@ -163,11 +163,11 @@ fn what_a_path_takes_is_the_least_of_what_its_link_does_and_what_routers_say() {
             preferred_source: None,
         })
     };
-    for (link, told, takes) in [(1_500, 1_400, 1_400), (1_300, 1_390, 1_300), (9_000, 1_380, 1_380)] {
+    for (link, reported, takes) in [(1_500, 1_400, 1_400), (1_300, 1_390, 1_300), (9_000, 1_380, 1_380)] {
         let mut next_hops = HashMap::new();
         for address in [backend, peer, far] {
             next_hops.insert(address, way(link));
-            paths.learn(address, told, Duration::ZERO);
+            paths.learn(address, reported, Duration::ZERO);
         }
         let table = Table { next_hops, ..Table::default() };
         let known = refresh_next_hops(&snapshot, &config, "lb1", &table, &paths).unwrap();

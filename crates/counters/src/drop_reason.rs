@@ -43,13 +43,13 @@ macro_rules! drop_reasons {
                 FragmentBufferFull = "fragment_buffer_full",
                 /// An ICMP message to a VIP that is not answered and not passed on.
                 Icmp = "icmp",
-                /// An ICMP error whose quote is not of a packet that a VIP sent, or does not tell which flow it is of.
+                /// An ICMP error whose quote is not of a packet that a VIP sent, or does not name its flow.
                 IcmpQuote = "icmp_quote",
                 /// An ICMP error over the rate, of its source or in all.
                 IcmpRate = "icmp_rate",
                 /// An ICMP error about an outer packet of this machine: taken in, and not passed on.
                 TakenIn = "taken_in",
-                /// A tunnelled packet of another cluster that is not marked as redirected, so that nobody could tell a loop.
+                /// A tunnelled packet of another cluster that is not marked as redirected, so that a loop could not be detected.
                 Unmarked = "unmarked",
                 /// A tunnelled packet met congestion, and its sender does not know ECN (RFC 6040 §4.2).
                 Congestion = "congestion",

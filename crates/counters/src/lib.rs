@@ -37,7 +37,7 @@ pub struct Spec {
     pub name: &'static str,
     /// Its metric; the caller gives the first label, such as the thread's number.
     pub metric: Metric,
-    /// The last label's value, where that tells lines of one metric apart.
+    /// The last label's value, where it distinguishes lines of one metric.
     pub value: Option<&'static str>,
 }
 

@@ -117,7 +117,7 @@ groups! {
 
     /// What is counted of a connection table.
     flow_table FLOW_TABLE ["thread"] {
-        /// Entries in use in this thread's connection table, expired ones that nobody looked at included.
+        /// Entries in use in this thread's connection table, expired ones that were not looked at since included.
         entries: gauge "entries" "flow_table_entries" [];
         /// Entries that this thread's connection table has room for.
         capacity: gauge "entries" "flow_table_capacity" [];
@@ -139,7 +139,7 @@ groups! {
 
     /// What is counted of a table of fragmented datagrams.
     fragment_table FRAGMENT_TABLE ["thread"] {
-        /// Fragmented datagrams whose way this thread knows, expired ones that nobody looked at included.
+        /// Fragmented datagrams whose way this thread knows, expired ones that were not looked at since included.
         datagrams: gauge "datagrams" "fragment_table_datagrams" [];
         /// Fragments that this thread holds until the first one of their datagram comes.
         held: gauge "packets" "fragment_table_held_packets" [];

@@ -197,7 +197,7 @@ static __always_inline __u32 *find_value(const struct network *net, const struct
 	return find_prefix(net, to);
 }
 
-// By which encapsulation a packet of this protocol may be carried: 0, 4, 41 and 47 tell by themselves.
+// By which encapsulation a packet of this protocol may be carried: for 0, 4, 41 and 47 the number says it.
 static __always_inline __u32 carried_by(__u8 protocol, const struct udphdr *udp, void *end)
 {
 	switch (protocol) {
@@ -232,7 +232,7 @@ static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, void *e
 }
 
 // What is sent to the machine itself and is for the packet threads all the same: tunnelled packets from those who may send
-// them, and errors about outer packets. All else of it is the kernel's, and is told by its protocol alone.
+// them, and errors about outer packets. All else of it is the kernel's, and recognised by its protocol alone.
 static __always_inline int ends_here(const struct network *net, void *end, const struct address *to)
 {
 	struct prefix6 key = { .length = 128 };

@@ -80,7 +80,7 @@ impl Anything {
     }
 }
 
-/// A packet that tells which interface it is to be seen on.
+/// A packet that says which interface it is to be seen on.
 fn frame(interface: InterfaceId) -> [u8; 20] {
     [interface.0; 20]
 }

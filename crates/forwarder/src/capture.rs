@@ -3,7 +3,7 @@
 //! In: batches, before and after the pipeline. Out: [`Record`]s of those that a [`CaptureFilter`] means, to the holder of the
 //! [`CaptureReceiver`]. Rooms: `filter`.
 //! Not here: files (`sluicegate`), when a tap is put in and taken out ([`crate::Request::Capture`]).
-//! Invariant: all memory is the asker's and comes back to it; the thread allocates, frees and waits for nothing. Without a
+//! Invariant: all memory is the receiver's and comes back to it; the thread allocates, frees and waits for nothing. Without a
 //! tap a batch pays for one look, a packet for nothing.
 
 mod filter;
@@ -120,7 +120,7 @@ pub struct Tap {
     shared: Arc<Shared>,
 }
 
-/// The asker's end. Dropping it closes the tap: from the thread's next batch on nothing is copied.
+/// The receiver's end. Dropping it closes the tap: from the thread's next batch on nothing is copied.
 #[derive(Debug)]
 pub struct CaptureReceiver {
     full: Consumer<Record>,

@@ -154,7 +154,7 @@ impl Pipeline {
         Ok(Self { reader: live.reader(), requests, states, core })
     }
 
-    /// Tells the control plane what happens through `sink`.
+    /// Sends notices to the control plane through `sink`.
     #[must_use]
     pub fn with_notices(mut self, sink: NoticeSink) -> Self {
         self.core.notices = Some(sink);

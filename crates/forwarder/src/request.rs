@@ -1,6 +1,6 @@
 //! Questions from the control plane to one packet thread, answered between batches in bounded steps.
 //!
-//! Two rings of one producer and one consumer each. The asker brings the memory for the answer, so that the thread
+//! Two rings of one producer and one consumer each. The requester brings the memory for the answer, so that the thread
 //! allocates nothing; a long answer comes in pieces, each asked for with the cursor of the last.
 
 use conntrack::{Cursor, Entry, Filter, FlowTable, Tick};
@@ -75,7 +75,7 @@ pub enum Reply {
     },
     /// The thread's own view.
     Where(WhereAnswer),
-    /// The tap that was there, for the asker to free.
+    /// The tap that was there, for the requester to free.
     Capture(Option<Box<Tap>>),
 }
 
@@ -108,7 +108,7 @@ pub struct RequestServer {
     replies: Producer<Reply>,
 }
 
-/// Two rings of `capacity` entries between one asker and one packet thread.
+/// Two rings of `capacity` entries between one requester and one packet thread.
 #[must_use]
 pub fn request_ring(capacity: usize) -> (RequestPort, RequestServer) {
     let (request_in, request_out) = RingBuffer::new(capacity.max(1));

@@ -35,7 +35,7 @@ fn guard_all(parts: &mut Parts) {
     parts.services.iter_mut().for_each(|service| service.guard = Some(Arc::clone(&guard)));
 }
 
-/// A packet that is to be told of.
+/// A packet that is to be reported.
 fn marked(key: &TraceKey, port: u16) -> Vec<u8> {
     let flow = Flow::new((ip("198.51.100.8"), port), (ip(VIP4), 443), 17).unwrap();
     let mark = Mark { receiver: "198.18.0.9:9".parse().unwrap(), unix_seconds: 0, trace: 1, probe: 2 };

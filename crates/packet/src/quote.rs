@@ -71,7 +71,7 @@ pub fn icmp_error(frame: &[u8], parsed: &Parsed) -> Option<Result<IcmpError, Mal
 }
 
 /// Whether the checksum of the ICMP or ICMPv6 message in `frame` is right; `false` for anything else, and for
-/// fragments. Whoever acts on a message, instead of passing it on, asks first.
+/// fragments. Code that acts on a message, instead of passing it on, asks first.
 ///
 /// # Cost
 /// A pass over the message.

@@ -12,7 +12,7 @@ use crate::logging;
 use crate::out::outln;
 use crate::signals::EndSignals;
 
-/// What to take off, and from whom.
+/// What to take off, and from which sources.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The interface that tunnelled packets come in on.

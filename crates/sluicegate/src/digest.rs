@@ -15,7 +15,7 @@ use crate::client::{Client, Reach, patience};
 use crate::config_check;
 use crate::table::{or_dash, show};
 
-/// Of whom.
+/// Of which configuration.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Compute the digest of this configuration file, with the key that it names, and ask no balancer.

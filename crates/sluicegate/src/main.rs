@@ -81,7 +81,7 @@ enum Verb {
     /// Health checks of the running balancer.
     #[command(subcommand)]
     Health(operate::HealthVerb),
-    /// Routers that the running balancer tells of its VIPs.
+    /// Routers that the running balancer announces its VIPs to.
     #[command(subcommand)]
     Bgp(routers::BgpVerb),
     /// The machine on which the balancer runs.

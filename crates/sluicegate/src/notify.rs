@@ -35,7 +35,7 @@ impl Notifier {
         match open(&name) {
             Ok(manager) => Self { manager: Some(manager), watchdog },
             Err(error) => {
-                tracing::warn!(socket = %name.display(), %error, "the service manager is not told of anything");
+                tracing::warn!(socket = %name.display(), %error, "the service manager cannot be notified");
                 Self::default()
             }
         }
@@ -48,7 +48,7 @@ impl Notifier {
 
     /// Started, or a reload is over, whether or not it took effect.
     pub(crate) fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\n{}", status_line(status)));
+        self.send(&format!("READY=1\n{}", status_line(status)));
     }
 
     /// A reload begins.
@@ -57,29 +57,29 @@ impl Notifier {
         match clock_gettime(ClockId::CLOCK_MONOTONIC) {
             Ok(now) => {
                 let micros = Duration::from(now).as_micros();
-                self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading\n"));
+                self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading\n"));
             }
-            Err(error) => tracing::warn!(%error, "the service manager is not told of the reload"),
+            Err(error) => tracing::warn!(%error, "the service manager cannot be notified of the reload"),
         }
     }
 
     /// The end begins, and takes up to `at_most`.
     pub(crate) fn stopping(&self, at_most: Duration, status: &str) {
         let micros = at_most.as_micros();
-        self.tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\n{}", status_line(status)));
+        self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\n{}", status_line(status)));
     }
 
     /// A line for `systemctl status`.
     pub(crate) fn status(&self, status: &str) {
-        self.tell(&status_line(status));
+        self.send(&status_line(status));
     }
 
     /// Still alive.
     pub(crate) fn heartbeat(&self) {
-        self.tell("WATCHDOG=1\n");
+        self.send("WATCHDOG=1\n");
     }
 
-    fn tell(&self, message: &str) {
+    fn send(&self, message: &str) {
         let Some((socket, manager)) = &self.manager else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), manager) {
             tracing::warn!(message = message.trim_end(), %error, "the service manager did not take a message");
@@ -136,11 +136,11 @@ mod tests {
         let now = || Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_micros();
         let before = now();
         notifier.reloading();
-        let told = received();
+        let received = received();
         let micros =
-            told.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").and_then(|rest| rest.split('\n').next());
+            received.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").and_then(|rest| rest.split('\n').next());
         let micros: u128 = micros.unwrap().parse().unwrap();
-        assert!((before..=now()).contains(&micros), "{told}");
+        assert!((before..=now()).contains(&micros), "{received}");
         // A manager that is gone, or that does not read, stops nobody.
         for _ in 0..2_000 {
             notifier.heartbeat();

@@ -91,7 +91,7 @@ const LASTING: [(CapabilitySet, &str, &str); 3] = [
     (
         CapabilitySet::NET_ADMIN,
         "CAP_NET_ADMIN",
-        "tells the kernel to ask for neighbours, marks checks that go through a tunnel",
+        "makes the kernel resolve neighbours, marks checks that go through a tunnel",
     ),
     (
         CapabilitySet::NET_RAW,
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn the_log_names_what_is_kept() {
         let both = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
-        assert!(words(both).contains("CAP_NET_ADMIN: tells") && words(both).contains("CAP_NET_RAW: raw"));
+        assert!(words(both).contains("CAP_NET_ADMIN: makes") && words(both).contains("CAP_NET_RAW: raw"));
         assert!(!words(both).contains("CAP_BPF") && words(both | CapabilitySet::BPF).contains("CAP_BPF"));
         assert_eq!(words(CapabilitySet::empty()), "none");
     }

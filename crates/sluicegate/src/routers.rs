@@ -25,7 +25,7 @@ pub(crate) enum BgpVerb {
 /// `sluicegate machine`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MachineVerb {
-    /// Take this machine out: routers are told that its routes are about to go, then that they are gone; the balancer forwards on
+    /// Take this machine out: its routes are announced as about to go, then withdrawn; the balancer forwards on
     /// until traffic has gone (5 s without a packet) or `cluster.drain_time` has passed, and ends.
     Drain(Drain),
     /// Take a drain back, as long as the balancer has not ended.

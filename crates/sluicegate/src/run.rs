@@ -434,7 +434,7 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
             mtu = slot.mtu,
             wanted = wanted(slot),
             count = snapshot.slots().iter().filter(tight).count(),
-            "full-size packets for such backends do not fit: clients are told to send smaller ones, or their packets are \
+            "full-size packets for such backends do not fit: clients get packet-too-big errors, or their packets are \
              cut; raise the MTU towards these backends"
         );
     }

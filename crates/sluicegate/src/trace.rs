@@ -162,7 +162,7 @@ impl Reports {
         }
         let Some(trace) = config.trace() else {
             return Err(usage(format!(
-                "{}: no section [trace], so no machine tells of marked packets: give it one with receivers",
+                "{}: no section [trace], so no machine reports marked packets: give it one with receivers",
                 arguments.config.display()
             )));
         };

@@ -349,8 +349,8 @@ fn an_order_leaves_one_line_in_words() {
     ] {
         assert_eq!(balancer.run(arguments).0, 0);
         let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
-        let told = text.lines().filter(|line| line.contains(words.trim_end())).count();
-        assert!(told >= 1 && text.contains(words), "{words}: {text}");
+        let logged = text.lines().filter(|line| line.contains(words.trim_end())).count();
+        assert!(logged >= 1 && text.contains(words), "{words}: {text}");
     }
     assert_eq!(balancer.run(&["backend", "down", "b1", "--pool", "once"]).0, 0);
     assert_eq!(balancer.run(&["backend", "down", "b9", "--pool", "twice"]).0, 1);

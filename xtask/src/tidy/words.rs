@@ -33,7 +33,7 @@ const fn renamed(old: &'static str, within: &'static str, new: &'static str) -> 
     Renamed { old, within, new }
 }
 
-const RENAMED: [Renamed; 19] = [
+const RENAMED: [Renamed; 22] = [
     renamed("Ahead", "crates/", "BatchLookup"),
     renamed("Carriers", "crates/", "TunnelProtocols"),
     renamed("Catch", "crates/", "CaptureReceiver"),
@@ -49,9 +49,12 @@ const RENAMED: [Renamed; 19] = [
     renamed("Sighting", "crates/", "TraceEvent"),
     renamed("Standing", "crates/", "RuntimeState or VipStatus"),
     renamed("Strays", "crates/", "DetachedSlots"),
+    renamed("Told", "", "Flush or Observed"),
     renamed("Work", "crates/forwarder/", "PacketState"),
+    renamed("askers", "", "what waits, or is connected"),
     renamed("barred", "crates/", "excluded_slots"),
     renamed("growth", "crates/forwarder/", "encap_overhead"),
+    renamed("told", "", "what it was: announced, reported, flushed"),
     renamed("too_big_told", "crates/", "packet_too_big_sent"),
 ];
 

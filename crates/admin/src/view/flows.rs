@@ -82,7 +82,7 @@ pub struct WhereRow {
     pub generation: u64,
     /// The flow in its connection table, which goes before the choice while its backend serves or drains.
     pub tracked: Option<FlowRow>,
-    /// Whom the Maglev table would choose if no connection table knew the flow.
+    /// The backend that the Maglev table would choose if no connection table knew the flow.
     pub chosen: Option<WhereBackend>,
     /// What becomes of a packet of it now. An echo request to a VIP is answered in place: `reply`; all else of ICMP is dropped
     /// as `icmp`.

@@ -2,7 +2,7 @@
 //!
 //! In: the configuration. Out: a session that goes on under it, or one that restarts with notice.
 //! Invariant: a session ends for nothing that it can take over, and never unannounced while `notice` is above zero.
-//! A router that restarts the session for a new key of its own (bird, FRR) can't tell us so: its last words are signed with the old
+//! A router that restarts the session for a new key of its own (bird, FRR) does not say so: its last words are signed with the old
 //! one. So while nothing is acknowledged after a change of the key, it is dialled under the new one beside the session: if it
 //! answers, it has the key, and no session.
 //! Source: RFC 8326 §4 (routes are marked before the session goes down); Linux takes another key of TCP MD5 on a connection that
@@ -31,7 +31,7 @@ impl Peer {
     /// The key of a session that is up has been changed: whether the router has it too.
     pub(super) fn look_after_key(&mut self) {
         let Some(looked) = self.rekeyed.filter(|at| *at <= Instant::now()) else { return };
-        if self.both.iter().all(Connection::is_told) {
+        if self.both.iter().all(Connection::is_flushed) {
             self.rekeyed = None;
             self.attempts.dialling.give_up();
         } else {
@@ -44,7 +44,7 @@ impl Peer {
 
     /// The router has answered, or dialled, under the new key: what it has not acknowledged by now was for a session that it has not.
     pub(super) fn answered_new_key(&mut self) {
-        if self.rekeyed.take().is_some() && !self.both.iter().all(Connection::is_told) {
+        if self.rekeyed.take().is_some() && !self.both.iter().all(Connection::is_flushed) {
             let now = Instant::now().into_std();
             let why = "the router has the new key, and no session under it";
             self.attempts.is_restarting = true;

@@ -1,4 +1,4 @@
-//! A peer of whom nothing comes: what the kernel drops says why, long before a timer ends the attempt.
+//! A peer from which nothing comes: what the kernel drops says why, long before a timer ends the attempt.
 //!
 //! In: its counters at the begin of an attempt, and now. Out: a reason for the status and the log. The attempt goes on: the
 //! counters are not this peer's alone.

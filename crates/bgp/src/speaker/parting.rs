@@ -1,7 +1,7 @@
 //! Peers that were removed while they had routes of us: these are marked for a while, so that routers choose others first.
 //!
 //! In: a peer that goes. Out: its session's end, at once when it has no route, else after its `notice`.
-//! Invariant: a peer's place is in `by_name` or in `parting` of [`Peers`], and whoever takes it out decides what becomes of it:
+//! Invariant: a peer's place is in `by_name` or in `parting` of [`Peers`], and what takes it out decides what becomes of it:
 //! the timer here, or a reload that has the peer again.
 //! Source: RFC 8326 §4.
 

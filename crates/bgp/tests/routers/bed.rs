@@ -82,8 +82,8 @@ impl Running {
     }
 
     /// Waits until each peer has acknowledged all that it is to have; the names of those that have not.
-    pub(crate) fn told(&self) -> Vec<String> {
-        self.runtime.as_ref().unwrap().block_on(self.speaker.told(BOUND))
+    pub(crate) fn flushed(&self) -> Vec<String> {
+        self.runtime.as_ref().unwrap().block_on(self.speaker.flushed(BOUND))
     }
 
     pub(crate) fn until(&self, name: &str, wanted: impl Fn(&PeerStatus) -> bool) -> PeerStatus {

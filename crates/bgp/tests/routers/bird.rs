@@ -171,9 +171,9 @@ fn bfd_comes_up_stays_up_and_sees_the_router_go() {
     let lb = Running::start(&bed, &[unkeyed(true)]);
     lb.speaker.announce(table(&[VIP_V4], &Attributes::default()));
     let ns = bed.balancers[0].ns.clone();
-    let (told, heard) = std::sync::mpsc::channel();
+    let (changes, heard) = std::sync::mpsc::channel();
     let watch = ns.run(move || {
-        bgp::bfd::Bfd::start(bgp::bfd::BfdPorts::default(), move |change| drop(told.send(change))).unwrap()
+        bgp::bfd::Bfd::start(bgp::bfd::BfdPorts::default(), move |change| drop(changes.send(change))).unwrap()
     });
     watch.add(patient(bgp::bfd::BfdConfig::new(V4, [192, 0, 2, 0].into()))).unwrap();
     wait_for_next_hops(&bed, VIP_V4, 1);
@@ -275,7 +275,7 @@ fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
         // What has been heard is signed with the new key.
         router.until("lb", |lb| lb.counts.ignored_prefixes == n as u64 + 1);
         // A segment that was lost between two keys is sent again, before the next key loses it once more.
-        assert_eq!((lb.told(), router.told()), (vec![], vec![]));
+        assert_eq!((lb.flushed(), router.flushed()), (vec![], vec![]));
     }
     assert_eq!((lb.established(V4).established, router.established("lb").established), (1, 1));
 }

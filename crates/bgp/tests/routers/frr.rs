@@ -77,10 +77,10 @@ fn bfd_comes_up_with_frr_and_does_not_flap() {
     let bed = bed(1);
     let frr = start(&bed, "");
     let lb = machine(&bed, 1, None);
-    let (told, heard) = std::sync::mpsc::channel();
+    let (changes, heard) = std::sync::mpsc::channel();
     let watch = bed.balancers[0]
         .ns
-        .run(move || Bfd::start(BfdPorts::default(), move |change| drop(told.send(change))).unwrap());
+        .run(move || Bfd::start(BfdPorts::default(), move |change| drop(changes.send(change))).unwrap());
     for (name, address) in [("v4", "192.0.2.0"), ("v6", "2001:db8:0:1::ff")] {
         watch.add(patient(BfdConfig::new(name, address.parse().unwrap()))).unwrap();
     }

@@ -290,7 +290,7 @@ async fn a_peer_that_reads_nothing_is_not_taken_for_told() {
         established(&speaker, name).await;
     }
     speaker.announce(one_route());
-    assert_eq!(speaker.told(BOUND).await, Vec::<String>::new());
+    assert_eq!(speaker.flushed(BOUND).await, Vec::<String>::new());
     close_window(&speaker, "deaf").await;
     let reads = tokio::spawn(async move {
         while good.read().await.is_some() {}
@@ -303,10 +303,10 @@ async fn a_peer_that_reads_nothing_is_not_taken_for_told() {
         (0, 0),
         "our kernel has it all"
     );
-    assert_eq!(speaker.told(Duration::from_millis(300)).await, ["deaf"]);
+    assert_eq!(speaker.flushed(Duration::from_millis(300)).await, ["deaf"]);
     // Read at last, it is told.
     let read = tokio::spawn(async move { while deaf.read().await.is_some() {} });
-    assert_eq!(speaker.told(BOUND).await, Vec::<String>::new());
+    assert_eq!(speaker.flushed(BOUND).await, Vec::<String>::new());
     read.abort();
     reads.abort();
 }

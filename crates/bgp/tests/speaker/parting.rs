@@ -100,7 +100,7 @@ async fn a_peer_with_another_address_has_its_new_session_before_the_old_one_ends
         peers: [("a".to_owned(), std::sync::Arc::default())].into(),
         ..Desired::default()
     });
-    assert_eq!(speaker.told(BOUND).await, Vec::<String>::new());
+    assert_eq!(speaker.flushed(BOUND).await, Vec::<String>::new());
     let withdrawal = [&[0, 5, 32][..], &ROUTE, &[0, 0]].concat();
     for router in [&mut old, &mut new] {
         while router.wait_for(UPDATE).await.expect("the session is gone") != withdrawal {}

@@ -156,8 +156,8 @@ fn what_comes_twice_in_a_list_is_told_of_and_counts_once() {
 
 #[test]
 fn a_fault_that_is_told_brings_no_second_false_one() {
-    let told = (Error, "vip.a.announce", "true", "a table");
-    expect(&text(V4, "true", &by_v4("")), &[told]);
+    let problem = (Error, "vip.a.announce", "true", "a table");
+    expect(&text(V4, "true", &by_v4("")), &[problem]);
     let known = "the name of a peer of [bgp], or its address without one: 192.0.2.0";
     let unknown = (Error, "vip.a.announce.peers[0]", "\"tor1\"", known);
     expect(&text(V4, "{ peers = [\"tor1\"] }", &by_v4("")), &[unknown]);

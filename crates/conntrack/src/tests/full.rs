@@ -153,20 +153,20 @@ proptest! {
     ) {
         let mut table = FlowTable::new(&Config { capacity, timeouts: timeouts() }).unwrap();
         let buckets = table.buckets() as u64;
-        let (mut now, mut asked, mut inserts, mut told) = (start, 0, 0, vec![(0, 0); 80]);
+        let (mut now, mut asked, mut inserts, mut answers) = (start, 0, 0, vec![(0, 0); 80]);
         for (step, op) in (0u32..).zip(ops) {
             match op {
                 Op::Advance(ticks) => now = (now + ticks) % WRAP,
                 Op::Insert(k, s) => {
                     let ids = (step, u32::try_from(k).unwrap());
                     if checked_insert(&mut table, hash(k), ids, s, now)? == Inserted::Tracked {
-                        told[usize::try_from(k).unwrap()] = ids;
+                        answers[usize::try_from(k).unwrap()] = ids;
                     }
                     inserts += 1;
                 }
                 Op::Lookup(k, s) => {
                     let known = live(&table, now).iter().any(|seen| seen.tag == tag(hash(k)));
-                    let (slot, vip) = told[usize::try_from(k).unwrap()];
+                    let (slot, vip) = answers[usize::try_from(k).unwrap()];
                     let hit = table.lookup(hash(k), s, tick(now)).map(|hit| (hit.slot, hit.vip));
                     prop_assert_eq!(hit, known.then_some((slot, vip)));
                     asked += 1;

@@ -95,7 +95,7 @@ impl Announcer {
         }
     }
 
-    /// Whether there is anybody to be told.
+    /// Whether there are peers.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
         self.running.is_some()
@@ -133,7 +133,7 @@ impl Announcer {
     }
 
     /// Withdraws what `next` does not announce any more, before the filter and the threads forget it; `None`: nothing goes.
-    pub fn retire(&mut self, next: &Config, machine: &Machine) -> Option<Told> {
+    pub fn retire(&mut self, next: &Config, machine: &Machine) -> Option<Flush> {
         let next = Plan::new(next, machine);
         let desired = self.desired();
         let announced = desired.peers.values().flat_map(|table| table.iter().map(|(prefix, _)| prefix));
@@ -142,7 +142,7 @@ impl Announcer {
             return None;
         }
         self.say();
-        self.running.as_ref().map(|running| Told(Arc::clone(&running.speaker)))
+        self.running.as_ref().map(|running| Flush(Arc::clone(&running.speaker)))
     }
 
     /// The configuration that [`Announcer::retire`] was asked about does not come.
@@ -213,8 +213,8 @@ impl Announcer {
     #[must_use]
     pub fn notice(&self) -> Duration {
         let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
-        let told = status.values().any(|peer| peer.counts.announced_any());
-        if told { self.plan.graceful_shutdown } else { Duration::ZERO }
+        let announced = status.values().any(|peer| peer.counts.announced_any());
+        if announced { self.plan.graceful_shutdown } else { Duration::ZERO }
     }
 
     /// Ends all sessions with a text for the routers' operators (RFC 9003), then BFD, then the thread: 5 s at most.
@@ -224,7 +224,7 @@ impl Announcer {
         }
     }
 
-    /// Routers are told that the routes of now are about to go, where they have any.
+    /// The routes that routers have now are announced as about to go (RFC 8326).
     fn part(&mut self, gone: Option<Running>) {
         let Some(running) = gone else { return };
         let desired = running.speaker.announced();
@@ -306,12 +306,12 @@ impl Announcer {
 
 /// A withdrawal on its way.
 #[derive(Debug)]
-pub struct Told(Arc<Speaker>);
+pub struct Flush(Arc<Speaker>);
 
-impl Told {
+impl Flush {
     /// Waits until the routers have the withdrawal and have had a moment to follow it; half a second at most.
     pub async fn wait(self) {
-        let late = self.0.told(WITHDRAWN_WITHIN).await;
+        let late = self.0.flushed(WITHDRAWN_WITHIN).await;
         if !late.is_empty() {
             tracing::warn!(peers = %late.join(", "), "a withdrawal was not acknowledged yet: the reload goes on");
         }
@@ -353,7 +353,7 @@ impl Running {
         let (end, ended) = oneshot::channel();
         let turn = move || {
             if let Some(runtime) = still.0.take() {
-                // Told, or nobody is left who could tell.
+                // Acknowledged, or the task that sends has ended.
                 drop(runtime.block_on(ended));
             }
         };
@@ -381,7 +381,7 @@ impl Running {
         refused
     }
 
-    /// There is nobody to be told any more.
+    /// There are no peers any more.
     fn leave(self) {
         let handle = Handle::try_current();
         tracing::info!("nothing is announced by BGP any more");

@@ -26,7 +26,7 @@ pub struct Rules {
     pub return_serving: usize,
     /// Whether another cluster is enough.
     pub remotes: bool,
-    /// Whether a peer of this machine is told.
+    /// Whether it is announced to a peer of this machine.
     pub heard: bool,
 }
 
@@ -89,7 +89,7 @@ pub enum VipStatus {
 pub enum Why {
     /// The file does not announce it.
     NotWanted,
-    /// No peer of this machine is told of it.
+    /// It is announced to no peer of this machine.
     NoPeer,
     /// Not every check has had its first result.
     Starting,
@@ -112,7 +112,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotWanted => f.write_str("the file does not announce it"),
-            Self::NoPeer => f.write_str("no peer of this machine is to be told of it"),
+            Self::NoPeer => f.write_str("it is announced to no peer of this machine"),
             Self::Starting => f.write_str("waiting for the first results of health checks"),
             Self::Forwarder(fault) => write!(f, "the forwarder is unhealthy: {fault}"),
             Self::TooFew { service, serving, wanted } => {

@@ -119,7 +119,7 @@ pub(super) fn changed(speaker: &Speaker, change: &BfdChange) {
     let BfdChange { name, from, to, diagnostic } = change;
     let status = speaker.status();
     let peer = status.values().find(|peer| peer.address.to_string() == *name);
-    // A router ends BFD with the BGP session, and that one's end has been told.
+    // A router ends BFD with the BGP session, whose end has been reported.
     let is_up = peer.is_some_and(|peer| peer.state == State::Established);
     let peer = peer.map_or(name, |peer| &peer.name);
     if change.is_loss() {
@@ -134,7 +134,7 @@ pub(super) fn changed(speaker: &Speaker, change: &BfdChange) {
 
 /// Ends sessions with those that did not take the withdrawal in time.
 pub(super) async fn end_those_not_told(speaker: Arc<Speaker>) {
-    for name in speaker.told(WITHDRAWN_WITHIN).await {
+    for name in speaker.flushed(WITHDRAWN_WITHIN).await {
         tracing::error!(peer = name, "the withdrawal was not acknowledged in time: the session is closed");
         speaker.reset(&name, "a withdrawal was not acknowledged in time");
     }

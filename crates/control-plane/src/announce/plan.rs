@@ -59,7 +59,7 @@ impl Identity {
 pub struct Route {
     /// One of them is enough.
     pub vips: Vec<Arc<str>>,
-    /// The names of the peers that are told.
+    /// The names of the peers that get it.
     pub peers: Vec<String>,
     /// What it says.
     pub attributes: Arc<Attributes>,
@@ -110,8 +110,8 @@ impl Plan {
             let Ok(prefix) = Prefix::new(prefix.address(), prefix.length()) else { continue };
             let route = self.routes.entry(prefix).or_default();
             route.vips.push(Arc::clone(&vip.name));
-            let told = self.peers.iter().filter(|peer| peer.families.contains(&prefix.family()));
-            route.peers = told.map(|peer| peer.name.clone()).filter(|name| says.is_for(name)).collect();
+            let receivers = self.peers.iter().filter(|peer| peer.families.contains(&prefix.family()));
+            route.peers = receivers.map(|peer| peer.name.clone()).filter(|name| says.is_for(name)).collect();
             rules.heard |= !route.peers.is_empty();
             route.attributes = Arc::clone(&attributes);
         }

@@ -67,7 +67,7 @@ impl DetachedSlots {
         changed
     }
 
-    /// Tells each service which slots are excluded.
+    /// Sets the excluded slots of each service.
     pub(super) fn exclude(&self, services: &mut [Service]) {
         for service in services {
             let left = self.left.get(&service.id).into_iter().flatten();

@@ -133,7 +133,7 @@ impl Index {
         Some(&entry.table)
     }
 
-    /// All slots that a service may choose under this configuration, whoever serves now.
+    /// All slots that a service may choose under this configuration, whichever serve now.
     pub(super) fn slots_within(&self, name: &str) -> impl Iterator<Item = SlotId> {
         let mut next = self.pools.get(name);
         let mut left = self.pools.len();

@@ -162,7 +162,7 @@ impl Facts {
         gateways.iter().filter_map(known).collect()
     }
 
-    /// Of the `needed` neighbours, those that the kernel must be told to ask.
+    /// Of the `needed` neighbours, those that the kernel must be made to resolve.
     pub(super) fn to_ask(&self, needed: &BTreeSet<NeighbourKey>) -> Vec<NeighbourKey> {
         let can_ask = |index| self.running(index).is_some_and(|link| link.mac.is_some());
         let must_ask = |key| self.neighbours.get(key).is_none_or(Neighbour::is_idle);

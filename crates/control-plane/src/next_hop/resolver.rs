@@ -79,7 +79,7 @@ impl Resolver {
         Ok(self.facts().await?.known_gateways(&addresses))
     }
 
-    /// Tells the kernel that `neighbour`, on the interface with index `interface`, is in use: it resolves a
+    /// Reports to the kernel that `neighbour`, on the interface with index `interface`, is in use: it resolves a
     /// missing or failed one, and probes a stale one. Returns before the neighbour has answered. Not for
     /// `PERMANENT` entries: this would end their permanence.
     ///

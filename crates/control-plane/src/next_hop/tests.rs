@@ -253,7 +253,7 @@ fn a_link_has_an_ethernet_address_only_if_it_is_ethernet() {
     }
 }
 
-/// A device on interface 3, of which `info` is told.
+/// A device on interface 3, which `info` describes.
 fn device(info: &[LinkInfo]) -> Link {
     let mut message = LinkMessage::default();
     message.header.link_layer_type = LinkLayerType::Ether;

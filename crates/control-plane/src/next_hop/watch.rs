@@ -23,13 +23,13 @@ use tokio::time::{Instant, sleep};
 use super::facts::{self, Facts, NeighbourKey, Route};
 use super::{NextHopError, Resolver, Table, Unresolved, Wanted};
 
-/// Two netlink sockets: one to ask, one that is told.
+/// Two netlink sockets: one for requests, one for notifications.
 pub struct Watch {
     resolver: Resolver,
     events: BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>,
     /// The neighbours that the last table stands on.
     needed: BTreeSet<NeighbourKey>,
-    /// When the kernel was told to ask a neighbour, and the state that was the reason: while it lasts, the neighbour is
+    /// When the kernel was made to resolve a neighbour, and the state that was the reason: while it lasts, the neighbour is
     /// not asked again before [`ASK_AGAIN`].
     asked: HashMap<NeighbourKey, (Instant, Option<NeighbourState>)>,
     /// The last complaint about asking, so that a lasting one is logged once.
@@ -59,7 +59,7 @@ impl Watch {
     /// A change in the kernel, or of `wanted`, is answered after 50 ms at the earliest, so that a burst counts once,
     /// and within a few hundred milliseconds of the kernel's word, which comes at most once a second for carriers.
     /// While a destination or gateway is unresolved all is looked at anew every second, otherwise every 10 s. The
-    /// kernel is told to ask a needed neighbour that is missing, failed or stale. One that failed stays so until it
+    /// kernel is made to resolve a needed neighbour that is missing, failed or stale. One that failed stays so until it
     /// answers, even while it is asked again. When the sender of `wanted` is gone, its last value stands.
     ///
     /// # Errors

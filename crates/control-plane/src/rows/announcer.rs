@@ -29,7 +29,7 @@ impl Announcer {
         }
     }
 
-    /// Both in numbers; `None`: there is nobody to be told.
+    /// Both in numbers; `None`: there are no peers.
     #[must_use]
     pub fn totals(&self) -> Option<BgpTotals> {
         let status = self.running.as_ref()?.speaker.status();
@@ -74,9 +74,10 @@ impl Announcer {
             VipStatus::Announced if self.stage == Stage::Left => {
                 (AnnouncementState::Draining, Some("the machine drains".to_owned()))
             }
-            VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => {
-                (AnnouncementState::NoSession, Some("no router that is to be told has a session".to_owned()))
-            }
+            VipStatus::Announced if routes.iter().all(|route| route.peers.is_empty()) => (
+                AnnouncementState::NoSession,
+                Some("no router that it is announced to has a session".to_owned()),
+            ),
             VipStatus::Announced => (AnnouncementState::Announced, None),
         };
         let since = self.decider.since(vip);
@@ -99,12 +100,12 @@ impl Announcer {
     fn route_rows(&self, vip: &Arc<str>, desired: &Desired) -> Vec<RouteRow> {
         let routes = self.plan.routes.iter().filter(|(_, route)| route.vips.contains(vip));
         let row = |(prefix, route): (&bgp::Prefix, &Route)| {
-            let told: BTreeMap<&String, &Arc<Attributes>> =
+            let sent: BTreeMap<&String, &Arc<Attributes>> =
                 desired.peers.iter().filter_map(|(peer, table)| Some((peer, table.get(*prefix)?))).collect();
-            let attributes = told.values().next().map_or(&route.attributes, |attributes| attributes);
+            let attributes = sent.values().next().map_or(&route.attributes, |attributes| attributes);
             RouteRow {
                 prefix: prefix.to_string(),
-                peers: told.keys().map(ToString::to_string).collect(),
+                peers: sent.keys().map(ToString::to_string).collect(),
                 med: attributes.med,
                 communities: communities(attributes),
             }

@@ -66,7 +66,7 @@ impl Shutdown {
     ) -> MachineDrain {
         let left = self.left(now);
         if self.is_draining() && !announcer.is_at_work() {
-            notes.push("no router is told: the file has no peers for this machine".to_owned());
+            notes.push("no route is withdrawn: the file has no peers for this machine".to_owned());
         }
         MachineDrain {
             machine: machine.to_owned(),

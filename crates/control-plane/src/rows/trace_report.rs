@@ -1,4 +1,4 @@
-//! A report of the packet tracer: what one machine tells of one marked packet, in one UDP datagram.
+//! A report of the packet tracer: what one machine says of one marked packet, in one UDP datagram.
 //!
 //! In: a packet thread's [`TraceEvent`], the names of cluster and machine. Out: a line of JSON, and behind it a line with its MAC
 //! in hex, at most [`REPORT_BYTES`]: readable in any capture, and believed only under the cluster's key.
@@ -60,7 +60,7 @@ pub enum Opened {
 }
 
 impl Report {
-    /// What a machine of a cluster tells of a sighting at `unix_micros`.
+    /// The report of `machine` about an event at `unix_micros`.
     #[must_use]
     pub fn new(
         sighting: &TraceEvent,

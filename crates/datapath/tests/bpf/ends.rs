@@ -165,8 +165,8 @@ fn more_ends_or_sources_than_there_is_room_for_are_refused() {
         (1_025, 1_024, Ends { sources: sources(0, 1_025), ..ends() }),
     ] {
         match steer.set_ends(&full) {
-            Err(SteerError::TooManyEnds { wanted: told, allowed: most }) => {
-                assert_eq!((told, most), (wanted, allowed));
+            Err(SteerError::TooManyEnds { wanted: said, allowed: most }) => {
+                assert_eq!((said, most), (wanted, allowed));
             }
             other => panic!("{other:?}"),
         }

@@ -115,7 +115,7 @@ fn what_a_gateway_sent_goes_back_by_its_interface_and_what_a_stranger_sent_is_dr
             assert_eq!(machine.unknown(), before + 1);
         }
     }
-    // A router has the same address on both links, or its standby answers on the other: it is told by its address alone.
+    // A router has the same address on both links, or its standby answers on the other: its address alone names it.
     let left = machine.takes(&[(1, 0, from(GATEWAYS[0], datagram(1, true, 100)))]);
     assert_eq!((left.len(), left[0].0, &left[0].1[..6]), (1, InterfaceId(1), &GATEWAYS[0][..]));
 }

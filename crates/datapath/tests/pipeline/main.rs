@@ -70,7 +70,7 @@ fn came_to_everything(counters: &[Arc<ThreadCounters>]) {
         ("crossed threads", sum(counters, |c| &c.to_threads)),
         ("pieces sent besides", sum(counters, |c| &c.originated)),
         ("time exceeded", sum(counters, |c| &c.time_exceeded)),
-        ("told the size", sum(counters, |c| &c.packet_too_big_sent)),
+        ("packet too big sent", sum(counters, |c| &c.packet_too_big_sent)),
         ("cut", sum(counters, |c| &c.fragmented)),
         ("moved for their head room", sum(counters, |c| &c.head_room_mismatch)),
         ("first pieces", sum(counters, |c| &c.fragment_table.recorded)),

@@ -3,7 +3,7 @@
 //! Threads share nothing, so each enforces its share of a limit: limit / threads, rounded up. Where RSS spreads flows
 //! unevenly, fewer than the limit pass in all; with limits below the number of threads, up to one a thread.
 //! The table never grows. A source's bucket that is full again may be given away without loss; when four sources that
-//! share a set all owe, the one that owes least gives way and starts afresh: the table errs on the side of admitting. Whoever is
+//! share a set all owe, the one that owes least gives way and starts afresh: the table errs on the side of admitting. A source that is
 //! over the limit owes nearly a second's worth, and is one of the sources that use a part of theirs. (A limit of 1 a thread
 //! knows no parts: there the table must hold the sources of a second.)
 //! The set is chosen by SipHash under the cluster's key, so that nobody outside can aim.

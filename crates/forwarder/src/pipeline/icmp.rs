@@ -237,7 +237,7 @@ fn older_router(quoted: &Quoted) -> u32 {
     plateaus.into_iter().find(|plateau| *plateau < quoted.total_len).unwrap_or(508)
 }
 
-/// Whoever forges an error must not make us cut everything to crumbs. IPv6's is the protocol's own; IPv4's is what every host
+/// A forged error must not make us cut everything to crumbs. IPv6's is the protocol's own; IPv4's is what every host
 /// takes (RFC 1122 §3.3.2), less a margin for what stands in front of it, as Linux's `min_pmtu` has it.
 const fn lowest_mtu(family: Family) -> u16 {
     match family {

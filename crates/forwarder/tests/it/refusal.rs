@@ -26,7 +26,7 @@ enum Fate {
     /// Time exceeded.
     Ended,
     /// Which size fits.
-    Told(usize),
+    TooBig(usize),
     CutInside,
     CutOutside,
     Dropped,
@@ -74,8 +74,8 @@ impl Case {
         }
         match (self.is_v4, self.too_big) {
             (false, _) if len <= 1280 => wrapped,
-            (false, _) => Fate::Told(1280.max(mtu - encap_overhead)),
-            (true, _) if self.dont_fragment => Fate::Told(mtu - encap_overhead),
+            (false, _) => Fate::TooBig(1280.max(mtu - encap_overhead)),
+            (true, _) if self.dont_fragment => Fate::TooBig(mtu - encap_overhead),
             (true, TooBig::FragmentInner) => Fate::CutInside,
             (true, TooBig::FragmentOuter) => wrapped,
             (true, TooBig::Drop) => Fate::Dropped,
@@ -196,11 +196,11 @@ proptest! {
                 prop_assert_eq!(&verdicts, &[Verdict::Tx]);
                 is_carried(&case, &frame, case.opened(&packets[0]));
             }
-            Fate::Ended | Fate::Told(_) => {
+            Fate::Ended | Fate::TooBig(_) => {
                 prop_assert_eq!(&verdicts, &[Verdict::Reply]);
                 let (kind, code, word, _, to, quote) = read_error(&out[0].1);
                 let (wanted, mtu) = match fate {
-                    Fate::Told(mtu) => (if case.is_v4 { (3, 4) } else { (2, 0) }, mtu),
+                    Fate::TooBig(mtu) => (if case.is_v4 { (3, 4) } else { (2, 0) }, mtu),
                     _ => (if case.is_v4 { (11, 0) } else { (3, 0) }, 0),
                 };
                 prop_assert_eq!(((kind, code), word as usize), (wanted, mtu));
@@ -216,7 +216,7 @@ proptest! {
         let counters = &bed.counters;
         let counted = [&counters.time_exceeded, &counters.packet_too_big_sent, &counters.fragmented].map(Counter::read);
         let is_cut = matches!(fate, Fate::CutInside | Fate::CutOutside);
-        prop_assert_eq!(counted, [fate == Fate::Ended, matches!(fate, Fate::Told(_)), is_cut].map(u64::from));
+        prop_assert_eq!(counted, [fate == Fate::Ended, matches!(fate, Fate::TooBig(_)), is_cut].map(u64::from));
         let forwarded = bed.counters.backend(0).unwrap();
         let goes_on = u64::from(is_cut || fate == Fate::Sent);
         prop_assert_eq!(forwarded.packets.read(), goes_on);

@@ -14,7 +14,7 @@ const CLOCK: u64 = 1_700_000_000;
 const CLIENT: &str = "198.51.100.7";
 const CLIENT6: &str = "2001:db8:9::7";
 
-/// A bed that tells of marked packets, and where it tells.
+/// A bed that reports marked packets, and its reports.
 struct Traced {
     bed: Bed,
     notices: Notices,
@@ -55,7 +55,7 @@ impl Traced {
         (flow, mark, udp(source, port, vip, vip_port, &mark.sign(&self.key, &flow)))
     }
 
-    fn told(&mut self) -> Option<TraceEvent> {
+    fn reported(&mut self) -> Option<TraceEvent> {
         match self.notices.next()? {
             Notice::Trace(sighting) => Some(sighting),
             other @ Notice::PathMtu { .. } => panic!("{other:?}"),
@@ -106,13 +106,13 @@ fn a_marked_packet_goes_as_any_other_and_its_step_is_told() {
                 outcome: Outcome::Forward,
             },
         };
-        assert_eq!(traced.told(), Some(expected));
+        assert_eq!(traced.reported(), Some(expected));
         let (_, _, frame) = traced.marked(source, 4000, vip, 443);
         let _ = traced.bed.send(24, &frame);
-        let second = traced.told().unwrap();
+        let second = traced.reported().unwrap();
         assert_eq!(second.mark.probe, 2);
         assert_eq!(second.explanation, Explanation { step: Some(Step::FlowTable), ..expected.explanation });
-        assert_eq!((traced.told(), traced.counts()), (None, (2, [0; 6])));
+        assert_eq!((traced.reported(), traced.counts()), (None, (2, [0; 6])));
     }
 }
 
@@ -127,7 +127,7 @@ fn tcp_is_marked_behind_its_options() {
     let mut frame = Vec::new();
     step.write(&mut frame, &mark.sign(&traced.key, &flow)).unwrap();
     let _ = traced.bed.send(24, &frame);
-    assert_eq!(traced.told().map(|told| (told.flow, told.mark)), Some((flow, mark)));
+    assert_eq!(traced.reported().map(|reported| (reported.flow, reported.mark)), Some((flow, mark)));
 }
 
 #[test]
@@ -150,17 +150,17 @@ fn what_is_not_told_is_forwarded_all_the_same_and_counted_by_its_reason() {
     for payload in payloads {
         assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &payload)).is_some());
     }
-    assert_eq!((traced.told(), traced.counts()), (None, (0, [1, 1, 1, 2, 0, 0])));
+    assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 1, 1, 2, 0, 0])));
     // Sixty seconds later the good one is a replay.
     traced.bed.live.clock().set(CLOCK + 56);
     assert!(traced.bed.backend_of(&udp(CLIENT, 4000, VIP4, 443, &good.sign(&key, &flow))).is_some());
-    assert_eq!((traced.told(), traced.counts()), (None, (0, [1, 2, 1, 2, 0, 0])));
+    assert_eq!((traced.reported(), traced.counts()), (None, (0, [1, 2, 1, 2, 0, 0])));
     // Padding behind the packet is no part of it.
     traced.bed.live.clock().set(CLOCK);
     let mut padded = udp(CLIENT, 4000, VIP4, 443, &[]);
     padded.extend(good.sign(&key, &flow));
     let _ = traced.bed.send(24, &padded);
-    assert_eq!((traced.told(), traced.counts().0), (None, 0));
+    assert_eq!((traced.reported(), traced.counts().0), (None, 0));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_machine_that_is_not_told_to_does_not_look() {
     traced.publish(plain);
     let (_, _, frame) = traced.marked(CLIENT, 1, VIP4, 443);
     assert!(traced.bed.backend_of(&frame).is_some());
-    assert_eq!((traced.told(), traced.counts()), (None, (0, [0; 6])));
+    assert_eq!((traced.reported(), traced.counts()), (None, (0, [0; 6])));
 }
 
 #[test]
@@ -209,28 +209,28 @@ fn a_dropped_packet_is_told_with_its_reason() {
     // A packet before it leaves nothing that could be told of them.
     let (_, _, before) = traced.marked(CLIENT, 4000, VIP4, 443);
     let _ = traced.bed.send(24, &before);
-    traced.told().unwrap();
+    traced.reported().unwrap();
     let (_, _, frame) = traced.marked(CLIENT, 4000, VIP4, 444);
     let _ = traced.bed.send(24, &frame);
-    let told = traced.told().unwrap().explanation;
-    assert_eq!((dropped(told), told.step, told.hash), (("no_vip", None, None), None, None));
+    let reported = traced.reported().unwrap().explanation;
+    assert_eq!((dropped(reported), reported.step, reported.hash), (("no_vip", None, None), None, None));
     let (_, _, frame) = traced.marked("198.51.100.66", 4000, VIP4, 443);
     let _ = traced.bed.send(24, &frame);
-    let told = traced.told().unwrap().explanation;
-    assert_eq!((dropped(told), told.step), (("denied", Some(ServiceId(0)), None), None));
+    let reported = traced.reported().unwrap().explanation;
+    assert_eq!((dropped(reported), reported.step), (("denied", Some(ServiceId(0)), None), None));
     let down = traced.bed.live.current().with_states(vec![SlotState::Down; 2]).unwrap();
     traced.publish(down);
     let (_, _, frame) = traced.marked(CLIENT, 4001, VIP4, 443);
     let _ = traced.bed.send(24, &frame);
-    assert_eq!(dropped(traced.told().unwrap().explanation), ("no_backend", Some(ServiceId(0)), None));
+    assert_eq!(dropped(traced.reported().unwrap().explanation), ("no_backend", Some(ServiceId(0)), None));
     let (_, _, mut frame) = traced.marked(CLIENT, 4000, VIP4, 443);
     frame[14 + 8] = 1;
     let up = traced.bed.live.current().with_states(vec![SlotState::Serving; 2]).unwrap();
     traced.publish(up);
     let (verdict, _) = traced.bed.send(24, &frame);
     assert_eq!(verdict, Verdict::Reply, "time exceeded");
-    let told = traced.told().unwrap().explanation;
-    assert_eq!((told.outcome, told.step), (Outcome::Reply, Some(Step::FlowTable)));
+    let reported = traced.reported().unwrap().explanation;
+    assert_eq!((reported.outcome, reported.step), (Outcome::Reply, Some(Step::FlowTable)));
     assert_eq!(traced.counts(), (5, [0; 6]));
 }
 
@@ -239,17 +239,17 @@ fn a_flow_whose_backend_went_down_is_told_as_reselected() {
     let mut traced = Traced::usual(parts(gre_slots(3), &[1; 3]));
     let (_, _, frame) = traced.marked(CLIENT, 9, VIP4, 443);
     let _ = traced.bed.send(24, &frame);
-    let slot = traced.told().unwrap().explanation.slot.unwrap();
+    let slot = traced.reported().unwrap().explanation.slot.unwrap();
     let mut states = vec![SlotState::Serving; 3];
     states[slot.0 as usize] = SlotState::Down;
     let down = traced.bed.live.current().with_states(states).unwrap();
     traced.publish(down);
     let _ = traced.bed.send(24, &frame);
-    let told = traced.told().unwrap().explanation;
-    assert!(maglev(told.step).is_some_and(|(rehashed, reselected)| rehashed > 0 && reselected));
-    assert!(told.slot.is_some_and(|now| now != slot));
+    let reported = traced.reported().unwrap().explanation;
+    assert!(maglev(reported.step).is_some_and(|(rehashed, reselected)| rehashed > 0 && reselected));
+    assert!(reported.slot.is_some_and(|now| now != slot));
     let _ = traced.bed.send(24, &frame);
-    assert_eq!(traced.told().unwrap().explanation.step, Some(Step::FlowTable));
+    assert_eq!(traced.reported().unwrap().explanation.step, Some(Step::FlowTable));
 }
 
 /// Two pieces, each with a mark: the first behind its UDP header, the later one without ports.
@@ -273,26 +273,26 @@ fn a_later_piece_is_told_as_the_fragment_table_s_once_it_goes() {
     let mut traced = Traced::usual(parts(gre_slots(3), &[1; 3]));
     let [first, later] = pieces(&mut traced, 1);
     assert_eq!((traced.bed.all(&first).len(), traced.bed.all(&later).len()), (1, 1));
-    let (one, two) = (traced.told().unwrap(), traced.told().unwrap());
+    let (one, two) = (traced.reported().unwrap(), traced.reported().unwrap());
     assert_eq!((one.mark.probe, maglev(one.explanation.step)), (1, Some((0, false))));
     assert_eq!(two.explanation, Explanation { step: Some(Step::FragmentTable), ..one.explanation });
     assert_eq!((two.flow.source_port, two.flow.destination_port), (0, 0));
     // The other way round it is held, and nothing is told of it before its first has come.
     let [first, later] = pieces(&mut traced, 2);
-    assert_eq!((traced.bed.all(&later), traced.told()), (vec![], None));
+    assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     assert_eq!(traced.bed.all(&first).len(), 2);
-    let told = [traced.told().unwrap(), traced.told().unwrap()];
-    assert_eq!(told.map(|told| told.mark.probe), [3, 4]);
-    assert_eq!(told[1].explanation.step, Some(Step::FragmentTable));
-    assert_eq!(told[1].explanation.slot, one.explanation.slot);
+    let reported = [traced.reported().unwrap(), traced.reported().unwrap()];
+    assert_eq!(reported.map(|reported| reported.mark.probe), [3, 4]);
+    assert_eq!(reported[1].explanation.step, Some(Step::FragmentTable));
+    assert_eq!(reported[1].explanation.slot, one.explanation.slot);
     // One whose first never comes is told when its time is over.
     let [_, later] = pieces(&mut traced, 3);
-    assert_eq!((traced.bed.all(&later), traced.told()), (vec![], None));
+    assert_eq!((traced.bed.all(&later), traced.reported()), (vec![], None));
     traced.bed.advance(10);
     traced.bed.poll();
-    let told = traced.told().unwrap().explanation;
-    assert_eq!(told.outcome, Outcome::Drop(DropReason::FragmentTimeout));
-    assert_eq!((traced.told(), traced.counts()), (None, (5, [0; 6])));
+    let reported = traced.reported().unwrap().explanation;
+    assert_eq!(reported.outcome, Outcome::Drop(DropReason::FragmentTimeout));
+    assert_eq!((traced.reported(), traced.counts()), (None, (5, [0; 6])));
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_piece_that_crosses_to_another_thread_is_not_told_here() {
         let [first, _] = pieces(&mut traced, 1);
         let (verdict, _) = traced.bed.send(24, &first);
         let crossed = matches!(verdict, Verdict::ToThread(..));
-        assert_eq!(traced.told().is_none(), crossed, "{verdict:?}");
+        assert_eq!(traced.reported().is_none(), crossed, "{verdict:?}");
     }
 }
 
@@ -330,12 +330,18 @@ fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
         }
         for (n, piece) in pieces.iter().enumerate() {
             let out = here.bed.all(piece);
-            let Some(told) = here.told().filter(|told| told.explanation.step == Some(Step::Redirect)) else {
+            let Some(reported) =
+                here.reported().filter(|reported| reported.explanation.step == Some(Step::Redirect))
+            else {
                 continue; // this machine's own
             };
             redirected += 1;
-            let to_peer = (told.explanation.slot, told.explanation.outcome, told.explanation.hash);
-            assert_eq!((to_peer, told.decapsulated_from), ((Some(SlotId(4)), Outcome::Forward, None), None));
+            let to_peer =
+                (reported.explanation.slot, reported.explanation.outcome, reported.explanation.hash);
+            assert_eq!(
+                (to_peer, reported.decapsulated_from),
+                ((Some(SlotId(4)), Outcome::Forward, None), None)
+            );
             let sent = there.bed.all(&out[0].1);
             let waits = n == 0 && !first_comes_first;
             assert_eq!(
@@ -349,14 +355,14 @@ fn a_redirected_piece_is_told_by_both_machines_whether_it_had_to_wait_or_not() {
                 }
             );
             for _ in &sent {
-                let onward = there.told().unwrap();
+                let onward = there.reported().unwrap();
                 let is_first = onward.flow.source_port != 0;
                 assert_eq!((onward.decapsulated_from, onward.mark.trace), (Some(TunnelSourceKind::Peer), 77));
                 assert_eq!(maglev(onward.explanation.step).is_some(), is_first);
                 assert_eq!(onward.explanation.step == Some(Step::FragmentTable), !is_first);
                 assert_eq!(onward.explanation.outcome, Outcome::Forward);
             }
-            assert_eq!(there.told(), None);
+            assert_eq!(there.reported(), None);
         }
     }
     assert!(redirected % 2 == 0 && (4..28).contains(&redirected), "{redirected}");
@@ -380,7 +386,7 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
             if let Verdict::ToThread(_, reason) = verdict {
                 crossed[n] += 1;
                 assert_eq!(
-                    (traced.told(), inner),
+                    (traced.reported(), inner),
                     (None, frame.clone()),
                     "decapsulated_from, and not yet decided"
                 );
@@ -388,12 +394,12 @@ fn what_an_encapsulator_sent_is_told_as_such_on_whichever_thread_it_ends() {
                 let (verdict, _) = traced.bed.send_as(Origin::Thread(ThreadId(1), reason), 24, frame);
                 assert_eq!(verdict, Verdict::Tx);
             }
-            assert_eq!(traced.told().unwrap().decapsulated_from, Some(TunnelSourceKind::Encapsulator));
+            assert_eq!(traced.reported().unwrap().decapsulated_from, Some(TunnelSourceKind::Encapsulator));
         }
         // What comes plain is nobody's.
         let plain = traced.marked(source, 4001, VIP4, 443).2;
         let _ = traced.bed.send(24, &plain);
-        assert_eq!(traced.told().unwrap().decapsulated_from, None);
+        assert_eq!(traced.reported().unwrap().decapsulated_from, None);
     }
     assert!(crossed.iter().all(|count| (1..8).contains(count)), "{crossed:?}");
 }
@@ -403,7 +409,7 @@ fn a_first_piece_that_comes_again_follows_the_table_if_its_flow_has_moved() {
     let mut traced = Traced::usual(parts(gre_slots(2), &[1; 2]));
     let [first, _] = pieces(&mut traced, 5);
     let _ = traced.bed.send(24, &first);
-    let before = traced.told().unwrap().explanation;
+    let before = traced.reported().unwrap().explanation;
     // Its backend drains and the flow is forgotten, so that Maglev would send it elsewhere.
     let mut states = vec![SlotState::Serving; 2];
     states[before.slot.unwrap().0 as usize] = SlotState::Draining;
@@ -417,7 +423,7 @@ fn a_first_piece_that_comes_again_follows_the_table_if_its_flow_has_moved() {
         rest = next;
     }
     let _ = traced.bed.send(24, &first);
-    let again = traced.told().unwrap().explanation;
+    let again = traced.reported().unwrap().explanation;
     assert_eq!((again.step, again.slot), (Some(Step::FragmentTable), before.slot));
 }
 
@@ -431,8 +437,8 @@ fn a_packet_that_is_cut_is_told_as_forwarded() {
     payload.resize(1000, 0);
     let frame = without_df(udp(CLIENT, 9, VIP4, 443, &payload));
     assert!(traced.bed.all(&frame).len() > 1);
-    assert_eq!(traced.told().unwrap().explanation.outcome, Outcome::Forward);
-    assert_eq!((traced.told(), traced.counts()), (None, (1, [0; 6])));
+    assert_eq!(traced.reported().unwrap().explanation.outcome, Outcome::Forward);
+    assert_eq!((traced.reported(), traced.counts()), (None, (1, [0; 6])));
 }
 
 proptest! {
@@ -459,7 +465,7 @@ proptest! {
             traced.bed.poll();
             let Some(Reply::Where(foretold)) = traced.bed.port.answer() else { panic!("an answer") };
             let _ = traced.bed.send(24, &frame);
-            prop_assert_eq!(traced.told().unwrap().explanation, foretold.explanation);
+            prop_assert_eq!(traced.reported().unwrap().explanation, foretold.explanation);
         }
     }
 }

@@ -67,7 +67,7 @@ impl Eq for TargetKey {}
 
 impl Hash for TargetKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The kind and the interval tell nearly all checks apart; `eq` does the rest.
+        // The kind and the interval distinguish nearly all checks; `eq` does the rest.
         self.address.hash(state);
         self.through.hash(state);
         self.check.kind.hash(state);

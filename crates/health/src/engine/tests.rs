@@ -38,7 +38,7 @@ fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
     watched(check(CheckKind::Tcp(TcpCheck { port }), LONG), backend, &[pool])
 }
 
-/// A target that never answers: `name` tells it from others.
+/// A target that never answers: `name` distinguishes it.
 fn mute(port: u16, name: &str, timeout: Duration) -> Watched {
     let kind = CheckKind::Dns(DnsCheck { port, name: name.into(), record: DnsRecord::A });
     watched(check(kind, timeout), name, &["p", "q"])
@@ -75,7 +75,7 @@ async fn until(
 
 /// Sockets of this network namespace that are connected to a UDP port, at one moment: the kernel's list is read piece by piece, and
 /// what stands in two lists was there between them.
-fn askers(port: u16) -> usize {
+fn connections(port: u16) -> usize {
     let listed = || -> std::collections::HashSet<String> {
         let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
         let peer = format!(":{port:04X}");
@@ -177,22 +177,22 @@ fn a_thousand_sets_while_attempts_are_under_way_leave_no_descriptor() {
         (from..from + 60).map(|n| mute(port, &format!("n{n}.example.net"), LONG)).collect()
     };
     health.watch(set(0));
-    eventually("all ask", || askers(port) == 60);
+    eventually("all ask", || connections(port) == 60);
     for n in 0..1_000 {
         health.watch(set(n % 7 * 30));
         if n % 50 == 0 {
             assert_eq!(health.report().len(), 60, "a report comes after what was asked before it");
         }
     }
-    eventually("those of the last set ask, and no others", || askers(port) == 60);
+    eventually("those of the last set ask, and no others", || connections(port) == 60);
     health.watch(Vec::new());
-    eventually("nobody asks", || askers(port) == 0);
+    eventually("nobody asks", || connections(port) == 0);
     assert!(health.report().is_empty());
     assert!(events.try_recv().is_none());
     health.watch(set(0));
-    eventually("all ask", || askers(port) == 60);
+    eventually("all ask", || connections(port) == 60);
     drop(health);
-    assert_eq!(askers(port), 0, "dropping the handle ends every attempt");
+    assert_eq!(connections(port), 0, "dropping the handle ends every attempt");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn attempts_under_way_are_limited_and_all_get_their_turn() {
     while seen.len() < 40 {
         let len = server.recv(&mut question).expect("all ask in the end");
         seen.insert(question[12..len].to_vec()); // without the id, which differs each time
-        most = most.max(askers(port));
+        most = most.max(connections(port));
     }
     assert!((1..=4).contains(&most), "{most} at once");
 }
@@ -250,7 +250,7 @@ fn another_slot_drops_the_attempt_under_way_and_asks_again_at_once() {
         *from = Some(server.recv_from(&mut question).expect("a question for each slot").1);
     }
     assert_ne!(first, second);
-    assert_eq!(askers(port), 1);
+    assert_eq!(connections(port), 1);
     let report = health.report();
     assert_eq!((report.len(), report[0].attempts, report[0].state), (1, 0, HealthState::Unknown));
 }

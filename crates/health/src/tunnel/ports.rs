@@ -54,7 +54,7 @@ impl Ports {
         table.claims.insert(key, Claim { slot, vip, used: now });
     }
 
-    /// Whom a packet from `key` to `destination` is for.
+    /// The dialer that a packet from `key` to `destination` is for.
     pub(super) fn find(&self, key: PortKey, destination: IpAddr, now: Instant) -> Option<SlotId> {
         let mut table = lock(&self.0);
         let claim = table.claims.get_mut(&key)?;

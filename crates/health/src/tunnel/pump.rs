@@ -105,7 +105,7 @@ impl Wrapper {
         })
     }
 
-    /// The packet as a frame, and whom it is for; `None`: no check of ours sent it.
+    /// The packet as a frame, and which dialer it is for; `None`: no check of ours sent it.
     fn claimed<'a>(&self, buffer: &'a mut [u8], len: usize) -> Option<(SlotId, Packet<'a>)> {
         let family = match buffer.get(FRONT)? >> 4 {
             4 => Family::V4,

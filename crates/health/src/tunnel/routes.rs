@@ -38,7 +38,7 @@ impl Routes {
         match routes.set_up(own).await {
             Ok(()) => Ok(routes),
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = routes.remove().await;
                 Err(error)
             }
@@ -75,7 +75,7 @@ impl Routes {
     }
 
     /// Rules of other software that meet ours: with our mark its packets would go into the device, or ours elsewhere; with
-    /// our table alone its packets would. One with our priority may come before ours or not, by age: that is told.
+    /// our table alone its packets would. One with our priority may come before ours or not, by age: that is reported.
     async fn look_at_others(&self, family: AddressFamily) -> Result<(), TunnelError> {
         let version = if family == AddressFamily::Inet { IpVersion::V4 } else { IpVersion::V6 };
         let mut rules = self.handle.rule().get(version).execute();
@@ -183,7 +183,7 @@ impl Routes {
     }
 }
 
-/// What of a rule may meet ours, and what tells the operator which it is.
+/// What of a rule may meet ours, and how the operator recognises it.
 #[derive(Debug, Default)]
 struct Other {
     is_ipv6: bool,

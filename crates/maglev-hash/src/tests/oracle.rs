@@ -45,7 +45,7 @@ fn turns(weights: &[u128], size: u128) -> Vec<usize> {
     all.into_iter().map(|(_, _, backend)| backend).collect()
 }
 
-/// Hands out slots one by one to whoever lacks most, after everyone has the whole slots due.
+/// Hands out slots one by one to the backend that lacks most, after everyone has the whole slots due.
 fn shares(weights: &[u128], size: u128) -> Vec<u128> {
     let total: u128 = weights.iter().sum();
     let mut shares: Vec<u128> = weights.iter().map(|weight| weight * size / total).collect();

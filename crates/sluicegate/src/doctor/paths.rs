@@ -215,4 +215,5 @@ fn grouped<K: Ord>(
     groups.into_iter().map(|(key, group)| finding(key, &group)).collect()
 }
 
-const FULL_SIZE: &str = "clients are told to send smaller packets, or theirs are cut, which costs time";
+const FULL_SIZE: &str =
+    "clients get packet-too-big errors, or their packets are fragmented, which costs time";

@@ -34,7 +34,7 @@ fn no_way(peer: &PeerFact) -> Option<Finding> {
     let why = route.err()?;
     let what = format!("no way to BGP peer {name} ({address}): {why}");
     let finding =
-        Finding::error("bgp-no-route", what, "no session comes up, and this router is told nothing");
+        Finding::error("bgp-no-route", what, "no session comes up, and nothing is announced to this router");
     match why {
         // Others take it, and the kernel asks again.
         Unresolved::NeighbourPending { .. } | Unresolved::NoMac { .. } | Unresolved::TooManyTags { .. } => {

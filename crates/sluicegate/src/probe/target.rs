@@ -200,7 +200,7 @@ pub(super) fn of_config(config: &Config, trust: &Trust) -> Result<(Vec<Target>, 
     Ok((targets, left_out))
 }
 
-/// The checks that clients' packets would take the way of, and a connection to each TCP port that none of them tells of.
+/// The checks that clients' packets would take the way of, and a connection to each TCP port that none of them asks.
 fn kinds_of(service: &Service, trust: &Trust) -> Result<Vec<CheckKind>, String> {
     let mut kinds: Vec<CheckKind> = Vec::new();
     for check in service.pool.members.iter().flat_map(|member| member.checks.iter()) {

@@ -194,7 +194,7 @@ fn line(report: &Report, sent: u64) -> String {
 
 /// More than a packet meets machines.
 const MOST_REPORTS: usize = 64;
-const SILENCE: &str = "A packet without a report met no machine that may tell of it: the router has another way for the VIP, the machine has \
+const SILENCE: &str = "A packet without a report met no machine that may report it: the router has another way for the VIP, the machine has \
                        no [trace] with this receiver or another hash key, its clock differs by more than a minute, or the reports are over \
                        their rate (sluicegate_thread_trace_refused_packets_total says which).\n";
 

@@ -103,23 +103,23 @@ fn a_vip_that_the_file_forgets_begins_anew() {
 
 /// By the words of the header, looking through all that was seen up to each moment.
 fn model(history: &[(u64, usize)], min: usize, back: usize) -> Vec<bool> {
-    let mut told: Vec<bool> = Vec::new();
+    let mut announced: Vec<bool> = Vec::new();
     for now in 0..history.len() {
         let (time, serving) = history[now];
         // Ends of announcements, each with its length.
         let ends: Vec<(usize, u64)> = (1..now)
-            .filter(|&n| told[n - 1] && !told[n])
+            .filter(|&n| announced[n - 1] && !announced[n])
             .map(|n| {
-                let begin = (0..n).rev().take_while(|&m| told[m]).last().unwrap();
+                let begin = (0..n).rev().take_while(|&m| announced[m]).last().unwrap();
                 (n, history[n].0 - history[begin].0)
             })
             .collect();
-        let before = now > 0 && told[now - 1];
+        let before = now > 0 && announced[now - 1];
         // How many withdrawals in a row followed a short announcement, counted from the last.
         let short = ends.iter().rev().take_while(|(_, stayed)| *stayed < 60).count();
         let doublings = if short == ends.len() { short.saturating_sub(1) } else { short };
         let wait = (0..doublings).fold(10_u64, |wait, _| (wait * 2).min(60));
-        told.push(if before {
+        announced.push(if before {
             serving >= min
         } else {
             match ends.last() {
@@ -131,7 +131,7 @@ fn model(history: &[(u64, usize)], min: usize, back: usize) -> Vec<bool> {
             }
         });
     }
-    told
+    announced
 }
 
 proptest! {
@@ -145,13 +145,13 @@ proptest! {
         let history: Vec<(u64, usize)> =
             steps.into_iter().map(|(passed, serving)| { time += passed; (time, serving) }).collect();
         let mut bed = Bed(Decider::default(), rules(min, min + more));
-        let told: Vec<bool> =
+        let announced: Vec<bool> =
             history.iter().map(|&(time, serving)| bed.at(time, &seen(serving)) == VipStatus::Announced).collect();
-        prop_assert_eq!(&told, &model(&history, min, min + more));
+        prop_assert_eq!(&announced, &model(&history, min, min + more));
         // Whatever backends do: never without enough of them, and no two announcements close to each other.
         let begins: Vec<u64> =
-            (0..told.len()).filter(|&n| told[n] && (n == 0 || !told[n - 1])).map(|n| history[n].0).collect();
+            (0..announced.len()).filter(|&n| announced[n] && (n == 0 || !announced[n - 1])).map(|n| history[n].0).collect();
         prop_assert!(begins.windows(2).all(|pair| pair[1] - pair[0] >= 10));
-        prop_assert!(told.iter().zip(&history).all(|(told, (_, serving))| !told || *serving >= min));
+        prop_assert!(announced.iter().zip(&history).all(|(announced, (_, serving))| !announced || *serving >= min));
     }
 }

@@ -30,7 +30,7 @@ fn shown(names: &[&str]) -> BTreeSet<Arc<str>> {
     names.iter().map(|name| Arc::from(*name)).collect()
 }
 
-fn told(desired: &Desired, peer: &str) -> Vec<String> {
+fn announced(desired: &Desired, peer: &str) -> Vec<String> {
     desired.of(peer).iter().map(|(prefix, _)| prefix.to_string()).collect()
 }
 
@@ -42,8 +42,8 @@ fn each_peer_gets_the_routes_of_the_vips_that_are_for_it() {
     let plan = plan("lb1", &text);
     let all = shown(&["a", "b", "c"]);
     let desired = plan.desired(&all, Stage::Serving, &BTreeSet::new());
-    assert_eq!(told(&desired, "t1"), ["203.0.113.2/32"]);
-    assert_eq!(told(&desired, "t2"), ["203.0.113.1/32", "203.0.113.2/32"]);
+    assert_eq!(announced(&desired, "t1"), ["203.0.113.2/32"]);
+    assert_eq!(announced(&desired, "t2"), ["203.0.113.1/32", "203.0.113.2/32"]);
     assert!(plan.desired(&shown(&["a"]), Stage::Serving, &BTreeSet::new()).of("t1").is_empty());
     let gone = BTreeSet::from(["203.0.113.2/32".parse().unwrap()]);
     assert!(plan.desired(&all, Stage::Serving, &gone).of("t1").is_empty());
@@ -70,7 +70,7 @@ fn a_shared_route_stands_while_one_of_its_vips_qualifies() {
 fn a_peer_that_does_not_speak_a_family_is_not_told_of_its_routes() {
     let plan = plan("lb1", &vip("a", "2001:db8:f::1", "announce = {}"));
     let desired = plan.desired(&shown(&["a"]), Stage::Serving, &BTreeSet::new());
-    assert_eq!((told(&desired, "t1").len(), told(&desired, "t2").len()), (1, 0));
+    assert_eq!((announced(&desired, "t1").len(), announced(&desired, "t2").len()), (1, 0));
     // Where no machine has a peer that takes it, the file is refused.
     let elsewhere = "announce = { peers = [\"t2\", \"t3\"] }\n[[bgp.peers]]\nname = \"t3\"\naddress = \"2001:db8::9\"\n\
                      asn = 65000\nmachines = [\"lb2\"]";

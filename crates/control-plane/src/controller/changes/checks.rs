@@ -1,4 +1,4 @@
-//! Checks and encapsulations: each is told once, key by key, however many backends use it; and which backends got others.
+//! Checks and encapsulations: each is listed once, key by key, however many backends use it; and which backends got others.
 //!
 //! In: two configurations. Out: sentences. Not here: what a check's keys mean (`config`).
 

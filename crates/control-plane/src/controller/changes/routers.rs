@@ -1,4 +1,4 @@
-//! What is different about routers and what they are told.
+//! What is different about routers and what is announced to them.
 //!
 //! In: configurations, VIPs. Out: sentences. Not here: routes that move because addresses do (`changes` says the addresses).
 
@@ -103,7 +103,7 @@ fn peer_words(peer: &BgpPeer, next: &BgpPeer, notice: Duration) -> Vec<String> {
 /// Keys that the speaker takes as it starts.
 const AT_START: [&str; 2] = ["bgp.asn", "router_id"];
 
-/// Keys that an OPEN tells of, or that make another connection.
+/// Keys that an OPEN carries, or that make another connection.
 const RESTARTING: [&str; 4] = ["asn", "source", "families", "extended_next_hop"];
 
 /// Of the section, with the number that a machine goes by in it.

@@ -54,7 +54,7 @@ fn a_mark_is_worth_sixty_seconds_either_way() {
         let expected = if good { Ok(mark()) } else { Err(TraceRefusal::Time) };
         assert_eq!(trace().read(&bytes, &flow(), at), expected, "{at}");
     }
-    assert_eq!(trace().read(&bytes, &flow(), 0), Err(TraceRefusal::Time), "a clock that was never told");
+    assert_eq!(trace().read(&bytes, &flow(), 0), Err(TraceRefusal::Time), "a clock that was never set");
 }
 
 #[test]
