@@ -37,7 +37,6 @@ impl From<wire::DecodeError> for Malformed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
     pub(crate) local_asn: u32,
-    /// The peer is in another AS.
     pub(crate) external: bool,
     /// AS numbers have four bytes.
     pub(crate) four_byte: bool,

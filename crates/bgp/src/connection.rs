@@ -49,7 +49,6 @@ impl Connection {
             || (self.session.has_said_all() && socket::has_all(&self.stream).unwrap_or(false))
     }
 
-    /// Whether the peer has said anything.
     pub(crate) fn was_heard(&self) -> bool {
         self.session.counts().messages_received > 0
     }

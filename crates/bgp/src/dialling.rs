@@ -1,6 +1,5 @@
 //! An attempt to connect, under way or not.
 
-use std::fmt;
 use std::future::{Future, pending};
 use std::io;
 use std::pin::Pin;
@@ -38,12 +37,6 @@ impl Dialling {
         let ended = attempt.await;
         self.0 = None;
         ended
-    }
-}
-
-impl fmt::Debug for Dialling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Dialling").field(&self.is_under_way()).finish()
     }
 }
 

@@ -8,7 +8,6 @@ use std::fs;
 
 use crate::config::PeerConfig;
 
-/// Counters of segments that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drops {
     from_afar: u64,

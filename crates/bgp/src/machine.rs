@@ -55,12 +55,12 @@ pub(crate) enum Timer {
     Keepalive,
 }
 
-/// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Machine {
     inner: fsm::Session,
     config: PeerConfig,
-    peer_open: Option<Open>,
+    /// Once it was received.
+    pub(crate) peer_open: Option<Open>,
     hard_reset: bool,
 }
 
@@ -83,11 +83,6 @@ impl Machine {
 
     pub(crate) fn state(&self) -> State {
         own_state(self.inner.state())
-    }
-
-    /// The peer's OPEN, once it was received.
-    pub(crate) fn peer_open(&self) -> Option<&Open> {
-        self.peer_open.as_ref()
     }
 
     pub(crate) fn handle(&mut self, event: Event) -> Vec<Output> {

@@ -92,7 +92,6 @@ impl Outbound {
         outbound
     }
 
-    /// Another table is wanted.
     pub(crate) fn desire(&mut self, want: Arc<Routes>) {
         if !Arc::ptr_eq(&want, &self.want) {
             self.want = want;

@@ -30,7 +30,6 @@ use crate::session::{STABLE, Stop};
 use crate::status::State;
 use silence::Silence;
 
-/// What the speaker orders of a peer's task.
 #[derive(Debug)]
 pub(crate) enum Order {
     Change(Box<PeerConfig>),
@@ -90,7 +89,6 @@ impl Both {
         self.dialled.iter_mut().chain(&mut self.accepted)
     }
 
-    /// Takes one that has ended.
     fn take_ended(&mut self) -> Option<Connection> {
         let has_ended = |connection: &mut Connection| connection.session.end().is_some();
         self.dialled.take_if(has_ended).or_else(|| self.accepted.take_if(has_ended))
@@ -98,7 +96,6 @@ impl Both {
 }
 
 /// Our attempts to connect: the one under way, how many have failed, when the next one comes.
-#[derive(Debug)]
 struct Attempts {
     dialling: Dialling,
     retry_at: Instant,

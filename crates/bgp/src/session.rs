@@ -26,7 +26,6 @@ use crate::route::Routes;
 use crate::status::{Counts, Negotiated, State};
 use crate::words;
 
-/// Why a session is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// By the operator, with a text for the other end.
@@ -101,7 +100,7 @@ impl Session {
 
     /// The identifier in the peer's OPEN.
     pub(crate) fn peer_id(&self) -> Option<Ipv4Addr> {
-        self.machine.peer_open().map(|open| open.router_id)
+        self.machine.peer_open.as_ref().map(|open| open.router_id)
     }
 
     /// Why it ended. What is left to be written should still be.
@@ -126,7 +125,6 @@ impl Session {
         }
     }
 
-    /// Bytes have come.
     pub(crate) fn received(&mut self, bytes: &[u8], now: Instant) {
         self.inbox.push(bytes);
         while self.end.is_none() {
@@ -141,7 +139,6 @@ impl Session {
         }
     }
 
-    /// The connection is gone.
     pub(crate) fn lost(&mut self, why: &str, now: Instant) {
         if self.end.is_none() {
             self.end_with(format!("connection lost in {}: {why}", self.state()));
@@ -158,7 +155,6 @@ impl Session {
         timers.into_iter().flatten().filter(|_| self.end.is_none()).min()
     }
 
-    /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if self.end.is_some() {
@@ -204,12 +200,10 @@ impl Session {
         self.outbox.bytes()
     }
 
-    /// So many of those bytes were written.
     pub(crate) fn written(&mut self, count: usize, now: Instant) {
         self.outbox.written(count, now);
     }
 
-    /// Another table is to be announced.
     pub(crate) fn desire(&mut self, want: Arc<Routes>) {
         if let Some(outbound) = &mut self.outbound {
             outbound.desire(Arc::clone(&want));
@@ -232,7 +226,6 @@ impl Session {
         }
     }
 
-    /// Ends the session from our side.
     pub(crate) fn stop(&mut self, stop: &Stop, now: Instant) {
         if self.end.is_some() {
             return;
@@ -367,7 +360,7 @@ impl Session {
 
     /// Why the machine ends the session, with what it does not say itself.
     fn explain(&self, notification: &Notification) -> String {
-        let open = self.machine.peer_open();
+        let open = self.machine.peer_open.as_ref();
         match (notification.code, notification.subcode, open) {
             (2, 2, Some(open)) => {
                 format!("AS mismatch: the peer says {}, {} is configured", open.asn(), self.config.asn)

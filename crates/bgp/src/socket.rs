@@ -16,7 +16,6 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::config::{Md5Key, PeerConfig};
 
-/// Connects to a peer.
 pub(crate) async fn dial(config: &PeerConfig) -> io::Result<TcpStream> {
     let peer = config.socket_address();
     let socket = tcp(peer)?;

@@ -29,24 +29,10 @@ pub enum State {
     Established,
 }
 
-impl State {
-    /// Its name in the RFC.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "Idle",
-            Self::Connect => "Connect",
-            Self::Active => "Active",
-            Self::OpenSent => "OpenSent",
-            Self::OpenConfirm => "OpenConfirm",
-            Self::Established => "Established",
-        }
-    }
-}
-
+/// Its name in the RFC.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        fmt::Debug::fmt(self, f)
     }
 }
 

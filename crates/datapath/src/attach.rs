@@ -123,13 +123,16 @@ pub(crate) fn load(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, A
     Ok(loader.load(object)?)
 }
 
-/// Takes map `name` out of `ebpf`.
 pub(crate) fn map<M>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, AttachError>
 where
     M: TryFrom<Map, Error = MapError>,
 {
     let map = ebpf.take_map(name).ok_or(AttachError::Part(name))?;
-    M::try_from(map).map_err(|source| AttachError::Map { map: name, source })
+    M::try_from(map).map_err(in_map(name))
+}
+
+pub(crate) fn in_map(map: &'static str) -> impl FnOnce(MapError) -> AttachError {
+    move |source| AttachError::Map { map, source }
 }
 
 /// Attaches the first of `names`, or the second to an interface whose packets may lie in several buffers: in the driver, else

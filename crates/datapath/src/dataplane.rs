@@ -20,7 +20,6 @@ use forwarder::{
     ThreadCounters, ThreadId, Timeouts, notice_ring, request_ring,
 };
 
-use crate::attach::AttachMode;
 use crate::engine::{Engine, Pool};
 use crate::error::{StartError, words};
 use crate::health::{Health, Monitor};
@@ -70,7 +69,8 @@ pub struct Settings {
 pub struct DataPlane {
     /// What the interfaces were at start.
     pub interfaces: Vec<Interface>,
-    steers: Steers,
+    /// The filter.
+    pub steers: Steers,
     /// The mode of all sockets.
     pub socket_mode: SocketMode,
     /// Bytes of the largest IP packet that is carried.
@@ -91,7 +91,7 @@ pub struct DataPlane {
 
 impl DataPlane {
     /// Attaches the program to each interface, binds a socket to each queue and starts the threads. No packet is
-    /// redirected before [`DataPlane::steer`] is given the first VIP. Interfaces are numbered as they stand here.
+    /// redirected before [`DataPlane::steers`] is given the first VIP. Interfaces are numbered as they stand here.
     ///
     /// # Errors
     /// [`StartError`], in words; the interfaces are then as they were found.
@@ -128,17 +128,6 @@ impl DataPlane {
         Ok(plane)
     }
 
-    /// Where the XDP programs run.
-    #[must_use]
-    pub fn attach_mode(&self) -> AttachMode {
-        self.steers.mode()
-    }
-
-    /// The filter.
-    pub fn steer(&mut self) -> &mut Steers {
-        &mut self.steers
-    }
-
     /// The request port of a thread; call [`DataPlane::wake`] after asking.
     pub fn requests(&mut self, thread: ThreadId) -> Option<&mut RequestPort> {
         self.requests.get_mut(usize::from(thread.0))
@@ -170,7 +159,7 @@ impl DataPlane {
     /// threads.
     pub fn health(&mut self) -> Health {
         let no_socket: Vec<u64> =
-            self.steers.each().iter().map(|steer| steer.no_socket().unwrap_or_default()).collect();
+            self.steers.each().iter().map(|steer| steer.counts().unwrap_or_default().no_socket).collect();
         self.monitor.look(&self.interfaces, &self.threads, &self.sockets, &no_socket)
     }
 

@@ -99,7 +99,7 @@ impl Decap {
         let mut addresses: HashMap<MapData, [u8; 16], u8> = attach::map(&mut ebpf, "local")?;
         for address in local {
             let key = attach::key(address.to_canonical());
-            addresses.insert(key, 1, 0).map_err(|source| AttachError::Map { map: "local", source })?;
+            addresses.insert(key, 1, 0).map_err(attach::in_map("local"))?;
         }
         let mut from4: LpmTrie<MapData, [u8; 4], u8> = attach::map(&mut ebpf, "from4")?;
         let mut from6: LpmTrie<MapData, [u8; 16], u8> = attach::map(&mut ebpf, "from6")?;
@@ -108,7 +108,7 @@ impl Decap {
                 IpAddr::V4(v4) => ("from4", from4.insert(&Key::new(length.into(), v4.octets()), 1, 0)),
                 IpAddr::V6(v6) => ("from6", from6.insert(&Key::new(length.into(), v6.octets()), 1, 0)),
             };
-            filled.map_err(|source| AttachError::Map { map, source })?;
+            filled.map_err(attach::in_map(map))?;
         }
         let counts = attach::map(&mut ebpf, "counts")?;
         Ok(Self { counts, attachment: attach::attach(ebpf, ["decap", "decap_frags"], &interface)? })

@@ -116,14 +116,12 @@ impl Progress {
     }
 }
 
-/// Looks at one data plane.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     threads: Vec<Thread>,
     programs: Vec<Program>,
 }
 
-/// A thread and its sockets.
 #[derive(Debug)]
 struct Thread {
     number: usize,

@@ -29,7 +29,6 @@ impl Gathering {
     }
 }
 
-/// A long packet that has not come whole.
 #[derive(Debug)]
 struct Partial {
     frame: Frame,

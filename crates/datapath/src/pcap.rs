@@ -93,16 +93,9 @@ fn engine(pipeline: Pipeline) -> Engine<MemoryDevice, Pipeline> {
     let me = ThreadId(0);
     let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, FRAME_BYTES)).collect();
     let counters = std::sync::Arc::clone(pipeline.counters());
-    match mesh(1, 1).pop() {
-        Some(mailboxes) => Engine::new(
-            MemoryDevice::new(FRAMES),
-            pipeline,
-            mailboxes,
-            Pool { frames, in_all: FRAMES },
-            counters,
-        ),
-        None => unreachable!("a mesh of one has one end"),
-    }
+    let Some(mailboxes) = mesh(1, 1).pop() else { unreachable!("a mesh of one has one end") };
+    let pool = Pool { frames, in_all: FRAMES };
+    Engine::new(MemoryDevice::new(FRAMES), pipeline, mailboxes, pool, counters)
 }
 
 fn write_sent<W: Write>(

@@ -22,7 +22,6 @@ impl Sleeper {
         fence(Ordering::SeqCst);
     }
 
-    /// It is awake.
     pub(crate) fn awake(&self) {
         self.0.store(false, Ordering::Relaxed);
     }

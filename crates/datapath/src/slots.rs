@@ -37,7 +37,6 @@ pub(crate) struct Slot {
 }
 
 impl Slots {
-    /// Memory for `chunks` chunks.
     pub(crate) fn new(chunks: usize) -> Self {
         // By way of zeroed words, so that pages are only backed once they are used.
         let words = vec![0u64; chunks * (SLOT / size_of::<u64>())].into_boxed_slice();

@@ -26,7 +26,7 @@ pub use self::several::Steers;
 
 use self::ends::EndMaps;
 use self::prefixes::PrefixMaps;
-use crate::attach::{self, AttachError, AttachMode, Attachment};
+use crate::attach::{self, AttachError, AttachMode, Attachment, in_map};
 use crate::interface::MAX_ENCAP_OVERHEAD_BYTES;
 
 /// What cannot be changed while the program is attached.
@@ -70,17 +70,9 @@ counters::xdp! {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SteerError {
-    /// The program is not attached.
+    /// The program is not attached, or the kernel refused a change ([`AttachError::Map`]).
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The kernel refused a change.
-    #[error("cannot use map `{map}`")]
-    Map {
-        /// The map's name.
-        map: &'static str,
-        /// What the kernel said.
-        source: MapError,
-    },
     /// More VIPs than the start-time limit.
     #[error("{wanted} VIPs wanted, {allowed} allowed")]
     TooManyVips {
@@ -167,11 +159,6 @@ impl Steer {
         self.attachment.program
     }
 
-    /// Packets for VIPs that came on a queue without a socket. As many system calls as [`Self::counts`].
-    pub(crate) fn no_socket(&self) -> Result<u64, SteerError> {
-        Ok(self.counts()?.no_socket)
-    }
-
     /// Whether the calling thread may change the filter, with the capabilities that it has now: asks for a change that
     /// changes nothing.
     #[must_use]
@@ -188,17 +175,17 @@ impl Steer {
     /// descriptor: a socket that is closed leaves it by itself.
     ///
     /// # Errors
-    /// [`SteerError::Map`]: no such queue, or not an AF_XDP socket.
+    /// [`AttachError::Map`]: no such queue, or not an AF_XDP socket.
     pub fn set_socket(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<(), SteerError> {
-        self.sockets.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))
+        Ok(self.sockets.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))?)
     }
 
     /// Leaves `queue` without a socket. One that has none is left as it is.
     ///
     /// # Errors
-    /// [`SteerError::Map`]: no such queue.
+    /// [`AttachError::Map`]: no such queue.
     pub fn clear_socket(&mut self, queue: u32) -> Result<(), SteerError> {
-        self.sockets.unset(queue).map_err(in_map("xsks"))
+        Ok(self.sockets.unset(queue).map_err(in_map("xsks"))?)
     }
 
     /// What is taken from the kernel.
@@ -212,7 +199,7 @@ impl Steer {
     ///
     /// # Errors
     /// [`SteerError::TooManyVips`], [`SteerError::TooManyPrefixes`], [`SteerError::TooManyOwn`] and
-    /// [`SteerError::GrowthTooLarge`] before anything is changed; [`SteerError::Map`] with a part done, which another call
+    /// [`SteerError::GrowthTooLarge`] before anything is changed; [`AttachError::Map`] with a part done, which another call
     /// completes.
     /// # Cost
     /// One system call a changed address, and two for all prefixes, the second of which waits until no program reads the old
@@ -235,7 +222,7 @@ impl Steer {
     /// of its own. All else that is sent to it remains the kernel's.
     ///
     /// # Errors
-    /// [`SteerError::TooManyEnds`], or [`SteerError::Map`] with a part done, which another call completes.
+    /// [`SteerError::TooManyEnds`], or [`AttachError::Map`] with a part done, which another call completes.
     pub fn set_ends(&mut self, wanted: &Ends) -> Result<(), SteerError> {
         self.ends.set(wanted)
     }
@@ -243,7 +230,7 @@ impl Steer {
     /// What the program has done since it was attached, summed over the CPUs.
     ///
     /// # Errors
-    /// [`SteerError::Map`].
+    /// [`AttachError::Map`].
     /// # Cost
     /// A system call for each of them.
     pub fn counts(&self) -> Result<SteerCounts, SteerError> {
@@ -345,10 +332,6 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
         return Err(SteerError::TooManyOwn(own));
     }
     Ok(())
-}
-
-fn in_map(map: &'static str) -> impl FnOnce(MapError) -> SteerError {
-    move |source| SteerError::Map { map, source }
 }
 
 /// How many of the machine's own addresses may lie in prefixes.

@@ -32,7 +32,6 @@ pub struct Idle {
     pub sleep: bool,
 }
 
-/// What a packet thread is made of.
 pub(crate) struct PacketThread {
     pub(crate) engine: Engine<XskDevice, Pipeline>,
     pub(crate) counters: Arc<ThreadCounters>,

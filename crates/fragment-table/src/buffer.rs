@@ -19,7 +19,6 @@ pub enum Fate<D> {
     Expired,
 }
 
-/// All hold slots.
 #[derive(Debug)]
 pub(crate) struct Buffer<D> {
     pieces: Box<[Piece<D>]>,
@@ -54,7 +53,6 @@ impl<D: Copy> Buffer<D> {
         Some(Self { pieces, free: 0, queue: List::EMPTY, taken: 0 })
     }
 
-    /// Bytes of `slots` hold slots.
     pub(crate) fn bytes(slots: usize) -> usize {
         slots * size_of::<Piece<D>>()
     }

@@ -7,7 +7,6 @@
 
 use crate::{NONE, filled};
 
-/// Places by hash.
 #[derive(Debug)]
 pub(crate) struct Chains {
     heads: Box<[u32]>, // as many as places or more, a power of two
@@ -28,7 +27,6 @@ impl Chains {
         Some(Self { heads, next, free: 0, shift })
     }
 
-    /// Bytes of `capacity` places.
     pub(crate) fn bytes(capacity: usize) -> usize {
         (heads(capacity) + capacity) * size_of::<u32>()
     }

@@ -25,7 +25,6 @@ impl Order {
         Some(Self { links: filled(capacity, Links::NONE)?, ends: Links::NONE, len: 0 })
     }
 
-    /// Bytes for places below `capacity`.
     pub(crate) fn bytes(capacity: usize) -> usize {
         capacity * size_of::<Links>()
     }

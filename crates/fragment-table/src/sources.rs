@@ -8,7 +8,6 @@
 
 use crate::{Chains, filled};
 
-/// Counts by source.
 #[derive(Debug)]
 pub(crate) struct Sources {
     chains: Chains,
@@ -27,12 +26,10 @@ impl Sources {
         Some(Self { chains: Chains::new(slots)?, records: filled(slots, Record { hash: 0, frames: 0 })? })
     }
 
-    /// Bytes for `slots` hold slots.
     pub(crate) fn bytes(slots: usize) -> usize {
         Chains::bytes(slots) + slots * size_of::<Record>()
     }
 
-    /// Frames of this source.
     pub(crate) fn frames(&self, hash: u64) -> u32 {
         self.find(hash).map_or(0, |place| self.records[place as usize].frames)
     }

@@ -415,7 +415,7 @@ async fn first_next_hops(
 /// Listens while ports below 1,024 may still be listened at, gives up what only the start needs, and begins to speak.
 fn open_announcer(config: &Config, machine: &str, forwarding: &mut Forwarding) -> anyhow::Result<Announcer> {
     let mut announcer = Announcer::open(config, find_machine(config, machine)?)?;
-    if let Err(error) = privileges::give_up(|| forwarding.plane.steer().may_change()) {
+    if let Err(error) = privileges::give_up(|| forwarding.plane.steers.may_change()) {
         tracing::warn!(%error, "capabilities that only the start needs are not given up");
     }
     // From here on threads have no more capabilities than this one.

@@ -15,7 +15,7 @@ use forwarder::{Counter, DropReason, PairCounter, Service, Snapshot, ThreadCount
 /// Everything that is counted, at one moment.
 pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
     let xdp =
-        plane.steer().counts().map(|counts| XdpStats::from_values(counts.values())).unwrap_or_else(|error| {
+        plane.steers.counts().map(|counts| XdpStats::from_values(counts.values())).unwrap_or_else(|error| {
             tracing::warn!(%error, "the XDP program's counters can't be read");
             XdpStats::default()
         });
@@ -31,7 +31,7 @@ pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
     Stats {
         generation: snapshot.generation().0,
         xdp,
-        xdp_mode: plane.attach_mode().name().to_owned(),
+        xdp_mode: plane.steers.mode().name().to_owned(),
         mode: plane.interfaces.iter().map(|one| (one.name.clone(), mode.to_owned())).collect(),
         interfaces: interfaces(plane),
         total,

@@ -24,7 +24,6 @@ pub(crate) struct Datagram<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Hears all peers of a family.
 #[derive(Debug)]
 pub(crate) struct Ear {
     pub(crate) socket: UdpSocket,

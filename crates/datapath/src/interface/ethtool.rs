@@ -24,40 +24,32 @@ impl Ethtool {
         Ok(Self { socket, name })
     }
 
-    /// The driver's name.
     pub(super) fn driver(&self) -> Option<String> {
-        let mut info = command(GDRVINFO, DRVINFO_WORDS);
-        self.ask(&mut info)?;
-        let name = bytes_of(&info[1..9]); // driver[32] follows the command
-        Some(until_zero(&name))
+        let info = self.answer(GDRVINFO, DRVINFO_WORDS)?;
+        Some(until_zero(&bytes_of(&info[1..9]))) // driver[32] follows the command
     }
 
     /// Receive queues: on, and at most. A combined channel has one, as a receive channel has.
     pub(super) fn channels(&self) -> Option<(u32, u32)> {
-        let mut channels = command(GCHANNELS, CHANNELS_WORDS);
-        self.ask(&mut channels)?;
+        let channels = self.answer(GCHANNELS, CHANNELS_WORDS)?;
         let [_, max_rx, _, _, max_combined, rx, _, _, combined] = channels.try_into().ok()?;
         Some((rx + combined, max_rx + max_combined)).filter(|(on, _)| *on > 0)
     }
 
     /// Combined channels that are on; 0 where receive and transmit channels are counted apart.
     pub(super) fn combined(&self) -> Option<u32> {
-        let mut channels = command(GCHANNELS, CHANNELS_WORDS);
-        self.ask(&mut channels)?;
-        channels.last().copied()
+        self.answer(GCHANNELS, CHANNELS_WORDS)?.last().copied()
     }
 
     /// Where the device sits: a PCI address such as `0000:01:00.0`; empty for devices without one.
     pub(super) fn bus(&self) -> Option<String> {
-        let mut info = command(GDRVINFO, DRVINFO_WORDS);
-        self.ask(&mut info)?;
+        let info = self.answer(GDRVINFO, DRVINFO_WORDS)?;
         Some(until_zero(&bytes_of(&info[25..33]))) // after driver, version and firmware version
     }
 
     /// The receive queue of each entry of the RSS table; `None`: the device has no such table.
     pub(super) fn rss_table(&self) -> Option<Vec<u32>> {
-        let mut head = command(GRXFHINDIR, 2); // the number, the size
-        self.ask(&mut head)?;
+        let head = self.answer(GRXFHINDIR, 2)?; // the number, the size
         let size = head[1] as usize;
         let mut table = command(GRXFHINDIR, 2 + size);
         table[1] = head[1];
@@ -97,6 +89,13 @@ impl Ethtool {
         strings[2] = count;
         self.ask(&mut strings)?;
         Some(strings[3..].chunks_exact(STRING_WORDS).map(|name| until_zero(&bytes_of(name))).collect())
+    }
+
+    /// The buffer of a command that says nothing but its number, as the kernel has filled it.
+    fn answer(&self, number: u32, words: usize) -> Option<Vec<u32>> {
+        let mut buffer = command(number, words);
+        self.ask(&mut buffer)?;
+        Some(buffer)
     }
 
     /// `None`: the device does not know the question.

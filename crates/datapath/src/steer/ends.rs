@@ -9,8 +9,8 @@ use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, MapData};
 use forwarder::{Prefix, TunnelProtocols};
 
-use super::{SteerError, in_map};
-use crate::attach;
+use super::SteerError;
+use crate::attach::{self, in_map};
 
 /// See the room's header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use aya::maps::{Array, ArrayOfMaps, MapData};
 use forwarder::{FILTER_PREFIXES, Prefix};
 
-use super::{SteerError, in_map};
-use crate::attach::{self, AttachError};
+use super::SteerError;
+use crate::attach::{self, AttachError, in_map};
 
 /// The two tables, and the map that says which one counts.
 pub(super) struct PrefixMaps {

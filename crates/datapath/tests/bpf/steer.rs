@@ -212,8 +212,14 @@ fn without_a_socket_a_frame_stays_whole_and_is_passed_or_dropped_as_told() {
         assert_eq!(program.run(&frame, 0), (verdict, frame.clone()));
         let counts = SteerCounts { redirected: 1, no_socket: 4, ..SteerCounts::default() };
         assert_eq!(steer.counts().unwrap(), counts);
-        assert!(matches!(steer.set_socket(2, receiver.rx.fd()), Err(SteerError::Map { map: "xsks", .. })));
-        assert!(matches!(steer.clear_socket(2), Err(SteerError::Map { map: "xsks", .. })));
+        assert!(matches!(
+            steer.set_socket(2, receiver.rx.fd()),
+            Err(SteerError::Attach(AttachError::Map { map: "xsks", .. }))
+        ));
+        assert!(matches!(
+            steer.clear_socket(2),
+            Err(SteerError::Attach(AttachError::Map { map: "xsks", .. }))
+        ));
     }
 }
 

@@ -17,7 +17,6 @@ use super::target::{Difference, Spec, TargetKey, TargetReport};
 use super::{Event, StateChange};
 use crate::lock;
 
-/// Both mailboxes.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     inbox: Mutex<Inbox>,
@@ -45,7 +44,6 @@ struct Outbox {
 }
 
 impl Exchange {
-    /// Hands over what changed.
     pub(super) fn change(&self, changes: Difference) {
         let mut inbox = lock(&self.inbox);
         if inbox.closed {
@@ -63,7 +61,6 @@ impl Exchange {
         (taken, !inbox.changes.is_empty())
     }
 
-    /// Asks for a report.
     pub(super) fn ask_report(&self) -> Receiver<Vec<TargetReport>> {
         let (sender, receiver) = sync_channel(1);
         let mut inbox = lock(&self.inbox);
@@ -75,12 +72,10 @@ impl Exchange {
         receiver
     }
 
-    /// Somebody waits for a report.
     pub(super) fn report_wanted(&self) -> bool {
         !lock(&self.inbox).reports.is_empty()
     }
 
-    /// Gives a report to all who wait for one.
     pub(super) fn give_report(&self, reports: Vec<TargetReport>) {
         let waiting = std::mem::take(&mut lock(&self.inbox).reports);
         for sender in waiting.iter().skip(1) {

@@ -12,11 +12,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::{Failure, lock};
 
-/// An attempt.
 pub(super) type Attempt = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
 /// Attempts by slot; a slot is given to the next attempt when it is free.
-#[derive(Debug)]
 pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -31,12 +29,6 @@ struct Slot {
     attempt: Option<Attempt>,
     signal: Arc<Signal>,
     waker: Waker,
-}
-
-impl std::fmt::Debug for Slot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.owner, self.attempt.is_some())
-    }
 }
 
 /// The list of slots whose attempts can go on, and the loop that is to be woken for it.
@@ -55,7 +47,6 @@ impl Ready {
         }
     }
 
-    /// Wakes the loop.
     pub(super) fn wake(&self) {
         if let Some(waker) = &*lock(&self.loop_waker) {
             waker.wake_by_ref();
@@ -95,7 +86,6 @@ impl Flights {
         Self { slots: Vec::new(), free: Vec::new(), ready, taken: Vec::new() }
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -124,7 +114,6 @@ impl Flights {
         Poll::Ready((owner, result))
     }
 
-    /// Drops the attempt in `slot`.
     pub(super) fn end(&mut self, slot: u32) {
         if self.slots[slot as usize].attempt.take().is_some() {
             self.free.push(slot);

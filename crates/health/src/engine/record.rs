@@ -10,7 +10,6 @@ use super::target::{HealthState, TargetReport, Watched};
 use super::verdicts::Count;
 use crate::Failure;
 
-/// A target's past.
 #[derive(Debug)]
 pub(super) struct Record {
     since: Instant,
@@ -54,7 +53,6 @@ impl Record {
         self.local >= LOST_AFTER
     }
 
-    /// Takes note of a result.
     pub(super) fn note(&mut self, result: Result<(), Failure>, latency: Duration) -> Option<Ability> {
         self.attempts += 1;
         self.latency = latency;
@@ -84,7 +82,6 @@ impl Record {
         failure.map(ToString::to_string)
     }
 
-    /// What is known of the target.
     pub(super) fn report(&self, watched: &Watched, count: &Count) -> TargetReport {
         let known = u16::BITS.min(u32::try_from(self.attempts).unwrap_or(u32::MAX));
         TargetReport {

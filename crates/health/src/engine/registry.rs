@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use super::target::{Difference, Spec, TargetKey, Watched};
 
-/// Targets by key.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     known: HashMap<TargetKey, (u32, Arc<Spec>)>,

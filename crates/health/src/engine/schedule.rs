@@ -34,7 +34,6 @@ impl Schedule {
         self.wheel.set(id, tick(at));
     }
 
-    /// Takes `id`'s timer away.
     pub(super) fn cancel(&mut self, id: u32) {
         self.wheel.cancel(id);
     }

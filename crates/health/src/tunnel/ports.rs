@@ -22,7 +22,6 @@ pub(super) struct PortKey {
     pub(super) port: u16,
 }
 
-/// All claims.
 #[derive(Debug, Default)]
 pub(super) struct Ports(Mutex<Table>);
 

@@ -78,7 +78,6 @@ impl Pump {
     }
 }
 
-/// Why a packet went nowhere.
 #[derive(Debug, PartialEq, Eq)]
 enum Failed {
     Unclaimed,

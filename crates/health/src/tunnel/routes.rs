@@ -106,7 +106,6 @@ impl Routes {
         Ok(())
     }
 
-    /// Takes all of it away.
     pub(super) async fn remove(&self) -> Result<(), TunnelError> {
         for family in FAMILIES {
             self.remove_rules(family).await?;
@@ -246,7 +245,6 @@ fn reason(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-/// What the kernel answered.
 fn errno(error: &rtnetlink::Error) -> Errno {
     let rtnetlink::Error::NetlinkError(message) = error else { return Errno::UnknownErrno };
     Errno::from_raw(message.to_io().raw_os_error().unwrap_or(0))

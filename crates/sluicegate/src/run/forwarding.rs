@@ -69,7 +69,7 @@ impl publisher::Filter for Forwarding {
     type Error = SteerError;
 
     fn narrow_to(&mut self, next: &Snapshot, own: &BTreeSet<IpAddr>) -> Result<(), SteerError> {
-        self.plane.steer().narrow_to(&filter(next, own)).map(drop)
+        self.plane.steers.narrow_to(&filter(next, own)).map(drop)
     }
 
     fn set(
@@ -78,11 +78,11 @@ impl publisher::Filter for Forwarding {
         own: &BTreeSet<IpAddr>,
         addresses: Vec<Prefix>,
     ) -> Result<(), SteerError> {
-        self.plane.steer().set_filter(&filter(now, own))?;
+        self.plane.steers.set_filter(&filter(now, own))?;
         // Tunnels of other clusters end at VIPs, which are taken from the kernel anyway.
         let here = now.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
         let sources = here.map(|source| (source.prefix, source.carriers)).collect();
-        self.plane.steer().set_ends(&Ends { addresses, sources })
+        self.plane.steers.set_ends(&Ends { addresses, sources })
     }
 }
 
