@@ -287,12 +287,8 @@ fn own_update(update: &wire::UpdateMessage, dialect: Dialect) -> Result<Update, 
             return Err(malformed.error.into());
         }
         own.tolerated.get_or_insert_with(|| {
-            format!(
-                "attribute {}: {} ({})",
-                malformed.type_code,
-                malformed.error,
-                malformed.disposition.as_str()
-            )
+            let disposition = malformed.disposition.as_str();
+            format!("attribute {}: {} ({disposition})", malformed.type_code, malformed.error)
         });
     }
     Ok(own)

@@ -24,11 +24,8 @@ pub struct SpeakerConfig {
 impl SpeakerConfig {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         if self.asn == 0 || self.asn == AS_TRANS {
-            return Err(ConfigError::new(
-                "",
-                "asn",
-                format!("{} stands for nobody (RFC 7607, 6793)", self.asn),
-            ));
+            let what = format!("{} stands for nobody (RFC 7607, 6793)", self.asn);
+            return Err(ConfigError::new("", "asn", what));
         }
         if self.router_id.is_unspecified() {
             return Err(ConfigError::new("", "router_id", "0.0.0.0 is no identifier (RFC 6286)"));

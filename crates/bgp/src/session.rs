@@ -166,11 +166,8 @@ impl Session {
             self.end_with(format!("the peer took nothing for {:?}", self.send_hold()));
             self.outbox.clear();
         } else if due(self.timers.open) {
-            self.end_with(format!(
-                "no session within {:?}: half open in {}",
-                self.config.times.open,
-                self.state()
-            ));
+            let (limit, state) = (self.config.times.open, self.state());
+            self.end_with(format!("no session within {limit:?}: half open in {state}"));
             self.feed(Event::HoldExpired, now);
         } else if due(self.timers.hold) {
             let silence =

@@ -58,55 +58,35 @@ fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> {
 
 fn judge_answer(answer: &[u8], query: &[u8]) -> Result<(), Failure> {
     let broken = || Failure::malformed("an answer that is not DNS");
-    let header = Header::read(answer).ok_or_else(broken)?;
-    if !header.is_response {
+    let &[_, _, high, low, q0, q1, a0, a1, ..] = answer.first_chunk::<HEADER_BYTES>().ok_or_else(broken)?;
+    let (is_response, is_truncated, rcode) = (high & 0x80 != 0, high & 0x02 != 0, low & 0x0f);
+    if !is_response {
         return Err(Failure::malformed("a DNS query in place of an answer"));
     }
     // A server that cannot read a query at all answers without repeating it.
-    if header.rcode != 0 {
-        return Err(Failure::Rcode(header.rcode));
+    if rcode != 0 {
+        return Err(Failure::Rcode(rcode));
     }
     let question = query.get(HEADER_BYTES..).unwrap_or_default();
     let repeated = answer.get(HEADER_BYTES..HEADER_BYTES + question.len());
-    if header.questions != 1 || !repeated.is_some_and(|repeated| repeated.eq_ignore_ascii_case(question)) {
+    if [q0, q1] != [0, 1] || !repeated.is_some_and(|repeated| repeated.eq_ignore_ascii_case(question)) {
         return Err(Failure::malformed("a DNS answer to another question"));
     }
     let wanted = question.split_last_chunk::<4>().map(|(_, kind)| *kind).ok_or_else(broken)?;
     let mut at = HEADER_BYTES + question.len();
     let mut found = false;
-    for _ in 0..header.answers {
+    for _ in 0..u16::from_be_bytes([a0, a1]) {
         match read_record(answer, at) {
             Some(record) => {
                 found |= record.kind == wanted;
                 at = record.end;
             }
             // A server that says that it cut its answer may have cut it within a record.
-            None if header.is_truncated => break,
+            None if is_truncated => break,
             None => return Err(broken()),
         }
     }
     if found { Ok(()) } else { Err(Failure::NoRecord) }
-}
-
-struct Header {
-    is_response: bool,
-    is_truncated: bool,
-    rcode: u8,
-    questions: u16,
-    answers: u16,
-}
-
-impl Header {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let &[_, _, high, low, q0, q1, a0, a1, ..] = bytes.first_chunk::<HEADER_BYTES>()?;
-        Some(Self {
-            is_response: high & 0x80 != 0,
-            is_truncated: high & 0x02 != 0,
-            rcode: low & 0x0f,
-            questions: u16::from_be_bytes([q0, q1]),
-            answers: u16::from_be_bytes([a0, a1]),
-        })
-    }
 }
 
 /// A resource record: its type and class, and where the next one starts.

@@ -27,6 +27,7 @@ pub use dialer::Dialer;
 use ports::Ports;
 use pump::Pump;
 use routes::Routes;
+pub use routes::remove_leftovers;
 use senders::Senders;
 
 use crate::lock;
@@ -80,19 +81,6 @@ pub struct Tunnel {
     shared: Arc<Shared>,
     routes: Routes,
     pump: JoinHandle<()>,
-}
-
-/// Takes away what a killed process left of a tunnel with device `tun_name`: gives how many rules there were. Nothing is done
-/// while the device is there, which another process has then.
-///
-/// # Errors
-/// [`TunnelError::Netlink`], [`TunnelError::Refused`].
-/// # Panics
-/// Outside a tokio runtime with I/O enabled.
-/// # Cost
-/// Five netlink messages.
-pub async fn remove_leftovers(tun_name: &str, numbers: Numbers) -> Result<usize, TunnelError> {
-    Routes::remove_leftovers(tun_name, numbers).await
 }
 
 impl Tunnel {

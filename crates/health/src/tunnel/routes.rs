@@ -57,23 +57,6 @@ impl Routes {
         Ok(())
     }
 
-    /// Takes away the rules and the routes that refuse, which stay when a process is killed; says how many rules there were.
-    /// While device `name` is there, another process uses them: then nothing is done.
-    pub(super) async fn remove_leftovers(name: &str, numbers: Numbers) -> Result<usize, TunnelError> {
-        let handle = connect()?;
-        if index(&handle, name).await.is_some() {
-            return Ok(0);
-        }
-        let (routes, mut count) = (Self { handle, numbers, device: 0 }, 0);
-        for family in FAMILIES {
-            count += routes.remove_rules(family).await?;
-            let [_, last] = routes.routes(family);
-            // It is not there after most starts.
-            let _ = routes.handle.route().del(last).execute().await;
-        }
-        Ok(count)
-    }
-
     /// Rules of other software that meet ours: with our mark its packets would go into the device, or ours elsewhere; with
     /// our table alone its packets would. One with our priority may come before ours or not, by age: that is reported.
     async fn look_at_others(&self, family: AddressFamily) -> Result<(), TunnelError> {
@@ -180,6 +163,30 @@ impl Routes {
         }
         if family == AddressFamily::Inet { both!(Ipv4Addr) } else { both!(Ipv6Addr) }
     }
+}
+
+/// Takes away what a killed process left of a tunnel with device `tun_name`: gives how many rules there were. Nothing is done
+/// while the device is there, which another process has then.
+///
+/// # Errors
+/// [`TunnelError::Netlink`], [`TunnelError::Refused`].
+/// # Panics
+/// Outside a tokio runtime with I/O enabled.
+/// # Cost
+/// Five netlink messages.
+pub async fn remove_leftovers(tun_name: &str, numbers: Numbers) -> Result<usize, TunnelError> {
+    let handle = connect()?;
+    if index(&handle, tun_name).await.is_some() {
+        return Ok(0);
+    }
+    let (routes, mut count) = (Routes { handle, numbers, device: 0 }, 0);
+    for family in FAMILIES {
+        count += routes.remove_rules(family).await?;
+        let [_, last] = routes.routes(family);
+        // It is not there after most starts.
+        let _ = routes.handle.route().del(last).execute().await;
+    }
+    Ok(count)
 }
 
 /// What of a rule may meet ours, and how the operator recognises it.
