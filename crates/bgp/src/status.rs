@@ -110,12 +110,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Routes of a family that the peer has from us now.
-    #[must_use]
-    pub fn announced(&self, family: Family) -> usize {
-        if family == Family::Ipv4 { self.announced_v4 } else { self.announced_v6 }
-    }
-
     /// Whether the peer has a route from us.
     #[must_use]
     pub fn announced_any(&self) -> bool {

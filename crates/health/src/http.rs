@@ -51,7 +51,7 @@ fn request(check: &HttpCheck, peer: SocketAddr) -> Result<Request<Empty<Bytes>>,
 
 /// How a request names a peer that has no name.
 pub(super) fn authority(peer: SocketAddr, usual: u16) -> String {
-    let whole = SocketAddr::new(peer.ip(), peer.port()).to_string(); // without the scope of a link-local one
+    let whole = peer.to_string();
     whole.strip_suffix(&format!(":{usual}")).unwrap_or(&whole).to_owned()
 }
 
