@@ -165,39 +165,33 @@ impl DnsRecord {
 
 /// Reads the one kind of a check's section.
 pub(super) fn read(section: &mut Section<'_>, outside: &Outside<'_>) -> Option<CheckKind> {
-    let nodes = KINDS.map(|word| section.optional(word));
+    let nodes = KINDS.map(|(word, _)| section.optional(word));
     let mut kinds = Vec::new();
-    for (word, node) in KINDS.into_iter().zip(nodes) {
+    for ((word, read), node) in KINDS.into_iter().zip(nodes) {
         let Some(node) = node else { continue };
-        kinds.push(node.section().and_then(|section| read_kind(word, section, outside)));
+        kinds.push(node.section().and_then(|section| read(section, outside)));
         if kinds.len() > 1 {
             let found = format!("{word} beside another kind");
             section.report.error(&node.place, found, "one kind a check");
         }
     }
     if kinds.is_empty() {
-        section.report.absent(&section.place(), "no kind of check", format!("one of {}", KINDS.join(", ")));
+        let words = KINDS.map(|(word, _)| word).join(", ");
+        section.report.absent(&section.place(), "no kind of check", format!("one of {words}"));
     }
     kinds.pop().flatten()
 }
 
-fn read_kind(word: &str, mut section: Section<'_>, outside: &Outside<'_>) -> Option<CheckKind> {
-    match word {
-        "tcp" => {
-            let port = required_port(&mut section);
-            section.finish(&[]);
-            Some(CheckKind::Tcp(TcpCheck { port: port? }))
-        }
-        "http" => read_http(section, None).map(CheckKind::Http),
-        "https" => read_http(section, Some(outside)).map(CheckKind::Http),
-        "grpc" => read_grpc(section, outside).map(CheckKind::Grpc),
-        "dns" => read_dns(section).map(CheckKind::Dns),
-        _ => {
-            let port = section.or("port", 11_211, |node| node.number(1..=u16::MAX));
-            section.finish(&[]);
-            Some(CheckKind::Memcached(MemcachedCheck { port }))
-        }
-    }
+fn read_tcp(mut section: Section<'_>) -> Option<TcpCheck> {
+    let port = required_port(&mut section);
+    section.finish(&[]);
+    Some(TcpCheck { port: port? })
+}
+
+fn read_memcached(mut section: Section<'_>) -> MemcachedCheck {
+    let port = section.or("port", 11_211, |node| node.number(1..=u16::MAX));
+    section.finish(&[]);
+    MemcachedCheck { port }
 }
 
 fn required_port(section: &mut Section<'_>) -> Option<u16> {
@@ -332,7 +326,17 @@ fn is_service(text: &str) -> bool {
     text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-const KINDS: [&str; 6] = ["tcp", "http", "https", "grpc", "dns", "memcached"];
+/// Reads the table behind a kind's word.
+type Read = fn(Section<'_>, &Outside<'_>) -> Option<CheckKind>;
+
+const KINDS: [(&str, Read); 6] = [
+    ("tcp", |section, _| read_tcp(section).map(CheckKind::Tcp)),
+    ("http", |section, _| read_http(section, None).map(CheckKind::Http)),
+    ("https", |section, outside| read_http(section, Some(outside)).map(CheckKind::Http)),
+    ("grpc", |section, outside| read_grpc(section, outside).map(CheckKind::Grpc)),
+    ("dns", |section, _| read_dns(section).map(CheckKind::Dns)),
+    ("memcached", |section, _| Some(CheckKind::Memcached(read_memcached(section)))),
+];
 /// Headers that the checker sets, and headers that hold secrets, which never stand in this file.
 const NOT_HEADERS: [(&str, &str); 7] = [
     ("host", "nothing here: it is the key host"),

@@ -79,9 +79,8 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (scheme, rest) = text.split_once("://").ok_or(SCHEMES)?;
-        let (_, scheme, usual) =
-            *SCHEMES_BY_NAME.iter().find(|(name, _, _)| *name == scheme).ok_or(SCHEMES)?;
+        let (scheme, rest) = text.split_once("://").ok_or_else(schemes)?;
+        let (_, scheme, usual) = *SCHEMES.iter().find(|(name, _, _)| *name == scheme).ok_or_else(schemes)?;
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         let (address, port) = read_authority(authority)?;
@@ -240,6 +239,12 @@ fn trusting(kind: &CheckKind, trust: &Trust, name: &str) -> Result<CheckKind, St
     Ok(kind)
 }
 
+/// What a target has to be.
+fn schemes() -> String {
+    let names = SCHEMES.map(|(name, _, _)| format!("{name}://")).join(", ");
+    format!("a target is a URL that starts with one of {names}, such as tcp://203.0.113.1:80")
+}
+
 fn scheme(kind: &CheckKind) -> &'static str {
     match kind {
         CheckKind::Grpc(check) if check.tls.is_some() => "grpcs",
@@ -270,7 +275,7 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
 }
 
 /// With the usual port of each.
-const SCHEMES_BY_NAME: [(&str, Scheme, Option<u16>); 7] = [
+const SCHEMES: [(&str, Scheme, Option<u16>); 7] = [
     ("tcp", Scheme::Tcp, None),
     ("http", Scheme::Http, Some(80)),
     ("https", Scheme::Https, Some(443)),
@@ -279,8 +284,6 @@ const SCHEMES_BY_NAME: [(&str, Scheme, Option<u16>); 7] = [
     ("dns", Scheme::Dns, Some(53)),
     ("memcached", Scheme::Memcached, Some(11_211)),
 ];
-const SCHEMES: &str = "a target is a URL that starts with tcp://, http://, https://, grpc://, grpcs://, dns:// or memcached://, such as \
-     tcp://203.0.113.1:80";
 const NO_PATH: &str = "a tcp or memcached target ends with its port, such as tcp://203.0.113.1:80";
 
 #[cfg(test)]
