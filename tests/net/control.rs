@@ -179,8 +179,16 @@ fn under_steady_load_backends_die_return_and_drain_and_requests_go_on() {
     let mut fresh = scene.flows(true, 60);
     assert!(!names(&scene.round(&mut fresh)).contains("b1"));
     assert_eq!(load.failed_since(found), [""; 0], "a drain loses nothing");
+    // What was ordered for one pool is taken back with the rest; a second time there is nothing.
+    ordered(
+        &scene,
+        &["backend", "drain", "b1", "--pool", change["memberships"][0]["pool"].as_str().unwrap()],
+    );
     ordered(&scene, &["backend", "undrain", "b1"]);
     becomes(&scene, "b1", "serving");
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let again = verb(&scene.bed, &["backend", "undrain", "b1", "--socket", socket.to_str().unwrap()]);
+    assert_eq!((again.code, again.out.contains("nothing changed")), (Some(1), true), "{}", again.out);
 
     // Reloads, one after the other; each says something else than the one before.
     for n in 0..count(20, 100) {

@@ -320,24 +320,26 @@ impl Controller {
         self.restate(touched.iter().map(|(key, ..)| key), current, now)
     }
 
-    /// An operator's order; `None` takes an override back. Gives what to publish.
+    /// An operator's overrides; one that says nothing takes back what was said under its key. Gives what to publish.
     ///
     /// # Errors
     /// [`CompileError::Snapshot`]: `current` is not what [`Controller::finish`] made last, under whatever states.
     pub fn order(
         &mut self,
-        backend: OverrideKey,
-        says: Option<Override>,
+        says: Vec<(OverrideKey, Override)>,
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
-        let before: Vec<SlotKey> = self.memberships_of(&backend).map(|found| found.key.clone()).collect();
-        match says {
-            Some(says) => self.runtime_state.overrides.insert(backend, says),
-            None => self.runtime_state.overrides.remove(&backend),
-        };
-        self.stale = true;
-        self.restate(before.iter(), current, now)
+        let meant = says.iter().flat_map(|(key, _)| self.memberships_of(key));
+        let meant: BTreeSet<SlotKey> = meant.map(|found| found.key.clone()).collect();
+        self.stale |= !says.is_empty();
+        for (backend, says) in says {
+            match says == Override::default() {
+                true => self.runtime_state.overrides.remove(&backend),
+                false => self.runtime_state.overrides.insert(backend, says),
+            };
+        }
+        self.restate(meant.iter(), current, now)
     }
 
     /// Memberships that an override is for.

@@ -3,7 +3,8 @@
 //! In: an order, the controller that carries it out, the snapshot in force. Out: the snapshot to publish, notes for the answer.
 //! Not here: publishing; the answer (`rows`); how an override enters states and tables (`runtime_state`, `controller`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use admin::BackendAction;
@@ -33,12 +34,15 @@ pub struct BackendOrder {
 pub struct Ordered {
     /// To publish; `None`: no state has changed.
     pub snapshot: Option<Snapshot>,
+    /// Whether any override is another than before.
+    pub changed: bool,
     /// What its giver should know.
     pub notes: Vec<String>,
 }
 
 impl Orders {
-    /// Carries an order out. `now` counts from the start of the process.
+    /// Carries an order out. `now` counts from the start of the process. One that takes something back takes it from every override
+    /// that is for the memberships it names.
     ///
     /// # Errors
     /// There is no such backend, or the weight is not one that a file may have.
@@ -49,30 +53,49 @@ impl Orders {
         current: &Snapshot,
         now: Duration,
     ) -> Result<Ordered, Refused> {
-        let BackendOrder { backend, action } = order;
+        let backend = &order.backend;
         if controller.memberships_of(backend).next().is_none() {
             return Err(absent(backend));
         }
-        let old = controller.runtime_state().overrides.get(backend).copied().unwrap_or_default();
-        let new = replaced(old, *action)?;
-        let mut notes = Vec::new();
-        if *action == BackendAction::Undrain && old.mode == Some(Mode::Down) {
+        let (before, mut notes) = (of(controller, &backend.backend), Vec::new());
+        let next = replaced(controller, order, before.clone(), &mut notes)?;
+        let differs =
+            |(key, says): &(&OverrideKey, &Override)| before.get(key).copied().unwrap_or_default() != **says;
+        let says: Vec<_> = next.iter().filter(differs).map(|(key, says)| (key.clone(), *says)).collect();
+        let (changed, since) = (!says.is_empty(), self.wide(backend));
+        for (key, says) in &says {
+            let split = key != backend && !before.contains_key(key);
+            match *says == Override::default() {
+                true => self.given.remove(key),
+                false => self.given.insert(key.clone(), since.filter(|_| split).unwrap_or(now)),
+            };
+        }
+        let snapshot = controller.order(says, current, now).map_err(Refused::conflict)?;
+        self.note(controller, order, changed, &mut notes);
+        Ok(Ordered { snapshot, changed, notes })
+    }
+
+    /// When an order to all memberships of a backend was given.
+    fn wide(&self, backend: &OverrideKey) -> Option<Duration> {
+        self.given.get(&OverrideKey { pool: None, ..backend.clone() }).copied()
+    }
+
+    fn note(&self, controller: &Controller, order: &BackendOrder, changed: bool, notes: &mut Vec<String>) {
+        let BackendOrder { backend, action } = order;
+        let says: Vec<Override> = controller
+            .memberships_of(backend)
+            .map(|one| controller.runtime_state().override_of(&one.key))
+            .collect();
+        if !changed {
+            let why = if takes_back(*action) { "no such order is in force" } else { "it is ordered already" };
+            notes.push(format!("nothing changed: {why}"));
+        }
+        if *action == BackendAction::Undrain && says.iter().any(|says| says.mode == Some(Mode::Down)) {
             notes.push("it stays down by an operator's order: `backend up` takes that back".to_owned());
         }
-        let new = (new != Override::default()).then_some(new);
-        let snapshot = controller.order(backend.clone(), new, current, now).map_err(Refused::conflict)?;
-        match new {
-            Some(_) => self.given.insert(backend.clone(), now),
-            None => self.given.remove(backend),
-        };
-        let runtime_state = controller.runtime_state();
-        if controller
-            .memberships_of(backend)
-            .all(|one| runtime_state.override_of(&one.key) != Override::default())
-        {
+        if says.iter().all(|says| *says != Override::default()) {
             notes.push("an order is lost at a restart: write it into the file if it is to last".to_owned());
         }
-        Ok(Ordered { snapshot, notes })
     }
 
     /// How long ago the override of a backend was given.
@@ -81,8 +104,66 @@ impl Orders {
     }
 }
 
-/// The override that an action makes of the one in force.
-fn replaced(old: Override, action: BackendAction) -> Result<Override, Refused> {
+/// The overrides of a backend.
+fn of(controller: &Controller, backend: &str) -> BTreeMap<OverrideKey, Override> {
+    let all = controller.runtime_state().overrides.iter().filter(|(key, _)| *key.backend == *backend);
+    all.map(|(key, says)| (key.clone(), *says)).collect()
+}
+
+/// Those that an order makes of the ones in force; one that is taken back says nothing.
+fn replaced(
+    controller: &Controller,
+    order: &BackendOrder,
+    mut overrides: BTreeMap<OverrideKey, Override>,
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<OverrideKey, Override>, Refused> {
+    let BackendOrder { backend, action } = order;
+    overrides.entry(backend.clone()).or_default();
+    let everywhere = takes_back(*action) && backend.pool.is_none();
+    if takes_back(*action) && backend.pool.is_some() {
+        split(controller, order, &mut overrides, notes)?;
+    }
+    for (_, says) in overrides.iter_mut().filter(|(key, _)| everywhere || *key == backend) {
+        *says = after(*says, *action)?;
+    }
+    Ok(overrides)
+}
+
+/// What an order without a pool said, and this one takes back for one pool, is from now on said of each of the others.
+fn split(
+    controller: &Controller,
+    order: &BackendOrder,
+    overrides: &mut BTreeMap<OverrideKey, Override>,
+    notes: &mut Vec<String>,
+) -> Result<(), Refused> {
+    let all = OverrideKey { pool: None, ..order.backend.clone() };
+    let Some(wide) = overrides.get(&all).copied() else { return Ok(()) };
+    let left = after(wide, order.action)?;
+    if left == wide {
+        return Ok(());
+    }
+    overrides.insert(all.clone(), left);
+    let others = controller.memberships_of(&all).map(|one| Arc::clone(&one.key.pool));
+    let others: BTreeSet<Arc<str>> =
+        others.filter(|pool| Some(pool) != order.backend.pool.as_ref()).collect();
+    for pool in &others {
+        let says = overrides.entry(OverrideKey { pool: Some(Arc::clone(pool)), ..all.clone() }).or_default();
+        says.mode = says.mode.or(wide.mode.filter(|_| left.mode.is_none()));
+        says.weight = says.weight.or(wide.weight.filter(|_| left.weight.is_none()));
+    }
+    if !others.is_empty() {
+        let names = others.into_iter().collect::<Vec<_>>().join(", ");
+        notes.push(format!("what was ordered of all its pools stays in force for {names}"));
+    }
+    Ok(())
+}
+
+fn takes_back(action: BackendAction) -> bool {
+    matches!(action, BackendAction::Undrain | BackendAction::Up | BackendAction::Weight(None))
+}
+
+/// What an action makes of one override.
+fn after(old: Override, action: BackendAction) -> Result<Override, Refused> {
     Ok(match action {
         BackendAction::Drain => Override { mode: Some(Mode::Drain), ..old },
         BackendAction::Undrain => Override { mode: old.mode.filter(|mode| *mode != Mode::Drain), ..old },
@@ -106,7 +187,6 @@ const MAX_WEIGHT: u32 = 65_535;
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
 
     use admin::view::BackendState;
 
@@ -115,9 +195,11 @@ mod tests {
     fn started() -> (Controller, Snapshot) {
         let text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\ntable_size = 1009\n[machine.lb1]\n\
                     addresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n[pool.p]\nbackends = [\
-                    { name = \"a\", address = \"198.18.0.1\" }, { name = \"b\", address = \"198.18.0.2\" }]\n\
+                    { name = \"a\", address = \"198.18.0.1\" }, { name = \"b\", address = \"198.18.0.2\" }]\n[pool.q]\n\
+                    backends = [{ name = \"a\", address = \"198.18.0.1\" }]\n\
                     [vip.www]\naddresses = [\"203.0.113.1\"]\n\
-                    services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
+                    services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }, \
+                    { ports = [81], protocol = \"tcp\", pool = \"q\" }]\n";
         let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
         let (config, _) = config::parse(text, Path::new("a.toml"), &secret).unwrap();
         Controller::start(Arc::new(config), "lb1", Arc::default(), Duration::ZERO).unwrap()
@@ -144,10 +226,83 @@ mod tests {
         assert_eq!((rows.len(), rows[0].says.weight, rows[0].since_seconds), (1, Some(7), 3.0));
         give(&mut orders, &mut controller, BackendAction::Down, at(3));
         let undrained = give(&mut orders, &mut controller, BackendAction::Undrain, at(4));
-        assert!(undrained.notes[0].starts_with("it stays down"), "{:?}", undrained.notes);
+        assert!(
+            undrained.notes.iter().any(|note| note.starts_with("it stays down")),
+            "{:?}",
+            undrained.notes
+        );
         let up = give(&mut orders, &mut controller, BackendAction::Up, at(5));
         assert_eq!((up.memberships[0].after, up.notes.len()), (BackendState::Serving, 0));
         assert!(orders.rows(&controller, at(6)).is_empty());
+    }
+
+    /// What the memberships in `p` and `q` have after these orders, and of the last whether it changed anything, and its notes.
+    fn after_all(given: &[(Option<&str>, BackendAction)]) -> ([Override; 2], bool, Vec<String>) {
+        let ((mut controller, mut current), mut orders) = (started(), Orders::default());
+        let mut last = (false, Vec::new());
+        for (pool, action) in given {
+            let backend = OverrideKey { backend: Arc::from("a"), pool: pool.map(Arc::from) };
+            let order = BackendOrder { backend, action: *action };
+            let ordered = orders.give(&mut controller, &order, &current, Duration::ZERO).unwrap();
+            current = ordered.snapshot.unwrap_or(current);
+            last = (ordered.changed, ordered.notes);
+        }
+        let in_force: BTreeSet<_> = controller.runtime_state().overrides.keys().cloned().collect();
+        assert_eq!(in_force, orders.given.keys().cloned().collect(), "each with its time, and no other");
+        let state = controller.runtime_state();
+        let all = OverrideKey { backend: Arc::from("a"), pool: None };
+        let mut says: Vec<_> = controller
+            .memberships_of(&all)
+            .map(|one| (one.key.pool.clone(), state.override_of(&one.key)))
+            .collect();
+        says.sort_by(|one, other| one.0.cmp(&other.0));
+        ([says[0].1, says[1].1], last.0, last.1)
+    }
+
+    #[test]
+    fn what_is_taken_back_is_gone_wherever_it_was_ordered() {
+        use BackendAction::{Down, Drain, Undrain, Up, Weight};
+        let none = Override::default();
+        let drained = Override { mode: Some(Mode::Drain), weight: None };
+        for back in [Undrain, Up] {
+            for given in [
+                &[(None, Drain)][..],
+                &[(Some("p"), Drain)],
+                &[(Some("p"), Drain), (Some("q"), Drain), (None, Drain)],
+            ] {
+                let all = [given, &[(None, back)]].concat();
+                let (says, changed, notes) = after_all(&all);
+                assert_eq!((says, changed, notes.len()), ([none; 2], true, 0), "{all:?}");
+            }
+            let (says, changed, notes) = after_all(&[(None, Drain), (Some("p"), back)]);
+            assert_eq!((says, changed), ([none, drained], true));
+            assert_eq!(notes, ["what was ordered of all its pools stays in force for q"]);
+        }
+        let (says, ..) = after_all(&[(None, Weight(Some(7))), (None, Drain), (Some("q"), Weight(None))]);
+        let weighed = Override { mode: Some(Mode::Drain), weight: Some(7) };
+        assert_eq!(says, [weighed, drained], "the drain is not taken back with the weight");
+        let (says, ..) = after_all(&[(Some("p"), Weight(Some(7))), (None, Weight(None))]);
+        assert_eq!(says, [none; 2]);
+        let (says, _, notes) = after_all(&[(Some("q"), Down), (None, Undrain)]);
+        assert_eq!(says[1].mode, Some(Mode::Down));
+        assert!(notes[1].starts_with("it stays down"), "{notes:?}");
+    }
+
+    #[test]
+    fn an_order_that_changes_nothing_says_so() {
+        use BackendAction::{Down, Drain, Undrain, Up, Weight};
+        for (given, words) in [
+            (&[(None, Undrain)][..], "no such order is in force"),
+            (&[(None, Up)], "no such order is in force"),
+            (&[(Some("p"), Weight(None))], "no such order is in force"),
+            (&[(Some("p"), Drain), (Some("q"), Undrain)], "no such order is in force"),
+            (&[(None, Drain), (None, Drain)], "it is ordered already"),
+            (&[(Some("p"), Down), (Some("p"), Down)], "it is ordered already"),
+        ] {
+            let (_, changed, notes) = after_all(given);
+            assert!(!changed && notes[0] == format!("nothing changed: {words}"), "{given:?}: {notes:?}");
+        }
+        assert!(after_all(&[(None, Drain), (None, Down)]).1);
     }
 
     #[test]
@@ -155,7 +310,7 @@ mod tests {
         let ((mut controller, current), mut orders) = (started(), Orders::default());
         for (name, pool, weight, words) in [
             ("c", None, 1, "no backend \"c\""),
-            ("a", Some("q"), 1, "no backend \"a\" in pool \"q\""),
+            ("a", Some("r"), 1, "no backend \"a\" in pool \"r\""),
             ("a", None, 65_536, "a weight is from 0 to 65535"),
         ] {
             let backend = OverrideKey { backend: Arc::from(name), pool: pool.map(Arc::from) };

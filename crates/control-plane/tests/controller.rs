@@ -82,7 +82,9 @@ impl Bed {
 
     fn order(&mut self, backend: &str, pool: Option<&str>, says: Option<Override>) {
         let key = OverrideKey { backend: Arc::from(backend), pool: pool.map(Arc::from) };
-        if let Some(next) = self.controller.order(key, says, &self.live, Duration::ZERO).unwrap() {
+        if let Some(next) =
+            self.controller.order(vec![(key, says.unwrap_or_default())], &self.live, Duration::ZERO).unwrap()
+        {
             self.live = next;
         }
     }

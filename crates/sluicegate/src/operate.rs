@@ -133,7 +133,7 @@ fn order(which: &Which, action: &str, weight: Option<FileOr>) -> anyhow::Result<
     let body = weight.map(|FileOr(weight)| json!({ "weight": weight }));
     let change: BackendChange = which.common.client()?.post(&path, &body)?;
     which.common.show(&change, changed)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(verdict(change.changed))
 }
 
 fn changed(change: &BackendChange) -> String {

@@ -141,6 +141,8 @@ pub struct BackendChange {
     pub backend: String,
     /// The generation that carries it.
     pub generation: u64,
+    /// Whether the order changed anything.
+    pub changed: bool,
     /// Each membership meant, changed or not.
     pub memberships: Vec<MembershipChange>,
     /// What an operator should know, such as that the file now gives another weight; one sentence each.

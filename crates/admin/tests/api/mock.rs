@@ -354,6 +354,7 @@ fn change(name: String, pool: Option<String>, action: BackendAction) -> Result<B
     Ok(BackendChange {
         backend: name,
         generation: 8,
+        changed: true,
         memberships: vec![MembershipChange {
             pool: pool.unwrap_or_else(|| "web".into()),
             before: BackendState::Serving,

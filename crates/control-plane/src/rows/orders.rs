@@ -26,7 +26,7 @@ impl Orders {
     ) -> Result<(Option<Snapshot>, BackendChange), Refusal> {
         let backend = &order.backend;
         let before = controller.stand(backend, current);
-        let Ordered { snapshot, notes } = self.give(controller, order, current, now)?;
+        let Ordered { snapshot, changed, notes } = self.give(controller, order, current, now)?;
         let current = snapshot.as_ref().unwrap_or(current);
         let pairs = before.into_iter().zip(controller.stand(backend, current));
         let changes = pairs.map(|(old, new)| MembershipChange {
@@ -35,7 +35,8 @@ impl Orders {
             ..new
         });
         let (memberships, generation) = (changes.collect(), current.generation().0);
-        let change = BackendChange { backend: backend.backend.to_string(), generation, memberships, notes };
+        let backend = backend.backend.to_string();
+        let change = BackendChange { backend, generation, changed, memberships, notes };
         Ok((snapshot, change))
     }
 
