@@ -1,13 +1,14 @@
 //! An ICMP echo request becomes its reply in place.
 
+use crate::icmp_error::is_one_host;
 use crate::{Family, Fragment, Parsed, checksum, protocol};
 
 /// Turns the echo request in `frame` into the reply: MAC addresses and IP addresses swapped, type changed, TTL or
 /// hop limit 64, checksums repaired incrementally. `parsed` is what [`crate::parse`] said of this frame.
 ///
 /// `false`, with `frame` untouched: not an echo request, a fragment, sent to or from a group MAC address
-/// (RFC 1122 §3.2.2.6 lets such requests go unanswered), or carrying IPv4 options or extension headers, which a
-/// reply would have to reverse.
+/// (RFC 1122 §3.2.2.6 lets such requests go unanswered), from an address that is not one host's (RFC 1122 §3.2.1.3), or
+/// carrying IPv4 options or extension headers, which a reply would have to reverse.
 #[must_use]
 pub fn echo_reply(frame: &mut [u8], parsed: &Parsed) -> bool {
     let l3 = usize::from(parsed.l3);
@@ -16,6 +17,9 @@ pub fn echo_reply(frame: &mut [u8], parsed: &Parsed) -> bool {
         return false;
     }
     if usize::from(parsed.l4) != l3 + usize::from(parsed.family.header_len()) {
+        return false;
+    }
+    if !is_one_host(parsed.family, parsed.addresses(frame).src) {
         return false;
     }
     let Some((link, ip)) = frame.split_at_mut_checked(l3) else { return false };
@@ -62,6 +66,10 @@ fn turn_icmp(icmp: &mut [u8], request: u8, reply: u8) -> bool {
     let sum = checksum::update(sum, u16::from_be_bytes([request, 0]), u16::from_be_bytes([reply, 0]));
     h[0] = reply;
     [h[2], h[3]] = sum.to_be_bytes();
+    // Of words that are all zero the sum is 0, and its complement ffff (RFC 1071): an update can't tell it from the other zero.
+    if sum == 0 && icmp.iter().all(|byte| *byte == 0) {
+        icmp.iter_mut().skip(2).take(2).for_each(|byte| *byte = 0xff);
+    }
     true
 }
 

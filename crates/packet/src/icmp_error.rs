@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
 
 use crate::checksum::{self, Sum};
-use crate::{Addresses, Family, Fragment, IcmpErrorKind, Mac, Parsed, protocol};
+use crate::{Addresses, Family, Fragment, IcmpErrorKind, Ipv4, Mac, Parsed, protocol};
 
 /// What an ICMP error is to say, and who says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +64,8 @@ pub fn write_icmp_error(
 }
 
 /// Whether any ICMP error may be sent about `frame`: not about an ICMP error (or a type we do not know), a redirect, or
-/// a later fragment; not when source or destination is multicast, broadcast, or a source that is nobody's, be it an IP
-/// or a MAC address.
+/// a later fragment; not about an IPv4 header whose checksum is wrong; not when source or destination is multicast, broadcast,
+/// or a source that is nobody's, be it an IP or a MAC address.
 ///
 /// # Source
 /// RFC 1122 §3.2.2, RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e).
@@ -82,18 +82,33 @@ pub fn may_answer(frame: &[u8], parsed: &Parsed) -> bool {
         return false;
     }
     let Addresses { src, dst } = parsed.addresses(frame);
-    match parsed.family {
-        Family::V4 => {
-            let ([.., a, _, _, _], [.., d, _, _, _]) = (src, dst);
-            // Class E holds the limited broadcast address.
-            a != 0 && a != 127 && a < 224 && d < 224
-        }
+    // The exceptions of RFC 4443 §2.4 (e.3) for multicast destinations are not taken: a VIP is none.
+    let to_many = match parsed.family {
+        Family::V4 => dst[12] >= 224,
+        Family::V6 => Ipv6Addr::from(dst).is_multicast(),
+    };
+    !to_many && is_one_host(parsed.family, src) && ip_checksum_ok(frame, parsed)
+}
+
+/// Whether an answer may go to `source`: it is not unspecified, loopback, multicast or broadcast.
+///
+/// # Source
+/// RFC 1122 §3.2.1.3 and §3.2.2, RFC 4443 §2.4 (e.6).
+pub(crate) fn is_one_host(family: Family, source: [u8; 16]) -> bool {
+    match family {
+        // Class E holds the limited broadcast address.
+        Family::V4 => !matches!(source[12], 0 | 127 | 224..),
         Family::V6 => {
-            // The exceptions of RFC 4443 §2.4 (e.3) for multicast destinations are not taken: a VIP is none.
-            let (src, dst) = (Ipv6Addr::from(src), Ipv6Addr::from(dst));
-            !(src.is_unspecified() || src.is_loopback() || src.is_multicast() || dst.is_multicast())
+            let source = Ipv6Addr::from(source);
+            !(source.is_unspecified() || source.is_loopback() || source.is_multicast())
         }
     }
+}
+
+/// That of the IPv4 header; IPv6 has none.
+fn ip_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
+    let header = frame.get(usize::from(parsed.l3)..);
+    parsed.family == Family::V6 || header.is_some_and(|ip| Ipv4::parse(ip).is_ok_and(|ip| ip.checksum_ok()))
 }
 
 /// Whether the upper layer is anything but ICMP's errors.

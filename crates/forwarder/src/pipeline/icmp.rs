@@ -72,6 +72,8 @@ impl Core {
         if !self.may_reply(batch, &flow.source) {
             return Verdict::Drop(DropReason::ReplyRate);
         }
+        // What stood behind the IP packet goes.
+        packet.set_bounds(packet.start(), packet.start() + usize::from(parsed.end));
         packet.move_to_front();
         Verdict::Reply
     }

@@ -294,3 +294,13 @@ pub(crate) fn tagged(frame: &[u8], ethertype: u16, id: u16) -> Vec<u8> {
     bytes.extend(&frame[12..]);
     bytes
 }
+
+/// An untagged IPv4 frame with another TTL, and the checksum that goes with it.
+pub(crate) fn with_ttl(mut frame: Vec<u8>, ttl: u8) -> Vec<u8> {
+    let (mut header, _) = etherparse::Ipv4Header::from_slice(&frame[14..]).unwrap();
+    header.time_to_live = ttl;
+    let mut written = Vec::new();
+    header.write(&mut written).unwrap();
+    frame[14..14 + written.len()].copy_from_slice(&written);
+    frame
+}

@@ -144,6 +144,7 @@ fn icmp_echo_is_answered_in_place_up_to_the_rate() {
             }
             _ => panic!("one family"),
         }
+        frame.extend([0xaa; 20]); // behind the IP packet: it does not come back
         let mut bed = Bed::new(parts(gre_slots(1), &[1]));
         let (verdict, out) = bed.send(24, &frame);
         assert_eq!(verdict, Verdict::Reply);

@@ -223,8 +223,8 @@ fn a_dropped_packet_is_told_with_its_reason() {
     let (_, _, frame) = traced.marked(CLIENT, 4001, VIP4, 443);
     let _ = traced.bed.send(24, &frame);
     assert_eq!(dropped(traced.reported().unwrap().explanation), ("no_backend", Some(ServiceId(0)), None));
-    let (_, _, mut frame) = traced.marked(CLIENT, 4000, VIP4, 443);
-    frame[14 + 8] = 1;
+    let (_, _, frame) = traced.marked(CLIENT, 4000, VIP4, 443);
+    let frame = with_ttl(frame, 1);
     let up = traced.bed.live.current().with_states(vec![SlotState::Serving; 2]).unwrap();
     traced.publish(up);
     let (verdict, _) = traced.bed.send(24, &frame);

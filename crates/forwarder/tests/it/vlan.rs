@@ -150,8 +150,7 @@ fn what_is_answered_keeps_the_tags_that_it_came_with() {
     builder.write(&mut echo, b"ping").unwrap();
     let mut large = udp("198.51.100.7", 9, VIP4, 443, &[5; 1480]);
     large[20] = 0x40; // DF
-    let mut dying = udp("198.51.100.7", 9, VIP4, 443, b"x");
-    dying[22] = 1;
+    let dying = with_ttl(udp("198.51.100.7", 9, VIP4, 443, b"x"), 1);
     for frame in [echo, large, dying] {
         let answer = |frame: &[u8]| {
             let slot = slot("b1", "198.18.1.1", Encapsulation::Gre);

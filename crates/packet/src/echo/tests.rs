@@ -116,3 +116,36 @@ fn fragments_group_addresses_options_and_short_messages_are_refused() {
     assert!(refused(&changed(&[(14, 0x46), (38, 8)])));
     assert!(refused(&changed(&[(17, 27)])));
 }
+
+#[test]
+fn a_reply_of_zeros_has_the_checksum_of_zeros() {
+    for data in [&[][..], &[0; 56], &[0; 55]] {
+        let mut frame = request_v4(9, 0, 0, data);
+        assert!(turn(&mut frame));
+        assert_eq!(frame[36..38], [0xff, 0xff], "{} bytes", data.len());
+        // The other zero stays what it is: these words add up to ffff.
+        let mut frame = request_v4(9, 0xffff, 0, data);
+        assert!(turn(&mut frame));
+        assert_eq!(frame[36..38], [0, 0]);
+    }
+}
+
+#[test]
+fn what_no_host_sent_is_not_answered() {
+    for source in
+        [[0, 0, 0, 0], [0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255, 255, 255, 255]]
+    {
+        let mut frame = Vec::new();
+        let builder = PacketBuilder::ethernet2(CLIENT, ROUTER).ipv4(source, V4.1, 9);
+        builder.icmpv4_echo_request(1, 2).write(&mut frame, b"x").unwrap();
+        assert!(!turn(&mut frame), "{source:?}");
+    }
+    for source in
+        ["::", "::1", "ff02::1"].map(|source| source.parse::<std::net::Ipv6Addr>().unwrap().octets())
+    {
+        let mut frame = Vec::new();
+        let builder = PacketBuilder::ethernet2(CLIENT, ROUTER).ipv6(source, V6.1, 9);
+        builder.icmpv6_echo_request(1, 2).write(&mut frame, b"x").unwrap();
+        assert!(!turn(&mut frame), "{source:?}");
+    }
+}

@@ -175,6 +175,11 @@ fn kinds() -> impl Strategy<Value = IcmpErrorKind> {
 fn changed(frame: &[u8], changes: &[(usize, u8)]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     changes.iter().for_each(|&(at, byte)| frame[at] = byte);
+    if frame[12..15] == [8, 0, 0x45] {
+        frame[24..26].fill(0);
+        let sum = oracle::checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
     frame
 }
 
@@ -280,4 +285,12 @@ fn the_precedence_is_that_of_errors_the_tos_that_of_the_packet_and_ecn_is_off() 
     let error = answered(&changed(&udp_v4(9, &[0; 9]), &[(15, 0x3f)]), TOO_BIG).unwrap();
     assert_eq!(error[15], 0xdc);
     assert_eq!(error[14 + 28 + 1], 0x3f); // as quoted
+}
+
+#[test]
+fn a_header_with_a_wrong_checksum_is_not_answered() {
+    let mut frame = udp_v4(9, b"data");
+    assert!(answered(&frame, TOO_BIG).is_some());
+    frame[24] ^= 1;
+    assert!(answered(&frame, TOO_BIG).is_none());
 }
