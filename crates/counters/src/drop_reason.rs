@@ -19,6 +19,8 @@ macro_rules! drop_reasons {
                 NotAllowed = "not_allowed",
                 /// The source is on the VIP's deny list.
                 Denied = "denied",
+                /// The source of a new flow is a VIP: two services would answer each other for ever.
+                FromVip = "from_vip",
                 /// A new flow over the limit that its source prefix has at the VIP.
                 SourceFlowRate = "source_flow_rate",
                 /// A new flow over the VIP's limit.

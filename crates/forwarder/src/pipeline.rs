@@ -292,7 +292,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the service's limits have room for a flow that the connection table does not know.
+    /// Whether a flow that the connection table does not know may begin: its source is no VIP (two UDP services that answer errors
+    /// would answer each other for ever, CVE-2024-2169), and the service's limits have room.
     #[inline]
     fn admit_new(
         &mut self,
@@ -301,6 +302,9 @@ impl Core {
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
         state.is_new_flow = true;
+        if batch.snapshot.vips.contains(&state.parsed.addresses(packet.frame()).src) {
+            return Err(DropReason::FromVip);
+        }
         let guard = batch.snapshot.service(state.service).guard.as_deref();
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
         self.limits.admit(guard, &batch.snapshot.hasher, &Flow::of(packet.frame(), &state.parsed), batch.now)

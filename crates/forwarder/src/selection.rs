@@ -24,11 +24,11 @@ pub struct Selection {
 pub enum Decision {
     /// No service has this address, port and protocol.
     NoVip,
-    /// The service's lists refuse the source.
+    /// The service's lists refuse the source, or it is a VIP.
     Refused {
         /// Index of the service.
         service: usize,
-        /// [`DropReason::NotAllowed`] or [`DropReason::Denied`].
+        /// [`DropReason::NotAllowed`], [`DropReason::Denied`] or [`DropReason::FromVip`].
         reason: DropReason,
     },
     /// Service found (its index in [`Snapshot::services`]), no backend serves.
@@ -136,6 +136,9 @@ impl Snapshot {
         let Some(service) = self.services.get(index) else { return Decision::NoVip };
         if let Some(reason) = service.guard.as_ref().and_then(|guard| guard.refusal(flow)) {
             return Decision::Refused { service: index, reason };
+        }
+        if self.vips.contains(&flow.source) {
+            return Decision::Refused { service: index, reason: DropReason::FromVip };
         }
         let hash = self.hasher.hash(service.policy, flow);
         if let Some(selection) = self.select(&service.pool, hash) {

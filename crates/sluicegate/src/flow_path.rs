@@ -214,6 +214,7 @@ fn outcome(answer: &Answer<'_>) -> String {
                 "no_vip" => "no_vip: no service has this address, port and protocol",
                 "not_allowed" => "not_allowed: the source is not on the VIP's allow list",
                 "denied" => "denied: the source is on the VIP's deny list",
+                "from_vip" => "from_vip: the source is a VIP, whose services would answer this one for ever",
                 _ => of_icmp(verdict).unwrap_or("no_backend: no backend of the pool has a weight"),
             };
             format!("  dropped  {words}\n")

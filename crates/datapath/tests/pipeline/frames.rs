@@ -54,6 +54,8 @@ fn ends(random: &mut Random) -> (IpAddr, IpAddr) {
     };
     let stranger: IpAddr =
         if vip.is_ipv4() { [203, 0, 113, 99].into() } else { "2001:db8::99".parse().unwrap() };
+    // Now and then a VIP answers a VIP.
+    let client = if random.once_in(50) { vip } else { client };
     (client, if random.once_in(20) { stranger } else { vip })
 }
 

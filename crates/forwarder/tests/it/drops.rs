@@ -25,6 +25,10 @@ fn each_reason_has_its_packet() {
     dropped(&mut bed, &tcp("198.51.100.7", 9, VIP4, 81, "S"), DropReason::NoVip);
     dropped(&mut bed, &tcp("198.51.100.7", 9, "203.0.113.99", 80, "S"), DropReason::NoVip);
     dropped(&mut bed, &udp("198.51.100.7", 9, VIP4, 80, b""), DropReason::NoVip);
+    let from_vip = udp(VIP4, 9, VIP4, 443, b"an error");
+    dropped(&mut bed, &from_vip, DropReason::FromVip);
+    dropped(&mut bed, &from_vip, DropReason::FromVip); // and no flow remembers it
+    dropped(&mut bed, &udp(VIP6, 9, VIP6, 443, b"an error"), DropReason::FromVip);
     let mut timestamp = Vec::new();
     let ask =
         etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([198, 51, 100, 7], [203, 0, 113, 10], 9);
