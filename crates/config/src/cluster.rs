@@ -155,7 +155,7 @@ const fn hours(count: u64) -> Duration {
 const SECOND: Duration = seconds(1);
 const DEFAULT_TABLE_SIZE: u32 = 65_537;
 const DEFAULT_DRAIN_TIME: Duration = seconds(60);
-const HASH_KEY: &str = "a file with 32 hex digits, equal on all machines of the cluster \
+const HASH_KEY: &str = "a file with 32 hex digits, not all of them 0, equal on all machines of the cluster \
                         (make one with: umask 077; openssl rand -hex 16 > FILE)";
 
 #[cfg(test)]

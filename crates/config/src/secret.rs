@@ -105,7 +105,8 @@ impl HashKey {
     /// In place of the key on a machine that has no secrets.
     pub(super) const STAND_IN: Self = Self([0; 16]);
 
-    /// Reads 32 hex digits; white space around them is cut off.
+    /// Reads 32 hex digits; white space around them is cut off. A key of zeros is none: it is what stands in for one, and what an
+    /// empty device or a template has.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.trim().as_bytes();
         let mut key = [0_u8; 16];
@@ -118,7 +119,7 @@ impl HashKey {
                 *byte = (*byte << 4) | value;
             }
         }
-        Some(Self(key))
+        (key != Self::STAND_IN.0).then_some(Self(key))
     }
 }
 

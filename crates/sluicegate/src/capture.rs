@@ -3,7 +3,6 @@
 //! In: which packets. Out: a pcapng file, whole however the capture ends; how many packets were lost.
 //! Not here: what is captured (`control_plane::capture`), the blocks (`admin::pcapng`).
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::ControlFlow;
@@ -11,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use admin::pcapng::Blocks;
 use anyhow::Context;
 use clap::Args;
 use config::parse_duration;
@@ -18,8 +18,7 @@ use config::words::count;
 
 use crate::client::{Client, Reach, escape};
 use crate::failure::verdict;
-use crate::out::errln;
-use admin::pcapng::Blocks;
+use crate::out::{create_private, errln};
 
 /// Which packets, and where to. All conditions must hold. A packet is written twice: on the interface `before` as it came, on `after`
 /// as it leaves, each with the verdict as its comment.
@@ -95,15 +94,14 @@ impl Arguments {
 pub(crate) fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let client = Client::new(&arguments.reach)?;
     let name = arguments.write.display().to_string();
-    // Opened with the first block: an order that is refused leaves a file as it is.
-    let mut out: Option<Box<dyn Write>> = None;
     let (mut blocks, mut reader_gone) = (Blocks::default(), false);
-    let began = || errln!("sluicegate: capturing to {name}; Ctrl-C ends it");
-    let followed = client.follow(&arguments.path(), began, |bytes| {
-        let out = match &mut out {
-            Some(out) => out,
-            None => out.insert(open(&arguments.write).with_context(|| name.clone())?),
-        };
+    // Only now: an order that is refused leaves a file as it is.
+    let began = || {
+        let out = open(&arguments.write)?;
+        errln!("sluicegate: capturing to {name}; Ctrl-C ends it");
+        Ok(out)
+    };
+    let followed = client.follow(&arguments.path(), began, |out, bytes| {
         let mut written = Ok(());
         blocks
             .take(bytes, |whole| written = out.write_all(whole).and_then(|()| out.flush()))
@@ -123,11 +121,11 @@ pub(crate) fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(verdict(reader_gone || blocks.statistics.is_some()))
 }
 
-fn open(path: &Path) -> io::Result<Box<dyn Write>> {
+fn open(path: &Path) -> anyhow::Result<Box<dyn Write>> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout().lock()));
     }
-    Ok(Box::new(File::create(path)?))
+    Ok(Box::new(create_private(path)?))
 }
 
 fn say(blocks: &Blocks) {

@@ -124,13 +124,13 @@ impl Client {
     }
 
     /// Posts to `path`, and hands the answer's body to `take` as it comes, until it ends or `take` breaks.
-    /// `began` is called when it begins. The first SIGINT or SIGTERM asks the balancer to end it, by DELETE; the second
+    /// `began` makes what it is taken with, once it begins. The first SIGINT or SIGTERM asks the balancer to end it, by DELETE; the second
     /// ends it here.
-    pub(crate) fn follow(
+    pub(crate) fn follow<T>(
         &self,
         path: &str,
-        began: impl FnOnce(),
-        take: impl FnMut(&Bytes) -> anyhow::Result<ControlFlow<()>>,
+        began: impl FnOnce() -> anyhow::Result<T>,
+        take: impl FnMut(&mut T, &Bytes) -> anyhow::Result<ControlFlow<()>>,
     ) -> anyhow::Result<()> {
         let whole = path.split('?').next().unwrap_or_default();
         let request = |builder: hyper::http::request::Builder| {

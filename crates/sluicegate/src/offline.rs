@@ -17,7 +17,7 @@ use forwarder::{
 use packet::Mac;
 use serde_json::{Map, Value, json};
 
-use crate::out::outln;
+use crate::out::{create_private, outln};
 use crate::run::fragments;
 use crate::{Source, config_check};
 
@@ -94,7 +94,7 @@ fn write_whole<T>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let mut output = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
+    let mut output = BufWriter::new(create_private(path)?);
     let written = write(&mut output).and_then(|done| {
         output.flush().with_context(|| path.display().to_string())?;
         Ok(done)

@@ -3,10 +3,17 @@
 //! In: words. Out: the same on the descriptor, at once.
 //! A reader that has gone (`sluicegate flow list | head`) has read what it wanted: the rest is not written, and the verb ends
 //! as it would have. What could not be written for another reason, such as a full disk, ends the process with 1.
-//! Not here: the log of `run` (`logging`), files.
+//! A file of packets is for its owner alone. Not here: the log of `run` (`logging`).
 
 use std::fmt::Arguments;
+use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 
 /// As `print!`, but a closed pipe is no panic.
 macro_rules! out {
@@ -46,9 +53,57 @@ fn write_to(to: &mut impl Write, words: Arguments<'_>) -> io::Result<()> {
     }
 }
 
+/// An empty file for what clients sent: mode 0600, no symbolic link followed, no file of another user.
+pub(crate) fn create_private(path: &Path) -> anyhow::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(OWNER_ALONE).custom_flags(OFlag::O_NOFOLLOW.bits());
+    let file = match options.open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+            bail!("{}: a symbolic link, which is not followed", path.display())
+        }
+        opened => opened.with_context(|| path.display().to_string())?,
+    };
+    let found = file.metadata()?;
+    if found.is_file() {
+        if found.uid() != nix::unistd::geteuid().as_raw() {
+            bail!("{}: a file of another user, who could read what is captured", path.display());
+        }
+        file.set_permissions(Permissions::from_mode(OWNER_ALONE))?;
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+const OWNER_ALONE: u32 = 0o600;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_packets_is_its_owners_alone_and_never_behind_a_link() {
+        let folder = std::env::temp_dir().join(format!("sluicegate-private-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let fresh = folder.join("fresh");
+        create_private(&fresh).unwrap();
+        assert_eq!(mode(&fresh), 0o600);
+        let known = folder.join("known");
+        std::fs::write(&known, "before").unwrap();
+        std::fs::set_permissions(&known, Permissions::from_mode(0o644)).unwrap();
+        create_private(&known).unwrap();
+        assert_eq!((mode(&known), std::fs::read(&known).unwrap()), (0o600, vec![]));
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&known, &link).unwrap();
+        let refused = create_private(&link).unwrap_err().to_string();
+        assert!(refused.ends_with("a symbolic link, which is not followed"), "{refused}");
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&known, Some(65_534), None).unwrap();
+            assert!(create_private(&known).unwrap_err().to_string().contains("a file of another user"));
+        }
+        create_private(Path::new("/dev/null")).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     /// Takes nothing, for this reason.
     struct Closed(ErrorKind);

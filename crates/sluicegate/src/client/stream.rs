@@ -23,10 +23,10 @@ pub(super) struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    pub(super) async fn follow(
+    pub(super) async fn follow<T>(
         self,
-        began: impl FnOnce(),
-        mut take: impl FnMut(&Bytes) -> anyhow::Result<ControlFlow<()>>,
+        began: impl FnOnce() -> anyhow::Result<T>,
+        mut take: impl FnMut(&mut T, &Bytes) -> anyhow::Result<ControlFlow<()>>,
     ) -> anyhow::Result<()> {
         let Self { socket, post, delete, wait } = self;
         let mut end = EndSignals::catch()?;
@@ -34,7 +34,7 @@ impl Stream<'_> {
             return Err(no_daemon(socket, &"no answer in time; --wait gives it longer"));
         };
         let mut body = accepted(begun.map_err(|error| no_daemon(socket, &error))?).await?;
-        began();
+        let mut taker = began()?;
         let (mut delete, mut patience) = (Some(delete), Duration::MAX);
         loop {
             let frame = tokio::select! {
@@ -52,7 +52,7 @@ impl Stream<'_> {
             let Some(frame) = frame else { return Ok(()) };
             let frame = frame.map_err(|error| no_daemon(socket, &format!("it broke off: {error}")))?;
             if let Some(bytes) = frame.data_ref()
-                && take(bytes)?.is_break()
+                && take(&mut taker, bytes)?.is_break()
             {
                 return Ok(());
             }
