@@ -214,7 +214,7 @@ fn check(port: u16) -> Arc<Check> {
          interfaces = [\"eth0\"]\n[check.t]\ntcp = {{ port = {port} }}\ninterval = \"1s\"\n[pool.p]\n\
          encapsulation = \"gre\"\nchecks = [\"t\"]\nbackends = [{{ name = \"b\", address = \"198.18.0.1\" }}]\n"
     );
-    let (config, _) = config::parse(&text, Path::new("bench.toml"), &|_| Ok("0".repeat(32))).expect("valid");
+    let (config, _) = config::parse(&text, Path::new("bench.toml"), &|_| Ok("1".repeat(32))).expect("valid");
     Arc::clone(&config.pools()[0].members[0].checks[0])
 }
 
@@ -226,6 +226,7 @@ fn scheduler(port: u16, count: u16) {
         slot: None,
         backend: format!("b{n}").into(),
         pools: vec![format!("p{}", n % 200).into()],
+        serving: false,
     };
     health.watch((0..TARGETS).map(target).collect());
     let counts = || {

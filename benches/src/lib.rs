@@ -46,6 +46,7 @@ fn parts() -> Parts {
     let service = Service {
         id: ServiceId(0),
         name: "www tcp 80".into(),
+        family: None,
         policy: HashPolicy::FiveTuple,
         pool: Arc::new(pool(&slots)),
         excluded_slots: Arc::default(),

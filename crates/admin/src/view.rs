@@ -25,7 +25,8 @@ pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_
 pub use health::{CheckState, HealthView, TargetRow, Via};
 pub use refusal::{ProblemView, Refusal, RefusalKind, Severity};
 pub use serving::{
-    BackendChange, BackendRow, BackendState, CheckRow, MembershipChange, Override, ServiceRow, VipRow, Why,
+    BackendChange, BackendRow, BackendState, CheckRow, Family, FamilyRow, MembershipChange, Override,
+    SeenByVip, ServiceRow, VipRow, Why,
 };
 pub use status::{
     BgpTotals, DigestView, Drift, ForwarderView, InterfaceRow, LastReload, OverrideRow, ReloadOutcome,

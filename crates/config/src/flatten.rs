@@ -47,6 +47,11 @@ impl Sections<'_> {
                 members: members.into_values().collect(),
                 fallback: draft.fallback.as_ref().map(|fallback| fallback.value.clone()),
                 slow_start: draft.slow_start.as_ref().map(|span| span.value),
+                max_down: draft
+                    .max_down
+                    .as_ref()
+                    .map(|percent| percent.value)
+                    .filter(|percent| *percent < 100),
             })
         };
         done.into_iter().map(pool).collect()

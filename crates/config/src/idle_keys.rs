@@ -1,6 +1,6 @@
 //! Keys of pools that never act, because nothing asks the pool for them.
 //!
-//! In: the drafts. Out: warnings. A fallback acts for a pool that a VIP names, or that is itself a fallback; a slow start there
+//! In: the drafts. Out: warnings. A fallback and a bound of what may be down act for a pool that a VIP names, or that is itself a fallback; a slow start there
 //! too, and for the backends that a pool lists itself, wherever it stands. A pool that no VIP reaches has its own warning.
 //! Source: `compile::index::reach`, `Controller::start_slowly`.
 
@@ -22,6 +22,9 @@ pub(super) fn check(sections: &Sections<'_>) {
         };
         if let Some(fallback) = &pool.fallback {
             warn(&fallback.place, "fallback");
+        }
+        if let Some(max_down) = &pool.max_down {
+            warn(&max_down.place, "max_down");
         }
         if let Some(slow_start) = pool.slow_start.as_ref().filter(|_| pool.backends.is_empty()) {
             warn(&slow_start.place, "slow_start");

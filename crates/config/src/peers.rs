@@ -29,7 +29,14 @@ pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc
         // No name of a file has such a sign, so none is taken.
         let name: Arc<str> = format!("peers@{shard}").into();
         let members = machines.iter().filter_map(|machine| member(machine, &name, checks)).collect();
-        let pool = Pool { name, shard: Some(Arc::clone(&shard)), members, fallback: None, slow_start: None };
+        let pool = Pool {
+            name,
+            shard: Some(Arc::clone(&shard)),
+            members,
+            fallback: None,
+            slow_start: None,
+            max_down: None,
+        };
         (shard, Arc::new(pool))
     };
     shards.into_iter().map(pool).collect()

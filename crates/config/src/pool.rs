@@ -69,6 +69,9 @@ pub struct Pool {
     /// Over how long a backend that came up takes its share: 1 s to 1 h. `None`: at once, the default.
     #[serde(serialize_with = "canonical::some_span")]
     pub slow_start: Option<Duration>,
+    /// Of its backends, the percentage that their checks may take down: 1 to 99. `None`: all of them, the default.
+    #[serde(serialize_with = "canonical::some_percent")]
+    pub max_down: Option<u8>,
 }
 
 /// What serves instead of a pool while too few of its backends are up.
@@ -99,9 +102,9 @@ impl Pool {
 
     /// The pool's own keys, as of a pool without backends.
     pub fn without_members(&self) -> Self {
-        let Self { name, shard, members: _, fallback, slow_start } = self;
-        let (name, shard) = (Arc::clone(name), shard.clone());
-        Self { name, shard, members: Vec::new(), fallback: fallback.clone(), slow_start: *slow_start }
+        let Self { name, shard, members: _, fallback, slow_start, max_down } = self;
+        let (name, shard, fallback) = (Arc::clone(name), shard.clone(), fallback.clone());
+        Self { name, shard, members: Vec::new(), fallback, slow_start: *slow_start, max_down: *max_down }
     }
 }
 
@@ -117,6 +120,7 @@ pub(super) struct PoolDraft {
     pub(super) checks: Vec<At<Arc<str>>>,
     pub(super) fallback: Option<At<Fallback>>,
     pub(super) slow_start: Option<At<Duration>>,
+    pub(super) max_down: Option<At<u8>>,
 }
 
 /// A backend as written.
@@ -157,6 +161,8 @@ impl PoolDraft {
         draft.fallback = section.optional("fallback").and_then(|node| read_fallback(&node));
         let slow_start = section.optional("slow_start");
         draft.slow_start = slow_start.and_then(|node| Some(node.at(node.duration(SECOND..=HOUR)?)));
+        let max_down = section.optional("max_down");
+        draft.max_down = max_down.and_then(|node| Some(node.at(node.percent(1..=100)?)));
         section.finish(&["kv"]);
         if backends.is_none() && pools.is_none() {
             node.report.absent(&node.place, "neither backends nor pools", "at least one backend or pool");

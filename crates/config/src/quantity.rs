@@ -25,6 +25,12 @@ pub fn format_duration(duration: Duration) -> String {
     format!("{}{name}", micros / u128::from(unit))
 }
 
+/// Reads `"50%"`; `None` for anything else, and above 255.
+pub(crate) fn parse_percent(text: &str) -> Option<u8> {
+    let digits = text.strip_suffix('%')?;
+    digits.parse().ok().filter(|_| digits.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
 /// Units and their microseconds, largest first.
 const UNITS: [(&str, u64); 5] =
     [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
@@ -66,6 +72,15 @@ mod tests {
         ];
         for (text, expected) in table {
             assert_eq!(parse_duration(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn percentages_are_a_whole_number_and_a_sign() {
+        let table = [("50%", Some(50)), ("0%", Some(0)), ("255%", Some(255)), ("256%", None), ("50", None)];
+        let more = [("%", None), ("+5%", None), ("5.0%", None), ("5 %", None), ("-1%", None), ("5%%", None)];
+        for (text, expected) in table.into_iter().chain(more) {
+            assert_eq!(super::parse_percent(text), expected, "{text:?}");
         }
     }
 

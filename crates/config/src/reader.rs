@@ -20,7 +20,7 @@ use toml::de::{DeTable, DeValue};
 use super::address::{self, PrefixFlaw};
 use super::field::Field;
 use super::near_miss::hint;
-use super::quantity::{format_duration, parse_duration};
+use super::quantity::{format_duration, parse_duration, parse_percent};
 use super::report::{At, Place, Report};
 use crate::words::quote;
 
@@ -272,6 +272,14 @@ impl<'a> Node<'a> {
         duration.filter(|duration| allowed.contains(duration)).or_else(|| {
             let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
             self.wrong(format!("a whole number with us, ms, s, m or h, from \"{least}\" to \"{most}\""))
+        })
+    }
+
+    /// A percentage within a range: `"50%"`.
+    pub(super) fn percent(&self, allowed: RangeInclusive<u8>) -> Option<u8> {
+        let percent = self.as_str().and_then(parse_percent);
+        percent.filter(|percent| allowed.contains(percent)).or_else(|| {
+            self.wrong(format!("a whole percentage from \"{}%\" to \"{}%\"", allowed.start(), allowed.end()))
         })
     }
 

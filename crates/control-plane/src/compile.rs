@@ -14,6 +14,7 @@ mod index;
 mod peers;
 mod remotes;
 mod tables;
+mod views;
 mod way;
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,18 +27,20 @@ use forwarder::{
     Binding, Forwarding, Generation, HashKey, Parts, PoolTable, Prefix, PrefixGroup, PrefixSet, Service,
     ServiceId, Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey, VipAddress,
 };
-use maglev_hash::BuildError;
+use maglev_hash::{BuildError, Table};
 use packet::{Family, Outer, Template};
 
 pub use self::destinations::destinations;
 pub use self::index::{Index, Membership};
 pub(crate) use self::peers::others;
 pub(crate) use self::remotes::all as remote_pools;
+pub(crate) use self::views::{Views, chain};
 pub use self::way::refresh_next_hops;
 
 use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
 use self::tables::{TableKey, Tables};
+use crate::keys::PoolView;
 use crate::next_hop;
 use crate::runtime_state::RuntimeState;
 use crate::slots::{Ages, Slots};
@@ -151,15 +154,17 @@ impl Compiler {
     /// built on all processors.
     pub fn compile(&mut self, config: &Config, from: CompileInput<'_>) -> Result<Compiled, CompileError> {
         let machine = find_machine(config, from.machine)?;
-        let reach = index::reach(config, machine);
+        let views = Views::new(config, machine);
+        let reach = views.reach();
         let (mut laid_out, tables) = self.lay_out(config, machine, &reach, from)?;
-        let peers = laid_out.complete(config, machine, &reach, &tables);
+        let peers = laid_out.complete(&views, &reach, &tables);
         let LaidOut { mut index, slots, with_ways, .. } = laid_out;
         let guards = self.guards.after(config.vips_of(machine));
-        let (mut services, bindings) = services(&mut self.services, config, machine, &index, &guards)?;
+        let Services { mut services, bindings, configured } =
+            services(&mut self.services, config, &views, &index, &guards)?;
+        index.configure(configured);
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.runtime_state.state(key));
-        index.configure(&services);
         index.lead(&mut services, from.runtime_state, &states);
         detached_slots.exclude(&mut services);
         let snapshot = Snapshot::new(Parts {
@@ -185,10 +190,10 @@ impl Compiler {
         &self,
         config: &Config,
         machine: &Machine,
-        reach: &BTreeMap<&str, &Arc<Pool>>,
+        reach: &Reach<'_>,
         from: CompileInput<'_>,
     ) -> Result<(LaidOut, Tables), CompileError> {
-        let keys = reach.values().map(|pool| TableKey::of(config, pool, from.runtime_state));
+        let keys = reach.iter().map(|(view, pool)| TableKey::of(config, view, pool, from.runtime_state));
         let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
         let fixed = remotes.chain(config.peers(machine));
         let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
@@ -244,6 +249,9 @@ pub fn trace_key(config: &Config) -> TraceKey {
     TraceKey::derive(&HashKey::new(*config.cluster().hash_key.bytes()))
 }
 
+/// The pools that a machine's VIPs reach, as each sees them.
+type Reach<'a> = BTreeMap<PoolView, &'a Arc<Pool>>;
+
 /// The memberships of a configuration, each under its number, before anything is known of the tables.
 struct LaidOut {
     index: Index,
@@ -259,20 +267,20 @@ impl LaidOut {
         before: &Slots,
         config: &Config,
         machine: &Machine,
-        reach: &BTreeMap<&str, &Arc<Pool>>,
+        reach: &Reach<'_>,
         from: CompileInput<'_>,
     ) -> Result<Self, CompileError> {
         let mut draft = before.draft();
         let (mut index, mut in_pools) = (Index::default(), Vec::with_capacity(reach.len()));
-        for pool in reach.values() {
-            in_pools.push(index.enter(config, pool, |key, member| {
+        for (view, pool) in reach {
+            in_pools.push(index.enter(config, pool, view, |key, member| {
                 draft.claim(key, slot(member, machine)?).ok_or(CompileError::TooMany)
             })?);
         }
         in_pools.extend(remotes::enter(&mut index, &mut draft, config, machine)?);
         let others = peers::others(config, machine);
         if let Some(others) = &others {
-            in_pools.push(index.enter(config, others, |key, member| {
+            in_pools.push(index.enter(config, others, &PoolView::of_all(&others.name), |key, member| {
                 let claimed = draft.claim(key, as_peer(slot(member, machine)?));
                 claimed.ok_or(CompileError::TooMany)
             })?);
@@ -284,27 +292,29 @@ impl LaidOut {
     }
 
     /// Gives each pool its table; returns the one by which fragments are shared out among machines.
-    fn complete(
-        &mut self,
-        config: &Config,
-        machine: &Machine,
-        reach: &BTreeMap<&str, &Arc<Pool>>,
-        tables: &Tables,
-    ) -> Option<Arc<PoolTable>> {
+    fn complete(&mut self, views: &Views<'_>, reach: &Reach<'_>, tables: &Tables) -> Option<Arc<PoolTable>> {
+        let (config, machine) = (views.config, views.machine);
         let (mut built, mut in_pools) = (tables.of_pools(), std::mem::take(&mut self.in_pools).into_iter());
         let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
-        let fixed = reach.values().copied().chain(remotes);
-        for ((pool, slots), (table, weights)) in fixed.zip(&mut in_pools).zip(&mut built) {
-            self.index.complete(pool, slots, table, weights);
+        let remotes = remotes.map(|pool| (PoolView::of_all(&pool.name), &**pool));
+        let fixed = reach.iter().map(|(view, pool)| (view.clone(), &***pool)).chain(remotes);
+        for (((view, pool), slots), (table, weights)) in fixed.zip(&mut in_pools).zip(&mut built) {
+            let fallback = pool.fallback.clone().zip(views.fallback(&view));
+            self.index.complete(view, pool_table(pool, table, slots, weights), fallback);
         }
         let peers = config.peers(machine).zip(built.next());
         let peers = peers.map(|(pool, (table, _))| Arc::new(peers::table(pool, machine, &self.index, table)));
         if let Some((others, slots)) = self.others.as_ref().zip(in_pools.next()) {
             let weights = others.members.iter().map(|member| member.weight).collect();
-            self.index.complete(others, slots, None, weights);
+            let table = pool_table(others, None, slots, weights);
+            self.index.complete(PoolView::of_all(&others.name), table, None);
         }
         peers
     }
+}
+
+fn pool_table(pool: &Pool, table: Option<Arc<Table>>, slots: Vec<SlotId>, weights: Vec<u32>) -> PoolTable {
+    PoolTable { name: Arc::clone(&pool.name), table, slots: slots.into(), weights: weights.into() }
 }
 
 fn state_of(states: &[SlotState], id: SlotId) -> SlotState {
@@ -324,36 +334,64 @@ pub fn timeouts(config: &Config) -> Timeouts {
     Timeouts { new: from.new, established: from.established, closing: from.closing, udp: from.udp }
 }
 
+/// The services of a generation.
+#[derive(Default)]
+struct Services {
+    services: Vec<Service>,
+    bindings: Vec<Binding>,
+    /// What the file gives each.
+    configured: Vec<PoolView>,
+}
+
 /// All services of a machine, each under the number that it had before, and their addresses and ports.
 fn services(
     numbers: &mut HashMap<String, ServiceId>,
     config: &Config,
-    machine: &Machine,
+    views: &Views<'_>,
     index: &Index,
     guards: &Guards,
-) -> Result<(Vec<Service>, Vec<Binding>), CompileError> {
-    let (mut services, mut bindings) = (Vec::new(), Vec::new());
-    for vip in config.vips_of(machine) {
+) -> Result<Services, CompileError> {
+    let mut all = Services::default();
+    for vip in config.vips_of(views.machine) {
         let (guard, remotes) = (guards.of(vip), remotes::of(vip, index));
         for service in &vip.services {
-            let Some(pool) = index.pool(&service.pool.name) else { continue };
-            let name = service_name(vip, service);
+            let name: Arc<str> = service_name(vip, service).into();
             let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
-            let id = *numbers.entry(name.clone()).or_insert(next);
-            bindings.extend(bindings_of(config, vip, service, services.len()));
-            services.push(Service {
-                id,
-                name: name.into(),
-                policy: service.hash,
-                pool: Arc::clone(pool),
-                excluded_slots: Arc::default(),
-                guard: guard.clone(),
-                remotes: remotes.clone(),
-                fragments: vip.fragments,
-            });
+            let id = *numbers.entry(name.to_string()).or_insert(next);
+            for (family, view) in by_family(views, vip, service) {
+                let Some(pool) = index.pool(&view) else { continue };
+                all.bindings.extend(bindings_of(config, vip, service, family, all.services.len()));
+                all.services.push(Service {
+                    id,
+                    name: Arc::clone(&name),
+                    family,
+                    policy: service.hash,
+                    pool: Arc::clone(pool),
+                    excluded_slots: Arc::default(),
+                    guard: guard.clone(),
+                    remotes: remotes.clone(),
+                    fragments: vip.fragments,
+                });
+                all.configured.push(view);
+            }
         }
     }
-    Ok((services, bindings))
+    Ok(all)
+}
+
+/// As what a VIP's addresses see the pool of a service: all of them (`None`), or each family by itself.
+pub(crate) fn by_family(
+    views: &Views<'_>,
+    vip: &config::Vip,
+    service: &config::Service,
+) -> Vec<(Option<Family>, PoolView)> {
+    let families = Views::families(vip).into_iter();
+    let seen: Vec<_> =
+        families.map(|family| (Some(family), views.of(vip, family, &service.pool.name))).collect();
+    match &*seen {
+        [(_, first), rest @ ..] if rest.iter().all(|(_, view)| view == first) => vec![(None, first.clone())],
+        _ => seen,
+    }
 }
 
 /// What leads to the service that is `number` in the snapshot.
@@ -361,10 +399,13 @@ fn bindings_of<'a>(
     config: &Config,
     vip: &config::Vip,
     service: &'a config::Service,
+    family: Option<Family>,
     number: usize,
 ) -> impl Iterator<Item = Binding> + use<'a> {
     let protocol = service.protocol.number();
-    vip_addresses(config, vip).into_iter().flat_map(move |address| {
+    let addresses = vip_addresses(config, vip).into_iter();
+    let wanted = addresses.filter(move |at| family.is_none_or(|family| at.family() == family));
+    wanted.flat_map(move |address| {
         let ranges = port_ranges(service).into_iter();
         ranges.map(move |ports| Binding { address, protocol, ports, service: number })
     })

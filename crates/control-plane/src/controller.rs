@@ -10,7 +10,8 @@ mod fallback;
 mod plan;
 mod slow_start;
 
-use std::collections::{BTreeSet, HashMap};
+use std::cell::LazyCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +20,14 @@ use forwarder::{Generation, SlotId, SlotState, Snapshot};
 pub use self::changes::{Changes, Running, Side, changes};
 
 use self::fallback::{Fallbacks, Rule};
+pub use self::plan::HeldPool;
+
 use self::plan::Plan;
 use self::slow_start::SlowStart;
 use crate::compile::{CompileError, CompileInput, Compiled, Compiler, Index, Membership, find_machine};
+use crate::keys::SlotKey;
 use crate::next_hop;
 use crate::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
-use crate::slots::SlotKey;
 use config::Config;
 use health::{HealthState, TargetKey, Watched};
 
@@ -35,7 +38,7 @@ pub struct Controller {
     config: Arc<Config>,
     generation: Generation,
     index: Arc<Index>,
-    plan: Plan,
+    plan: Arc<Plan>,
     runtime_state: RuntimeState,
     results: HashMap<TargetKey, HealthState>,
     fallbacks: Fallbacks,
@@ -68,7 +71,7 @@ pub struct Job {
     compiler: Compiler,
     runtime_state: RuntimeState,
     results: HashMap<TargetKey, HealthState>,
-    known: Arc<Index>,
+    known: Known,
     next_hops: Arc<next_hop::Table>,
     states: Vec<SlotState>,
     now: Duration,
@@ -115,7 +118,7 @@ impl Job {
 
     fn compile(&mut self) -> Result<(Compiled, Plan), CompileError> {
         let plan = Plan::new(&self.config, find_machine(&self.config, &self.machine)?);
-        judge(&plan, &self.results, &self.known, &mut self.runtime_state);
+        self.known.judge(&plan, &self.results, &mut self.runtime_state);
         let input = CompileInput {
             generation: self.generation,
             machine: &self.machine,
@@ -144,7 +147,7 @@ impl Controller {
             config: Arc::clone(&config),
             generation: Generation(0),
             index: Arc::default(),
-            plan: Plan::default(),
+            plan: Arc::default(),
             runtime_state: RuntimeState::default(),
             results: HashMap::new(),
             fallbacks: Fallbacks::default(),
@@ -205,8 +208,10 @@ impl Controller {
             affected.pools.insert(Arc::clone(&key.pool));
             let within = self.index.membership(key).map_or(&[][..], |membership| &membership.pools);
             // In the log three are named, and more would be counted for nothing.
-            for vip in within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED) {
-                affected.vips.insert(Arc::clone(vip));
+            let all = within.iter().flat_map(|pool| self.plan.vips_of(pool)).take(VIPS_NAMED);
+            match &key.vip {
+                Some(at) => _ = affected.vips.insert(Arc::clone(&at.vip)),
+                None => affected.vips.extend(all.cloned()),
             }
         }
         affected
@@ -215,7 +220,7 @@ impl Controller {
     /// Everything that must be checked.
     #[must_use]
     pub fn watched(&self) -> Vec<Watched> {
-        self.plan.watched(&self.index)
+        self.plan.watched(&self.index, &self.runtime_state)
     }
 
     /// Memberships of which not all checks have had a first result.
@@ -256,7 +261,7 @@ impl Controller {
             compiler,
             runtime_state: self.runtime_state.clone(),
             results: self.results.clone(),
-            known: Arc::clone(&self.index),
+            known: self.known(),
             next_hops,
             states,
             now,
@@ -271,11 +276,11 @@ impl Controller {
     pub fn finish(&mut self, done: Done, now: Duration) -> Result<Snapshot, CompileError> {
         self.compiler = Some(done.compiler);
         let (compiled, plan) = done.result.inspect_err(|_| self.stale |= done.leaves_stale)?;
-        judge(&plan, &self.results, &self.index, &mut self.runtime_state);
+        self.known().judge(&plan, &self.results, &mut self.runtime_state);
         (self.config, self.generation) = (done.config, done.generation);
-        (self.index, self.plan) = (Arc::new(compiled.index), plan);
+        (self.index, self.plan) = (Arc::new(compiled.index), Arc::new(plan));
         self.results.retain(|target, _| !self.plan.memberships_of(target).is_empty());
-        self.fallbacks.retain(|pool| self.index.fallback(pool).is_some());
+        self.fallbacks.retain(|pool| self.index.has_fallback(pool));
         self.keep_overrides_of_memberships();
         let states =
             self.compiler.as_ref().map(|compiler| compiler.states(&self.runtime_state)).unwrap_or_default();
@@ -295,21 +300,20 @@ impl Controller {
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
-        let mut touched = Vec::new();
+        let mut asked = Vec::new();
         for (target, state) in changed {
             let keys = self.plan.memberships_of(target);
             if keys.is_empty() {
                 continue; // gone by a reload while the result was on its way
             }
             self.results.insert(target.clone(), *state);
-            for key in keys {
-                let before = self.runtime_state.health(key);
-                let after = self.plan.health(key, &self.results, before);
-                if after != before {
-                    touched.push((key.clone(), before, after));
-                }
-            }
+            asked.extend(keys);
         }
+        let before = |key: &SlotKey| self.runtime_state.health(key);
+        let judged = self.plan.judge_with_others(asked, &self.results, before);
+        let changed = |(key, after): (&SlotKey, _)| (key.clone(), before(key), after);
+        let mut touched: Vec<_> = judged.into_iter().map(changed).collect();
+        touched.retain(|(_, before, after)| before != after);
         for (key, before, after) in &touched {
             self.runtime_state.health.insert(key.clone(), *after);
             if *after == HealthState::Up && (*before == HealthState::Down || self.settled) {
@@ -399,13 +403,13 @@ impl Controller {
         states: Vec<SlotState>,
         now: Duration,
     ) -> Result<Snapshot, CompileError> {
-        for (pool, fallback) in self.index.with_fallback() {
+        for (view, pool, fallback) in self.index.with_fallback() {
             // Before their first results backends are neither up nor down.
-            if pool.slots.iter().any(|slot| self.is_unknown(*slot)) && !self.fallbacks.is_called(&pool.name) {
+            if pool.slots.iter().any(|slot| self.is_unknown(*slot)) && !self.fallbacks.is_called(view) {
                 continue;
             }
             let rule = Rule { below: fallback.below, hold: fallback.hold };
-            self.fallbacks.observe(&pool.name, rule, Index::serving(pool, &states), now);
+            self.fallbacks.observe(view, rule, Index::serving(pool, &states), now);
         }
         self.runtime_state.fallbacks = self.fallbacks.called();
         self.slow_start.retain(|key| self.runtime_state.state(key) == SlotState::Serving);
@@ -414,6 +418,16 @@ impl Controller {
         let same = services.iter().zip(base.services()).all(|(a, b)| Arc::ptr_eq(&a.pool, &b.pool));
         let next = base.with_states(states)?;
         Ok(if same { next } else { next.with_services(services)? })
+    }
+
+    fn known(&self) -> Known {
+        Known { index: Arc::clone(&self.index), plan: Arc::clone(&self.plan) }
+    }
+
+    /// Pools of which more backends fail than `max_down` lets go: the last states hold.
+    #[must_use]
+    pub fn held_pools(&self) -> Vec<HeldPool> {
+        self.plan.held(&self.results)
     }
 
     fn is_unknown(&self, slot: SlotId) -> bool {
@@ -439,22 +453,46 @@ impl Controller {
     }
 }
 
-/// Verdicts of all memberships in `plan`. One that was there before (`known`) without a check counted as up.
-fn judge(
-    plan: &Plan,
-    results: &HashMap<TargetKey, HealthState>,
-    known: &Index,
-    runtime_state: &mut RuntimeState,
-) {
-    let verdict = |key: &SlotKey| {
-        let before = match (runtime_state.health.get(key), known.membership(key)) {
+/// What a new generation follows.
+#[derive(Clone, Debug)]
+struct Known {
+    index: Arc<Index>,
+    plan: Arc<Plan>,
+}
+
+impl Known {
+    /// Verdicts of all memberships in `plan`. One that was there before without a check counted as up.
+    fn judge(
+        &self,
+        plan: &Plan,
+        results: &HashMap<TargetKey, HealthState>,
+        runtime_state: &mut RuntimeState,
+    ) {
+        let apart = LazyCell::new(|| self.apart(runtime_state));
+        let before = |key: &SlotKey| match (runtime_state.health.get(key), &key.vip) {
             (Some(before), _) => *before,
-            (None, Some(_)) => HealthState::Up,
+            (None, _) if self.index.membership(key).is_some() => HealthState::Up,
+            // Checks through the VIP have come: what was said of the membership holds for the VIPs that it served.
+            (None, Some(at)) => {
+                let whole = key.membership();
+                let found = self.index.membership(&whole);
+                let served = found.is_some_and(|found| self.plan.leads(&at.vip, &found.pools));
+                if served { runtime_state.health(&whole) } else { HealthState::Unknown }
+            }
+            // They have gone.
+            (None, None) if apart.contains(key) => HealthState::Up,
             (None, None) => HealthState::Unknown,
         };
-        (key.clone(), plan.health(key, results, before))
-    };
-    runtime_state.health = plan.checked().map(verdict).collect();
+        let judged = plan.judge(plan.checked(), results, before);
+        runtime_state.health = judged.into_iter().map(|(key, state)| (key.clone(), state)).collect();
+    }
+
+    /// Memberships that some VIP saw up, by checks through it.
+    fn apart(&self, runtime_state: &RuntimeState) -> HashSet<SlotKey> {
+        let keys = self.index.memberships().iter().map(|found| &found.key);
+        let up = |key: &&SlotKey| key.vip.is_some() && runtime_state.health(key) == HealthState::Up;
+        keys.filter(up).map(SlotKey::membership).collect()
+    }
 }
 
 const VIPS_NAMED: usize = 64;

@@ -37,6 +37,7 @@ pub mod compile;
 pub mod controller;
 pub mod digest;
 pub mod drain;
+mod keys;
 pub mod next_hop;
 mod orders;
 mod path_mtu;
@@ -51,6 +52,7 @@ mod slots;
 mod unable;
 mod verdict_log;
 
+pub use keys::{PoolView, SlotKey, VipFamily};
 pub use orders::{BackendOrder, Ordered, Orders};
 pub use path_mtu::PathMtus;
 pub use paths::{NextHops, Paths, look_up_next_hops};
@@ -58,6 +60,5 @@ pub use refused::Refused;
 pub use rows::{
     CaptureBegun, explained, problem_row, services_seen, shown, stage_shown, trace_report, where_backend,
 };
-pub use slots::SlotKey;
 pub use unable::Unable;
 pub use verdict_log::log_changes;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use forwarder::SlotState;
 use health::HealthState;
 
-use crate::slots::SlotKey;
+use crate::keys::{PoolView, SlotKey};
 
 /// What an operator has said of a backend; lost at a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct RuntimeState {
     /// Memberships that came up lately: quarters of their weight, 1 to 3.
     pub quarters: HashMap<SlotKey, u8>,
     /// Pools in whose place their fallback serves.
-    pub fallbacks: BTreeSet<Arc<str>>,
+    pub fallbacks: BTreeSet<PoolView>,
 }
 
 impl RuntimeState {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn key(pool: &str, backend: &str) -> SlotKey {
-        SlotKey { pool: pool.into(), backend: backend.into(), address: [192, 0, 2, 1].into() }
+        SlotKey { pool: pool.into(), backend: backend.into(), address: [192, 0, 2, 1].into(), vip: None }
     }
 
     #[test]

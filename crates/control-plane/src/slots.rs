@@ -1,4 +1,4 @@
-//! Numbers for memberships that outlive reloads.
+//! Numbers for memberships that outlive reloads; one that is checked through VIPs has one for each family of each VIP.
 //!
 //! In: the memberships of a configuration. Out: the slots of a snapshot, each under the number that it had before.
 //! A membership that goes drains: its flows go on for the drain time; then it is free and its flows are reselected, and once
@@ -7,36 +7,11 @@
 //! Invariant: no flow-table entry written for one membership is ever read as another's.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{Slot, SlotId, SlotState};
 
-use config::Member;
-
-/// What a slot's number stands for. A backend under a new address is another membership.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlotKey {
-    /// The leaf pool.
-    pub pool: Arc<str>,
-    /// The backend's name.
-    pub backend: Arc<str>,
-    /// Its address.
-    pub address: IpAddr,
-}
-
-impl SlotKey {
-    /// That of a pool's member.
-    #[must_use]
-    pub fn of(member: &Member) -> Self {
-        Self {
-            pool: Arc::clone(&member.leaf),
-            backend: Arc::clone(&member.backend.name),
-            address: member.backend.address,
-        }
-    }
-}
+use crate::keys::SlotKey;
 
 /// The slots of the generation in force.
 #[derive(Clone, Debug, Default)]
@@ -178,7 +153,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn key(name: u8) -> SlotKey {
-        SlotKey { pool: "web".into(), backend: format!("b{name}").into(), address: [192, 0, 2, name].into() }
+        SlotKey {
+            pool: "web".into(),
+            backend: format!("b{name}").into(),
+            address: [192, 0, 2, name].into(),
+            vip: None,
+        }
     }
 
     fn slot(name: u8) -> Slot {

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
+#[path = "controller/vips.rs"]
+mod vips;
+
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Config, parse};
+use control_plane::PoolView;
 use control_plane::controller::{Controller, Running, Side, changes};
 use control_plane::next_hop::Table;
 use control_plane::runtime_state::{Mode, Override, OverrideKey};
@@ -309,7 +313,7 @@ fn a_configuration_that_is_refused_leaves_tables_that_wait_to_be_built() {
     assert!(!bed.controller.wants_job(), "one is under way");
     assert!(bed.controller.finish(job.run(), now).is_err());
     assert!(bed.settle(0), "the drained backend's tables are still to be built");
-    let weights = bed.controller.index().pool("web").unwrap().weights.to_vec();
+    let weights = bed.controller.index().pool(&PoolView::of_all(&"web".into())).unwrap().weights.to_vec();
     assert_eq!(weights, [0, 1]);
     assert!(!bed.controller.wants_job());
 }
@@ -322,7 +326,9 @@ fn an_operators_weight_stands_in_for_that_of_the_pool_which_lists_the_backend() 
                backends = [{ name = \"other\", address = \"198.18.1.9\", weight = 10 }]\n";
     let mut bed =
         Bed::new(config(&(format!("{web}{all}") + &vip("www", 10, "all") + &vip("own", 11, "web"))));
-    let weights = |bed: &Bed, pool: &str| bed.controller.index().pool(pool).unwrap().weights.to_vec();
+    let weights = |bed: &Bed, pool: &str| {
+        bed.controller.index().pool(&PoolView::of_all(&pool.into())).unwrap().weights.to_vec()
+    };
     assert_eq!((weights(&bed, "all"), weights(&bed, "web")), (vec![10, 6], vec![3]));
     bed.order("web-1", None, Some(Override { mode: None, weight: Some(5) }));
     bed.settle(0);

@@ -45,6 +45,7 @@ fn parts() -> Result<Parts, BuildError> {
     let service = Service {
         id: ServiceId(0),
         name: "www tcp 80".into(),
+        family: None,
         policy: HashPolicy::FiveTuple,
         pool: Arc::new(PoolTable {
             name: "web".into(),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use packet::Mac;
+use packet::{Family, Mac};
 
 use crate::slot::{Generation, PoolTable, ServiceId, Slot, SlotId, SlotState};
 use crate::{Guard, HashKey, HashPolicy, Prefix, Remote, Suffix, Tagging, TunnelSource};
@@ -18,6 +18,9 @@ pub struct Service {
     pub id: ServiceId,
     /// The VIP's name, with port and protocol.
     pub name: Arc<str>,
+    /// The family of the addresses that lead here, where the other family's may lead to other backends: it then stands twice,
+    /// under one number and name. `None`: both families.
+    pub family: Option<Family>,
     /// What chooses the backend.
     pub policy: HashPolicy,
     /// Its backends.
@@ -53,6 +56,17 @@ pub enum VipAddress {
         /// The addresses' last bits.
         suffix: Suffix,
     },
+}
+
+impl VipAddress {
+    /// The family that it is of.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(match self {
+            Self::Exact(address) => *address,
+            Self::Suffix { suffix, .. } => suffix.address(),
+        })
+    }
 }
 
 impl From<IpAddr> for VipAddress {

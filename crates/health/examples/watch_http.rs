@@ -19,7 +19,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let address: IpAddr = address.parse()?;
     let key = TargetKey { address, check: Arc::new(check(port.parse()?, path)), through: None };
-    let watched = Watched { key, slot: None, backend: "backend".into(), pools: vec!["pool".into()] };
+    let watched =
+        Watched { key, slot: None, backend: "backend".into(), pools: vec!["pool".into()], serving: false };
 
     // The checks run on a thread of their own, which ends when `health` is dropped.
     let (health, mut events) = Health::start(|_| Dialer::Direct)?;

@@ -1,11 +1,12 @@
 //! The IP version of a packet.
 
 use core::fmt;
+use core::net::IpAddr;
 
 use crate::protocol;
 
 /// IPv4 or IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
     V4,
@@ -14,6 +15,16 @@ pub enum Family {
 }
 
 impl Family {
+    /// That of an address.
+    #[inline]
+    #[must_use]
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
     /// The Ethernet type, which is also GRE's protocol type.
     #[inline]
     #[must_use]

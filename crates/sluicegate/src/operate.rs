@@ -173,7 +173,7 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
             row.name.clone(),
             row.pool.clone(),
             row.address.to_string(),
-            word(&row.state),
+            state_by_vip(row),
             word(&row.why),
             says(row.overridden),
             format!("{}/{}", row.weight_effective, row.weight_configured),
@@ -182,7 +182,14 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
         ]
     };
     common.show(&rows, |rows| table(headings, rows.iter().map(row)))?;
-    Ok(verdict(rows.iter().all(|row| row.state == BackendState::Serving)))
+    Ok(verdict(rows.iter().all(|row| row.state == BackendState::Serving && row.less_for.is_empty())))
+}
+
+/// `serving`, or `serving, down for www IPv6 (+2)`.
+fn state_by_vip(row: &BackendRow) -> String {
+    let Some((first, more)) = row.less_for.split_first() else { return word(&row.state) };
+    let more = if more.is_empty() { String::new() } else { format!(" (+{})", more.len()) };
+    format!("{}, {} for {} {}{more}", word(&row.state), word(&first.state), first.vip, first.family)
 }
 
 /// Carries out a verb of `vip`.
@@ -200,7 +207,7 @@ pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
             } else {
                 format!("redirected to {}", service.redirected_to.join(", "))
             },
-            format!("{} of {}", service.serving, service.total),
+            serving(service),
             if service.ready { "yes" } else { "no" }.to_owned(),
             service.packets.to_string(),
         ]
@@ -209,6 +216,16 @@ pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
         table(headings, rows.iter().flat_map(|vip| vip.services.iter().map(move |service| row(vip, service))))
     })?;
     Ok(verdict(rows.iter().all(|row| row.ready)))
+}
+
+/// `2 of 3`, or `2 of 3 IPv4, 0 of 3 IPv6`.
+fn serving(service: &ServiceRow) -> String {
+    let by_family = service.families.iter().filter_map(|row| {
+        let family = row.family?;
+        Some(format!("{} of {} {family}", row.serving, row.total))
+    });
+    let by_family = by_family.collect::<Vec<_>>().join(", ");
+    if by_family.is_empty() { format!("{} of {}", service.serving, service.total) } else { by_family }
 }
 
 /// Carries out a verb of `health`.

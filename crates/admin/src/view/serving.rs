@@ -1,6 +1,7 @@
 //! VIPs and memberships: who serves what, with what share, and by whose word.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
@@ -51,10 +52,58 @@ pub struct ServiceRow {
     pub ready: bool,
     /// Other clusters that its new flows go to now; none while a backend here serves.
     pub redirected_to: Vec<String>,
+    /// Each family of its addresses, where backends are checked through them; what is said above is then of the one with fewer
+    /// backends. Empty: both are the same.
+    pub families: Vec<FamilyRow>,
     /// Packets since the start.
     pub packets: u64,
     /// Bytes of those as received.
     pub bytes: u64,
+}
+
+/// A service at the addresses of one family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FamilyRow {
+    /// Which; null: both.
+    pub family: Option<Family>,
+    /// The pool that serves them now.
+    pub serving_pool: String,
+    /// Backends of that pool that serve them.
+    pub serving: usize,
+    /// Its backends.
+    pub total: usize,
+    /// Whether it has enough backends, or its flows go to another cluster.
+    pub ready: bool,
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
+/// What the addresses of a VIP get of a membership, by checks through them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SeenByVip {
+    /// The VIP.
+    pub vip: String,
+    /// The family of its addresses.
+    pub family: Family,
+    /// What they get.
+    pub state: BackendState,
 }
 
 /// A membership: a backend in a leaf pool.
@@ -66,8 +115,10 @@ pub struct BackendRow {
     pub address: IpAddr,
     /// The leaf pool.
     pub pool: String,
-    /// What it gets.
+    /// What it gets; where VIPs differ by checks through them, the most that one of them gives it.
     pub state: BackendState,
+    /// VIPs that give it less, by checks through them.
+    pub less_for: Vec<SeenByVip>,
     /// Why it is not serving with the file's weight; null when it is.
     pub why: Option<Why>,
     /// The operator's override; null: none.
@@ -126,6 +177,8 @@ pub struct CheckRow {
     pub check: String,
     /// Where it is asked.
     pub via: Via,
+    /// Through which VIP's address; null: straight.
+    pub vip: Option<IpAddr>,
     /// The verdict.
     pub state: CheckState,
     /// Since the verdict last changed.

@@ -172,16 +172,23 @@ fn vip() -> VipRow {
             total: 2,
             ready: true,
             redirected_to: Vec::new(),
+            families: [(Family::Ipv4, 2), (Family::Ipv6, 1)].map(family_row).to_vec(),
             packets: 10,
             bytes: 640,
         }],
     }
 }
 
+fn family_row((family, serving): (Family, usize)) -> FamilyRow {
+    let serving_pool = "web-spare".into();
+    FamilyRow { family: Some(family), serving_pool, serving, total: 2, ready: true }
+}
+
 fn backends() -> Vec<BackendRow> {
     let check = CheckRow {
         check: "web".into(),
         via: Via::Backend,
+        vip: None,
         state: CheckState::Up,
         since_seconds: 30.0,
         last_error: Some("connection refused".into()),
@@ -191,6 +198,7 @@ fn backends() -> Vec<BackendRow> {
         address: [198, 18, 1, 1].into(),
         pool: "web".into(),
         state: BackendState::Serving,
+        less_for: vec![SeenByVip { vip: "www".into(), family: Family::Ipv6, state: BackendState::Down }],
         why: None,
         overridden: None,
         weight_configured: 1,
@@ -208,6 +216,7 @@ fn backends() -> Vec<BackendRow> {
         overridden: Some(Override { state: Some(BackendState::Draining), weight: Some(3) }),
         shares: [("web".to_owned(), 0.0)].into(),
         checks: Vec::new(),
+        less_for: Vec::new(),
         ..serving.clone()
     };
     vec![serving, draining]

@@ -33,6 +33,9 @@ fn a_fallback_and_slow_start_arrive() {
     assert_eq!(fallback("c"), None);
     let slow = ["a", "b", "c"].map(|name| config.pool(name).unwrap().slow_start.map(|span| span.as_secs()));
     assert_eq!(slow, [Some(3_600), Some(1), None]);
+    let text = ["1%", "99%", "100%"].map(|most| pool("a", &format!("max_down = \"{most}\"")));
+    let most = text.map(|text| parsed(&with_pools(&text)).unwrap().0.pool("a").unwrap().max_down);
+    assert_eq!(most, [Some(1), Some(99), None]);
     assert!(config.pool("d").is_none());
 }
 
@@ -40,7 +43,8 @@ fn a_fallback_and_slow_start_arrive() {
 fn fallbacks_are_checked() {
     let with = |keys: &'static str| (keys, "encapsulation = \"t\"");
     let (below, base) = with(
-        "encapsulation = \"t\"\nfallback = { pool = \"q\", below = 0, hold = \"61m\" }\nslow_start = \"0s\"",
+        "encapsulation = \"t\"\nfallback = { pool = \"q\", below = 0, hold = \"61m\" }\nslow_start = \"0s\"\n\
+         max_down = \"0%\"",
     );
     check(&[
         (
@@ -51,6 +55,7 @@ fn fallbacks_are_checked() {
                 (13, "pool.p.fallback.below", "0", "1 to 65535"),
                 (13, "pool.p.fallback.hold", "\"61m\"", "\"0s\" to \"1h\""),
                 (14, "pool.p.slow_start", "\"0s\"", "\"1s\" to \"1h\""),
+                (15, "pool.p.max_down", "\"0%\"", "\"1%\" to \"100%\""),
             ],
         ),
         (base, "encapsulation = \"t\"\nfallback = \"q\"", &[(13, "pool.p.fallback", "\"q\"", "a table")]),
@@ -115,7 +120,7 @@ proptest! {
 #[test]
 fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
     let own = "backends = [{ name = \"b\", address = \"198.18.0.1\" }]";
-    let keys = "fallback = { pool = \"spare\" }\nslow_start = \"30s\"";
+    let keys = "fallback = { pool = \"spare\" }\nslow_start = \"30s\"\nmax_down = \"50%\"";
     let vip = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"top\" }]\n";
     let warnings = |top: &str| {
         let text = [

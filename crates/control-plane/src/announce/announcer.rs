@@ -104,7 +104,8 @@ impl Announcer {
     /// Takes over a configuration that is in force: call after snapshot and filter have it. What only a start can bring (AS number,
     /// identifier) stays as it is; a section that comes is begun with, and one that goes is ended.
     pub fn configure(&mut self, config: &Config, machine: &Machine) {
-        self.plan = Plan::new(config, machine);
+        let before = std::mem::replace(&mut self.plan, Plan::new(config, machine));
+        self.follow_families(&before);
         self.decider.reloaded(self.now);
         self.retiring.clear();
         self.refused.clear();
@@ -130,6 +131,18 @@ impl Announcer {
             (None, None) => {}
         }
         self.listen();
+    }
+
+    /// Checks through the VIP come or go by a reload: what stood for all its addresses stands for each family, and the other way.
+    fn follow_families(&mut self, before: &Plan) {
+        for (name, rules) in &self.plan.rules {
+            let mut of_vip = before.rules.iter().filter(|(_, old)| old.vip == rules.vip);
+            let Some((old, _)) = of_vip.next().filter(|_| !before.rules.contains_key(name)) else { continue };
+            self.decider.inherit(old, name);
+            if let Some(status) = self.statuses.get(old).cloned() {
+                self.statuses.insert(Arc::clone(name), status);
+            }
+        }
     }
 
     /// Withdraws what `next` does not announce any more, before the filter and the threads forget it; `None`: nothing goes.

@@ -13,9 +13,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When a VIP qualifies.
+use packet::Family;
+
+/// When a VIP qualifies, or its addresses of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
+    /// The VIP's name.
+    pub vip: Arc<str>,
+    /// The family, where backends are checked through the VIP's addresses of both. `None`: all its addresses.
+    pub family: Option<Family>,
     /// Whether the file announces it.
     pub announced: bool,
     /// Whether the machine stands behind others for it.
@@ -67,6 +73,8 @@ pub struct Seen {
 pub struct ServiceSeen {
     /// Its name.
     pub name: String,
+    /// At the addresses of this family; `None`: of both.
+    pub family: Option<Family>,
     /// Backends that serve it, those of a fallback in place included; one that is not known to serve is none.
     pub serving: usize,
     /// Whether another cluster serves it in their place.
@@ -167,7 +175,7 @@ impl Decider {
             } else {
                 rules.min_serving
             };
-            let status = match qualifies(name, rules, wanted, seen) {
+            let status = match qualifies(rules, wanted, seen) {
                 Ok(()) => memory.well(times, now),
                 Err(why) => {
                     memory.ill(times, is_flap || matches!(why, Why::Forwarder(_)), now);
@@ -177,6 +185,13 @@ impl Decider {
             statuses.insert(Arc::clone(name), status);
         }
         statuses
+    }
+
+    /// What is remembered under one name is from now on that of another, which is new.
+    pub fn inherit(&mut self, from: &str, name: &Arc<str>) {
+        if let Some(memory) = self.vips.get(from).filter(|_| !self.vips.contains_key(name)).cloned() {
+            self.vips.insert(Arc::clone(name), memory);
+        }
     }
 
     /// How often a VIP was withdrawn.
@@ -226,7 +241,7 @@ impl Memory {
     }
 }
 
-fn qualifies(name: &str, rules: &Rules, wanted: usize, seen: &Seen) -> Result<(), Why> {
+fn qualifies(rules: &Rules, wanted: usize, seen: &Seen) -> Result<(), Why> {
     if !rules.announced {
         return Err(Why::NotWanted);
     }
@@ -239,9 +254,14 @@ fn qualifies(name: &str, rules: &Rules, wanted: usize, seen: &Seen) -> Result<()
     if !seen.set_up {
         return Err(Why::Starting);
     }
-    let services = seen.services.get(name).filter(|services| !services.is_empty()).ok_or(Why::Unknown)?;
+    let services = seen.services.get(&*rules.vip).into_iter().flatten();
+    let is_meant = |service: &&ServiceSeen| {
+        service.family.is_none() || rules.family.is_none() || service.family == rules.family
+    };
+    let mut services = services.filter(is_meant).peekable();
+    services.peek().ok_or(Why::Unknown)?;
     let enough = |service: &&ServiceSeen| service.serving >= wanted || rules.remotes && service.elsewhere;
-    match services.iter().find(|service| !enough(service)) {
+    match services.find(|service| !enough(service)) {
         None => Ok(()),
         Some(ServiceSeen { name, serving, .. }) => {
             Err(Why::TooFew { service: name.clone(), serving: *serving, wanted })

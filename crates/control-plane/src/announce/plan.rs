@@ -14,14 +14,17 @@ use bgp::bfd::BfdConfig;
 use bgp::{Attributes, Connect, Desired, PeerConfig, Prefix, Routes};
 
 use super::decision::{Rules, Stage, Times};
+use crate::compile::{Views, by_family};
 use config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
+use packet::Family;
 
 /// Everything that is to be announced by a machine, if all is well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// By prefix.
     pub routes: BTreeMap<Prefix, Route>,
-    /// By VIP; every VIP that the machine serves.
+    /// By VIP, or by VIP and family (`www IPv6`) where backends are checked through its addresses of both: every VIP that the
+    /// machine serves.
     pub rules: BTreeMap<Arc<str>, Rules>,
     /// How long a VIP stays away.
     pub times: Times,
@@ -83,38 +86,49 @@ impl Plan {
             listen,
             ..Self::default()
         };
+        let views = Views::new(config, machine);
         for vip in config.vips_of(machine) {
             let anchor = vip.announce.as_ref().is_some_and(|says| is_anchor(says, machine));
-            plan.enter(vip, anchor, bgp.anchor_med);
+            let apart = vip.services.iter().any(|service| by_family(&views, vip, service).len() > 1);
+            let families = if apart { vec![Some(Family::V4), Some(Family::V6)] } else { vec![None] };
+            for family in families {
+                plan.enter(vip, family, anchor, bgp.anchor_med);
+            }
         }
+        plan.forget_the_unheard();
         plan
     }
 
-    fn enter(&mut self, vip: &Vip, anchor: bool, anchor_med: u32) {
+    /// What a VIP's addresses say, or those of one family.
+    fn enter(&mut self, vip: &Vip, family: Option<Family>, anchor: bool, anchor_med: u32) {
+        let name = label(&vip.name, family);
+        let mut rules = Rules { vip: Arc::clone(&vip.name), family, ..Rules::default() };
         let Some(says) = &vip.announce else {
-            self.rules.insert(Arc::clone(&vip.name), Rules::default());
+            self.rules.insert(name, rules);
             return;
         };
-        let rules = Rules {
-            announced: true,
-            anchor,
-            min_serving: says.min_serving as usize,
-            return_serving: says.return_serving as usize,
-            remotes: says.remotes,
-            heard: false,
-        };
-        let rules = self.rules.entry(Arc::clone(&vip.name)).insert_entry(rules).into_mut();
+        (rules.announced, rules.anchor, rules.remotes) = (true, anchor, says.remotes);
+        (rules.min_serving, rules.return_serving) = (says.min_serving as usize, says.return_serving as usize);
         let attributes = Arc::new(attributes(says, anchor, anchor_med));
-        for prefix in vip.routes() {
+        let is_meant = |prefix: &config::Prefix| family.is_none_or(|own| Family::of(prefix.address()) == own);
+        for prefix in vip.routes().into_iter().filter(is_meant) {
             // Both crates check the length by the family.
             let Ok(prefix) = Prefix::new(prefix.address(), prefix.length()) else { continue };
             let route = self.routes.entry(prefix).or_default();
-            route.vips.push(Arc::clone(&vip.name));
+            route.vips.push(Arc::clone(&name));
             let receivers = self.peers.iter().filter(|peer| peer.families.contains(&prefix.family()));
             route.peers = receivers.map(|peer| peer.name.clone()).filter(|name| says.is_for(name)).collect();
             rules.heard |= !route.peers.is_empty();
             route.attributes = Arc::clone(&attributes);
         }
+        self.rules.insert(name, rules);
+    }
+
+    /// A family whose routes no peer takes is of no matter where one takes the other's.
+    fn forget_the_unheard(&mut self) {
+        let heard: BTreeSet<Arc<str>> =
+            self.rules.values().filter(|rules| rules.heard).map(|rules| Arc::clone(&rules.vip)).collect();
+        self.rules.retain(|_, rules| rules.heard || rules.family.is_none() || !heard.contains(&rules.vip));
     }
 
     /// The table of each peer while these VIPs are announced; `without` is left out.
@@ -179,6 +193,11 @@ fn watched(peer: &BgpPeer) -> Option<BfdConfig> {
     let times = peer.bfd?;
     let config = BfdConfig::new(&peer.address.to_string(), peer.address);
     Some(BfdConfig { local: peer.source, interval: times.interval, multiplier: times.multiplier, ..config })
+}
+
+/// What a VIP's rules stand under. A VIP's name has no space.
+fn label(vip: &Arc<str>, family: Option<Family>) -> Arc<str> {
+    family.map_or_else(|| Arc::clone(vip), |family| format!("{vip} {family}").into())
 }
 
 #[cfg(test)]

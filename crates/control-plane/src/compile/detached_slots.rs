@@ -9,16 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{Service, ServiceId, SlotId};
+use packet::Family;
 
 use super::Index;
+use crate::keys::PoolView;
 use crate::slots::Ages;
 
 /// By service: what it may choose, and what it has left behind since when.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DetachedSlots {
-    within: HashMap<ServiceId, Arc<BTreeSet<SlotId>>>,
-    left: HashMap<ServiceId, BTreeMap<SlotId, Detached>>,
+    within: HashMap<Entry, Arc<BTreeSet<SlotId>>>,
+    left: HashMap<Entry, BTreeMap<SlotId, Detached>>,
 }
+
+/// A service of all its VIP's addresses, or of those of one family.
+type Entry = (ServiceId, Option<Family>);
 
 #[derive(Clone, Copy, Debug)]
 struct Detached {
@@ -30,20 +35,22 @@ impl DetachedSlots {
     /// As of the next generation, whose services are still led where the configuration has them.
     pub(super) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
         let mut next = Self::default();
-        let mut by_pool: HashMap<&str, Arc<BTreeSet<SlotId>>> = HashMap::new();
-        for Service { id, pool, .. } in services {
-            let within = by_pool.entry(&pool.name);
-            let within = within.or_insert_with(|| Arc::new(index.slots_within(&pool.name).collect()));
-            let mut left = self.left.get(id).cloned().unwrap_or_default();
-            let before = self.within.get(id).map(|before| &**before);
-            for slot in before.into_iter().flatten().filter(|slot| !within.contains(slot)) {
-                left.entry(*slot).or_insert(Detached { since: now, excluded: false });
+        let mut by_pool: HashMap<&PoolView, Arc<BTreeSet<SlotId>>> = HashMap::new();
+        for (service, view) in services.iter().zip(index.configured()) {
+            let within = by_pool.entry(view);
+            let within = within.or_insert_with(|| Arc::new(index.slots_within(view).collect()));
+            let mut left = BTreeMap::new();
+            for entry in entries_before(service) {
+                left.extend(self.left.get(&entry).into_iter().flatten().map(|(slot, since)| (*slot, *since)));
+                for slot in self.within.get(&entry).into_iter().flat_map(|before| before.iter()) {
+                    left.entry(*slot).or_insert(Detached { since: now, excluded: false });
+                }
             }
             left.retain(|slot, _| !within.contains(slot));
             if !left.is_empty() {
-                next.left.insert(*id, left);
+                next.left.insert(entry(service), left);
             }
-            next.within.insert(*id, Arc::clone(within));
+            next.within.insert(entry(service), Arc::clone(within));
         }
         next.advance(now, ages);
         next
@@ -70,9 +77,23 @@ impl DetachedSlots {
     /// Sets the excluded slots of each service.
     pub(super) fn exclude(&self, services: &mut [Service]) {
         for service in services {
-            let left = self.left.get(&service.id).into_iter().flatten();
+            let left = self.left.get(&entry(service)).into_iter().flatten();
             service.excluded_slots =
                 left.filter(|(_, detached)| detached.excluded).map(|(slot, _)| *slot).collect();
         }
     }
+}
+
+fn entry(service: &Service) -> Entry {
+    (service.id, service.family)
+}
+
+/// The entries of the last generation whose flows are this one's: a reload may part a service's families, or join them.
+fn entries_before(service: &Service) -> impl Iterator<Item = Entry> {
+    let families = match service.family {
+        Some(family) => vec![Some(family), None],
+        None => vec![None, Some(Family::V4), Some(Family::V6)],
+    };
+    let id = service.id;
+    families.into_iter().map(move |family| (id, family))
 }

@@ -8,11 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use forwarder::{PoolTable, Service, SlotId, SlotState};
-use maglev_hash::Table;
 
+use crate::keys::{PoolView, SlotKey};
 use crate::runtime_state::RuntimeState;
-use crate::slots::SlotKey;
-use config::{Check, Config, Fallback, Machine, Member, Pool};
+use config::{Check, Config, Fallback, Member, Pool};
 
 /// A backend in a leaf pool.
 #[derive(Clone, Debug)]
@@ -27,7 +26,7 @@ pub struct Membership {
     pub encapsulation: Arc<str>,
     /// Its checks, those handed down included.
     pub checks: Vec<Arc<Check>>,
-    /// The pools that hold it, the leaf included when a VIP uses that itself.
+    /// The pools in reach that hold it, the leaf included when a VIP uses that itself.
     pub pools: Vec<Arc<str>>,
 }
 
@@ -38,29 +37,15 @@ pub struct Index {
     by_key: HashMap<SlotKey, usize>,
     /// By the slot's number: places in `memberships`.
     by_slot: Vec<Option<usize>>,
-    pools: BTreeMap<Arc<str>, InReach>,
+    pools: BTreeMap<PoolView, InReach>,
     /// The pool that the file gives each service, in the order of the snapshot's services.
-    configured: Vec<Arc<str>>,
+    configured: Vec<PoolView>,
 }
 
 #[derive(Clone, Debug)]
 struct InReach {
     table: Arc<PoolTable>,
-    fallback: Option<Fallback>,
-}
-
-/// The pools that the machine's VIPs use, and those that may serve in their place.
-pub(super) fn reach<'a>(config: &'a Config, machine: &Machine) -> BTreeMap<&'a str, &'a Arc<Pool>> {
-    let mut reach = BTreeMap::new();
-    let services = config.vips_of(machine).flat_map(|vip| &vip.services);
-    let mut next: Vec<&str> = services.map(|service| &*service.pool.name).collect();
-    while let Some(name) = next.pop() {
-        let Some(pool) = config.pool(name) else { continue };
-        if reach.insert(&*pool.name, pool).is_none() {
-            next.extend(pool.fallback.as_ref().map(|fallback| &*fallback.pool));
-        }
-    }
-    reach
+    fallback: Option<(Fallback, PoolView)>,
 }
 
 impl Index {
@@ -85,24 +70,24 @@ impl Index {
 
     /// A pool in reach.
     #[must_use]
-    pub fn pool(&self, name: &str) -> Option<&Arc<PoolTable>> {
-        self.pools.get(name).map(|entry| &entry.table)
+    pub fn pool(&self, view: &PoolView) -> Option<&Arc<PoolTable>> {
+        self.pools.get(view).map(|entry| &entry.table)
     }
 
     /// All pools in reach, in the order of their names.
-    pub fn pools(&self) -> impl Iterator<Item = &Arc<PoolTable>> {
-        self.pools.values().map(|entry| &entry.table)
+    pub fn pools(&self) -> impl Iterator<Item = (&PoolView, &Arc<PoolTable>)> {
+        self.pools.iter().map(|(view, entry)| (view, &entry.table))
     }
 
-    /// The fallback of a pool in reach.
+    /// Whether a pool in reach has a fallback.
     #[must_use]
-    pub fn fallback(&self, pool: &str) -> Option<&Fallback> {
-        self.pools.get(pool).and_then(|entry| entry.fallback.as_ref())
+    pub fn has_fallback(&self, view: &PoolView) -> bool {
+        self.pools.get(view).is_some_and(|entry| entry.fallback.is_some())
     }
 
     /// Pools that have a fallback.
-    pub fn with_fallback(&self) -> impl Iterator<Item = (&Arc<PoolTable>, &Fallback)> {
-        self.pools.values().filter_map(|entry| Some((&entry.table, entry.fallback.as_ref()?)))
+    pub fn with_fallback(&self) -> impl Iterator<Item = (&PoolView, &Arc<PoolTable>, &Fallback)> {
+        self.pools.iter().filter_map(|(view, entry)| Some((view, &entry.table, &entry.fallback.as_ref()?.0)))
     }
 
     /// Backends of a pool that new flows may be given.
@@ -112,49 +97,48 @@ impl Index {
         pool.slots.iter().filter(serves).count()
     }
 
-    /// The pool that serves where `name` is configured: itself, or its fallback if that is called for and has a backend.
+    /// The pool that serves where `view` is configured: itself, or its fallback if that is called for and has a backend.
     #[must_use]
     pub fn serving_pool(
         &self,
-        name: &str,
+        view: &PoolView,
         runtime_state: &RuntimeState,
         states: &[SlotState],
     ) -> Option<&Arc<PoolTable>> {
-        let mut entry = self.pools.get(name)?;
-        // The configuration has no cycle of fallbacks; the bound holds if it had one.
-        for _ in 0..self.pools.len() {
-            if !runtime_state.fallbacks.contains(&entry.table.name) {
+        let mut serving = None;
+        for (view, entry) in self.chain(view) {
+            if serving.is_some() && Self::serving(&entry.table, states) == 0 {
                 break;
             }
-            let next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(&fallback.pool));
-            let Some(next) = next.filter(|next| Self::serving(&next.table, states) > 0) else { break };
-            entry = next;
+            serving = Some(&entry.table);
+            if !runtime_state.fallbacks.contains(view) {
+                break;
+            }
         }
-        Some(&entry.table)
+        serving
+    }
+
+    /// A view and those that may serve in its place. The configuration has no cycle of fallbacks; this ends if it had one.
+    fn chain<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = (&'a PoolView, &'a InReach)> + use<'a> {
+        let next =
+            |(_, entry): &(&PoolView, &'a InReach)| self.pools.get_key_value(&entry.fallback.as_ref()?.1);
+        std::iter::successors(self.pools.get_key_value(view), next).take(self.pools.len())
     }
 
     /// All slots that a service may choose under this configuration, whichever serve now.
-    pub(super) fn slots_within(&self, name: &str) -> impl Iterator<Item = SlotId> {
-        let mut next = self.pools.get(name);
-        let mut left = self.pools.len();
-        let chain = std::iter::from_fn(move || {
-            let entry = next.filter(|_| left > 0)?;
-            left -= 1;
-            next = entry.fallback.as_ref().and_then(|fallback| self.pools.get(&fallback.pool));
-            Some(entry)
-        });
-        chain.flat_map(|entry| entry.table.slots.iter().copied())
+    pub(super) fn slots_within<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = SlotId> + use<'a> {
+        self.chain(view).flat_map(|(_, entry)| entry.table.slots.iter().copied())
     }
 
-    /// The pool that the file gives a service; by its place among the snapshot's services.
+    /// The pool that the file gives each service, in the order of the snapshot's services.
     #[must_use]
-    pub fn configured_pool(&self, service: usize) -> Option<&Arc<str>> {
-        self.configured.get(service)
+    pub fn configured(&self) -> &[PoolView] {
+        &self.configured
     }
 
     /// Remembers which pool the file gives each service.
-    pub(super) fn configure(&mut self, services: &[Service]) {
-        self.configured = services.iter().map(|service| Arc::clone(&service.pool.name)).collect();
+    pub(super) fn configure(&mut self, configured: Vec<PoolView>) {
+        self.configured = configured;
     }
 
     /// Leads each service to the pool that serves now.
@@ -167,7 +151,7 @@ impl Index {
     }
 
     pub(super) fn member(&self, member: &Member) -> Option<&Membership> {
-        self.membership(&SlotKey::of(member))
+        self.membership(&SlotKey::of(member, None))
     }
 
     /// Enters a pool's memberships, and gives their slots in the pool's order; `claim` is asked once for each membership.
@@ -175,15 +159,19 @@ impl Index {
         &mut self,
         config: &Config,
         pool: &Pool,
+        view: &PoolView,
         mut claim: impl FnMut(&SlotKey, &Member) -> Result<SlotId, E>,
     ) -> Result<Vec<SlotId>, E> {
         let mut slots = Vec::with_capacity(pool.members.len());
         for member in &pool.members {
             let next = self.memberships.len();
-            match self.by_key.entry(SlotKey::of(member)) {
+            match self.by_key.entry(view.key(member)) {
                 Entry::Occupied(known) => {
                     let known = &mut self.memberships[*known.get()];
-                    known.pools.push(Arc::clone(&pool.name));
+                    // Views of one pool follow each other.
+                    if known.pools.last() != Some(&pool.name) {
+                        known.pools.push(Arc::clone(&pool.name));
+                    }
                     slots.push(known.slot);
                 }
                 Entry::Vacant(new) => {
@@ -211,18 +199,14 @@ impl Index {
         self.memberships.push(membership);
     }
 
-    /// Adds the pool itself, once its memberships have `slots` and its table stands.
+    /// Adds the pool itself, once its memberships have their slots and its table stands; `fallback` may serve in its place.
     pub(super) fn complete(
         &mut self,
-        pool: &Pool,
-        slots: Vec<SlotId>,
-        table: Option<Arc<Table>>,
-        weights: Vec<u32>,
+        view: PoolView,
+        table: PoolTable,
+        fallback: Option<(Fallback, PoolView)>,
     ) {
-        let name = Arc::clone(&pool.name);
-        let compiled =
-            PoolTable { name: Arc::clone(&name), table, slots: slots.into(), weights: weights.into() };
-        self.pools.insert(name, InReach { table: Arc::new(compiled), fallback: pool.fallback.clone() });
+        self.pools.insert(view, InReach { table: Arc::new(table), fallback });
     }
 }
 

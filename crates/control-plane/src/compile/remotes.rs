@@ -9,6 +9,7 @@ use std::sync::Arc;
 use forwarder::{Forwarding, Remote, Slot, SlotId};
 
 use super::{CompileError, Index};
+use crate::keys::PoolView;
 use config::{Config, Machine, Prefix, RemotePool, Vip};
 
 /// Where the VIPs of a machine are served elsewhere.
@@ -27,7 +28,8 @@ pub(super) fn enter(
     for remote in all(config, machine) {
         // Members come in their order, each once: the pool is nobody else's.
         let mut theirs = remote.theirs.iter();
-        let slots = index.enter(config, &remote.pool, |key, member| {
+        let view = PoolView::of_all(&remote.pool.name);
+        let slots = index.enter(config, &remote.pool, &view, |key, member| {
             let slot = super::slot(member, machine)?;
             let slot = theirs.next().map_or(slot.clone(), |prefix| to_cluster(slot, *prefix));
             draft.claim(key, slot).ok_or(CompileError::TooMany)
@@ -40,7 +42,7 @@ pub(super) fn enter(
 /// What a VIP's services may be redirected to.
 pub(super) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
     let remote = |remote: &RemotePool| {
-        let pool = Arc::clone(index.pool(&remote.pool.name)?);
+        let pool = Arc::clone(index.pool(&PoolView::of_all(&remote.pool.name))?);
         Some(Remote { ours: remote.ours.to_vec(), pool })
     };
     let remotes: Vec<Remote> = vip.remote_pools.iter().filter_map(remote).collect();

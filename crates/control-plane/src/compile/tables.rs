@@ -11,8 +11,8 @@ use maglev_hash::{BuildError, Options, Seed, Table};
 
 use super::CompileError;
 use super::index::own_weight;
+use crate::keys::{PoolView, SlotKey};
 use crate::runtime_state::RuntimeState;
-use crate::slots::SlotKey;
 use config::{Cluster, Config, Member, Pool};
 
 /// What a pool's table depends on, besides the cluster's size and key.
@@ -37,10 +37,10 @@ pub(super) struct Tables {
 }
 
 impl TableKey {
-    /// The pool's members with the weights that they have now.
-    pub(super) fn of(config: &Config, pool: &Pool, runtime_state: &RuntimeState) -> Self {
+    /// The pool's members with the weights that they have now, as `view` sees them.
+    pub(super) fn of(config: &Config, view: &PoolView, pool: &Pool, runtime_state: &RuntimeState) -> Self {
         let weighed = |member: &Member| {
-            let key = SlotKey::of(member);
+            let key = view.key(member);
             let weight = runtime_state.weight(&key, member.weight, own_weight(config, pool, member));
             (key, weight)
         };

@@ -19,6 +19,7 @@ use self::keys::Keys;
 pub use self::settings::Running;
 
 use crate::compile::{Index, service_name};
+use crate::keys::PoolView;
 use config::words::{count, count_of};
 use config::{Config, Machine, Member, Pool, Prefix, PrefixGroup, Remote, Service, SourceList, Vip};
 
@@ -54,6 +55,7 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
     remotes(&mut changes, old.config, new.config);
     vips(&mut changes, old.config, new.config, machine);
     checks::definitions(&mut changes, old.config, new.config);
+    checks::asked_first(&mut changes, old.config, new.config, machine);
     pools(&mut changes, old.config, new.config);
     tables(&mut changes, old.index, new.index);
     if changes.sentences.is_empty() {
@@ -291,11 +293,17 @@ fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new:
     }
 }
 
+/// A line for each pool, or for each way in which its table is another where VIPs see it apart.
 fn tables(changes: &mut Changes, old: &Index, new: &Index) {
-    for after in new.pools() {
-        let Some(before) = old.pool(&after.name) else { continue };
-        let (Some(from), Some(to)) = (&before.table, &after.table) else { continue };
-        if Arc::ptr_eq(from, to) {
+    let mut said = BTreeSet::new();
+    for (view, after) in new.pools() {
+        let before = old.pool(view).or_else(|| old.pool(&PoolView::of_all(&view.pool)));
+        let Some((before, from, to)) =
+            before.and_then(|before| Some((before, before.table.as_ref()?, after.table.as_ref()?)))
+        else {
+            continue;
+        };
+        if Arc::ptr_eq(from, to) || !said.insert((&before.name, Arc::as_ptr(from), Arc::as_ptr(to))) {
             continue;
         }
         let pool = &after.name;

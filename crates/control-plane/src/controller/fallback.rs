@@ -5,8 +5,9 @@
 //! break: that is the hysteresis.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
+
+use crate::keys::PoolView;
 
 /// What a pool says of its fallback.
 #[derive(Clone, Copy, Debug)]
@@ -19,17 +20,17 @@ pub(super) struct Rule {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fallbacks {
     /// `Some`: enough have served since then.
-    called: BTreeMap<Arc<str>, Option<Duration>>,
+    called: BTreeMap<PoolView, Option<Duration>>,
 }
 
 impl Fallbacks {
     /// Takes in how many backends of `pool` serve at `now`.
-    pub(super) fn observe(&mut self, pool: &Arc<str>, rule: Rule, serving: usize, now: Duration) {
+    pub(super) fn observe(&mut self, pool: &PoolView, rule: Rule, serving: usize, now: Duration) {
         let enough = u32::try_from(serving).unwrap_or(u32::MAX) >= rule.below;
         match (enough, self.called.get_mut(pool)) {
             (false, Some(since)) => *since = None,
             (false, None) => {
-                self.called.insert(Arc::clone(pool), None);
+                self.called.insert(pool.clone(), None);
             }
             (true, Some(since)) => {
                 if now.saturating_sub(*since.get_or_insert(now)) >= rule.hold {
@@ -41,7 +42,7 @@ impl Fallbacks {
     }
 
     /// Forgets pools that have no fallback any more.
-    pub(super) fn retain(&mut self, has_fallback: impl Fn(&str) -> bool) {
+    pub(super) fn retain(&mut self, has_fallback: impl Fn(&PoolView) -> bool) {
         self.called.retain(|pool, _| has_fallback(pool));
     }
 
@@ -51,12 +52,12 @@ impl Fallbacks {
     }
 
     /// Whether a pool's fallback is wanted.
-    pub(super) fn is_called(&self, pool: &str) -> bool {
+    pub(super) fn is_called(&self, pool: &PoolView) -> bool {
         self.called.contains_key(pool)
     }
 
     /// The pools in whose place their fallback is wanted.
-    pub(super) fn called(&self) -> BTreeSet<Arc<str>> {
+    pub(super) fn called(&self) -> BTreeSet<PoolView> {
         self.called.keys().cloned().collect()
     }
 }
@@ -72,7 +73,8 @@ mod tests {
 
     #[test]
     fn it_takes_over_at_once_and_gives_back_after_the_hold_without_a_break() {
-        let (mut fallbacks, pool, rule) = (Fallbacks::default(), Arc::from("web"), rule(2, 30));
+        let (mut fallbacks, pool, rule) =
+            (Fallbacks::default(), PoolView::of_all(&"web".into()), rule(2, 30));
         let mut observe = |serving, now| {
             fallbacks.observe(&pool, rule, serving, Duration::from_secs(now));
             !fallbacks.called().is_empty()
@@ -91,7 +93,7 @@ mod tests {
         fn agrees_with_a_look_at_the_whole_history(
             steps in prop::collection::vec((0usize..4, 0u64..20), 1..40), below in 1u32..4, hold in 0u64..40,
         ) {
-            let (mut fallbacks, pool, rule) = (Fallbacks::default(), Arc::from("web"), rule(below, hold));
+            let (mut fallbacks, pool, rule) = (Fallbacks::default(), PoolView::of_all(&"web".into()), rule(below, hold));
             let (mut history, mut now) = (Vec::new(), 0);
             for (serving, pause) in steps {
                 now += pause;

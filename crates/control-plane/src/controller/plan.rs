@@ -4,14 +4,14 @@
 //! Not here: carrying checks out (`health`), what their results mean for a membership (`controller`).
 //! Source: paper §2.2 (deduplication).
 
-use std::borrow::Cow;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::compile::{Index, others, remote_pools};
-use crate::slots::SlotKey;
+use crate::compile::{Index, Views, chain, others, remote_pools};
+use crate::keys::{PoolView, SlotKey, VipFamily};
+use crate::runtime_state::RuntimeState;
 use config::{Config, Machine, Member, Via, Vip};
 use health::{HealthState, TargetKey, ThroughKey, Watched};
 
@@ -22,16 +22,69 @@ pub(super) struct Plan {
     by_target: HashMap<TargetKey, Vec<SlotKey>>,
     /// The VIPs that lead to a pool, by its own service or as a fallback.
     vips: HashMap<Arc<str>, Vec<Arc<str>>>,
+    /// Pools with a `max_down`.
+    bounded: BTreeMap<PoolView, Bounded>,
+    /// Those of them that hold a membership.
+    bounds: HashMap<SlotKey, Vec<PoolView>>,
+}
+
+/// A pool of which so many backends may be taken down by their checks.
+#[derive(Clone, Debug)]
+struct Bounded {
+    most: usize,
+    keys: Vec<SlotKey>,
+}
+
+/// A pool whose last states hold, because more of its backends fail than may be down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldPool {
+    /// Which, and for which addresses.
+    pub view: PoolView,
+    /// Backends whose checks fail.
+    pub failing: usize,
+    /// Backends that they may take down.
+    pub most: usize,
+    /// Backends in all.
+    pub total: usize,
+}
+
+impl fmt::Display for HeldPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { view, failing, most, total } = self;
+        write!(f, "pool {}", view.pool)?;
+        if let Some(VipFamily { vip, family }) = &view.vip {
+            write!(f, " for vip {vip} {family}")?;
+        }
+        write!(f, ": {failing} of {total} backends fail and max_down lets {most} go: the last states hold")
+    }
 }
 
 impl Plan {
     pub(super) fn new(config: &Config, machine: &Machine) -> Self {
         let mut plan = Self { vips: vips_by_pool(config, machine), ..Self::default() };
-        memberships(config, machine, |key, member, vips| plan.enter(key, targets(member, vips, machine)));
+        let views = Views::new(config, machine);
+        let mut seen = HashSet::new();
+        for (view, pool) in views.reach() {
+            let addresses = view.vip.as_ref().map(|at| views.addresses(at)).unwrap_or_default();
+            for member in pool.members.iter().filter(|member| !member.checks.is_empty()) {
+                let key = view.key(member);
+                if seen.insert(key.clone()) {
+                    plan.enter(key, targets(member, &addresses, machine));
+                }
+            }
+            if let Some(percent) = pool.max_down {
+                let keys: Vec<SlotKey> = pool.members.iter().map(|member| view.key(member)).collect();
+                for key in &keys {
+                    plan.bounds.entry(key.clone()).or_default().push(view.clone());
+                }
+                let most = keys.len() * usize::from(percent) / 100;
+                plan.bounded.insert(view, Bounded { most, keys });
+            }
+        }
         let others = others(config, machine);
         let remotes = remote_pools(config, machine).flat_map(|remote| &remote.pool.members);
         for member in others.iter().flat_map(|peers| &peers.members).chain(remotes) {
-            plan.enter(SlotKey::of(member), targets(member, &BTreeSet::new(), machine));
+            plan.enter(SlotKey::of(member, None), targets(member, &[], machine));
         }
         plan
     }
@@ -60,31 +113,90 @@ impl Plan {
         self.vips.get(pool).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether a VIP leads to one of these pools.
+    pub(super) fn leads(&self, vip: &str, pools: &[Arc<str>]) -> bool {
+        pools.iter().flat_map(|pool| self.vips_of(pool)).any(|name| **name == *vip)
+    }
+
     /// Memberships that have a check.
     pub(super) fn checked(&self) -> impl Iterator<Item = &SlotKey> {
         self.by_membership.keys()
     }
 
+    /// What the results say of `keys`, and of all that share a bound with them: a membership that was held back may go now.
+    pub(super) fn judge_with_others<'a>(
+        &'a self,
+        keys: Vec<&'a SlotKey>,
+        results: &HashMap<TargetKey, HealthState>,
+        before: impl Fn(&SlotKey) -> HealthState,
+    ) -> Vec<(&'a SlotKey, HealthState)> {
+        let bounds: BTreeSet<&PoolView> =
+            keys.iter().filter_map(|key| self.bounds.get(key)).flatten().collect();
+        let others = bounds.into_iter().filter_map(|view| self.bounded.get(view)).flat_map(|pool| &pool.keys);
+        let checked = others.filter(|key| self.by_membership.contains_key(key));
+        let all: HashSet<&SlotKey> = keys.iter().copied().chain(checked).collect();
+        self.judge(all.into_iter(), results, before)
+    }
+
+    /// What the results say of `keys`. What would go down stays up while a pool that holds it has more such than its bound.
+    pub(super) fn judge<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a SlotKey>,
+        results: &HashMap<TargetKey, HealthState>,
+        before: impl Fn(&SlotKey) -> HealthState,
+    ) -> Vec<(&'a SlotKey, HealthState)> {
+        let mut exceeded: HashMap<&PoolView, bool> = HashMap::new();
+        let mut is_held = |key: &SlotKey| {
+            let bounds = self.bounds.get(key).into_iter().flatten();
+            let mut pools = bounds.filter_map(|view| Some((view, self.bounded.get(view)?)));
+            pools.any(|(view, pool)| {
+                *exceeded.entry(view).or_insert_with(|| self.failing(pool, results) > pool.most)
+            })
+        };
+        keys.map(|key| {
+            let before = before(key);
+            let found = self.health(key, results, before);
+            let goes = before == HealthState::Up && found == HealthState::Down;
+            (key, if goes && is_held(key) { HealthState::Up } else { found })
+        })
+        .collect()
+    }
+
+    /// Pools whose bound is exceeded.
+    pub(super) fn held(&self, results: &HashMap<TargetKey, HealthState>) -> Vec<HeldPool> {
+        let row = |(view, pool): (&PoolView, &Bounded)| {
+            let (failing, most, total) = (self.failing(pool, results), pool.most, pool.keys.len());
+            (failing > most).then(|| HeldPool { view: view.clone(), failing, most, total })
+        };
+        self.bounded.iter().filter_map(row).collect()
+    }
+
+    fn failing(&self, pool: &Bounded, results: &HashMap<TargetKey, HealthState>) -> usize {
+        let fails = |key: &&SlotKey| self.health(key, results, HealthState::Unknown) == HealthState::Down;
+        pool.keys.iter().filter(fails).count()
+    }
+
     /// What the results say of a membership. While one of several is missing, what was said before stands, unless one fails.
-    pub(super) fn health(
+    fn health(
         &self,
         key: &SlotKey,
         results: &HashMap<TargetKey, HealthState>,
         before: HealthState,
     ) -> HealthState {
         let of = |target| results.get(target).copied().unwrap_or(HealthState::Unknown);
-        let states: Vec<HealthState> = self.targets_of(key).iter().map(of).collect();
-        if states.contains(&HealthState::Down) {
-            HealthState::Down
-        } else if states.contains(&HealthState::Unknown) {
-            before
-        } else {
-            HealthState::Up
+        let mut found = HealthState::Up;
+        for state in self.targets_of(key).iter().map(of) {
+            match state {
+                HealthState::Down => return HealthState::Down,
+                HealthState::Unknown => found = before,
+                HealthState::Up => {}
+            }
         }
+        found
     }
 
     /// What is to be checked, with the slot by whose header a check through the tunnel travels.
-    pub(super) fn watched(&self, index: &Index) -> Vec<Watched> {
+    pub(super) fn watched(&self, index: &Index, runtime_state: &RuntimeState) -> Vec<Watched> {
         let watched = |(target, keys): (&TargetKey, &Vec<SlotKey>)| {
             let first = keys.first()?;
             let pools: BTreeSet<Arc<str>> = keys.iter().map(|key| Arc::clone(&key.pool)).collect();
@@ -93,6 +205,7 @@ impl Plan {
                 slot: target.through.as_ref().and_then(|_| index.membership(first)).map(|found| found.slot),
                 backend: Arc::clone(&first.backend),
                 pools: pools.into_iter().collect(),
+                serving: keys.iter().any(|key| runtime_state.health(key) == HealthState::Up),
             })
         };
         self.by_target.iter().filter_map(watched).collect()
@@ -100,25 +213,16 @@ impl Plan {
 }
 
 /// The pools that a VIP leads to: of its services, and their fallbacks.
-fn pools_of<'a>(config: &'a Config, vip: &'a Vip) -> BTreeSet<&'a str> {
-    let mut pools = BTreeSet::new();
-    for service in &vip.services {
-        let mut next = Some(&*service.pool.name);
-        let mut seen = BTreeSet::new();
-        while let Some(name) = next.filter(|name| seen.insert(*name)) {
-            pools.insert(name);
-            let fallback = config.pool(name).and_then(|pool| pool.fallback.as_ref());
-            next = fallback.map(|fallback| &*fallback.pool);
-        }
-    }
-    pools
+fn pools_of<'a>(config: &'a Config, vip: &'a Vip) -> BTreeSet<&'a Arc<str>> {
+    let chains = vip.services.iter().flat_map(|service| chain(config, &service.pool.name));
+    chains.map(|pool| &pool.name).collect()
 }
 
 fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc<str>>> {
     let mut vips: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
     for vip in config.vips_of(machine) {
         for pool in pools_of(config, vip) {
-            vips.entry(Arc::from(pool)).or_default().push(Arc::clone(&vip.name));
+            vips.entry(Arc::clone(pool)).or_default().push(Arc::clone(&vip.name));
         }
         for remote in &vip.remote_pools {
             vips.entry(Arc::clone(&remote.pool.name)).or_default().push(Arc::clone(&vip.name));
@@ -127,36 +231,8 @@ fn vips_by_pool(config: &Config, machine: &Machine) -> HashMap<Arc<str>, Vec<Arc
     vips
 }
 
-/// Each membership in reach that has a check, with the addresses of the VIPs that lead to it.
-fn memberships<'a>(
-    config: &'a Config,
-    machine: &Machine,
-    mut enter: impl FnMut(SlotKey, &'a Member, &BTreeSet<IpAddr>),
-) {
-    let mut pools: HashMap<&str, BTreeSet<IpAddr>> = HashMap::new();
-    for vip in config.vips_of(machine) {
-        for pool in pools_of(config, vip) {
-            pools.entry(pool).or_default().extend(vip.reachable_at());
-        }
-    }
-    let mut found: HashMap<SlotKey, (&Member, Cow<'_, BTreeSet<IpAddr>>)> = HashMap::new();
-    for (name, vips) in &pools {
-        let members = config.pool(name).into_iter().flat_map(|pool| &pool.members);
-        for member in members.filter(|member| !member.checks.is_empty()) {
-            match found.entry(SlotKey::of(member)) {
-                Entry::Vacant(new) => {
-                    new.insert((member, Cow::Borrowed(vips)));
-                }
-                Entry::Occupied(mut known) => known.get_mut().1.to_mut().extend(vips),
-            }
-        }
-    }
-    for (key, (member, vips)) in found {
-        enter(key, member, &vips);
-    }
-}
-
-fn targets(member: &Member, vips: &BTreeSet<IpAddr>, machine: &Machine) -> Vec<TargetKey> {
+/// `vips`: the addresses through which it is checked.
+fn targets(member: &Member, vips: &[IpAddr], machine: &Machine) -> Vec<TargetKey> {
     let address = member.backend.address;
     let mut targets = Vec::new();
     for check in member.checks.iter() {

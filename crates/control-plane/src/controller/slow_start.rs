@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::slots::SlotKey;
+use crate::keys::SlotKey;
 
 /// Those on their way up.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn quarters_come_one_after_the_other_and_end_with_the_whole() {
-        let key = SlotKey { pool: "web".into(), backend: "b1".into(), address: [192, 0, 2, 1].into() };
+        let key =
+            SlotKey { pool: "web".into(), backend: "b1".into(), address: [192, 0, 2, 1].into(), vip: None };
         let mut slow = SlowStart::default();
         slow.begin(key.clone(), Duration::from_secs(100), Duration::from_secs(20));
         let mut at = |seconds| slow.quarters(Duration::from_secs(seconds)).get(&key).copied();

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 
 use forwarder::{HashPolicy, PoolTable, Remote, Service, SlotState, Snapshot, THIS_MACHINE};
 use maglev_hash::Table;
+use packet::Family;
 use sha2::{Digest, Sha256};
 
 use super::{TABLE_ALGORITHM, add};
@@ -47,7 +48,7 @@ impl Tables {
             snapshot.services().iter().map(|service| of_service(service, &mut of_pool)).collect();
         lines.sort_unstable();
         let peers = snapshot.peers().map(&mut of_pool).unwrap_or_default();
-        let mut sum = Sha256::new_with_prefix(b"sluicegate live tables, version 1\0");
+        let mut sum = Sha256::new_with_prefix(b"sluicegate live tables, version 2\0");
         sum.update(TABLE_ALGORITHM.to_be_bytes());
         sum.update(config.cluster().hash_key.fingerprint());
         sum.update(peers);
@@ -80,7 +81,12 @@ fn of_service(service: &Service, mut of_pool: impl FnMut(&Arc<PoolTable>) -> Sum
         HashPolicy::Source => b"source",
     };
     let mut sum = Sha256::new_with_prefix(b"service\0");
-    add(&mut sum, [service.name.as_bytes(), policy, &of_pool(&service.pool)]);
+    let family: &[u8] = match service.family {
+        None => b"",
+        Some(Family::V4) => b"IPv4",
+        Some(Family::V6) => b"IPv6",
+    };
+    add(&mut sum, [service.name.as_bytes(), family, policy, &of_pool(&service.pool)]);
     for Remote { ours, pool } in service.remotes.iter().flat_map(|remotes| remotes.iter()) {
         let mut ours: Vec<String> = ours.iter().map(ToString::to_string).collect();
         ours.sort_unstable();

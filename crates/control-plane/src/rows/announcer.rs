@@ -10,8 +10,8 @@ use bgp::{Attributes, Desired, PeerStatus, State};
 use crate::announce::Announcer;
 use crate::announce::{Route, Rules, ServiceSeen, Stage, VipStatus, Why};
 use admin::view::{
-    AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, RouteRow,
-    ServiceRow, SessionState, VipRow,
+    AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, Family,
+    RouteRow, ServiceRow, SessionState, VipRow,
 };
 
 impl Announcer {
@@ -36,7 +36,7 @@ impl Announcer {
         Some(BgpTotals {
             peers: status.len(),
             established: status.values().filter(|peer| peer.state == State::Established).count(),
-            vips: self.plan.rules.values().filter(|rules| rules.announced).count(),
+            vips: self.vip_rows().iter().filter(|row| row.state != AnnouncementState::NotConfigured).count(),
             announced: self.vip_rows().iter().filter(|row| row.state == AnnouncementState::Announced).count(),
         })
     }
@@ -58,7 +58,15 @@ impl Announcer {
         let mut desired = self.desired();
         let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
         desired.peers.retain(|name, _| status.get(name).is_some_and(|peer| peer.state == State::Established));
-        self.plan.rules.iter().map(|(vip, rules)| self.vip_row(vip, rules, &desired)).collect()
+        let mut rows: Vec<AnnouncedVip> = Vec::new();
+        for (name, rules) in &self.plan.rules {
+            let row = self.vip_row(name, rules, &desired);
+            match rows.last_mut().filter(|last| last.vip == row.vip) {
+                Some(other) => *other = joined(other, row),
+                None => rows.push(row),
+            }
+        }
+        rows
     }
 
     fn vip_row(&self, vip: &Arc<str>, rules: &Rules, desired: &Desired) -> AnnouncedVip {
@@ -80,13 +88,17 @@ impl Announcer {
             ),
             VipStatus::Announced => (AnnouncementState::Announced, None),
         };
+        let why = match (why, rules.family) {
+            (Some(why), Some(family)) => Some(format!("{family}: {why}")),
+            (why, _) => why,
+        };
         let since = self.decider.since(vip);
         let left = match status {
             VipStatus::HeldDown(left) => Some(left.as_secs_f64()),
             _ => None,
         };
         AnnouncedVip {
-            vip: vip.to_string(),
+            vip: rules.vip.to_string(),
             state,
             why,
             returns_in_seconds: left,
@@ -114,16 +126,42 @@ impl Announcer {
     }
 }
 
+/// A VIP from both of its families: how the one stands that is less well.
+fn joined(one: &AnnouncedVip, other: AnnouncedVip) -> AnnouncedVip {
+    let is_well = |row: &AnnouncedVip| row.state == AnnouncementState::Announced;
+    let (shown, well) = if is_well(one) { (other, one.clone()) } else { (one.clone(), other) };
+    AnnouncedVip {
+        withdrawals: shown.withdrawals + well.withdrawals,
+        routes: shown.routes.into_iter().chain(well.routes).collect(),
+        ..shown
+    }
+}
+
 /// The services of VIPs, as [`Seen`](crate::announce::Seen) has them.
 #[must_use]
 pub fn services_seen(rows: &[VipRow]) -> BTreeMap<String, Vec<ServiceSeen>> {
-    let seen = |service: &ServiceRow| ServiceSeen {
+    // Backends without a table yet serve nobody.
+    let seen = |service: &ServiceRow, family, ready, serving| ServiceSeen {
         name: service.name.clone(),
-        // Backends without a table yet serve nobody.
-        serving: if service.ready { service.serving } else { 0 },
+        family,
+        serving: if ready { serving } else { 0 },
         elsewhere: !service.redirected_to.is_empty(),
     };
-    rows.iter().map(|row| (row.name.clone(), row.services.iter().map(seen).collect())).collect()
+    let of_row = |service: &ServiceRow| match &*service.families {
+        [] => vec![seen(service, None, service.ready, service.serving)],
+        apart => apart
+            .iter()
+            .map(|row| seen(service, row.family.map(packet_family), row.ready, row.serving))
+            .collect(),
+    };
+    rows.iter().map(|row| (row.name.clone(), row.services.iter().flat_map(of_row).collect())).collect()
+}
+
+fn packet_family(family: Family) -> packet::Family {
+    match family {
+        Family::Ipv4 => packet::Family::V4,
+        Family::Ipv6 => packet::Family::V6,
+    }
 }
 
 /// How far a drain is, as the API shows it.

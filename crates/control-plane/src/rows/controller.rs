@@ -2,23 +2,24 @@
 //!
 //! In: the snapshot in force, traffic by slot and service, what the health checks report. Out: rows, in the order of names.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use forwarder::{ServiceId, SlotId, SlotState, Snapshot};
 
 use crate::compile::{Index, Membership, service_name};
 use crate::controller::Controller;
+use crate::keys::SlotKey;
 use crate::runtime_state::{Mode, Override, OverrideKey};
-use crate::slots::SlotKey;
 use admin::stats::TrafficStats;
 use admin::view::{
-    self, BackendRow, BackendState, CheckRow, CheckState, MembershipChange, Override as OverrideView,
-    ServiceRow, StateTotals, TargetRow, VipRow, Why,
+    self, BackendRow, BackendState, CheckRow, CheckState, FamilyRow, MembershipChange,
+    Override as OverrideView, SeenByVip, ServiceRow, StateTotals, TargetRow, VipRow, Why,
 };
 use config::{Service, Via, Vip};
 use health::{HealthState, TargetKey, TargetReport};
+use packet::Family;
 
 impl Controller {
     /// Every membership that is configured, and those that drain.
@@ -32,10 +33,21 @@ impl Controller {
         let reports: HashMap<&TargetKey, &TargetReport> =
             health.iter().map(|report| (&report.key, report)).collect();
         let shares = self.shares();
-        let configured = self.index().memberships().iter().map(|membership| {
-            let row = self.configured(membership, snapshot, &reports);
-            let shares = shares.get(&membership.slot).cloned().unwrap_or_default();
-            BackendRow { shares, ..with_traffic(row, traffic(membership.slot)) }
+        let configured = self.seen(self.index().memberships().iter(), snapshot).into_iter().map(|seen| {
+            let slots = || seen.all.iter().map(|(membership, _)| membership.slot);
+            let row = self.configured(&seen, &reports);
+            // Those of the addresses that see it well: the others' tables are without it.
+            let shares = slots().filter_map(|slot| shares.get(&slot)).flatten();
+            let shares = shares.fold(BTreeMap::new(), |mut most: BTreeMap<String, f64>, (pool, share)| {
+                let known = most.entry(pool.clone()).or_default();
+                *known = known.max(*share);
+                most
+            });
+            let traffic = slots().fold(TrafficStats::default(), |mut sum, slot| {
+                sum += traffic(slot);
+                sum
+            });
+            BackendRow { shares, ..with_traffic(row, traffic) }
         });
         let gone = (0..).zip(snapshot.slots()).filter_map(|(number, slot)| {
             let id = SlotId(number);
@@ -47,28 +59,51 @@ impl Controller {
         rows
     }
 
-    fn configured(
+    /// Each membership once, with what the VIPs that see it apart get of it.
+    fn seen<'a>(
         &self,
-        membership: &Membership,
+        memberships: impl Iterator<Item = &'a Membership>,
         snapshot: &Snapshot,
-        reports: &HashMap<&TargetKey, &TargetReport>,
-    ) -> BackendRow {
-        let key = &membership.key;
+    ) -> Vec<Seen<'a>> {
+        let mut all: Vec<Seen<'_>> = Vec::new();
+        let mut places: HashMap<(&str, &str, IpAddr), usize> = HashMap::new();
+        for membership in memberships {
+            let key = &membership.key;
+            let state = self.state_of(key, snapshot.state(membership.slot));
+            let place = places.entry((&key.pool, &key.backend, key.address)).or_insert(all.len());
+            match all.get_mut(*place) {
+                Some(seen) => {
+                    if rank(state) < rank(seen.state) {
+                        (seen.best, seen.state) = (membership, state);
+                    }
+                    seen.all.push((membership, state));
+                }
+                None => all.push(Seen { best: membership, state, all: vec![(membership, state)] }),
+            }
+        }
+        all
+    }
+
+    fn configured(&self, seen: &Seen<'_>, reports: &HashMap<&TargetKey, &TargetReport>) -> BackendRow {
+        let key = &seen.best.key;
         let said = self.runtime_state().override_of(key);
-        let targets = self.targets_of(key).iter();
+        let targets = seen.all.iter().flat_map(|(membership, _)| self.targets_of(&membership.key));
+        let mut checked = HashSet::new();
+        let targets = targets.filter(|target| checked.insert(*target));
         BackendRow {
             name: key.backend.to_string(),
             address: key.address,
             pool: key.pool.to_string(),
-            state: self.state_of(key, snapshot.state(membership.slot)),
-            why: self.why(membership, said),
+            state: seen.state,
+            why: self.why(seen.best, said),
             overridden: shown(said),
-            weight_configured: membership.own_weight,
-            weight_effective: self.weight(membership),
+            weight_configured: seen.best.own_weight,
+            weight_effective: self.weight(seen.best),
             shares: BTreeMap::new(),
             packets: 0,
             bytes: 0,
             checks: targets.map(|target| check_row(target, reports.get(target).copied())).collect(),
+            less_for: seen.less_for(),
         }
     }
 
@@ -109,7 +144,7 @@ impl Controller {
     /// Each slot's share of the table, by pool.
     fn shares(&self) -> HashMap<SlotId, BTreeMap<String, f64>> {
         let mut shares: HashMap<SlotId, BTreeMap<String, f64>> = HashMap::new();
-        for pool in self.index().pools() {
+        for (_, pool) in self.index().pools() {
             let Some(table) = &pool.table else { continue };
             for (slot, share) in pool.slots.iter().zip(table.shares()) {
                 let share = f64::from(share) / f64::from(table.size());
@@ -146,8 +181,10 @@ impl Controller {
     #[must_use]
     pub fn vip_rows(&self, snapshot: &Snapshot, traffic: impl Fn(ServiceId) -> TrafficStats) -> Vec<VipRow> {
         let Some(machine) = self.config().machine(self.machine()) else { return Vec::new() };
-        let by_name: HashMap<&str, &forwarder::Service> =
-            snapshot.services().iter().map(|service| (&*service.name, service)).collect();
+        let mut by_name: HashMap<&str, Vec<&forwarder::Service>> = HashMap::new();
+        for service in snapshot.services() {
+            by_name.entry(&*service.name).or_default().push(service);
+        }
         let row = |vip: &Vip| {
             let services: Vec<ServiceRow> = vip
                 .services
@@ -155,7 +192,8 @@ impl Controller {
                 .filter_map(|service| {
                     let name = service_name(vip, service);
                     let found = by_name.get(&*name)?;
-                    Some(service_row(name, service, found, snapshot, traffic(found.id)))
+                    let traffic = traffic(found.first()?.id);
+                    service_row(name, service, found, snapshot, traffic)
                 })
                 .collect();
             VipRow {
@@ -172,8 +210,8 @@ impl Controller {
     #[must_use]
     pub fn state_totals(&self, snapshot: &Snapshot) -> StateTotals {
         let mut totals = StateTotals::default();
-        for membership in self.index().memberships() {
-            *match self.state_of(&membership.key, snapshot.state(membership.slot)) {
+        for seen in self.seen(self.index().memberships().iter(), snapshot) {
+            *match seen.state {
                 BackendState::Serving => &mut totals.serving,
                 BackendState::Draining => &mut totals.draining,
                 BackendState::Down => &mut totals.down,
@@ -186,20 +224,53 @@ impl Controller {
     /// How the memberships of an override stand; taken before and after an order.
     #[must_use]
     pub fn stand(&self, backend: &OverrideKey, snapshot: &Snapshot) -> Vec<MembershipChange> {
-        self.memberships_of(backend)
-            .map(|membership| {
-                let state = self.state_of(&membership.key, snapshot.state(membership.slot));
-                let weight = self.weight(membership);
-                MembershipChange {
-                    pool: membership.key.pool.to_string(),
-                    before: state,
-                    after: state,
-                    weight_before: weight,
-                    weight_after: weight,
-                    overridden: shown(self.runtime_state().override_of(&membership.key)),
-                }
-            })
-            .collect()
+        let row = |seen: Seen<'_>| {
+            let weight = self.weight(seen.best);
+            MembershipChange {
+                pool: seen.best.key.pool.to_string(),
+                before: seen.state,
+                after: seen.state,
+                weight_before: weight,
+                weight_after: weight,
+                overridden: shown(self.runtime_state().override_of(&seen.best.key)),
+            }
+        };
+        self.seen(self.memberships_of(backend), snapshot).into_iter().map(row).collect()
+    }
+}
+
+/// A membership, and what each of the VIPs that see it apart gets of it.
+struct Seen<'a> {
+    /// The one that gets the most.
+    best: &'a Membership,
+    state: BackendState,
+    all: Vec<(&'a Membership, BackendState)>,
+}
+
+impl Seen<'_> {
+    fn less_for(&self) -> Vec<SeenByVip> {
+        let other = |(membership, state): &(&Membership, BackendState)| {
+            let at = membership.key.vip.as_ref().filter(|_| *state != self.state)?;
+            Some(SeenByVip { vip: at.vip.to_string(), family: family(at.family), state: *state })
+        };
+        self.all.iter().filter_map(other).collect()
+    }
+}
+
+/// Who gets more comes first.
+fn rank(state: BackendState) -> u8 {
+    match state {
+        BackendState::Serving => 0,
+        BackendState::Draining => 1,
+        BackendState::Unknown => 2,
+        BackendState::Down => 3,
+    }
+}
+
+fn family(family: Family) -> view::Family {
+    match family {
+        Family::V4 => view::Family::Ipv4,
+        Family::V6 => view::Family::Ipv6,
     }
 }
 
@@ -213,28 +284,41 @@ pub fn shown(said: Override) -> Option<OverrideView> {
     (said != Override::default()).then_some(OverrideView { state, weight: said.weight })
 }
 
+/// `found`: the service in the snapshot, once or once for each family.
 fn service_row(
     name: String,
     service: &Service,
-    found: &forwarder::Service,
+    found: &[&forwarder::Service],
     snapshot: &Snapshot,
     traffic: TrafficStats,
-) -> ServiceRow {
-    let pool = &found.pool;
-    let serving = Index::serving(pool, snapshot.states());
-    let redirected_to = redirected_to(found, serving, snapshot);
-    ServiceRow {
+) -> Option<ServiceRow> {
+    let rows = || found.iter().map(|found| (*found, family_row(found, snapshot)));
+    let (fewest, row) = rows().min_by_key(|(_, row)| (row.ready, row.serving))?;
+    Some(ServiceRow {
         ports: name.rsplit(' ').next().unwrap_or_default().to_owned(),
         protocol: service.protocol.to_string(),
         name,
         pool: service.pool.name.to_string(),
+        serving_pool: row.serving_pool,
+        serving: row.serving,
+        total: row.total,
+        ready: row.ready,
+        redirected_to: redirected_to(fewest, row.serving, snapshot),
+        families: rows().map(|(_, row)| row).filter(|row| row.family.is_some()).collect(),
+        packets: traffic.packets,
+        bytes: traffic.bytes,
+    })
+}
+
+fn family_row(found: &forwarder::Service, snapshot: &Snapshot) -> FamilyRow {
+    let pool = &found.pool;
+    let serving = Index::serving(pool, snapshot.states());
+    FamilyRow {
+        family: found.family.map(family),
         serving_pool: pool.name.to_string(),
         serving,
         total: pool.slots.len(),
-        ready: serving > 0 && pool.table.is_some() || !redirected_to.is_empty(),
-        redirected_to,
-        packets: traffic.packets,
-        bytes: traffic.bytes,
+        ready: serving > 0 && pool.table.is_some() || !redirected_to(found, serving, snapshot).is_empty(),
     }
 }
 
@@ -265,6 +349,7 @@ fn removed(slot: &forwarder::Slot) -> BackendRow {
         packets: 0,
         bytes: 0,
         checks: Vec::new(),
+        less_for: Vec::new(),
     }
 }
 
@@ -272,6 +357,7 @@ fn check_row(target: &TargetKey, report: Option<&TargetReport>) -> CheckRow {
     CheckRow {
         check: target.check.name.to_string(),
         via: via(target.check.via),
+        vip: target.through.as_ref().map(|through| through.vip),
         state: check_state(report.map_or(HealthState::Unknown, |report| report.state)),
         since_seconds: report.map_or(0.0, |report| Instant::now().duration_since(report.since).as_secs_f64()),
         last_error: report.and_then(|report| report.last_error.clone()),

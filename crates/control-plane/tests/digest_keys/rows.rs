@@ -105,6 +105,8 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("pool.web.fallback", "")]),
     agreed(&[("pool.web.slow_start", "'31s'")]),
     agreed(&[("pool.web.slow_start", "")]),
+    agreed(&[("pool.web.max_down", "'51%'")]),
+    agreed(&[("pool.web.max_down", "")]),
     agreed(&[("pool.web.pools", "[{ pool = 'web-rack1' }, { pool = 'cache', weight = 2 }]")]),
     agreed(&[("pool.web.pools", "[{ pool = 'web-rack1' }, { pool = 'web-rack2', weight = 3 }]")]),
     agreed(&[("pool.web-rack1.encapsulation", "'fou'")]),

@@ -208,6 +208,7 @@ pub(crate) fn plain(slots: Vec<Slot>) -> Parts {
     let service = Service {
         id: ServiceId(0),
         name: "udp".into(),
+        family: None,
         policy: HashPolicy::FiveTuple,
         pool: Arc::new(pool),
         excluded_slots: Arc::default(),
@@ -253,6 +254,7 @@ pub(crate) fn snapshot() -> Snapshot {
     let services = services.map(|((id, policy), fragments)| Service {
         id: ServiceId(id),
         name: format!("s{id}").into(),
+        family: None,
         policy,
         pool: Arc::clone(&pool),
         excluded_slots: Arc::default(),

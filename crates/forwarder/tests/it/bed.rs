@@ -65,6 +65,7 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
     Service {
         id: ServiceId(id),
         name: format!("s{id}").into(),
+        family: None,
         policy,
         pool: Arc::clone(pool),
         excluded_slots: Arc::default(),

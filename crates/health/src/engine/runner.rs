@@ -19,11 +19,10 @@ use super::flights::Flights;
 use super::pace::Pace;
 use super::record::{Ability, Record};
 use super::schedule::Schedule;
-use super::target::{HealthState, Spec, TargetKey, TargetReport};
+use super::target::{HealthState, Spec, TargetKey, TargetReport, Watched};
 use super::verdicts::{Changes, Outcome, Rules, Verdicts};
 use super::{Dialing, StateChange};
 use crate::{Dialer, Failure, attempt};
-use config::Check;
 
 /// The loop's state; it runs as one task.
 pub(super) struct Runner {
@@ -150,7 +149,7 @@ impl Runner {
 
     fn add(&mut self, id: u32, spec: Arc<Spec>, now: Duration) {
         let watched = &spec.watched;
-        let rules = rules(&watched.key.check);
+        let rules = rules(watched);
         self.verdicts.insert(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
         self.schedule.first_attempt(id, self.len + 1, now);
         let dialer = (self.dialing)(watched);
@@ -183,7 +182,7 @@ impl Runner {
         let Some(target) = self.targets.get_mut(id as usize).and_then(Option::as_mut) else { return };
         let rerouted = target.spec.watched.slot != spec.watched.slot;
         let watched = &spec.watched;
-        let rules = rules(&watched.key.check);
+        let rules = rules(watched);
         self.verdicts.regroup(id, rules, Arc::clone(&watched.backend), watched.pools.clone());
         target.dialer = (self.dialing)(&spec.watched);
         target.spec = spec;
@@ -410,9 +409,11 @@ impl Drop for Runner {
     }
 }
 
-fn rules(check: &Check) -> Rules {
+fn rules(watched: &Watched) -> Rules {
+    let check = &watched.key.check;
     let stretched = check.interval * (100 + u32::from(check.jitter_percent)) / 100;
-    Rules { rise: check.rise, fall: check.fall, span: stretched + check.timeout }
+    let first_fall = if watched.serving { check.fall } else { 1 };
+    Rules { rise: check.rise, fall: check.fall, first_fall, span: stretched + check.timeout }
 }
 
 /// Changes of the set applied in one turn, at about a microsecond each.

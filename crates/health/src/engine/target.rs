@@ -86,6 +86,8 @@ pub struct Watched {
     pub backend: Arc<str>,
     /// Names of the leaf pools that it counts for.
     pub pools: Vec<Arc<str>>,
+    /// It serves already: of a target that is new, `fall` failures say that it is down, and not the first one.
+    pub serving: bool,
 }
 
 /// What is known of a target.

@@ -31,7 +31,7 @@ fn check(kind: CheckKind, timeout: Duration) -> Check {
 fn watched(check: Check, backend: &str, pools: &[&str]) -> Watched {
     let key = TargetKey { address: HERE, check: Arc::new(check), through: None };
     let pools = pools.iter().map(|pool| (*pool).into()).collect();
-    Watched { key, slot: None, backend: backend.into(), pools }
+    Watched { key, slot: None, backend: backend.into(), pools, serving: false }
 }
 
 fn tcp(port: u16, backend: &str, pool: &str) -> Watched {
@@ -204,7 +204,13 @@ fn many_targets_at_once_are_asked_one_after_the_other() {
         let address = IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + 256 + number));
         let check = Check { interval: LONG, ..check(CheckKind::Tcp(TcpCheck { port }), LONG) };
         let key = TargetKey { address, check: Arc::new(check), through: None };
-        Watched { key, slot: None, backend: address.to_string().into(), pools: vec!["p".into()] }
+        Watched {
+            key,
+            slot: None,
+            backend: address.to_string().into(),
+            pools: vec!["p".into()],
+            serving: false,
+        }
     };
     let targets = (0..MANY).map(target).collect();
     let start = Instant::now();

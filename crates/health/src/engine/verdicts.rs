@@ -1,6 +1,7 @@
 //! From results to verdicts. Pure: time comes in as an argument.
 //!
-//! A target is Unknown until its first result, which decides alone; then `rise` passes or `fall` failures in a row turn it.
+//! A target is Unknown until its first pass or its `first_fall`th failure in a row: the first, unless it serves already. Then
+//! `rise` passes or `fall` failures in a row turn it.
 //! **Silence** runs from the first failure after a pass of any target to the next such pass. A Down verdict that is due is
 //! *held* in it, and given by the pass that ends it. A whole silence, in which every target failed or which has lasted for the
 //! longest of all intervals (stretched by its jitter, and its time-out), is this machine's **local failure** if 3 backends in 2
@@ -23,6 +24,8 @@ const LOCAL_FAILURE_POOLS: usize = 2;
 pub(super) struct Rules {
     pub(super) rise: u32,
     pub(super) fall: u32,
+    /// Failures in a row that decide of a target without a verdict.
+    pub(super) first_fall: u32,
     /// Within which it shows itself once: the interval at its longest, and the time-out.
     pub(super) span: Duration,
 }
@@ -236,7 +239,7 @@ impl Verdicts {
         target.passes = 0;
         target.fails = target.fails.saturating_add(1);
         let due = match target.state {
-            HealthState::Unknown => true,
+            HealthState::Unknown => target.fails >= target.rules.first_fall,
             HealthState::Up => target.fails >= target.rules.fall,
             HealthState::Down => false,
         };

@@ -85,7 +85,9 @@ impl Daemon {
         let file = self.configuration.warnings.iter().cloned();
         let daemon =
             links.chain(file).chain(self.checks.warnings()).chain(self.inspections.captures.running());
-        daemon.chain(self.announcer.warnings()).collect()
+        let held = self.controller.held_pools();
+        let held = held.iter().take(HELD_NAMED).map(ToString::to_string);
+        daemon.chain(held).chain(self.announcer.warnings()).collect()
     }
 
     /// What is configured and only a start brings.
@@ -143,3 +145,6 @@ fn forwarder_view(liveness: &State) -> ForwarderView {
 fn seconds_since_1970(time: std::time::SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
+
+/// Pools whose states `max_down` holds that are named: a dead rack is in the pools of many VIPs.
+const HELD_NAMED: usize = 8;

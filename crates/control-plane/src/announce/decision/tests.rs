@@ -6,6 +6,7 @@ const TIMES: Times = Times { hold_down: Duration::from_secs(10), longest: Durati
 
 fn rules(min: usize, back: usize) -> BTreeMap<Arc<str>, Rules> {
     let rules = Rules {
+        vip: "www".into(),
         announced: true,
         heard: true,
         min_serving: min,
@@ -17,7 +18,8 @@ fn rules(min: usize, back: usize) -> BTreeMap<Arc<str>, Rules> {
 }
 
 fn seen(serving: usize) -> Seen {
-    let service = |serving| ServiceSeen { name: "www tcp 80".into(), serving, elsewhere: false };
+    let service =
+        |serving| ServiceSeen { name: "www tcp 80".into(), family: None, serving, elsewhere: false };
     let services = BTreeMap::from([("www".to_owned(), vec![service(9), service(serving)])]);
     Seen { forwarder_fault: None, set_up: true, services }
 }
@@ -80,6 +82,39 @@ fn what_is_missing_is_named_and_nothing_unknown_is_announced() {
     assert_eq!(bed.at(2, &seen(9)), VipStatus::Away(Why::NoPeer));
     bed.1 = BTreeMap::from([("www".into(), Rules::default())]);
     assert_eq!(bed.at(2, &seen(9)), VipStatus::Away(Why::NotWanted));
+}
+
+#[test]
+fn a_family_stands_for_itself() {
+    let family =
+        |family, serving| ServiceSeen { name: "www tcp 80".into(), family, serving, elsewhere: false };
+    let now = |v4, v6| {
+        let services = vec![family(None, 9), family(Some(Family::V4), v4), family(Some(Family::V6), v6)];
+        Seen { services: BTreeMap::from([("www".to_owned(), services)]), ..seen(9) }
+    };
+    let of = |family| Rules { family, ..rules(2, 2).remove("www").unwrap() };
+    let labels = [("www IPv4", Some(Family::V4)), ("www IPv6", Some(Family::V6)), ("www", None)];
+    let rules = labels.map(|(name, family)| (Arc::from(name), of(family))).into();
+    let mut decider = Decider::default();
+    let mut up = |v4, v6| {
+        let statuses = decider.decide(&rules, TIMES, &now(v4, v6), Duration::ZERO);
+        labels.map(|(name, _)| statuses[name] == VipStatus::Announced)
+    };
+    assert_eq!(up(2, 1), [true, false, false]);
+    assert_eq!(up(2, 2), [true, true, true]);
+    assert_eq!(up(1, 2), [false, true, false]);
+}
+
+#[test]
+fn a_hold_down_goes_over_to_another_name() {
+    let mut bed = Bed(Decider::default(), rules(2, 2));
+    bed.at(1, &seen(2));
+    bed.at(2, &seen(1));
+    let name: Arc<str> = "www IPv4".into();
+    bed.0.inherit("www", &name);
+    bed.1.insert(Arc::clone(&name), bed.1["www"].clone());
+    let statuses = bed.0.decide(&bed.1, TIMES, &seen(2), Duration::from_secs(3));
+    assert_eq!(statuses[&name], VipStatus::HeldDown(Duration::from_secs(10)));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::*;
 fn plan(machine: &str, announce: &str) -> Plan {
     let text = format!(
         "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n\
-         [machine.lb1]\nshard = \"s\"\naddresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n\
+         [machine.lb1]\nshard = \"s\"\naddresses = [\"192.0.2.1\", \"2001:db8::1\"]\ninterfaces = [\"eth0\"]\n\
          [machine.lb2]\nshard = \"s\"\naddresses = [\"192.0.2.3\"]\ninterfaces = [\"eth0\"]\n\
          [bgp]\nasn = 65101\nlisten = [\"192.0.2.1:179\"]\n\
          [[bgp.peers]]\nname = \"t1\"\naddress = \"192.0.2.0\"\nasn = 65000\nnext_hop6 = \"2001:db8::1\"\nbfd = {{}}\nhold_time = \"600s\"\n\
@@ -76,6 +76,27 @@ fn a_peer_that_does_not_speak_a_family_is_not_told_of_its_routes() {
                      asn = 65000\nmachines = [\"lb2\"]";
     let deaf = super::tests::plan("lb1", &vip("a", "2001:db8:f::1", elsewhere));
     assert!(!deaf.rules["a"].heard);
+}
+
+#[test]
+fn a_vip_whose_families_are_checked_apart_holds_its_routes_up_apart() {
+    let both = "addresses = [\"203.0.113.1\", \"2001:db8:f::1\"]";
+    let of = |machine: &str, pool: &str| {
+        let text = vip("a", "203.0.113.1", "announce = {}").replace("addresses = [\"203.0.113.1\"]", both);
+        let backends = "backends = [{ name = \"c\", address = \"198.18.0.2\" }]";
+        let pool =
+            format!("[pool.q]\n{pool}\n{backends}\n[check.vip]\ntcp = {{ port = 80 }}\nvia = \"vip\"\n");
+        super::tests::plan(machine, &(text + &pool).replace("pool = \"p\"", "pool = \"q\""))
+    };
+    let names = |plan: &Plan| plan.rules.keys().map(ToString::to_string).collect::<Vec<_>>();
+    let apart = of("lb1", "checks = [\"vip\"]");
+    assert_eq!(names(&apart), ["a IPv4", "a IPv6"]);
+    assert_eq!(names(&of("lb1", "")), ["a"]);
+    assert_eq!(names(&of("lb2", "checks = [\"vip\"]")), ["a"], "it has no IPv6 address to ask by");
+    let announced_with =
+        |names: &[&str]| announced(&apart.desired(&shown(names), Stage::Serving, &BTreeSet::new()), "t1");
+    assert_eq!(announced_with(&["a IPv4"]), ["203.0.113.1/32"]);
+    assert_eq!(announced_with(&["a IPv6"]), ["2001:db8:f::1/128"]);
 }
 
 #[test]

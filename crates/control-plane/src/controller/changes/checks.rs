@@ -2,11 +2,14 @@
 //!
 //! In: two configurations. Out: sentences. Not here: what a check's keys mean (`config`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Changes;
 use super::keys::{Difference, Keys};
+use crate::compile::Views;
+use crate::keys::is_checked_through_vip;
 use config::words::few;
 use config::{Check, Config, Encapsulation, Member, Pool};
 
@@ -33,6 +36,36 @@ pub(super) fn definitions(changes: &mut Changes, old: &Config, new: &Config) {
         let words: Vec<String> = differences.iter().map(Difference::short).collect();
         changes.say(format!("encapsulation {name}: {}", words.join("; ")));
     }
+}
+
+/// Which VIPs' addresses backends are to answer at that nobody has asked them at: until they do, nothing is served there.
+pub(super) fn asked_first(changes: &mut Changes, old: &Config, new: &Config, machine: &str) {
+    let (before, after) = (asked(old, machine), asked(new, machine));
+    for ((vip, pool), addresses) in &after {
+        let known = before.get(&(Arc::clone(vip), Arc::clone(pool)));
+        let first: Vec<&IpAddr> =
+            addresses.iter().filter(|address| known.is_none_or(|known| !known.contains(address))).collect();
+        if !first.is_empty() {
+            let addresses = few(first);
+            changes.say(format!(
+                "vip {vip}: backends of pool {pool} are checked through {addresses} for the first time"
+            ));
+        }
+    }
+}
+
+/// By VIP and pool, the addresses through which its backends are checked.
+fn asked(config: &Config, machine: &str) -> BTreeMap<(Arc<str>, Arc<str>), BTreeSet<IpAddr>> {
+    let mut asked: BTreeMap<_, BTreeSet<IpAddr>> = BTreeMap::new();
+    let Some(machine) = config.machine(machine) else { return asked };
+    let views = Views::new(config, machine);
+    let reach = views.reach();
+    let through = reach.iter().filter(|(_, pool)| pool.members.iter().any(is_checked_through_vip));
+    for (view, at) in through.filter_map(|(view, _)| Some((view, view.vip.as_ref()?))) {
+        let addresses = asked.entry((Arc::clone(&at.vip), Arc::clone(&view.pool))).or_default();
+        addresses.extend(views.addresses(at));
+    }
+    asked
 }
 
 /// Which checks and which encapsulation the backends of a leaf pool have: a line for all that changed alike.

@@ -12,7 +12,7 @@ use super::*;
 const SPAN: Duration = Duration::from_millis(1_000);
 
 fn rules(rise: u32, fall: u32) -> Rules {
-    Rules { rise, fall, span: SPAN }
+    Rules { rise, fall, first_fall: 1, span: SPAN }
 }
 
 /// Targets with a backend each, and their pools.
@@ -56,6 +56,19 @@ fn rise_and_fall_count_in_a_row_and_the_first_result_decides_alone() {
         let wanted: Vec<_> = state.into_iter().map(|state| (0, state)).collect();
         assert_eq!(at(&mut verdicts, n * 100, 0, outcome), turned(&wanted), "step {n}");
     }
+}
+
+#[test]
+fn the_first_result_of_a_target_that_serves_decides_only_if_it_passes() {
+    let serves = Rules { first_fall: 3, ..rules(2, 3) };
+    let mut verdicts = watching(&["p"], serves);
+    for n in 0..2 {
+        assert_eq!(at(&mut verdicts, n, 0, Fail), turned(&[]), "failure {n}");
+    }
+    assert_eq!(at(&mut verdicts, 2, 0, Fail), turned(&[(0, Down)]), "`fall` failures");
+    let mut verdicts = watching(&["p"], serves);
+    assert_eq!(at(&mut verdicts, 0, 0, Fail), turned(&[]));
+    assert_eq!(at(&mut verdicts, 1, 0, Pass), turned(&[(0, Up)]));
 }
 
 #[test]
@@ -179,7 +192,8 @@ struct ModelTarget {
     due: bool,
 }
 
-type Group = (u8, Vec<u8>, u32, u32, u64);
+/// Backend, pools, rise, fall, span; whether it serves already.
+type Group = (u8, Vec<u8>, u32, u32, u64, bool);
 
 impl Model {
     fn distinct(&self, ids: impl Fn(u32) -> bool) -> (usize, usize) {
@@ -224,12 +238,13 @@ impl Model {
                 break;
             }
             target.run.push(outcome == Pass);
-            let (_, _, rise, fall, _) = target.group;
+            let (_, _, rise, fall, _, serving) = target.group;
             let ends = |n: u32, with: bool| {
                 target.run.len() >= n as usize && target.run.iter().rev().take(n as usize).all(|r| *r == with)
             };
             let next = match target.state {
-                Unknown => Some(if outcome == Pass { Up } else { Down }),
+                Unknown if outcome == Pass => Some(Up),
+                Unknown if !serving || ends(fall, false) => Some(Down),
                 Up if ends(fall, false) => Some(Down),
                 Down if ends(rise, true) => Some(Up),
                 _ => None,
@@ -303,9 +318,10 @@ fn group() -> impl Strategy<Value = Group> {
         1..4u32,
         1..4u32,
         prop_oneof![Just(1_000u64), Just(3_000)],
+        any::<bool>(),
     )
-        .prop_map(|(backend, pools, rise, fall, span)| {
-            (backend, pools.into_iter().collect(), rise, fall, span)
+        .prop_map(|(backend, pools, rise, fall, span, serving)| {
+            (backend, pools.into_iter().collect(), rise, fall, span, serving)
         })
 }
 
@@ -321,9 +337,10 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Names and rules as the verdicts take them.
 fn translated(group: &Group) -> (Rules, Arc<str>, Vec<Arc<str>>) {
-    let (backend, pools, rise, fall, span) = group;
+    let (backend, pools, rise, fall, span, serving) = group;
     let pools = pools.iter().map(|pool| format!("p{pool}").into()).collect();
-    let rules = Rules { rise: *rise, fall: *fall, span: Duration::from_millis(*span) };
+    let first_fall = if *serving { *fall } else { 1 };
+    let rules = Rules { rise: *rise, fall: *fall, first_fall, span: Duration::from_millis(*span) };
     (rules, format!("b{backend}").into(), pools)
 }
 

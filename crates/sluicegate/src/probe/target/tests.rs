@@ -95,7 +95,7 @@ fn config(checks: &str, services: &str) -> Config {
             .collect::<Vec<_>>()
             .join(", "),
     );
-    let key = |_: &_| Ok("00".repeat(16));
+    let key = |_: &_| Ok("0f".repeat(16));
     parse(&text, Path::new("test.toml"), &key).unwrap_or_else(|problems| panic!("{problems}")).0
 }
 

@@ -1,0 +1,273 @@
+//! Checks through VIPs: what one VIP's find is said of its addresses of one family, and of nothing else.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// `www` by IPv4, `api` by both families.
+const VIPS: &str = r#"
+[vip.www]
+addresses = ["203.0.113.10"]
+services = [{ ports = [80], protocol = "tcp", pool = "web" }]
+[vip.api]
+addresses = ["203.0.113.20", "2001:db8:f::20"]
+services = [{ ports = [80], protocol = "tcp", pool = "web" }]
+"#;
+const NEW: &str = r#"
+[vip.new]
+addresses = ["203.0.113.30"]
+services = [{ ports = [80], protocol = "tcp", pool = "web" }]
+"#;
+const ADDRESSES: [&str; 3] = ["203.0.113.10", "203.0.113.20", "2001:db8:f::20"];
+
+impl Bed {
+    /// What the checks of a backend through an address find; `None`: those that go straight.
+    fn find(&mut self, backend: &str, through: Option<&str>, state: HealthState) {
+        let through: Option<IpAddr> = through.map(|address| address.parse().unwrap());
+        let watched = self.controller.watched().into_iter().filter(|one| {
+            one.backend.starts_with(backend) && one.key.through.as_ref().map(|way| way.vip) == through
+        });
+        let changed: Vec<_> = watched.map(|one| (one.key, state)).collect();
+        assert!(!changed.is_empty(), "{backend} {through:?}");
+        if let Some(next) = self.controller.verdicts(&changed, &self.live, Duration::ZERO).unwrap() {
+            self.live = next;
+        }
+    }
+
+    /// Who has new flows to an address.
+    fn at(&self, address: &str) -> Vec<String> {
+        let address: IpAddr = address.parse().unwrap();
+        let source =
+            if address.is_ipv4() { "198.51.100.7" } else { "2001:db8:c::7" }.parse::<IpAddr>().unwrap();
+        let flows = (0..500).map(|port| Flow::new((source, port), (address, 80), 6).unwrap());
+        let slots = flows.filter_map(|flow| match self.live.decide(&flow) {
+            Decision::Chosen { selection, .. } => Some(selection.slot.0 as usize),
+            _ => None,
+        });
+        let names = slots.map(|slot| self.live.slots()[slot].backend.to_string());
+        names.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+fn three() -> Vec<String> {
+    ["web-1", "web-2", "web-3"].map(str::to_owned).to_vec()
+}
+
+fn up(text: &str) -> Bed {
+    let mut bed = Bed::new(config(text));
+    bed.say("web", HealthState::Up, 0);
+    bed.settle(0);
+    bed
+}
+
+#[test]
+fn a_vip_that_backends_do_not_have_takes_no_other_vip_away() {
+    let pool = pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]");
+    let mut bed = up(&(pool.clone() + VIPS));
+    bed.job(Some(config(&(pool.clone() + VIPS + NEW))), 1);
+    assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
+    assert_eq!(bed.at("203.0.113.30"), [""; 0], "nobody has said that it is served");
+    bed.find("web", Some("203.0.113.30"), HealthState::Down);
+    bed.settle(1);
+    assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
+    assert_eq!(bed.at("203.0.113.30"), [""; 0]);
+    bed.find("web", Some("203.0.113.30"), HealthState::Up);
+    bed.settle(1);
+    assert_eq!(bed.at("203.0.113.30"), three());
+    // One family's address goes from a backend.
+    bed.find("web-2", Some(ADDRESSES[2]), HealthState::Down);
+    bed.settle(2);
+    let two = vec!["web-1".to_owned(), "web-3".into()];
+    assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), two.clone()]);
+    bed.find("web-1", None, HealthState::Down);
+    bed.settle(3);
+    let (last, both) = (vec!["web-3".to_owned()], vec!["web-2".to_owned(), "web-3".into()]);
+    assert_eq!(
+        ADDRESSES.map(|address| bed.at(address)),
+        [both.clone(), both, last],
+        "what goes straight is said of all"
+    );
+}
+
+#[test]
+fn a_diff_names_what_is_checked_for_the_first_time() {
+    let said = |old: &str, new: &str| {
+        let (old, new) = (config(old), config(new));
+        let running = Running::of(&old, "lb1");
+        let compiled =
+            [&old, &new].map(|config| control_plane::compile::compile_file(config, "lb1").unwrap().index);
+        let [old, new] =
+            [(&old, &compiled[0]), (&new, &compiled[1])].map(|(config, index)| Side { config, index });
+        changes(&running, old, new, "lb1")
+            .sentences
+            .into_iter()
+            .filter(|line| line.contains("first time"))
+            .collect::<Vec<_>>()
+    };
+    let (checked, plain) = (pool("web", 1, 3, "checks = [\"vip\"]"), pool("web", 1, 3, "checks = [\"tcp\"]"));
+    let line = |vip: &str, addresses: &str| {
+        format!("vip {vip}: backends of pool web are checked through {addresses} for the first time")
+    };
+    let (before, after) = (checked.clone() + VIPS, checked.clone() + VIPS + NEW);
+    assert_eq!(said(&before, &after), [line("new", "203.0.113.30")]);
+    let both = [line("api", "203.0.113.20, 2001:db8:f::20"), line("www", "203.0.113.10")];
+    assert_eq!(said(&(plain + VIPS), &before), both);
+    assert_eq!(said(&after, &before), [""; 0]);
+}
+
+#[test]
+fn rows_say_what_each_vip_and_family_gets() {
+    let mut bed = up(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS));
+    bed.find("web-2", Some(ADDRESSES[2]), HealthState::Down);
+    bed.settle(1);
+    let rows = bed.controller.backend_rows(&bed.live, |_| Default::default(), &[]);
+    assert_eq!(rows.len(), 3, "each membership once");
+    let less: Vec<_> =
+        rows.iter().map(|row| row.less_for.iter().map(|one| &*one.vip).collect::<Vec<_>>()).collect();
+    assert_eq!(less, [vec![], vec!["api"], vec![]]);
+    assert_eq!(rows[1].checks.len(), 4, "one straight and three through VIPs: {:?}", rows[1].checks);
+    let vips = bed.controller.vip_rows(&bed.live, |_| Default::default());
+    let serving = |row: &admin::view::ServiceRow| {
+        (row.serving, row.families.iter().map(|family| family.serving).collect::<Vec<_>>())
+    };
+    let found: Vec<_> = vips.iter().map(|vip| (&*vip.name, serving(&vip.services[0]))).collect();
+    assert_eq!(found, [("api", (2, vec![3, 2])), ("www", (3, vec![]))]);
+    let totals = bed.controller.state_totals(&bed.live);
+    assert_eq!((totals.serving, totals.down), (3, 0));
+}
+
+#[test]
+fn a_check_that_a_reload_brings_takes_nobody_away_by_its_first_result() {
+    let plain = pool("web", 1, 3, "checks = [\"tcp\"]") + VIPS;
+    let mut bed = up(&plain);
+    bed.job(Some(config(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS + NEW))), 1);
+    assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
+    assert_eq!(bed.at("203.0.113.30"), [""; 0], "a VIP that is new served nobody before");
+    let through = |bed: &Bed| {
+        let watched = bed.controller.watched().into_iter();
+        let of = watched.filter_map(|one| Some((one.key.through?.vip.to_string(), one.serving)));
+        of.collect::<BTreeMap<_, _>>()
+    };
+    let serving =
+        [("2001:db8:f::20", true), ("203.0.113.10", true), ("203.0.113.20", true), ("203.0.113.30", false)];
+    assert_eq!(through(&bed), serving.map(|(address, serving)| (address.to_owned(), serving)).into());
+    // And back: what no check goes through any more is said of all.
+    bed.find("web", Some(ADDRESSES[0]), HealthState::Up);
+    bed.job(Some(config(&plain)), 2);
+    assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), three(), three()]);
+}
+
+#[test]
+fn a_family_that_the_machine_has_no_address_of_follows_the_other() {
+    let text = format!("{HEAD}{}{VIPS}", pool("web", 1, 3, "checks = [\"vip\"]"));
+    let mut bed = Bed::new(parse_config(&text.replace(", \"2001:db8::1\"", "")));
+    assert!(bed.controller.watched().iter().all(|one| one.key.through.as_ref().unwrap().vip.is_ipv4()));
+    bed.say("web", HealthState::Up, 0);
+    bed.find("web-1", Some(ADDRESSES[1]), HealthState::Down);
+    bed.settle(0);
+    let two = vec!["web-2".to_owned(), "web-3".into()];
+    assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), two.clone(), two]);
+}
+
+#[test]
+fn a_fallback_is_called_for_the_addresses_that_need_it() {
+    let pools =
+        pool("web", 1, 3, "checks = [\"vip\"]\nfallback = { pool = \"spare\", below = 2, hold = \"10s\" }")
+            + &pool("spare", 2, 1, "checks = [\"tcp\"]");
+    let mut bed = up(&(pools + VIPS));
+    bed.say("spare", HealthState::Up, 0);
+    bed.settle(0);
+    for backend in ["web-1", "web-2"] {
+        bed.find(backend, Some(ADDRESSES[1]), HealthState::Down);
+    }
+    bed.settle(1);
+    assert_eq!(ADDRESSES.map(|address| bed.at(address)), [three(), vec!["spare-1".to_owned()], three()]);
+}
+
+#[test]
+fn a_verdict_takes_ten_milliseconds_at_most_with_a_thousand_vips_on_one_pool() {
+    let mut text = pool("web", 1, 100, "checks = [\"tcp\", \"vip\"]");
+    for n in 0..1_000 {
+        text += &format!(
+            "[vip.v{n}]\naddresses = [\"203.0.113.{}\"]\nservices = [{{ ports = [{}], protocol = \"tcp\", pool = \"web\" }}]\n",
+            n % 250,
+            1000 + n
+        );
+    }
+    let started = Instant::now();
+    let mut bed = Bed::new(config(&text));
+    println!("compiled in {:?}", started.elapsed());
+    bed.say("web", HealthState::Up, 0);
+    let started = Instant::now();
+    bed.settle(0);
+    println!("tables of 1,000 VIPs by 100 backends: {:?}", started.elapsed());
+    let targets: BTreeMap<_, _> =
+        bed.targets("web-77").into_iter().map(|key| (key.through.as_ref().map(|way| way.vip), key)).collect();
+    let (straight, through) = (&targets[&None], targets.values().last().unwrap());
+    for target in [through, straight] {
+        let changed = [(target.clone(), HealthState::Down)];
+        let started = Instant::now();
+        let next = bed.controller.verdicts(&changed, &bed.live, Duration::ZERO).unwrap();
+        println!("a verdict over 1,000 VIPs and 100 backends: {:?}", started.elapsed());
+        bed.live = next.unwrap();
+    }
+    assert_eq!(bed.state("web-77"), SlotState::Down);
+}
+
+/// Which checks of a backend find what: straight, and through each address.
+fn finding() -> impl Strategy<Value = (usize, Option<usize>, bool)> {
+    (1..4usize, proptest::option::of(0..3usize), any::<bool>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// By the words of the issue: an address is served by those whose checks pass straight and through its VIP's family.
+    #[test]
+    fn an_address_is_served_by_those_that_pass_straight_and_through_it(findings in prop::collection::vec(finding(), 1..24)) {
+        let mut bed = up(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS));
+        let mut passes = BTreeMap::new();
+        for (backend, through, pass) in findings {
+            let state = if pass { HealthState::Up } else { HealthState::Down };
+            bed.find(&format!("web-{backend}"), through.map(|at| ADDRESSES[at]), state);
+            passes.insert((backend, through), pass);
+            bed.settle(0);
+            for (at, address) in ADDRESSES.iter().enumerate() {
+                let all = |n: &usize| [None, Some(at)].iter().all(|way| passes.get(&(*n, *way)) != Some(&false));
+                let served: Vec<String> = (1..4).filter(all).map(|n| format!("web-{n}")).collect();
+                prop_assert_eq!(bed.at(address), served, "{}", address);
+            }
+        }
+    }
+
+    /// By the words of the example: while more fail than `max_down` lets go, the last states hold.
+    #[test]
+    fn beyond_max_down_the_last_states_hold(
+        findings in prop::collection::vec((1..7usize, any::<bool>(), prop::bool::weighted(0.1)), 1..40), percent in 1..101usize,
+    ) {
+        let text = pool("web", 1, 6, &format!("checks = [\"tcp\"]\nmax_down = \"{percent}%\"")) + VIPS;
+        let mut bed = up(&text);
+        let (mut failing, mut down) = (BTreeSet::new(), BTreeSet::new());
+        for (backend, pass, reload) in findings {
+            let name = format!("web-{backend}");
+            let state = if pass { HealthState::Up } else { HealthState::Down };
+            bed.find(&name, None, state);
+            if pass { failing.remove(&name) } else { failing.insert(name) };
+            let exceeded = failing.len() > 6 * percent / 100;
+            down = if exceeded { &down & &failing } else { failing.clone() };
+            if reload {
+                bed.job(Some(config(&text)), 0);
+            }
+            bed.settle(0);
+            for n in 1..7 {
+                let name = format!("web-{n}");
+                let wanted = if down.contains(&name) { SlotState::Down } else { SlotState::Serving };
+                prop_assert_eq!(bed.state(&name), wanted, "{} of {:?}", name, failing);
+            }
+            prop_assert_eq!(bed.controller.held_pools().len(), usize::from(exceeded));
+        }
+    }
+}
