@@ -43,9 +43,9 @@ fn rows_say_what_the_api_says() {
     let scene = Scene::new();
     let backends = rows(&scene.browser, "backends");
     assert_eq!(backends.len(), 7);
-    assert_eq!(backends["b1"]["state"], "● serving");
+    assert_eq!(backends["b1"]["state"], "● serving down for www IPv6");
     assert_eq!((backends["b1"]["weight"].as_str(), backends["b1"]["share"].as_str()), ("100", "40 %"));
-    assert_eq!(backends["b2"]["state"], "✕ down by its checks");
+    assert_eq!(backends["b2"]["state"], "✕ down by its checks down for www IPv6");
     assert!(backends["b2"]["checks"].contains("198.18.1.2:80: connection refused"), "{backends:?}");
     assert_eq!(backends["b3"]["state"], "◐ draining by an operator override: draining");
     assert_eq!(backends["b4"]["state"], "● serving by an operator override: weight 150");

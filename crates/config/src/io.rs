@@ -48,7 +48,7 @@ pub struct Io {
 /// How much ICMP one packet thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Icmp {
-    /// Echo replies and errors of our own, a second: 0 to 1,000,000. Default 1,000.
+    /// Echo replies and time exceeded a second, and as many packet-too-big errors: 0 to 1,000,000. Default 1,000.
     pub replies_per_second: u32,
     /// Those to one source: 0 to 1,000,000. Default 100.
     pub replies_to_source: u32,

@@ -127,6 +127,7 @@ fn what_changes_in_a_group_is_told_prefix_by_prefix_and_many_by_their_number() {
             "prefix_group new: added, with 1 prefix",
             "vip edge: address edge ::20/72 removed",
             "vip edge: address edge ::21/72 added",
+            "vip edge: backends of pool web are checked through 2001:db8:e::21 for the first time",
         ]
     );
     assert_eq!(

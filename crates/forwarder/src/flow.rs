@@ -80,6 +80,12 @@ pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Whether 16 bytes stand for an address of IPv4.
+#[inline]
+pub(crate) fn is_mapped(address: &[u8; 16]) -> bool {
+    address.first_chunk() == Some(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
+}
+
 /// Which parts of a packet choose its backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashPolicy {

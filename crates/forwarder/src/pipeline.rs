@@ -18,7 +18,7 @@ mod tracing;
 use std::sync::Arc;
 
 use conntrack::{FlowTable, Inserted, Signal, Target};
-use packet::{Fragment, ParseError, Parsed, parse, protocol};
+use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::icmp::IcmpRates;
 
@@ -28,6 +28,7 @@ use self::refusal::Cut;
 use self::state::{Batch, PacketState, Stage};
 use self::tracing::Tracing;
 use crate::capture::Tap;
+use crate::flow::is_mapped;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
@@ -103,6 +104,7 @@ struct Core {
     fragments: Fragments,
     counters: Arc<ThreadCounters>,
     replies: Meter,
+    too_big_errors: Meter,
     errors: Meter,
     notices: Option<NoticeSink>,
     /// Packets held to be cut, each in the hold slot of its place behind those of the fragment table.
@@ -141,6 +143,7 @@ impl Pipeline {
             fragments,
             counters,
             replies: Meter::default(),
+            too_big_errors: Meter::default(),
             errors: Meter::default(),
             notices: None,
             cuts,
@@ -192,6 +195,10 @@ impl Core {
         *state = PacketState::of(state.place, parsed, from);
         self.look_for_mark(batch, packet.frame(), state);
         let flow = Flow::of(packet.frame(), &parsed);
+        // Such an address stands for one of IPv4 inside a host, and on no wire (RFC 4291 §2.5.5.2): it would match an IPv4 VIP.
+        if parsed.family == Family::V6 && is_mapped(&flow.destination) {
+            return Some(Verdict::Drop(DropReason::NoVip));
+        }
         if parsed.fragment != Fragment::None {
             return self.classify_piece(batch, packet, &flow, state);
         }

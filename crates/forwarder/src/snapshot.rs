@@ -133,6 +133,11 @@ impl Snapshot {
         (chosen != THIS_MACHINE).then_some(chosen)
     }
 
+    /// Whether an address is one of the machine's own.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        self.own.contains(&address)
+    }
+
     /// The address that the machine itself speaks from in a family.
     #[must_use]
     pub fn own_address(&self, family: Family) -> Option<IpAddr> {

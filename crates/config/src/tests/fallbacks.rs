@@ -135,7 +135,11 @@ fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
         warnings.iter().map(|warning| (warning.line().unwrap(), warning.to_string())).collect::<Vec<_>>()
     };
     let never = |line: usize, pool: &str, key: &str, field: &str| {
-        let column = if key == "fallback" { 21 } else { 14 };
+        let column = match key {
+            "fallback" => 21,
+            "slow_start" => 14,
+            _ => 12,
+        };
         let words = format!(
             "etc/a.toml:{line}:{column}: warning: pool.{pool}.{field}: found a {key} of a pool that is only inside others: \
              it never acts, allowed {key} in a pool that a VIP names, such as \"top\""
@@ -144,14 +148,16 @@ fn a_key_that_never_acts_because_its_pool_is_only_inside_others_is_warned_of() {
     };
     let found = warnings(keys);
     let expected = [
-        never(15, "middle", "fallback", "fallback.pool"),
-        never(16, "middle", "slow_start", "slow_start"),
+        never(16, "middle", "fallback", "fallback.pool"),
+        never(17, "middle", "slow_start", "slow_start"),
+        never(18, "middle", "max_down", "max_down"),
         // Its slow start acts, for the backends that it lists.
-        never(19, "leaf", "fallback", "fallback.pool"),
+        never(21, "leaf", "fallback", "fallback.pool"),
+        never(23, "leaf", "max_down", "max_down"),
     ];
-    assert_eq!(found[..3], expected);
+    assert_eq!(found[..5], expected);
     assert!(
-        found.len() == 4 && found[3].1.contains("pool.lone: found a pool that no VIP uses"),
+        found.len() == 6 && found[5].1.contains("pool.lone: found a pool that no VIP uses"),
         "{found:#?}"
     );
     // As a fallback of a named pool it acts.

@@ -2,7 +2,7 @@
 //!
 //! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet, and what its sender is.
 //! Not here: which of them reach a packet thread (XDP), who may send (`tunnels`), how headers come off (`packet`).
-//! Invariants: one outer header comes off, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may
+//! Invariants: tunnels are opened at the machine's own addresses, and those of other clusters at a VIP; one outer header comes off, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may
 //! be sent on to, so that no machines can forward it in a loop.
 //! Source: paper §2.1, §4.2, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
 
@@ -43,6 +43,10 @@ impl Core {
         let outer = packet.frame().get(l3..usize::from(parsed.end));
         let Some(tunnelled) = outer.and_then(decapsulate) else { return Ok(None) };
         let Some(from) = source_kind(&batch.snapshot.tunnels, &tunnelled) else { return Ok(None) };
+        // Another cluster sends to the VIP itself; what others send to a VIP is for its backends.
+        if from != TunnelSourceKind::Cluster && !batch.snapshot.is_own(tunnelled.destination) {
+            return Ok(None);
+        }
         if from == TunnelSourceKind::Cluster && tunnelled.recursion == 0 {
             return Err(DropReason::Unmarked);
         }

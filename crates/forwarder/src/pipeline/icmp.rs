@@ -25,9 +25,9 @@ use crate::{
 /// How much ICMP a thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpRates {
-    /// Answers a second: echo replies, and errors of our own.
+    /// Answers a second: echo replies and spent hops together, and as many packet-too-big errors, which these do not silence.
     pub replies: u32,
-    /// Answers a second to one source.
+    /// Likewise to one source.
     pub replies_to_source: u32,
     /// Errors a second that are sent on or taken in.
     pub errors: u32,
@@ -78,12 +78,21 @@ impl Core {
         Verdict::Reply
     }
 
-    /// Whether another answer may go to `source`.
+    /// Whether another echo reply or time exceeded may go to `source`.
     pub(super) fn may_reply(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
         let key = batch.snapshot.hasher.source(source);
         let rates = self.config.icmp;
         self.limits.admit_source(key, rates.replies_to_source, batch.now)
             && self.replies.admit(rates.replies, batch.now)
+    }
+
+    /// Likewise a packet-too-big error, which has a meter of its own: a flood of pings, in whoever's name, leaves path MTU discovery
+    /// alone.
+    pub(super) fn may_send_too_big(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
+        let key = batch.snapshot.hasher.source(source).rotate_left(32);
+        let rates = self.config.icmp;
+        self.limits.admit_source(key, rates.replies_to_source, batch.now)
+            && self.too_big_errors.admit(rates.replies, batch.now)
     }
 
     /// Whether another error of `source` may be sent on or taken in.

@@ -120,10 +120,15 @@ impl Core {
         answer: Answer,
     ) -> Option<Verdict> {
         let client = parsed.addresses(packet.frame()).src;
-        if !packet::may_answer(packet.frame(), parsed) || !self.may_reply(batch, &client) {
+        let Answer { kind, source } = answer;
+        let may_send = packet::may_answer(packet.frame(), parsed)
+            && match kind {
+                IcmpErrorKind::TooBig { .. } => self.may_send_too_big(batch, &client),
+                _ => self.may_reply(batch, &client),
+            };
+        if !may_send {
             return None;
         }
-        let Answer { kind, source } = answer;
         let order = ErrorOrder { kind, source, identification: self.identifications.next() };
         let frame = packet.start()..packet.end();
         let written = write_icmp_error(packet.buffer_mut(), frame, parsed, &order)?;

@@ -260,6 +260,32 @@ fn a_sender_is_told_which_size_fits() {
 }
 
 #[test]
+fn pings_and_spent_hops_silence_no_packet_too_big() {
+    let icmp = IcmpRates { replies: 50, replies_to_source: 20, ..config().icmp };
+    let mut bed = Bed::with(parts(gre_slots(1), &[1]), PipelineConfig { icmp, ..config() });
+    let ping = |source: [u8; 4]| {
+        let mut bytes = Vec::new();
+        let IpAddr::V4(vip) = ip(VIP4) else { unreachable!() };
+        let step = PacketBuilder::ethernet2(ROUTER, OURS).ipv4(source, vip.octets(), 64);
+        step.icmpv4_echo_request(1, 2).write(&mut bytes, b"ping").unwrap();
+        bytes
+    };
+    let large = udp("198.51.100.7", 9, VIP4, 443, &[7; 1460]);
+    let spent = with_ttl(tcp("198.51.100.7", 9, VIP4, 80, "S"), 1);
+    let flood = [[198, 51, 100, 7], [198, 51, 100, 8], [198, 51, 100, 9]].map(ping);
+    let flood_with_spent = flood.iter().chain([&spent]).cycle().take(400);
+    let answered = flood_with_spent.filter(|frame| bed.send(24, frame).0 == Verdict::Reply).count();
+    assert_eq!(answered, 50);
+    assert_eq!(bed.send(24, &flood[0]).0, Verdict::Drop(DropReason::ReplyRate));
+    let sent = (0..100).filter(|_| bed.send(24, &large).0 == Verdict::Reply).count();
+    assert_eq!(sent, 20, "as many as to one source, and no more");
+    let others = (0..100u8).filter(|n| {
+        bed.send(24, &udp(&format!("198.51.100.{}", 100 + n), 9, VIP4, 443, &[7; 1460])).0 == Verdict::Reply
+    });
+    assert_eq!(others.count(), 30, "as many as a second has, and no more");
+}
+
+#[test]
 fn a_packet_without_a_hop_left_is_answered_from_the_machine() {
     let mut bed = Bed::with(parts(gre_slots(1), &[1]), generous());
     let mut four = tcp("198.51.100.7", 9, VIP4, 80, "S");

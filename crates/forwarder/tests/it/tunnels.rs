@@ -94,6 +94,38 @@ fn nobody_else_s_tunnel_is_opened_and_no_tunnel_in_a_tunnel() {
 }
 
 #[test]
+fn a_tunnel_to_a_vip_is_a_packet_like_any_other() {
+    for kind in [TunnelSourceKind::Encapsulator, TunnelSourceKind::Peer] {
+        let mut parts = parts(gre_slots(2), &[1, 1]);
+        parts.tunnels = vec![from("192.0.2.77", kind)];
+        let mut bed = Bed::new(parts);
+        let recursion = u8::from(kind == TunnelSourceKind::Peer);
+        let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
+        // The VIP serves protocol 47 of its own.
+        let to_vip = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", VIP4), recursion);
+        let (verdict, out) = bed.send(24, &to_vip);
+        assert_eq!((verdict, out[14 + 24 + 9]), (Verdict::Tx, 47), "{kind:?}");
+        assert_eq!(out[14 + 24 + 20..], to_vip[14 + 20..]);
+        assert_eq!(bed.counters.decapsulated.read(), 0);
+    }
+}
+
+#[test]
+fn an_ipv4_mapped_destination_is_nobodys_in_a_tunnel_too() {
+    let mapped = format!("::ffff:{VIP4}");
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    let mut bed = Bed::new(parts);
+    let no_vip = Verdict::Drop(DropReason::NoVip);
+    for frame in [tcp("2001:db8:9::7", 9, &mapped, 80, "S"), udp("2001:db8:9::7", 9, &mapped, 443, b"x")] {
+        assert_eq!(bed.send(24, &frame).0, no_vip);
+        let inside = wrapped(&frame, Encapsulation::Ipip, ("192.0.2.77", "192.0.2.1"), 0);
+        assert_eq!(bed.send(0, &inside).0, no_vip);
+    }
+    assert!(bed.pipeline.flows().is_empty());
+}
+
+#[test]
 fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
     parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
