@@ -45,7 +45,7 @@ fn rows_say_what_the_api_says() {
     assert_eq!(backends.len(), 7);
     assert_eq!(backends["b1"]["state"], "● serving down for www IPv6");
     assert_eq!((backends["b1"]["weight"].as_str(), backends["b1"]["share"].as_str()), ("100", "40 %"));
-    assert_eq!(backends["b2"]["state"], "✕ down by its checks down for www IPv6");
+    assert_eq!(backends["b2"]["state"], "✕ down by its checks");
     assert!(backends["b2"]["checks"].contains("198.18.1.2:80: connection refused"), "{backends:?}");
     assert_eq!(backends["b3"]["state"], "◐ draining by an operator override: draining");
     assert_eq!(backends["b4"]["state"], "● serving by an operator override: weight 150");
@@ -82,7 +82,7 @@ fn what_changes_is_shown_without_a_reload_of_the_page() {
         samples.status["forwarder"] = json!({ "healthy": false, "why": ["thread 1 stands still"] });
     });
     scene.browser.wait_for("return document.getElementById('state').textContent === 'not ready'");
-    assert_eq!(rows(&scene.browser, "backends")["b1"]["state"], "✕ down by its checks");
+    assert_eq!(rows(&scene.browser, "backends")["b1"]["state"], "✕ down by its checks down for www IPv6");
     assert!(!rows(&scene.browser, "backends").contains_key("m1"));
     let notes = notes(&scene.browser);
     assert!(notes.contains(&"not ready: VIP mail has no backend".into()), "{notes:?}");
