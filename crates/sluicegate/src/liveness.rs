@@ -5,6 +5,7 @@
 //! log line for each change, and heartbeats while the forwarder is healthy.
 //! Invariant: a heartbeat says that the control loop turns (it sends it) and that the packet threads do (it looked).
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -23,18 +24,29 @@ pub(crate) struct State {
     pub(crate) draining: bool,
     /// Every check has had its first result, or the time for it is over.
     pub(crate) set_up: bool,
-    /// VIPs with a service that no backend serves.
-    pub(crate) vips_without: Vec<String>,
+    /// The machine's VIPs, each with whether every service of it has a backend.
+    pub(crate) vips: BTreeMap<String, bool>,
 }
 
 impl State {
     /// Whether traffic should be sent here.
     pub(crate) fn is_ready(&self) -> bool {
-        self.health.is_healthy() && !self.draining && self.set_up && self.vips_without.is_empty()
+        self.health.is_healthy() && !self.draining && self.set_up && self.vips_without().next().is_none()
+    }
+
+    /// VIPs with a service that no backend serves.
+    fn vips_without(&self) -> impl Iterator<Item = &String> {
+        self.vips.iter().filter(|(_, served)| !**served).map(|(vip, _)| vip)
     }
 
     /// Why not, one sentence each.
     pub(crate) fn why_not(&self) -> Vec<String> {
+        let vips = self.vips_without().map(|vip| format!("no backend serves VIP {vip}"));
+        self.why_nothing().into_iter().chain(vips).collect()
+    }
+
+    /// Why no traffic should be sent here, whatever its VIP.
+    fn why_nothing(&self) -> Vec<String> {
         let mut why = Vec::new();
         if !self.health.is_healthy() {
             why.push(self.health.to_string());
@@ -45,7 +57,6 @@ impl State {
         if !self.set_up {
             why.push("waiting for the first results of health checks".to_owned());
         }
-        why.extend(self.vips_without.iter().map(|vip| format!("no backend serves VIP {vip}")));
         why
     }
 }
@@ -93,18 +104,20 @@ impl Liveness {
         &self.state
     }
 
-    /// The VIPs that no backend serves now.
-    pub(crate) fn vips_without(&mut self, vips: Vec<String>) {
-        if self.state.vips_without == vips {
+    /// The machine's VIPs now, each with whether every service of it has a backend.
+    pub(crate) fn vips(&mut self, vips: BTreeMap<String, bool>) {
+        if self.state.vips == vips {
             return;
         }
-        for vip in vips.iter().filter(|vip| !self.state.vips_without.contains(vip)) {
-            tracing::warn!(%vip, "no backend serves a service of this VIP");
+        let was_served = |vip: &String| self.state.vips.get(vip) != Some(&false);
+        for (vip, served) in &vips {
+            match (was_served(vip), served) {
+                (true, false) => tracing::warn!(%vip, "no backend serves a service of this VIP"),
+                (false, true) => tracing::info!(%vip, "all services of this VIP have a backend again"),
+                _ => {}
+            }
         }
-        for vip in self.state.vips_without.iter().filter(|vip| !vips.contains(vip)) {
-            tracing::info!(%vip, "all services of this VIP have a backend again");
-        }
-        self.change(|state| state.vips_without = vips);
+        self.change(|state| state.vips = vips);
     }
 
     /// Ready from now on, if healthy.
@@ -120,7 +133,8 @@ impl Liveness {
     fn change(&mut self, change: impl FnOnce(&mut State)) {
         change(&mut self.state);
         let fault = (!self.state.health.is_healthy()).then(|| self.state.health.to_string());
-        self.readiness.send_replace(Readiness { forwarder_fault: fault, not_ready: self.state.why_not() });
+        let (not_ready, vips) = (self.state.why_nothing(), self.state.vips.clone());
+        self.readiness.send_replace(Readiness { forwarder_fault: fault, not_ready, vips });
     }
 }
 
@@ -174,8 +188,12 @@ mod tests {
         liveness.set_draining(true);
         assert!(!liveness.state().is_ready() && readiness.borrow().forwarder_fault.is_none());
         assert_eq!(readiness.borrow().not_ready, ["draining"]);
-        liveness.vips_without(vec!["www".into()]);
-        assert_eq!(readiness.borrow().not_ready, ["draining", "no backend serves VIP www"]);
+        liveness.vips([("www".to_owned(), false), ("mail".to_owned(), true)].into());
+        assert_eq!(liveness.state().why_not(), ["draining", "no backend serves VIP www"]);
+        assert_eq!(
+            (&*readiness.borrow().not_ready, readiness.borrow().vips["www"]),
+            (&["draining".to_owned()][..], false)
+        );
     }
 
     #[test]

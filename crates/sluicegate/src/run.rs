@@ -346,8 +346,8 @@ impl Daemon {
     fn look_at_vips(&mut self) {
         let rows = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
         let services = services_seen(&rows);
-        let without = rows.into_iter().filter(|vip| !vip.ready).map(|vip| vip.name).collect();
-        self.lifecycle.liveness.vips_without(without);
+        let vips = rows.into_iter().map(|vip| (vip.name, vip.ready)).collect();
+        self.lifecycle.liveness.vips(vips);
         let state = self.lifecycle.liveness.state();
         let forwarder_fault = (!state.health.is_healthy()).then(|| state.health.to_string());
         let seen = Seen { forwarder_fault, set_up: state.set_up, services };

@@ -5,16 +5,18 @@
 //! Not here: anything that changes the balancer; how the bounds are kept (`server`).
 //! Invariant: at most [`MAX_CONNECTIONS`] connections and one that waits, and none lives longer than [`CONNECTION_LIFE`].
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
+use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -28,13 +30,26 @@ use crate::{Answer, Command};
 pub struct Readiness {
     /// What is wrong with the forwarder; `None`: it is healthy.
     pub forwarder_fault: Option<String>,
-    /// Why traffic would not be served, one reason a line; empty: it would.
+    /// Why no traffic would be served, whatever its VIP, one reason a line.
     pub not_ready: Vec<String>,
+    /// Of each VIP of the machine, whether every service of it has a backend.
+    pub vips: BTreeMap<String, bool>,
 }
 
 impl Default for Readiness {
     fn default() -> Self {
-        Self { forwarder_fault: None, not_ready: vec!["starting".into()] }
+        Self { forwarder_fault: None, not_ready: vec!["starting".into()], vips: BTreeMap::new() }
+    }
+}
+
+impl Readiness {
+    /// Why traffic for this VIP would not be served, or (`None`) for some VIP.
+    fn why_not(&self, vip: Option<&str>) -> Vec<String> {
+        let fault = self.forwarder_fault.iter().filter(|fault| !self.not_ready.contains(fault));
+        let meant = |name: &str| vip.is_none_or(|vip| vip == name);
+        let without = self.vips.iter().filter(|(name, served)| !**served && meant(name));
+        let without = without.map(|(name, _)| format!("no backend serves VIP {name}"));
+        self.not_ready.iter().chain(fault).cloned().chain(without).collect()
     }
 }
 
@@ -110,13 +125,23 @@ async fn healthz(State(sources): State<Sources>) -> Response {
     }
 }
 
-async fn readyz(State(sources): State<Sources>) -> Response {
-    let mut reasons = match sources.readiness.has_changed() {
-        Ok(_) => sources.readiness.borrow().not_ready.clone(),
-        Err(_) => vec![GONE.to_owned()],
-    };
-    let fault = sources.readiness.borrow().forwarder_fault.clone();
-    reasons.extend(fault.filter(|fault| !reasons.contains(fault)));
+/// What `/readyz` is asked.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    /// The VIP; absent: all of them.
+    vip: Option<String>,
+}
+
+async fn readyz(State(sources): State<Sources>, Query(Asked { vip }): Query<Asked>) -> Response {
+    if sources.readiness.has_changed().is_err() {
+        return refuse(&format!("{GONE}\n"));
+    }
+    let readiness = sources.readiness.borrow();
+    if let Some(unknown) = vip.as_ref().filter(|vip| !readiness.vips.contains_key(*vip)) {
+        return (StatusCode::NOT_FOUND, format!("this machine serves no VIP {unknown:?}\n")).into_response();
+    }
+    let reasons = readiness.why_not(vip.as_deref());
     if reasons.is_empty() { READY.into_response() } else { refuse(&format!("{}\n", reasons.join("\n"))) }
 }
 

@@ -15,7 +15,7 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
-        let (readiness, watched) = watch::channel(Readiness { forwarder_fault: None, not_ready: vec![] });
+        let (readiness, watched) = watch::channel(Readiness { not_ready: vec![], ..Readiness::default() });
         let (asks, commands) = mpsc::channel(1);
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -95,17 +95,30 @@ async fn health_and_readiness_say_why_not() {
     begins(&scene.get("/healthz").await, 200);
     begins(&scene.get("/readyz").await, 200);
 
-    scene
-        .readiness
-        .send_modify(|state| state.not_ready = vec!["draining".into(), "VIP www: no backend".into()]);
+    let vips = BTreeMap::from([("www".to_owned(), false), ("mail".to_owned(), true)]);
+    scene.readiness.send_modify(|state| state.vips = vips);
+    let answer = scene.get("/readyz?vip=www").await;
+    begins(&answer, 503);
+    assert!(answer.ends_with("\r\n\r\nno backend serves VIP www\n"), "{answer}");
+    begins(&scene.get("/readyz?vip=mail").await, 200);
+    let answer = scene.get("/readyz?vip=other%0a").await;
+    begins(&answer, 404);
+    assert!(answer.ends_with("\r\n\r\nthis machine serves no VIP \"other\\n\"\n"), "{answer}");
+    begins(&scene.get("/readyz?vipp=mail").await, 400);
+
+    scene.readiness.send_modify(|state| state.not_ready = vec!["draining".into()]);
     begins(&scene.get("/healthz").await, 200);
     let answer = scene.get("/readyz").await;
     begins(&answer, 503);
-    assert!(answer.ends_with("\r\n\r\ndraining\nVIP www: no backend\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\ndraining\nno backend serves VIP www\n"), "{answer}");
+    begins(&scene.get("/readyz?vip=mail").await, 503);
 
-    scene
-        .readiness
-        .send_replace(Readiness { forwarder_fault: Some("thread 2 stands".into()), not_ready: vec![] });
+    let fault = Some("thread 2 stands".into());
+    scene.readiness.send_replace(Readiness {
+        forwarder_fault: fault,
+        not_ready: vec![],
+        vips: BTreeMap::new(),
+    });
     for path in ["/healthz", "/readyz"] {
         let answer = scene.get(path).await;
         begins(&answer, 503);
