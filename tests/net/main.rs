@@ -33,6 +33,7 @@ mod refusals;
 mod reload;
 mod remote;
 mod scene;
+mod secrets;
 mod service;
 mod soak;
 mod traceroute;

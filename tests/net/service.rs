@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -112,6 +112,8 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
             assert_eq!(u64::from_str_radix(&value, 16).unwrap(), wanted, "{field} of {thread}");
         }
     }
+    let of_memory = fs::metadata(format!("/proc/{}/mem", scene.balancer.process.id())).unwrap();
+    assert_eq!(of_memory.uid(), 0, "no core dump, and no other process of its user reads its keys");
     assert!(threads(&scene, "Uid:").values().all(|ids| ids.split('\t').all(|id| id == USER.to_string())));
     // The filter's maps can be changed without the capability that made them.
     let more = (MORE, Bed::ECHO_PORT).into();

@@ -48,7 +48,7 @@ impl Slots {
 
     /// The slot of chunk number `chunk`, for as long as its frame is borrowed.
     pub(crate) fn of<'a>(&self, _: &'a mut Frame, chunk: usize) -> &'a mut Slot {
-        debug_assert!((chunk + 1) * SLOT <= self.0.words * size_of::<u64>(), "a slot for each chunk");
+        assert!((chunk + 1) * SLOT <= self.0.words * size_of::<u64>(), "a slot for each chunk");
         // SAFETY: there is a slot for each chunk of the area, and chunks are numbered from 0.
         let slot = unsafe { self.0.first.add(chunk * SLOT) }.cast::<Slot>();
         // SAFETY: it is aligned as words are, zeroes are a valid slot, and the chunk's only frame is borrowed for as long

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use forwarder::ThreadId;
+use rustix::mm::{Advice, madvise};
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::{FrameDesc, Umem};
 
@@ -68,7 +69,7 @@ impl Area {
         chunk: u32,
         multi_buffer: bool,
     ) -> Result<(Self, Vec<Vec<Frame>>), StartError> {
-        debug_assert!(frames.is_power_of_two() && chunk.is_power_of_two());
+        assert!(frames.is_power_of_two() && chunk.is_power_of_two());
         let ring = QueueSize::new(RING).map_err(|error| StartError::Umem(error.to_string()))?;
         let size =
             FrameSize::new(chunk).map_err(|_| StartError::Umem(format!("no chunks of {chunk} bytes")))?;
@@ -85,6 +86,7 @@ impl Area {
         let first = pools.first_mut().and_then(|pool| pool.first_mut());
         let first = first.ok_or_else(|| StartError::Umem("no frames".into()))?;
         let base = base_of(&umem, first);
+        keep_out_of_cores(base, len);
         let chunk_shift = chunk.trailing_zeros();
         let queue_shift = chunk_shift + frames.trailing_zeros();
         let homes = Homes { queue_shift, threads: homes.into() };
@@ -137,7 +139,7 @@ impl Area {
     #[inline]
     fn place(&self, frame: &Frame) -> (NonNull<u8>, usize) {
         let (start, len) = (frame.0.addr(), self.room(frame));
-        debug_assert!(start + len <= self.len, "a descriptor lies in its area");
+        assert!(start + len <= self.len, "a descriptor lies in its area");
         // SAFETY: `start` is a descriptor's address, which lies in the mapping of `len` bytes that starts at `base`.
         (unsafe { self.base.add(start) }, len)
     }
@@ -188,6 +190,15 @@ fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartErro
         (_, Some(cause)) => format!("{error}: {cause}"),
         _ => error.to_string(),
     })
+}
+
+/// Clients' packets are in no core dump.
+fn keep_out_of_cores(base: NonNull<u8>, len: usize) {
+    // SAFETY: `base` starts a mapping of `len` bytes, and the advice changes none of them.
+    let advised = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
+    if let Err(error) = advised {
+        tracing::warn!(%error, "packet memory would be in a core dump");
+    }
 }
 
 /// Where the mapping starts: the first frame's bytes, less its address.

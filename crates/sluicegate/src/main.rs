@@ -148,6 +148,7 @@ impl Source {
 }
 
 fn main() -> ExitCode {
+    privileges::keep_out_of_cores();
     let done = match Cli::parse().verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),

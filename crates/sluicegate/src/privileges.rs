@@ -1,16 +1,24 @@
 //! What the process may do, and giving up what it does not need.
 //!
-//! At the start of `run`, before any other thread: nothing that is executed can gain privileges. After set-up: all
+//! At the start of every verb: no core dump. At the start of `run`, before any other thread: nothing that is executed can gain privileges. After set-up: all
 //! capabilities but those that the control loop needs while it runs. Packet threads give up all when they start
 //! (`datapath`). A capability belongs to a thread: threads that the loop starts later have the loop's.
 //! Source: capabilities(7), prctl(2) PR_SET_NO_NEW_PRIVS, Linux `kernel/bpf/syscall.c`.
 
 use std::fs;
 
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
     set_no_new_privs,
 };
+
+/// No core dump is written of this process, whatever the limits, and nobody but root reads its memory: keys are in it.
+pub(crate) fn keep_out_of_cores() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "a core dump of this process would hold its keys");
+    }
+}
 
 /// Nothing that this process executes gains privileges, from its file or as root.
 pub(crate) fn seal() {
