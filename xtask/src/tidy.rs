@@ -5,6 +5,7 @@
 mod circles;
 mod edges;
 mod probe;
+mod promises;
 mod report;
 mod roads;
 mod rows;
@@ -43,6 +44,8 @@ pub(crate) fn run() -> Result<()> {
         .collect();
     findings.extend(edges::check(&map, &edges));
     findings.extend(roads::check(root(), &map));
+    let document = fs::read_to_string(root().join(promises::PROMISES)).unwrap_or_default();
+    findings.extend(promises::check(root(), &document));
     findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));
     for finding in &findings {
         eprintln!("{finding}");
