@@ -92,7 +92,7 @@ pub enum HashPolicy {
     /// Addresses, ports and protocol.
     #[default]
     FiveTuple,
-    /// Source and destination address: fragments need no care.
+    /// Source and destination address.
     Addresses,
     /// Source address: one client, one backend, for all services of a pool.
     Source,

@@ -154,7 +154,7 @@ impl Core {
         Some(Verdict::Drop(decided.err().unwrap_or(reason)))
     }
 
-    /// A piece whose ports do not matter: one of the VIP's services takes all of its protocol, hashed by addresses.
+    /// A piece whose ports do not matter, as [`portless`] has it.
     fn enter_portless(
         &mut self,
         batch: &Batch<'_>,
@@ -306,13 +306,13 @@ fn unwelcome(snapshot: &Snapshot, destination: &[u8; 16]) -> Option<DropReason> 
     }
 }
 
-/// The service of a piece whose ports do not matter: the only one of its protocol, when that is hashed by addresses. ICMP
-/// that cannot be answered in place goes to the backends of the VIP's first service.
+/// The service of a piece whose ports do not matter: the one that takes every port of its protocol, when that is not hashed by
+/// ports. ICMP that cannot be answered in place goes to the backends of the VIP's first service.
 fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
     if matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6) {
         return snapshot.vips.first(&flow.destination);
     }
-    let index = snapshot.vips.sole(&flow.destination, flow.protocol)?;
+    let index = snapshot.vips.whole(&flow.destination, flow.protocol)?;
     let service = snapshot.services.get(index as usize)?;
     (service.policy != HashPolicy::FiveTuple).then_some(index)
 }

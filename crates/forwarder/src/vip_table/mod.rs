@@ -147,6 +147,11 @@ impl VipTable {
         services.all(|interval| interval.service == service).then_some(service)
     }
 
+    /// The service that every port of an address's protocol belongs to.
+    pub(crate) fn whole(&self, address: &[u8; 16], protocol: u8) -> Option<u32> {
+        self.intervals_of(address).iter().find(|interval| interval.has_all_of(protocol)).map(|i| i.service)
+    }
+
     /// A service of this address, the same on every machine that has the same services.
     pub(crate) fn first(&self, address: &[u8; 16]) -> Option<u32> {
         self.intervals_of(address).first().map(|interval| interval.service)

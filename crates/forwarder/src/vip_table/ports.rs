@@ -26,6 +26,11 @@ impl Interval {
         self.more == 0
     }
 
+    /// Whether every port of a protocol is within.
+    pub(super) fn has_all_of(&self, protocol: u8) -> bool {
+        (self.first, self.last) == (number(protocol, 0), number(protocol, u16::MAX))
+    }
+
     /// The service, if the port is within.
     #[inline]
     pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {

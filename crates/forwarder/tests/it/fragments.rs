@@ -209,13 +209,19 @@ fn what_no_honest_host_sends_is_dropped_by_name() {
     assert!(stray.cut(1024).iter().all(|piece| bed.all(piece)[0].0 == Verdict::Drop(DropReason::NoVip)));
 }
 
-#[test]
-fn where_addresses_choose_there_is_nothing_to_remember() {
+/// Four backends; UDP of both VIPs at these ports, hashed without ports.
+fn hashed_without_ports(policy: HashPolicy, ports: &[std::ops::RangeInclusive<u16>]) -> Parts {
     let pool = pool(&gre_slots(4), &[1; 4]);
     let mut parts = parts(gre_slots(4), &[1; 4]);
-    parts.services = vec![service(7, HashPolicy::Addresses, &pool)];
-    parts.bindings = vec![binding(VIP4, 17, 443..=443, 0), binding(VIP4, 17, 8000..=8099, 0)];
-    let mut bed = Bed::new(parts);
+    parts.services = vec![service(7, policy, &pool)];
+    let bind = |vip: &'static str| ports.iter().map(move |ports| binding(vip, 17, ports.clone(), 0));
+    parts.bindings = [VIP4, VIP6].into_iter().flat_map(bind).collect();
+    parts
+}
+
+#[test]
+fn where_addresses_choose_and_all_ports_are_served_there_is_nothing_to_remember() {
+    let mut bed = Bed::new(hashed_without_ports(HashPolicy::Addresses, &[0..=65_535]));
     let expected = bed.backend_of(&udp("198.51.100.7", 5, VIP4, 443, b"")).unwrap();
     let pieces = datagram(VIP4, 443, 1, 3000).cut(1024);
     for piece in pieces.iter().rev() {
@@ -223,6 +229,26 @@ fn where_addresses_choose_there_is_nothing_to_remember() {
     }
     bed.poll();
     assert_eq!(bed.counters.fragment_table.recorded.read(), 0);
+}
+
+#[test]
+fn pieces_for_a_port_that_is_not_served_reach_no_backend_whatever_chooses_it() {
+    for policy in [HashPolicy::Addresses, HashPolicy::Source, HashPolicy::FiveTuple] {
+        for vip in [VIP4, VIP6] {
+            let mut bed = Bed::new(hashed_without_ports(policy, &[0..=443, 8000..=65_535]));
+            let served = datagram(vip, 443, 1, 3000);
+            let expected = bed.backend_of(&udp(served.source, 1001, vip, 443, b"")).unwrap();
+            for (order, id) in [[0, 1, 2], [2, 1, 0]].into_iter().zip(1..) {
+                let pieces = Datagram { id, ..served.clone() }.cut(1024);
+                let out: Vec<_> = order.iter().flat_map(|place| bed.all(&pieces[*place])).collect();
+                assert!(out.len() == 3 && out.iter().all(|one| delivered(one).0 == expected), "{policy:?}");
+                let pieces = datagram(vip, 444, 10 + id, 3000).cut(1024);
+                let out: Vec<_> = order.iter().flat_map(|place| bed.all(&pieces[*place])).collect();
+                let verdicts: Vec<Verdict> = out.iter().map(|(verdict, _)| *verdict).collect();
+                assert_eq!(verdicts, [Verdict::Drop(DropReason::NoVip); 3], "{policy:?} {vip} {order:?}");
+            }
+        }
+    }
 }
 
 #[test]
