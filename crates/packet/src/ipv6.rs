@@ -135,6 +135,13 @@ impl<'a> Ipv6<'a> {
         }
     }
 
+    /// Bytes up to the end of the fragment header, those of the IPv6 header included; `None`: there is no fragment header.
+    pub(crate) fn behind_fragment_header(&self) -> Option<u16> {
+        let mut chain = self.extensions();
+        chain.by_ref().map_while(Result::ok).find(|extension| extension.kind == protocol::FRAGMENT)?;
+        u16::try_from(40 + self.payload.len() - chain.rest.len()).ok()
+    }
+
     fn upper_behind_extensions(&self) -> Result<Upper<'a>, Malformed> {
         let mut chain = self.extensions();
         for extension in chain.by_ref() {

@@ -70,6 +70,24 @@ impl Parsed {
         }
     }
 
+    /// Where a piece's share of its datagram starts in `frame`, the frame that was parsed: behind the IPv4 header, or behind the
+    /// fragment header of IPv6. `l4`, unless it is a first piece with extension headers (AH, destination options) in its share.
+    ///
+    /// # Source
+    /// RFC 791 §3.2; RFC 8200 §4.5: all behind the fragment header is cut, extension headers included.
+    #[must_use]
+    pub fn share(&self, frame: &[u8]) -> u16 {
+        if !matches!(self.fragment, Fragment::First { .. }) {
+            return self.l4;
+        }
+        let ip = frame.get(usize::from(self.l3)..usize::from(self.end)).unwrap_or_default();
+        let behind = match self.family {
+            Family::V4 => ip.first().map(|byte| u16::from(byte & 0x0f) * 4),
+            Family::V6 => Ipv6::parse(ip).ok().and_then(|ip| ip.behind_fragment_header()),
+        };
+        behind.map_or(self.l4, |behind| (self.l3 + behind).min(self.l4))
+    }
+
     /// Bytes of the IP packet, header included.
     #[inline]
     #[must_use]

@@ -10,7 +10,7 @@ use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Ref
 use packet::{Family, Fragment, Parsed, protocol};
 
 use super::state::{Batch, PacketState, Stage};
-use super::{Core, PipelineConfig};
+use super::{Core, PipelineConfig, choose_by_table};
 use crate::{
     DropReason, Flow, FragmentTableCounters, HandoffReason, HashPolicy, HoldSlot, Now, Origin, Outlet,
     Packet, ServiceId, SlotId, SlotState, Snapshot, Step, ThreadId, TunnelSourceKind, Verdict,
@@ -111,7 +111,9 @@ impl Core {
         if let Some(reason) = unwelcome(snapshot, &flow.destination).or_else(|| suspicious(&parsed)) {
             return Some(Verdict::Drop(reason));
         }
-        if let Some(index) = portless(snapshot, flow) {
+        // Else the others, which show their extension header alone, would not know that service.
+        let is_bare = parsed.share(packet.frame()) == parsed.l4;
+        if let Some(index) = is_bare.then(|| portless(snapshot, flow)).flatten() {
             return self.enter_portless(batch, flow, index, state).err().map(Verdict::Drop);
         }
         let addresses = parsed.addresses(packet.frame());
@@ -147,8 +149,12 @@ impl Core {
             (state.stage, state.step) = (Stage::LaterPiece, Some(Step::FragmentTable));
             return None;
         }
+        let entered = match batch.snapshot.vips.first(&flow.destination) {
+            Some(index) if is_icmp(flow) => self.enter_portless(batch, flow, index, state),
+            _ => self.enter(batch, flow, state),
+        };
         state.stage = Stage::FirstPiece;
-        let reason = self.enter(batch, flow, state).err()?;
+        let reason = entered.err()?;
         // Recorded too, so that the others are not held for nothing.
         let decided = self.record(batch, packet, &state.parsed, Decided::Not(reason));
         Some(Verdict::Drop(decided.err().unwrap_or(reason)))
@@ -167,9 +173,10 @@ impl Core {
             return Err(reason);
         }
         state.hash = batch.snapshot.hasher.hash(without_ports(service.policy), flow);
-        (state.key, state.stage) = match flow.protocol {
-            protocol::ICMP | protocol::ICMPV6 => (state.hash, Stage::Select),
-            _ => (crate::selection::flow_key(service, state.hash), Stage::Flow),
+        (state.key, state.stage) = if is_icmp(flow) {
+            (state.hash, Stage::Select)
+        } else {
+            (crate::selection::flow_key(service, state.hash), Stage::Flow)
         };
         (state.service, state.counted) = (index, service.id);
         Ok(())
@@ -189,7 +196,12 @@ impl Core {
         packet: &Packet<'_>,
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
-        let decided = match self.choose_for_flow(batch, packet, state) {
+        let chosen = if is_icmp(&Flow::of(packet.frame(), &state.parsed)) {
+            choose_by_table(batch, packet, state)
+        } else {
+            self.choose_for_flow(batch, packet, state)
+        };
+        let decided = match chosen {
             Ok(()) => Decided::To { slot: state.slot, service: state.counted, hash: state.hash },
             Err(reason) => Decided::Not(reason),
         };
@@ -210,8 +222,11 @@ impl Core {
     ) -> Option<Verdict> {
         let name = name(batch.snapshot, packet, &state.parsed);
         let source = batch.snapshot.hasher.source(&name.key.source);
-        let piece =
-            fragment_table::Fragment { key: &name.key, hash: name.hash, extent: extent(&state.parsed) };
+        let piece = fragment_table::Fragment {
+            key: &name.key,
+            hash: name.hash,
+            extent: extent(packet, &state.parsed),
+        };
         match self.fragments.table.later(&piece, source, millis(batch.now)) {
             Later::Known(decided) => follow(batch.snapshot, decided, state).err().map(Verdict::Drop),
             Later::Hold(slot) => {
@@ -230,10 +245,12 @@ impl Core {
         parsed: &Parsed,
         decided: Decided,
     ) -> Result<Decided, DropReason> {
-        let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end)).unwrap_or_default();
+        let share = usize::from(parsed.share(packet.frame()));
+        let bytes = packet.frame().get(share..usize::from(parsed.end)).unwrap_or_default();
         let digest = batch.snapshot.hasher.digest(bytes);
         let name = name(batch.snapshot, packet, parsed);
-        let piece = fragment_table::Fragment { key: &name.key, hash: name.hash, extent: extent(parsed) };
+        let piece =
+            fragment_table::Fragment { key: &name.key, hash: name.hash, extent: extent(packet, parsed) };
         match self.fragments.table.first(&piece, digest, decided, millis(batch.now)) {
             First::Recorded => Ok(decided),
             First::Duplicate(before) => Ok(before),
@@ -306,10 +323,14 @@ fn unwelcome(snapshot: &Snapshot, destination: &[u8; 16]) -> Option<DropReason> 
     }
 }
 
+fn is_icmp(flow: &Flow) -> bool {
+    matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6)
+}
+
 /// The service of a piece whose ports do not matter: the one that takes every port of its protocol, when that is not hashed by
 /// ports. ICMP that cannot be answered in place goes to the backends of the VIP's first service.
 fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
-    if matches!(flow.protocol, protocol::ICMP | protocol::ICMPV6) {
+    if is_icmp(flow) {
         return snapshot.vips.first(&flow.destination);
     }
     let index = snapshot.vips.whole(&flow.destination, flow.protocol)?;
@@ -325,14 +346,13 @@ pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
     }
 }
 
-/// The bytes of its datagram that a piece carries. Behind extension headers some count for none, so that such a datagram is
-/// not found to be whole.
-fn extent(parsed: &Parsed) -> Extent {
+/// The bytes of its datagram that a piece carries.
+fn extent(packet: &Packet<'_>, parsed: &Parsed) -> Extent {
     let (offset, more) = match parsed.fragment {
         Fragment::Later { offset, more, .. } => (offset, more),
         Fragment::First { .. } | Fragment::None => (0, true),
     };
-    Extent { offset, bytes: parsed.end.saturating_sub(parsed.l4), more }
+    Extent { offset, bytes: parsed.end.saturating_sub(parsed.share(packet.frame())), more }
 }
 
 /// What no honest host sends.

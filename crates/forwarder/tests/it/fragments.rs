@@ -251,6 +251,54 @@ fn pieces_for_a_port_that_is_not_served_reach_no_backend_whatever_chooses_it() {
     }
 }
 
+/// Behind what is in every piece of a datagram: the IPv4 header, or the fragment header.
+fn behind_extension(datagram: Datagram) -> Datagram {
+    let next = datagram.protocol;
+    let (protocol, extension) = match datagram.vip {
+        VIP4 => (51, vec![next, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+        _ => (60, vec![next, 0, 1, 4, 0, 0, 0, 0]),
+    };
+    Datagram { protocol, payload: [extension, datagram.payload].concat(), ..datagram }
+}
+
+#[test]
+fn extension_headers_in_a_first_piece_lose_none_of_the_others() {
+    let policies = [HashPolicy::FiveTuple, HashPolicy::Addresses, HashPolicy::Source];
+    for (policy, ports) in policies.into_iter().flat_map(|policy| [(policy, 443..=443), (policy, 0..=65_535)])
+    {
+        for (vip, icmp) in [(VIP4, 1), (VIP6, 58)] {
+            let mut bed = Bed::new(hashed_without_ports(policy, std::slice::from_ref(&ports)));
+            let whole = udp(datagram(vip, 443, 1, 0).source, 1001, vip, 443, b"");
+            let expected = bed.backend_of(&whole).unwrap();
+            for order in [[0, 1, 2], [2, 1, 0]] {
+                let ping = [vec![8, 0, 0, 0, 0, 1, 0, 1], vec![0; 3000]].concat();
+                let ping = Datagram { protocol: icmp, payload: ping, ..datagram(vip, 0, 7, 0) };
+                for datagram in [datagram(vip, 443, 1, 3000), ping] {
+                    let id = datagram.id + 100 * order[0] as u32;
+                    let pieces = behind_extension(Datagram { id, ..datagram.clone() }).cut(1024);
+                    let out: Vec<_> = order.iter().flat_map(|place| bed.all(&pieces[*place])).collect();
+                    let to: Vec<u8> = out.iter().map(|one| delivered(one).0).collect();
+                    let one = if datagram.protocol == 17 { expected } else { to[0] };
+                    assert_eq!(to, [one; 3], "{policy:?} {ports:?} {vip} {order:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_datagram_behind_an_extension_header_is_whole_like_any_other() {
+    for vip in [VIP4, VIP6] {
+        let mut bed = Bed::new(parts(gre_slots(5), &[1; 5]));
+        for source_port in 0..10 {
+            let payload = udp_payload(2_000 + source_port, 443, 2_000);
+            let datagram = behind_extension(Datagram { payload, ..datagram(vip, 443, 5, 0) });
+            assert!(datagram.cut(1024).iter().all(|piece| bed.all(piece)[0].0 == Verdict::Tx));
+        }
+        assert_eq!(drops(&bed, DropReason::FragmentConflict), 0);
+    }
+}
+
 #[test]
 fn a_large_echo_request_goes_whole_to_one_backend() {
     for (vip, protocol) in [(VIP4, 1), (VIP6, 58)] {

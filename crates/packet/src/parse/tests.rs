@@ -204,6 +204,31 @@ fn the_bytes_of_a_later_fragment_are_never_read_as_an_extension_header() {
 }
 
 #[test]
+fn a_piece_s_share_starts_in_front_of_the_extension_headers_that_were_cut_with_it() {
+    let share = |frame: &[u8]| {
+        let parsed = parse(frame).unwrap();
+        (parsed.share(frame), parsed.l4)
+    };
+    let ah = [17, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1];
+    let options = [17, 0, 1, 4, 0, 0, 0, 0];
+    let six = |kind, more, behind: &[u8]| {
+        udp_v6(60, &[&[44, 0, 1, 4, 0, 0, 0, 0, kind, 0, 0, more, 1, 2, 3, 4], behind].concat())
+    };
+    assert_eq!(share(&six(17, 1, &[])), (70, 70));
+    assert_eq!(share(&six(60, 1, &options)), (70, 78));
+    assert_eq!(share(&six(51, 1, &ah)), (70, 82));
+    assert_eq!(share(&six(60, 8, &options)), (70, 70), "a later piece shows none");
+    let mut four = with(tcp_v4(), &[(17, 52), (20, 0x20), (23, 51)]);
+    four.splice(34..34, [6, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
+    assert_eq!(share(&four), (34, 46));
+    assert_eq!(share(&with(tcp_v4(), &[(20, 0x20)])), (34, 34));
+    let parsed = parse(&four).unwrap();
+    for len in 0..four.len() {
+        assert!(parsed.share(&four[..len]) <= parsed.l4);
+    }
+}
+
+#[test]
 fn an_authentication_header_is_stepped_over_in_both_families() {
     let ah = [17, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1];
     let parsed = parse(&udp_v6(51, &ah)).unwrap();
