@@ -97,6 +97,8 @@ fn a_missing_capability_is_named_with_its_purpose() {
             "eth0",
             "--from",
             "192.0.2.1",
+            "--vip",
+            "203.0.113.10",
         ],
         BOUND,
     );
@@ -109,7 +111,7 @@ fn a_missing_capability_is_named_with_its_purpose() {
 fn another_xdp_program_on_the_interface_is_named() {
     let bed = bed();
     let (host, program) = (&bed.balancers[0], bed.program().unwrap());
-    let args = ["decap", "--interface", host.device, "--from", "192.0.2.0/24"];
+    let args = ["decap", "--interface", host.device, "--from", "192.0.2.0/24", "--vip", "203.0.113.10"];
     let mut other = Process::start(&host.ns, "decap", program, &args).unwrap();
     other.wait_for_line(BOUND, |line| line.contains("ready")).unwrap();
     let file = LbConfig::new(&bed).write(&bed, 0).unwrap();
@@ -121,7 +123,8 @@ fn another_xdp_program_on_the_interface_is_named() {
 #[test]
 fn decap_on_an_unknown_interface_is_refused() {
     let bed = bed();
-    refused(&verb(&bed, &["decap", "--interface", "nope0", "--from", "192.0.2.1"]), &["nope0"]);
+    let args = ["decap", "--interface", "nope0", "--from", "192.0.2.1", "--vip", "203.0.113.10"];
+    refused(&verb(&bed, &args), &["nope0"]);
 }
 
 #[test]
@@ -164,7 +167,10 @@ fn wrong_usage_ends_with_2() {
         &["config", "check"],
         &["replay", "in.pcap"],
         &["decap", "--interface", "eth0"],
-        &["decap", "--interface", "eth0", "--from", "192.0.2.0/33"],
+        &["decap", "--interface", "eth0", "--from", "192.0.2.1"],
+        &["decap", "--interface", "eth0", "--vip", "203.0.113.10"],
+        &["decap", "--interface", "eth0", "--from", "192.0.2.0/33", "--vip", "203.0.113.10"],
+        &["decap", "--interface", "eth0", "--from", "192.0.2.1", "--vip", "203.0.113.0/33"],
     ] {
         let ended = verb(&bed, args);
         assert_eq!(ended.code, Some(2), "{args:?}: {ended:?}");

@@ -10,7 +10,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use testbed::{Balancer, Bed, BedSpec, Decap, LbConfig, Manager, VIP_V4, VIP_V6, eventually, udp_ask};
+use testbed::{
+    Balancer, Bed, BedSpec, Decap, LbConfig, Manager, Process, VIP_V4, VIP_V6, eventually, udp_ask,
+};
 
 use crate::scene::{BOUND, SILENCE, Scene};
 
@@ -81,11 +83,11 @@ pub(crate) fn scene_as_unit(vips: &[IpAddr], drain_time: &str) -> (Scene, Manage
 }
 
 /// Each thread's name and a field of its status.
-fn threads(scene: &Scene, field: &str) -> BTreeMap<String, String> {
+fn threads(process: &Process, field: &str) -> BTreeMap<String, String> {
     let of = |status: &str, name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
     };
-    let tasks = fs::read_dir(format!("/proc/{}/task", scene.balancer.process.id())).unwrap().flatten();
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).unwrap().flatten();
     let statuses = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
     statuses.map(|status| (of(&status, "Name:"), of(&status, field))).collect()
 }
@@ -97,6 +99,8 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
     assert!(ready.contains("\nSTATUS=generation 1: 2 VIP addresses, 3 backends on lb0\n"), "{ready}");
     scene.ask(true, 8);
     scene.ask(false, 8);
+    let balancer = &scene.balancer.process;
+    assert!(threads(balancer, "Name:").len() > 1, "packet threads have names");
     for (field, main, packet) in [
         ("CapPrm:", NET_ADMIN_AND_RAW, 0),
         ("CapEff:", NET_ADMIN_AND_RAW, 0),
@@ -104,17 +108,11 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
         ("CapAmb:", 0, 0),
         ("NoNewPrivs:", 1, 1),
     ] {
-        let found = threads(&scene, field);
-        println!("{field} {found:?}");
-        assert!(found.len() > 1, "packet threads have names");
-        for (thread, value) in found {
-            let wanted = if thread.starts_with("packet-") { packet } else { main };
-            assert_eq!(u64::from_str_radix(&value, 16).unwrap(), wanted, "{field} of {thread}");
-        }
+        assert_all(balancer, field, |thread| if thread.starts_with("packet-") { packet } else { main });
     }
-    let of_memory = fs::metadata(format!("/proc/{}/mem", scene.balancer.process.id())).unwrap();
+    let of_memory = fs::metadata(format!("/proc/{}/mem", balancer.id())).unwrap();
     assert_eq!(of_memory.uid(), 0, "no core dump, and no other process of its user reads its keys");
-    assert!(threads(&scene, "Uid:").values().all(|ids| ids.split('\t').all(|id| id == USER.to_string())));
+    assert!(threads(balancer, "Uid:").values().all(|ids| ids.split('\t').all(|id| id == USER.to_string())));
     // The filter's maps can be changed without the capability that made them.
     let more = (MORE, Bed::ECHO_PORT).into();
     udp_ask(&scene.bed.client.ns, more, b"x", SILENCE).unwrap_err();
@@ -129,6 +127,40 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
         manager.wait_for(BOUND, "WATCHDOG=1").unwrap();
     }
     drains_and_a_second_signal_ends_it(scene, &manager);
+}
+
+/// A field that is a number, of each thread.
+fn assert_all(process: &Process, field: &str, wanted: impl Fn(&str) -> u64) {
+    let found = threads(process, field);
+    println!("{field} {found:?}");
+    for (thread, value) in found {
+        assert_eq!(u64::from_str_radix(&value, 16).unwrap(), wanted(&thread), "{field} of {thread}");
+    }
+}
+
+#[test]
+fn started_by_root_without_the_unit_it_keeps_no_more_than_the_unit_leaves_it_and_decap_nothing() {
+    let scene = Scene::with(|bed| config(bed, &[VIP_V4, VIP_V6], "60s"));
+    scene.ask(true, 8);
+    let balancer = &scene.balancer.process;
+    for field in ["CapPrm:", "CapEff:"] {
+        let of = |thread: &str| if thread.starts_with("packet-") { 0 } else { NET_ADMIN_AND_RAW | NET_BIND };
+        assert_all(balancer, field, of);
+    }
+    for process in scene.decaps.iter().map(|decap| &decap.process).chain([balancer]) {
+        ["CapBnd:", "CapInh:", "CapAmb:"].iter().for_each(|field| assert_all(process, field, |_| 0));
+        assert_all(process, "NoNewPrivs:", |_| 1);
+    }
+    for Decap { process } in &scene.decaps {
+        ["CapPrm:", "CapEff:"].iter().for_each(|field| assert_all(process, field, |_| 0));
+        for field in ["Uid:", "Gid:"] {
+            let found = threads(process, field);
+            assert!(found.values().all(|ids| ids.split('\t').all(|id| id == "65534")), "{field} {found:?}");
+        }
+        assert!(threads(process, "Groups:").values().all(String::is_empty));
+    }
+    // Its counts are read without them, and it leaves the interface as it was found.
+    scene.taken_off(scene.settled().sent());
 }
 
 /// `scene` has a long drain time.
@@ -214,4 +246,6 @@ const USER: u32 = 61_234;
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(2);
 /// Bits 12 and 13.
 const NET_ADMIN_AND_RAW: u64 = 0x3000;
+/// Bit 10.
+const NET_BIND: u64 = 0x400;
 const MORE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 11));

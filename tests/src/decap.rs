@@ -19,7 +19,8 @@ pub struct Decap {
 }
 
 impl Decap {
-    /// Starts it on backend `index` (0 is `b1`) for packets from these prefixes, and waits until it is attached.
+    /// Starts it on backend `index` (0 is `b1`) for packets from these prefixes to the bed's VIPs, and waits until it is
+    /// attached.
     ///
     /// # Errors
     /// There is no binary, it ends, or it is not ready in time: its log is in the message.
@@ -27,6 +28,8 @@ impl Decap {
         let backend = &bed.backends[index];
         let mut args = vec!["decap", "--interface", backend.device, "--json", "--interval", "1s"];
         args.extend(from.iter().flat_map(|prefix| ["--from", prefix]));
+        let vips: Vec<String> = bed.spec.vips.iter().map(ToString::to_string).collect();
+        args.extend(vips.iter().flat_map(|vip| ["--vip", vip]));
         let name = format!("decap on {}", backend.name);
         let mut process = Process::start(&backend.ns, &name, bed.program()?, &args)?;
         process.wait_for_line(BOUND, says_ready)?;

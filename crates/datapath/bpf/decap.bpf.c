@@ -20,6 +20,7 @@ enum count {
 	GUE = 4,
 	REFUSED_SOURCE = 6,
 	MALFORMED,
+	REFUSED_DESTINATION,
 	PASSED,
 	COUNTS,
 };
@@ -57,6 +58,22 @@ struct {
 	__type(key, struct prefix6);
 	__type(value, __u8);
 } from6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix4);
+	__type(value, __u8);
+} vips4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix6);
+	__type(value, __u8);
+} vips6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -196,6 +213,26 @@ static __always_inline int is_sound(void *packet, void *end, __be16 protocol, __
 	return (void *)(ip6 + 1) <= end && ip6->version == 6 && bpf_ntohs(ip6->payload_len) + sizeof(*ip6) <= room;
 }
 
+// True: the inner packet goes to a listed VIP. The program looks at a packet that `is_sound`.
+static __always_inline int is_to_vip(void *packet, void *end, __be16 protocol)
+{
+	struct prefix4 to4 = { .length = 32 };
+	struct prefix6 to6 = { .length = 128 };
+	struct iphdr *ip = packet;
+	struct ipv6hdr *ip6 = packet;
+
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip + 1) > end)
+			return 0;
+		to4.address = ip->daddr;
+		return bpf_map_lookup_elem(&vips4, &to4) != 0;
+	}
+	if ((void *)(ip6 + 1) > end)
+		return 0;
+	__builtin_memcpy(&to6.address, &ip6->daddr, sizeof(to6.address));
+	return bpf_map_lookup_elem(&vips6, &to6) != 0;
+}
+
 // Moves the start by `strip` bytes and writes Ethernet and its tags anew, now in front of `inner`.
 static __always_inline int strip_outer(struct xdp_md *ctx, __u32 strip, __u32 tags, __be16 inner)
 {
@@ -252,9 +289,11 @@ static __always_inline int decap_frame(struct xdp_md *ctx)
 	strip = (outer.is_v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + outer.tunnel;
 	// Whether the frame is as long as it says is for the kernel to see: here it would be a sum with a
 	// register, as in `read_tunnel`.
-	if (outer.length < strip ||
-	    !is_sound(outer.packet, end, outer.inner, outer.length - strip) ||
-	    !strip_outer(ctx, strip, net.tags, outer.inner))
+	if (outer.length < strip || !is_sound(outer.packet, end, outer.inner, outer.length - strip))
+		return counted(MALFORMED, XDP_PASS);
+	if (!is_to_vip(outer.packet, end, outer.inner))
+		return counted(REFUSED_DESTINATION, XDP_PASS);
+	if (!strip_outer(ctx, strip, net.tags, outer.inner))
 		return counted(MALFORMED, XDP_PASS);
 	return counted(outer.count + outer.is_v6, XDP_PASS);
 }

@@ -1,20 +1,23 @@
 //! The backend's side, from outside: an XDP program that takes off what balancers put in front of packets.
 //!
-//! In: the host's own addresses, the balancers' prefixes. Out: counts.
+//! In: the host's own addresses, the balancers' prefixes, the VIPs. Out: counts.
 //! Not here: the program (`bpf/decap.bpf.c`), the VIP on the host's loopback interface.
-//! Invariant: only what is addressed to the host, and comes from a listed prefix, is taken off. All else
-//! reaches the kernel untouched.
+//! Invariant: only what is addressed to the host, comes from a listed prefix and holds a packet to a listed VIP is
+//! taken off. All else reaches the kernel untouched.
 //! Source: RFC 2784 (GRE), RFC 2003 (IPIP), RFC 2473 and RFC 4213 (IPv6 in and around), GUE variant 0.
 
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
-use aya::EbpfLoader;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray};
+use aya::{Ebpf, EbpfLoader};
 
 use crate::attach::{self, AttachError, AttachMode, Attachment};
+
+/// An address and how many of its bits count.
+pub type Prefix = (IpAddr, u8);
 
 /// One kind of tunnel, by the family of its outer header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct DecapCounts {
     /// A tunnel to this host whose inner header is cut off, or not of the family it is said to be, or whose
     /// inner packet is longer than its outer one: passed untouched.
     pub malformed: u64,
+    /// A tunnel to this host whose inner packet goes to no listed VIP: passed untouched.
+    pub refused_destination: u64,
     /// All else.
     pub passed: u64,
 }
@@ -56,6 +61,9 @@ pub enum DecapError {
     /// Nothing could be allowed.
     #[error("no source prefix given: nothing would be taken off")]
     NoSource,
+    /// Nothing could be opened.
+    #[error("no VIP given: nothing would be taken off")]
+    NoVip,
     /// A prefix of this length does not exist.
     #[error("prefix {address}/{length}: the length is above {allowed}")]
     PrefixTooLong {
@@ -81,19 +89,26 @@ impl Decap {
     /// Attaches the program to `interface`, in the driver or else generic.
     ///
     /// `local` are the addresses that tunnels may end at, see [`host_addresses`]; `from` are the prefixes,
-    /// address and length in bits, that they may come from.
+    /// address and length in bits, that they may come from; `vips` those that inner packets may go to.
     ///
     /// # Errors
     /// [`DecapError`]: among others, when one of the lists is empty, or another XDP program is there.
-    pub fn attach(interface: &str, local: &[IpAddr], from: &[(IpAddr, u8)]) -> Result<Self, DecapError> {
-        check(local, from)?;
+    pub fn attach(
+        interface: &str,
+        local: &[IpAddr],
+        from: &[Prefix],
+        vips: &[Prefix],
+    ) -> Result<Self, DecapError> {
+        check(local, from, vips)?;
         let interface = attach::free_interface(interface)?;
         let room = |entries: usize| u32::try_from(entries.max(1)).unwrap_or(u32::MAX);
         let mut ebpf = attach::load(
             EbpfLoader::new()
                 .map_max_entries("local", room(local.len()))
                 .map_max_entries("from4", room(from.len()))
-                .map_max_entries("from6", room(from.len())),
+                .map_max_entries("from6", room(from.len()))
+                .map_max_entries("vips4", room(vips.len()))
+                .map_max_entries("vips6", room(vips.len())),
             OBJECT,
         )?;
         let mut addresses: HashMap<MapData, [u8; 16], u8> = attach::map(&mut ebpf, "local")?;
@@ -101,15 +116,8 @@ impl Decap {
             let key = attach::key(address.to_canonical());
             addresses.insert(key, 1, 0).map_err(attach::in_map("local"))?;
         }
-        let mut from4: LpmTrie<MapData, [u8; 4], u8> = attach::map(&mut ebpf, "from4")?;
-        let mut from6: LpmTrie<MapData, [u8; 16], u8> = attach::map(&mut ebpf, "from6")?;
-        for &(address, length) in from {
-            let (map, filled) = match address {
-                IpAddr::V4(v4) => ("from4", from4.insert(&Key::new(length.into(), v4.octets()), 1, 0)),
-                IpAddr::V6(v6) => ("from6", from6.insert(&Key::new(length.into(), v6.octets()), 1, 0)),
-            };
-            filled.map_err(attach::in_map(map))?;
-        }
+        // Held until the program, which is loaded last, holds them itself.
+        let _tries = [fill(&mut ebpf, ["from4", "from6"], from)?, fill(&mut ebpf, ["vips4", "vips6"], vips)?];
         let counts = attach::map(&mut ebpf, "counts")?;
         Ok(Self { counts, attachment: attach::attach(ebpf, ["decap", "decap_frags"], &interface)? })
     }
@@ -134,6 +142,7 @@ impl Decap {
             gue: kind(Count::Gue as u32)?,
             refused_source: count(Count::RefusedSource as u32)?,
             malformed: count(Count::Malformed as u32)?,
+            refused_destination: count(Count::RefusedDestination as u32)?,
             passed: count(Count::Passed as u32)?,
         })
     }
@@ -163,14 +172,36 @@ pub fn host_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-fn check(local: &[IpAddr], from: &[(IpAddr, u8)]) -> Result<(), DecapError> {
+/// Puts prefixes into the tries of their families.
+fn fill(
+    ebpf: &mut Ebpf,
+    [name4, name6]: [&'static str; 2],
+    prefixes: &[Prefix],
+) -> Result<Tries, AttachError> {
+    let (mut trie4, mut trie6): Tries = (attach::map(ebpf, name4)?, attach::map(ebpf, name6)?);
+    for &(address, length) in prefixes {
+        let (name, filled) = match address {
+            IpAddr::V4(v4) => (name4, trie4.insert(&Key::new(length.into(), v4.octets()), 1, 0)),
+            IpAddr::V6(v6) => (name6, trie6.insert(&Key::new(length.into(), v6.octets()), 1, 0)),
+        };
+        filled.map_err(attach::in_map(name))?;
+    }
+    Ok((trie4, trie6))
+}
+
+type Tries = (LpmTrie<MapData, [u8; 4], u8>, LpmTrie<MapData, [u8; 16], u8>);
+
+fn check(local: &[IpAddr], from: &[Prefix], vips: &[Prefix]) -> Result<(), DecapError> {
     if local.is_empty() {
         return Err(DecapError::NoAddress);
     }
     if from.is_empty() {
         return Err(DecapError::NoSource);
     }
-    for &(address, length) in from {
+    if vips.is_empty() {
+        return Err(DecapError::NoVip);
+    }
+    for &(address, length) in from.iter().chain(vips) {
         let allowed = if address.is_ipv4() { 32 } else { 128 };
         if length > allowed {
             return Err(DecapError::PrefixTooLong { address, length, allowed });
@@ -188,7 +219,8 @@ enum Count {
     Gue = 4,
     RefusedSource = 6,
     Malformed = 7,
-    Passed = 8,
+    RefusedDestination = 8,
+    Passed = 9,
 }
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
@@ -200,14 +232,15 @@ mod tests {
     #[test]
     fn empty_lists_and_impossible_prefixes_are_refused_before_the_kernel_is_asked() {
         let (v4, v6): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
-        for (local, from, said) in [
-            (vec![], vec![(v4, 32)], "no address of this host given"),
-            (vec![v4], vec![], "no source prefix given: nothing would be taken off"),
-            (vec![v4], vec![(v4, 0), (v4, 33)], "prefix 192.0.2.1/33: the length is above 32"),
-            (vec![v4], vec![(v6, 128), (v6, 129)], "prefix 2001:db8::1/129: the length is above 128"),
+        for (local, from, vips, said) in [
+            (vec![], vec![(v4, 32)], vec![(v4, 32)], "no address of this host given"),
+            (vec![v4], vec![], vec![(v4, 32)], "no source prefix given: nothing would be taken off"),
+            (vec![v4], vec![(v4, 32)], vec![], "no VIP given: nothing would be taken off"),
+            (vec![v4], vec![(v4, 33)], vec![(v4, 0)], "prefix 192.0.2.1/33: the length is above 32"),
+            (vec![v4], vec![(v6, 128)], vec![(v6, 129)], "prefix 2001:db8::1/129: the length is above 128"),
         ] {
-            assert_eq!(check(&local, &from).unwrap_err().to_string(), said);
+            assert_eq!(check(&local, &from, &vips).unwrap_err().to_string(), said);
         }
-        assert!(check(&[v4, v6], &[(v4, 32), (v6, 0)]).is_ok());
+        assert!(check(&[v4, v6], &[(v4, 32), (v6, 0)], &[(v6, 128)]).is_ok());
     }
 }

@@ -51,7 +51,7 @@ mod xsk;
 
 pub use attach::{AttachError, AttachMode};
 pub use dataplane::{DataPlane, Settings, inspect};
-pub use decap::{ByFamily, Decap, DecapCounts, DecapError, host_addresses};
+pub use decap::{ByFamily, Decap, DecapCounts, DecapError, Prefix, host_addresses};
 pub use device::{Device, InKernel, Received, TxOwner};
 pub use engine::{Census, Engine, MAX_BATCH, Notify, Pool};
 pub use error::StartError;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use datapath::interface::{Privileges, privilege_findings};
-use datapath::{Decap, DecapCounts, host_addresses};
+use datapath::{Decap, DecapCounts, Prefix, host_addresses};
 use serde_json::{Map, Value, json};
 
-use crate::logging;
 use crate::out::outln;
 use crate::signals::EndSignals;
+use crate::{logging, privileges};
 
 /// What to take off, and from which sources.
 #[derive(Debug, Args)]
@@ -20,7 +20,10 @@ pub(crate) struct Arguments {
     interface: String,
     /// Take headers off only from these sources: an address or ADDRESS/LENGTH. May be given again.
     #[arg(long, value_name = "PREFIX", required = true, value_parser = prefix)]
-    from: Vec<(IpAddr, u8)>,
+    from: Vec<Prefix>,
+    /// Open tunnels to these inner destinations alone: the VIPs, an address or ADDRESS/LENGTH. May be given again.
+    #[arg(long, value_name = "PREFIX", required = true, value_parser = prefix)]
+    vip: Vec<Prefix>,
     /// The addresses that packets are tunnelled to. Default: all of this host.
     #[arg(long, value_name = "ADDRESS")]
     local: Vec<IpAddr>,
@@ -32,7 +35,7 @@ pub(crate) struct Arguments {
     interval: Option<Duration>,
 }
 
-fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
+fn prefix(text: &str) -> Result<Prefix, String> {
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
     let address: IpAddr = address.parse().map_err(|_| format!("`{address}` is no IP address"))?;
     let most = if address.is_ipv4() { 32 } else { 128 };
@@ -55,7 +58,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
     logging::start_plain()?;
     let local = if arguments.local.is_empty() { host_addresses()? } else { arguments.local.clone() };
-    let decap = Decap::attach(&arguments.interface, &local, &arguments.from).or_else(|error| {
+    privileges::seal();
+    let decap = Decap::attach(&arguments.interface, &local, &arguments.from, &arguments.vip);
+    let decap = decap.or_else(|error| {
         // The kernel's refusal names a map; what is missing says more.
         let missing = privilege_findings(Privileges::read()?);
         let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -65,6 +70,7 @@ pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
             anyhow::anyhow!("{error}\n{}", missing.join("\n"))
         })
     })?;
+    privileges::give_up_all(|| decap.counts().is_ok())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(until_signalled(arguments, &decap, local.len()))?;
     say(arguments, &decap.counts()?);
@@ -98,6 +104,7 @@ fn say(arguments: &Arguments, counts: &DecapCounts) {
     let left = [
         ("refused_source", counts.refused_source),
         ("malformed", counts.malformed),
+        ("refused_destination", counts.refused_destination),
         ("passed", counts.passed),
     ];
     if arguments.json {
@@ -107,7 +114,7 @@ fn say(arguments: &Arguments, counts: &DecapCounts) {
         outln!("{}", Value::Object(line));
     } else {
         for (name, count) in taken_off.into_iter().chain(left) {
-            outln!("{name:<16} {count}");
+            outln!("{name:<19} {count}");
         }
     }
 }

@@ -7,6 +7,8 @@
 
 use std::fs;
 
+use nix::sys::prctl;
+use nix::unistd::{geteuid, setgroups, setresgid, setresuid};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
@@ -36,13 +38,40 @@ pub(crate) fn seal() {
 /// Gives up, for the calling thread, what set-up alone needed. `can_change_filter` is asked whether the filter's maps can
 /// be changed without a capability: since Linux 5.19 a descriptor is enough.
 pub(crate) fn give_up(can_change_filter: impl FnOnce() -> bool) -> std::io::Result<()> {
+    keep(&LASTING, can_change_filter)
+}
+
+/// Gives up all that is needed no more once `decap`'s program is attached: root's user too, for which files that are
+/// root's need no capability. The process must have one thread. `can_read_maps` is asked as in [`give_up`].
+pub(crate) fn give_up_all(can_read_maps: impl FnOnce() -> bool) -> std::io::Result<()> {
+    if let Err(error) = leave_root() {
+        tracing::warn!(%error, "still root's user, without its capabilities");
+    }
+    keep(&[], can_read_maps)
+}
+
+/// From root to the user that owns nothing; capabilities stay permitted until the caller gives them up.
+fn leave_root() -> nix::Result<()> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    // A change of user takes back what the parent had asked for.
+    let at_parents_death = prctl::get_pdeathsig()?;
+    prctl::set_keepcaps(true)?;
+    setgroups(&[])?;
+    setresgid(NOBODY.into(), NOBODY.into(), NOBODY.into())?;
+    setresuid(NOBODY.into(), NOBODY.into(), NOBODY.into())?;
+    prctl::set_pdeathsig(at_parents_death)
+}
+
+fn keep(lasting: &[(CapabilitySet, &str, &str)], can_use_maps: impl FnOnce() -> bool) -> std::io::Result<()> {
     let had = capabilities(None)?.permitted;
     let lasting =
-        had & LASTING.iter().fold(CapabilitySet::empty(), |all, (capability, _, _)| all | *capability);
+        had & lasting.iter().fold(CapabilitySet::empty(), |all, (capability, _, _)| all | *capability);
     let sets =
         |effective, permitted| CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets(lasting, had))?;
-    let kept = if can_change_filter() { lasting } else { lasting | had & for_maps(had) };
+    let kept = if can_use_maps() { lasting } else { lasting | had & for_maps(had) };
     set_capabilities(None, sets(kept, kept))?;
     tracing::info!(
         kept = %words(kept),
@@ -68,7 +97,9 @@ fn words(kept: CapabilitySet) -> String {
     let lasting = LASTING.iter().filter(|(capability, _, _)| kept.contains(*capability));
     let mut words: Vec<String> = lasting.map(|(_, name, why)| format!("{name}: {why}")).collect();
     if kept.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN) {
-        words.push("CAP_BPF or CAP_SYS_ADMIN: this kernel asks for it when VIPs change in the filter".into());
+        words.push(
+            "CAP_BPF or CAP_SYS_ADMIN: this kernel asks for it when the XDP program's maps are used".into(),
+        );
     }
     if words.is_empty() { "none".into() } else { words.join("; ") }
 }
@@ -112,6 +143,9 @@ const LASTING: [(CapabilitySet, &str, &str); 3] = [
         "ports of bgp.listen below 1,024, which a reload may bring",
     ),
 ];
+
+/// The user and the group `nobody`, by the number that each system gives them.
+const NOBODY: u32 = 65_534;
 
 #[cfg(test)]
 mod tests {

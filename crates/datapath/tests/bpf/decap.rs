@@ -20,11 +20,19 @@ const LB6: &str = "2001:db8:5::7";
 fn attach() -> Decap {
     let nets = [(ip("198.51.100.0"), 28), (ip("2001:db8:5::"), 64)];
     let from = [nets[0], nets[1], (ip("203.0.113.7"), 32), (ip("2001:db8:6::7"), 128)];
-    Decap::attach("near", &[ip(HOST4), ip(HOST6)], &from).unwrap()
+    Decap::attach("near", &[ip(HOST4), ip(HOST6)], &from, &vips()).unwrap()
+}
+
+fn vips() -> Vec<(IpAddr, u8)> {
+    vec![(ip("203.0.113.8"), 30), (ip("2001:db8:f::10"), 128)]
 }
 
 fn inner(is_v6: bool) -> Vec<u8> {
-    let (from, to) = if is_v6 { ("2001:db8:c::1", "2001:db8:f::10") } else { ("198.18.0.1", "203.0.113.10") };
+    inner_to(if is_v6 { "2001:db8:f::10" } else { "203.0.113.10" })
+}
+
+fn inner_to(to: &str) -> Vec<u8> {
+    let from = if to.contains(':') { "2001:db8:c::1" } else { "198.18.0.1" };
     packet(ip(from), ip(to), 17, &udp(80, b"hello"))
 }
 
@@ -65,6 +73,7 @@ enum Fate {
     Gue,
     Refused,
     Malformed,
+    NoVip,
     Passed,
 }
 
@@ -140,6 +149,14 @@ fn oracle(frame: &[u8]) -> (Fate, Vec<u8>) {
     if byte(start) >> 4 != version || says < need || head + tunnel + says > length {
         return same(Fate::Malformed);
     }
+    let to_vip = if inner_is_v6 {
+        IpAddr::from(<[u8; 16]>::try_from(&frame[start + 24..start + 40]).unwrap()) == ip("2001:db8:f::10")
+    } else {
+        frame[start + 16..start + 19] == [203, 0, 113] && (8..12).contains(&frame[start + 19])
+    };
+    if !to_vip {
+        return same(Fate::NoVip);
+    }
     let mut left = frame[..kind].to_vec();
     left.extend(if inner_is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] });
     left.extend(&frame[start..]);
@@ -153,12 +170,13 @@ fn count_of(counts: &DecapCounts, fate: &Fate) -> u64 {
         Fate::Gue => counts.gue.ipv4 + counts.gue.ipv6,
         Fate::Refused => counts.refused_source,
         Fate::Malformed => counts.malformed,
+        Fate::NoVip => counts.refused_destination,
         Fate::Passed => counts.passed,
     }
 }
 
 fn total(counts: &DecapCounts) -> u64 {
-    [Fate::Gre, Fate::Ipip, Fate::Gue, Fate::Refused, Fate::Malformed, Fate::Passed]
+    [Fate::Gre, Fate::Ipip, Fate::Gue, Fate::Refused, Fate::Malformed, Fate::NoVip, Fate::Passed]
         .iter()
         .map(|fate| count_of(counts, fate))
         .sum()
@@ -180,13 +198,23 @@ fn shapes() -> impl Strategy<Value = Vec<u8>> {
     let flags =
         prop::sample::select(vec![0, 0, 0, 0x0100, 0x0300, 0x0400, 0x8000, 0x2000, 0x1000, 0x0001, 0x0008]);
     let addresses = (sources4, to4, sources6, to6);
+    let vips = prop::sample::select(vec![
+        "203.0.113.10",
+        "203.0.113.8",
+        "203.0.113.12",
+        "192.0.2.10",
+        "2001:db8:f::10",
+        "2001:db8:f::10",
+        "2001:db8:f::11",
+        "::ffff:203.0.113.10",
+    ]);
     let change = prop::collection::vec((14_usize..100, any::<u8>()), 0..3);
     // What the outer header says of its length: mostly the truth.
     let says = prop_oneof![4 => Just(None), 1 => (0_u8..120).prop_map(Some)];
     let ends = prop_oneof![4 => Just(0_isize), 1 => -40_isize..30];
-    (any::<bool>(), any::<bool>(), 0_usize..4, addresses, 0..6, flags, change, (says, ends)).prop_map(
-        |(is_v6, inner_v6, tags, (from4, to4, from6, to6), kind, flags, change, (says, ends))| {
-            let inner = inner(inner_v6);
+    (any::<bool>(), vips, 0_usize..4, addresses, 0..6, flags, change, (says, ends)).prop_map(
+        |(is_v6, vip, tags, (from4, to4, from6, to6), kind, flags, change, (says, ends))| {
+            let inner = inner_to(vip);
             let (protocol, payload) = match kind {
                 0 | 1 => (47, gre(flags, &inner)),
                 2 | 3 => (ip_in_ip(&inner), inner),
@@ -231,7 +259,7 @@ fn agrees_with_the_oracle_on_tunnels_of_every_shape() {
         .unwrap();
     let seen = seen.into_inner();
     println!("{seen:?}");
-    assert_eq!(seen.len(), 6, "a fate was never met: {seen:?}");
+    assert_eq!(seen.len(), 7, "a fate was never met: {seen:?}");
     assert!(seen.values().all(|count| *count > 100), "{seen:?}");
 }
 
@@ -247,7 +275,7 @@ fn a_socket_behind_the_program_gets_what_came_through_each_kind_of_tunnel() {
     bed::ip("route add default dev near");
     assert_eq!(host_addresses().unwrap(), [ip(HOST4), ip("203.0.113.10"), ip(HOST6)]);
     let from = [(ip("198.51.100.0"), 28), (ip("2001:db8:5::"), 64)];
-    let decap = Decap::attach("near", &host_addresses().unwrap(), &from).unwrap();
+    let decap = Decap::attach("near", &host_addresses().unwrap(), &from, &vips()).unwrap();
     let server = UdpSocket::bind("203.0.113.10:80").unwrap();
     server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let far = Wire::on("far");
@@ -269,6 +297,12 @@ fn a_socket_behind_the_program_gets_what_came_through_each_kind_of_tunnel() {
     let counts = decap.counts().unwrap();
     assert_eq!((counts.gre, counts.ipip, counts.gue), (one, one, one));
     assert_eq!((counts.refused_source, counts.malformed), (0, 0));
+    // A tunnel would be a way around the host's packet filter to all that listens on it.
+    for to in [HOST4, "127.0.0.1", "203.0.113.12"] {
+        far.send(&frame(0, &outer(false, 47, &gre(0, &inner_to(to)))));
+    }
+    bed::eventually("three inner packets to no VIP", || decap.counts().unwrap().refused_destination == 3);
+    assert_eq!(decap.counts().unwrap().gre, one);
 }
 
 #[test]

@@ -69,5 +69,5 @@ fn attaches_both() {
     let options = SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
     let _steer = Steer::attach("near", &options).unwrap();
     let any = [("0.0.0.0".parse().unwrap(), 0), ("::".parse().unwrap(), 0)];
-    let _decap = Decap::attach("far", &["192.0.2.1".parse().unwrap()], &any).unwrap();
+    let _decap = Decap::attach("far", &["192.0.2.1".parse().unwrap()], &any, &any).unwrap();
 }
