@@ -80,12 +80,6 @@ pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Whether 16 bytes stand for an address of IPv4.
-#[inline]
-pub(crate) fn is_mapped(address: &[u8; 16]) -> bool {
-    address.first_chunk() == Some(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
-}
-
 /// Which parts of a packet choose its backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashPolicy {
@@ -231,6 +225,7 @@ fn low4(address: &[u8; 16]) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
+/// Whether 16 bytes stand for an address of IPv4.
 #[inline]
 pub(crate) fn is_v4(address: &[u8; 16]) -> bool {
     address.first_chunk::<12>() == Some(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])

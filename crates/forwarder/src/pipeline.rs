@@ -28,7 +28,7 @@ use self::refusal::Cut;
 use self::state::{Batch, PacketState, Stage};
 use self::tracing::Tracing;
 use crate::capture::Tap;
-use crate::flow::is_mapped;
+use crate::flow::is_v4;
 use crate::guard::{Limits, Meter};
 use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
@@ -196,7 +196,7 @@ impl Core {
         self.look_for_mark(batch, packet.frame(), state);
         let flow = Flow::of(packet.frame(), &parsed);
         // Such an address stands for one of IPv4 inside a host, and on no wire (RFC 4291 §2.5.5.2): it would match an IPv4 VIP.
-        if parsed.family == Family::V6 && is_mapped(&flow.destination) {
+        if parsed.family == Family::V6 && is_v4(&flow.destination) {
             return Some(Verdict::Drop(DropReason::NoVip));
         }
         if parsed.fragment != Fragment::None {

@@ -2,8 +2,6 @@
 //!
 //! Source: paper §2.1 (an encapsulator in front), §4.3 (fragments between machines), §4.2 (clusters stand in for each other).
 
-use std::net::{IpAddr, Ipv6Addr};
-
 use packet::{Encapsulation, Tunnelled};
 
 use crate::Prefix;
@@ -82,7 +80,7 @@ pub struct TunnelSource {
 #[must_use]
 pub(crate) fn source_kind(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Option<TunnelSourceKind> {
     let from = |source: &&TunnelSource| {
-        source.prefix.contains(canonical(tunnelled.source)) && source.carriers.holds(tunnelled.kind)
+        source.prefix.contains(tunnelled.source) && source.carriers.holds(tunnelled.kind)
     };
     let marked = tunnelled.recursion > 0;
     let mut senders = sources.iter().filter(from).map(|source| source.kind);
@@ -91,11 +89,4 @@ pub(crate) fn source_kind(sources: &[TunnelSource], tunnelled: &Tunnelled) -> Op
         TunnelSourceKind::Peer | TunnelSourceKind::Cluster => marked,
     });
     meant.or_else(|| senders.find(|sender| *sender == TunnelSourceKind::Cluster))
-}
-
-fn canonical(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V6(v6) => Ipv6Addr::to_canonical(&v6),
-        v4 @ IpAddr::V4(_) => v4,
-    }
 }

@@ -2,8 +2,9 @@
 //!
 //! In: a packet of GRE, IP-in-IP or GUE off the wire. Out: the inner packet, and what its sender is.
 //! Not here: which of them reach a packet thread (XDP), who may send (`tunnels`), how headers come off (`packet`).
-//! Invariants: tunnels are opened at the machine's own addresses, and those of other clusters at a VIP; one outer header comes off, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may
-//! be sent on to, so that no machines can forward it in a loop.
+//! Invariants: tunnels are opened at the machine's own addresses, and those of other clusters at a VIP; one outer header comes
+//! off, so a tunnel in a tunnel is for the backend; each mark takes from where a packet may be sent on to, so that no machines
+//! can forward it in a loop.
 //! Source: paper §2.1, §4.2, §4.3; RFC 1701 (recursion control), RFC 6040 (ECN).
 
 use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};

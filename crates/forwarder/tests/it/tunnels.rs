@@ -126,6 +126,24 @@ fn an_ipv4_mapped_destination_is_nobodys_in_a_tunnel_too() {
 }
 
 #[test]
+fn an_ipv4_mapped_outer_source_is_nobodys_who_may_send() {
+    for kind in [TunnelSourceKind::Encapsulator, TunnelSourceKind::Peer, TunnelSourceKind::Cluster] {
+        let mut parts = parts(gre_slots(2), &[1, 1]);
+        parts.tunnels = vec![from("192.0.2.77", kind)];
+        let mut bed = Bed::new(parts);
+        let recursion = u8::from(kind != TunnelSourceKind::Encapsulator);
+        let frame = tcp("198.51.100.7", 9, VIP4, 80, "A");
+        let outer = ("::ffff:192.0.2.77", "2001:db8::1");
+        let verdict = bed.send(0, &wrapped(&frame, Encapsulation::Gre, outer, recursion)).0;
+        assert_eq!(
+            (verdict, bed.counters.decapsulated.read()),
+            (Verdict::Drop(DropReason::NoVip), 0),
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
 fn errors_that_an_encapsulator_brings_are_limited_wherever_they_are_handled() {
     let mut parts = parts(gre_slots(2), &[1, 1]);
     parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
