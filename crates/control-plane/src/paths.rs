@@ -76,7 +76,9 @@ impl Paths {
                 tracing::error!(%error, "next hops are no longer kept fresh");
             }
         });
-        Ok(Self { table, mtus: PathMtus::default(), wanted, found })
+        let mut mtus = PathMtus::default();
+        mtus.follow(current, config.cluster().mtu.core);
+        Ok(Self { table, mtus, wanted, found })
     }
 
     /// The next hops.
@@ -113,7 +115,8 @@ impl Paths {
     }
 
     /// From now on the destinations of this configuration are watched, and those that still drain.
-    pub fn follow(&self, config: &Config, machine: &str, current: &Snapshot) {
+    pub fn follow(&mut self, config: &Config, machine: &str, current: &Snapshot) {
+        self.mtus.follow(current, config.cluster().mtu.core);
         self.wanted.send_replace(wanted(&self.table, config, machine, current));
     }
 

@@ -514,6 +514,7 @@ fn the_narrowest_path_to_another_cluster_holds_for_all_of_its_addresses() {
     let config = config(REMOTES);
     let snapshot = compile(&mut Compiler::default(), &config, 0);
     let mut paths = PathMtus::default();
+    paths.follow(&snapshot, None);
     paths.learn("198.51.100.70".parse().unwrap(), 1400, Duration::ZERO);
     paths.learn("198.51.100.80".parse().unwrap(), 1450, Duration::ZERO);
     let next = refresh_next_hops(&snapshot, &config, "lb1", &Table::default(), &paths).unwrap();

@@ -149,6 +149,7 @@ fn the_machines_of_a_shard_share_fragments_out_by_one_table_in_which_each_knows_
 fn what_a_path_takes_is_the_least_of_what_its_link_does_and_what_routers_say() {
     let (config, mut paths) = (config(), PathMtus::default());
     let snapshot = snapshot(&config, "lb1");
+    paths.follow(&snapshot, None);
     let (backend, peer, far) =
         ("198.18.1.1".parse().unwrap(), "192.0.2.2".parse().unwrap(), "198.51.100.138".parse().unwrap());
     let way = |mtu_bytes| {

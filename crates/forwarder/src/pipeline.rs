@@ -9,6 +9,7 @@ mod decapsulation;
 mod fragments;
 mod icmp;
 mod identifications;
+mod outer_error;
 mod refusal;
 mod remote;
 mod state;
@@ -257,6 +258,7 @@ impl Core {
             Stage::FirstPiece => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
             Stage::LaterPiece => self.choose_for_later(batch, packet, state),
             Stage::IcmpError => self.choose_for_error(batch, packet, state),
+            Stage::OuterError => self.look_for_quoted(batch, packet, state),
             Stage::Redirect => None,
         }
     }

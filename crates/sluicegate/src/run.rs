@@ -324,18 +324,24 @@ impl Daemon {
     fn take_notices(&mut self) {
         let now = self.lifecycle.elapsed();
         let mut changed = self.paths.expire(now);
-        let mut events = Vec::new();
+        let (mut events, mut lowered) = (Vec::new(), 0_usize);
         for notice in self.forwarding.plane.notices() {
             match notice {
                 Notice::PathMtu { destination, mtu } => {
                     if self.paths.learn(destination, mtu, now) {
-                        tracing::info!(backend = %destination, mtu, "a router says what the path takes");
-                        changed = true;
+                        lowered += 1;
+                        if lowered <= PATHS_NAMED {
+                            tracing::info!(backend = %destination, mtu, "a router says what the path takes");
+                        }
                     }
                 }
                 Notice::Trace(event) => events.push(event),
             }
         }
+        if let Some(more) = lowered.checked_sub(PATHS_NAMED).filter(|more| *more > 0) {
+            tracing::info!(more, "routers say what more paths take");
+        }
+        changed |= lowered > 0;
         if changed {
             self.renew_paths();
         }
@@ -461,3 +467,5 @@ const COMMANDS_WAITING: usize = 64;
 const FIRST_NEXT_HOPS: Duration = Duration::from_secs(4);
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const QUESTION_STEPS: Duration = Duration::from_millis(1);
+/// Lines of the log about paths, of one look.
+const PATHS_NAMED: usize = 8;

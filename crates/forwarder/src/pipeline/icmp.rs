@@ -1,25 +1,20 @@
-//! ICMP for a VIP, and about this machine's own outer packets.
+//! ICMP for a VIP.
 //!
-//! In: an ICMP packet. Out: an echo request turned round; an error sent on to the backend of the flow that it quotes; an error
-//! about an outer packet of ours, taken in.
-//! Not here: neighbour discovery (XDP leaves it to the kernel), pieces of ICMP (`fragments`), errors that we send (`refusal`).
+//! In: an ICMP packet. Out: an echo request turned round; an error sent on to the backend of the flow that it quotes.
+//! Not here: neighbour discovery (XDP leaves it to the kernel), pieces of ICMP (`fragments`), errors that we send (`refusal`), errors
+//! about our own outer packets (`outer_error`).
 //! Invariant: nothing of a quote is believed but what names a flow of a VIP, and it changes no table.
 //! Source: RFC 792, RFC 4443, RFC 1191, RFC 8201; paper §4.3 (tuples of errors are those of the quoted packet, reversed).
 
-use std::net::{IpAddr, Ipv6Addr};
-
-use packet::{
-    Addresses, Family, IcmpError, IcmpErrorKind, Parsed, Quoted, echo_reply, icmp_checksum_ok, icmp_error,
-    protocol, quoted_tunnel,
-};
+use packet::{Addresses, IcmpError, Parsed, Quoted, echo_reply, icmp_error, protocol};
 
 use super::fragments::without_ports;
 use super::state::{Batch, PacketState, Stage};
 use super::{Core, choose_by_table, remote};
 use crate::selection::flow_key;
 use crate::{
-    DropReason, Flow, HandoffReason, HashPolicy, Notice, Origin, Packet, SlotId, SlotState, Snapshot,
-    ThreadId, Verdict,
+    DropReason, Flow, HandoffReason, HashPolicy, Origin, Packet, SlotId, SlotState, Snapshot, ThreadId,
+    Verdict,
 };
 
 /// How much ICMP a thread handles.
@@ -117,7 +112,7 @@ impl Core {
             return Err(DropReason::IcmpRate);
         }
         if !snapshot.vips.contains(&destination) {
-            return Err(self.learn(snapshot, packet, &state.parsed, error));
+            return self.take_outer_error(batch, packet, error, state);
         }
         // It is for the sender of the quoted packet alone.
         if error.quoted.addresses.src != destination {
@@ -150,44 +145,24 @@ impl Core {
             state.slot = slot;
             return None;
         }
+        if known.is_none()
+            && let Some(next) = self.ask_next(packet, state)
+        {
+            return Some(next);
+        }
+        choose_by_table(batch, packet, state).err().map(Verdict::Drop)
+    }
+
+    /// The next thread whose table may know the flow that an error quotes; `None`: all were asked.
+    pub(super) fn ask_next(&self, packet: &Packet<'_>, state: &PacketState) -> Option<Verdict> {
         let asked = match packet.origin() {
             Origin::Thread(_, HandoffReason::IcmpError { asked, .. }) => asked.saturating_add(1),
             Origin::Wire | Origin::Thread(..) => 1,
         };
         let threads = self.config.threads.max(1);
-        if known.is_none() && asked < threads {
-            let next = ThreadId((self.config.thread.0 + 1) % threads);
-            let reason = HandoffReason::IcmpError { asked, decapsulated_from: state.decapsulated_from };
-            return Some(Verdict::ToThread(next, reason));
-        }
-        choose_by_table(batch, packet, state).err().map(Verdict::Drop)
-    }
-
-    /// An error about an outer packet of ours: what it says of the path's MTU goes to the control plane.
-    fn learn(
-        &mut self,
-        snapshot: &Snapshot,
-        packet: &Packet<'_>,
-        parsed: &Parsed,
-        error: &IcmpError,
-    ) -> DropReason {
-        let Some(outer) = quoted_tunnel(packet.frame(), &error.quoted) else { return DropReason::NoVip };
-        let destination = parsed.addresses(packet.frame()).dst;
-        if error.quoted.addresses.src != destination || !icmp_checksum_ok(packet.frame(), parsed) {
-            return DropReason::IcmpQuote;
-        }
-        // What is quoted of the inner packet must be one of a client's.
-        if outer.inner.is_some_and(|inner| !snapshot.vips.contains(&inner.addresses.dst)) {
-            return DropReason::IcmpQuote;
-        }
-        if let (IcmpErrorKind::TooBig { mtu }, Some(notices)) = (error.kind, &mut self.notices) {
-            let lowest = lowest_mtu(error.quoted.family);
-            let mtu = if mtu == 0 { older_router(&error.quoted) } else { mtu };
-            let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(lowest);
-            // Lost when there is no room: routers repeat themselves.
-            notices.send(Notice::PathMtu { destination: canonical(&error.quoted.addresses.dst), mtu });
-        }
-        DropReason::TakenIn
+        let next = ThreadId((self.config.thread.0 + 1) % threads);
+        let reason = HandoffReason::IcmpError { asked, decapsulated_from: state.decapsulated_from };
+        (asked < threads).then_some(Verdict::ToThread(next, reason))
     }
 }
 
@@ -235,28 +210,6 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropR
     Ok(QuotedFlow { service: index, hash: snapshot.hasher.hash(policy, &flow), stage })
 }
 
-const fn has_ports(protocol: u8) -> bool {
+pub(super) const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP | protocol::DCCP | protocol::UDP_LITE)
-}
-
-/// The next plateau below the packet that was too big: a router from before 1990 does not give its MTU.
-///
-/// # Source
-/// RFC 1191 §7.1, table 7-1.
-fn older_router(quoted: &Quoted) -> u32 {
-    let plateaus = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508];
-    plateaus.into_iter().find(|plateau| *plateau < quoted.total_len).unwrap_or(508)
-}
-
-/// A forged error must not make us cut everything to crumbs. IPv6's is the protocol's own; IPv4's is what every host
-/// takes (RFC 1122 §3.3.2), less a margin for what stands in front of it, as Linux's `min_pmtu` has it.
-const fn lowest_mtu(family: Family) -> u16 {
-    match family {
-        Family::V4 => 552,
-        Family::V6 => 1280,
-    }
-}
-
-fn canonical(address: &[u8; 16]) -> IpAddr {
-    Ipv6Addr::from(*address).to_canonical()
 }

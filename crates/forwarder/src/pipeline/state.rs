@@ -58,6 +58,8 @@ pub(super) enum Stage {
     LaterPiece,
     /// Ask the connection tables of all threads, then Maglev.
     IcmpError,
+    /// Ask the connection tables of all threads for the flow that an error about our own outer packet quotes.
+    OuterError,
     /// Nothing: it goes to the machine that gathers its datagram.
     Redirect,
 }

@@ -437,22 +437,28 @@ fn a_fragment_that_is_too_big_is_cut_again() {
 
 #[test]
 fn an_error_about_our_own_outer_packet_is_told_to_the_control_plane() {
-    let mut bed = Bed::with(parts(gre_slots(1), &[1]), generous());
+    let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), generous());
     let (sink, mut notices) = notice_ring(4);
     bed = bed.with_notices(sink);
-    let (_, outer) = bed.send(24, &tcp("198.51.100.7", 9, VIP4, 80, "S"));
-    let mut about = |len: usize, mtu: u16, to: &str| {
-        let mut message = error(to, (3, 4), &outer[14..][..len]);
+    let mut sent = |port| bed.send(24, &tcp("198.51.100.7", port, VIP4, 80, "S")).1[14..].to_vec();
+    let outer = sent(9);
+    let backend = format!("198.18.1.{}", outer[19]);
+    let elsewhere = (10..).map(&mut sent).find(|other| other[19] != outer[19]).unwrap();
+    let mut quoting = |quote: &[u8], mtu: u16, to: &str| {
+        let mut message = error(to, (3, 4), quote);
         message[14 + 26..14 + 28].copy_from_slice(&mtu.to_be_bytes());
-        message[14 + 22..14 + 24].copy_from_slice(&[0, 0]);
-        let sum: u32 =
-            message[34..].chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum();
-        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-        let sum = if (sum ^ 0xffff) == 0 { 0xffff } else { sum };
-        message[14 + 22..14 + 24].copy_from_slice(&sum.to_be_bytes());
-        bed.send(0, &message).0
+        bed.send(0, &with_icmp_checksum(message)).0
     };
-    let path = |mtu| Some(Notice::PathMtu { destination: ip("198.18.1.1"), mtu });
+    let path = |mtu| Some(Notice::PathMtu { destination: ip(&backend), mtu });
+    // A flow that nobody has, and one that is on the other backend.
+    let (mut unknown, mut misplaced) = (outer[..60].to_vec(), elsewhere[..60].to_vec());
+    unknown[24 + 20..24 + 22].copy_from_slice(&8u16.to_be_bytes());
+    misplaced[16..20].copy_from_slice(&outer[16..20]);
+    for forged in [unknown, misplaced] {
+        assert_eq!(quoting(&forged, 1400, "192.0.2.1"), Verdict::Drop(DropReason::IcmpQuote));
+        assert_eq!(notices.next(), None);
+    }
+    let mut about = |len: usize, mtu: u16, to: &str| quoting(&outer[..len], mtu, to);
     assert_eq!(about(60, 1400, "192.0.2.1"), Verdict::Drop(DropReason::TakenIn));
     assert_eq!(notices.next(), path(1400));
     assert_eq!(about(28, 1300, "192.0.2.1"), Verdict::Drop(DropReason::TakenIn));
@@ -461,6 +467,28 @@ fn an_error_about_our_own_outer_packet_is_told_to_the_control_plane() {
     assert_eq!(notices.next(), path(552), "no router talks us into crumbs");
     assert_eq!(about(60, 1400, "192.0.2.2"), Verdict::Drop(DropReason::IcmpQuote), "another sent it");
     assert_eq!(notices.next(), None);
+}
+
+#[test]
+fn an_error_about_our_own_outer_packet_asks_one_thread_after_the_other_for_its_flow() {
+    let mut bed = Bed::with(parts(gre_slots(1), &[1]), PipelineConfig { threads: 3, ..generous() });
+    let (_, outer) = Bed::new(parts(gre_slots(1), &[1])).send(24, &tcp("198.51.100.7", 9, VIP4, 80, "S"));
+    let message = with_icmp_checksum(error("192.0.2.1", (3, 4), &outer[14..][..60]));
+    let asked = |asked| HandoffReason::IcmpError { asked, decapsulated_from: None };
+    assert_eq!(bed.send(0, &message).0, Verdict::ToThread(ThreadId(1), asked(1)));
+    let from = |count| Origin::Thread(ThreadId(2), asked(count));
+    assert_eq!(bed.send_as(from(1), 0, &message).0, Verdict::ToThread(ThreadId(1), asked(2)));
+    assert_eq!(bed.send_as(from(2), 0, &message).0, Verdict::Drop(DropReason::IcmpQuote), "all were asked");
+}
+
+/// With its ICMP checksum computed.
+fn with_icmp_checksum(mut message: Vec<u8>) -> Vec<u8> {
+    message[14 + 22..14 + 24].copy_from_slice(&[0, 0]);
+    let words = message[34..].chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0)));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    message[14 + 22..14 + 24].copy_from_slice(&sum.to_be_bytes());
+    message
 }
 
 #[test]
