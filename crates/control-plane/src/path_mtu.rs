@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forwarder::{Slot, SlotState, Snapshot};
 
-/// What was learned, of ways that packets take. Bounded by [`MOST`]: what is learned stays, and no more is.
+/// What was learned, of ways that packets take; at most 65,536, and then no more until one is past its time.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
     learned: HashMap<IpAddr, Learned>,
