@@ -19,7 +19,8 @@ pub(crate) struct Slots(Arc<Memory>);
 #[derive(Debug)]
 struct Memory {
     first: NonNull<u8>,
-    words: usize,
+    /// How many slots there are.
+    count: usize,
 }
 
 // SAFETY: a slot is only used through the one `Frame` of its chunk, which one thread owns at a time.
@@ -39,17 +40,17 @@ pub(crate) struct Slot {
 impl Slots {
     pub(crate) fn new(chunks: usize) -> Self {
         // By way of zeroed words, so that pages are only backed once they are used.
-        let words = vec![0u64; chunks * (SLOT / size_of::<u64>())].into_boxed_slice();
-        let count = words.len();
+        let words = vec![0u64; chunks * WORDS].into_boxed_slice();
         // SAFETY: a box's pointer is never null.
         let first = unsafe { NonNull::new_unchecked(Box::into_raw(words).cast::<u8>()) };
-        Self(Arc::new(Memory { first, words: count }))
+        Self(Arc::new(Memory { first, count: chunks }))
     }
 
     /// The slot of chunk number `chunk`, for as long as its frame is borrowed.
     pub(crate) fn of<'a>(&self, _: &'a mut Frame, chunk: usize) -> &'a mut Slot {
-        assert!((chunk + 1) * SLOT <= self.0.words * size_of::<u64>(), "a slot for each chunk");
-        // SAFETY: there is a slot for each chunk of the area, and chunks are numbered from 0.
+        // Compared by number: a product might wrap.
+        assert!(chunk < self.0.count, "a slot for each chunk");
+        // SAFETY: `chunk` is below the number of slots, which lie one behind the other.
         let slot = unsafe { self.0.first.add(chunk * SLOT) }.cast::<Slot>();
         // SAFETY: it is aligned as words are, zeroes are a valid slot, and the chunk's only frame is borrowed for as long
         // as the slot is; the memory outlives it, since the frame's area holds it.
@@ -59,7 +60,7 @@ impl Slots {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let words = std::ptr::slice_from_raw_parts_mut(self.first.as_ptr().cast::<u64>(), self.words);
+        let words = std::ptr::slice_from_raw_parts_mut(self.first.as_ptr().cast::<u64>(), self.count * WORDS);
         // SAFETY: that is the box of `new`, which nobody else has.
         drop(unsafe { Box::from_raw(words) });
     }
@@ -109,6 +110,34 @@ impl Slot {
 pub(crate) const MOST_MORE: usize = 16;
 /// Bytes of a slot.
 const SLOT: usize = 16_384;
+const WORDS: usize = SLOT / size_of::<u64>();
 /// Bytes of the longest packet, with its link header and head room.
 pub(crate) const ROOM: usize = SLOT - size_of::<usize>() - MOST_MORE * size_of::<FrameDesc>();
 const _: () = assert!(size_of::<Slot>() == SLOT && align_of::<Slot>() <= align_of::<u64>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_slot_for_each_chunk() {
+        let (slots, mut frame) = (Slots::new(3), Frame(FrameDesc::default()));
+        for chunk in 0..3 {
+            slots.of(&mut frame, chunk).clear();
+        }
+    }
+
+    /// Were the bytes in front of its slot's end counted, they would be 0.
+    #[test]
+    #[should_panic(expected = "a slot for each chunk")]
+    fn a_chunk_whose_number_wraps_has_none() {
+        let wraps = usize::MAX / SLOT + 1;
+        Slots::new(3).of(&mut Frame(FrameDesc::default()), wraps - 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot for each chunk")]
+    fn a_chunk_behind_the_last_has_none() {
+        Slots::new(3).of(&mut Frame(FrameDesc::default()), 3);
+    }
+}

@@ -23,12 +23,36 @@ use crate::slots::{Slot, Slots};
 pub(crate) struct Area {
     pub(crate) umem: Umem,
     base: NonNull<u8>,
-    len: usize,
-    /// log2 of the bytes of a chunk.
-    chunk_shift: u32,
+    bounds: Bounds,
     homes: Homes,
     /// Where packets are taken that lie in several chunks.
     slots: Option<Slots>,
+}
+
+/// Which addresses lie in an area, and how its chunks divide them.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Bytes of the area, a multiple of a chunk's.
+    len: usize,
+    /// log2 of the bytes of a chunk.
+    chunk_shift: u32,
+}
+
+impl Bounds {
+    /// Bytes from an address to the end of its chunk.
+    #[inline]
+    fn room(self, address: usize) -> usize {
+        let chunk = 1 << self.chunk_shift;
+        chunk - (address & (chunk - 1))
+    }
+
+    /// The same of an address in the area. Elsewhere the process ends: it would read and write memory of others.
+    #[inline]
+    fn room_inside(self, address: usize) -> usize {
+        // Its chunk is whole, so no sum is needed, which might wrap.
+        assert!(address < self.len, "a descriptor lies in its area");
+        self.room(address)
+    }
 }
 
 /// Whose pool a frame belongs to, by its place.
@@ -69,7 +93,9 @@ impl Area {
         chunk: u32,
         multi_buffer: bool,
     ) -> Result<(Self, Vec<Vec<Frame>>), StartError> {
-        assert!(frames.is_power_of_two() && chunk.is_power_of_two());
+        if !frames.is_power_of_two() || !chunk.is_power_of_two() {
+            return Err(StartError::Umem(format!("{frames} frames of {chunk} bytes: not powers of two")));
+        }
         let ring = QueueSize::new(RING).map_err(|error| StartError::Umem(error.to_string()))?;
         let size =
             FrameSize::new(chunk).map_err(|_| StartError::Umem(format!("no chunks of {chunk} bytes")))?;
@@ -91,7 +117,7 @@ impl Area {
         let queue_shift = chunk_shift + frames.trailing_zeros();
         let homes = Homes { queue_shift, threads: homes.into() };
         let slots = multi_buffer.then(|| Slots::new(count.get() as usize));
-        let area = Self { umem, base, len, chunk_shift, homes, slots };
+        let area = Self { umem, base, bounds: Bounds { len, chunk_shift }, homes, slots };
         Ok((area, pools))
     }
 
@@ -117,7 +143,7 @@ impl Area {
 
     /// The slot of a frame's chunk, where there are slots.
     pub(crate) fn slot<'a>(&'a self, frame: &'a mut Frame) -> Option<&'a mut Slot> {
-        let chunk = frame.0.addr() >> self.chunk_shift;
+        let chunk = frame.0.addr() >> self.bounds.chunk_shift;
         self.slots.as_ref().map(|slots| slots.of(frame, chunk))
     }
 
@@ -132,15 +158,14 @@ impl Area {
     /// Bytes from a descriptor's start to the end of its chunk.
     #[inline]
     pub(crate) fn room(&self, frame: &Frame) -> usize {
-        let chunk = 1 << self.chunk_shift;
-        chunk - (frame.0.addr() & (chunk - 1))
+        self.bounds.room(frame.0.addr())
     }
 
     #[inline]
     fn place(&self, frame: &Frame) -> (NonNull<u8>, usize) {
-        let (start, len) = (frame.0.addr(), self.room(frame));
-        assert!(start + len <= self.len, "a descriptor lies in its area");
-        // SAFETY: `start` is a descriptor's address, which lies in the mapping of `len` bytes that starts at `base`.
+        let start = frame.0.addr();
+        let len = self.bounds.room_inside(start);
+        // SAFETY: `start` lies in the mapping that starts at `base`: `room_inside` checked it.
         (unsafe { self.base.add(start) }, len)
     }
 
@@ -153,7 +178,8 @@ impl Area {
     /// Sets how many bytes a frame's descriptor announces.
     #[inline]
     pub(crate) fn set_len(&self, frame: &mut Frame, len: usize) {
-        // SAFETY: the frame belongs to this UMEM, and is ours alone while it is borrowed mutably.
+        self.bounds.room_inside(frame.0.addr());
+        // SAFETY: the frame lies in this UMEM, as was checked, and is ours alone while it is borrowed mutably.
         let mut data = unsafe { self.umem.data_mut(&mut frame.0) };
         data.cursor().set_pos(len);
     }
@@ -214,6 +240,34 @@ fn base_of(umem: &Umem, first: &mut Frame) -> NonNull<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "a descriptor lies in its area")]
+    fn the_highest_address_of_all_is_in_no_area() {
+        Bounds { len: 4 * 2_048, chunk_shift: 11 }.room_inside(usize::MAX);
+    }
+
+    #[test]
+    fn every_address_of_an_area_has_the_rest_of_its_chunk_and_no_other_has_any() {
+        for chunk_shift in [11, 12] {
+            let (chunk, bounds) = (1 << chunk_shift, Bounds { len: 3 << chunk_shift, chunk_shift });
+            for address in 0..bounds.len {
+                let room = bounds.room_inside(address);
+                assert!(room > 0 && (address + room) % chunk == 0 && room <= chunk);
+            }
+            for address in [bounds.len, bounds.len + 1, usize::MAX / 2, usize::MAX - chunk] {
+                assert!(std::panic::catch_unwind(|| bounds.room_inside(address)).is_err(), "{address:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_area_of_other_than_powers_of_two_is_refused() {
+        for (frames, chunk) in [(3, 2_048), (0, 2_048), (64, 3_000), (64, 0)] {
+            let refused = Area::new(vec![ThreadId(0)], frames, chunk, false);
+            assert!(matches!(refused, Err(StartError::Umem(_))), "{frames} {chunk}");
+        }
+    }
 
     #[test]
     fn a_frame_goes_home_to_the_thread_of_its_queue_wherever_in_its_chunk_it_starts() {
