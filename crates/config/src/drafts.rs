@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::admin::Admin;
-use super::base_dir::BaseDir;
 use super::bgp::BgpDraft;
 use super::config::{Config, Content};
 use super::lists::Lists;
@@ -42,17 +41,12 @@ pub(super) struct Drafts<'r> {
 
 impl<'r> Drafts<'r> {
     /// Reads all files.
-    pub(super) fn read(
-        report: &'r Report,
-        mut root: Root<'_>,
-        outside: &Outside<'_>,
-        within: Option<&BaseDir>,
-    ) -> Self {
+    pub(super) fn read(report: &'r Report, mut root: Root<'_>, outside: &Outside<'_>) -> Self {
         root.each("include");
         for node in root.each("schema") {
             node.number(1..=1);
         }
-        let lists = Lists::new(within);
+        let lists = Lists::new(outside.within);
         let sections = Sections::read(report, &mut root, outside, &lists);
         let mut once = |key| root.once(key).and_then(|node| node.section());
         let log = once("log").map(Log::read).unwrap_or_default();

@@ -67,6 +67,10 @@ impl<'a> Gatherer<'a> {
             return;
         };
         let (pieces, errors) = pieces::parse(&kept.text);
+        // What the parser says quotes the file.
+        if let Some(place) = place.filter(|_| self.within.is_some() && !errors.is_empty()) {
+            return self.other_content(path, place);
+        }
         for error in errors {
             let at = error.span().map_or(kept.text.len(), |span| span.start);
             // The parser names no key.
@@ -128,8 +132,17 @@ impl<'a> Gatherer<'a> {
                 self.left -= text.len() as u64;
                 self.file(path, text, Some(place));
             }
+            Err(problem) if self.within.is_some() && problem.allowed == UTF_8 => {
+                self.other_content(path, place)
+            }
             Err(problem) => self.report.unreadable(place, &problem),
         }
+    }
+
+    /// Of a file that a configuration from elsewhere names, no more than that it is no configuration.
+    fn other_content(&self, path: &Path, place: &Place) {
+        let found = format!("{}, which holds something else", quote(&path.display().to_string()));
+        self.report.error(place, found, READABLE);
     }
 
     fn ring(&self, path: &Path, place: &Place) {
@@ -220,13 +233,14 @@ pub(super) fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = error.as_bytes().iter().take(valid).filter(|&&byte| byte == b'\n').count() + 1;
-        Problem::of_file(path, format!("a byte that is not UTF-8 in line {line}"), "UTF-8")
+        Problem::of_file(path, format!("a byte that is not UTF-8 in line {line}"), UTF_8)
     })
 }
 
 /// How much all files together may hold.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 const MAX_DEPTH: usize = 16;
+const UTF_8: &str = "UTF-8";
 const READABLE: &str = "a readable TOML file";
 const INCLUDE: &str = "a list of files or patterns such as [\"vips/*.toml\"]";
 const NAME: &str = "a file or a pattern with *, ? or [a-z], relative to this file's folder, without **";

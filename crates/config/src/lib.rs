@@ -129,7 +129,7 @@ pub fn load(path: &Path) -> Result<(Config, Problems), Problems> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    assemble(first_text(path)?, path, Outside { secrets: Some(secrets) }, None)
+    assemble(first_text(path)?, path, Outside { secrets: Some(secrets), within: None })
 }
 
 /// As [`load`], on a machine that has neither secrets nor certificates, such as a CI runner: their files are not read,
@@ -138,7 +138,7 @@ pub fn load_with(path: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Proble
 /// # Errors
 /// As [`load`].
 pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems> {
-    assemble(first_text(path)?, path, Outside { secrets: None }, None)
+    assemble(first_text(path)?, path, Outside { secrets: None, within: None })
 }
 
 /// Where the files say that the admin socket is, whatever else is wrong with them: the balancer that runs read them before
@@ -160,11 +160,12 @@ pub fn admin_socket(path: &Path) -> Option<PathBuf> {
 /// # Cost
 /// Linear in the text, but for flattened pools: those cost their members, at most 4,194,304 in all.
 pub fn parse(text: &str, file: &Path, secrets: ReadSecret<'_>) -> Result<(Config, Problems), Problems> {
-    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, None)
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets), within: None })
 }
 
-/// As [`parse`], for a text that came from elsewhere and stands in `file`'s place: what it includes, and its lists of
-/// prefixes, must lie in `file`'s folder or below, links followed, so that it gives access to no other file.
+/// As [`parse`], for a text that came from elsewhere and stands in `file`'s place: what it includes, its lists of
+/// prefixes, secrets and certificates must lie in `file`'s folder or below, links followed, so that it gives access to no other
+/// file; but credentials are read. What such a file holds is told to nobody.
 ///
 /// # Errors
 /// As [`parse`], and for each file that lies elsewhere.
@@ -173,21 +174,17 @@ pub fn parse_confined(
     file: &Path,
     secrets: ReadSecret<'_>,
 ) -> Result<(Config, Problems), Problems> {
-    assemble(text.to_owned(), file, Outside { secrets: Some(secrets) }, Some(BaseDir::around(file)))
+    let within = BaseDir::around(file);
+    assemble(text.to_owned(), file, Outside { secrets: Some(secrets), within: Some(&within) })
 }
 
 fn first_text(path: &Path) -> Result<String, Problems> {
     include::read_text(path, include::MAX_BYTES).map_err(|problem| Problems(vec![problem]))
 }
 
-fn assemble(
-    text: String,
-    file: &Path,
-    outside: Outside<'_>,
-    within: Option<BaseDir>,
-) -> Result<(Config, Problems), Problems> {
+fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, Problems), Problems> {
     let report = Report::new();
-    let parts = include::gather(&report, file, text, within.as_ref());
+    let parts = include::gather(&report, file, text, outside.within);
     let large = report.is_large();
     let (texts, config) = parallel::both(
         large,
@@ -195,8 +192,7 @@ fn assemble(
         || {
             let sections =
                 parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
-            let drafts =
-                Drafts::read(&report, Root::new(&report, sections.collect()), &outside, within.as_ref());
+            let drafts = Drafts::read(&report, Root::new(&report, sections.collect()), &outside);
             parallel::both(large, || drop(parts), || drafts.build()).1
         },
     );

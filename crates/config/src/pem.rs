@@ -16,16 +16,19 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Serialize, Serializer};
 
 use super::ReadSecret;
+use super::base_dir::{self, BaseDir};
 use super::canonical;
 use super::reader::Node;
-use super::secret::SecretName;
-use crate::words::count_of;
+use super::secret::{Cause, SecretError, SecretName};
+use crate::words::{count_of, quote};
 
 /// How the reader gets at secrets and certificates.
 #[derive(Clone, Copy)]
 pub(super) struct Outside<'a> {
     /// `None`: this machine has neither; stand-ins take their place.
     pub(super) secrets: Option<ReadSecret<'a>>,
+    /// For a configuration that was put: nothing beyond it is read, but credentials, and nothing is said of what a file holds.
+    pub(super) within: Option<&'a BaseDir>,
 }
 
 /// A private key in PEM. It is shown nowhere.
@@ -62,27 +65,43 @@ impl Outside<'_> {
     ) -> Option<T> {
         let text = node.as_str().or_else(|| node.wrong(allowed))?;
         let name = SecretName::parse(text, &node.folder());
+        if let Ok(SecretName::File(path)) = &name
+            && self.reports_beyond(node, path)
+        {
+            return None;
+        }
         let secret = match (name, self.secrets) {
             (Ok(_), None) => return Some(stand_in),
             (Ok(name), Some(secrets)) => secrets(&name),
             (Err(error), _) => Err(error),
         };
-        match secret {
-            Ok(secret) => read(&secret).or_else(|| {
-                let key = secret.trim();
-                let length = count_of(key.chars().count(), "character");
-                let found = match key.lines().count() {
-                    0 | 1 => format!("{length}, which is no key"),
-                    lines => format!("{lines} lines, {length}, which is no key"),
-                };
-                node.report.error(&node.place, found, allowed);
-                None
-            }),
-            Err(error) => {
-                let allowed = if error.missing { allowed } else { &error.allowed };
-                node.report.error(&node.place, error.found, allowed);
-                None
-            }
+        let why = match secret {
+            Ok(secret) => match read(&secret) {
+                Some(secret) => return Some(secret),
+                None => SecretError { cause: Cause::Content, ..SecretError::new(measure(&secret), allowed) },
+            },
+            Err(error) => error,
+        };
+        let allowed = if why.cause == Cause::Missing { allowed } else { &why.allowed };
+        let found = if why.cause == Cause::Content { self.of_content(node, || why.found) } else { why.found };
+        node.report.error(&node.place, found, allowed);
+        None
+    }
+
+    /// Whether a file lies where a configuration that was put may read nothing, which is reported.
+    fn reports_beyond(&self, node: &Node<'_>, path: &Path) -> bool {
+        let is_beyond = self.within.is_some_and(|base| base.keeps_out(node) || !base.holds(path));
+        if is_beyond {
+            base_dir::beyond(node.report, &node.place, node.as_str().unwrap_or_default());
+        }
+        is_beyond
+    }
+
+    /// What is wrong with what a file holds, for those alone who could read the file themselves.
+    fn of_content(&self, node: &Node<'_>, found: impl FnOnce() -> String) -> String {
+        match self.within {
+            Some(_) => format!("{}, which holds something else", quote(node.as_str().unwrap_or_default())),
+            None => found(),
         }
     }
 
@@ -102,33 +121,58 @@ impl Outside<'_> {
             return Some(Arc::from(""));
         }
         let path = node.folder().join(name);
-        let text = read_public(&path).and_then(|text| {
-            let count = CertificateDer::pem_slice_iter(text.as_bytes()).try_fold(0, |count, one| {
-                let broken = |error| format!("a broken certificate ({error})");
-                one.map(|_| count + 1).map_err(broken)
-            })?;
-            if count == 0 { Err("no certificate".to_owned()) } else { Ok(Arc::from(text)) }
-        });
-        let shown = format!("{:?}", path.display().to_string());
-        text.map_err(|found| node.report.error(&node.place, format!("{shown}: {found}"), CERTIFICATES)).ok()
+        if self.reports_beyond(node, &path) {
+            return None;
+        }
+        let shown = |found| format!("{:?}: {found}", path.display().to_string());
+        let found = match read_public(&path) {
+            Err(Unread::File(found)) => shown(found),
+            Err(Unread::Content(found)) => self.of_content(node, || shown(found.into())),
+            Ok(text) => return Some(Arc::from(text)),
+        };
+        node.report.error(&node.place, found, CERTIFICATES);
+        None
     }
 }
 
-fn read_public(path: &Path) -> Result<String, String> {
+/// Of a secret that is none: its size.
+fn measure(secret: &str) -> String {
+    let key = secret.trim();
+    let length = count_of(key.chars().count(), "character");
+    match key.lines().count() {
+        0 | 1 => format!("{length}, which is no key"),
+        lines => format!("{lines} lines, {length}, which is no key"),
+    }
+}
+
+/// Why a file gives no certificates.
+enum Unread {
+    File(String),
+    Content(&'static str),
+}
+
+fn read_public(path: &Path) -> Result<String, Unread> {
     let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => "no such file".to_owned(),
-        _ => error.to_string(),
+        std::io::ErrorKind::NotFound => Unread::File("no such file".to_owned()),
+        _ => Unread::File(error.to_string()),
     };
     // Asked before it is opened: opening a FIFO would wait for a writer.
     if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err("not a regular file".to_owned());
+        return Err(Unread::File("not a regular file".to_owned()));
     }
     let mut bytes = Vec::new();
     File::open(path).map_err(failed)?.take(MAX_PEM_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_PEM_BYTES {
-        return Err("over 1 MiB".to_owned());
+        return Err(Unread::Content("over 1 MiB"));
     }
-    String::from_utf8(bytes).map_err(|_| "not text".to_owned())
+    let text = String::from_utf8(bytes).map_err(|_| Unread::Content("not text"))?;
+    // The error would quote a line of the file.
+    let mut certificates = CertificateDer::pem_slice_iter(text.as_bytes());
+    let count = certificates.try_fold(0, |count, one| one.map(|_| count + 1));
+    match count.map_err(|_| Unread::Content("a broken certificate"))? {
+        0 => Err(Unread::Content("no certificate")),
+        _ => Ok(text),
+    }
 }
 
 const MAX_PEM_BYTES: u64 = 1 << 20;

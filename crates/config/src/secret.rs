@@ -55,14 +55,24 @@ impl SecretName {
 pub struct SecretError {
     pub(super) found: String,
     pub(super) allowed: String,
+    pub(super) cause: Cause,
+}
+
+/// What a [`SecretError`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
     /// There is no such file yet, so the message says how to make one.
-    pub(super) missing: bool,
+    Missing,
+    /// What the file holds.
+    Content,
+    /// Its name, its permissions, what the system says.
+    File,
 }
 
 impl SecretError {
     /// Both parts are shown to the operator; neither may hold any of the secret.
     pub fn new(found: impl Into<String>, allowed: impl Into<String>) -> Self {
-        Self { found: found.into(), allowed: allowed.into(), missing: false }
+        Self { found: found.into(), allowed: allowed.into(), cause: Cause::File }
     }
 }
 
@@ -142,8 +152,10 @@ fn read_guarded(path: &Path, forbidden: u32) -> Result<String, SecretError> {
         let missing = error.kind() == std::io::ErrorKind::NotFound;
         let why = if missing { "no such file".to_owned() } else { error.to_string() };
         let error = SecretError::new(format!("{shown}: {why}"), "a file that this process can read");
-        SecretError { missing, ..error }
+        SecretError { cause: if missing { Cause::Missing } else { Cause::File }, ..error }
     };
+    let of_content =
+        |found| SecretError { cause: Cause::Content, ..SecretError::new(found, "a secret as text") };
     // Asked before it is opened: opening a FIFO would wait for a writer.
     if !fs::metadata(path).map_err(failed)?.is_file() {
         return Err(SecretError::new(format!("{shown}: not a regular file"), "a regular file"));
@@ -157,9 +169,9 @@ fn read_guarded(path: &Path, forbidden: u32) -> Result<String, SecretError> {
     let mut bytes = Vec::new();
     file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_SECRET_BYTES {
-        return Err(SecretError::new(format!("{shown}: over {MAX_SECRET_BYTES} bytes"), "a secret"));
+        return Err(of_content(format!("{shown}: over {MAX_SECRET_BYTES} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| SecretError::new(format!("{shown}: not text"), "a secret as text"))
+    String::from_utf8(bytes).map_err(|_| of_content(format!("{shown}: not text")))
 }
 
 const MAX_SECRET_BYTES: u64 = 4_096;

@@ -4,6 +4,7 @@ mod admin;
 mod announcements;
 mod any_input;
 mod checks;
+mod confined;
 mod fallbacks;
 mod files;
 mod groups;

@@ -125,7 +125,7 @@ fn a_wrong_certificate_or_key_is_a_problem_of_the_configuration() {
         &CERTIFICATE.replace("YS", "??"),
         0o644,
         "admin.tcp.certificate_file",
-        "a broken certificate (",
+        "a broken certificate,",
     );
     refused("ca.pem", "", 0o644, "admin.tcp.client_ca_file", "no certificate");
     refused("ca.pem", &"#".repeat((1 << 20) + 1), 0o644, "admin.tcp.client_ca_file", "over 1 MiB");
