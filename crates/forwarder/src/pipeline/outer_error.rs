@@ -15,6 +15,7 @@ use packet::{
 use super::Core;
 use super::icmp::has_ports;
 use super::state::{Batch, PacketState, Stage};
+use crate::flow::is_v4;
 use crate::selection::flow_key;
 use crate::{DropReason, Flow, Notice, Packet, SlotId, Snapshot, Verdict};
 
@@ -31,6 +32,9 @@ impl Core {
         let Some(outer) = quoted_tunnel(packet.frame(), &error.quoted) else { return Err(DropReason::NoVip) };
         let destination = state.parsed.addresses(packet.frame()).dst;
         if error.quoted.addresses.src != destination || !icmp_checksum_ok(packet.frame(), &state.parsed) {
+            return Err(DropReason::IcmpQuote);
+        }
+        if [Some(error.quoted), outer.inner].into_iter().flatten().any(|quoted| is_nobodys(&quoted)) {
             return Err(DropReason::IcmpQuote);
         }
         // What is quoted of the inner packet must be one of a client's.
@@ -76,6 +80,11 @@ impl Core {
         }
         DropReason::TakenIn
     }
+}
+
+/// Whether a quoted packet of IPv6 was sent to an address that stands for one of IPv4: we send none there, and take none.
+fn is_nobodys(quoted: &Quoted) -> bool {
+    quoted.family == Family::V6 && is_v4(&quoted.addresses.dst)
 }
 
 /// The client's flow, where the quote reaches to its ports.

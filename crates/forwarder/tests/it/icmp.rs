@@ -8,6 +8,7 @@ use packet::Encapsulation;
 
 use crate::bed::*;
 use crate::pieces::{Datagram, udp_payload};
+use crate::tunnels::wrapped;
 
 const ROUTER4: &str = "192.0.2.254";
 const ROUTER6: &str = "2001:db8:7::fe";
@@ -479,6 +480,25 @@ fn an_error_about_our_own_outer_packet_asks_one_thread_after_the_other_for_its_f
     let from = |count| Origin::Thread(ThreadId(2), asked(count));
     assert_eq!(bed.send_as(from(1), 0, &message).0, Verdict::ToThread(ThreadId(1), asked(2)));
     assert_eq!(bed.send_as(from(2), 0, &message).0, Verdict::Drop(DropReason::IcmpQuote), "all were asked");
+}
+
+#[test]
+fn an_ipv4_mapped_destination_in_a_quote_is_neither_a_backend_nor_a_vip() {
+    let mut bed = Bed::with(parts(gre_slots(2), &[1, 1]), generous());
+    let (sink, mut notices) = notice_ring(4);
+    bed = bed.with_notices(sink);
+    let mapped = format!("::ffff:{VIP4}");
+    let quotes = [
+        (tcp("2001:db8:9::7", 9, VIP6, 80, "S"), "::ffff:198.18.1.1", 40 + 8),
+        // Not as far as the inner ports: else the flow is looked for.
+        (tcp("2001:db8:9::7", 9, &mapped, 80, "S"), "2001:db8:1::1", 40 + 4 + 40),
+    ];
+    for (inner, backend, len) in quotes {
+        let outer = wrapped(&inner, Encapsulation::Gre, ("2001:db8::1", backend), 0);
+        let message = error("2001:db8::1", (2, 0), &outer[14..][..len]);
+        assert_eq!(bed.send(0, &message).0, Verdict::Drop(DropReason::IcmpQuote), "{backend}");
+        assert_eq!(notices.next(), None);
+    }
 }
 
 /// With its ICMP checksum computed.
