@@ -30,5 +30,7 @@ impl AppState {
 
 /// The only route that takes a large body.
 pub(super) const PUT_CONFIG: &str = "/v1/config";
+/// The route by which the file is read again.
+pub(super) const RELOAD: &str = "/v1/reload";
 /// How many large bodies are read at a time: together they bound the memory that clients can take.
 const LARGE_BODIES: usize = 2;

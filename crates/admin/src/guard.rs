@@ -17,7 +17,7 @@ use super::app_state::{AppState, PUT_CONFIG};
 use super::command::CONFIG_BYTES;
 use super::connection_limiter::Progress;
 use super::refuse::{bad, bad_request};
-
+use super::roles::Role;
 use super::server::Peer;
 use super::view::{Refusal, RefusalKind};
 
@@ -33,9 +33,15 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     if matches!(method, Method::GET | Method::HEAD) {
         return admit(&state, request, next).await;
     }
-    let peer = request.extensions().get::<Peer>().map_or_else(|| "?".to_owned(), Peer::to_string);
-    let response =
-        if from_another_site(request.headers()) { foreign() } else { admit(&state, request, next).await };
+    let peer = request.extensions().get::<Peer>();
+    let refusal = peer.and_then(|peer| beyond_role(peer, &method, &path));
+    let peer = peer.map_or_else(|| "?".to_owned(), Peer::to_string);
+    let response = match refusal {
+        // Before the body is read: it may be large.
+        Some(refusal) => refusal,
+        None if from_another_site(request.headers()) => foreign(),
+        None => admit(&state, request, next).await,
+    };
     // Operators' orders are few: each leaves one line.
     let status = response.status().as_u16();
     match response.extensions().get::<Order>() {
@@ -109,6 +115,17 @@ fn from_another_site(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
     let host = text(header::HOST).unwrap_or_default();
     text(header::ORIGIN).is_some_and(|origin| origin.split_once("://").is_none_or(|(_, site)| site != host))
+}
+
+/// The refusal of what the client's role does not cover.
+fn beyond_role(peer: &Peer, method: &Method, path: &str) -> Option<Response> {
+    let (has, needed) = (peer.role(), Role::needed(method, path));
+    (has < needed).then(|| {
+        let message = format!(
+            "this needs the role {needed}, {peer} has {has}: admin.tcp.{needed} lists names of certificates"
+        );
+        Refusal::new(RefusalKind::Forbidden, message).into_response()
+    })
 }
 
 fn foreign() -> Response {

@@ -39,6 +39,7 @@ pub mod metrics;
 mod page;
 pub mod pcapng;
 mod refuse;
+mod roles;
 mod routes;
 mod server;
 mod socket;
@@ -52,6 +53,7 @@ pub use command::{
     FLOWS_AT_MOST, FlowQuery, MachineAction, SNAP_BYTES,
 };
 pub use page::status_page;
+pub use roles::{Role, Roles};
 pub use routes::{Route, router, routes};
 pub use server::{Door, Limits, serve};
 pub use socket::{Socket, SocketError, listen};

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::app_state::{AppState, PUT_CONFIG, Rules};
+use super::app_state::{AppState, PUT_CONFIG, RELOAD, Rules};
 use super::capture::{self, CAPTURE_SECONDS_AT_MOST};
 use super::command::{Answer, BackendAction, Command, FLOWS_AT_MOST, MachineAction, SNAP_BYTES};
 use super::document::{Content, Operation, document};
@@ -238,7 +238,7 @@ fn configuration() -> Vec<Operation> {
     );
     let reload = Operation::json::<ReloadReport>(
         "post",
-        "/v1/reload",
+        RELOAD,
         "Read the file again.",
         "A new generation is in force, or nothing was different.",
         plain(post(handlers::reload)),

@@ -25,18 +25,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConnection;
 
 use super::client_stream::ClientStream;
 use super::connection_limiter::{ConnectionLimiter, Permit, Progress};
+use super::roles::{Role, Roles, names};
 
 /// Where clients come in.
 pub enum Door {
     /// The Unix socket; its file's permissions say who may.
     Unix(UnixListener),
-    /// TCP; any client may.
+    /// TCP; any client may read.
     Plain(TcpListener),
-    /// TCP; a client with a certificate of the clients' CA may.
-    Tls(TcpListener, TlsAcceptor),
+    /// TCP; a client with a certificate of the clients' CA may, as its role says.
+    Tls(TcpListener, TlsAcceptor, Arc<Roles>),
 }
 
 impl fmt::Debug for Door {
@@ -44,7 +46,7 @@ impl fmt::Debug for Door {
         match self {
             Self::Unix(listener) => f.debug_tuple("Unix").field(listener).finish(),
             Self::Plain(listener) => f.debug_tuple("Plain").field(listener).finish(),
-            Self::Tls(listener, _) => f.debug_tuple("Tls").field(listener).finish_non_exhaustive(),
+            Self::Tls(listener, ..) => f.debug_tuple("Tls").field(listener).finish_non_exhaustive(),
         }
     }
 }
@@ -84,10 +86,38 @@ impl Default for Limits {
 }
 
 /// The client, for the log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Peer {
-    Unix { user: Option<u32> },
+    /// The file's permissions have said that it may all.
+    Unix {
+        user: Option<u32>,
+    },
     Tcp(SocketAddr),
+    /// With the first name of its certificate.
+    Tls {
+        address: SocketAddr,
+        name: Arc<str>,
+        role: Role,
+    },
+}
+
+impl Peer {
+    fn of_tls(address: SocketAddr, connection: &ServerConnection, roles: &Roles) -> Self {
+        let certificate = connection.peer_certificates().and_then(<[_]>::first);
+        let names = certificate.map(|certificate| names(certificate)).unwrap_or_default();
+        let name = names.first().map_or("?", String::as_str);
+        // It stands in the log.
+        let name = name.escape_default().to_string().into();
+        Self::Tls { address, name, role: roles.of(&names) }
+    }
+
+    pub(super) const fn role(&self) -> Role {
+        match self {
+            Self::Unix { .. } => Role::Configure,
+            Self::Tcp(_) => Role::Read,
+            Self::Tls { role, .. } => *role,
+        }
+    }
 }
 
 impl fmt::Display for Peer {
@@ -96,6 +126,7 @@ impl fmt::Display for Peer {
             Self::Unix { user: Some(user) } => write!(f, "uid {user}"),
             Self::Unix { user: None } => f.write_str("uid ?"),
             Self::Tcp(address) => address.fmt(f),
+            Self::Tls { address, name, .. } => write!(f, "{name} at {address}"),
         }
     }
 }
@@ -158,12 +189,16 @@ async fn accept(
                 converse(stream, Peer::Tcp(address), router, limits, progress)
             });
         }
-        Door::Tls(listener, acceptor) => {
+        Door::Tls(listener, acceptor, roles) => {
             let (stream, address) = listener.accept().await?;
+            let roles = Arc::clone(roles);
             let handshake = acceptor.accept(stream);
             spawn(limiter.acquire().await, move |progress| async move {
                 match timeout(limits.head, handshake).await {
-                    Ok(Ok(stream)) => converse(stream, Peer::Tcp(address), router, limits, progress).await,
+                    Ok(Ok(stream)) => {
+                        let peer = Peer::of_tls(address, stream.get_ref().1, &roles);
+                        converse(stream, peer, router, limits, progress).await;
+                    }
                     Ok(Err(error)) => tracing::debug!(%error, peer = %address, "admin: no TLS"),
                     Err(_) => tracing::debug!(peer = %address, "admin: no TLS in time"),
                 }

@@ -15,6 +15,7 @@ use super::canonical;
 use super::pem::{Outside, PrivateKey};
 use super::reader::{Node, Section};
 use super::report::{At, Place};
+use crate::words::quote;
 
 /// The admin interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -55,6 +56,10 @@ pub struct AdminTcp {
     /// The CA's certificates in PEM: a client without a certificate of theirs is refused.
     #[serde(rename = "client_ca_file", serialize_with = "canonical::sealed")]
     pub client_ca: Arc<str>,
+    /// Names of certificates that may give orders; whoever is in neither list may ask. Default: none.
+    pub operate: Vec<Arc<str>>,
+    /// Names of certificates that may put and reload configurations, and give orders. Default: none.
+    pub configure: Vec<Arc<str>>,
 }
 
 impl Admin {
@@ -93,12 +98,17 @@ impl AdminTcp {
             section.required("certificate_file", "a file with the server's certificate in PEM");
         let key = section.required("key_file", "a file with the certificate's private key in PEM");
         let client_ca = section.required("client_ca_file", "a file with the CA of the clients in PEM");
+        let [operate, configure] = ["operate", "configure"]
+            .map(|role| section.optional(role).and_then(|node| node.list(ROLE)).unwrap_or_default());
         section.finish(&[]);
         let listen = read_listen(&listen.unwrap_or_default(), taken);
+        let mut named = BTreeMap::new();
+        let [operate, configure] = [operate, configure].map(|nodes| read_names(&nodes, &mut named));
         let certificates = certificates.and_then(|node| outside.certificates(&node));
         let key = key.and_then(|node| outside.private_key(&node));
         let client_ca = client_ca.and_then(|node| outside.certificates(&node));
-        Some(Self { listen, certificates: certificates?, key: key?, client_ca: client_ca? })
+        let (certificates, key, client_ca) = (certificates?, key?, client_ca?);
+        Some(Self { listen, certificates, key, client_ca, operate, configure })
     }
 }
 
@@ -124,6 +134,23 @@ fn read_listen(nodes: &[Node<'_>], taken: &mut BTreeMap<SocketAddr, Place>) -> V
     addresses
 }
 
+/// Names of certificates, none of them in `taken`: one that two roles have is a mistake in one of them.
+fn read_names(nodes: &[Node<'_>], taken: &mut BTreeMap<Arc<str>, Place>) -> Vec<Arc<str>> {
+    let mut names = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let good = |text: &str| (1..=255).contains(&text.len()) && !text.chars().any(char::is_control);
+        let Some(name) = node.parse(ROLE_NAME, |text| good(text).then(|| Arc::<str>::from(text))) else {
+            continue;
+        };
+        if let Some(first) = taken.insert(name.to_ascii_lowercase().into(), node.place.clone()) {
+            let found = format!("{}, which is also {}", quote(&name), node.report.name(&first, &node.place));
+            node.report.error(&node.place, found, "each name once");
+        }
+        names.push(name);
+    }
+    names
+}
+
 fn read_path(node: &Node<'_>) -> Option<PathBuf> {
     node.parse(SOCKET_PATH, |text| (text.starts_with('/') && text.len() <= SUN_PATH).then(|| text.into()))
 }
@@ -140,6 +167,8 @@ fn is_group(text: &str) -> bool {
     (1..=32).contains(&text.len()) && !number && !text.starts_with('-') && text.bytes().all(good)
 }
 
+const ROLE: &str = "a list of names in clients' certificates, such as [\"alice\", \"ci.example.net\"]";
+const ROLE_NAME: &str = "a name as a certificate has it, of at most 255 bytes";
 const SOCKET_PATH: &str = "an absolute path of at most 107 bytes";
 const SOCKET_MODE: &str = "four octal digits without execute bits, such as \"0660\"";
 const GROUP: &str = "the name of a group, not its number";

@@ -4,8 +4,10 @@
 //! file is made again when it is removed.
 //! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
 
+use std::sync::Arc;
+
 use admin::metrics::{self, Readiness, Sources};
-use admin::{Command, Door, Limits, Rules, Socket, acceptor, listen, router, serve, status_page};
+use admin::{Command, Door, Limits, Roles, Rules, Socket, acceptor, listen, router, serve, status_page};
 use anyhow::Context;
 use config::Config;
 use control_plane::compile::find_machine;
@@ -40,11 +42,13 @@ pub(crate) async fn open(
         file = Some(socket);
     }
     if let Some(tcp) = &admin.tcp {
+        let all = |names: &[Arc<str>]| names.iter().map(ToString::to_string).collect();
+        let roles = Arc::new(Roles { operate: all(&tcp.operate), configure: all(&tcp.configure) });
         let acceptor = acceptor(&tcp.certificates, tcp.key.pem(), &tcp.client_ca)?;
         for &address in tcp.listen.iter().filter(|address| config.listens(of_machine, **address)) {
             let listener =
                 TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
-            let door = Door::Tls(listener, acceptor.clone());
+            let door = Door::Tls(listener, acceptor.clone(), Arc::clone(&roles));
             listeners.spawn(serve(door, router.clone(), Limits::default()));
         }
     }

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{Door, Limits, Rules, TlsError, acceptor, router, serve};
+use admin::{Door, Limits, Roles, Route, Rules, TlsError, acceptor, router, routes, serve};
 use axum::Router;
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -26,8 +26,14 @@ fn ca() -> Ca {
 
 /// Certificate and key, for `127.0.0.1`.
 fn issue(ca: &Ca) -> (Certificate, KeyPair) {
+    issue_to(ca, "nobody")
+}
+
+fn issue_to(ca: &Ca, name: &str) -> (Certificate, KeyPair) {
     let key = KeyPair::generate().unwrap();
-    (CertificateParams::new(vec!["127.0.0.1".into()]).unwrap().signed_by(&key, ca).unwrap(), key)
+    let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    (params.signed_by(&key, ca).unwrap(), key)
 }
 
 /// A door for clients of `ca`, with the server's certificate of the same.
@@ -37,13 +43,24 @@ async fn open(ca: &Ca, limits: Limits) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (commands, _) = mock::start();
-    let router = router(commands, Rules::default(), Router::new());
-    tokio::spawn(serve(Door::Tls(listener, acceptor), router, limits));
+    let router = router(commands, Rules { put: true }, Router::new());
+    let roles = Roles { operate: vec!["alice".into()], configure: vec!["carol".into()] };
+    tokio::spawn(serve(Door::Tls(listener, acceptor, Arc::new(roles)), router, limits));
     address
 }
 
 /// What `GET /v1/status` gives a client with this certificate; empty: nothing.
 async fn ask(address: SocketAddr, ca: &Ca, certificate: Option<(Certificate, KeyPair)>) -> String {
+    order(address, ca, certificate, "GET /v1/status").await
+}
+
+/// What any request gives; it has no body.
+async fn order(
+    address: SocketAddr,
+    ca: &Ca,
+    certificate: Option<(Certificate, KeyPair)>,
+    line: &str,
+) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.pem().as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -63,7 +80,8 @@ async fn ask(address: SocketAddr, ca: &Ca, certificate: Option<(Certificate, Key
     let mut answer = Vec::new();
     // In TLS 1.3 the client learns only by its first read that it was refused.
     if let Ok(mut stream) = connector.connect(address.ip().into(), stream).await {
-        let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n").await;
+        let request = format!("{line} HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n");
+        let _ = stream.write_all(request.as_bytes()).await;
         let _ = stream.read_to_end(&mut answer).await;
     }
     String::from_utf8_lossy(&answer).into_owned()
@@ -84,6 +102,31 @@ async fn only_who_shows_a_certificate_of_the_clients_ca_comes_in() {
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     // And after all that, still.
     assert!(ask(address, &ours, Some(issue(&ours))).await.starts_with("HTTP/1.1 200"));
+}
+
+/// What each route needs, by its own words, and who has it.
+#[tokio::test]
+async fn every_route_is_for_its_role_and_those_above_it() {
+    let ca = ca();
+    let address = open(&ca, Limits::default()).await;
+    let needed = |route: &Route| match (route.method, route.path) {
+        ("get", _) => 0,
+        ("put", "/v1/config") | ("post", "/v1/reload") => 2,
+        ("post", path) if path.starts_with("/v1/backends/") || path.starts_with("/v1/machine/") => 1,
+        ("post" | "delete", "/v1/flows" | "/v1/capture") => 1,
+        other => panic!("which role is {other:?} for?"),
+    };
+    let mut needs = [0; 3];
+    for route in routes().iter().filter(|route| route.path != "/v1/capture" || route.method == "delete") {
+        needs[needed(route)] += 1;
+        let line = format!("{} {}", route.method.to_uppercase(), route.path.replace("{name}", "b1"));
+        for (has, name) in ["nobody", "alice", "carol"].into_iter().enumerate() {
+            let answer = order(address, &ca, Some(issue_to(&ca, name)), &line).await;
+            let refused = answer.starts_with("HTTP/1.1 403") && answer.contains("this needs the role");
+            assert_eq!(refused, has < needed(route), "{name} {line}: {answer}");
+        }
+    }
+    assert!(needs.iter().all(|count| *count >= 2), "{needs:?}");
 }
 
 #[tokio::test]

@@ -45,6 +45,7 @@ fn everything_of_admin_arrives() {
     assert_eq!(tcp.listen, ["192.0.2.1:9851", "[2001:db8::1]:9851"].map(|address| address.parse().unwrap()));
     assert_eq!((&*tcp.certificates, &*tcp.client_ca), (&*CERTIFICATE.repeat(2), CERTIFICATE));
     assert_eq!(tcp.key.pem(), PRIVATE);
+    assert_eq!((tcp.operate.len(), tcp.configure.len()), (0, 0), "whoever comes in may ask, and no more");
     let shown = format!("{config:?}");
     assert!(shown.contains("PrivateKey(redacted)") && !shown.contains("YSBwcml2"), "{shown}");
 }
@@ -95,6 +96,25 @@ fn admin_is_checked() {
                 (8, "admin.tcp.client_ca_file", "nothing", "CA of the clients"),
                 (8, "admin.tcp.key_file", "nothing", "private key"),
                 (8, "admin.tcp.listen", "nothing", "a list of addresses"),
+            ],
+        ),
+        (
+            "[io]",
+            "[admin]\ntcp = { operate = [\"alice\", 1, \"\"], configure = [\"Alice\", \"a\\n\"] }\n[io]",
+            &[
+                (8, "admin.tcp.certificate_file", "nothing", ""),
+                (8, "admin.tcp.client_ca_file", "nothing", ""),
+                (
+                    8,
+                    "admin.tcp.configure[0]",
+                    "\"Alice\", which is also admin.tcp.operate[0] in line 8",
+                    "once",
+                ),
+                (8, "admin.tcp.configure[1]", "\"a\\n\"", "a name as a certificate has it"),
+                (8, "admin.tcp.key_file", "nothing", ""),
+                (8, "admin.tcp.listen", "nothing", ""),
+                (8, "admin.tcp.operate[1]", "1", "a name as a certificate has it"),
+                (8, "admin.tcp.operate[2]", "\"\"", ""),
             ],
         ),
         ("[io]", "[admin]\nhttp = {}\n[io]", &[(8, "admin.http", "unknown", "metrics, put, socket, tcp")]),

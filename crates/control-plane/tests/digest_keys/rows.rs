@@ -225,6 +225,8 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("admin.tcp.certificate_file", "'other.pem'")]),
     own(&[("admin.tcp.key_file", "'secrets/admin2.key'")]),
     own(&[("admin.tcp.client_ca_file", "'other.pem'")]),
+    own(&[("admin.tcp.operate", "['bob']")]),
+    own(&[("admin.tcp.configure", "['carol']")]),
     own(&[("admin", "")]),
     own(&[("bgp.asn", "65102")]),
     own(&[("bgp.listen", "['192.0.2.1:180']")]),
