@@ -29,7 +29,7 @@ pub enum RefusalKind {
     Unconditional,
     /// 422: the configuration has problems.
     Invalid,
-    /// 403: the configuration does not allow it.
+    /// 403: the configuration does not allow it, or not this client.
     Forbidden,
     /// 503: not now.
     Unavailable,

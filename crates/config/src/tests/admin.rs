@@ -104,6 +104,10 @@ fn admin_is_checked() {
             &[
                 (8, "admin.tcp.certificate_file", "nothing", ""),
                 (8, "admin.tcp.client_ca_file", "nothing", ""),
+                (8, "admin.tcp.key_file", "nothing", ""),
+                (8, "admin.tcp.listen", "nothing", ""),
+                (8, "admin.tcp.operate[1]", "1", "a name as a certificate has it"),
+                (8, "admin.tcp.operate[2]", "\"\"", ""),
                 (
                     8,
                     "admin.tcp.configure[0]",
@@ -111,10 +115,6 @@ fn admin_is_checked() {
                     "once",
                 ),
                 (8, "admin.tcp.configure[1]", "\"a\\n\"", "a name as a certificate has it"),
-                (8, "admin.tcp.key_file", "nothing", ""),
-                (8, "admin.tcp.listen", "nothing", ""),
-                (8, "admin.tcp.operate[1]", "1", "a name as a certificate has it"),
-                (8, "admin.tcp.operate[2]", "\"\"", ""),
             ],
         ),
         ("[io]", "[admin]\nhttp = {}\n[io]", &[(8, "admin.http", "unknown", "metrics, put, socket, tcp")]),
