@@ -47,6 +47,12 @@ pub enum State {
     Closing = 3,
     /// Any other protocol.
     Udp = 4,
+    /// TCP whose first packet was no SYN, until two more packets have come, each at least one tick after the last: whoever can
+    /// guess a source can send such packets.
+    Midstream = 5,
+    /// TCP that goes on after FIN or RST, at least one tick later; one more packet a tick later, and it is in use again: a FIN may be
+    /// forged.
+    Reopened = 6,
 }
 
 /// One live flow, as listings and `peek` show it.
@@ -120,7 +126,7 @@ impl Packed {
 
     #[inline]
     pub(crate) const fn on_probation(self) -> bool {
-        self.clock().state_byte() & PROBATION != 0
+        self.clock().on_probation()
     }
 
     /// The same flow on another slot.
@@ -150,6 +156,8 @@ impl Packed {
             2 => State::Established,
             3 => State::Closing,
             4 => State::Udp,
+            5 => State::Midstream,
+            6 => State::Reopened,
             _ => return None,
         };
         Some(Entry {
@@ -204,7 +212,14 @@ impl Clock {
     /// A SYN after FIN or RST: a new connection with the same 5-tuple.
     #[inline]
     pub(crate) fn renewed_by(self, signal: Signal) -> bool {
-        matches!(signal, Signal::Syn) && self.state_byte() & !PROBATION == State::Closing as u8
+        const CLOSING: u8 = State::Closing as u8;
+        const REOPENED: u8 = State::Reopened as u8;
+        matches!(signal, Signal::Syn) && matches!(self.state_byte() & !PROBATION, CLOSING | REOPENED)
+    }
+
+    #[inline]
+    pub(crate) const fn on_probation(self) -> bool {
+        self.state_byte() & PROBATION != 0
     }
 
     /// After a packet. The tick never goes back.
@@ -216,32 +231,68 @@ impl Clock {
     }
 }
 
-/// Idle timeouts in ticks, by state and probation.
+/// Idle timeouts in ticks, by state and probation; shorter while the table is full.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TickLimits([u32; STATES]);
+pub(crate) struct TickLimits {
+    whole: [u32; STATES],
+    /// As they are at `step`.
+    now: [u32; STATES],
+    /// 0 to [`LAST_STEP`].
+    step: usize,
+}
 
 impl TickLimits {
     pub(crate) fn new(timeouts: &Timeouts) -> Self {
         let new = ticks_covering(timeouts.new);
         let closing = ticks_covering(timeouts.closing);
-        let mut limits = [0; STATES];
+        let (established, udp) = (ticks_covering(timeouts.established), ticks_covering(timeouts.udp));
+        let mut whole = [0; STATES];
         for (state, ticks) in [
             (State::New, new),
-            (State::Established, ticks_covering(timeouts.established)),
+            (State::Established, established),
             (State::Closing, closing),
-            (State::Udp, ticks_covering(timeouts.udp)),
+            (State::Udp, udp),
+            (State::Midstream, established.min(udp)),
+            (State::Reopened, established.min(udp)),
         ] {
-            limits[index_of(state as u8)] = ticks;
-            limits[index_of(state as u8 | PROBATION)] = new;
+            whole[index_of(state as u8)] = ticks;
+            whole[index_of(state as u8 | PROBATION)] = new;
         }
-        limits[index_of(State::Closing as u8 | PROBATION)] = new.min(closing);
-        Self(limits)
+        whole[index_of(State::Closing as u8 | PROBATION)] = new.min(closing);
+        Self { whole, now: whole, step: 0 }
     }
 
     /// Whether the flow has been silent for longer than its state allows. An empty entry: meaningless.
     #[inline]
     pub(crate) fn expired(&self, clock: Clock, now: Tick) -> bool {
-        now.since(clock.tick()) > self.0[index_of(clock.state_byte())]
+        now.since(clock.tick()) > self.now[index_of(clock.state_byte())]
+    }
+
+    /// The time-outs that go with `kept` of `capacity` places taken by flows off probation.
+    ///
+    /// Up to half of the places they are whole. Above, with each sixteenth of the places, 5/32 of them go, until at 7/8 a sixteenth is
+    /// left; none falls below that of a new flow, unless it is shorter by itself.
+    pub(crate) fn follow(&mut self, kept: usize, capacity: usize) {
+        let step = (kept * 16 / capacity.max(1)).saturating_sub(8).min(LAST_STEP);
+        if step == self.step {
+            return;
+        }
+        self.step = step;
+        let (new, left) = (self.whole[index_of(State::New as u8)], 32 - 5 * step as u64);
+        for (now, whole) in self.now.iter_mut().zip(self.whole) {
+            let shorter = u32::try_from(u64::from(whole) * left / 32).unwrap_or(whole);
+            *now = shorter.max(whole.min(new));
+        }
+    }
+
+    /// Whether the time-outs are as short as they get.
+    pub(crate) const fn are_shortest(&self) -> bool {
+        self.step == LAST_STEP
+    }
+
+    /// Whether they are whole.
+    pub(crate) const fn are_whole(&self) -> bool {
+        self.step == 0
     }
 }
 
@@ -266,15 +317,21 @@ static AFTER: [[[u8; STATES]; 2]; 4] = {
 /// like any other.
 const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
     const NEW: u8 = State::New as u8;
+    const ESTABLISHED: u8 = State::Established as u8;
     const CLOSING: u8 = State::Closing as u8;
     const UDP: u8 = State::Udp as u8;
+    const MIDSTREAM: u8 = State::Midstream as u8;
+    const REOPENED: u8 = State::Reopened as u8;
     let state = byte & !PROBATION;
     let probation = if later { 0 } else { byte & PROBATION };
     match (state, signal) {
-        (CLOSING, Signal::Syn) => NEW | PROBATION, // a new connection with the same 5-tuple
+        (CLOSING | REOPENED, Signal::Syn) => NEW | PROBATION, // a new connection with the same 5-tuple
         (UDP, _) => byte & !PROBATION | probation,
         (_, Signal::FinOrRst) => CLOSING | probation,
-        (NEW, Signal::Data | Signal::Datagram) if probation == 0 => State::Established as u8,
+        (NEW, Signal::Data | Signal::Datagram) if probation == 0 => ESTABLISHED,
+        (MIDSTREAM, Signal::Data | Signal::Datagram) if later && byte & PROBATION == 0 => ESTABLISHED,
+        (CLOSING, Signal::Data | Signal::Datagram) if later => REOPENED,
+        (REOPENED, Signal::Data | Signal::Datagram) if later => ESTABLISHED,
         _ => state | probation,
     }
 }
@@ -282,7 +339,8 @@ const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
 #[inline]
 const fn first_state(signal: Signal) -> State {
     match signal {
-        Signal::Syn | Signal::Data => State::New,
+        Signal::Syn => State::New,
+        Signal::Data => State::Midstream,
         Signal::FinOrRst => State::Closing,
         Signal::Datagram => State::Udp,
     }
@@ -302,6 +360,8 @@ const fn field(value: u32, shift: u32) -> u128 {
 /// The bits of the hash that an entry keeps.
 pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
 const STATES: usize = 16;
+/// Of the time-outs: 14/16 of the places.
+const LAST_STEP: usize = 6;
 const PROBATION: u8 = 8; // beside the states, so that a state byte is an index below 16
 const MASK_24: u32 = (1 << 24) - 1;
 const SLOT_SHIFT: u32 = 48;

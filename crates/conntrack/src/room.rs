@@ -91,9 +91,8 @@ impl FlowTable {
     }
 
     fn evict(&mut self, place: Place) -> Place {
-        *self.at(place) = Packed::EMPTY;
+        self.free(place);
         self.counters.evicted_from_probation += 1;
-        self.entries -= 1;
         place
     }
 }

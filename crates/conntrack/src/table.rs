@@ -52,6 +52,7 @@ pub struct FlowTable {
     pub(crate) limits: TickLimits,
     pub(crate) counters: Counters,
     pub(crate) entries: usize, // places taken, by live or expired flows
+    pub(crate) kept: usize,    // those of flows off probation
     pub(crate) hand: usize,    // the bucket at which the next `sweep` begins
 }
 
@@ -87,6 +88,7 @@ impl FlowTable {
             limits: TickLimits::new(&config.timeouts),
             counters: Counters::default(),
             entries: 0,
+            kept: 0,
             hand: 0,
         })
     }
@@ -136,6 +138,8 @@ impl FlowTable {
         let next = entry.clock().after(signal, now);
         if next != entry.clock() {
             *self.at(place) = entry.with_clock(next);
+            self.kept += usize::from(entry.on_probation() && !next.on_probation());
+            self.kept -= usize::from(!entry.on_probation() && next.on_probation());
             self.counters.refresh += 1;
         }
         true
@@ -168,8 +172,10 @@ impl FlowTable {
     /// # Cost
     /// Two cache lines; up to eight more, prefetched together, when both buckets are full.
     pub fn insert(&mut self, hash: u64, target: Target, signal: Signal, now: Tick) -> Inserted {
+        self.limits.follow(self.kept, self.capacity());
         let at = self.candidates(hash);
-        if let Some((place, _)) = self.live(at, now) {
+        if let Some((place, entry)) = self.live(at, now) {
+            self.kept -= usize::from(!entry.on_probation());
             *self.at(place) = Packed::new(at.tag, target, signal, now);
             self.counters.refresh += 1;
             return Inserted::Tracked;
@@ -195,9 +201,8 @@ impl FlowTable {
     /// Forgets a live flow, because nothing can serve it; it counts as purged. `false`: no such flow.
     pub fn forget(&mut self, hash: u64, now: Tick) -> bool {
         let Some((place, _)) = self.live(self.candidates(hash), now) else { return false };
-        *self.at(place) = Packed::EMPTY;
+        self.free(place);
         self.counters.purged += 1;
-        self.entries -= 1;
         true
     }
 
@@ -218,6 +223,19 @@ impl FlowTable {
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries
+    }
+
+    /// Whether flows off probation take 7/8 of the places: time-outs are then as short as they get, and a flow that the table does not
+    /// know may well have been in it.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.limits.are_shortest()
+    }
+
+    /// Whether time-outs are shorter than configured, since more than half of the places are taken: it should be swept soon.
+    #[must_use]
+    pub fn is_filling(&self) -> bool {
+        !self.limits.are_whole()
     }
 
     /// Whether there is no entry at all.
@@ -292,8 +310,15 @@ impl FlowTable {
 
     #[inline]
     pub(crate) fn expire(&mut self, place: Place) {
-        *self.at(place) = Packed::EMPTY;
+        self.free(place);
         self.counters.expired += 1;
+    }
+
+    /// Empties a place that is taken.
+    #[inline]
+    pub(crate) fn free(&mut self, place: Place) {
+        let entry = core::mem::replace(self.at(place), Packed::EMPTY);
+        self.kept -= usize::from(!entry.on_probation());
         self.entries -= 1;
     }
 }

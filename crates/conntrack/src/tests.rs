@@ -45,17 +45,25 @@ fn all(table: &FlowTable, filter: Filter, now: Tick, step: usize) -> Vec<Entry> 
 fn assert_adds_up(table: &FlowTable) {
     let Counters { insert, expired, evicted_from_probation, purged, .. } = table.counters();
     assert_eq!(insert, table.len() as u64 + expired + evicted_from_probation + purged);
+    let lines = (1..=table.buckets()).map(|line| table.line_bytes(line).unwrap());
+    let off_probation = |line: [u8; 64]| line.chunks(16).filter(|entry| (1..8).contains(&entry[15])).count();
+    assert_eq!(table.kept, lines.map(off_probation).sum::<usize>());
 }
 
 #[test]
 fn a_flow_goes_through_its_states_packet_by_packet() {
     use Signal::{Data, Datagram, FinOrRst, Syn};
-    use State::{Closing, Established, New, Udp};
+    use State::{Closing, Established, Midstream, New, Reopened, Udp};
     type Packets = &'static [(u32, Signal)];
     // first signal, packets, state, on probation; the first packet comes at tick 100
     let rows: &[(Signal, Packets, State, bool)] = &[
         (Syn, &[], New, true),
-        (Data, &[], New, true),
+        (Data, &[], Midstream, true),
+        (Data, &[(100, Data), (100, Data)], Midstream, true),
+        (Data, &[(101, Data), (101, Data)], Midstream, false),
+        (Data, &[(101, Data), (102, Data)], Established, false),
+        (Data, &[(101, Syn), (102, Syn)], Midstream, false),
+        (Data, &[(101, FinOrRst)], Closing, false),
         (FinOrRst, &[], Closing, true),
         (Datagram, &[], Udp, true),
         (Syn, &[(100, Data), (100, Data)], New, true),
@@ -68,10 +76,14 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
         (Datagram, &[(101, Datagram)], Udp, false),
         (Syn, &[(101, Data), (102, Syn), (103, Syn)], Established, false),
         (Syn, &[(101, Data), (102, FinOrRst)], Closing, false),
-        (Syn, &[(101, Data), (102, FinOrRst), (103, Data)], Closing, false),
+        (Syn, &[(101, Data), (102, FinOrRst), (102, Data)], Closing, false),
+        (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (103, Data)], Reopened, false),
+        (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (104, Data)], Established, false),
+        (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (104, FinOrRst)], Closing, false),
+        (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (104, Syn)], New, true),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn)], New, true),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn), (104, Data)], Established, false),
-        (FinOrRst, &[(101, Data)], Closing, false),
+        (FinOrRst, &[(101, Data)], Reopened, false),
         (Syn, &[(90, Data)], New, true), // a clock that goes back promotes nobody
     ];
     for (first, packets, state, on_probation) in rows {
@@ -79,7 +91,8 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
         assert_eq!(table.insert(hash(1), Target { slot: 3, vip: 4 }, *first, tick(100)), Inserted::Tracked);
         let mut now = 100;
         for (at, signal) in *packets {
-            let closing = table.peek(hash(1), tick(now)).is_some_and(|entry| entry.state == Closing);
+            let closing =
+                table.peek(hash(1), tick(now)).is_some_and(|entry| matches!(entry.state, Closing | Reopened));
             let renewed = closing && *signal == Syn;
             assert_eq!(
                 table.lookup(hash(1), *signal, tick(*at)),
@@ -107,6 +120,9 @@ fn a_flow_expires_one_tick_after_the_timeout_of_its_state_and_not_before() {
         (Signal::Syn, Some(Signal::Data), 3_600),
         (Signal::Syn, Some(Signal::FinOrRst), 20),
         (Signal::Datagram, Some(Signal::Datagram), 240),
+        (Signal::Data, None, 80),
+        (Signal::Data, Some(Signal::Data), 240),
+        (Signal::FinOrRst, Some(Signal::Data), 240),
     ];
     for start in [0, WRAP - 3_500, WRAP - 1] {
         for (first, second, limit) in rows {
@@ -160,7 +176,7 @@ fn the_header_and_an_entry_have_the_documented_bytes() {
     let mut table = table(9);
     let header = table.line_bytes(0).unwrap();
     assert_eq!(header[..8], *b"SluiceFT");
-    assert_eq!(header[8..28], [1, 0, 0, 0, 4, 0, 16, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+    assert_eq!(header[8..28], [2, 0, 0, 0, 4, 0, 16, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
     assert_eq!(header[28..], [0; 36]);
     let key = 0x0000_0605_0403_0201; // bucket 0
     assert_eq!(
@@ -229,6 +245,49 @@ fn no_flood_moves_or_drops_an_established_flow() {
         assert!(table.counters().evicted_from_probation > 90_000);
         assert_adds_up(&table);
     }
+}
+
+#[test]
+fn two_forged_packets_hold_a_place_for_a_minute_and_no_longer() {
+    // As many as would fill the table, if each held its place for a quarter of an hour.
+    let mut table = table(4_000);
+    let (mut next, mut most) = (0, 0);
+    for now in 0..8_000 {
+        while next * 9 < u64::from(now) * 10 {
+            let _ = table.insert(hash(next), Target { slot: 9, vip: 2 }, Signal::Data, tick(now));
+            assert!(table.lookup(hash(next), Signal::Data, tick(now + 1)).is_some());
+            next += 1;
+        }
+        table.sweep(50, tick(now));
+        most = most.max(table.len());
+    }
+    println!("{next} forged flows took {most} of 4,000 places at most");
+    assert!(most < 600 && !table.is_filling());
+}
+
+#[test]
+fn time_outs_shrink_as_the_table_fills_and_are_whole_again_after() {
+    let limit = |table: &FlowTable, flow| {
+        let idle = |ticks: &u32| table.peek(flow, tick(1 + ticks)).is_some();
+        (0..4_000).take_while(idle).last()
+    };
+    let mut table = table(16_000);
+    let first = hash(u64::MAX);
+    assert!(establish(&mut table, first, 0));
+    let mut flow = 0;
+    // Sixteenths of the places that are taken, and the ticks that are left of 15 minutes.
+    for (taken, left) in [(8, 3_600), (9, 3_037), (10, 2_475), (12, 1_350), (13, 787), (14, 225), (15, 225)] {
+        while table.len() < taken * 1_000 + 2 {
+            let _ = establish(&mut table, hash(flow), 0);
+            flow += 1;
+        }
+        assert_eq!(limit(&table, first), Some(left), "{taken} sixteenths");
+        assert_eq!((table.is_filling(), table.is_crowded()), (taken > 8, taken >= 14));
+    }
+    // Half an hour later all have expired: swept, the table is as new.
+    table.sweep(usize::MAX, tick(8_000));
+    table.sweep(1, tick(8_000));
+    assert!(table.is_empty() && !table.is_filling());
 }
 
 #[test]

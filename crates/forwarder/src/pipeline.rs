@@ -316,6 +316,11 @@ impl Core {
         }
         let guard = batch.snapshot.service(state.service).guard.as_deref();
         let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
+        // A crowded table does not know flows that began long ago: each of their packets would count as a new one.
+        let goes_on = state.parsed.protocol == protocol::TCP && !begins(state.parsed.tcp_flags);
+        if goes_on && self.flows.is_crowded() {
+            return Ok(());
+        }
         self.limits.admit(guard, &batch.snapshot.hasher, &Flow::of(packet.frame(), &state.parsed), batch.now)
     }
 
@@ -439,11 +444,13 @@ impl Core {
         self.report_marked(batch, states, verdicts);
     }
 
-    /// Frees expired entries, one round an hour however often it is called: long before the 24-bit tick comes round to
+    /// Frees expired entries, one round an hour however often it is called, and one in ten seconds
+    /// while the table fills: long before the 24-bit tick comes round to
     /// them again, and in steps that no packet notices.
     fn sweep(&mut self, now: Now) {
         let passed = u128::from(now.nanos().saturating_sub(self.swept.nanos()));
-        let due = self.flows.buckets() as u128 * passed / SWEEP_ROUND_NANOS;
+        let round = if self.flows.is_filling() { HURRIED_ROUND_NANOS } else { SWEEP_ROUND_NANOS };
+        let due = self.flows.buckets() as u128 * passed / round;
         if due > 0 {
             self.flows.sweep(usize::try_from(due).unwrap_or(SWEEP_BUCKETS).min(SWEEP_BUCKETS), now.tick());
             self.swept = now;
@@ -541,12 +548,20 @@ fn signal(service: &Service, parsed: &Parsed) -> Signal {
     }
     match parsed.tcp_flags {
         flags if flags & (protocol::TCP_FIN | protocol::TCP_RST) != 0 => Signal::FinOrRst,
-        flags if flags & (protocol::TCP_SYN | protocol::TCP_ACK) == protocol::TCP_SYN => Signal::Syn,
+        flags if begins(flags) => Signal::Syn,
         _ => Signal::Data,
     }
 }
 
+/// Whether a TCP packet asks for a new connection.
+#[inline]
+const fn begins(flags: u8) -> bool {
+    flags & (protocol::TCP_SYN | protocol::TCP_ACK) == protocol::TCP_SYN
+}
+
 /// An hour.
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
+/// While time-outs are shortened: they are whole again soon after a flood.
+const HURRIED_ROUND_NANOS: u128 = 10_000_000_000;
 /// At ten polls a second, as a sleeping thread has them, this is more than the largest table needs.
 const SWEEP_BUCKETS: usize = 4096;

@@ -51,6 +51,10 @@ pub enum FlowState {
     Closing,
     /// Any other protocol.
     Udp,
+    /// TCP whose first packet was no SYN, and that has shown few since.
+    Midstream,
+    /// TCP that goes on after FIN or RST.
+    Reopened,
 }
 
 /// What a purge did.

@@ -20,8 +20,22 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
-/// The entries that are live at `now`, by the layout and the timeouts of [`timeouts`].
-fn live(table: &FlowTable, now: u32) -> Vec<Seen> {
+/// The 32nds of their time that entries have while the table is as full as its bytes say, by the words of `Timeouts`.
+fn left(table: &FlowTable) -> u32 {
+    let buckets = number(&table.line_bytes(0).unwrap()[16..24]);
+    let lines = (1..=buckets).map(|line| table.line_bytes(usize::try_from(line).unwrap()).unwrap());
+    let kept = lines
+        .map(|line| line.chunks(16).filter(|entry| (1..8).contains(&entry[15])).count() as u64)
+        .sum::<u64>();
+    let (mut left, mut at) = (32, 9);
+    while at <= 14 && kept * 16 >= buckets * 4 * at {
+        (left, at) = (left - 5, at + 1);
+    }
+    left
+}
+
+/// The entries that are live at `now`, by the layout and the timeouts of [`timeouts`], of which so many 32nds are left.
+fn live(table: &FlowTable, now: u32, left: u32) -> Vec<Seen> {
     let buckets = number(&table.line_bytes(0).unwrap()[16..24]);
     let mut seen = Vec::new();
     for bucket in 0..buckets {
@@ -29,7 +43,8 @@ fn live(table: &FlowTable, now: u32) -> Vec<Seen> {
         for entry in line.chunks(16).filter(|entry| entry[15] != 0) {
             let small = |range: core::ops::Range<usize>| u32::try_from(number(&entry[range])).unwrap();
             let age = (now + WRAP - small(12..15)) % WRAP;
-            let limit = [0, 40, 400, 12, 120, 0, 0, 0, 0, 40, 40, 12, 40][usize::from(entry[15])];
+            let whole = [0, 40, 400, 12, 120, 120, 120, 0, 0, 40, 40, 12, 40, 40, 40][usize::from(entry[15])];
+            let limit = (whole * left / 32).max(whole.min(40));
             if age <= limit {
                 let on_probation = entry[15] > 8;
                 seen.push(Seen {
@@ -78,9 +93,10 @@ fn checked_insert(
     signal: Signal,
     now: u32,
 ) -> Result<Inserted, TestCaseError> {
-    let before = live(table, now);
+    let left = left(table);
+    let before = live(table, now, left);
     let result = table.insert(key, Target { slot: ids.0, vip: ids.1 }, signal, tick(now));
-    let after = live(table, now);
+    let after = live(table, now, left);
     let lost: Vec<&Seen> =
         before.iter().filter(|b| b.tag != tag(key) && after.iter().all(|a| a.tag != b.tag)).collect();
     let mine = documented_buckets(key, table.buckets() as u64);
@@ -154,25 +170,28 @@ proptest! {
         let mut table = FlowTable::new(&Config { capacity, timeouts: timeouts() }).unwrap();
         let buckets = table.buckets() as u64;
         let (mut now, mut asked, mut inserts, mut answers) = (start, 0, 0, vec![(0, 0); 80]);
+        // An insert shortens time-outs, or lengthens them, before anything else.
+        let mut shortened = 32;
         for (step, op) in (0u32..).zip(ops) {
             match op {
                 Op::Advance(ticks) => now = (now + ticks) % WRAP,
                 Op::Insert(k, s) => {
                     let ids = (step, u32::try_from(k).unwrap());
+                    shortened = left(&table);
                     if checked_insert(&mut table, hash(k), ids, s, now)? == Inserted::Tracked {
                         answers[usize::try_from(k).unwrap()] = ids;
                     }
                     inserts += 1;
                 }
                 Op::Lookup(k, s) => {
-                    let known = live(&table, now).iter().any(|seen| seen.tag == tag(hash(k)));
+                    let known = live(&table, now, shortened).iter().any(|seen| seen.tag == tag(hash(k)));
                     let (slot, vip) = answers[usize::try_from(k).unwrap()];
                     let hit = table.lookup(hash(k), s, tick(now)).map(|hit| (hit.slot, hit.vip));
                     prop_assert_eq!(hit, known.then_some((slot, vip)));
                     asked += 1;
                 }
             }
-            for seen in live(&table, now) {
+            for seen in live(&table, now, shortened) {
                 let key = (0..80).map(hash).find(|&key| tag(key) == seen.tag);
                 prop_assert!(documented_buckets(key.unwrap(), buckets).contains(&seen.bucket));
             }

@@ -32,7 +32,7 @@ impl Oracle {
                 (true, State::Closing) => 3,
                 (true, _) | (false, State::New) => 8,
                 (false, State::Closing) => 3,
-                (false, State::Udp) => 30,
+                (false, State::Udp | State::Midstream | State::Reopened) => 30,
                 (false, State::Established) => 100,
             };
             now <= flow.last + seconds * 4
@@ -57,15 +57,21 @@ impl Oracle {
             if signal == Signal::FinOrRst {
                 flow.state = State::Closing;
             } else if signal == Signal::Syn {
-                if flow.state == State::Closing {
+                if matches!(flow.state, State::Closing | State::Reopened) {
                     flow.state = State::New;
                     flow.fresh = true;
                 }
             } else if flow.state == State::New && !flow.fresh {
                 flow.state = State::Established;
+            } else if now > before.last {
+                flow.state = match before.state {
+                    State::Closing => State::Reopened,
+                    State::Midstream if before.fresh => State::Midstream,
+                    _ => State::Established,
+                };
             }
         }
-        let renewed = before.state == State::Closing && flow.state == State::New;
+        let renewed = matches!(before.state, State::Closing | State::Reopened) && flow.state == State::New;
         let (hit, changed) = (Hit { slot: flow.slot, vip: flow.vip, renewed }, *flow != before);
         self.hits += 1;
         self.refreshes += u64::from(changed);
@@ -76,7 +82,8 @@ impl Oracle {
         let state = match signal {
             Signal::Datagram => State::Udp,
             Signal::FinOrRst => State::Closing,
-            _ => State::New,
+            Signal::Data => State::Midstream,
+            Signal::Syn => State::New,
         };
         let known = self.flows.len();
         self.flows.retain(|flow| flow.key != key);

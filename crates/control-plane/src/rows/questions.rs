@@ -115,6 +115,8 @@ fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, index: &Index) 
             FlowState::Established => view::FlowState::Established,
             FlowState::Closing => view::FlowState::Closing,
             FlowState::Udp => view::FlowState::Udp,
+            FlowState::Midstream => view::FlowState::Midstream,
+            FlowState::Reopened => view::FlowState::Reopened,
         },
         on_probation: found.entry.on_probation,
         idle_seconds: found.entry.idle.as_secs_f64(),

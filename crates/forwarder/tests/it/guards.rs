@@ -145,6 +145,26 @@ fn a_limit_counts_new_flows_and_no_packet_of_a_known_one() {
 }
 
 #[test]
+fn a_crowded_table_charges_no_packet_of_what_goes_on() {
+    let mut bed = Bed::with_flows(guarded(Guard::default()), 64);
+    let mut open = |port: u16, flags| bed.send(24, &tcp("198.51.100.7", port, VIP4, 80, flags)).0;
+    let flows: Vec<u16> = (1_000..1_064).filter(|port| open(*port, "S") == Verdict::Tx).collect();
+    for _ in 0..4 {
+        bed.advance(1);
+        let known = flows.iter().map(|port| bed.send(24, &tcp("198.51.100.7", *port, VIP4, 80, "A")).0);
+        assert!(known.into_iter().all(|verdict| verdict == Verdict::Tx));
+    }
+    assert!(bed.pipeline.flows().is_crowded());
+    // What goes on is not charged; what begins is.
+    publish(&bed, Some(Guard { new_flows_per_second: NonZeroU32::new(3), ..Guard::default() }));
+    let mut sent = |source, flags| {
+        let frames = (2_000..2_050).map(|port| tcp(source, port, VIP4, 80, flags));
+        frames.filter(|frame| bed.send(24, frame).0 == Verdict::Tx).count()
+    };
+    assert_eq!((sent("198.51.100.8", "A"), sent("198.51.100.9", "S")), (50, 3));
+}
+
+#[test]
 fn a_flow_that_is_reselected_is_no_new_one() {
     let limit = Guard { new_flows_per_second: NonZeroU32::new(40), ..Guard::default() };
     let mut bed = Bed::new(guarded(limit));
