@@ -46,16 +46,28 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ stands in the root")
 }
 
+/// What `cargo metadata` says of every crate that is built for this target, those of the workspace among them.
+pub(crate) fn built() -> Result<Vec<Value>> {
+    let mut metadata = metadata(&["--locked", "--filter-platform", crate::dist::TARGET])?;
+    let packages = metadata["packages"].as_array_mut().context("cargo metadata names no packages")?;
+    Ok(std::mem::take(packages))
+}
+
+fn metadata(args: &[&str]) -> Result<Value> {
+    let output = cargo(&["metadata", "--format-version", "1"])
+        .args(args)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("can't run cargo metadata")?;
+    serde_json::from_slice(&output.stdout).context("cargo metadata tells no JSON")
+}
+
 /// The workspace as `cargo metadata` tells it.
 pub(crate) struct Metadata(Value);
 
 impl Metadata {
     pub(crate) fn read() -> Result<Self> {
-        let output = cargo(&["metadata", "--no-deps", "--format-version", "1"])
-            .stderr(Stdio::inherit())
-            .output()
-            .context("can't run cargo metadata")?;
-        Ok(Self(serde_json::from_slice(&output.stdout).context("cargo metadata tells no JSON")?))
+        metadata(&["--no-deps"]).map(Self)
     }
 
     /// Where builds go.

@@ -55,7 +55,7 @@ fn segment_types(bytes: &[u8]) -> Option<Vec<u32>> {
     (0..count).map(segment).collect()
 }
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 const PT_INTERP: u32 = 3;
 
 #[cfg(test)]

@@ -177,6 +177,18 @@ fn unit(steps: &mut Steps) {
     steps.tests(cargo_lane("test").arg("--no-fail-fast"));
     steps.tests(&mut loom());
     steps.check(tidy::run());
+    if steps.is_long() {
+        advisories(steps);
+    }
+}
+
+/// What is known against a crate changes without a commit, and its database comes from the network.
+fn advisories(steps: &mut Steps) {
+    if cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success()) {
+        steps.command(&mut cargo(&["deny", "check", "advisories"]));
+    } else {
+        eprintln!("no cargo-deny, no advisories: cargo install cargo-deny --locked");
+    }
 }
 
 /// The models have a build folder of their own: dependencies would be built anew at each change of flags.

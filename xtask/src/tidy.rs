@@ -3,6 +3,7 @@
 //! In: the files of the checkout. Out: every finding at once, as `file:line: what`; or a table of measures against their bars.
 
 mod circles;
+mod crates;
 mod edges;
 mod probe;
 mod promises;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::cargo::{Metadata, root};
+use crate::cargo::{self, Metadata, root};
 
 use self::source::Part;
 
@@ -44,6 +45,8 @@ pub(crate) fn run() -> Result<()> {
         .collect();
     findings.extend(edges::check(&map, &edges));
     findings.extend(roads::check(root(), &map));
+    let deny = fs::read_to_string(root().join(crates::DENY)).unwrap_or_default();
+    findings.extend(crates::check(&deny, &cargo::built()?)?);
     let document = fs::read_to_string(root().join(promises::PROMISES)).unwrap_or_default();
     findings.extend(promises::check(root(), &document));
     findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));
