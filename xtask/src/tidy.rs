@@ -46,7 +46,10 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(edges::check(&map, &edges));
     findings.extend(roads::check(root(), &map));
     let deny = fs::read_to_string(root().join(crates::DENY)).unwrap_or_default();
-    findings.extend(crates::check(&deny, &cargo::built()?)?);
+    let built = cargo::built()?;
+    findings.extend(crates::check(&deny, &built)?);
+    let notices = fs::read_to_string(root().join(crates::NOTICES)).unwrap_or_default();
+    findings.extend(crates::noticed(&notices, &built));
     let document = fs::read_to_string(root().join(promises::PROMISES)).unwrap_or_default();
     findings.extend(promises::check(root(), &document));
     findings.extend(source::read(root(), Part::Product)?.iter().flat_map(circles::members));

@@ -27,6 +27,14 @@ pub(super) fn check(deny: &str, packages: &[Value]) -> Result<Vec<String>> {
     Ok(findings.collect())
 }
 
+/// Libraries in C that crates bring with them stand in the notices with the version that is linked.
+pub(super) fn noticed(notices: &str, packages: &[Value]) -> Vec<String> {
+    let text = |package: &Value, key: &str| package[key].as_str().unwrap_or_default().to_owned();
+    let bring = packages.iter().filter(|package| BRING_C.contains(&text(package, "name").as_str()));
+    let names = bring.map(|package| format!("`{}` {}", text(package, "name"), text(package, "version")));
+    names.filter(|name| !notices.contains(name)).map(|name| format!("{NOTICES}: names no {name}")).collect()
+}
+
 /// A list of names; that it is not there must not look like an empty one.
 fn list<'a>(deny: &'a Table, section: &str, key: &str) -> Result<Vec<&'a str>> {
     let list = deny.get(section).and_then(|section| section.get(key)?.as_array());
@@ -41,6 +49,8 @@ fn is_allowed(licence: &str, allowed: &[&str]) -> bool {
 }
 
 pub(super) const DENY: &str = "deny.toml";
+pub(super) const NOTICES: &str = "THIRD-PARTY.md";
+const BRING_C: [&str; 2] = ["libbpf-sys", "libxdp-sys"];
 
 #[cfg(test)]
 mod tests {
@@ -78,6 +88,15 @@ mod tests {
         ] {
             assert_eq!(findings("MIT".into(), source.into()), 1, "{source}");
         }
+    }
+
+    #[test]
+    fn notices_name_the_version_of_a_library_that_is_linked() {
+        let packages =
+            ["libbpf-sys", "libxdp-sys", "other"].map(|name| json!({ "name": name, "version": "1.5.1" }));
+        assert!(noticed("`libbpf-sys` 1.5.1, `libxdp-sys` 1.5.1", &packages).is_empty());
+        assert_eq!(noticed("`libbpf-sys` 1.5.0, `libxdp-sys` 1.5.1", &packages).len(), 1);
+        assert_eq!(noticed("", &packages).len(), 2);
     }
 
     #[test]
