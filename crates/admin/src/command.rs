@@ -53,6 +53,8 @@ pub enum Command {
         pool: Option<String>,
         /// What to do.
         action: BackendAction,
+        /// Who gives it, why, for how long.
+        note: OrderNote,
         /// The memberships touched; not found when there is none.
         answer: Answer<Result<BackendChange, Refusal>>,
     },
@@ -146,6 +148,17 @@ pub enum BackendAction {
     Up,
     /// Another weight; `None`: the file's again.
     Weight(Option<u32>),
+}
+
+/// What an operator says beside an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OrderNote {
+    /// Who gives it, as the log names clients.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// After how long it ends by itself. `None`: when it is taken back.
+    pub lasts: Option<Duration>,
 }
 
 /// What an operator may do to the machine.

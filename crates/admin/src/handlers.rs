@@ -15,10 +15,11 @@ use tokio::sync::oneshot;
 
 use super::app_state::AppState;
 use super::command::{
-    ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery, MachineAction,
+    ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery, MachineAction, OrderNote,
 };
 use super::guard::Order;
 use super::refuse::{bad_request, plural};
+use super::server::Peer;
 use super::view::{
     BackendChange, FlowPage, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
 };
@@ -55,21 +56,49 @@ pub(super) async fn reload(state: State<AppState>) -> Result<Done<ReloadReport>,
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct InPool {
+pub(super) struct About {
     pool: Option<String>,
+    reason: Option<String>,
+    for_seconds: Option<u64>,
+}
+
+impl About {
+    fn note(&self, peer: Option<&Peer>) -> Result<OrderNote, Refusal> {
+        let by = peer.map_or_else(|| "?".to_owned(), Peer::to_string);
+        let reason = self.reason.clone();
+        if reason.as_ref().is_some_and(|reason| {
+            reason.is_empty() || reason.len() > REASON_BYTES || reason.chars().any(char::is_control)
+        }) {
+            return Err(bad_request(format!("reason: 1 to {REASON_BYTES} bytes without control characters")));
+        }
+        if let Some(seconds) = self.for_seconds.filter(|seconds| !(1..=FOR_SECONDS).contains(seconds)) {
+            return Err(bad_request(format!("for_seconds={seconds}, allowed 1 to {FOR_SECONDS}")));
+        }
+        Ok(OrderNote { by, reason, lasts: self.for_seconds.map(Duration::from_secs) })
+    }
 }
 
 pub(super) async fn order(
     state: State<AppState>,
     name: Result<Path<String>, PathRejection>,
-    pool: Result<Query<InPool>, QueryRejection>,
+    about: Result<Query<About>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
     action: BackendAction,
 ) -> Result<Done<BackendChange>, Refusal> {
     let Path(name) = name.map_err(|error| bad_request(error.body_text()))?;
-    let Query(InPool { pool }) = query(pool)?;
-    let words = in_words(&name, pool.as_deref(), action);
-    let change = ask(&state, |answer| Command::Backend { name, pool, action, answer }).await??;
+    let Query(about) = query(about)?;
+    let note = about.note(peer.as_deref())?;
+    let words = in_words(&name, about.pool.as_deref(), action) + &beside(&note);
+    let pool = about.pool;
+    let change = ask(&state, |answer| Command::Backend { name, pool, action, note, answer }).await??;
     Ok(done(Order::Said(words), change))
+}
+
+/// What stands beside an order in the log.
+fn beside(note: &OrderNote) -> String {
+    let lasts = note.lasts.map(|lasts| format!(", for {} s", lasts.as_secs())).unwrap_or_default();
+    let reason = note.reason.as_ref().map(|reason| format!(", because: {reason}")).unwrap_or_default();
+    lasts + &reason
 }
 
 /// An order as the log has it.
@@ -98,12 +127,13 @@ pub(super) struct Weight {
 pub(super) async fn weight(
     state: State<AppState>,
     name: Result<Path<String>, PathRejection>,
-    pool: Result<Query<InPool>, QueryRejection>,
+    about: Result<Query<About>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
     body: Bytes,
 ) -> Result<Done<BackendChange>, Refusal> {
     let Weight { weight } = serde_json::from_slice(&body)
         .map_err(|error| bad_request(format!("wanted {{\"weight\": a number or null}}: {error}")))?;
-    order(state, name, pool, BackendAction::Weight(weight)).await
+    order(state, name, about, peer, BackendAction::Weight(weight)).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -248,3 +278,7 @@ pub(super) async fn ask<T>(
 }
 
 const FLOWS_USUALLY: usize = 100;
+/// Of an order's reason.
+const REASON_BYTES: usize = 200;
+/// 30 days: what is to last longer belongs in the file.
+pub(super) const FOR_SECONDS: u64 = 30 * 24 * 3_600;

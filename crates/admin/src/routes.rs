@@ -102,10 +102,16 @@ fn backend_orders() -> Vec<Operation> {
         let operation = Operation::json::<BackendChange>("post", path, summary, "Done.", handler);
         operation
             .query("pool", "The leaf pool; default: all its memberships.", text())
+            .query("reason", "Why, in 200 bytes at most; shown beside the override.", text())
+            .query(
+                "for_seconds",
+                "After how long it ends by itself; default: never.",
+                number(1, handlers::FOR_SECONDS),
+            )
             .refuses(&[403, 404, 409])
     };
     let order = |path, summary, action| {
-        let handler = move |state, name, pool| handlers::order(state, name, pool, action);
+        let handler = move |state, name, about, peer| handlers::order(state, name, about, peer, action);
         change(path, summary, plain(post(handler)))
     };
     vec![

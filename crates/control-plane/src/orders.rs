@@ -7,17 +7,48 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::BackendAction;
+use admin::{BackendAction, OrderNote};
 use forwarder::Snapshot;
 
+use crate::compile::CompileError;
 use crate::controller::Controller;
 use crate::refused::Refused;
 use crate::runtime_state::{Mode, Override, OverrideKey};
 
-/// When each override that is in force was given, from the start of the process.
+/// By whom, why and when each override that is in force was given.
 #[derive(Debug, Default)]
 pub struct Orders {
-    given: HashMap<OverrideKey, Duration>,
+    given: HashMap<OverrideKey, Given>,
+}
+
+/// The orders behind the two parts of an override.
+#[derive(Clone, Debug, Default)]
+struct Given {
+    mode: Option<Note>,
+    weight: Option<Note>,
+}
+
+impl Given {
+    fn or(self, note: &Note) -> Self {
+        let or = |part: Option<Note>| part.or_else(|| Some(note.clone()));
+        Self { mode: or(self.mode), weight: or(self.weight) }
+    }
+}
+
+/// Beside an order. Times are from the start of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) at: Duration,
+    pub(crate) until: Option<Duration>,
+    pub(crate) by: Arc<str>,
+    pub(crate) reason: Option<Arc<str>>,
+}
+
+impl Note {
+    fn of(note: &OrderNote, now: Duration) -> Self {
+        let reason = note.reason.as_deref().map(Arc::from);
+        Self { at: now, until: note.lasts.map(|lasts| now + lasts), by: note.by.as_str().into(), reason }
+    }
 }
 
 /// An order to a backend.
@@ -27,6 +58,8 @@ pub struct BackendOrder {
     pub backend: OverrideKey,
     /// What it is to do.
     pub action: BackendAction,
+    /// Who gives it, why, for how long.
+    pub note: OrderNote,
 }
 
 /// What follows from an order.
@@ -62,26 +95,85 @@ impl Orders {
         let differs =
             |(key, says): &(&OverrideKey, &Override)| before.get(key).copied().unwrap_or_default() != **says;
         let says: Vec<_> = next.iter().filter(differs).map(|(key, says)| (key.clone(), *says)).collect();
-        let (changed, since) = (!says.is_empty(), self.wide(backend));
+        let note = Note::of(&order.note, now);
+        let renewed = !takes_back(order.action) && says.is_empty() && self.renew(order, &note);
+        // What only stands for a part of what an order to all pools said keeps that order's note.
+        let wide =
+            self.given.get(&OverrideKey { pool: None, ..backend.clone() }).cloned().unwrap_or_default();
         for (key, says) in &says {
-            let split = key != backend && !before.contains_key(key);
-            match *says == Override::default() {
-                true => self.given.remove(key),
-                false => self.given.insert(key.clone(), since.filter(|_| split).unwrap_or(now)),
-            };
+            let old = before.get(key).copied().unwrap_or_default();
+            let wide = if key == backend { Given::default() } else { wide.clone() };
+            self.remember(key, [old, *says], wide.or(&note));
         }
+        let changed = !says.is_empty() || renewed;
         let snapshot = controller.order(says, current, now).map_err(Refused::conflict)?;
         self.note(controller, order, changed, &mut notes);
         Ok(Ordered { snapshot, changed, notes })
     }
 
-    /// When an order to all memberships of a backend was given.
-    fn wide(&self, backend: &OverrideKey) -> Option<Duration> {
-        self.given.get(&OverrideKey { pool: None, ..backend.clone() }).copied()
+    /// An order that is in force is given once more: whether for another time or reason.
+    fn renew(&mut self, order: &BackendOrder, note: &Note) -> bool {
+        let Some(given) = self.given.get_mut(&order.backend) else { return false };
+        let part = match order.action {
+            BackendAction::Weight(_) => &mut given.weight,
+            _ => &mut given.mode,
+        };
+        let Some(known) = part else { return false };
+        let is_other = note.until != known.until || note.reason != known.reason;
+        if is_other {
+            *known = note.clone();
+        }
+        is_other
+    }
+
+    /// What stands beside an override that changes from the first to the second.
+    fn remember(&mut self, key: &OverrideKey, says: [Override; 2], by: Given) {
+        let given = self.given.entry(key.clone()).or_default();
+        let [old, new] = says;
+        if old.mode != new.mode {
+            given.mode = by.mode.filter(|_| new.mode.is_some());
+        }
+        if old.weight != new.weight {
+            given.weight = by.weight.filter(|_| new.weight.is_some());
+        }
+        if new == Override::default() {
+            self.given.remove(key);
+        }
+    }
+
+    /// Takes back what has lasted as long as it should. Gives what to publish.
+    ///
+    /// # Errors
+    /// As [`Controller::order`].
+    pub fn expire(
+        &mut self,
+        controller: &mut Controller,
+        current: &Snapshot,
+        now: Duration,
+    ) -> Result<Option<Snapshot>, CompileError> {
+        let over =
+            |note: &Option<Note>| note.as_ref().and_then(|note| note.until).is_some_and(|until| until <= now);
+        let mut says = Vec::new();
+        for (key, given) in &mut self.given {
+            let mut left = controller.runtime_state().overrides.get(key).copied().unwrap_or_default();
+            if over(&given.mode) {
+                (given.mode, left.mode) = (None, None);
+                tracing::info!(backend = %key.backend, pool = ?key.pool, "a drain or down has ended by its time");
+            }
+            if over(&given.weight) {
+                (given.weight, left.weight) = (None, None);
+                tracing::info!(backend = %key.backend, pool = ?key.pool, "a weight has ended by its time");
+            }
+            if controller.runtime_state().overrides.get(key).is_some_and(|says| *says != left) {
+                says.push((key.clone(), left));
+            }
+        }
+        self.given.retain(|_, given| given.mode.is_some() || given.weight.is_some());
+        if says.is_empty() { Ok(None) } else { controller.order(says, current, now) }
     }
 
     fn note(&self, controller: &Controller, order: &BackendOrder, changed: bool, notes: &mut Vec<String>) {
-        let BackendOrder { backend, action } = order;
+        let BackendOrder { backend, action, .. } = order;
         let says: Vec<Override> = controller
             .memberships_of(backend)
             .map(|one| controller.runtime_state().override_of(&one.key))
@@ -98,9 +190,11 @@ impl Orders {
         }
     }
 
-    /// How long ago the override of a backend was given.
-    pub(crate) fn age(&self, backend: &OverrideKey, now: Duration) -> Duration {
-        self.given.get(backend).map(|given| now.saturating_sub(*given)).unwrap_or_default()
+    /// The last order behind an override, and when the first part of it ends.
+    pub(crate) fn of(&self, backend: &OverrideKey) -> Option<(&Note, Option<Duration>)> {
+        let given = self.given.get(backend)?;
+        let parts = || given.mode.iter().chain(&given.weight);
+        Some((parts().max_by_key(|note| note.at)?, parts().filter_map(|note| note.until).min()))
     }
 }
 
@@ -117,7 +211,7 @@ fn replaced(
     mut overrides: BTreeMap<OverrideKey, Override>,
     notes: &mut Vec<String>,
 ) -> Result<BTreeMap<OverrideKey, Override>, Refused> {
-    let BackendOrder { backend, action } = order;
+    let BackendOrder { backend, action, .. } = order;
     overrides.entry(backend.clone()).or_default();
     let everywhere = takes_back(*action) && backend.pool.is_none();
     if takes_back(*action) && backend.pool.is_some() {
@@ -211,7 +305,7 @@ mod tests {
         let whole: OverrideKey = OverrideKey { backend: Arc::from("a"), pool: None };
         let at = Duration::from_secs;
         let mut give = |orders: &mut Orders, controller: &mut Controller, action, now| {
-            let order = BackendOrder { backend: whole.clone(), action };
+            let order = BackendOrder { backend: whole.clone(), action, note: OrderNote::default() };
             let (snapshot, change) = orders.answer(controller, &order, &current, now).unwrap();
             current = snapshot.unwrap_or(current.clone());
             change
@@ -236,13 +330,62 @@ mod tests {
         assert!(orders.rows(&controller, at(6)).is_empty());
     }
 
+    #[test]
+    fn an_order_with_a_time_ends_by_itself_and_leaves_what_another_said() {
+        let ((mut controller, mut current), mut orders) = (started(), Orders::default());
+        let at = Duration::from_secs;
+        let backend = OverrideKey { backend: Arc::from("a"), pool: None };
+        let mut give = |orders: &mut Orders, controller: &mut Controller, action, note: OrderNote, now| {
+            let order = BackendOrder { backend: backend.clone(), action, note };
+            let (snapshot, change) = orders.answer(controller, &order, &current, now).unwrap();
+            current = snapshot.unwrap_or(current.clone());
+            change.changed
+        };
+        let brief = |reason: &str, lasts| OrderNote {
+            by: "uid 0".into(),
+            reason: Some(reason.to_owned()),
+            lasts: Some(at(lasts)),
+        };
+        assert!(give(&mut orders, &mut controller, BackendAction::Drain, brief("a kernel", 60), at(1)));
+        assert!(give(
+            &mut orders,
+            &mut controller,
+            BackendAction::Weight(Some(7)),
+            OrderNote::default(),
+            at(2)
+        ));
+        assert!(!give(
+            &mut orders,
+            &mut controller,
+            BackendAction::Weight(Some(7)),
+            OrderNote::default(),
+            at(3)
+        ));
+        assert!(
+            give(&mut orders, &mut controller, BackendAction::Drain, brief("a disk", 100), at(5)),
+            "longer"
+        );
+        let row = orders.rows(&controller, at(6)).remove(0);
+        assert_eq!(
+            (&*row.by, row.reason.as_deref(), row.ends_in_seconds),
+            ("uid 0", Some("a disk"), Some(99.0))
+        );
+        assert!(orders.expire(&mut controller, &current, at(104)).unwrap().is_none());
+        let next = orders.expire(&mut controller, &current, at(105)).unwrap().expect("it serves again");
+        let row = orders.rows(&controller, at(106)).remove(0);
+        assert_eq!((row.says.state, row.says.weight, row.ends_in_seconds), (None, Some(7), None));
+        let rows = controller.backend_rows(&next, |_| Default::default(), &[]);
+        assert!(rows.iter().all(|row| row.state == BackendState::Serving));
+        assert!(orders.expire(&mut controller, &next, at(9_999)).unwrap().is_none());
+    }
+
     /// What the memberships in `p` and `q` have after these orders, and of the last whether it changed anything, and its notes.
     fn after_all(given: &[(Option<&str>, BackendAction)]) -> ([Override; 2], bool, Vec<String>) {
         let ((mut controller, mut current), mut orders) = (started(), Orders::default());
         let mut last = (false, Vec::new());
         for (pool, action) in given {
             let backend = OverrideKey { backend: Arc::from("a"), pool: pool.map(Arc::from) };
-            let order = BackendOrder { backend, action: *action };
+            let order = BackendOrder { backend, action: *action, note: OrderNote::default() };
             let ordered = orders.give(&mut controller, &order, &current, Duration::ZERO).unwrap();
             current = ordered.snapshot.unwrap_or(current);
             last = (ordered.changed, ordered.notes);
@@ -314,7 +457,11 @@ mod tests {
             ("a", None, 65_536, "a weight is from 0 to 65535"),
         ] {
             let backend = OverrideKey { backend: Arc::from(name), pool: pool.map(Arc::from) };
-            let order = BackendOrder { backend, action: BackendAction::Weight(Some(weight)) };
+            let order = BackendOrder {
+                backend,
+                action: BackendAction::Weight(Some(weight)),
+                note: OrderNote::default(),
+            };
             let refused = orders.give(&mut controller, &order, &current, Duration::ZERO).unwrap_err();
             assert_eq!(refused.to_string(), words);
             assert!(controller.runtime_state().overrides.is_empty() && orders.given.is_empty());

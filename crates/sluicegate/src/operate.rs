@@ -7,6 +7,7 @@ use admin::view::{
     Override, Purged, ServiceRow, TargetRow, VipRow,
 };
 use clap::{Args, Subcommand};
+use config::parse_duration;
 use config::words::count;
 use serde_json::json;
 
@@ -27,23 +28,52 @@ pub(crate) struct Which {
     common: Common,
 }
 
+/// What an order says beside.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Beside {
+    /// Why: shown by `status` and in the log.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// It ends by itself after this, such as `2h`: 1 s to 30 days, in whole seconds. Default: when it is taken back.
+    #[arg(long = "for", value_name = "TIME", value_parser = whole_seconds)]
+    lasts: Option<u64>,
+}
+
+fn whole_seconds(text: &str) -> Result<u64, String> {
+    let time = parse_duration(text).filter(|time| time.subsec_nanos() == 0 && !time.is_zero());
+    let wrong = || format!("`{text}` is not a whole number with s, m or h, such as `2h`");
+    time.map(|time| time.as_secs()).ok_or_else(wrong)
+}
+
 /// `sluicegate backend`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BackendVerb {
     /// Every membership with its state; 1 when one does not serve.
     List(Common),
     /// No new flows; those it has go on to their end.
-    Drain(Which),
+    Drain {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        beside: Beside,
+    },
     /// Take back a drain.
     Undrain(Which),
     /// No packet: its flows go to others at once.
-    Down(Which),
+    Down {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        beside: Beside,
+    },
     /// Take back every override: health and file decide again.
     Up(Which),
     /// Another weight, or the file's again.
     Weight {
         #[command(flatten)]
         which: Which,
+        #[command(flatten)]
+        beside: Beside,
         /// A number, or `file`.
         #[arg(value_name = "WEIGHT", value_parser = weight)]
         weight: FileOr,
@@ -119,17 +149,23 @@ pub(crate) enum FlowVerb {
 pub(crate) fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
     match verb {
         BackendVerb::List(common) => list_backends(common),
-        BackendVerb::Drain(which) => order(which, "drain", None),
-        BackendVerb::Undrain(which) => order(which, "undrain", None),
-        BackendVerb::Down(which) => order(which, "down", None),
-        BackendVerb::Up(which) => order(which, "up", None),
-        BackendVerb::Weight { which, weight } => order(which, "weight", Some(*weight)),
+        BackendVerb::Drain { which, beside } => order(which, "drain", beside, None),
+        BackendVerb::Undrain(which) => order(which, "undrain", &Beside::default(), None),
+        BackendVerb::Down { which, beside } => order(which, "down", beside, None),
+        BackendVerb::Up(which) => order(which, "up", &Beside::default(), None),
+        BackendVerb::Weight { which, beside, weight } => order(which, "weight", beside, Some(*weight)),
     }
 }
 
-fn order(which: &Which, action: &str, weight: Option<FileOr>) -> anyhow::Result<ExitCode> {
-    let pool = which.pool.as_ref().map(|pool| format!("?pool={}", escape(pool))).unwrap_or_default();
-    let path = format!("/v1/backends/{}/{action}{pool}", escape(&which.name));
+fn order(which: &Which, action: &str, beside: &Beside, weight: Option<FileOr>) -> anyhow::Result<ExitCode> {
+    let about = [
+        which.pool.as_ref().map(|pool| format!("pool={}", escape(pool))),
+        beside.reason.as_ref().map(|reason| format!("reason={}", escape(reason))),
+        beside.lasts.map(|seconds| format!("for_seconds={seconds}")),
+    ];
+    let about = about.into_iter().flatten().collect::<Vec<_>>().join("&");
+    let about = if about.is_empty() { about } else { format!("?{about}") };
+    let path = format!("/v1/backends/{}/{action}{about}", escape(&which.name));
     let body = weight.map(|FileOr(weight)| json!({ "weight": weight }));
     let change: BackendChange = which.common.client()?.post(&path, &body)?;
     which.common.show(&change, changed)?;

@@ -278,6 +278,12 @@ impl Daemon {
     /// When an interface is gone.
     fn housekeeping(&mut self) -> anyhow::Result<()> {
         self.forwarding.look_at_links()?;
+        let (current, now) = (self.publisher.current(), self.lifecycle.elapsed());
+        match self.orders.expire(&mut self.controller, &current, now) {
+            Ok(Some(snapshot)) => self.publish_states(snapshot),
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "an order has not ended by its time"),
+        }
         match self.controller.tick(&self.publisher.current(), self.lifecycle.elapsed()) {
             Ok(Some(snapshot)) => {
                 self.publish_states(snapshot);

@@ -179,6 +179,12 @@ pub struct OverrideRow {
     pub says: Override,
     /// Since it was given.
     pub since_seconds: f64,
+    /// Who gave it: `uid 0` at the socket, the certificate's name and address on TCP.
+    pub by: String,
+    /// Why; null: nobody has said.
+    pub reason: Option<String>,
+    /// When it ends by itself; null: when it is taken back.
+    pub ends_in_seconds: Option<f64>,
 }
 
 /// How the last reload ended.

@@ -56,7 +56,7 @@ fn answer(command: Command, readings: &mut u64) {
             *readings += 1;
             drop(answer.send(stats(*readings)));
         }
-        Command::Backend { name, pool, action, answer } => drop(answer.send(change(name, pool, action))),
+        Command::Backend { name, pool, action, answer, .. } => drop(answer.send(change(name, pool, action))),
         Command::Bgp(answer) => drop(answer.send(bgp())),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
         Command::Reload(answer) => drop(answer.send(Ok(report()))),
@@ -139,6 +139,9 @@ pub(crate) fn status() -> Status {
         backends: StateTotals { serving: 1, draining: 1, down: 0, unknown: 0 },
         bgp: Some(BgpTotals { peers: 2, established: 1, vips: 3, announced: 2 }),
         overrides: vec![OverrideRow {
+            by: "uid 0".into(),
+            reason: Some("a new kernel".into()),
+            ends_in_seconds: Some(7_200.0),
             backend: "b2".into(),
             pool: Some("web".into()),
             says: Override { state: Some(BackendState::Draining), weight: None },

@@ -44,11 +44,15 @@ impl Orders {
     #[must_use]
     pub fn rows(&self, controller: &Controller, now: Duration) -> Vec<OverrideRow> {
         let row = |(key, says): (&OverrideKey, &Override)| {
+            let (note, until) = self.of(key)?;
             Some(OverrideRow {
                 backend: key.backend.to_string(),
                 pool: key.pool.as_ref().map(ToString::to_string),
                 says: shown(*says)?,
-                since_seconds: self.age(key, now).as_secs_f64(),
+                since_seconds: now.saturating_sub(note.at).as_secs_f64(),
+                by: note.by.to_string(),
+                reason: note.reason.as_ref().map(ToString::to_string),
+                ends_in_seconds: until.map(|until| until.saturating_sub(now).as_secs_f64()),
             })
         };
         controller.runtime_state().overrides.iter().filter_map(row).collect()

@@ -9,7 +9,7 @@ use admin::view::{
     BackendChange, BackendRow, ConfigText, ConfigView, HealthView, MachineDrain, Refusal, RefusalKind,
     ReloadReport, entity_tag,
 };
-use admin::{Answer, BackendAction, Command};
+use admin::{Answer, BackendAction, Command, OrderNote};
 use admin::{CaptureOrder, CaptureStream, MachineAction};
 use config::Source;
 use control_plane::capture::Tapped;
@@ -35,9 +35,9 @@ impl Daemon {
             Command::Backends(answer) => self.answer_backends(answer),
             Command::Health(answer) => self.answer_health(answer),
             Command::Stats(answer) => _ = answer.send(self.forwarding.stats(&self.publisher.current())),
-            Command::Backend { name, pool, action, answer } => {
+            Command::Backend { name, pool, action, note, answer } => {
                 let backend = OverrideKey { backend: name.into(), pool: pool.map(Into::into) };
-                _ = answer.send(self.order_backend(backend, action));
+                _ = answer.send(self.order_backend(backend, action, note));
             }
             Command::Reload(answer) => self.ask_for_reload("api", None, Some(answer)),
             Command::PutConfig { text, if_match, answer } => self.put_config(text, if_match, answer),
@@ -152,8 +152,9 @@ impl Daemon {
         &mut self,
         backend: OverrideKey,
         action: BackendAction,
+        note: OrderNote,
     ) -> Result<BackendChange, Refusal> {
-        let (order, current) = (BackendOrder { backend, action }, self.publisher.current());
+        let (order, current) = (BackendOrder { backend, action, note }, self.publisher.current());
         let now = self.lifecycle.elapsed();
         let (snapshot, change) = self.orders.answer(&mut self.controller, &order, &current, now)?;
         if let Some(snapshot) = snapshot {
