@@ -204,7 +204,8 @@ impl Sections<'_> {
         }
         let of_pools = self.pools.values().flat_map(|pool| &pool.checks);
         let of_vips = self.vips.iter().flat_map(|vip| &vip.remote_checks);
-        let used: BTreeSet<&str> = of_pools.chain(of_vips).map(|name| &*name.value).collect();
+        let of_all = of_pools.chain(of_vips).chain(&self.cluster.peer_checks);
+        let used: BTreeSet<&str> = of_all.map(|name| &*name.value).collect();
         for (name, draft) in &self.checks {
             self.warn_unless(&used, name, &draft.place, "a check that no pool uses");
         }

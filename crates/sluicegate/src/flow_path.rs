@@ -1,7 +1,7 @@
 //! `sluicegate where`: which backend a flow would go to, and why, by the very function that packets go through.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use admin::view::{Explained, Step, Verdict, WhereBackend, WhereRow, WhereView};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::client::{Client, Reach};
 use crate::failure::verdict;
 use crate::table::{ago, or_dash, show, table, word};
-use crate::{Source, config_check};
+use crate::{Source, USUAL_FILE, config_check};
 
 /// The flow.
 #[derive(Debug, Args)]
@@ -32,10 +32,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     from: Source,
     /// Ask every packet thread of the running balancer, whose connection tables go before the choice.
-    #[arg(long, conflicts_with_all = ["config", "machine"])]
+    #[arg(long, conflicts_with = "machine")]
     live: bool,
-    /// The admin socket of the running balancer.
-    #[arg(long, value_name = "PATH", requires = "live")]
+    /// The admin socket of the running balancer. Default: that of the configuration.
+    #[arg(long, value_name = "PATH", requires = "live", conflicts_with = "config")]
     socket: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
@@ -136,7 +136,9 @@ fn elsewhere(
 
 /// As the packet threads say.
 fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&Reach { socket: arguments.socket.clone(), config: None, wait: None })?;
+    // A file that was not named says nothing of the socket.
+    let config = Some(arguments.from.config.clone()).filter(|config| *config != Path::new(USUAL_FILE));
+    let client = Client::new(&Reach { socket: arguments.socket.clone(), config, wait: None })?;
     let Arguments { source, destination, .. } = arguments;
     let protocol = arguments.protocol();
     let path = format!("/v1/where?source={source}&destination={destination}&protocol={protocol}");

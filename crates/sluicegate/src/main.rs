@@ -122,7 +122,7 @@ enum ConfigVerb {
 #[derive(Debug, Args)]
 struct Source {
     /// The configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/sluicegate/sluicegate.toml")]
+    #[arg(long, value_name = "FILE", default_value = USUAL_FILE)]
     config: PathBuf,
     /// The machine's name in the file. Default: the host's name, up to its first dot.
     #[arg(long, value_name = "NAME")]
@@ -146,6 +146,9 @@ impl Source {
         Ok(host.split('.').next().unwrap_or_default().to_owned())
     }
 }
+
+/// Where the configuration is, unless it is said.
+const USUAL_FILE: &str = "/etc/sluicegate/sluicegate.toml";
 
 fn main() -> ExitCode {
     privileges::keep_out_of_cores();

@@ -96,10 +96,10 @@ fn digests(status: &Status) -> [String; 2] {
     let whose = shard.map_or_else(|| "cluster".to_owned(), |shard| format!("shard {shard}"));
     [
         format!(
-            "configuration {}: the same on all machines of the cluster",
+            "configuration {}: must be the same on all machines of the cluster, which is not compared here",
             short(&status.digests.configuration)
         ),
-        format!("tables {tables}: the same on all machines of the {whose}, soon after a change"),
+        format!("tables {tables}: must be the same on all machines of the {whose}, soon after a change"),
     ]
 }
 

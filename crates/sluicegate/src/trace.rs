@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ROUTER")]
     via: IpAddr,
     /// The cluster's configuration file: the key of marks and reports, and the receivers.
-    #[arg(long, value_name = "FILE", default_value = "/etc/sluicegate/sluicegate.toml")]
+    #[arg(long, value_name = "FILE", default_value = crate::USUAL_FILE)]
     config: PathBuf,
     /// Where reports are sent and awaited; one of the receivers of `[trace]`. Default: the address that this machine speaks to
     /// the router from, and any free port.

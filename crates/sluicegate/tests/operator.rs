@@ -85,8 +85,8 @@ fn status_says_what_is_and_ends_with_a_finding() {
         "lb1 of fra1, sluicegate 0.1.0, up 1h02m",
         "ready        no\n             no VIP is ready",
         "7 (files 000000000000) of /etc/sluicegate/sluicegate.toml, the file has changed since",
-        "digests      configuration 111111111111: the same on all machines of the cluster\n             tables 222222222222: the same \
-         on all machines of the shard west, soon after a change\n",
+        "digests      configuration 111111111111: must be the same on all machines of the cluster, which is not compared here\n             \
+         tables 222222222222: must be the same on all machines of the shard west, soon after a change\n",
         "0 of 1 ready",
         "1 serving, 1 draining, 0 down, 0 unknown",
         "refused, took 3.5 ms: pool.web: no backend",

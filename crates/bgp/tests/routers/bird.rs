@@ -282,5 +282,7 @@ fn a_key_is_changed_in_the_running_session_when_both_ends_do_so() {
         // A segment that was lost between two keys is sent again, before the next key loses it once more.
         assert_eq!((lb.flushed(), router.flushed()), (vec![], vec![]));
     }
-    assert_eq!((lb.established(V4).established, router.established("lb").established), (1, 1));
+    let (ours, theirs) = (lb.established(V4), router.established("lb"));
+    let ends = (&ours.last_end, &theirs.last_end);
+    assert_eq!((ours.established, theirs.established), (1, 1), "{ends:?}");
 }
