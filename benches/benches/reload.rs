@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use config::{self, Config};
 use control_plane::compile::{CompileInput, Compiler};
-use control_plane::next_hop::Table;
 use control_plane::runtime_state::RuntimeState;
 use criterion::{Criterion, criterion_group, criterion_main};
 use forwarder::Generation;
+use next_hop::Table;
 
 const POOLS: usize = 200;
 const BACKENDS: usize = 100;

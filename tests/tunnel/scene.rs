@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use control_plane::PathMtus;
 use control_plane::compile::{compile_file, destinations, refresh_next_hops};
-use control_plane::next_hop::{self, Resolver, Unresolved};
 use forwarder::{Live, Slot, SlotId, SlotState, Snapshot};
 use health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
+use next_hop::{self, Resolver, Unresolved};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -41,7 +41,6 @@ use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
 use self::tables::{TableKey, Tables};
 use crate::keys::PoolView;
-use crate::next_hop;
 use crate::runtime_state::RuntimeState;
 use crate::slots::{Ages, Slots};
 use config::{self, Config, Machine, Member, Pool, Ports};

@@ -26,7 +26,6 @@ use self::plan::Plan;
 use self::slow_start::SlowStart;
 use crate::compile::{CompileError, CompileInput, Compiled, Compiler, Index, Membership, find_machine};
 use crate::keys::SlotKey;
-use crate::next_hop;
 use crate::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
 use config::Config;
 use health::{HealthState, TargetKey, Watched};

@@ -38,7 +38,6 @@ pub mod controller;
 pub mod digest;
 pub mod drain;
 mod keys;
-pub mod next_hop;
 mod orders;
 mod path_mtu;
 mod paths;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use forwarder::Snapshot;
+use next_hop::{NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
 use tokio::sync::{mpsc, watch};
 
 use crate::compile::{CompileError, destinations, refresh_next_hops};
-use crate::next_hop::{NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
 use crate::path_mtu::PathMtus;
 
 /// A next hop for each address, or why there is none.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use config::{Config, parse};
 use control_plane::PathMtus;
 use control_plane::compile::{CompileError, CompileInput, Compiler, destinations, refresh_next_hops};
-use control_plane::next_hop::{Resolved, Table, Unresolved};
 use control_plane::runtime_state::RuntimeState;
 use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot, Tagging};
+use next_hop::{Resolved, Table, Unresolved};
 use packet::{Tag, Tags};
 
 const HEAD: &str = r#"

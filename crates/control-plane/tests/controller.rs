@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use config::{Config, parse};
 use control_plane::PoolView;
 use control_plane::controller::{Controller, Running, Side, changes};
-use control_plane::next_hop::Table;
 use control_plane::runtime_state::{Mode, Override, OverrideKey};
 use forwarder::{Decision, Flow, SlotState, Snapshot};
 use health::{HealthState, TargetKey};
 use maglev_hash::disruption;
+use next_hop::Table;
 
 const HEAD: &str = r#"
 [cluster]

@@ -13,9 +13,9 @@ use admin::view::DigestView;
 use config::{Config, load_with};
 use control_plane::controller::Controller;
 use control_plane::digest::{Digests, hex, of_configuration};
-use control_plane::next_hop::Table;
 use forwarder::{Decision, Flow, Snapshot};
 use health::HealthState;
+use next_hop::Table;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use config::{Config, parse};
 use control_plane::PathMtus;
 use control_plane::compile::{compile_file, refresh_next_hops};
-use control_plane::next_hop::{Resolved, Table};
 use forwarder::{PoolTable, Snapshot, THIS_MACHINE, TunnelProtocols, TunnelSourceKind};
+use next_hop::{Resolved, Table};
 use packet::Tags;
 
 /// Three machines in a shard, one alone in its own, two without.

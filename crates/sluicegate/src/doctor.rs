@@ -28,8 +28,8 @@ use clap::Args;
 use config::{self, Config, Machine, Problem, Problems};
 use control_plane::compile::{destinations, find_machine};
 use control_plane::look_up_next_hops;
-use control_plane::next_hop::{Resolver, Unresolved};
 use datapath::interface::{Finding, Severity, privilege_findings};
+use next_hop::{Resolver, Unresolved};
 use serde_json::{Value, json};
 
 use self::facts::{Facts, PathFact, Reach};

@@ -9,7 +9,6 @@ use forwarder::{InterfaceId, NextHop, NextHopMode, Slot, Snapshot, Tagging, Tran
 use packet::{Mac, Tag, Tags};
 
 use super::{CompileError, find_machine};
-use crate::next_hop;
 use crate::path_mtu::PathMtus;
 use config::{self, Config, Machine, Vlan, VlanRule};
 

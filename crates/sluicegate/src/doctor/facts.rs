@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges};
+use next_hop::{Resolved, Unresolved};
 use nix::errno::Errno;
 
 /// Numbers of processors.

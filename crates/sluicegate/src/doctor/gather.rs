@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::{BgpPeer, Config, IdleThen, Machine};
-use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
+use next_hop::{Resolved, Unresolved};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 use nix::unistd::{AccessFlags, Pid, access};

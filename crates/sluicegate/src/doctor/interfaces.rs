@@ -4,8 +4,8 @@
 //! Invariant: functions of the facts alone.
 //! Source: Linux `Documentation/networking/ip-sysctl.rst`; `net/ipv4/fib_frontend.c`, `net/ipv6/ip6_output.c`.
 
-use control_plane::next_hop::Unresolved;
 use datapath::interface::{Finding, Hardware, Interface};
+use next_hop::Unresolved;
 
 use super::facts::{Facts, Nic, VipFact};
 use super::machine::ranges;

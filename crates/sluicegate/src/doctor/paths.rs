@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use control_plane::next_hop::Unresolved;
 use datapath::interface::Finding;
+use next_hop::Unresolved;
 
 use super::facts::{Facts, OwnAddress, PathFact, Reach, VipFact, host_prefix};
 

@@ -6,8 +6,8 @@
 
 use std::net::SocketAddr;
 
-use control_plane::next_hop::Unresolved;
 use datapath::interface::Finding;
+use next_hop::Unresolved;
 use nix::errno::Errno;
 
 use super::facts::{Facts, PeerFact, Routers};

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use control_plane::next_hop::{Resolved, Unresolved};
 use datapath::interface::{Channels, Finding, Hardware, Interface, Privileges, Severity, XdpSupport};
+use next_hop::{Resolved, Unresolved};
 use nix::errno::Errno;
 
 use super::facts::{

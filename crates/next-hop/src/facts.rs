@@ -17,56 +17,56 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteLwEnCapType, RouteMessage, RouteMetric, RouteType, RouteVia,
 };
 
-use super::{Gateway, Resolved, Unresolved};
+use crate::{Gateway, Resolved, Unresolved};
 
 /// A neighbour's name: the index of the interface, and the address.
-pub(super) type NeighbourKey = (u32, IpAddr);
+pub(crate) type NeighbourKey = (u32, IpAddr);
 
 /// The kernel's answer to "which way to this address".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Route {
-    pub(super) interface: u32,
-    pub(super) gateway: Option<IpAddr>,
-    pub(super) preferred_source: Option<IpAddr>,
+pub(crate) struct Route {
+    pub(crate) interface: u32,
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) preferred_source: Option<IpAddr>,
     /// `None`: the link's.
-    pub(super) mtu_bytes: Option<u32>,
+    pub(crate) mtu_bytes: Option<u32>,
 }
 
 /// An interface, as far as a next hop depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) mac: Option<[u8; 6]>,
-    pub(super) mtu_bytes: u32,
-    pub(super) is_running: bool,
-    pub(super) vlan: Option<Vlan>,
+pub(crate) struct Link {
+    pub(crate) mac: Option<[u8; 6]>,
+    pub(crate) mtu_bytes: u32,
+    pub(crate) is_running: bool,
+    pub(crate) vlan: Option<Vlan>,
 }
 
 /// What a VLAN device does to frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Vlan {
+pub(crate) struct Vlan {
     /// Index of the interface that it hands them to.
-    pub(super) on: u32,
+    pub(crate) on: u32,
     /// The tag that it puts in front of those that they have.
-    pub(super) tag: Tag,
+    pub(crate) tag: Tag,
 }
 
 /// An entry of the neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Neighbour {
-    pub(super) state: NeighbourState,
-    pub(super) mac: Option<[u8; 6]>,
+pub(crate) struct Neighbour {
+    pub(crate) state: NeighbourState,
+    pub(crate) mac: Option<[u8; 6]>,
 }
 
 /// Links and neighbours of one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
-    pub(super) links: HashMap<u32, Link>,
-    pub(super) neighbours: HashMap<NeighbourKey, Neighbour>,
+pub(crate) struct Facts {
+    pub(crate) links: HashMap<u32, Link>,
+    pub(crate) neighbours: HashMap<NeighbourKey, Neighbour>,
 }
 
 impl Route {
     /// Reads the answer to one RTM_GETROUTE.
-    pub(super) fn read(message: &RouteMessage) -> Result<Self, Unresolved> {
+    pub(crate) fn read(message: &RouteMessage) -> Result<Self, Unresolved> {
         match message.header.kind {
             RouteType::Unicast => {}
             RouteType::Local | RouteType::Anycast => return Err(Unresolved::Local),
@@ -93,7 +93,7 @@ impl Route {
     }
 
     /// The neighbour that frames for `destination` are addressed to.
-    pub(super) fn neighbour(&self, destination: IpAddr) -> NeighbourKey {
+    pub(crate) fn neighbour(&self, destination: IpAddr) -> NeighbourKey {
         (self.interface, self.gateway.unwrap_or(destination))
     }
 }
@@ -106,7 +106,7 @@ impl Neighbour {
     }
 
     /// The kernel does nothing for this entry until somebody uses it.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         use NeighbourState::{Failed, None, Stale};
         matches!(self.state, None | Failed | Stale)
     }
@@ -114,7 +114,7 @@ impl Neighbour {
 
 impl Facts {
     /// What becomes of packets for `destination`, which `route` covers.
-    pub(super) fn next_hop(&self, destination: IpAddr, route: &Route) -> Result<Resolved, Unresolved> {
+    pub(crate) fn next_hop(&self, destination: IpAddr, route: &Route) -> Result<Resolved, Unresolved> {
         let key @ (interface, neighbour) = route.neighbour(destination);
         let link = self.running(interface).ok_or(Unresolved::LinkDown { interface })?;
         let source = link.mac.ok_or(Unresolved::NoMac { interface })?;
@@ -143,7 +143,7 @@ impl Facts {
     }
 
     /// `interfaces` and the VLAN devices on them.
-    pub(super) fn with_vlans(&self, interfaces: &[u32]) -> Vec<u32> {
+    pub(crate) fn with_vlans(&self, interfaces: &[u32]) -> Vec<u32> {
         let stands_on = |index: &u32| self.way_out(*index).is_ok_and(|(on, _)| interfaces.contains(&on));
         let mut all = interfaces.to_vec();
         all.extend(
@@ -153,7 +153,7 @@ impl Facts {
     }
 
     /// Those of `gateways` that frames can be sent to now, in their order.
-    pub(super) fn known_gateways(&self, gateways: &BTreeSet<NeighbourKey>) -> Vec<Gateway> {
+    pub(crate) fn known_gateways(&self, gateways: &BTreeSet<NeighbourKey>) -> Vec<Gateway> {
         let known = |&(interface, address): &NeighbourKey| {
             self.running(interface)?;
             let mac = self.neighbours.get(&(interface, address))?.usable_mac()?;
@@ -163,7 +163,7 @@ impl Facts {
     }
 
     /// Of the `needed` neighbours, those that the kernel must be made to resolve.
-    pub(super) fn to_ask(&self, needed: &BTreeSet<NeighbourKey>) -> Vec<NeighbourKey> {
+    pub(crate) fn to_ask(&self, needed: &BTreeSet<NeighbourKey>) -> Vec<NeighbourKey> {
         let can_ask = |index| self.running(index).is_some_and(|link| link.mac.is_some());
         let must_ask = |key| self.neighbours.get(key).is_none_or(Neighbour::is_idle);
         needed.iter().filter(|key| can_ask(key.0) && must_ask(key)).copied().collect()
@@ -175,7 +175,7 @@ impl Facts {
 }
 
 /// Reads one link of a dump.
-pub(super) fn link(message: &LinkMessage) -> (u32, Link) {
+pub(crate) fn link(message: &LinkMessage) -> (u32, Link) {
     let header = &message.header;
     let has_mac =
         header.link_layer_type == LinkLayerType::Ether && !header.flags.contains(LinkFlags::Loopback);
@@ -211,7 +211,7 @@ fn tag_of(info: &LinkInfo) -> Option<Tag> {
 }
 
 /// Reads one neighbour of a dump or of a notification; `None` when it is no neighbour by IP address.
-pub(super) fn neighbour(message: &NeighbourMessage) -> Option<(NeighbourKey, Neighbour)> {
+pub(crate) fn neighbour(message: &NeighbourMessage) -> Option<(NeighbourKey, Neighbour)> {
     let (mut address, mut mac) = (None, None);
     for attribute in &message.attributes {
         match attribute {
@@ -225,7 +225,7 @@ pub(super) fn neighbour(message: &NeighbourMessage) -> Option<(NeighbourKey, Nei
 }
 
 /// The gateways of one route of a dump, with their interfaces. Local routes have none.
-pub(super) fn gateways(message: &RouteMessage) -> Vec<NeighbourKey> {
+pub(crate) fn gateways(message: &RouteMessage) -> Vec<NeighbourKey> {
     if message.header.kind != RouteType::Unicast {
         return Vec::new();
     }

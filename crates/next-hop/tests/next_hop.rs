@@ -1,6 +1,6 @@
 //! Next hops against the kernel's own tables, in network namespaces that have no names and end with their test.
 //!
-//! Needs root, and `ip` (iproute2): `cargo test -p sluicegate-control-plane --test next_hop`.
+//! Needs root, and `ip` (iproute2): `cargo test -p sluicegate-next-hop --test next_hop`.
 //! Every test has two machines: `ours`, where the code under test runs, and `theirs`, at the other end of one or two
 //! veth pairs `out0`-`in0` and `out1`-`in1`. Nothing leaves them.
 
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use control_plane::next_hop::{Gateway, NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
+use next_hop::{Gateway, NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
 use nix::sched::{CloneFlags, setns, unshare};
 use packet::Tags;
 use tokio::sync::{oneshot, watch};

@@ -22,8 +22,8 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::facts::{self, Facts, NeighbourKey, Route};
-use super::{Gateway, NextHopError, Resolved, Unresolved};
+use crate::facts::{self, Facts, NeighbourKey, Route};
+use crate::{Gateway, NextHopError, Resolved, Unresolved};
 
 /// Asks the kernel, over one netlink socket.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Resolver {
     /// Resolves `destinations`; the answer has one entry for each.
     ///
     /// Nothing is sent to any neighbour: one that the kernel does not know is
-    /// [`Unresolved::NeighbourPending`] until something asks for it ([`Resolver::ask`], or a [`super::Watch`]).
+    /// [`Unresolved::NeighbourPending`] until something asks for it ([`Resolver::ask`], or a [`crate::Watch`]).
     ///
     /// # Errors
     /// When the kernel cannot be asked; what it answers about one destination is in the map.
@@ -103,7 +103,7 @@ impl Resolver {
     }
 
     /// Asks for the route to each of `destinations`, once for those given twice.
-    pub(super) async fn routes(
+    pub(crate) async fn routes(
         &mut self,
         destinations: &[IpAddr],
     ) -> Result<HashMap<IpAddr, Result<Route, Unresolved>>, NextHopError> {
@@ -130,7 +130,7 @@ impl Resolver {
     }
 
     /// Dumps links and neighbours.
-    pub(super) async fn facts(&mut self) -> Result<Facts, NextHopError> {
+    pub(crate) async fn facts(&mut self) -> Result<Facts, NextHopError> {
         let mut facts = Facts::default();
         let mut links = LinkMessage::default();
         links.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
@@ -149,7 +149,7 @@ impl Resolver {
     }
 
     /// The gateways of all routes over `interfaces`. Asks nothing when there are none.
-    pub(super) async fn gateway_keys(
+    pub(crate) async fn gateway_keys(
         &mut self,
         interfaces: &[u32],
     ) -> Result<BTreeSet<NeighbourKey>, NextHopError> {
@@ -226,7 +226,7 @@ fn refusal(answer: &[NetlinkMessage<RouteNetlinkMessage>]) -> Option<io::Error> 
 }
 
 /// The kernel answers a lookup that ends at a refusing route with the error that a sender would see.
-pub(super) fn refused_route(error: &io::Error) -> Unresolved {
+pub(crate) fn refused_route(error: &io::Error) -> Unresolved {
     match error.kind() {
         io::ErrorKind::NetworkUnreachable => Unresolved::NoRoute,
         io::ErrorKind::HostUnreachable => Unresolved::Unreachable,

@@ -20,8 +20,8 @@ use rtnetlink::packet_route::neighbour::NeighbourState;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::facts::{self, Facts, NeighbourKey, Route};
-use super::{NextHopError, Resolver, Table, Unresolved, Wanted};
+use crate::facts::{self, Facts, NeighbourKey, Route};
+use crate::{NextHopError, Resolver, Table, Unresolved, Wanted};
 
 /// Two netlink sockets: one for requests, one for notifications.
 pub struct Watch {
@@ -193,7 +193,7 @@ impl std::fmt::Debug for Watch {
 }
 
 /// The table that follows from one look. A neighbour that failed before and is being asked again is still failed.
-pub(super) fn table(
+pub(crate) fn table(
     routes: &HashMap<IpAddr, Result<Route, Unresolved>>,
     gateways: &BTreeSet<NeighbourKey>,
     facts: &Facts,
@@ -218,7 +218,7 @@ pub(super) fn table(
 }
 
 /// Whether a notification may change what was said. Neighbours of no concern are many on a busy link.
-pub(super) fn matters(
+pub(crate) fn matters(
     message: &NetlinkMessage<RouteNetlinkMessage>,
     needed: &BTreeSet<NeighbourKey>,
 ) -> bool {

@@ -19,10 +19,10 @@ use rtnetlink::packet_route::route::{
     RouteVia,
 };
 
-use super::facts::{self, Facts, Link, Neighbour, Route, Vlan};
-use super::resolver::refused_route;
-use super::watch::{matters, table};
-use super::{Gateway, Resolved, Table, Unresolved};
+use crate::facts::{self, Facts, Link, Neighbour, Route, Vlan};
+use crate::resolver::refused_route;
+use crate::watch::{matters, table};
+use crate::{Gateway, Resolved, Table, Unresolved};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];

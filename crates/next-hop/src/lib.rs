@@ -5,6 +5,21 @@
 //! Not here: packets of our own (the kernel does the asking), snapshots, the choice between `resolve` and `reflect`.
 //! Invariant: nothing is said resolved but what the kernel itself would use now; `PERMANENT` entries are never touched.
 //! Source: rtnetlink(7); Linux `include/uapi/linux/{rtnetlink,neighbour}.h`, `net/core/neighbour.c`.
+//!
+//! ```
+//! use std::net::Ipv4Addr;
+//!
+//! use next_hop::{NextHopError, Resolver, Unresolved};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let own = Ipv4Addr::LOCALHOST.into();
+//! let ways = Resolver::open()?.resolve(&[own]).await?;
+//! assert_eq!(ways[&own], Err(Unresolved::Local));
+//! # Ok::<_, NextHopError>(()) })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
 
 mod facts;
 mod resolver;
