@@ -54,7 +54,7 @@ mod verdict_log;
 pub use keys::{PoolView, SlotKey, VipFamily};
 pub use orders::{BackendOrder, Ordered, Orders};
 pub use path_mtu::PathMtus;
-pub use paths::{NextHops, Paths, look_up_next_hops};
+pub use paths::Paths;
 pub use refused::Refused;
 pub use rows::{
     CaptureBegun, explained, problem_row, services_seen, shown, stage_shown, trace_report, where_backend,

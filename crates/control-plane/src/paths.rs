@@ -4,45 +4,17 @@
 //! Not here: how the kernel is asked (`next_hop`), how long a report holds (`path_mtu`).
 //! Invariant: until the kernel gives a neighbour up, the last next hop stands.
 
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use config::Config;
 use forwarder::Snapshot;
-use next_hop::{NextHopError, Resolved, Resolver, Table, Unresolved, Wanted, Watch};
+use next_hop::{NextHopError, NextHops, Table, Unresolved, Wanted, Watch};
 use tokio::sync::{mpsc, watch};
 
 use crate::compile::{CompileError, destinations, refresh_next_hops};
 use crate::path_mtu::PathMtus;
-
-/// A next hop for each address, or why there is none.
-pub type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
-
-/// Looks next hops up, asks the kernel to resolve the neighbours that it does not know, and gives them `patience` to answer.
-///
-/// # Errors
-/// The kernel can't be asked.
-pub async fn look_up_next_hops(addresses: &[IpAddr], patience: Duration) -> Result<NextHops, NextHopError> {
-    let mut resolver = Resolver::open()?;
-    let deadline = Instant::now() + patience;
-    let mut asked = HashSet::new();
-    loop {
-        let next_hops = resolver.resolve(addresses).await?;
-        let pending: HashSet<(u32, IpAddr)> =
-            next_hops.values().filter_map(|found| found.as_ref().err()).filter_map(pending).collect();
-        if pending.is_empty() || Instant::now() > deadline {
-            return Ok(next_hops);
-        }
-        for (interface, neighbour) in pending {
-            if asked.insert((interface, neighbour)) {
-                resolver.ask(interface, neighbour).await?;
-            }
-        }
-        tokio::time::sleep(STEP).await;
-    }
-}
 
 /// Next hops and path MTUs, and the task that keeps the former fresh.
 #[derive(Debug)]
@@ -144,21 +116,13 @@ fn wanted(table: &Table, config: &Config, machine: &str, current: &Snapshot) -> 
     }
 }
 
-/// The neighbour that an answer is awaited from.
-fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
-    match *why {
-        Unresolved::NeighbourPending { interface, neighbour } => Some((interface, neighbour)),
-        _ => None,
-    }
-}
-
 /// What a look found, with what an earlier one knew: a flushed neighbour is back in a moment, so its next hop stands until the
 /// kernel gives up; and a look that began before a reload does not know the backends that came by it.
 fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
     for (address, next_hop) in &mut found.next_hops {
         let before = before.next_hops.get(address);
         match next_hop {
-            Err(why) if pending(why).is_some() && matches!(before, Some(Ok(_))) => {
+            Err(Unresolved::NeighbourPending { .. }) if matches!(before, Some(Ok(_))) => {
                 *next_hop = before.cloned().unwrap_or(Err(Unresolved::NoRoute));
             }
             Err(why) if before.is_none_or(|before| before.is_ok()) => {
@@ -179,10 +143,11 @@ fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
 }
 
 const TABLES_WAITING: usize = 16;
-const STEP: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use next_hop::Resolved;
+
     use super::*;
 
     fn resolved(last: u8) -> Result<Resolved, Unresolved> {

@@ -18,8 +18,8 @@ use config::{Config, Problem, Problems};
 pub use self::file_watch::{FileWatch, WatchError};
 pub use self::queue::{ReloadQueue, too_many};
 pub use self::read::{Place, read};
+use next_hop::NextHops;
 
-use crate::paths::NextHops;
 use crate::publisher::Withdrawn;
 use crate::refused::Refused;
 

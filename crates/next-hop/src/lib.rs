@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use packet::Tags;
 
-pub use resolver::Resolver;
+pub use resolver::{Resolver, look_up};
 pub use watch::Watch;
 
 /// Where packets for one destination go.
@@ -58,6 +58,9 @@ pub struct Resolved {
     /// The source address that the kernel would choose.
     pub preferred_source: Option<IpAddr>,
 }
+
+/// A next hop for each address, or why there is none.
+pub type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
 
 /// Why packets for a destination cannot leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -159,7 +162,7 @@ pub struct Wanted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// One entry for each destination.
-    pub next_hops: HashMap<IpAddr, Result<Resolved, Unresolved>>,
+    pub next_hops: NextHops,
     /// The gateways whose Ethernet address is known, sorted.
     pub gateways: Vec<Gateway>,
     /// Indices of the interfaces that frames can leave by, in the order of the configuration; empty: by whichever it is, as

@@ -5,10 +5,10 @@
 //! Source: rtnetlink(7); Linux `Documentation/userspace-api/netlink/intro.rst`, "Dump consistency".
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use rtnetlink::packet_core::{
@@ -23,7 +23,7 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::facts::{self, Facts, NeighbourKey, Route};
-use crate::{Gateway, NextHopError, Resolved, Unresolved};
+use crate::{Gateway, NextHopError, NextHops, Unresolved};
 
 /// Asks the kernel, over one netlink socket.
 #[derive(Debug)]
@@ -55,10 +55,7 @@ impl Resolver {
     /// When the kernel cannot be asked; what it answers about one destination is in the map.
     /// # Cost
     /// One RTM_GETROUTE for each distinct destination, one dump of links and one of neighbours.
-    pub async fn resolve(
-        &mut self,
-        destinations: &[IpAddr],
-    ) -> Result<HashMap<IpAddr, Result<Resolved, Unresolved>>, NextHopError> {
+    pub async fn resolve(&mut self, destinations: &[IpAddr]) -> Result<NextHops, NextHopError> {
         let routes = self.routes(destinations).await?;
         let facts = self.facts().await?;
         let next_hop = |(to, route): (IpAddr, Result<Route, Unresolved>)| {
@@ -225,6 +222,40 @@ fn refusal(answer: &[NetlinkMessage<RouteNetlinkMessage>]) -> Option<io::Error> 
     })
 }
 
+/// Looks next hops up, asks the kernel to resolve the neighbours that it does not know, and gives them `patience` to answer.
+///
+/// # Errors
+/// The kernel can't be asked.
+/// # Cost
+/// [`Resolver::resolve`] every 50 ms until nothing is pending.
+pub async fn look_up(addresses: &[IpAddr], patience: Duration) -> Result<NextHops, NextHopError> {
+    let mut resolver = Resolver::open()?;
+    let deadline = Instant::now() + patience;
+    let mut asked = HashSet::new();
+    loop {
+        let next_hops = resolver.resolve(addresses).await?;
+        let pending: HashSet<(u32, IpAddr)> =
+            next_hops.values().filter_map(|found| found.as_ref().err()).filter_map(pending).collect();
+        if pending.is_empty() || Instant::now() > deadline {
+            return Ok(next_hops);
+        }
+        for (interface, neighbour) in pending {
+            if asked.insert((interface, neighbour)) {
+                resolver.ask(interface, neighbour).await?;
+            }
+        }
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+/// The neighbour that an answer is awaited from.
+fn pending(why: &Unresolved) -> Option<(u32, IpAddr)> {
+    match *why {
+        Unresolved::NeighbourPending { interface, neighbour } => Some((interface, neighbour)),
+        _ => None,
+    }
+}
+
 /// The kernel answers a lookup that ends at a refusing route with the error that a sender would see.
 pub(crate) fn refused_route(error: &io::Error) -> Unresolved {
     match error.kind() {
@@ -245,3 +276,4 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Dumps tried until one is not torn by a change.
 const DUMP_ATTEMPTS: usize = 4;
+const STEP: Duration = Duration::from_millis(50);

@@ -32,8 +32,6 @@ mod privileges;
 mod probe;
 mod routers;
 mod run;
-#[cfg(test)]
-mod samples;
 mod signals;
 mod stats;
 mod status;

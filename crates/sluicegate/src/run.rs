@@ -35,7 +35,7 @@ use control_plane::digest::Digests;
 use control_plane::drain::Observed;
 use control_plane::publisher::Publisher;
 use control_plane::questions::Questions;
-use control_plane::{Orders, Paths, log_changes, look_up_next_hops, services_seen};
+use control_plane::{Orders, Paths, log_changes, services_seen};
 use datapath::DataPlane;
 use datapath::interface::Interface;
 use forwarder::{Live, Notice, Slot, Snapshot};
@@ -57,7 +57,7 @@ use self::settings::{inspected, settings};
 use self::turns::Turns;
 use crate::doors::{self, Doors};
 use crate::signals::EndSignals;
-use crate::{Source, config_check, doctor, liveness, logging, privileges};
+use crate::{Source, config_check, liveness, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
@@ -416,8 +416,8 @@ async fn first_next_hops(
     machine: &str,
     interfaces: &[Interface],
 ) -> anyhow::Result<Arc<Table>> {
-    let next_hops = look_up_next_hops(&destinations(config, machine, None), FIRST_NEXT_HOPS).await?;
-    if let Err(error) = doctor::warn_at_start(config, machine, &next_hops).await {
+    let next_hops = next_hop::look_up(&destinations(config, machine, None), FIRST_NEXT_HOPS).await?;
+    if let Err(error) = diagnosis::warn_at_start(config, machine, &next_hops).await {
         tracing::warn!(error = %format!("{error:#}"), "the machine was not looked at");
     }
     let table = Table { next_hops, ..Table::default() };
@@ -453,7 +453,7 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
 }
 
 fn addresses_here() -> BTreeSet<IpAddr> {
-    doctor::addresses_here().collect()
+    diagnosis::addresses_here().collect()
 }
 
 fn unix_seconds() -> u64 {

@@ -11,8 +11,9 @@ use std::time::Duration;
 use config::Config;
 
 use super::{Loaded, Origin};
+use next_hop::NextHops;
+
 use crate::compile::destinations;
-use crate::paths::{NextHops, look_up_next_hops};
 use crate::refused::Refused;
 
 /// Where a configuration is read, and what is there already.
@@ -55,7 +56,7 @@ async fn next_hops(new: &[IpAddr]) -> NextHops {
     if new.is_empty() {
         return NextHops::new();
     }
-    look_up_next_hops(new, PATIENCE).await.unwrap_or_else(|error| {
+    next_hop::look_up(new, PATIENCE).await.unwrap_or_else(|error| {
         // The watch goes on asking.
         tracing::warn!(%error, "next hops of new backends not looked up");
         NextHops::new()

@@ -74,8 +74,29 @@ fn sentence(finding: &Finding) -> String {
 
 #[cfg(test)]
 mod tests {
+    use datapath::interface::Features;
+
     use super::*;
-    use crate::samples::interface;
+
+    /// An interface without a fault.
+    fn interface() -> Interface {
+        Interface {
+            name: "eth0".to_owned(),
+            index: 7,
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu_bytes: 1_600,
+            is_up: true,
+            has_carrier: true,
+            driver: "ixgbe".to_owned(),
+            queues: 4,
+            max_queues: 8,
+            features: Features::default(),
+            master: None,
+            xdp_program: None,
+            xdp_program_name: None,
+            multi_buffer: None,
+        }
+    }
 
     #[test]
     fn a_fault_is_told_while_it_lasts() {

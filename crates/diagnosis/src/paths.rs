@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use datapath::interface::Finding;
 use next_hop::Unresolved;
 
-use super::facts::{Facts, OwnAddress, PathFact, Reach, VipFact, host_prefix};
+use crate::facts::{Facts, OwnAddress, PathFact, Reach, VipFact, host_prefix};
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.vips.iter().filter_map(local_vip).collect();

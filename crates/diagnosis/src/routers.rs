@@ -10,7 +10,7 @@ use datapath::interface::Finding;
 use next_hop::Unresolved;
 use nix::errno::Errno;
 
-use super::facts::{Facts, PeerFact, Routers};
+use crate::facts::{Facts, PeerFact, Routers};
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let Some(routers) = &facts.routers else { return Vec::new() };
@@ -126,4 +126,4 @@ fn bfd_port(errno: Errno) -> Finding {
 }
 
 /// RFC 5881 §4.
-pub(super) const BFD_PORT: u16 = 3_784;
+pub(crate) const BFD_PORT: u16 = 3_784;

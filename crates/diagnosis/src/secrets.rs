@@ -15,7 +15,7 @@ use config::{self, Config, Problems, SecretName, read_secret};
 use datapath::interface::Finding;
 use nix::unistd::geteuid;
 
-use super::machine::quoted;
+use crate::machine::quoted;
 
 /// As [`config::load`], with the files that secrets were read from.
 pub(crate) fn load(path: &Path) -> (Result<(Config, Problems), Problems>, BTreeSet<PathBuf>) {
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_user_is_that_of_the_unit() {
-        let unit = include_str!("../../../../config/sluicegate.service");
+        let unit = include_str!("../../../config/sluicegate.service");
         assert!(unit.lines().any(|line| line == format!("User={USER}")));
     }
 }

@@ -14,20 +14,17 @@ use std::sync::Arc;
 
 use config::{BgpPeer, Config, IdleThen, Machine};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
-use next_hop::{Resolved, Unresolved};
+use next_hop::{NextHops, Resolved, Unresolved};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_indextoname};
 use nix::unistd::{AccessFlags, Pid, access};
 
-use super::facts::{
+use crate::facts::{
     AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
 };
-use super::reach::Heard;
-use super::routers::BFD_PORT;
-use super::sockets;
-
-/// What the kernel's resolver said of each address.
-pub(crate) type NextHops = HashMap<IpAddr, Result<Resolved, Unresolved>>;
+use crate::reach::Heard;
+use crate::routers::BFD_PORT;
+use crate::sockets;
 
 /// All facts. `next_hops` are those of backends, `routes` those of VIPs; either has those of peers.
 pub(crate) fn facts(

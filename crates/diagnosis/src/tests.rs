@@ -3,14 +3,16 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use datapath::interface::{Channels, Finding, Hardware, Interface, Privileges, Severity, XdpSupport};
+use datapath::interface::{
+    Channels, Features, Finding, Hardware, Interface, Privileges, Severity, XdpSupport,
+};
 use next_hop::{Resolved, Unresolved};
 use nix::errno::Errno;
 
-use super::facts::{
+use crate::facts::{
     AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
 };
-use super::judge;
+use crate::judge;
 
 const VIP_V4: &str = "203.0.113.10";
 const VIP_V6: &str = "2001:db8:f::10";
@@ -52,7 +54,22 @@ fn vip(address: &str) -> VipFact {
 }
 
 fn nic() -> Nic {
-    let interface = Interface { index: INDEX, ..crate::samples::interface() };
+    let interface = Interface {
+        name: "eth0".to_owned(),
+        index: INDEX,
+        mac: [2, 0, 0, 0, 0, 1],
+        mtu_bytes: 1_600,
+        is_up: true,
+        has_carrier: true,
+        driver: "ixgbe".to_owned(),
+        queues: 4,
+        max_queues: 8,
+        features: Features::default(),
+        master: None,
+        xdp_program: None,
+        xdp_program_name: None,
+        multi_buffer: None,
+    };
     let hardware = Hardware {
         xdp: XdpSupport { native: Some(true), redirect: Some(true), zero_copy: Some(true) },
         rss_queues: Some(vec![0, 1, 2, 3]),
@@ -172,8 +189,8 @@ fn advice_is_for_the_doctor_and_not_for_each_start() {
     facts.host.bpf_jit = Some(0);
     let ids = |found: Vec<Finding>| found.iter().map(|finding| finding.id).collect::<Vec<_>>();
     assert_eq!(ids(judge(&facts)), ["bpf-jit", "huge-pages"]);
-    assert_eq!(ids(super::judge_at_start(&facts)), ["bpf-jit"]);
-    assert!(super::is_well(&judge(&facts)), "neither a warning nor advice is an error");
+    assert_eq!(ids(crate::judge_at_start(&facts)), ["bpf-jit"]);
+    assert!(crate::is_well(&judge(&facts)), "neither a warning nor advice is an error");
 }
 
 #[test]
@@ -369,6 +386,6 @@ fn a_finding_has_one_shape_in_json() {
     let expected = serde_json::json!({
         "id": "a-fault", "level": "warning", "what": "this", "why": "that", "command": "mend it", "hint": null,
     });
-    assert_eq!(super::row(&finding), expected);
-    assert_eq!(super::row(&Finding::error("x", "y", "z"))["level"], "error");
+    assert_eq!(crate::report::row(&finding), expected);
+    assert_eq!(crate::report::row(&Finding::error("x", "y", "z"))["level"], "error");
 }

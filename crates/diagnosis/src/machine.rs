@@ -5,7 +5,7 @@
 use config::words::{count, count_of};
 use datapath::interface::{Finding, Interface};
 
-use super::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};
+use crate::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let host = &facts.host;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use datapath::interface::Pinger;
 
-use super::facts::Reach;
+use crate::facts::Reach;
 
 /// What was heard, and the families that could not be asked, in words.
 #[derive(Debug, Default)]

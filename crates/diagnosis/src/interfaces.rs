@@ -7,8 +7,8 @@
 use datapath::interface::{Finding, Hardware, Interface};
 use next_hop::Unresolved;
 
-use super::facts::{Facts, Nic, VipFact};
-use super::machine::ranges;
+use crate::facts::{Facts, Nic, VipFact};
+use crate::machine::ranges;
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();

@@ -12,12 +12,12 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 use nix::{libc, setsockopt_impl, sockopt_impl};
 
 /// Whether one could listen there for TCP.
-pub(super) fn tcp(at: SocketAddr) -> Result<(), Errno> {
+pub(crate) fn tcp(at: SocketAddr) -> Result<(), Errno> {
     bound(at, SockType::Stream, true)
 }
 
 /// Whether one could hear UDP there.
-pub(super) fn udp(at: SocketAddr) -> Result<(), Errno> {
+pub(crate) fn udp(at: SocketAddr) -> Result<(), Errno> {
     bound(at, SockType::Datagram, false)
 }
 
@@ -35,7 +35,7 @@ fn bound(at: SocketAddr, kind: SockType, again: bool) -> Result<(), Errno> {
 }
 
 /// Whether the kernel signs TCP segments with MD5; `None`: it does not say.
-pub(super) fn signs_tcp() -> Option<bool> {
+pub(crate) fn signs_tcp() -> Option<bool> {
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
     let mut none: Signature = [0; SIGNATURE_BYTES];
     let family = u16::try_from(libc::AF_INET).ok()?.to_ne_bytes();
