@@ -50,7 +50,8 @@ fn reported(scene: &Scene, source: SocketAddr, vip: SocketAddr, more: &[&str]) -
     let ended = trace(&scene.bed, &file(&scene.bed), source, vip, &[more, &["--json"]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}\n{}", scene.diagnosis());
     let trace: Value = serde_json::from_str(&ended.out).unwrap();
-    assert_eq!((&trace["source"], &trace["strangers"]), (&Value::from(source.to_string()), &0.into()));
+    let said = (&trace["schema"], &trace["source"], &trace["strangers"]);
+    assert_eq!(said, (&1.into(), &Value::from(source.to_string()), &0.into()));
     let one = |probe: &Value| {
         let reports = probe["reports"].as_array().unwrap();
         assert_eq!(reports.len(), 1, "{trace}");

@@ -60,8 +60,11 @@ impl Decap {
     /// The counts that it told last.
     #[must_use]
     pub fn counts(&self) -> Option<Value> {
-        let reported =
-            |text: &str| serde_json::from_str::<Value>(text).ok().filter(|v| v.get("taken_off").is_some());
+        let reported = |text: &str| {
+            serde_json::from_str::<Value>(text)
+                .ok()
+                .filter(|v| v["schema"] == 1 && v.get("taken_off").is_some())
+        };
         self.process.lines().iter().rev().find_map(|line| reported(&line.text))
     }
 

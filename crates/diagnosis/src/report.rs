@@ -61,11 +61,10 @@ fn write_facts(f: &mut Formatter<'_>, machine: &str, facts: &Facts) -> fmt::Resu
 }
 
 impl Diagnosis {
-    /// As JSON, schema 1: keys may be added to it, and none changes its meaning or goes. `file` is the configuration's.
+    /// As JSON, without its schema: keys may be added, and none changes its meaning or goes. `file` is the configuration's.
     #[must_use]
     pub fn report(&self, file: &Path) -> Value {
         json!({
-            "schema": 1,
             "config": file,
             "machine": self.machine,
             "findings": self.findings.iter().map(row).collect::<Vec<_>>(),

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::out::outln;
 use crate::signals::EndSignals;
+use crate::table::json_line;
 use crate::{logging, privileges};
 
 /// What to take off, and from which sources.
@@ -73,8 +74,7 @@ pub(crate) fn decap(arguments: &Arguments) -> anyhow::Result<()> {
     privileges::give_up_all(|| decap.counts().is_ok())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(until_signalled(arguments, &decap, local.len()))?;
-    say(arguments, &decap.counts()?);
-    Ok(())
+    say(arguments, &decap.counts()?)
 }
 
 async fn until_signalled(arguments: &Arguments, decap: &Decap, addresses: usize) -> anyhow::Result<()> {
@@ -86,13 +86,13 @@ async fn until_signalled(arguments: &Arguments, decap: &Decap, addresses: usize)
         tokio::select! {
             () = end.recv() => return Ok(()),
             () = tokio::time::sleep(every.unwrap_or(Duration::MAX)), if every.is_some() => {
-                say(arguments, &decap.counts()?);
+                say(arguments, &decap.counts()?)?;
             }
         }
     }
 }
 
-fn say(arguments: &Arguments, counts: &DecapCounts) {
+fn say(arguments: &Arguments, counts: &DecapCounts) -> anyhow::Result<()> {
     let taken_off = [
         ("gre over ipv4", counts.gre.ipv4),
         ("gre over ipv6", counts.gre.ipv6),
@@ -111,12 +111,13 @@ fn say(arguments: &Arguments, counts: &DecapCounts) {
         let key = |(name, count): (&str, u64)| (name.replace(' ', "_"), json!(count));
         let mut line: Map<String, Value> = left.into_iter().map(key).collect();
         line.insert("taken_off".into(), taken_off.into_iter().map(key).collect::<Map<_, _>>().into());
-        outln!("{}", Value::Object(line));
+        outln!("{}", json_line(&line)?);
     } else {
         for (name, count) in taken_off.into_iter().chain(left) {
             outln!("{name:<19} {count}");
         }
     }
+    Ok(())
 }
 
 const SHORTEST: Duration = Duration::from_millis(100);

@@ -17,7 +17,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::failure::verdict;
-use crate::out::{errln, out, outln};
+use crate::out::{errln, out};
+use crate::table::print_json;
 
 /// What to check.
 #[derive(Debug, Args)]
@@ -66,7 +67,7 @@ pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => Vec::new(),
     };
     if arguments.json {
-        outln!("{}", report(arguments, config.as_ref(), &problems, &outcomes));
+        print_json(&report(arguments, config.as_ref(), &problems, &outcomes))?;
     } else {
         out!("{}", words(&arguments.file, &problems, &outcomes));
     }

@@ -11,6 +11,7 @@ use control_plane::controller::{Changes, Running, Side, changes};
 use serde_json::json;
 
 use crate::out::outln;
+use crate::table::print_json;
 
 /// Which files.
 #[derive(Debug, Args)]
@@ -47,7 +48,7 @@ pub(crate) fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 json!({ "machine": machine, "changed": found.sentences, "needs_restart": found.needs_restart })
             })
             .collect();
-        outln!("{}", json!({ "removed": gone, "machines": machines }));
+        print_json(&json!({ "removed": gone, "machines": machines }))?;
         return Ok(ExitCode::SUCCESS);
     }
     for sentence in &gone {

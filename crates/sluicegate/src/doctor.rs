@@ -9,6 +9,7 @@ use clap::Args;
 use crate::Source;
 use crate::failure::verdict;
 use crate::out::outln;
+use crate::table::print_json;
 
 /// What to look at.
 #[derive(Debug, Args)]
@@ -25,7 +26,7 @@ pub(crate) fn diagnose(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { source, json } = arguments;
     let diagnosis = diagnosis::diagnose(&source.config, &source.machine()?)?;
     if *json {
-        outln!("{:#}", diagnosis.report(&source.config));
+        print_json(&diagnosis.report(&source.config))?;
     } else {
         outln!("{diagnosis}");
     }

@@ -45,7 +45,6 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::client::Common;
-use crate::out::errln;
 
 /// A layer-4 load balancer in user space on AF_XDP.
 #[derive(Debug, Parser)]
@@ -150,7 +149,14 @@ const USUAL_FILE: &str = "/etc/sluicegate/sluicegate.toml";
 
 fn main() -> ExitCode {
     privileges::keep_out_of_cores();
-    let done = match Cli::parse().verb {
+    match Cli::try_parse() {
+        Ok(Cli { verb }) => carry_out(verb).unwrap_or_else(|error| failure::tell(&error)),
+        Err(error) => failure::tell_unread(&error),
+    }
+}
+
+fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
         Verb::Config(ConfigVerb::Diff(arguments)) => config_diff::diff(&arguments),
@@ -173,9 +179,5 @@ fn main() -> ExitCode {
         Verb::Replay(arguments) => offline::replay(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
-    };
-    done.unwrap_or_else(|error| {
-        errln!("sluicegate: {error:#}");
-        failure::exit_code(&error)
-    })
+    }
 }

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::out::{create_private, outln};
 use crate::run::fragments;
+use crate::table::print_json;
 use crate::{Source, config_check};
 
 /// What to replay.
@@ -64,7 +65,7 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             .with_context(|| arguments.input.display().to_string())
     })?;
     std::fs::rename(&partial, &arguments.output).with_context(|| arguments.output.display().to_string())?;
-    say(arguments, &done, &counters);
+    say(arguments, &done, &counters)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,7 +107,7 @@ fn write_whole<T>(
     written
 }
 
-fn say(arguments: &Arguments, done: &Replayed, counters: &ThreadCounters) {
+fn say(arguments: &Arguments, done: &Replayed, counters: &ThreadCounters) -> anyhow::Result<()> {
     let drops: Map<String, Value> = DropReason::ALL
         .iter()
         .filter(|reason| counters.drops(**reason) > 0)
@@ -116,8 +117,7 @@ fn say(arguments: &Arguments, done: &Replayed, counters: &ThreadCounters) {
         "read": done.read, "passed": done.passed, "too_long": done.too_long, "written": done.written, "drops": drops,
     });
     if arguments.json {
-        outln!("{figures}");
-        return;
+        return print_json(&figures);
     }
     outln!("read      {}", done.read);
     outln!("passed    {} (not for a VIP)", done.passed);
@@ -126,4 +126,5 @@ fn say(arguments: &Arguments, done: &Replayed, counters: &ThreadCounters) {
     for (reason, count) in &drops {
         outln!("dropped   {count} {reason}");
     }
+    Ok(())
 }

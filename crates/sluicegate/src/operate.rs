@@ -9,6 +9,7 @@ use admin::view::{
 use clap::{Args, Subcommand};
 use config::parse_duration;
 use config::words::count;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::client::{Common, escape};
@@ -217,8 +218,22 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
             row.packets.to_string(),
         ]
     };
-    common.show(&rows, |rows| table(headings, rows.iter().map(row)))?;
-    Ok(verdict(rows.iter().all(|row| row.state == BackendState::Serving && row.less_for.is_empty())))
+    let list = Backends { backends: rows };
+    common.show(&list, |list| table(headings, list.backends.iter().map(row)))?;
+    let is_well = |row: &BackendRow| row.state == BackendState::Serving && row.less_for.is_empty();
+    Ok(verdict(list.backends.iter().all(is_well)))
+}
+
+/// The list under its name, as JSON has it.
+#[derive(Serialize)]
+struct Backends {
+    backends: Vec<BackendRow>,
+}
+
+/// As [`Backends`].
+#[derive(Serialize)]
+struct Vips {
+    vips: Vec<VipRow>,
 }
 
 /// `serving`, or `serving, down for www IPv6 (+2)`.
@@ -248,10 +263,13 @@ pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
             service.packets.to_string(),
         ]
     };
-    common.show(&rows, |rows| {
-        table(headings, rows.iter().flat_map(|vip| vip.services.iter().map(move |service| row(vip, service))))
+    let list = Vips { vips: rows };
+    common.show(&list, |list| {
+        let services =
+            |vip: &'_ VipRow| vip.services.iter().map(|service| row(vip, service)).collect::<Vec<_>>();
+        table(headings, list.vips.iter().flat_map(services))
     })?;
-    Ok(verdict(rows.iter().all(|row| row.ready)))
+    Ok(verdict(list.vips.iter().all(|vip| vip.ready)))
 }
 
 /// `2 of 3`, or `2 of 3 IPv4, 0 of 3 IPv6`.

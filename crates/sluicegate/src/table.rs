@@ -1,4 +1,4 @@
-//! The one way to print rows: aligned columns, or JSON.
+//! The one way to print rows: aligned columns, or JSON, which is always one object with its schema.
 //!
 //! In: cells. Out: lines. Words from elsewhere (a server's error in a check) may hold anything: control characters are
 //! replaced, so that none reaches the terminal.
@@ -76,9 +76,30 @@ fn cleaned(text: &str, longest: usize) -> String {
     clean
 }
 
+/// An answer as JSON. To schema 1 keys may be added, and none changes its meaning or goes.
+#[derive(Serialize)]
+struct Answer<'a, T> {
+    schema: u32,
+    /// An object: what is a list has a name in one.
+    #[serde(flatten)]
+    answer: &'a T,
+}
+
+/// Prints an answer as JSON.
+///
+/// # Errors
+/// Of an answer that is no object.
 pub(crate) fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
-    outln!("{}", serde_json::to_string_pretty(answer)?);
+    outln!("{}", serde_json::to_string_pretty(&Answer { schema: 1, answer })?);
     Ok(())
+}
+
+/// An answer of several as JSON on one line, which is not ended.
+///
+/// # Errors
+/// As [`print_json`].
+pub(crate) fn json_line(answer: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string(&Answer { schema: 1, answer })
 }
 
 /// A time that has passed: its two largest units.

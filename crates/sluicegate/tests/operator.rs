@@ -115,8 +115,8 @@ fn lists_have_a_row_for_each_thing() {
     let (code, text) = balancer.run(&["health", "list"]);
     assert_eq!(code, 1);
     assert_says(&text, &["198.18.1.1:8080", "vip 203.0.113.10", "412us", "+-", "status 503"]);
-    assert_eq!(balancer.json(&["backend", "list"]).1[0]["name"], "b1");
-    assert_eq!(balancer.json(&["vip", "list"]).1[0]["services"][0]["serving_pool"], "web-spare");
+    assert_eq!(balancer.json(&["backend", "list"]).1["backends"][0]["name"], "b1");
+    assert_eq!(balancer.json(&["vip", "list"]).1["vips"][0]["services"][0]["serving_pool"], "web-spare");
     assert_eq!(balancer.json(&["health", "list"]).1["targets"][1]["state"], "down");
 }
 
@@ -266,8 +266,10 @@ fn no_daemon_is_three() {
             &["where", "--live", "192.0.2.7:1", "203.0.113.10:80", "tcp"],
         ] {
             let output = sluicegate(arguments, socket);
-            let text = String::from_utf8_lossy(&output.stderr);
+            let json = arguments.contains(&"--json");
+            let text = String::from_utf8_lossy(if json { &output.stdout } else { &output.stderr });
             assert_eq!(output.status.code(), Some(3), "{arguments:?} {text}");
+            assert_eq!(text.contains(r#""kind":"no_daemon""#), json, "{text}");
             assert!(text.contains("no balancer answers") && text.contains(".sock"), "{text}");
         }
     }

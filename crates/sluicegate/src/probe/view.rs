@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::Outcome;
 use super::target::Target;
+use crate::table::json_line;
 
 /// How it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl<W: Write> View<W> {
                 };
                 writeln!(self.out, "+{at:.3}s {} {} {words}", row.word(), target.name)?;
             }
-            Form::Json => writeln!(self.out, "{}", object("change", target, row))?,
+            Form::Json => writeln!(self.out, "{}", json_line(&object("change", target, row))?)?,
         }
         self.out.flush()
     }
@@ -114,7 +115,7 @@ impl<W: Write> View<W> {
         match self.form {
             Form::Json => {
                 for (target, row) in self.targets.iter().zip(&self.rows) {
-                    writeln!(self.out, "{}", object("summary", target, row))?;
+                    writeln!(self.out, "{}", json_line(&object("summary", target, row))?)?;
                 }
             }
             // Home, then clear to the end: without a blank screen between, it does not flicker.
@@ -255,6 +256,7 @@ mod tests {
             events,
             [("change", true), ("change", true), ("change", false), ("summary", true), ("summary", false)]
         );
+        assert!(objects.iter().all(|object| object["schema"] == 1), "{objects:?}");
         assert_eq!(objects[4]["last_reason"], "refused");
         assert_eq!(objects[3]["mean_seconds"], 0.003);
     }
