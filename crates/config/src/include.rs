@@ -15,10 +15,11 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::base_dir::{self, BaseDir, real};
-use super::pieces;
+use super::pieces::{self, Piece};
 use super::problem::Problem;
 use super::reader::{Node, Section};
-use super::report::{At, MAX_FILES, Place, Report};
+use super::report::{At, MAX_FILES, Place, Report, Text};
+use super::syntax::{self, Flaw};
 use crate::words::quote;
 
 /// One file, or a piece of a large one: where it begins, and what it says.
@@ -66,19 +67,12 @@ impl<'a> Gatherer<'a> {
             );
             return;
         };
-        let (pieces, errors) = pieces::parse(&kept.text);
-        // What the parser says quotes the file.
-        if let Some(place) = place.filter(|_| self.within.is_some() && !errors.is_empty()) {
-            return self.other_content(path, place);
-        }
-        for error in errors {
-            let at = error.span().map_or(kept.text.len(), |span| span.start);
-            // The parser names no key.
-            let twice = error.span().filter(|_| error.message() == "duplicate key");
-            let twice =
-                twice.and_then(|span| kept.text.get(span)).map(|key| format!("duplicate key {}", quote(key)));
-            self.report.syntax(kept.base + at, twice.as_deref().unwrap_or(error.message()));
-        }
+        let pieces = match (pieces::parse(&kept.text), place.filter(|_| self.within.is_some())) {
+            (Some(pieces), _) => pieces,
+            // What the parser says quotes the file.
+            (None, Some(place)) => return self.other_content(path, place),
+            (None, None) => self.mended(kept),
+        };
         let real = real(path);
         self.seen.insert(real.clone(), false);
         self.path.push(path.to_owned());
@@ -90,6 +84,15 @@ impl<'a> Gatherer<'a> {
         }
         self.path.pop();
         self.seen.insert(real, true);
+    }
+
+    /// What can be read of a file that is not TOML; what can't is reported.
+    fn mended(&self, kept: &'a Text) -> Vec<Piece<'a>> {
+        let (left, flaws) = syntax::mend(&kept.text);
+        for Flaw { offset, found, allowed } in flaws {
+            self.report.syntax(kept.base + offset, found, allowed);
+        }
+        vec![(0, DeTable::parse_recoverable(kept.mended.get_or_init(|| left)).0)]
     }
 
     /// The files that a file names, patterns resolved.

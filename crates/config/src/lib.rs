@@ -66,6 +66,8 @@ mod sections;
 mod sessions;
 mod shards;
 mod source;
+mod statements;
+mod syntax;
 mod trace;
 mod vip;
 mod vlan;

@@ -3,28 +3,23 @@
 //! In: a text. Out: its tables with their offsets, one for each piece; together they say what the text says.
 //! A text is cut before headers `[kind.name]`, without understanding what is around them: so a cut may fall into a string
 //! or a list, or part a section from its sub-tables. Then a piece does not parse, or two name one section, and the text is
-//! parsed whole, as it is whenever there is an error to report.
+//! parsed whole. Not here: what is wrong with one that is not TOML (`syntax`).
 //! Invariant: what pieces say together, the whole would say too, at the same offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Spanned;
-use toml::de::{DeTable, Error};
+use toml::de::DeTable;
 
 use super::parallel::{self, processors};
 
 /// A piece: where it begins in its text, and what it says.
 pub(super) type Piece<'a> = (usize, Spanned<DeTable<'a>>);
 
-/// Parses a text, in pieces when that gives the same.
-pub(super) fn parse(text: &str) -> (Vec<Piece<'_>>, Vec<Error>) {
-    if is_large(text.len())
-        && let Some(pieces) = parse_in_pieces(text, processors())
-    {
-        return (pieces, Vec::new());
-    }
-    let (table, errors) = DeTable::parse_recoverable(text);
-    (vec![(0, table)], errors)
+/// Parses a text, in pieces when that gives the same; `None`: it is not TOML.
+pub(super) fn parse(text: &str) -> Option<Vec<Piece<'_>>> {
+    let pieces = is_large(text.len()).then(|| parse_in_pieces(text, processors())).flatten();
+    pieces.or_else(|| Some(vec![(0, DeTable::parse(text).ok()?)]))
 }
 
 /// Whether texts of this length are worth a thread: some milliseconds.

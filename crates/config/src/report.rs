@@ -80,6 +80,8 @@ pub(super) struct Text {
     /// The offset of its first byte.
     pub(super) base: usize,
     line_starts: Vec<usize>,
+    /// Of a text that is not TOML, what can be read, at the same offsets.
+    pub(super) mended: OnceLock<String>,
 }
 
 /// The collector for one configuration.
@@ -102,7 +104,13 @@ impl Report {
         let base = self.texts().last().map_or(0, |last| last.base + last.text.len() + 1);
         let starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(starts).collect();
-        Some(free.get_or_init(|| Text { path: path.into(), text, base, line_starts }))
+        Some(free.get_or_init(|| Text {
+            path: path.into(),
+            text,
+            base,
+            line_starts,
+            mended: OnceLock::new(),
+        }))
     }
 
     /// The files so far, in the order in which they were added.
@@ -126,10 +134,8 @@ impl Report {
     }
 
     /// TOML itself is broken at `offset`.
-    pub(super) fn syntax(&self, offset: usize, message: &str) {
-        let place = Place { offset, field: Field::default() };
-        let found = format!("a syntax error ({})", message.replace('\n', " "));
-        self.push(Ground::Syntax, &place, found, "TOML 1.0");
+    pub(super) fn syntax(&self, offset: usize, found: String, allowed: &str) {
+        self.push(Ground::Syntax, &Place { offset, field: Field::default() }, found, allowed);
     }
 
     /// A value that is there is wrong.

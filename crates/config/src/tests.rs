@@ -18,6 +18,7 @@ mod remotes;
 mod services;
 mod shards;
 mod size;
+mod syntax;
 mod trace;
 
 use std::net::IpAddr;

@@ -97,5 +97,5 @@ fn what_is_wrong_in_a_large_file_is_reported_where_it_stands() {
     let twice = format!("{text}[pool.p0]\nbackends = []\n");
     let problems = parsed(&twice).unwrap_err().to_string();
     assert!(problems.contains(&format!(":{}:", text.lines().count() + 1)), "{problems}");
-    assert!(problems.contains("duplicate key"), "{problems}");
+    assert!(problems.contains("a second section \"pool.p0\", after line "), "{problems}");
 }
