@@ -93,7 +93,8 @@ fn the_last_log_line_tells_the_counters() {
     scene.ask(true, 8);
     let counts = scene.settled();
     let last = scene.balancer.stop().unwrap().expect("final counters");
-    assert_eq!((last.received(), last.sent()), (counts.received(), counts.sent()));
+    // What a busy client still acknowledged may come after the look.
+    assert!(last.received() >= counts.received() && last.received() == last.sent(), "{last:?}, {counts:?}");
 }
 
 #[test]

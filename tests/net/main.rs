@@ -36,6 +36,7 @@ mod scene;
 mod secrets;
 mod service;
 mod soak;
+mod storm;
 mod traceroute;
 mod tracing;
 mod vlan;

@@ -27,7 +27,7 @@ fn config(bed: &Bed, round: usize) -> LbConfig {
 }
 
 /// Open descriptors, and resident memory in KiB.
-fn footprint(scene: &Scene) -> (usize, u64) {
+pub(crate) fn footprint(scene: &Scene) -> (usize, u64) {
     let folder = std::path::PathBuf::from(format!("/proc/{}", scene.balancer.process.id()));
     let descriptors = std::fs::read_dir(folder.join("fd")).unwrap().count();
     let status = std::fs::read_to_string(folder.join("status")).unwrap();

@@ -5,12 +5,14 @@
 
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::errno::Errno;
-use nix::sys::socket::{LinkAddr, MsgFlags, MultiHeaders, sendmmsg};
+use nix::sys::socket::{LinkAddr, MsgFlags, MultiHeaders, sendmmsg, sendto};
 
 use crate::Namespace;
 use crate::capture::{link_address, raw_socket};
@@ -55,6 +57,61 @@ pub fn send_at(ns: &Namespace, device: &str, frames: Vec<Vec<u8>>, per_second: f
         }
         Ok(start.elapsed())
     })
+}
+
+/// Packets that go on coming until it is dropped, made anew round by round.
+#[derive(Debug)]
+pub struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<u64>>>,
+}
+
+impl Flood {
+    /// Sends what `round` makes, and asks it again, at `per_second` packets a second at most. What the device does not take, as
+    /// while its link is down, is lost.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn start(
+        ns: &Namespace,
+        device: &str,
+        per_second: f64,
+        mut round: impl FnMut() -> Vec<Vec<u8>> + Send + 'static,
+    ) -> Result<Self> {
+        let (to, stop) = (link_address(ns, device)?, Arc::new(AtomicBool::new(false)));
+        let until = Arc::clone(&stop);
+        let thread = ns.spawn(move || {
+            let (fd, mut sent) = (raw_socket(None)?, 0);
+            while !until.load(Ordering::Relaxed) {
+                let frames = round();
+                for batch in frames.chunks(PACED) {
+                    #[expect(clippy::cast_precision_loss, reason = "frames of one test")]
+                    sleep(Duration::from_secs_f64(batch.len() as f64 / per_second));
+                    for frame in batch {
+                        sent += u64::from(sendto(fd.as_raw_fd(), frame, &to, MsgFlags::empty()).is_ok());
+                    }
+                }
+            }
+            Ok(sent)
+        });
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Ends it; the packets that the device took.
+    ///
+    /// # Errors
+    /// There was no socket to send by.
+    pub fn end(mut self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("ended before")?;
+        thread.join().map_err(|_| anyhow!("panicked"))?
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
 
 fn send_all(frames: &[Vec<u8>], to: LinkAddr, time: Duration) -> Result<(u64, Duration)> {

@@ -35,7 +35,7 @@ mod wait;
 
 pub use balancer::{Balancer, binary};
 pub use bed::{Bed, BedSpec, Host, VIP_V4, VIP_V6};
-pub use blast::{blast, send_at};
+pub use blast::{Flood, blast, send_at};
 pub use capture::{Capture, Captured, inject};
 pub use config::{Encapsulation, LbConfig, PoolMember, Service};
 pub use counters::Counters;

@@ -1,0 +1,165 @@
+//! All at once: floods of every kind, reloads, deaths of a backend and a link that flaps, while real downloads run.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testbed::{
+    Bed, BedSpec, Downloads, Flood, FrameSpec, HttpServer, LbConfig, VIP_V4, VIP_V6, cut, eventually,
+};
+
+use crate::scene::{BOUND, Scene, count};
+use crate::soak::footprint;
+
+/// The backend that dies again and again; a flow of any other must not notice.
+const MORTAL: usize = 3;
+
+const CHECKS: &str = "
+[check.web]
+tcp = { port = 80 }
+interval = \"500ms\"
+timeout = \"400ms\"
+fall = 3
+rise = 1
+";
+
+/// The table has less room than the floods would take.
+fn config(bed: &Bed, round: usize) -> LbConfig {
+    let mut config = LbConfig::new(bed).weights(&[[1, 1, 1, 1], [1, 3, 1, 1], [2, 1, 0, 1]][round % 3]);
+    config.pool_keys = "checks = [\"web\"]".into();
+    config.io = "flows_per_thread = 16_384".into();
+    config.more = CHECKS.into();
+    config
+}
+
+/// Sources and ports that come one after the other, each with a number of its own.
+fn source(n: usize) -> SocketAddr {
+    let [high, low] = u16::try_from(n % 60_000).unwrap().to_be_bytes();
+    let host = u8::try_from(n / 60_000 % 250).unwrap();
+    SocketAddr::new(Ipv4Addr::new(198, 51, 100, host).into(), 1_024 + u16::from_be_bytes([high, low]))
+}
+
+/// What each flood sends of its `n`-th source.
+type Make = fn(&FrameSpec, usize) -> Vec<Vec<u8>>;
+
+const FLOODS: [(&str, Make); 6] = [
+    ("SYN", |like, n| vec![tcp(like, n, 0x02).bytes()]),
+    // The second comes a round later than the first, and would make it a connection.
+    ("ACK pairs", |like, n| vec![tcp(like, n / (2 * ROUND) * ROUND + n % ROUND, 0x10).bytes()]),
+    ("UDP", |like, n| vec![FrameSpec { source: source(n), ..like.clone() }.bytes()]),
+    ("pings", |like, n| vec![FrameSpec { source: source(n), icmp: Some([8, 0]), ..like.clone() }.bytes()]),
+    ("fragments", |like, n| {
+        let whole = FrameSpec { source: source(n), payload: vec![7; 600], ..like.clone() };
+        let pieces = cut(&whole.bytes(), u32::try_from(n).unwrap(), 200);
+        // Either nobody sends the rest, or nobody the beginning.
+        if n.is_multiple_of(2) { pieces[..1].to_vec() } else { pieces[1..].to_vec() }
+    }),
+    ("forged ICMP", |like, n| {
+        let answer = FrameSpec { source: like.destination, destination: source(n), ..tcp(like, n, 0x10) };
+        let quote = answer.bytes()[14..].to_vec();
+        vec![FrameSpec { source: source(n), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()]
+    }),
+];
+const ROUND: usize = 500;
+
+fn tcp(like: &FrameSpec, n: usize, flags: u8) -> FrameSpec {
+    let vip = SocketAddr::new(like.destination.ip(), Bed::HTTP_PORT);
+    FrameSpec { source: source(n), destination: vip, tcp_flags: Some(flags), payload: vec![], ..like.clone() }
+}
+
+fn floods(scene: &Scene, per_second: f64) -> Vec<(&'static str, Flood)> {
+    let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
+    let start = |(name, make): (&'static str, Make)| {
+        let (like, mut next) = (scene.frame(true, Bed::SINK_PORT), 0);
+        let round = move || {
+            next += ROUND;
+            (next - ROUND..next).flat_map(|n| make(&like, n)).collect()
+        };
+        (name, Flood::start(router, port, per_second, round).unwrap())
+    };
+    FLOODS.into_iter().map(start).collect()
+}
+
+/// The router's end goes down and comes up; what the kernel forgot of its routes is set again.
+fn flap(bed: &Bed) {
+    let host = &bed.balancers[0];
+    bed.router.ip(&format!("link set {} down\n", host.port)).unwrap();
+    sleep(Duration::from_millis(300));
+    let mut script = format!("link set {} up\n", host.port);
+    for vip in [VIP_V4, VIP_V6] {
+        let (bits, via): (u8, IpAddr) = (if vip.is_ipv4() { 32 } else { 128 }, host.address(vip));
+        script += &format!("route replace {vip}/{bits} via {via}\n");
+    }
+    assert!(eventually(BOUND, || bed.router.ip(&script).ok()).is_some(), "{:?}", bed.router.ip(&script));
+}
+
+/// What the mortal backend gets now.
+fn state(scene: &Scene) -> Value {
+    let answer = scene.balancer.ask("/v1/backends").unwrap();
+    let name = &scene.bed.backends[MORTAL].name;
+    let rows = answer.as_array().unwrap();
+    rows.iter().find(|row| row["name"] == **name).unwrap()["state"].clone()
+}
+
+/// A wave of downloads, and all that happens while it runs; how many were whole, and how many the death broke.
+fn wave(scene: &mut Scene, number: usize, downloads: usize, length: Duration) -> (usize, usize) {
+    let vip = scene.bed.vip(number.is_multiple_of(2), Bed::HTTP_PORT);
+    let running = Downloads::start(&scene.bed.client.ns, vip, downloads, length);
+    let begun = eventually(10 * BOUND, || (running.begun() == downloads).then_some(()));
+    assert!(begun.is_some(), "{} of {downloads} began\n{}", running.begun(), scene.diagnosis());
+    let name = scene.bed.backends[MORTAL].name.clone();
+    scene.balancer.reload(&scene.bed, &config(&scene.bed, number + 1)).unwrap();
+    flap(&scene.bed);
+    drop(scene.bed.http.remove(MORTAL));
+    let becomes = |wanted: &str| eventually(BOUND, || (state(scene) == wanted).then_some(()));
+    assert!(becomes("down").is_some(), "the death is not seen\n{}", scene.diagnosis());
+    let server = HttpServer::start(&scene.bed.backends[MORTAL].ns, &name, Bed::HTTP_PORT).unwrap();
+    assert!(becomes("serving").is_some(), "the return is not seen\n{}", scene.diagnosis());
+    scene.bed.http.push(server);
+    scene.balancer.reload(&scene.bed, &config(&scene.bed, number + 2)).unwrap();
+    flap(&scene.bed);
+    let ended = running.join();
+    let (broke, whole): (Vec<_>, Vec<_>) = ended.into_iter().partition(|one| one.broke.is_some());
+    let others: Vec<_> = broke.iter().filter(|one| one.backend != name).collect();
+    assert!(others.is_empty(), "wave {number}: {others:?}\n{}", scene.diagnosis());
+    (whole.len(), broke.len())
+}
+
+#[test]
+fn floods_reloads_deaths_and_a_flapping_link_break_no_download_of_a_backend_that_lives() {
+    let spec = BedSpec { backends: 4, queues: 2, ..BedSpec::default() };
+    let mut scene = Scene::new(&spec, |bed| config(bed, 0));
+    scene.bed.router.sysctl(&[("ipv6/conf/all/keep_addr_on_down", "1")]).unwrap();
+    let (downloads, length) = (count(20, 200), Duration::from_secs(count(10, 50) as u64));
+    let (start, time) = (Instant::now(), Duration::from_secs(count(20, 1_800) as u64));
+    #[expect(clippy::cast_precision_loss, reason = "packets a second")]
+    let floods = floods(&scene, count(300, 1_000) as f64);
+    let (mut waves, mut whole, mut broken, mut warm) = (0, 0, 0, None);
+    while start.elapsed() < time || waves < 2 {
+        let (came, broke) = wave(&mut scene, waves, downloads, length);
+        (waves, whole, broken) = (waves + 1, whole + came, broken + broke);
+        warm.get_or_insert_with(|| footprint(&scene));
+    }
+    let sent: Vec<(&str, u64)> =
+        floods.into_iter().map(|(name, flood)| (name, flood.end().unwrap())).collect();
+    assert!(sent.iter().all(|(_, sent)| *sent > 0), "{sent:?}");
+    assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken: nothing was tried");
+    // Held fragments have their time first.
+    let counts = scene.balanced(10 * BOUND);
+    let ((descriptors, resident), warm) = (footprint(&scene), warm.unwrap());
+    println!(
+        "{waves} waves in {:?}: {whole} downloads whole, {broken} broken by their backend's death; sent {sent:?}; \
+         {} received, {} lost before threads, dropped {:?}; descriptors {} then {descriptors}, resident {} KiB then {resident}",
+        start.elapsed(),
+        counts.received(),
+        counts.lost_before_threads(),
+        counts.drops(),
+        warm.0,
+        warm.1
+    );
+    assert!(descriptors <= warm.0 + 4, "{descriptors} descriptors, {} after the first wave", warm.0);
+    assert!(resident < warm.1 + 16 * 1024, "{resident} KiB resident, {} after the first wave", warm.1);
+    scene.ask(true, 8);
+    scene.ask(false, 8);
+}
