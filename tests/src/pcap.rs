@@ -1,6 +1,6 @@
 //! Capture files, as far as the bed writes and reads them.
 //!
-//! In: frames, or a file. Out: a file, or its frames. Little-endian, microseconds, Ethernet.
+//! In: frames, or a file. Out: a file, or its frames. Little-endian, Ethernet; written in microseconds, read in nanoseconds too.
 //! It shares no function with the product: tests compare the two.
 //! Source: draft-ietf-opsawg-pcap-05 §4 and §5.
 
@@ -28,14 +28,15 @@ pub fn write_pcap(path: &Path, frames: &[Vec<u8>]) -> Result<()> {
 /// Reads the frames of `path`.
 ///
 /// # Errors
-/// There is no such file, or it is not of the shape that [`write_pcap`] writes.
+/// There is no such file, or it is not of that shape.
 pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
     let bytes = fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
     let word = |at: usize| -> Result<u32> {
         let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).context("the file is cut")?;
         Ok(u32::from_le_bytes(*word))
     };
-    ensure!(word(0)? == MAGIC && word(20)? == ETHERNET, "not a little-endian Ethernet capture");
+    let is_capture = [MAGIC, NANOSECONDS].contains(&word(0)?);
+    ensure!(is_capture && word(20)? == ETHERNET, "not a little-endian Ethernet capture");
     let (mut at, mut frames) = (24, Vec::new());
     while at < bytes.len() {
         let (kept, length) = (word(at + 8)?, word(at + 12)?);
@@ -49,6 +50,7 @@ pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
 }
 
 const MAGIC: u32 = 0xa1b2_c3d4;
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
 
 #[cfg(test)]

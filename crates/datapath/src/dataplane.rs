@@ -265,7 +265,7 @@ fn attach_all(
     Ok(programs)
 }
 
-fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u16) -> PipelineConfig {
+pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u16) -> PipelineConfig {
     PipelineConfig {
         thread,
         threads,
@@ -311,5 +311,5 @@ pub fn inspect(name: &str, frame_size: u32) -> Result<Interface, StartError> {
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;
-const NOTICES: usize = 256;
+pub(crate) const NOTICES: usize = 256;
 const LAST_PACKETS: Duration = Duration::from_millis(20);

@@ -2,7 +2,8 @@
 //!
 //! In: a snapshot to follow and an interface. Out: packets on their way, counters. Modules: `interface` (what is there),
 //! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `mailbox` and `wake` (between threads),
-//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped), `health` (whether it works).
+//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
+//! thread without a kernel) with `pcap` (its files).
 //! Not here: what a packet means (`forwarder`), configuration.
 //! Unsafe code of the workspace stands here, since rings, packet memory and system calls are shared with the kernel.
 //!
@@ -39,6 +40,7 @@ mod long;
 mod mailbox;
 mod memory;
 mod pcap;
+mod replay;
 mod sleeper;
 mod slots;
 pub mod steer;
@@ -60,7 +62,8 @@ pub use health::{Health, Problem, Progress};
 pub use interface::MAX_INTERFACES;
 pub use mailbox::{Crossing, Mailboxes, Purpose, mesh};
 pub use memory::{MemoryDevice, MemoryFrame};
-pub use pcap::{ReplayError, Replayed, replay};
+pub use pcap::{CaptureError, CaptureReader, CaptureWriter, CapturedFrame};
+pub use replay::{Offered, Replay};
 pub use thread::Idle;
 pub use tun::open_tun;
 pub use umem::{CHUNK, LARGEST_CHUNK, XDP_HEADROOM};

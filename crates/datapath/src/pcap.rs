@@ -1,42 +1,46 @@
-//! The same pipeline over a capture: what `run` would have done with these frames.
+//! Capture files: frames read from pcap and pcapng, and written as pcap.
 //!
-//! In: a pcap file. Out: a pcap file of the frames that would have been sent, under the times of those that caused them.
-//! Not here: the XDP program; its choice (is it for a VIP, and how much room) is made from the snapshot's filter.
+//! In: a file. Out: its frames with their times, in order; or a file of frames.
+//! Not here: what becomes of a frame (`replay`). Blocks of pcapng that hold no frame with a time are skipped.
+//! Source: IETF draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng §4.
 
 use std::borrow::Cow;
-use std::io::{Read, Write};
-use std::net::IpAddr;
+use std::io::{BufRead, Write};
+use std::time::Duration;
 
-use forwarder::{Now, Pipeline, Snapshot, ThreadId};
-use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
-use pcap_file::{DataLink, PcapError};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter, RawPcapPacket};
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
-use crate::engine::{Engine, Pool};
-use crate::mailbox::mesh;
-use crate::memory::{MemoryDevice, MemoryFrame};
-use crate::steer::Filter;
-
-/// What became of the frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// Frames in the file.
-    pub read: u64,
-    /// Not for a VIP: the kernel would have had them.
-    pub passed: u64,
-    /// Longer than this program holds.
-    pub too_long: u64,
-    /// Frames written.
-    pub written: u64,
+/// A frame of a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CapturedFrame {
+    /// When, since 1970.
+    pub time: Duration,
+    /// The bytes that were kept.
+    pub bytes: Vec<u8>,
+    /// How many there were.
+    pub whole: usize,
+    /// The interface that it was seen on, as far as the file says.
+    pub interface: Option<String>,
+    /// Whether the file says that it was on its way out.
+    pub is_outbound: bool,
+    /// What the file says about it.
+    pub comment: String,
 }
 
-/// Why a capture could not be replayed.
+/// Why a capture could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReplayError {
+pub enum CaptureError {
     /// The file's frames are not Ethernet.
     #[error("the capture holds {0:?}; only Ethernet captures can be replayed")]
     NotEthernet(DataLink),
-    /// The file is no pcap, or ends in the middle of a frame.
+    /// The file is no capture, or ends in the middle of a frame.
     #[error("frame {frame}: {cause}")]
     Read {
         /// Frames read before.
@@ -49,102 +53,162 @@ pub enum ReplayError {
     Write(PcapError),
 }
 
-/// Runs each frame of `input` through `pipeline`, at the frame's own time.
-///
-/// # Errors
-/// [`ReplayError`]; frames before the one that failed are written.
-pub fn replay(
-    input: impl Read,
-    output: impl Write,
-    snapshot: &Snapshot,
-    pipeline: Pipeline,
-) -> Result<Replayed, ReplayError> {
-    let mut reader = PcapReader::new(input).map_err(|cause| ReplayError::Read { frame: 0, cause })?;
-    let header = reader.header();
-    if header.datalink != DataLink::ETHERNET {
-        return Err(ReplayError::NotEthernet(header.datalink));
-    }
-    let mut writer = PcapWriter::with_header(output, header).map_err(ReplayError::Write)?;
-    let filter =
-        Filter::new(snapshot.filter().iter().copied(), snapshot.filter_prefixes().iter().copied(), []);
-    let mut engine = engine(pipeline);
-    let mut done = Replayed::default();
-    while let Some(packet) = reader.next_packet() {
-        let packet = packet.map_err(|cause| ReplayError::Read { frame: done.read, cause })?;
-        done.read += 1;
-        let Some(encap_overhead) =
-            destination(&packet.data).and_then(|address| filter.encap_overhead(address))
-        else {
-            done.passed += 1;
-            continue;
+/// A capture that is read.
+pub struct CaptureReader<R: BufRead> {
+    format: Format<R>,
+    /// Interfaces of the section.
+    interfaces: Vec<InterfaceDescriptionBlock<'static>>,
+    /// Frames read.
+    frames: u64,
+}
+
+enum Format<R: BufRead> {
+    Pcap(PcapReader<R>),
+    PcapNg(PcapNgReader<R>),
+}
+
+impl<R: BufRead> CaptureReader<R> {
+    /// Reads the head of a file.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn new(mut input: R) -> Result<Self, CaptureError> {
+        let read = |cause| CaptureError::Read { frame: 0, cause };
+        let is_pcapng =
+            input.fill_buf().map_err(|error| read(PcapError::IoError(error)))?.starts_with(&SECTION);
+        let format = if is_pcapng {
+            Format::PcapNg(PcapNgReader::new(input).map_err(read)?)
+        } else {
+            let reader = PcapReader::new(input).map_err(read)?;
+            ethernet(reader.header().datalink)?;
+            Format::Pcap(reader)
         };
-        if !engine.device_mut().inject(&packet.data, usize::from(encap_overhead)) {
-            done.too_long += 1;
-            continue;
-        }
-        let nanos = u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX);
-        engine.step(Now::from_nanos(nanos));
-        done.written += write_sent(&mut engine, &mut writer, &packet)?;
+        Ok(Self { format, interfaces: Vec::new(), frames: 0 })
     }
-    Ok(done)
-}
 
-fn engine(pipeline: Pipeline) -> Engine<MemoryDevice, Pipeline> {
-    let me = ThreadId(0);
-    let frames = (0..FRAMES).map(|_| MemoryFrame::new(me, FRAME_BYTES)).collect();
-    let counters = std::sync::Arc::clone(pipeline.counters());
-    let Some(mailboxes) = mesh(1, 1).pop() else { unreachable!("a mesh of one has one end") };
-    let pool = Pool { frames, in_all: FRAMES };
-    Engine::new(MemoryDevice::new(FRAMES), pipeline, mailboxes, pool, counters)
-}
-
-fn write_sent<W: Write>(
-    engine: &mut Engine<MemoryDevice, Pipeline>,
-    writer: &mut PcapWriter<W>,
-    cause: &PcapPacket<'_>,
-) -> Result<u64, ReplayError> {
-    let (mut written, mut failed) = (0, None);
-    engine.device_mut().transmitted(usize::MAX, |frame| {
-        let orig_len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        let packet = PcapPacket { timestamp: cause.timestamp, orig_len, data: Cow::Borrowed(frame) };
-        match writer.write_packet(&packet) {
-            Ok(_) => written += 1,
-            Err(error) => failed = Some(error),
-        }
-    });
-    failed.map_or(Ok(written), |error| Err(ReplayError::Write(error)))
-}
-
-/// The IP destination of a frame, read as `steer.bpf.c` reads it: malformed packets for a VIP are the pipeline's to drop,
-/// frames to a group and neighbour discovery are the kernel's.
-fn destination(frame: &[u8]) -> Option<IpAddr> {
-    if frame.first()? & 1 == 1 {
-        return None;
+    /// The next frame; `None`: that was all.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn next_frame(&mut self) -> Result<Option<CapturedFrame>, CaptureError> {
+        let frame = self.frames;
+        let read = |cause| CaptureError::Read { frame, cause };
+        let found = match &mut self.format {
+            Format::Pcap(reader) => {
+                let resolution = reader.header().ts_resolution;
+                let packet = reader.next_raw_packet().transpose().map_err(read)?;
+                packet.map(|packet| of_packet(packet, resolution))
+            }
+            Format::PcapNg(reader) => next_of_blocks(reader, &mut self.interfaces, read)?,
+        };
+        self.frames += u64::from(found.is_some());
+        Ok(found)
     }
-    let mut at = 12;
-    let ethertype = loop {
-        match u16::from_be_bytes(*frame.get(at..)?.first_chunk()?) {
-            0x8100 | 0x88a8 if at < 20 => at += 4,
-            other => break other,
-        }
+}
+
+/// As it stands there: the library refuses frames of which a part was kept.
+fn of_packet(packet: RawPcapPacket<'_>, resolution: TsResolution) -> CapturedFrame {
+    let fraction = match resolution {
+        TsResolution::MicroSecond => Duration::from_micros(packet.ts_frac.into()),
+        TsResolution::NanoSecond => Duration::from_nanos(packet.ts_frac.into()),
     };
-    let ip = frame.get(at + 2..)?;
-    match ethertype {
-        0x0800 => {
-            let header: &[u8; 20] = ip.first_chunk()?;
-            let destination: [u8; 4] = *header.last_chunk()?;
-            (header[0] >> 4 == 4).then(|| destination.into())
-        }
-        0x86dd => {
-            let header: &[u8; 40] = ip.first_chunk()?;
-            let destination: [u8; 16] = *header.last_chunk()?;
-            let discovery = header[6] == 58 && ip.get(40).is_some_and(|kind| (133..=137).contains(kind));
-            (header[0] >> 4 == 6 && !discovery).then(|| destination.into())
-        }
-        _ => None,
+    CapturedFrame {
+        time: Duration::from_secs(packet.ts_sec.into()) + fraction,
+        whole: packet.orig_len as usize,
+        bytes: packet.data.into_owned(),
+        ..CapturedFrame::default()
     }
 }
 
-const FRAMES: usize = 8;
-/// A jumbo frame and its outer headers.
-const FRAME_BYTES: usize = 16 * 1024;
+fn next_of_blocks<R: BufRead>(
+    reader: &mut PcapNgReader<R>,
+    interfaces: &mut Vec<InterfaceDescriptionBlock<'static>>,
+    read: impl Fn(PcapError) -> CaptureError,
+) -> Result<Option<CapturedFrame>, CaptureError> {
+    while let Some(block) = reader.next_block() {
+        match block.map_err(&read)? {
+            Block::SectionHeader(_) => interfaces.clear(),
+            Block::InterfaceDescription(found) => {
+                ethernet(found.linktype)?;
+                interfaces.push(found.into_owned());
+            }
+            Block::EnhancedPacket(found) => {
+                let of_what =
+                    usize::try_from(found.interface_id).ok().and_then(|place| interfaces.get(place));
+                let none = PcapError::InvalidField("EnhancedPacketBlock: no such interface");
+                return Ok(Some(of_block(found, of_what.ok_or_else(|| read(none))?)));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn of_block(found: EnhancedPacketBlock<'_>, of_what: &InterfaceDescriptionBlock<'_>) -> CapturedFrame {
+    let mut frame = CapturedFrame {
+        whole: found.original_len as usize,
+        bytes: found.data.into_owned(),
+        ..CapturedFrame::default()
+    };
+    let mut resolution = MICROSECONDS;
+    for option in &of_what.options {
+        match option {
+            InterfaceDescriptionOption::IfName(name) => frame.interface = Some(name.to_string()),
+            InterfaceDescriptionOption::IfTsResol(unit) => resolution = *unit,
+            _ => {}
+        }
+    }
+    for option in &found.options {
+        match option {
+            EnhancedPacketOption::Comment(text) => frame.comment = text.to_string(),
+            EnhancedPacketOption::Flags(flags) => frame.is_outbound = flags & 3 == OUTBOUND,
+            _ => {}
+        }
+    }
+    // The library takes any unit for nanoseconds.
+    frame.time = of_units(found.timestamp.as_nanos(), resolution);
+    frame
+}
+
+/// So many units of `if_tsresol`: powers of ten, or with the highest bit of two.
+fn of_units(units: u128, resolution: u8) -> Duration {
+    let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
+    let of_a_second = base.checked_pow(u32::from(resolution & 0x7f));
+    let nanos = of_a_second.map_or(0, |of_a_second| units.saturating_mul(1_000_000_000) / of_a_second);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+fn ethernet(link: DataLink) -> Result<(), CaptureError> {
+    if link == DataLink::ETHERNET { Ok(()) } else { Err(CaptureError::NotEthernet(link)) }
+}
+
+/// A pcap file that is written, its times in nanoseconds.
+pub struct CaptureWriter<W: Write>(PcapWriter<W>);
+
+impl<W: Write> CaptureWriter<W> {
+    /// Writes the head of a file.
+    ///
+    /// # Errors
+    /// [`CaptureError::Write`].
+    pub fn new(output: W) -> Result<Self, CaptureError> {
+        let (ts_resolution, endianness) = (TsResolution::NanoSecond, Endianness::Little);
+        let head = PcapHeader { ts_resolution, endianness, ..PcapHeader::default() };
+        PcapWriter::with_header(output, head).map(Self).map_err(CaptureError::Write)
+    }
+
+    /// Writes a frame, at the last second that the format knows when `time` is beyond it.
+    ///
+    /// # Errors
+    /// [`CaptureError::Write`].
+    pub fn write(&mut self, time: Duration, frame: &[u8]) -> Result<(), CaptureError> {
+        let orig_len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let timestamp = time.min(Duration::from_secs(u32::MAX.into()));
+        let packet = PcapPacket { timestamp, orig_len, data: Cow::Borrowed(frame) };
+        self.0.write_packet(&packet).map(drop).map_err(CaptureError::Write)
+    }
+}
+
+const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+/// The unit where a file names none.
+const MICROSECONDS: u8 = 6;
+const OUTBOUND: u32 = 2;

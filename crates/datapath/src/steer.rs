@@ -8,6 +8,7 @@
 mod ends;
 mod filter;
 mod prefixes;
+mod program;
 mod several;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use forwarder::{FILTER_PREFIXES, NoSocket};
 
 pub use self::ends::Ends;
 pub use self::filter::Filter;
+pub use self::program::takes;
 pub use self::several::Steers;
 
 use self::ends::EndMaps;

@@ -3,8 +3,7 @@
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
 //! manager), `privileges`, `signals`, `logging`. Its clients: `client` with `status`, `digest`, `operate`, `routers`,
 //! `live_config`, `top`, `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
-//! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `offline` (`replay`), `backend`
-//! (`decap`).
+//! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -25,11 +24,11 @@ mod live_config;
 mod liveness;
 mod logging;
 mod notify;
-mod offline;
 mod operate;
 mod out;
 mod privileges;
 mod probe;
+mod replay;
 mod routers;
 mod run;
 mod signals;
@@ -93,8 +92,8 @@ enum Verb {
     Capture(capture::Arguments),
     /// Send marked packets by a router, and print by which machines, and why, they go to which backend. Needs CAP_NET_RAW.
     Trace(trace::Arguments),
-    /// Run a capture through the same pipeline, offline.
-    Replay(offline::Arguments),
+    /// Run a capture through the packet thread's own loop, offline.
+    Replay(replay::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
     Decap(backend::Arguments),
     /// Ask VIPs again and again, as a client would: are they reachable, and how fast. Needs no privileges.
@@ -176,7 +175,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Capture(arguments) => capture::capture(&arguments),
         Verb::Trace(arguments) => trace::trace(&arguments),
-        Verb::Replay(arguments) => offline::replay(&arguments),
+        Verb::Replay(arguments) => replay::replay(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     }

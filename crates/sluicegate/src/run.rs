@@ -45,15 +45,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
+pub(crate) use self::forwarding::{ends, filter};
 pub(crate) use self::reports::unix_micros;
-pub(crate) use self::settings::fragments;
+pub(crate) use self::settings::settings;
 
 use self::checks::Checks;
 use self::configuration::Configuration;
 use self::forwarding::Forwarding;
 use self::health_tunnel::HealthTunnel;
 use self::lifecycle::Lifecycle;
-use self::settings::{inspected, settings};
+use self::settings::inspected;
 use self::turns::Turns;
 use crate::doors::{self, Doors};
 use crate::signals::EndSignals;

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use datapath::steer::{Ends, Steer, SteerCounts, SteerError};
+use datapath::steer::{Ends, Filter, Steer, SteerCounts, SteerError, takes};
 use forwarder::{Prefix, TunnelProtocols};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -140,6 +140,8 @@ fn tunnels_of_those_who_may_send_them_and_errors_about_ours_are_taken_and_all_el
                 let (before, frame) = (steer.counts().unwrap(), frame(tags, packet));
                 // No head room is opened: what comes out is what went in.
                 assert_eq!(program.run(&frame, 0), (verdict, frame.clone()), "row {row}, {tags} tags");
+                let without_a_kernel = takes(&frame, &Filter::default(), &ends()).is_some();
+                assert_eq!(without_a_kernel, verdict == REDIRECT, "row {row}, {tags} tags");
                 let counts = if verdict == REDIRECT {
                     SteerCounts { redirected: 1, ..SteerCounts::default() }
                 } else {
@@ -238,6 +240,7 @@ fn after_any_changes_exactly_those_tunnels_are_taken_that_some_line_allows() {
                     let sent = frame(0, &packet(ip(&from), ip(&to), protocol, &payload));
                     let verdict = if expected { REDIRECT } else { PASS };
                     prop_assert_eq!(program.run(&sent, 0).0, verdict, "{} to {}, {}", from, to, protocol);
+                    prop_assert_eq!(takes(&sent, &Filter::default(), &wanted).is_some(), expected);
                 }
             }
             Ok(())

@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use std::process::{Command, Stdio};
 
 use datapath::interface::Interface;
-use datapath::steer::{Changed, Filter, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes};
+use datapath::steer::{
+    Changed, Ends, Filter, Steer, SteerCounts, SteerError, SteerOptions, head_room_bytes, takes,
+};
 use datapath::{AttachError, AttachMode};
 use forwarder::NoSocket;
 use xsk_rs::config::{BindFlags, LibxdpFlags, SocketConfig, UmemConfig};
@@ -20,9 +22,13 @@ const VIP6: &str = "2001:db8:f::10";
 pub(crate) const OPTIONS: SteerOptions =
     SteerOptions { max_vips: 8, no_socket: NoSocket::Pass, max_queues: 4 };
 
+fn vips() -> Filter {
+    Filter::of_vips([(ip(VIP4), 24), (ip(VIP6), 44)])
+}
+
 fn attach(options: &SteerOptions) -> Steer {
     let mut steer = Steer::attach("near", options).unwrap();
-    let added = steer.set_filter(&Filter::of_vips([(ip(VIP4), 24), (ip(VIP6), 44)])).unwrap();
+    let added = steer.set_filter(&vips()).unwrap();
     assert_eq!(added, Changed { added: 2, ..Changed::default() });
     steer
 }
@@ -146,6 +152,8 @@ fn each_frame_gets_its_verdict_and_moves_one_count() {
         let (opened, rest) = if got == REDIRECT { unmarked(&out) } else { (0, out.as_slice()) };
         assert_eq!((got, opened, rest), (*verdict, *encap_overhead, frame.as_slice()), "row {row}");
         assert_eq!(difference(&steer.counts().unwrap(), &before), *moved, "row {row}");
+        let without_a_kernel = takes(frame, &vips(), &Ends::default());
+        assert_eq!(without_a_kernel, (got == REDIRECT).then_some(opened), "row {row}");
     }
 }
 
@@ -174,6 +182,8 @@ fn a_frame_is_for_a_vip_exactly_when_its_ip_header_is_whole() {
             for length in 14..=frame.len() {
                 let expected = if length >= 14 + 4 * tags + header { REDIRECT } else { PASS };
                 assert_eq!(program.run(&frame[..length], 0).0, expected, "{length} bytes, {tags} tags");
+                let without_a_kernel = takes(&frame[..length], &vips(), &Ends::default());
+                assert_eq!(without_a_kernel.is_some(), expected == REDIRECT, "{length} bytes, {tags} tags");
             }
         }
     }

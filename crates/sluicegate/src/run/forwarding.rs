@@ -79,10 +79,7 @@ impl publisher::Filter for Forwarding {
         addresses: Vec<Prefix>,
     ) -> Result<(), SteerError> {
         self.plane.steers.set_filter(&filter(now, own))?;
-        // Tunnels of other clusters end at VIPs, which are taken from the kernel anyway.
-        let here = now.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
-        let sources = here.map(|source| (source.prefix, source.carriers)).collect();
-        self.plane.steers.set_ends(&Ends { addresses, sources })
+        self.plane.steers.set_ends(&ends(now, addresses))
     }
 }
 
@@ -105,9 +102,16 @@ impl questions::Threads for Forwarding {
     }
 }
 
-fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
+/// What is taken from the kernel by address.
+pub(crate) fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
     let (vips, prefixes) = (snapshot.filter(), snapshot.filter_prefixes());
     Filter::new(vips.iter().copied(), prefixes.iter().copied(), own.iter().copied())
+}
+
+/// What is taken from the kernel of what is sent to the machine itself. Tunnels of other clusters end at VIPs.
+pub(crate) fn ends(snapshot: &Snapshot, addresses: Vec<Prefix>) -> Ends {
+    let here = snapshot.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
+    Ends { addresses, sources: here.map(|source| (source.prefix, source.carriers)).collect() }
 }
 
 /// As it is now; as it was at the start when the kernel does not say.

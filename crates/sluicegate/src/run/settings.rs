@@ -19,7 +19,7 @@ pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<In
     Ok(found)
 }
 
-pub(super) fn settings(config: &Config) -> Settings {
+pub(crate) fn settings(config: &Config) -> Settings {
     let io = config.io();
     Settings {
         queues: io.queues,
@@ -50,7 +50,7 @@ fn icmp(io: &config::Io) -> IcmpRates {
 }
 
 /// The bounds of each thread's fragment table.
-pub(crate) fn fragments(io: &config::Io) -> FragmentConfig {
+fn fragments(io: &config::Io) -> FragmentConfig {
     let (fragments, frames) = (io.fragments, io.frames_per_queue);
     FragmentConfig {
         datagrams: fragments.datagrams,

@@ -1,0 +1,191 @@
+//! The control plane over a replayed capture: the daemon's own parts, by the capture's clock.
+//!
+//! In: configurations, the thread's notices, the time. Out: snapshots for the thread, its filter.
+//! Every check is passed. Not here: the kernel's neighbours and routes, for which one way stands ([`Ways`]); routers.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use config::Config;
+use control_plane::PathMtus;
+use control_plane::compile::{find_machine, refresh_next_hops};
+use control_plane::controller::Controller;
+use control_plane::publisher::{self, Publisher};
+use datapath::Replay;
+use forwarder::{InterfaceId, Live, NextHopMode, Notice, Prefix, Snapshot};
+use health::HealthState;
+use next_hop::{Resolved, Table};
+use packet::{Mac, Tags};
+
+use crate::run::{ends, filter};
+
+/// The way to every backend.
+#[derive(Clone, Debug)]
+pub(super) struct Ways {
+    pub(super) next_hop: Mac,
+    pub(super) own: Mac,
+    /// `None`: the machine's first.
+    pub(super) interface: Option<String>,
+    /// `None`: what the file says of the core.
+    pub(super) mtu: Option<u16>,
+}
+
+/// See the room's header.
+pub(super) struct Control {
+    controller: Controller,
+    publisher: Publisher,
+    mtus: PathMtus,
+    ways: Ways,
+    interfaces: Vec<String>,
+    /// The place of the interface that stands for all.
+    usual: usize,
+}
+
+impl Control {
+    pub(super) fn start(config: Config, machine: &str, ways: Ways) -> anyhow::Result<Self> {
+        let interfaces = find_machine(&config, machine)?.interfaces.clone();
+        let interfaces: Vec<String> = interfaces.iter().map(ToString::to_string).collect();
+        let usual = match &ways.interface {
+            None => 0,
+            Some(wanted) => interfaces.iter().position(|name| name == wanted).with_context(|| {
+                format!("machine {machine} has no interface {wanted}, but {}", interfaces.join(", "))
+            })?,
+        };
+        let (controller, snapshot) =
+            Controller::start(Arc::new(config), machine, Arc::default(), Duration::ZERO)?;
+        let publisher = Publisher::new(Live::new(snapshot));
+        let mut control = Self { controller, publisher, mtus: PathMtus::default(), ways, interfaces, usual };
+        control.pass_checks(Duration::ZERO)?;
+        control.publish(Snapshot::clone(&control.publisher.current()))?;
+        Ok(control)
+    }
+
+    pub(super) fn live(&self) -> &Live {
+        self.publisher.live()
+    }
+
+    pub(super) fn interfaces(&self) -> &[String] {
+        &self.interfaces
+    }
+
+    /// The number of an interface of this name, or of the one that stands for all.
+    pub(super) fn interface(&self, name: Option<&str>) -> InterfaceId {
+        let named = name.and_then(|name| self.interfaces.iter().position(|own| own == name));
+        InterfaceId(u8::try_from(named.unwrap_or(self.usual)).unwrap_or(u8::MAX))
+    }
+
+    /// Leads packets of the configuration in force to the thread.
+    pub(super) fn open(&mut self, thread: &mut Replay) {
+        let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine());
+        let Ok(()) = self.publisher.open(&config, machine, BTreeSet::new(), &mut Door(thread));
+        self.mtus.follow(&self.publisher.current(), config.cluster().mtu.core);
+    }
+
+    /// Changes over to another configuration. No frame comes in between, so the order does not matter here.
+    pub(super) fn reload(
+        &mut self,
+        config: Config,
+        thread: &mut Replay,
+        now: Duration,
+    ) -> anyhow::Result<()> {
+        self.compile(Some(Arc::new(config)), now)?;
+        self.pass_checks(now)?;
+        self.open(thread);
+        Ok(())
+    }
+
+    /// What routers have said of the paths.
+    pub(super) fn take_notices(&mut self, thread: &mut Replay, now: Duration) -> anyhow::Result<()> {
+        let mut lowered = false;
+        for notice in thread.notices() {
+            if let Notice::PathMtu { destination, mtu } = notice {
+                lowered |= self.mtus.learn(destination, mtu, now);
+            }
+        }
+        if lowered { self.publish(Snapshot::clone(&self.publisher.current())) } else { Ok(()) }
+    }
+
+    /// What the time alone brings.
+    pub(super) fn look(&mut self, now: Duration) -> anyhow::Result<()> {
+        let current = self.publisher.current();
+        let ended = self.controller.tick(&current, now)?;
+        if self.mtus.expire(now) || ended.is_some() {
+            self.publish(ended.unwrap_or_else(|| Snapshot::clone(&current)))?;
+        }
+        self.follow_states(now)
+    }
+
+    /// Backends that are new are up.
+    fn pass_checks(&mut self, now: Duration) -> anyhow::Result<()> {
+        let up = self.controller.watched().into_iter().map(|watched| (watched.key, HealthState::Up));
+        let up: Vec<_> = up.collect();
+        if let Some(snapshot) = self.controller.verdicts(&up, &self.publisher.current(), now)? {
+            self.publish(snapshot)?;
+        }
+        self.follow_states(now)
+    }
+
+    fn follow_states(&mut self, now: Duration) -> anyhow::Result<()> {
+        if self.controller.wants_job() { self.compile(None, now) } else { Ok(()) }
+    }
+
+    fn compile(&mut self, config: Option<Arc<Config>>, now: Duration) -> anyhow::Result<()> {
+        let states = self.publisher.current().states().to_vec();
+        let job = self.controller.job(config, Arc::default(), states, now).context("a job is under way")?;
+        let snapshot = self.controller.finish(job.run(), now)?;
+        self.publish(snapshot)
+    }
+
+    fn publish(&mut self, snapshot: Snapshot) -> anyhow::Result<()> {
+        let (config, machine) = (self.controller.config(), self.controller.machine());
+        let table = self.table(&snapshot, config);
+        let found = refresh_next_hops(&snapshot, config, machine, &table, &self.mtus)?;
+        let slots = found.slots().to_vec();
+        self.publisher.renew(found.with_slots(slots, NextHopMode::Resolve)?);
+        self.publisher.live().reclaim();
+        Ok(())
+    }
+
+    /// The one way, for each slot. Interfaces have their place for an index.
+    fn table(&self, snapshot: &Snapshot, config: &Config) -> Table {
+        let index = u32::try_from(self.usual).unwrap_or(u32::MAX);
+        let way = Resolved {
+            interface: index,
+            leaves_by: index,
+            tags: Tags::NONE,
+            destination: self.ways.next_hop.0,
+            source: self.ways.own.0,
+            mtu_bytes: self.ways.mtu.map_or(config.cluster().mtu.core.unwrap_or(1_500), u32::from),
+            gateway: None,
+            preferred_source: None,
+        };
+        let next_hops = snapshot.slots().iter().map(|slot| (slot.address, Ok(way))).collect();
+        let interfaces = (0..).take(self.interfaces.len()).collect();
+        Table { next_hops, interfaces, ..Table::default() }
+    }
+}
+
+/// The filter of a replay. Of this machine's addresses the file's are known.
+struct Door<'a>(&'a mut Replay);
+
+impl publisher::Filter for Door<'_> {
+    type Error = Infallible;
+
+    fn narrow_to(&mut self, _: &Snapshot, _: &BTreeSet<IpAddr>) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn set(
+        &mut self,
+        now: &Snapshot,
+        own: &BTreeSet<IpAddr>,
+        addresses: Vec<Prefix>,
+    ) -> Result<(), Infallible> {
+        self.0.set_filter(filter(now, own), ends(now, addresses));
+        Ok(())
+    }
+}
