@@ -35,7 +35,7 @@ fn every_request_is_answered_by_a_backend_that_sees_the_client_itself() {
     });
     counts.expect("redirected, received and sent agree");
     // Connections may have been closing until now.
-    let sent = balancer.stop().unwrap().expect("last counters").sent();
+    let sent = balancer.stop().unwrap().expect("a last line").forwarded;
     let taken_off: u64 = decaps.into_iter().map(|decap| Decap::taken_off(&decap.stop().unwrap())).sum();
     assert_eq!(taken_off, sent);
     let client = bed.http_client().connect_timeout(Duration::from_millis(300));

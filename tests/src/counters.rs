@@ -1,4 +1,4 @@
-//! What a balancer counts, as its admin socket and its last log line tell it.
+//! What a balancer counts, as its admin socket tells it.
 //!
 //! In: JSON. Out: numbers by name. A name that is not there counts 0: figures may be added to the product without the bed.
 

@@ -33,7 +33,7 @@ mod udp_flows;
 mod udp_inbox;
 mod wait;
 
-pub use balancer::{Balancer, binary};
+pub use balancer::{Balancer, Farewell, binary};
 pub use bed::{Bed, BedSpec, Host, VIP_V4, VIP_V6};
 pub use blast::{Flood, blast, send_at};
 pub use capture::{Capture, Captured, inject};

@@ -29,8 +29,8 @@ pub use serving::{
     SeenByVip, ServiceRow, VipRow, Why,
 };
 pub use status::{
-    BgpTotals, DigestView, Drift, ForwarderView, InterfaceRow, LastReload, OverrideRow, ReloadOutcome,
-    StateTotals, Status, VipTotals,
+    BgpTotals, DigestView, DownView, Drift, ForwarderView, InterfaceRow, LastReload, OverrideRow,
+    ReloadOutcome, StateTotals, Status, VipTotals,
 };
 
 #[cfg(test)]

@@ -94,6 +94,7 @@ pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, Steerin
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
 pub use self::mtu::Mtu;
+pub use self::peers::is_of_peers;
 pub use self::pem::PrivateKey;
 pub use self::pool::{Backend, Fallback, Member, Pool};
 pub use self::ports::{Ports, Protocol};

@@ -16,6 +16,12 @@ use super::pool::{Backend, Member, Pool};
 use super::report::{At, Place, Report};
 use super::sections::Sections;
 
+/// Whether a pool is that of a shard's machines: they are checked as backends are, and are none.
+#[must_use]
+pub fn is_of_peers(pool: &str) -> bool {
+    pool.starts_with(POOL)
+}
+
 /// The peers of each shard that has any, by its name.
 pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc<str>, Arc<Pool>> {
     let mut shards: BTreeMap<Arc<str>, Vec<&Machine>> = BTreeMap::new();
@@ -26,8 +32,7 @@ pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc
     }
     shards.retain(|_, machines| machines.len() > 1);
     let pool = |(shard, machines): (Arc<str>, Vec<&Machine>)| {
-        // No name of a file has such a sign, so none is taken.
-        let name: Arc<str> = format!("peers@{shard}").into();
+        let name: Arc<str> = format!("{POOL}{shard}").into();
         let members = machines.iter().filter_map(|machine| member(machine, &name, checks)).collect();
         let pool = Pool {
             name,
@@ -86,5 +91,7 @@ pub(super) fn checks(sections: &Sections<'_>, names: &[At<Arc<str>>], direct: &s
     found
 }
 
+/// What its name begins with. No name of a file has such a sign, so none is taken.
+const POOL: &str = "peers@";
 /// What checks of machines may be.
 pub(super) const DIRECT: &str = "a check with via = \"backend\": machines have no VIP among themselves";

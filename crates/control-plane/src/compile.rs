@@ -285,6 +285,7 @@ impl LaidOut {
             })?);
         }
         let slots = draft.finish(from.now, ages(config), |id| state_of(from.states, id));
+        index.know_peers(slots.peers());
         let mut with_ways = slots.slots().to_vec();
         way::fill_in(&mut with_ways, machine, from.next_hops);
         Ok(Self { index, slots, in_pools, with_ways, others })

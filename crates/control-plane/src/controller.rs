@@ -345,13 +345,13 @@ impl Controller {
         self.restate(meant.iter(), current, now)
     }
 
-    /// Memberships that an override is for.
+    /// Memberships of backends that an override is for.
     pub fn memberships_of(&self, wanted: &OverrideKey) -> impl Iterator<Item = &Membership> {
         let meant = |found: &&Membership| {
             let is_in_pool = wanted.pool.as_ref().is_none_or(|pool| *pool == found.key.pool);
             found.key.backend == wanted.backend && is_in_pool
         };
-        self.index.memberships().iter().filter(meant)
+        self.index.backends().filter(meant)
     }
 
     /// What the time alone brings: the end of draining, of a fallback's hold, the next quarter of a slow start.

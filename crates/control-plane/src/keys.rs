@@ -43,6 +43,12 @@ impl SlotKey {
         }
     }
 
+    /// Whether it is another machine of the shard, and no backend.
+    #[must_use]
+    pub fn is_peer(&self) -> bool {
+        config::is_of_peers(&self.pool)
+    }
+
     /// The membership itself, whichever VIP sees it.
     #[must_use]
     pub fn membership(&self) -> Self {

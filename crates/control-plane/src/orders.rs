@@ -10,7 +10,7 @@ use std::time::Duration;
 use admin::{BackendAction, OrderNote};
 use forwarder::Snapshot;
 
-use crate::compile::CompileError;
+use crate::compile::{CompileError, Membership};
 use crate::controller::Controller;
 use crate::refused::Refused;
 use crate::runtime_state::{Mode, Override, OverrideKey};
@@ -88,7 +88,7 @@ impl Orders {
     ) -> Result<Ordered, Refused> {
         let backend = &order.backend;
         if controller.memberships_of(backend).next().is_none() {
-            return Err(absent(backend));
+            return Err(absent(controller, backend));
         }
         let (before, mut notes) = (of(controller, &backend.backend), Vec::new());
         let next = replaced(controller, order, before.clone(), &mut notes)?;
@@ -270,7 +270,13 @@ fn after(old: Override, action: BackendAction) -> Result<Override, Refused> {
     })
 }
 
-fn absent(backend: &OverrideKey) -> Refused {
+fn absent(controller: &Controller, backend: &OverrideKey) -> Refused {
+    let is_it = |one: &Membership| one.key.is_peer() && one.key.backend == backend.backend;
+    if controller.index().memberships().iter().any(is_it) {
+        let name = &backend.backend;
+        let words = "is a machine of this shard and no backend: `sluicegate machine drain` there drains it";
+        return Refused::Conflict(format!("\"{name}\" {words}"));
+    }
     let pool = backend.pool.as_ref().map(|pool| format!(" in pool \"{pool}\"")).unwrap_or_default();
     Refused::NotFound(format!("no backend \"{}\"{pool}", backend.backend))
 }

@@ -73,6 +73,11 @@ impl Slots {
         states
     }
 
+    /// Those of other machines of the shard, whether they are configured still.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = SlotId> {
+        self.numbers.iter().filter(|(key, _)| key.is_peer()).map(|(_, id)| *id)
+    }
+
     /// Begins the next generation.
     pub(crate) fn draft(&self) -> Draft<'_> {
         let claimed = vec![None; self.slots.len()];

@@ -5,12 +5,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use admin::{BackendAction, OrderNote};
 use config::{Config, parse};
-use control_plane::PathMtus;
 use control_plane::compile::{compile_file, refresh_next_hops};
-use forwarder::{PoolTable, Snapshot, THIS_MACHINE, TunnelProtocols, TunnelSourceKind};
+use control_plane::controller::Controller;
+use control_plane::runtime_state::OverrideKey;
+use control_plane::{BackendOrder, Orders, PathMtus};
+use forwarder::{PoolTable, SlotId, SlotState, Snapshot, THIS_MACHINE, TunnelProtocols, TunnelSourceKind};
 use next_hop::{Resolved, Table};
 use packet::Tags;
 
@@ -117,6 +121,45 @@ fn ranks(snapshot: &Snapshot, peers: &PoolTable) -> Vec<Option<IpAddr>> {
     let address =
         |slot: &forwarder::SlotId| (*slot != THIS_MACHINE).then(|| snapshot.slots()[slot.0 as usize].address);
     peers.slots.iter().map(address).collect()
+}
+
+/// The other machines are watched and reached like backends; an operator's view of backends is without them, also while
+/// one that the file has no more keeps its slot.
+#[test]
+fn the_machines_of_a_shard_are_no_backends() {
+    let (all, here) = (Arc::new(config()), Duration::ZERO);
+    let (mut controller, mut live) =
+        Controller::start(Arc::clone(&all), "lb1", Arc::default(), here).unwrap();
+    let names = |controller: &Controller, live: &Snapshot| {
+        let (totals, down) = controller.state_totals(live);
+        let rows = controller.backend_rows(live, |_| Default::default(), &[]);
+        let names: Vec<String> = rows.into_iter().map(|row| row.name).collect();
+        (names, totals.serving, down)
+    };
+    let backends = (vec!["b1".to_owned(), "far".to_owned()], 2, vec![]);
+    assert_eq!(names(&controller, &live), backends);
+    let order = |name: &str, pool: Option<&str>| BackendOrder {
+        backend: OverrideKey { backend: name.into(), pool: pool.map(Into::into) },
+        action: BackendAction::Drain,
+        note: OrderNote::default(),
+    };
+    for pool in [None, Some("peers@a")] {
+        let refused = Orders::default().give(&mut controller, &order("lb2", pool), &live, here).unwrap_err();
+        let words =
+            "\"lb2\" is a machine of this shard and no backend: `sluicegate machine drain` there drains it";
+        assert_eq!(refused.to_string(), words);
+    }
+    assert!(Orders::default().give(&mut controller, &order("lb4", None), &live, here).is_err());
+    assert!(controller.runtime_state().overrides.is_empty());
+    // Without lb2 and lb3 its slots are there still.
+    let fewer = FILE.replace("shard = \"a\"\naddresses = [\"192.0.2.2\"", "addresses = [\"192.0.2.2\"");
+    let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+    let fewer = Arc::new(parse(&fewer, Path::new("test.toml"), &secret).unwrap().0);
+    let job = controller.job(Some(fewer), Arc::default(), live.states().to_vec(), here).unwrap();
+    live = controller.finish(job.run(), here).unwrap();
+    let gone = (0..).zip(live.slots()).find(|(_, slot)| *slot.backend == *"lb2").unwrap().0;
+    assert_eq!(live.state(SlotId(gone)), SlotState::Draining);
+    assert_eq!(names(&controller, &live), backends);
 }
 
 #[test]

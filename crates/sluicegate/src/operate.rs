@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::client::{Common, escape};
 use crate::failure::{usage, verdict};
-use crate::table::{ago, lines, or_dash, table, word};
+use crate::table::{ago, failed, lines, or_dash, table, word};
 
 /// Which backend.
 #[derive(Debug, Args)]
@@ -303,7 +303,7 @@ fn target_row(row: &TargetRow) -> [String; TARGET_HEADINGS.len()] {
         ago(row.since_seconds),
         or_dash(row.latency_us.map(|latency| format!("{latency}us"))),
         row.history.iter().map(|passed| if *passed { '+' } else { '-' }).collect(),
-        or_dash(row.last_error.as_deref()),
+        failed(row.last_error.as_deref(), row.last_error_seconds),
     ]
 }
 

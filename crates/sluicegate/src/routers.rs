@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use crate::client::{Client, Common};
 use crate::failure::{Failure, verdict};
 use crate::out::outln;
-use crate::table::{ago, clean, lines, or_dash, table, word};
+use crate::table::{ago, failed, lines, or_dash, table, word};
 
 /// `sluicegate bgp`.
 #[derive(Debug, Subcommand)]
@@ -84,15 +84,10 @@ fn peers(rows: &[BgpPeerRow]) -> String {
             or_dash(row.bfd.as_ref().map(|bfd| format!("{:?}", bfd.state))),
             row.announced_v4.to_string(),
             row.announced_v6.to_string(),
-            last_error(row),
+            failed(row.last_error.as_deref(), row.last_error_seconds),
         ]
     };
     table(headings, rows.iter().map(row))
-}
-
-fn last_error(row: &BgpPeerRow) -> String {
-    let at = row.last_error_seconds.map(|seconds| format!(" ({} ago)", ago(seconds))).unwrap_or_default();
-    or_dash(row.last_error.as_ref().map(|why| format!("{}{at}", clean(why))))
 }
 
 fn vips(rows: &[AnnouncedVip]) -> String {

@@ -58,6 +58,7 @@ use self::settings::inspected;
 use self::turns::Turns;
 use crate::doors::{self, Doors};
 use crate::signals::EndSignals;
+use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
@@ -394,10 +395,17 @@ impl Daemon {
     }
 
     fn log_final_counters(&mut self) {
-        let stats = self.forwarding.stats(&self.publisher.current());
+        let total = self.forwarding.stats(&self.publisher.current(), self.controller.index()).total;
         self.api.doors = None;
-        let stats = serde_json::to_string(&stats).unwrap_or_default();
-        tracing::info!(event = "final_counters", counters = %stats, "stopping");
+        tracing::info!(
+            event = "final_counters",
+            received = total.rx,
+            forwarded = total.tx,
+            answered = total.replies,
+            dropped = total.drops.values().sum::<u64>(),
+            drops = %most_drops(&total),
+            "stopping"
+        );
     }
 
     /// Ends sessions with routers, detaches, and takes away what checks needed.

@@ -2,6 +2,7 @@
 //!
 //! In: the data plane's counters, the snapshot that names slots and services. Out: [`Stats`].
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,11 +10,13 @@ use admin::stats::{
     FlowTableStats, FragmentTableStats, InterfaceStats, SocketStats, Stats, ThreadStats, TrafficStats,
     XdpStats,
 };
+use config::words::few;
+use control_plane::compile::Index;
 use datapath::{DataPlane, SocketCounters};
-use forwarder::{Counter, DropReason, PairCounter, Service, Snapshot, ThreadCounters, TraceRefusal};
+use forwarder::{Counter, DropReason, PairCounter, Service, SlotId, Snapshot, ThreadCounters, TraceRefusal};
 
 /// Everything that is counted, at one moment.
-pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
+pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot, index: &Index) -> Stats {
     let xdp =
         plane.steers.counts().map(|counts| XdpStats::from_values(counts.values())).unwrap_or_else(|error| {
             tracing::warn!(%error, "the XDP program's counters can't be read");
@@ -36,15 +39,26 @@ pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot) -> Stats {
         interfaces: interfaces(plane),
         total,
         threads,
-        backends: backends(&plane.counters, snapshot),
+        backends: backends(&plane.counters, snapshot, index),
         services: services(&plane.counters, snapshot),
     }
 }
 
-/// By name: a backend may have several slots.
-fn backends(threads: &[Arc<ThreadCounters>], snapshot: &Snapshot) -> BTreeMap<String, TrafficStats> {
+/// The reasons for which most packets were dropped.
+pub(crate) fn most_drops(total: &ThreadStats) -> String {
+    let mut drops: Vec<_> = total.drops.iter().filter(|(_, count)| **count > 0).collect();
+    drops.sort_by_key(|(_, count)| Reverse(**count));
+    few(drops.into_iter().map(|(reason, count)| format!("{reason} {count}")))
+}
+
+/// By name: a backend may have several slots. The other machines of a shard are none.
+fn backends(
+    threads: &[Arc<ThreadCounters>],
+    snapshot: &Snapshot,
+    index: &Index,
+) -> BTreeMap<String, TrafficStats> {
     let mut backends = BTreeMap::new();
-    for (number, slot) in (0..).zip(snapshot.slots()) {
+    for (number, slot) in (0..).zip(snapshot.slots()).filter(|(number, _)| !index.is_peer(SlotId(*number))) {
         let row: &mut TrafficStats = backends.entry(slot.backend.to_string()).or_default();
         *row += of_slot(threads, number);
     }
@@ -111,5 +125,25 @@ pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> Thre
         fragments: FragmentTableStats::from_values(counters.fragment_table.values()),
         socket: SocketStats::from_values(socket.values()),
         ..ThreadStats::from_values(counters.values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_names_the_largest_drops_however_many_there_are() {
+        let all = DropReason::ALL.iter().zip(0..).map(|(reason, n)| (reason.name().to_owned(), u64::MAX - n));
+        let mut total = ThreadStats { drops: all.collect(), ..ThreadStats::default() };
+        let said = most_drops(&total);
+        assert!(said.starts_with(&format!("{} {}, ", DropReason::ALL[0].name(), u64::MAX)), "{said}");
+        assert!(
+            said.ends_with(&format!(" and {} more", DropReason::ALL.len() - 3)) && said.len() < 200,
+            "{said}"
+        );
+        total.drops = [("ttl".to_owned(), 0), ("no_vip".to_owned(), 2)].into();
+        assert_eq!(most_drops(&total), "no_vip 2");
+        assert_eq!(most_drops(&ThreadStats::default()), "none");
     }
 }

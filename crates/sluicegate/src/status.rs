@@ -32,7 +32,13 @@ fn words(status: &Status) -> String {
     if let Some(last) = &status.last_reload {
         page.line(
             "last reload",
-            format!("{}, took {:.1} ms: {}", word(&last.outcome), last.took_ms, last.message),
+            format!(
+                "{} {} ago, took {:.1} ms: {}",
+                word(&last.outcome),
+                ago(seconds_since(status, last.unix_seconds)),
+                last.took_ms,
+                last.message
+            ),
         );
     }
     for row in &status.overrides {
@@ -48,6 +54,12 @@ fn words(status: &Status) -> String {
         page.line("warning", warning.clone());
     }
     page.0
+}
+
+/// Until the answer was made.
+#[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are exact")]
+fn seconds_since(status: &Status, unix_seconds: u64) -> f64 {
+    status.started_unix_seconds as f64 + status.uptime_seconds - unix_seconds as f64
 }
 
 /// What runs where, and by which configuration.
@@ -69,13 +81,30 @@ fn machine(page: &mut Page, status: &Status) {
 
 /// VIPs, backends and routers by their states.
 fn traffic(page: &mut Page, status: &Status) {
-    page.line("VIPs", format!("{} of {} ready", status.vips.ready, status.vips.total));
+    let Status { vips, down: names, .. } = status;
+    page.lines(
+        "VIPs",
+        &format!("{} of {} ready", vips.ready, vips.total),
+        &named("not ready", &names.vips, vips.total - vips.ready),
+    );
     let StateTotals { serving, draining, down, unknown } = status.backends;
-    page.line("backends", format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown"));
+    let states = format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown");
+    page.lines("backends", &states, &named("down", &names.backends, down));
     if let Some(bgp) = status.bgp {
         let (sessions, vips) = (format!("{} of {}", bgp.established, bgp.peers), count_of(bgp.vips, "VIP"));
-        page.line("routers", format!("{sessions} with a session, {} of {vips} announced", bgp.announced));
+        let announced = format!("{sessions} with a session, {} of {vips} announced", bgp.announced);
+        let without = named("without a session", &names.routers, bgp.peers - bgp.established);
+        page.lines("routers", &announced, &without);
     }
+}
+
+/// Those of `all` that are named, and how many are not.
+pub(crate) fn named(how: &str, names: &[String], all: usize) -> Vec<String> {
+    let more = match all.saturating_sub(names.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    if names.is_empty() { Vec::new() } else { vec![format!("{how}: {}{more}", names.join(", "))] }
 }
 
 fn generation(status: &Status) -> String {

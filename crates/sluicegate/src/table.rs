@@ -118,6 +118,12 @@ pub(crate) fn ago(seconds: f64) -> String {
     }
 }
 
+/// Why something failed last, and how long ago; `-` where nothing has.
+pub(crate) fn failed(why: Option<&str>, seconds: Option<f64>) -> String {
+    let at = seconds.map(|seconds| format!(" ({} ago)", ago(seconds))).unwrap_or_default();
+    or_dash(why.map(|why| format!("{}{at}", clean(why))))
+}
+
 /// A value, or `-` where there is none.
 pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())

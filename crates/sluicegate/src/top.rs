@@ -1,6 +1,6 @@
-//! `sluicegate top`: rates by VIP and backend, drops by reason, load of the packet threads; live, or once for scripts.
+//! `sluicegate top`: rates and states by VIP and backend, drops by reason, load of the packet threads; live, or once for scripts.
 //!
-//! In: two readings of the counters, and the time between. Out: a screen, a table, or JSON.
+//! In: two readings of the counters, the time between, and what is in which state. Out: a screen, a table, or JSON.
 //! Not here: the arithmetic (`rates`), the drawing (`screen`).
 
 mod rates;
@@ -9,19 +9,19 @@ mod screen;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use admin::stats::Stats;
-use admin::view::Status;
+use admin::view::{BackendRow, StateTotals, Status, VipRow};
 use clap::Args;
 use config::parse_duration;
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
 use self::rates::Rates;
 use crate::client::{Client, Reach};
 use crate::failure::usage;
-use crate::table::{show, table};
+use crate::table::{or_dash, show, table};
 
 /// How to look.
 #[derive(Debug, Args)]
@@ -59,18 +59,20 @@ pub(crate) fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Err(usage("top wants a terminal; without one: top --once"));
     }
     // Before the screen is taken over, so that an error stays readable.
-    let mut last = Reading::take(&client)?;
+    let first = Reading::take(&client)?;
     let mut terminal = ratatui::try_init()?;
-    let ended = watch(&client, arguments.interval, &mut terminal, &mut last);
+    let looks = look_on(client, arguments.interval, first);
+    let draw = |shown: &Shown| Ok(terminal.draw(|frame| screen::draw(frame, shown)).map(|_| ())?);
+    let ended = watch(&looks, arguments.interval, draw, operator_leaves);
     ratatui::try_restore()?;
     ended.map(|()| ExitCode::SUCCESS)
 }
 
 fn once(client: &Client, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let first = Reading::take(client)?;
+    let mut last = Reading::take(client)?;
     std::thread::sleep(arguments.interval);
-    let rates = Reading::take(client)?.since(&first);
-    show(&rates, arguments.json, words)?;
+    let look = Look::take(client, &mut last)?;
+    show(&look.rates, arguments.json, words)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -90,51 +92,100 @@ impl Reading {
     }
 }
 
-fn watch(
-    client: &Client,
-    interval: Duration,
-    terminal: &mut DefaultTerminal,
-    last: &mut Reading,
-) -> anyhow::Result<()> {
-    let mut history = VecDeque::with_capacity(HISTORY);
-    let mut shown: Option<(Status, Rates)> = None;
-    loop {
-        if let Some((status, rates)) = &shown {
-            terminal.draw(|frame| screen::draw(frame, status, rates, &history))?;
-        }
-        if ends(last.at + interval, || {
-            if let Some((status, rates)) = &shown {
-                terminal.draw(|frame| screen::draw(frame, status, rates, &history))?;
-            }
-            Ok(())
-        })? {
-            return Ok(());
-        }
+/// What is shown at once.
+struct Look {
+    status: Status,
+    rates: Rates,
+}
+
+impl Look {
+    /// The rates since `last`, which becomes the reading of now.
+    fn take(client: &Client, last: &mut Reading) -> anyhow::Result<Self> {
         let reading = Reading::take(client)?;
-        let rates = reading.since(last);
+        let mut rates = reading.since(last);
         *last = reading;
-        if history.len() == HISTORY {
-            history.pop_front();
+        let status: Status = client.get("/v1/status")?;
+        let StateTotals { serving, draining, down, unknown } = status.backends;
+        if serving + draining + down + unknown <= MOST_STATES {
+            rates.enter_states(&client.get::<Vec<BackendRow>>("/v1/backends")?);
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-        history.push_back(rates.total.packets_per_second as u64);
-        shown = Some((client.get("/v1/status")?, rates));
+        if status.vips.total <= MOST_STATES {
+            rates.enter_ready(&client.get::<Vec<VipRow>>("/v1/vips")?);
+        }
+        Ok(Self { status, rates })
     }
 }
 
-/// Waits until `deadline`; `true` when the operator wants to leave before. Draws again when the terminal's size changes.
-fn ends(deadline: Instant, mut redraw: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<bool> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if !event::poll(left)? {
-            return Ok(false);
+/// Looks at every interval, on a thread of its own: a balancer that does not answer must not keep the operator from leaving.
+fn look_on(client: Client, interval: Duration, mut last: Reading) -> Receiver<anyhow::Result<Look>> {
+    let (sender, looks) = mpsc::channel();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(interval.saturating_sub(last.at.elapsed()));
+            let look = Look::take(&client, &mut last);
+            let is_last = look.is_err();
+            if sender.send(look).is_err() || is_last {
+                return;
+            }
         }
+    });
+    looks
+}
+
+/// What is on the screen.
+struct Shown {
+    look: Look,
+    /// Packets a second, oldest first.
+    history: VecDeque<u64>,
+    /// Since the next look was due.
+    silence: Duration,
+}
+
+/// Draws looks as they come, until `leaves` says so, which waits for keys as long as it is told.
+fn watch(
+    looks: &Receiver<anyhow::Result<Look>>,
+    interval: Duration,
+    mut draw: impl FnMut(&Shown) -> anyhow::Result<()>,
+    mut leaves: impl FnMut(Duration) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let (mut shown, mut last): (Option<Shown>, _) = (None, Instant::now());
+    loop {
+        match looks.try_recv() {
+            Ok(look) => {
+                let look = look?;
+                last = Instant::now();
+                let mut history = shown.map(|shown| shown.history).unwrap_or_default();
+                if history.len() == HISTORY {
+                    history.pop_front();
+                }
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+                history.push_back(look.rates.total.packets_per_second as u64);
+                shown = Some(Shown { look, history, silence: Duration::ZERO });
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Ok(()),
+        }
+        if let Some(shown) = &mut shown {
+            shown.silence = last.elapsed().saturating_sub(interval);
+            draw(shown)?;
+        }
+        if leaves(KEYS_EVERY)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits for a key that leaves, or until the screen is to be drawn again.
+fn operator_leaves(wait: Duration) -> anyhow::Result<bool> {
+    let deadline = Instant::now() + wait;
+    while event::poll(deadline.saturating_duration_since(Instant::now()))? {
         match event::read()? {
             Event::Key(key) if leaves(key) => return Ok(true),
-            Event::Resize(..) => redraw()?,
+            Event::Resize(..) => return Ok(false),
             _ => {}
         }
     }
+    Ok(false)
 }
 
 fn leaves(key: KeyEvent) -> bool {
@@ -171,18 +222,88 @@ fn words(rates: &Rates) -> String {
 }
 
 fn traffic(heading: &'static str, rows: &[rates::Row]) -> String {
-    let row = |rates::Row { name, traffic }: &rates::Row| {
+    let row = |rates::Row { name, state, traffic }: &rates::Row| {
         [
             name.clone(),
+            or_dash(state.as_ref()),
             rates::short(traffic.packets_per_second),
             rates::bits(traffic.bits_per_second),
             rates::short(traffic.new_flows_per_second),
         ]
     };
-    table([heading, ">packets/s", ">bits/s", ">new flows/s"], rows.iter().map(row))
+    table([heading, "state", ">packets/s", ">bits/s", ">new flows/s"], rows.iter().map(row))
 }
 
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(3_600);
+/// A screen shows no more rows; each look would cost megabytes.
+const MOST_STATES: usize = 1_000;
+/// How often the screen is drawn while nothing is heard.
+const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// Readings in the sparkline.
 const HISTORY: usize = 240;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// One that accepts and never answers, as one that was stopped.
+    #[test]
+    fn a_balancer_that_does_not_answer_keeps_nobody_from_leaving() {
+        let folder = std::env::temp_dir().join(format!("sluicegate-top-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = folder.join("mute.sock");
+        let mute = UnixListener::bind(&socket).unwrap();
+        let hour = Duration::from_secs(3_600);
+        let client = Client::new(&Reach { socket: Some(socket), config: None, wait: Some(hour) }).unwrap();
+        let looks = look_on(client, Duration::ZERO, Reading { stats: Stats::default(), at: Instant::now() });
+        // It asks, and waits an hour from now on.
+        let asked = mute.accept().unwrap();
+        let mut turns = 0;
+        let leaves = |_: Duration| {
+            turns += 1;
+            Ok(turns == 3)
+        };
+        watch(&looks, hour, |_| panic!("nothing was heard"), leaves).unwrap();
+        assert_eq!(turns, 3);
+        drop(asked);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_was_heard_stays_on_the_screen_with_its_age_and_an_error_ends_it() {
+        let (sender, looks) = mpsc::channel();
+        let rates = Rates::between(&Stats::default(), &Stats::default(), Duration::from_secs(1));
+        sender.send(Ok(Look { status: Status::default(), rates })).unwrap();
+        let mut drawn = Vec::new();
+        let mut sender = Some(sender);
+        let leaves = |_: Duration| {
+            std::thread::sleep(Duration::from_millis(1));
+            if let Some(sender) = sender.take() {
+                sender.send(Err(anyhow::anyhow!("no balancer answers"))).unwrap();
+            }
+            Ok(false)
+        };
+        let ended = watch(
+            &looks,
+            Duration::ZERO,
+            |shown| {
+                drawn.push(shown.history.len());
+                Ok(())
+            },
+            leaves,
+        );
+        assert_eq!(ended.unwrap_err().to_string(), "no balancer answers");
+        assert_eq!(drawn, [1]);
+    }
+
+    #[test]
+    fn q_escape_and_control_c_leave() {
+        let key = |code, modifiers| leaves(KeyEvent::new(code, modifiers));
+        assert!(key(KeyCode::Char('q'), KeyModifiers::NONE) && key(KeyCode::Esc, KeyModifiers::NONE));
+        assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));
+        assert!(!key(KeyCode::Char('c'), KeyModifiers::NONE) && !key(KeyCode::Enter, KeyModifiers::NONE));
+    }
+}

@@ -87,9 +87,10 @@ fn status_says_what_is_and_ends_with_a_finding() {
         "7 (files 000000000000) of /etc/sluicegate/sluicegate.toml, the file has changed since",
         "digests      configuration 111111111111: must be the same on all machines of the cluster, which is not compared here\n             \
          tables 222222222222: must be the same on all machines of the shard west, soon after a change\n",
-        "0 of 1 ready",
-        "1 serving, 1 draining, 0 down, 0 unknown",
-        "refused, took 3.5 ms: pool.web: no backend",
+        "VIPs         0 of 1 ready\n             not ready: www\n",
+        "1 serving, 1 draining, 12 down, 0 unknown\n             down: b3 in web, b4 in web and 10 more\n",
+        "2 of 3 VIPs announced\n             without a session: tor2\n",
+        "refused 1h00m ago, took 3.5 ms: pool.web: no backend",
         "b2 in web: draining, for 12s",
         "own fault",
         "interface    eth0, 2 threads, copy, driver",
@@ -114,7 +115,7 @@ fn lists_have_a_row_for_each_thing() {
     assert_says(&text, &["203.0.113.10 2001:db8:f::10", "tcp 80,443", "web-spare", "1 of 2"]);
     let (code, text) = balancer.run(&["health", "list"]);
     assert_eq!(code, 1);
-    assert_says(&text, &["198.18.1.1:8080", "vip 203.0.113.10", "412us", "+-", "status 503"]);
+    assert_says(&text, &["198.18.1.1:8080", "vip 203.0.113.10", "412us", "+-", "status 503 (3m10s ago)"]);
     assert_eq!(balancer.json(&["backend", "list"]).1["backends"][0]["name"], "b1");
     assert_eq!(balancer.json(&["vip", "list"]).1["vips"][0]["services"][0]["serving_pool"], "web-spare");
     assert_eq!(balancer.json(&["health", "list"]).1["targets"][1]["state"], "down");
@@ -214,7 +215,14 @@ fn top_once_gives_rates() {
     let about = |value: &Value, packets: f64| (value.as_f64().unwrap() * seconds - packets).abs() < 1e-6;
     assert!(seconds >= 0.1, "{rates}");
     assert!(about(&rates["total"]["packets_per_second"], 1_000.0), "{rates}");
-    assert_eq!(rates["backends"][0]["name"], "b1");
+    assert_eq!(
+        (&rates["backends"][0]["name"], &rates["backends"][1]["state"]),
+        (&json!("b1"), &json!("draining"))
+    );
+    assert_eq!(
+        (&rates["backends"][0]["state"], &rates["services"][0]["state"]),
+        (&json!("down/serving"), &json!("ready"))
+    );
     assert!(about(&rates["backends"][0]["packets_per_second"], 900.0), "{rates}");
     assert!(about(&rates["services"][0]["bits_per_second"], 512_000.0), "{rates}");
     assert!(about(&rates["drops"][0]["packets_per_second"], 4.0), "{rates}");
@@ -224,7 +232,10 @@ fn top_once_gives_rates() {
     );
     let (code, text) = balancer.run(&["top", "--once", "--interval", "100ms"]);
     assert_eq!(code, 0);
-    assert_says(&text, &["packets/s", "www tcp 80,443", "b2", "no_vip", "80 of 2000 flow entries"]);
+    assert_says(
+        &text,
+        &["packets/s", "www tcp 80,443", "b2", "draining", "no_vip", "80 of 2000 flow entries"],
+    );
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub struct TargetRow {
     pub failures: u64,
     /// The last failure's words; null: none yet.
     pub last_error: Option<String>,
+    /// How long ago that was.
+    pub last_error_seconds: Option<f64>,
     /// How long the last pass took; null: none yet.
     pub latency_us: Option<u64>,
     /// Whether the last attempts passed, oldest first.

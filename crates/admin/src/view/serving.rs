@@ -185,6 +185,8 @@ pub struct CheckRow {
     pub since_seconds: f64,
     /// The last failure's words; null: none yet.
     pub last_error: Option<String>,
+    /// How long ago that was.
+    pub last_error_seconds: Option<f64>,
 }
 
 /// What an order to a backend did.

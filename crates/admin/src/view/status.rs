@@ -54,6 +54,8 @@ pub struct Status {
     pub backends: StateTotals,
     /// Announcements to routers; null: this machine has no peers.
     pub bgp: Option<BgpTotals>,
+    /// Names of what is down; how many there are is in the totals.
+    pub down: DownView,
     /// Operators' overrides in force.
     pub overrides: Vec<OverrideRow>,
     /// The last reload, or `PUT`; none since the start: null.
@@ -152,6 +154,22 @@ pub struct BgpTotals {
     pub vips: usize,
     /// Those that are announced now.
     pub announced: usize,
+}
+
+/// What is down, at most ten names of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DownView {
+    /// Memberships that get no packet, such as `b1 in web`.
+    pub backends: Vec<String>,
+    /// VIPs that are not ready.
+    pub vips: Vec<String>,
+    /// Routers without a session.
+    pub routers: Vec<String>,
+}
+
+impl DownView {
+    /// Names of each.
+    pub const MOST: usize = 10;
 }
 
 /// How many memberships.

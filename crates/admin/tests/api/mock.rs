@@ -136,8 +136,13 @@ pub(crate) fn status() -> Status {
         xdp_mode: "driver".into(),
         threads: 2,
         vips: VipTotals { total: 1, ready: 0 },
-        backends: StateTotals { serving: 1, draining: 1, down: 0, unknown: 0 },
+        backends: StateTotals { serving: 1, draining: 1, down: 12, unknown: 0 },
         bgp: Some(BgpTotals { peers: 2, established: 1, vips: 3, announced: 2 }),
+        down: DownView {
+            backends: vec!["b3 in web".into(), "b4 in web".into()],
+            vips: vec!["www".into()],
+            routers: vec!["tor2".into()],
+        },
         overrides: vec![OverrideRow {
             by: "uid 0".into(),
             reason: Some("a new kernel".into()),
@@ -195,6 +200,7 @@ fn backends() -> Vec<BackendRow> {
         state: CheckState::Up,
         since_seconds: 30.0,
         last_error: Some("connection refused".into()),
+        last_error_seconds: Some(3_700.5),
     };
     let serving = BackendRow {
         name: "b1".into(),
@@ -237,6 +243,7 @@ fn health() -> HealthView {
         passes: 0,
         failures: 3,
         last_error: Some("status 503".into()),
+        last_error_seconds: Some(190.0),
         latency_us: Some(412),
         history: vec![true, false],
     };

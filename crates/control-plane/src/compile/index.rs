@@ -4,7 +4,7 @@
 //! Not here: states and weights (`runtime_state`).
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use forwarder::{PoolTable, Service, SlotId, SlotState};
@@ -40,6 +40,8 @@ pub struct Index {
     pools: BTreeMap<PoolView, InReach>,
     /// The pool that the file gives each service, in the order of the snapshot's services.
     configured: Vec<PoolView>,
+    /// The other machines of the shard, those that went included while they have their slots.
+    peers: HashSet<SlotId>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,10 +51,25 @@ struct InReach {
 }
 
 impl Index {
-    /// All memberships, each once.
+    /// All memberships, each once, those of the other machines of the shard among them.
     #[must_use]
     pub fn memberships(&self) -> &[Membership] {
         &self.memberships
+    }
+
+    /// Those of backends: without the other machines of the shard.
+    pub fn backends(&self) -> impl Iterator<Item = &Membership> {
+        self.memberships.iter().filter(|membership| !membership.key.is_peer())
+    }
+
+    /// Whether a slot is another machine's of the shard.
+    #[must_use]
+    pub fn is_peer(&self, slot: SlotId) -> bool {
+        self.peers.contains(&slot)
+    }
+
+    pub(super) fn know_peers(&mut self, peers: impl Iterator<Item = SlotId>) {
+        self.peers = peers.collect();
     }
 
     /// The membership of that key.

@@ -11,7 +11,7 @@ use maglev_hash::Table;
 use super::Index;
 use config::{Config, Machine, Member, Pool};
 
-/// The other machines of the shard; as a pool, so that they are checked and listed like backends.
+/// The other machines of the shard; as a pool, so that they are checked like backends.
 pub(crate) fn others(config: &Config, machine: &Machine) -> Option<Pool> {
     config.peers(machine).map(|pool| pool.without(machine.name()))
 }

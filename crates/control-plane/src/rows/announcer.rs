@@ -10,8 +10,8 @@ use bgp::{Attributes, Desired, PeerStatus, State};
 use crate::announce::Announcer;
 use crate::announce::{Route, Rules, ServiceSeen, Stage, VipStatus, Why};
 use admin::view::{
-    AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DrainStage, Family,
-    RouteRow, ServiceRow, SessionState, VipRow,
+    AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpTotals, BgpView, DownView, DrainStage,
+    Family, RouteRow, ServiceRow, SessionState, VipRow,
 };
 
 impl Announcer {
@@ -39,6 +39,15 @@ impl Announcer {
             vips: self.vip_rows().iter().filter(|row| row.state != AnnouncementState::NotConfigured).count(),
             announced: self.vip_rows().iter().filter(|row| row.state == AnnouncementState::Announced).count(),
         })
+    }
+
+    /// Names of routers without a session, at most [`DownView::MOST`].
+    #[must_use]
+    pub fn without_session(&self) -> Vec<String> {
+        let Some(running) = &self.running else { return Vec::new() };
+        let status = running.speaker.status();
+        let down = status.values().filter(|peer| peer.state != State::Established);
+        down.map(|peer| peer.name.to_string()).take(DownView::MOST).collect()
     }
 
     fn peer_rows(&self) -> Vec<BgpPeerRow> {

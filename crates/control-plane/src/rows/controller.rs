@@ -14,7 +14,7 @@ use crate::keys::SlotKey;
 use crate::runtime_state::{Mode, Override, OverrideKey};
 use admin::stats::TrafficStats;
 use admin::view::{
-    self, BackendRow, BackendState, CheckRow, CheckState, FamilyRow, MembershipChange,
+    self, BackendRow, BackendState, CheckRow, CheckState, DownView, FamilyRow, MembershipChange,
     Override as OverrideView, SeenByVip, ServiceRow, StateTotals, TargetRow, VipRow, Why,
 };
 use config::{Service, Via, Vip};
@@ -33,7 +33,7 @@ impl Controller {
         let reports: HashMap<&TargetKey, &TargetReport> =
             health.iter().map(|report| (&report.key, report)).collect();
         let shares = self.shares();
-        let configured = self.seen(self.index().memberships().iter(), snapshot).into_iter().map(|seen| {
+        let configured = self.seen(self.index().backends(), snapshot).into_iter().map(|seen| {
             let slots = || seen.all.iter().map(|(membership, _)| membership.slot);
             let row = self.configured(&seen, &reports);
             // Those of the addresses that see it well: the others' tables are without it.
@@ -51,7 +51,8 @@ impl Controller {
         });
         let gone = (0..).zip(snapshot.slots()).filter_map(|(number, slot)| {
             let id = SlotId(number);
-            let drains = self.index().of_slot(id).is_none() && snapshot.state(id) == SlotState::Draining;
+            let is_gone = self.index().of_slot(id).is_none() && !self.index().is_peer(id);
+            let drains = is_gone && snapshot.state(id) == SlotState::Draining;
             drains.then(|| with_traffic(removed(slot), traffic(id)))
         });
         let mut rows: Vec<BackendRow> = configured.chain(gone).collect();
@@ -169,6 +170,7 @@ impl Controller {
             passes: report.passes.into(),
             failures: report.fails.into(),
             last_error: report.last_error.clone(),
+            last_error_seconds: report.last_error_at.map(|at| now.duration_since(at).as_secs_f64()),
             latency_us: report.last_latency.and_then(|took| u64::try_from(took.as_micros()).ok()),
             history: report.history.clone(),
         };
@@ -206,11 +208,14 @@ impl Controller {
         self.config().vips_of(machine).map(row).collect()
     }
 
-    /// Memberships by state.
+    /// Memberships by state, with names of those that are down, at most [`DownView::MOST`].
     #[must_use]
-    pub fn state_totals(&self, snapshot: &Snapshot) -> StateTotals {
-        let mut totals = StateTotals::default();
-        for seen in self.seen(self.index().memberships().iter(), snapshot) {
+    pub fn state_totals(&self, snapshot: &Snapshot) -> (StateTotals, Vec<String>) {
+        let (mut totals, mut down) = (StateTotals::default(), Vec::new());
+        for seen in self.seen(self.index().backends(), snapshot) {
+            if seen.state == BackendState::Down && down.len() < DownView::MOST {
+                down.push(format!("{} in {}", seen.best.key.backend, seen.best.key.pool));
+            }
             *match seen.state {
                 BackendState::Serving => &mut totals.serving,
                 BackendState::Draining => &mut totals.draining,
@@ -218,7 +223,7 @@ impl Controller {
                 BackendState::Unknown => &mut totals.unknown,
             } += 1;
         }
-        totals
+        (totals, down)
     }
 
     /// How the memberships of an override stand; taken before and after an order.
@@ -361,6 +366,9 @@ fn check_row(target: &TargetKey, report: Option<&TargetReport>) -> CheckRow {
         state: check_state(report.map_or(HealthState::Unknown, |report| report.state)),
         since_seconds: report.map_or(0.0, |report| Instant::now().duration_since(report.since).as_secs_f64()),
         last_error: report.and_then(|report| report.last_error.clone()),
+        last_error_seconds: report
+            .and_then(|report| report.last_error_at)
+            .map(|at| Instant::now().duration_since(at).as_secs_f64()),
     }
 }
 

@@ -135,8 +135,8 @@ fn rows_say_what_each_vip_and_family_gets() {
     };
     let found: Vec<_> = vips.iter().map(|vip| (&*vip.name, serving(&vip.services[0]))).collect();
     assert_eq!(found, [("api", (2, vec![3, 2])), ("www", (3, vec![]))]);
-    let totals = bed.controller.state_totals(&bed.live);
-    assert_eq!((totals.serving, totals.down), (3, 0));
+    let (totals, down) = bed.controller.state_totals(&bed.live);
+    assert_eq!((totals.serving, totals.down, down), (3, 0, vec![]));
 }
 
 #[test]

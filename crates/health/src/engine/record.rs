@@ -21,6 +21,8 @@ pub(super) struct Record {
     history: u16,
     latency: Duration,
     failure: Option<Failure>,
+    /// When that was.
+    failed: Option<Instant>,
     /// Attempts in a row that this machine could not make.
     local: u32,
 }
@@ -44,6 +46,7 @@ impl Record {
             history: 0,
             latency: Duration::ZERO,
             failure: None,
+            failed: None,
             local: 0,
         }
     }
@@ -62,7 +65,7 @@ impl Record {
         self.local = if local { self.local.saturating_add(1) } else { 0 };
         if let Err(failure) = result {
             self.failures += 1;
-            self.failure = Some(failure);
+            (self.failure, self.failed) = (Some(failure), Some(Instant::now()));
         }
         match (was_lost, self.is_lost()) {
             (false, true) => self.failure.as_ref().map(|failure| Ability::Lost(failure.to_string())),
@@ -93,6 +96,7 @@ impl Record {
             since_wall: self.since_wall,
             last: (known > 0).then_some(self.history & 1 == 1),
             last_error: self.failure.as_ref().map(ToString::to_string),
+            last_error_at: self.failed,
             last_reason: self.failure.as_ref().map(Failure::reason),
             last_latency: (known > 0).then_some(self.latency),
             history: (0..known).rev().map(|age| self.history >> age & 1 == 1).collect(),

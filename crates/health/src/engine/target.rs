@@ -121,6 +121,8 @@ pub struct TargetReport {
     pub last: Option<bool>,
     /// Why the last attempt that failed did so; it stays when later ones pass.
     pub last_error: Option<String>,
+    /// When that was.
+    pub last_error_at: Option<Instant>,
     /// Likewise, one of [`super::super::Failure::REASONS`].
     pub last_reason: Option<&'static str>,
     /// How long the last attempt took.

@@ -124,6 +124,7 @@ async fn a_backend_that_goes_is_down_and_one_that_comes_is_up() {
     assert_eq!((gone.state, gone.last, gone.last_reason), (HealthState::Down, Some(false), Some("refused")));
     assert!(gone.fails >= 2 && gone.failures >= 2 && gone.attempts > gone.failures);
     assert_eq!(gone.last_error.as_deref(), Some("connection refused"));
+    assert!(gone.last_error_at.is_some());
     drop(health);
     while events.recv().await.is_some() {}
 }

@@ -34,7 +34,10 @@ impl Daemon {
             }
             Command::Backends(answer) => self.answer_backends(answer),
             Command::Health(answer) => self.answer_health(answer),
-            Command::Stats(answer) => _ = answer.send(self.forwarding.stats(&self.publisher.current())),
+            Command::Stats(answer) => {
+                let (snapshot, index) = (self.publisher.current(), self.controller.index());
+                _ = answer.send(self.forwarding.stats(&snapshot, index));
+            }
             Command::Backend { name, pool, action, note, answer } => {
                 let backend = OverrideKey { backend: name.into(), pool: pool.map(Into::into) };
                 _ = answer.send(self.order_backend(backend, action, note));

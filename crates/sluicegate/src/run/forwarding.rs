@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use admin::stats::Stats;
+use control_plane::compile::Index;
 use control_plane::controller::Controller;
 use control_plane::{publisher, questions};
 use datapath::DataPlane;
@@ -41,8 +42,8 @@ impl Forwarding {
         self.plane.counters.iter().map(|thread| thread.tx.read()).sum()
     }
 
-    pub(super) fn stats(&mut self, snapshot: &Snapshot) -> Stats {
-        stats(&mut self.plane, snapshot)
+    pub(super) fn stats(&mut self, snapshot: &Snapshot, index: &Index) -> Stats {
+        stats(&mut self.plane, snapshot, index)
     }
 
     /// # Errors

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use admin::Answer;
-use admin::view::{DigestView, Drift, ForwarderView, Status, VipTotals};
+use admin::view::{DigestView, DownView, Drift, ForwarderView, Status, VipTotals};
 use config::Source;
 use config::words::count_of;
 use control_plane::digest::hex;
@@ -16,7 +16,6 @@ use control_plane::reload::Origin;
 
 use super::Daemon;
 use crate::liveness::State;
-use crate::stats::of_service;
 
 impl Daemon {
     /// Files are read, and tables gone through, off the control loop.
@@ -41,6 +40,8 @@ impl Daemon {
     fn status(&self) -> Status {
         let (snapshot, liveness) = (self.publisher.current(), self.lifecycle.liveness.state());
         let (config, plane) = (self.controller.config(), &self.forwarding.plane);
+        let (vips, without) = self.vip_totals();
+        let (backends, down) = self.controller.state_totals(&snapshot);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: self.controller.machine().to_owned(),
@@ -62,9 +63,10 @@ impl Daemon {
             mode: plane.socket_mode.name().to_owned(),
             xdp_mode: plane.steers.mode().name().to_owned(),
             threads: plane.counters.len(),
-            vips: self.vip_totals(),
-            backends: self.controller.state_totals(&snapshot),
+            vips,
+            backends,
             bgp: self.announcer.totals(),
+            down: DownView { backends: down, vips: without, routers: self.announcer.without_session() },
             overrides: self.orders.rows(&self.controller, self.lifecycle.elapsed()),
             last_reload: self.configuration.reloads.last().map(Into::into),
             own_fault: self.checks.local_failure(),
@@ -74,10 +76,12 @@ impl Daemon {
         }
     }
 
-    fn vip_totals(&self) -> VipTotals {
-        let threads = &self.forwarding.plane.counters;
-        let vips = self.controller.vip_rows(&self.publisher.current(), |id| of_service(threads, id.0));
-        VipTotals { total: vips.len(), ready: vips.iter().filter(|vip| vip.ready).count() }
+    /// With names of those that are not ready.
+    fn vip_totals(&self) -> (VipTotals, Vec<String>) {
+        let vips = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
+        let totals = VipTotals { total: vips.len(), ready: vips.iter().filter(|vip| vip.ready).count() };
+        let without = vips.into_iter().filter(|vip| !vip.ready).map(|vip| vip.name);
+        (totals, without.take(DownView::MOST).collect())
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -109,7 +113,7 @@ impl Daemon {
             "generation {}: {}{prefixes}, {} on {}",
             snapshot.generation().0,
             count_of(snapshot.filter().len(), "VIP address"),
-            count_of(snapshot.slots().len(), "backend"),
+            count_of(self.controller.index().backends().count(), "backend"),
             self.forwarding.interface_names().join(", ")
         )
     }
@@ -129,7 +133,7 @@ impl Daemon {
             generation = snapshot.generation().0,
             vips = snapshot.filter().len(),
             prefixes = snapshot.filter_prefixes().len(),
-            backends = snapshot.slots().len(),
+            backends = self.controller.index().backends().count(),
             unresolved = unresolved.len(),
             "ready"
         );

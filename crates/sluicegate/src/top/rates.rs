@@ -3,11 +3,14 @@
 //! Invariant: no rate is negative or infinite. A counter that went back (the balancer was started again, a backend came
 //! back under its name) counts as it stands: it began at 0.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use admin::stats::{Stats, ThreadStats, TrafficStats};
+use admin::view::{BackendRow, VipRow};
 use serde::Serialize;
+
+use crate::table::word;
 
 /// What happened in between. Names of JSON fields are stable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,6 +44,8 @@ pub(crate) struct Traffic {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
+    /// Of a backend in its pools, or whether a service is ready; null: there are too many to be asked for.
+    pub(crate) state: Option<String>,
     #[serde(flatten)]
     pub(crate) traffic: Traffic,
 }
@@ -89,6 +94,32 @@ impl Rates {
     }
 }
 
+impl Rates {
+    /// The states of backends; one that is in several pools may have several.
+    pub(crate) fn enter_states(&mut self, rows: &[BackendRow]) {
+        let mut states: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for row in rows {
+            let said = states.entry(&row.name).or_default();
+            said.insert(word(&row.state));
+            said.extend(row.less_for.iter().map(|less| word(&less.state)));
+        }
+        for row in &mut self.backends {
+            let said = states.get(&*row.name).into_iter().flatten().cloned();
+            row.state = said.reduce(|all, next| all + "/" + &next);
+        }
+    }
+
+    /// Whether services are ready.
+    pub(crate) fn enter_ready(&mut self, rows: &[VipRow]) {
+        let services = rows.iter().flat_map(|vip| &vip.services);
+        let ready: BTreeMap<&str, bool> = services.map(|service| (&*service.name, service.ready)).collect();
+        for row in &mut self.services {
+            let ready = ready.get(&*row.name);
+            row.state = ready.map(|ready| if *ready { "ready" } else { "not ready" }.to_owned());
+        }
+    }
+}
+
 struct Per(f64);
 
 impl Per {
@@ -109,7 +140,7 @@ impl Per {
                 bits_per_second: self.second(before.bytes, now.bytes) * 8.0,
                 new_flows_per_second: self.second(before.new_flows, now.new_flows),
             };
-            Row { name: name.clone(), traffic }
+            Row { name: name.clone(), state: None, traffic }
         };
         let mut rows: Vec<Row> = now.iter().map(row).collect();
         // Stable: equals stay in the order of their names.

@@ -1,10 +1,11 @@
 //! The live screen.
 //!
-//! In: a status, rates, and the totals before them. Out: a frame of any size; what does not fit is cut off at its end.
+//! In: a look, the totals before it, how long ago it was. Out: a frame of any size; what does not fit is cut off at its end.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use admin::view::Status;
+use admin::view::StateTotals;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
@@ -12,17 +13,21 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
 use super::rates::{self, Rates, bits, short};
+use super::{Look, Shown};
+use crate::status::named;
 use crate::table::{ago, clean};
 
-pub(crate) fn draw(frame: &mut Frame<'_>, status: &Status, rates: &Rates, history: &VecDeque<u64>) {
+pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown) {
+    let Shown { look, history, silence } = shown;
+    let rates = &look.rates;
     let [head, line, traffic, foot] = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Length(3),
         Constraint::Length(4),
         Constraint::Fill(1),
         Constraint::Length(3 + foot_rows(rates)),
     ])
     .areas(frame.area());
-    draw_head(frame, head, status, rates);
+    draw_head(frame, head, look, *silence);
     draw_sparkline(frame, line, history);
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(traffic);
     draw_traffic(frame, left, "VIPs", &rates.services);
@@ -37,11 +42,13 @@ fn foot_rows(rates: &Rates) -> u16 {
     u16::try_from(rows).unwrap_or(u16::MAX)
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &Status, rates: &Rates) {
-    let ready = match (status.ready, status.forwarder.healthy) {
-        (true, true) => "ready".green(),
-        (false, true) => "not ready".yellow(),
-        (_, false) => "forwarder not healthy".red(),
+fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, silence: Duration) {
+    let is = match (status.stopping, status.ready, status.forwarder.healthy) {
+        _ if silence >= LONG => format!("no answer for {}", ago(silence.as_secs_f64())).red(),
+        (_, _, false) => "forwarder not healthy".red(),
+        (true, _, _) => "draining".yellow(),
+        (_, true, _) => "ready".green(),
+        (_, false, _) => "not ready".yellow(),
     };
     let about = format!(
         "{} of {}, generation {}, up {}, {} {}, ",
@@ -61,7 +68,15 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &Status, rates: &Rates) 
         short_count(rates.flow_entries),
         short_count(rates.flow_capacity),
     );
-    let lines = vec![Line::from(vec![clean(&about).into(), ready]), Line::from(sums).bold()];
+    let StateTotals { serving, draining, down, unknown } = status.backends;
+    let states = format!("backends: {serving} serving, {draining} draining, {down} down, {unknown} unknown");
+    let down = named("down", &status.down.backends, down).join("");
+    let down = if down.is_empty() { down } else { format!("   {}", clean(&down)) };
+    let lines = vec![
+        Line::from(vec![clean(&about).into(), is]),
+        Line::from(sums).bold(),
+        Line::from(vec![states.into(), down.red()]),
+    ];
     frame.render_widget(Paragraph::new(lines), area);
 }
 
@@ -80,10 +95,23 @@ fn draw_traffic(frame: &mut Frame<'_>, area: Rect, title: &'static str, rows: &[
             bits(traffic.bits_per_second),
             short(traffic.new_flows_per_second),
         ];
-        Row::new(std::iter::once(Cell::from(clean(&row.name))).chain(numbers.map(right)))
+        let state = row.state.as_deref().unwrap_or("-");
+        let style = match state {
+            "serving" | "ready" | "-" => Style::new(),
+            "draining" => Style::new().yellow(),
+            _ => Style::new().red(),
+        };
+        let words = [Cell::from(clean(&row.name)), Cell::from(state.to_owned()).style(style)];
+        Row::new(words.into_iter().chain(numbers.map(right)))
     });
-    let widths = [Constraint::Fill(1), Constraint::Length(9), Constraint::Length(13), Constraint::Length(7)];
-    let head = ["name".into(), right("packets/s"), right("rate"), right("new/s")];
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(13),
+        Constraint::Length(7),
+    ];
+    let head = ["name".into(), "state".into(), right("packets/s"), right("rate"), right("new/s")];
     draw_table(frame, area, title, Table::new(cells, widths), Row::new(head));
 }
 
@@ -124,6 +152,8 @@ fn short_count(count: u64) -> String {
     short(count as f64)
 }
 
+/// Without an answer that was due: longer than one takes.
+const LONG: Duration = Duration::from_secs(3);
 /// Above it a thread will soon drop.
 const BUSY: f64 = 0.9;
 /// Rows of threads and drops, without frame and heading.
@@ -134,42 +164,49 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use admin::view::{DownView, Status};
+
     use super::super::rates::{Drops, Thread, Traffic};
     use super::*;
 
     fn rates() -> Rates {
         let traffic =
             Traffic { packets_per_second: 12_345.0, bits_per_second: 6.5e6, new_flows_per_second: 42.0 };
-        let row = |name: &str| rates::Row { name: name.into(), traffic };
+        let row =
+            |name: &str, state: &str| rates::Row { name: name.into(), state: Some(state.into()), traffic };
         Rates {
             seconds: 1.0,
             total: traffic,
             flow_entries: 1_500,
             flow_capacity: 1_000_000,
-            services: vec![row("www tcp 80,443")],
-            backends: vec![row("b1"), row("b\x1b2")],
+            services: vec![row("www tcp 80,443", "ready")],
+            backends: vec![row("b1", "serving"), row("b\x1b2", "draining")],
             drops: vec![Drops { reason: "no_vip".into(), packets_per_second: 3.0, packets: 12 }],
             threads: vec![Thread { busy_share: 0.255, packets_per_second: 12_345.0, flow_entries: 1_500 }],
         }
     }
 
-    fn screen(width: u16, height: u16) -> String {
+    fn screen(width: u16, height: u16, silence: u64) -> String {
         let status = Status {
             machine: "lb1".into(),
             cluster: "fra1".into(),
             generation: 7,
             uptime_seconds: 3_725.0,
+            backends: StateTotals { serving: 1, draining: 1, down: 12, unknown: 0 },
+            down: DownView { backends: vec!["b3 in web".into()], ..DownView::default() },
             ..Status::default()
         };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let history = VecDeque::from([0, 5, 10]);
-        terminal.draw(|frame| draw(frame, &status, &rates(), &history)).unwrap();
+        let (look, history) = (Look { status, rates: rates() }, VecDeque::from([0, 5, 10]));
+        let shown = Shown { look, history, silence: Duration::from_secs(silence) };
+        terminal.draw(|frame| draw(frame, &shown)).unwrap();
         terminal.backend().to_string()
     }
 
     #[test]
     fn everything_is_on_a_usual_screen() {
-        let screen = screen(120, 30);
+        assert!(screen(120, 30, 7).contains("up 1h02m,  , no answer for 7s"), "{}", screen(120, 30, 7));
+        let screen = screen(120, 30, 0);
         for wanted in [
             "lb1 of fra1, generation 7, up 1h02m",
             "forwarder not healthy",
@@ -178,6 +215,10 @@ mod tests {
             "b1",
             "25.5%",
             "no_vip",
+            "backends: 1 serving, 1 draining, 12 down, 0 unknown   down: b3 in web and 11 more",
+            "ready",
+            "serving",
+            "draining",
             "█",
         ] {
             assert!(screen.contains(wanted), "{wanted}\n{screen}");
@@ -188,7 +229,7 @@ mod tests {
     #[test]
     fn no_size_is_too_small() {
         for (width, height) in [(1, 1), (10, 2), (80, 5), (20, 40), (300, 3)] {
-            screen(width, height);
+            screen(width, height, 0);
         }
     }
 }
