@@ -90,6 +90,7 @@ fn each_fault_of_the_machine_is_found_and_mended_by_the_command_that_is_given() 
         ("ip link set lb0 mtu 1500", "mtu-link", "warning", "carries packets of 1500 bytes"),
         ("ip link set lb0 mtu 1523", "mtu-link", "warning", "needs 1524"),
         ("ethtool -K lb0 rx-gro-list on", "coalescing", "warning", "rx-gro-list on"),
+        ("ethtool -K lb0 tx on", "partial-checksum", "warning", "tx checksum offload on"),
         (
             "ip address del 192.0.2.1/31 dev lb0; ip address add 192.0.2.5/31 dev lb0",
             "own-address",

@@ -1,7 +1,9 @@
 //! Interfaces that change under a running balancer: what `status`, the page's JSON and the metrics say, until it is mended.
 
+use std::time::Duration;
+
 use serde_json::Value;
-use testbed::{Balancer, Bed, BedSpec, Decap, LbConfig, Veth, eventually};
+use testbed::{Balancer, Bed, BedSpec, Decap, LbConfig, Veth, eventually, udp_ask};
 
 use crate::scene::{BOUND, Scene, verb};
 
@@ -96,4 +98,27 @@ fn a_link_that_goes_down_and_an_mtu_that_outgrows_the_frames_are_warnings_until_
         scene.balancer.process.wait_for_line(BOUND, again).unwrap();
     }
     scene.ask(false, 8);
+}
+
+#[test]
+fn partial_checksums_of_a_bed_without_ethtool_are_a_warning_with_the_command_until_it_is_run() {
+    let mut scene = Scene::with(LbConfig::new);
+    // As `ip link add` leaves a veth: a checksum of the client's is never finished on its way here.
+    let offload = |scene: &Scene, state: &str| {
+        let port = &scene.bed.balancers[0].port;
+        for (ns, device) in [(&scene.bed.client.ns, scene.bed.client.device), (&scene.bed.router, port)] {
+            ns.text("ethtool", &["-K", device, "tx", state]).unwrap();
+        }
+    };
+    let words = "packets come by lb0 with partial checksums: backends drop them (mend: where they are sent, turn checksum";
+    for (state, expected) in [("on", true), ("off", false)] {
+        offload(&scene, state);
+        let seen = eventually(10 * BOUND, || {
+            let echo = scene.bed.vip(true, Bed::ECHO_PORT);
+            let answered = udp_ask(&scene.bed.client.ns, echo, b"ping", Duration::from_millis(100)).is_ok();
+            (warned(&status(&scene).1, words) == expected && answered != expected).then_some(())
+        });
+        assert!(seen.is_some(), "{state}: {:#}\n{}", status(&scene).1, scene.diagnosis());
+    }
+    scene.balancer.process.wait_for_line(BOUND, |line| line.contains(words)).unwrap();
 }

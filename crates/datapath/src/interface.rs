@@ -73,6 +73,8 @@ pub struct Features {
     pub gro_list: bool,
     /// The VLAN tag is taken off the frame and kept beside it, where XDP does not see it.
     pub rx_vlan: bool,
+    /// Checksums of what is sent are left to the device, as a veth hands them on undone.
+    pub tx_checksum: bool,
 }
 
 /// The interface that another one is a part of.
@@ -177,6 +179,7 @@ impl Interface {
             self.merged_in_generic_mode(),
             self.too_few_channels(),
             self.tags_lost(),
+            self.checksums_left(),
             self.down(),
         ]
         .into_iter()
@@ -308,6 +311,18 @@ impl Interface {
         })
     }
 
+    fn checksums_left(&self) -> Option<Finding> {
+        let name = &self.name;
+        (self.features.tx_checksum && self.driver == VETH).then(|| {
+            let what = format!("{name} is a veth with tx checksum offload on, the default of both its ends");
+            let why = "what is sent into the other end comes here with a partial checksum if that has it on too (this can't be \
+                       read from here), and backends drop it";
+            Finding::warning("partial-checksum", what, why)
+                .command(format!("ethtool -K {name} tx off"))
+                .hint("`ethtool -K INTERFACE tx off` at the other end, and wherever packets are sent without a real NIC between")
+        })
+    }
+
     fn down(&self) -> Option<Finding> {
         let name = &self.name;
         if !self.is_up {
@@ -354,6 +369,7 @@ const DECAP: &str = "decap";
 const STEER_FRAGS: &str = "steer_frags";
 const DECAP_FRAGS: &str = "decap_frags";
 const VIRTIO: &str = "virtio_net";
+const VETH: &str = "veth";
 /// Drivers whose frames never had a tag taken off by hardware.
 const VIRTUAL_DRIVERS: [&str; 3] = ["veth", "tun", "bridge"];
 /// The longest IP packet, in bytes, that a UMEM frame of `chunk` bytes holds with its link header, two VLAN tags and the

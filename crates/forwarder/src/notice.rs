@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::{Explanation, Flow, Generation, Mark, Now, ThreadId, TunnelSourceKind};
+use crate::{Explanation, Flow, Generation, InterfaceId, Mark, Now, ThreadId, TunnelSourceKind};
 
 /// Something that a packet thread saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,11 @@ pub enum Notice {
     },
     /// A marked packet was decided.
     Trace(TraceEvent),
+    /// Packets come whose sender left their checksum to hardware that there is not: backends drop them.
+    PartialChecksum {
+        /// The interface that they come by.
+        interface: InterfaceId,
+    },
 }
 
 /// A marked packet that a packet thread has decided, for the control plane.

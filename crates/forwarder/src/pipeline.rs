@@ -10,6 +10,7 @@ mod fragments;
 mod icmp;
 mod identifications;
 mod outer_error;
+mod partial;
 mod refusal;
 mod remote;
 mod state;
@@ -25,6 +26,7 @@ pub use self::icmp::IcmpRates;
 
 use self::fragments::Fragments;
 use self::identifications::Identifications;
+use self::partial::Looks;
 use self::refusal::Cut;
 use self::state::{Batch, PacketState, Stage};
 use self::tracing::Tracing;
@@ -114,6 +116,7 @@ struct Core {
     tap: Option<Box<Tap>>,
     tracing: Tracing,
     identifications: Identifications,
+    looks: Looks,
     swept: Now,
     ahead: BatchLookup,
 }
@@ -152,6 +155,7 @@ impl Pipeline {
             tap: None,
             tracing,
             identifications,
+            looks: Looks::default(),
             swept: Now::default(),
             ahead,
         };
@@ -426,6 +430,7 @@ impl Core {
         for (packet, state) in packets.iter_mut().zip(states.iter_mut()) {
             state.verdict = self.classify(batch, packet, state);
         }
+        self.look_for_partial(batch, packets, states);
         for (packet, state) in packets.iter().zip(states.iter_mut()) {
             if state.verdict.is_none() {
                 state.verdict = self.choose(batch, packet, state);

@@ -2,13 +2,13 @@
 //!
 //! In: a capture, the configuration, others that replace it on the way. Out: a capture of what would have been sent; figures
 //! that balance. Rooms: `arrivals` (which frames), `control` (snapshots, by the capture's clock), `change` (`--reload`),
-//! `figures`. Not here: the loop (`datapath::Replay`), capture files (`datapath::CaptureReader`).
+//! `stats`. Not here: the loop (`datapath::Replay`), capture files (`datapath::CaptureReader`).
 //! Invariant: the clock is the capture's, and does not go back.
 
 mod arrivals;
 mod change;
 mod control;
-mod figures;
+mod stats;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -26,7 +26,7 @@ use packet::Mac;
 use self::arrivals::{Arrival, Arrivals};
 use self::change::{At, Change, change};
 use self::control::{Control, Ways};
-use self::figures::Figures;
+use self::stats::Stats;
 use crate::out::{create_private, errln};
 use crate::run::settings;
 use crate::{Source, config_check};
@@ -82,19 +82,19 @@ pub(crate) fn replay(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Beside the output and renamed when whole: bad input loses nothing, and the input may be the output.
     let mut partial = arguments.output.clone().into_os_string();
     partial.push(".partial");
-    let figures = write_whole(partial.as_ref(), |output| {
+    let stats = write_whole(partial.as_ref(), |output| {
         let control = Control::start(config, &machine, ways)?;
         let thread = Replay::new(control.interfaces().len().max(1), &settings, control.live())?;
         let writer = CaptureWriter::new(output)?;
-        let figures = Figures::default();
+        let stats = Stats::default();
         let (now, second) = (Duration::ZERO, Duration::ZERO);
-        let run = Run { control, thread, writer, figures, origin: None, now, second };
+        let run = Run { control, thread, writer, stats, origin: None, now, second };
         let read = || arguments.input.display().to_string();
         let reader = CaptureReader::new(BufReader::new(input)).with_context(read)?;
         run.capture(Arrivals::new(reader), changes).with_context(read)
     })?;
     std::fs::rename(&partial, &arguments.output).with_context(|| arguments.output.display().to_string())?;
-    figures.print(arguments.json)?;
+    stats.print(arguments.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -103,7 +103,7 @@ struct Run<W: Write> {
     control: Control,
     thread: Replay,
     writer: CaptureWriter<W>,
-    figures: Figures,
+    stats: Stats,
     /// When the first frame came, since 1970.
     origin: Option<Duration>,
     /// The capture's clock, from there.
@@ -117,18 +117,18 @@ impl<W: Write> Run<W> {
         mut self,
         mut arrivals: Arrivals<BufReader<File>>,
         mut changes: VecDeque<change::Loaded>,
-    ) -> anyhow::Result<Figures> {
+    ) -> anyhow::Result<Stats> {
         self.control.open(&mut self.thread);
         while let Some(arrival) = arrivals.next()? {
             let origin = *self.origin.get_or_insert(arrival.time);
             let time = arrival.time.saturating_sub(origin);
-            self.figures.read += 1;
-            while let Some(next) = changes.pop_front_if(|next| next.is_due(time, self.figures.read)) {
+            self.stats.read += 1;
+            while let Some(next) = changes.pop_front_if(|next| next.is_due(time, self.stats.read)) {
                 if let At::Time(at) = next.at {
                     self.pass_until(at)?;
                 }
                 self.control.reload(next.config, &mut self.thread, self.now)?;
-                self.figures.reloads += 1;
+                self.stats.reloads += 1;
             }
             self.pass_until(time)?;
             self.take(&arrival)?;
@@ -136,21 +136,21 @@ impl<W: Write> Run<W> {
         for late in changes {
             errln!("sluicegate: the capture ends before {}: no reload", late.at);
         }
-        self.figures.take_counters(self.thread.counters());
-        Ok(self.figures)
+        self.stats.take_counters(self.thread.counters());
+        Ok(self.stats)
     }
 
     fn take(&mut self, arrival: &Arrival) -> anyhow::Result<()> {
         if arrival.is_left_out {
-            self.figures.left_out += 1;
+            self.stats.left_out += 1;
             return Ok(());
         }
-        self.figures.cut_short += u64::from(arrival.is_cut_short);
+        self.stats.cut_short += u64::from(arrival.is_cut_short);
         let interface = self.control.interface(arrival.interface.as_deref());
         match self.thread.offer(interface, &arrival.bytes) {
             Offered::Received => self.turn()?,
-            Offered::Passed => self.figures.passed += 1,
-            Offered::TooLong => self.figures.too_long += 1,
+            Offered::Passed => self.stats.passed += 1,
+            Offered::TooLong => self.stats.too_long += 1,
         }
         Ok(())
     }
@@ -171,9 +171,9 @@ impl<W: Write> Run<W> {
         let time = self.origin.unwrap_or_default() + self.now;
         self.control.live().clock().set(time.as_secs());
         self.thread.turn(now);
-        let (writer, figures, mut failed) = (&mut self.writer, &mut self.figures, None);
+        let (writer, stats, mut failed) = (&mut self.writer, &mut self.stats, None);
         self.thread.sent(|frame| match writer.write(time, frame) {
-            Ok(()) => figures.written += 1,
+            Ok(()) => stats.written += 1,
             Err(error) => failed = Some(error),
         });
         if let Some(error) = failed {

@@ -332,7 +332,7 @@ impl Daemon {
     fn take_notices(&mut self) {
         let now = self.lifecycle.elapsed();
         let mut changed = self.paths.expire(now);
-        let (mut events, mut lowered) = (Vec::new(), 0_usize);
+        let (mut events, mut partial, mut lowered) = (Vec::new(), Vec::new(), 0_usize);
         for notice in self.forwarding.plane.notices() {
             match notice {
                 Notice::PathMtu { destination, mtu } => {
@@ -344,7 +344,11 @@ impl Daemon {
                     }
                 }
                 Notice::Trace(event) => events.push(event),
+                Notice::PartialChecksum { interface } => partial.push(interface),
             }
+        }
+        for interface in partial {
+            self.forwarding.links.saw_partial(interface);
         }
         if let Some(more) = lowered.checked_sub(PATHS_NAMED).filter(|more| *more > 0) {
             tracing::info!(more, "routers say what more paths take");

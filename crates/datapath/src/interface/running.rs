@@ -34,6 +34,18 @@ impl Interface {
         })
     }
 
+    /// What packet threads see of packets whose sender left their checksum to hardware: a veth pair or a bridge of a host hands
+    /// them on as they are.
+    #[must_use]
+    pub fn partial_checksums(&self) -> Finding {
+        let name = &self.name;
+        let what = format!("packets come by {name} with partial checksums");
+        Finding::error("partial-checksum", what, "backends drop them").hint(format!(
+            "where they are sent, turn checksum offload off: `ethtool -K INTERFACE tx off` on each sender behind {name}, as on \
+             the other end of a veth pair"
+        ))
+    }
+
     fn outgrown(&self, largest: u32) -> Option<Finding> {
         let (name, mtu) = (&self.name, self.mtu_bytes);
         (mtu > largest).then(|| {

@@ -58,7 +58,7 @@ const ROWS: &[Row] = &[
     ("veth", |i| i.features.rx_vlan = true, &[]),
     ("ixgbe", |i| i.is_up = false, &[(Severity::Warn, "is down", "ip link set dev eth0 up")]),
     ("ixgbe", |i| i.has_carrier = false, &[(Severity::Warn, "no carrier", "cable")]),
-    ("ixgbe", |i| { i.is_up = false; i.has_carrier = false; i.features = Features { lro: true, gro_hw: true, gro_list: true, rx_vlan: true }; }, &[
+    ("ixgbe", |i| { i.is_up = false; i.has_carrier = false; i.features = Features { lro: true, gro_hw: true, gro_list: true, rx_vlan: true, tx_checksum: true }; }, &[
         (Severity::Error, "LRO on", "lro off"),
         (Severity::Error, "GRO-HW on", "rx-gro-hw off"),
         (Severity::Warn, "rx-gro-list on", "rx-gro-list off"),

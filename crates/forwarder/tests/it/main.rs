@@ -12,6 +12,7 @@ mod groups;
 mod guards;
 mod icmp;
 mod originate;
+mod partial;
 mod pieces;
 mod publish;
 mod random;

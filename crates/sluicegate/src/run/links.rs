@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use admin::view::InterfaceRow;
 use datapath::interface::{Finding, Interface};
+use forwarder::InterfaceId;
 
 /// What is known of them since the last look.
 #[derive(Debug)]
@@ -18,13 +19,16 @@ pub(super) struct Links {
     mtus: BTreeMap<String, u32>,
     rows: Vec<InterfaceRow>,
     faults: Vec<String>,
+    /// By interface: looks until partial checksums that came by it are forgotten.
+    partial: Vec<u8>,
 }
 
 impl Links {
     /// As the start found them.
     pub(super) fn new(interfaces: &[Interface], largest: u32) -> Self {
         let mtus = interfaces.iter().map(|interface| (interface.name.clone(), interface.mtu_bytes)).collect();
-        let mut links = Self { largest, mtus, rows: Vec::new(), faults: Vec::new() };
+        let partial = vec![0; interfaces.len()];
+        let mut links = Self { largest, mtus, rows: Vec::new(), faults: Vec::new(), partial };
         links.take(interfaces);
         links
     }
@@ -42,8 +46,11 @@ impl Links {
             let at_start = self.mtus.get(&interface.name).copied().unwrap_or(0);
             interface.faults(self.largest).into_iter().chain(interface.shrunk(at_start))
         };
+        let partial = interfaces.iter().zip(&self.partial).filter(|(_, looks)| **looks > 0);
+        let partial = partial.map(|(interface, _)| interface.partial_checksums());
         let faults: Vec<String> =
-            interfaces.iter().flat_map(found).map(|finding| sentence(&finding)).collect();
+            interfaces.iter().flat_map(found).chain(partial).map(|finding| sentence(&finding)).collect();
+        self.partial.iter_mut().for_each(|looks| *looks = looks.saturating_sub(1));
         let (before, now): (BTreeSet<&String>, BTreeSet<&String>) =
             (self.faults.iter().collect(), faults.iter().collect());
         for fault in now.difference(&before) {
@@ -53,6 +60,13 @@ impl Links {
             tracing::info!("no longer so: {fault}");
         }
         self.faults = faults;
+    }
+
+    /// Packets with partial checksums come by this interface.
+    pub(super) fn saw_partial(&mut self, interface: InterfaceId) {
+        if let Some(looks) = self.partial.get_mut(usize::from(interface.0)) {
+            *looks = PARTIAL_LOOKS;
+        }
     }
 
     pub(super) fn rows(&self) -> &[InterfaceRow] {
@@ -71,6 +85,9 @@ fn sentence(finding: &Finding) -> String {
     let mend = mend.map(|mend| format!(" (mend: {mend})")).unwrap_or_default();
     format!("{}: {}{mend}", finding.what, finding.why)
 }
+
+/// Of those that come all the while one is noticed every three seconds.
+const PARTIAL_LOOKS: u8 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -95,6 +112,18 @@ mod tests {
             xdp_program: None,
             xdp_program_name: None,
             multi_buffer: None,
+        }
+    }
+
+    #[test]
+    fn partial_checksums_are_told_for_ten_looks_after_the_last() {
+        let well = interface();
+        let mut links = Links::new(std::slice::from_ref(&well), 1_600);
+        links.saw_partial(InterfaceId(1));
+        links.saw_partial(InterfaceId(0));
+        for looks in 1..=11 {
+            links.take(std::slice::from_ref(&well));
+            assert_eq!(links.faults().len(), usize::from(looks <= 10), "{looks}");
         }
     }
 

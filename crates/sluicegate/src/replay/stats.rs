@@ -13,7 +13,7 @@ use crate::table::print_json;
 
 /// Frames, but for `reloads`.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Figures {
+pub(super) struct Stats {
     pub(super) read: u64,
     pub(super) left_out: u64,
     pub(super) passed: u64,
@@ -30,7 +30,7 @@ pub(super) struct Figures {
     drops: Map<String, Value>,
 }
 
-impl Figures {
+impl Stats {
     pub(super) fn take_counters(&mut self, counters: &ThreadCounters) {
         (self.received, self.originated) = (counters.rx.read(), counters.originated.read());
         (self.sent, self.replied) = (counters.tx.read(), counters.replies.read());
