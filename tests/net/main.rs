@@ -10,6 +10,7 @@ mod bed;
 mod capture;
 mod cluster;
 mod control;
+mod dead;
 mod deaf;
 mod doctor;
 mod drops;

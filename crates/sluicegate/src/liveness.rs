@@ -10,6 +10,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use admin::metrics::Readiness;
+use admin::view::DownView;
+use config::words::count_of;
 use datapath::Health;
 use tokio::sync::watch;
 
@@ -35,14 +37,16 @@ impl State {
     }
 
     /// VIPs with a service that no backend serves.
-    fn vips_without(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn vips_without(&self) -> impl Iterator<Item = &String> {
         self.vips.iter().filter(|(_, served)| !**served).map(|(vip, _)| vip)
     }
 
-    /// Why not, one sentence each.
+    /// Why not, one sentence each; of VIPs as many as are named.
     pub(crate) fn why_not(&self) -> Vec<String> {
-        let vips = self.vips_without().map(|vip| format!("no backend serves VIP {vip}"));
-        self.why_nothing().into_iter().chain(vips).collect()
+        let vips = self.vips_without().take(DownView::MOST).map(|vip| format!("no backend serves VIP {vip}"));
+        let more = self.vips_without().count().saturating_sub(DownView::MOST);
+        let more = (more > 0).then(|| format!("no backend serves {}", count_of(more, "more VIP")));
+        self.why_nothing().into_iter().chain(vips).chain(more).collect()
     }
 
     /// Why no traffic should be sent here, whatever its VIP.
@@ -190,6 +194,11 @@ mod tests {
         assert_eq!(readiness.borrow().not_ready, ["draining"]);
         liveness.vips([("www".to_owned(), false), ("mail".to_owned(), true)].into());
         assert_eq!(liveness.state().why_not(), ["draining", "no backend serves VIP www"]);
+        liveness.vips((0..1_000).map(|n| (format!("v{n:03}"), n == 5)).collect());
+        let why = liveness.state().why_not();
+        let ends = (why.len(), &*why[10], &*why[11]);
+        assert_eq!(ends, (12, "no backend serves VIP v010", "no backend serves 989 more VIPs"));
+        liveness.vips([("www".to_owned(), false)].into());
         assert_eq!(
             (&*readiness.borrow().not_ready, readiness.borrow().vips["www"]),
             (&["draining".to_owned()][..], false)

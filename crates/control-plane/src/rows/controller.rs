@@ -71,8 +71,10 @@ impl Controller {
         for membership in memberships {
             let key = &membership.key;
             let state = self.state_of(key, snapshot.state(membership.slot));
-            let place = places.entry((&key.pool, &key.backend, key.address)).or_insert(all.len());
-            match all.get_mut(*place) {
+            // Only what VIPs see apart stands more than once.
+            let apart = key.vip.as_ref().map(|_| (&*key.pool, &*key.backend, key.address));
+            let place = apart.map_or(all.len(), |one| *places.entry(one).or_insert(all.len()));
+            match all.get_mut(place) {
                 Some(seen) => {
                     if rank(state) < rank(seen.state) {
                         (seen.best, seen.state) = (membership, state);

@@ -76,12 +76,12 @@ impl Daemon {
         }
     }
 
-    /// With names of those that are not ready.
+    /// As they were looked at last, with names of those that are not ready.
     fn vip_totals(&self) -> (VipTotals, Vec<String>) {
-        let vips = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
-        let totals = VipTotals { total: vips.len(), ready: vips.iter().filter(|vip| vip.ready).count() };
-        let without = vips.into_iter().filter(|vip| !vip.ready).map(|vip| vip.name);
-        (totals, without.take(DownView::MOST).collect())
+        let liveness = self.lifecycle.liveness.state();
+        let without = || liveness.vips_without().cloned();
+        let total = liveness.vips.len();
+        (VipTotals { total, ready: total - without().count() }, without().take(DownView::MOST).collect())
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -91,7 +91,13 @@ impl Daemon {
             links.chain(file).chain(self.checks.warnings()).chain(self.inspections.captures.running());
         let held = self.controller.held_pools();
         let held = held.iter().take(HELD_NAMED).map(ToString::to_string);
-        daemon.chain(held).chain(self.announcer.warnings()).collect()
+        let mut all: Vec<String> = daemon.chain(held).chain(self.announcer.warnings()).collect();
+        let more = all.len().saturating_sub(WARNINGS_NAMED);
+        if more > 0 {
+            all.truncate(WARNINGS_NAMED);
+            all.push(format!("and {}", count_of(more, "more warning")));
+        }
+        all
     }
 
     /// What is configured and only a start brings.
@@ -150,5 +156,7 @@ fn seconds_since_1970(time: std::time::SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// A large file may have one for each line.
+const WARNINGS_NAMED: usize = 32;
 /// Pools whose states `max_down` holds that are named: a dead rack is in the pools of many VIPs.
 const HELD_NAMED: usize = 8;

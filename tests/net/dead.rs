@@ -1,0 +1,63 @@
+//! A great many backends that are dead: what is said of them stays a page.
+
+use std::fmt::Write as _;
+
+use testbed::{LbConfig, eventually};
+
+use crate::scene::{BOUND, Scene, count, verb};
+
+/// Pools of 1,024 that nobody answers for, and VIPs for each, beside those of the bed, which answer: so it is not taken for
+/// this machine's own fault.
+fn with_dead(pools: usize) -> String {
+    let mut text = String::from(
+        "[check.web]\ntcp = { port = 80 }\n[check.dead]\ntcp = { port = 9 }\ninterval = \"60s\"\nfast_interval = \"60s\"\n\
+         timeout = \"1s\"\nfall = 1\n",
+    );
+    for pool in 0..pools {
+        let members = (0..1_024).fold(String::new(), |mut members, n| {
+            let (high, low) = (4 * pool + n / 256, n % 256);
+            let _ =
+                write!(members, "{{ name = \"dead-{high}-{low}\", address = \"198.19.{high}.{low}\" }}, ");
+            members
+        });
+        let _ = writeln!(text, "[pool.dead-{pool}]\nchecks = [\"dead\"]\nbackends = [{members}]");
+        for vip in 0..16 {
+            let service = format!("{{ ports = [80], protocol = \"tcp\", pool = \"dead-{pool}\" }}");
+            let address = format!("2001:db8:f:{pool:x}::{vip:x}");
+            let _ = writeln!(
+                text,
+                "[vip.dead-{pool}-{vip}]\naddresses = [\"{address}\"]\nservices = [{service}]"
+            );
+        }
+    }
+    text
+}
+
+/// Before, each VIP without a backend and each warning of the file was a sentence.
+#[test]
+fn status_of_a_great_many_dead_backends_is_a_page() {
+    let pools = count(4, 64);
+    let scene = Scene::with(|bed| {
+        let mut config = LbConfig::new(bed);
+        config.pool_keys = "checks = [\"web\"]".into();
+        config.more = with_dead(pools);
+        config
+    });
+    let all = pools * 1_024;
+    let down = eventually(10 * BOUND, || {
+        let answer = scene.balancer.ask("/v1/status").unwrap();
+        (answer["backends"]["down"] == all).then_some(answer)
+    });
+    let answer = down.unwrap();
+    let named = answer["down"]["backends"].as_array().unwrap().len();
+    assert_eq!((named, &answer["backends"]["serving"]), (10, &3.into()));
+    let bytes = answer.to_string().len();
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let ended = verb(&scene.bed, &["status", "--socket", socket.to_str().unwrap()]);
+    assert!(bytes < 16 << 10, "{bytes} bytes");
+    let more = format!(
+        "dead-0-103 in dead-0, dead-0-104 in dead-0, dead-0-105 in dead-0, dead-0-106 in dead-0 and {} more",
+        all - 10
+    );
+    assert!(ended.out.contains(&more) && ended.out.lines().count() < 80, "{}", ended.out);
+}
