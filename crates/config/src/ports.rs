@@ -51,7 +51,7 @@ impl Protocol {
             return node.wrong("no ICMP: the balancer itself answers it for every VIP");
         }
         if is(EXTENSIONS) {
-            return node.wrong("no IPv6 extension header: the protocol behind it counts");
+            return node.wrong("no extension header, AH included: the protocol behind it counts");
         }
         Some(match number {
             6 => Self::Tcp,
@@ -155,16 +155,21 @@ const NAMES: &[(&str, u8)] = &[
     ("ipv6", 41),
     ("gre", 47),
     ("esp", 50),
-    ("ah", 51),
     ("sctp", 132),
     ("udplite", 136),
 ];
 const ICMP: &[(&str, u8)] = &[("icmp", 1), ("icmpv6", 58)];
-/// Hop-by-hop options, routing, fragment, none behind, destination options.
-const EXTENSIONS: &[(&str, u8)] =
-    &[("hopopt", 0), ("ipv6-route", 43), ("ipv6-frag", 44), ("ipv6-nonxt", 59), ("ipv6-opts", 60)];
+/// Hop-by-hop options, routing, fragment, AH (in IPv4 too), none behind, destination options.
+const EXTENSIONS: &[(&str, u8)] = &[
+    ("hopopt", 0),
+    ("ipv6-route", 43),
+    ("ipv6-frag", 44),
+    ("ah", 51),
+    ("ipv6-nonxt", 59),
+    ("ipv6-opts", 60),
+];
 
-const PROTOCOL: &str = "\"tcp\", \"udp\", \"ipip\", \"ipv6\", \"gre\", \"esp\", \"ah\", \"sctp\", \"udplite\", \
+const PROTOCOL: &str = "\"tcp\", \"udp\", \"ipip\", \"ipv6\", \"gre\", \"esp\", \"sctp\", \"udplite\", \
                         or a protocol number from 1 to 255";
 const PORTS: &str = "a list of ports and ranges such as [80, \"8000-8099\"], or \"any\"";
 const PORT: &str = "a port from 1 to 65535, or a range such as \"8000-8099\"";

@@ -142,6 +142,12 @@ fn vips_and_ports_are_checked() {
             "\"sctp\"",
             &[(16, "vip.v.services[0].ports", "a list of 1", "this protocol has no ports")],
         ),
+        (
+            "\"tcp\"",
+            "\"ah\"",
+            &[(16, "vip.v.services[0].protocol", "\"ah\"", "AH included: the protocol behind it")],
+        ),
+        ("\"tcp\"", "51", &[(16, "vip.v.services[0].protocol", "51", "AH included: the protocol behind it")]),
         ("\"tcp\"", "\"icmp\"", &[(16, "vip.v.services[0].protocol", "\"icmp\"", "answers it")]),
         ("\"tcp\"", "58", &[(16, "vip.v.services[0].protocol", "58", "answers it")]),
         ("\"tcp\"", "44", &[(16, "vip.v.services[0].protocol", "44", "the protocol behind it")]),
