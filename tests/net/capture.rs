@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
-use testbed::{Bed, FrameSpec, LbConfig, Process, eventually, inject};
+use testbed::{Bed, FrameSpec, LbConfig, Process, cut, eventually, inject};
 
 use crate::groups::GROUP;
 use crate::scene::{BOUND, Scene, verb};
@@ -89,6 +89,46 @@ fn row(line: &str) -> Shown {
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+#[test]
+fn what_was_captured_is_replayed_each_packet_once_with_what_became_of_it() {
+    let scene = Scene::with(LbConfig::new);
+    let running = start(&scene, "replayed", &["--snaplen", "2048"]);
+    let mut frames = Vec::new();
+    for id in 0..8 {
+        // Late first pieces are held for; by their three-tuple some cross to another thread.
+        let mut whole = scene.frame(id % 2 == 0, Bed::SINK_PORT);
+        whole.source.set_port(5_000 + id);
+        whole.payload = vec![7; 600];
+        let mut pieces = cut(&whole.bytes(), u32::from(id) * 7 + 1, 400);
+        pieces.reverse();
+        frames.extend(pieces);
+        whole.destination.set_port(54);
+        frames.push(whole.bytes());
+    }
+    for frame in &frames {
+        inject(&scene.bed.router, &scene.bed.balancers[0].port, frame).unwrap();
+    }
+    let whole = frames.len() as u64;
+    let all = || (scene.balancer.counters().unwrap().received() >= whole).then_some(());
+    assert!(eventually(BOUND, all).is_some(), "{}", scene.diagnosis());
+    let (settled, file) = (scene.settled(), running.file.clone());
+    running.end(&scene);
+    let config = LbConfig::new(&scene.bed).write(&scene.bed, 0).unwrap();
+    let [from, to, config] =
+        [&file, &scene.bed.dir().join("again.pcap"), &config].map(|path| path.to_str().unwrap().to_owned());
+    let ended = verb(&scene.bed, &["replay", &from, &to, "--config", &config, "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let expected = [("received", whole), ("sent", settled.sent()), ("held", 0)];
+    for (name, count) in expected {
+        assert_eq!(said[name], count, "{name}: {ended:?}");
+    }
+    assert_eq!(said["drops"]["no_vip"], settled.over_threads(&["drops", "no_vip"]), "{ended:?}");
+    assert!(
+        said["left_out"].as_u64().unwrap() > settled.sent(),
+        "those that left, and those seen again: {said}"
+    );
 }
 
 #[test]

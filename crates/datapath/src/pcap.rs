@@ -212,3 +212,102 @@ const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// The unit where a file names none.
 const MICROSECONDS: u8 = 6;
 const OUTBOUND: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use pcap_file::Endianness;
+    use pcap_file::pcapng::PcapNgWriter;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A pcapng file with a frame of each time, on an interface of this unit.
+    fn pcapng(endianness: Endianness, resolution: Option<u8>, times: &[u64]) -> Vec<u8> {
+        let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).unwrap();
+        let mut options = vec![InterfaceDescriptionOption::IfName("eth1".into())];
+        options.extend(resolution.map(InterfaceDescriptionOption::IfTsResol));
+        let interface = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 96, options };
+        writer.write_pcapng_block(interface).unwrap();
+        for time in times {
+            writer
+                .write_pcapng_block(EnhancedPacketBlock {
+                    interface_id: 0,
+                    timestamp: Duration::from_nanos(*time),
+                    original_len: 60,
+                    data: Cow::Borrowed(&[7; 42]),
+                    options: vec![
+                        EnhancedPacketOption::Comment("said".into()),
+                        EnhancedPacketOption::Flags(2),
+                    ],
+                })
+                .unwrap();
+        }
+        writer.into_inner()
+    }
+
+    fn read(file: &[u8]) -> Result<Vec<CapturedFrame>, CaptureError> {
+        let mut reader = CaptureReader::new(file)?;
+        std::iter::from_fn(|| reader.next_frame().transpose()).collect()
+    }
+
+    #[test]
+    fn times_are_those_of_the_unit_that_the_interface_names() {
+        for (resolution, time, expected) in [
+            (None, 1_700_000_000_000_001, Duration::new(1_700_000_000, 1_000)),
+            (Some(9), 1_700_000_000_000_000_001, Duration::new(1_700_000_000, 1)),
+            (Some(3), 1_500, Duration::from_millis(1_500)),
+            (Some(0), 3, Duration::from_secs(3)),
+            (Some(0x80 | 10), 512, Duration::from_millis(500)),
+            (Some(127), u64::MAX, Duration::ZERO),
+        ] {
+            for endianness in [Endianness::Little, Endianness::Big] {
+                let frame = CapturedFrame {
+                    time: expected,
+                    bytes: vec![7; 42],
+                    whole: 60,
+                    interface: Some("eth1".into()),
+                    is_outbound: true,
+                    comment: "said".into(),
+                };
+                assert_eq!(
+                    read(&pcapng(endianness, resolution, &[time])).unwrap(),
+                    [frame],
+                    "{resolution:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_which_a_part_was_kept_is_read_from_pcap_too() {
+        let mut writer = CaptureWriter::new(Vec::new()).unwrap();
+        writer.write(Duration::new(7, 9), &[1; 30]).unwrap();
+        let mut file = writer.0.into_writer();
+        file[24 + 12..24 + 14].copy_from_slice(&60_000_u16.to_le_bytes());
+        file[16..20].copy_from_slice(&96_u32.to_le_bytes()); // snaplen
+        let frame = CapturedFrame {
+            time: Duration::new(7, 9),
+            bytes: vec![1; 30],
+            whole: 60_000,
+            ..Default::default()
+        };
+        assert_eq!(read(&file).unwrap(), [frame]);
+    }
+
+    #[test]
+    fn damaged_files_are_read_or_refused_and_nothing_else() {
+        let config = ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() };
+        let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+        proptest!(config, |(changes in changes, cut in any::<prop::sample::Index>(), big in any::<bool>())| {
+            let endianness = if big { Endianness::Big } else { Endianness::Little };
+            let mut file = pcapng(endianness, Some(9), &[1, 2, 3]);
+            for (at, value) in changes {
+                let at = at.index(file.len());
+                file[at] = value;
+            }
+            for file in [&file[..], &file[..cut.index(file.len())]] {
+                let _ = read(file);
+            }
+        });
+    }
+}

@@ -30,7 +30,7 @@ fn partial_checksums_are_told_of_and_whole_ones_are_not() {
     ];
     for frame in &whole {
         let partial = partial(frame.clone());
-        for (frames, told) in [
+        for (frames, reported) in [
             ([&partial, &partial, frame, &partial, &partial], 0),
             ([frame; 5], 0),
             ([&partial, &partial, &partial, frame, frame], 1),
@@ -45,7 +45,7 @@ fn partial_checksums_are_told_of_and_whole_ones_are_not() {
             bed.advance(1);
             let expected = Some(Notice::PartialChecksum { interface: InterfaceId(0) });
             let got: Vec<_> = std::iter::from_fn(|| notices.next()).collect();
-            assert_eq!(got, Vec::from_iter(expected.filter(|_| told == 1)));
+            assert_eq!(got, Vec::from_iter(expected.filter(|_| reported == 1)));
         }
     }
     // A datagram without a checksum.
