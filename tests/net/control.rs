@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testbed::{Bed, Client, Connection, HttpServer, LbConfig, eventually};
+use testbed::{Bed, BedSpec, Client, Connection, HttpServer, LbConfig, eventually};
 
 use crate::scene::{BOUND, Scene, count, names, verb};
 
@@ -133,6 +133,50 @@ fn ordered(scene: &Scene, args: &[&str]) -> Value {
     let ended = verb(&scene.bed, &args);
     assert!(ended.code == Some(0), "{args:?}: {}{}", ended.out, ended.err);
     serde_json::from_str(&ended.out).unwrap()
+}
+
+#[test]
+fn a_drain_says_how_many_flows_are_left_and_waits_for_the_last() {
+    let scene = Scene::new(&BedSpec { queues: 2, ..BedSpec::default() }, |bed| {
+        let mut config = LbConfig::new(bed);
+        config.cluster += "\nflow_timeouts = { closing = \"1s\" }";
+        config
+    });
+    let mut open = vec![];
+    for ipv4 in [true, false] {
+        let vip = scene.bed.vip(ipv4, Bed::HTTP_PORT);
+        open.extend((0..20).map(|_| scene.bed.http_client().connect(vip).unwrap()));
+    }
+    let used = use_each(&scene, &mut open);
+    let on = |name: &str| used.iter().filter(|backend| *backend == name).count();
+    let flows = |backend: &str| {
+        let row = state(&scene, backend);
+        (row["flows"].as_u64().unwrap(), row["flows_by_vip"]["www"].as_u64().unwrap_or(0))
+    };
+    for backend in ["b1", "b2", "b3"] {
+        assert_eq!(flows(backend), (on(backend) as u64, on(backend) as u64), "{used:?}");
+    }
+    let vips = scene.balancer.ask("/v1/vips").unwrap();
+    assert_eq!(vips[0]["services"][0]["flows"], 40, "{vips:#}");
+    let (_, metrics) = scene.balancer.ask_plainly("/metrics").unwrap();
+    let of_b1 = format!("sluicegate_backend_flows{{backend=\"b1\"}} {}\n", on("b1"));
+    assert!(on("b1") > 0 && metrics.contains(&of_b1), "{of_b1}: {metrics}");
+    // They stay: the drain does, and the wait ends by its time.
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let drain = |wait: &[&str]| {
+        let args =
+            [&["backend", "drain", "b1", "--socket", socket.to_str().unwrap(), "--wait"], wait].concat();
+        verb(&scene.bed, &args)
+    };
+    let ended = drain(&["1s"]);
+    let left = format!("b1: {} flows left; the drain stays", on("b1"));
+    assert!(ended.code == Some(1) && ended.err.contains(&left), "{}{}", ended.out, ended.err);
+    assert_eq!(state(&scene, "b1")["state"], "draining");
+    // They go: so does the wait.
+    drop(open);
+    let ended = drain(&[]);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    assert_eq!(flows("b1"), (0, 0));
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub mod compile;
 pub mod controller;
 pub mod digest;
 pub mod drain;
+mod flow_counts;
 mod keys;
 mod orders;
 mod path_mtu;
@@ -51,13 +52,15 @@ mod slots;
 mod unable;
 mod verdict_log;
 
+pub use flow_counts::FlowCounts;
 pub use keys::{PoolView, SlotKey, VipFamily};
 pub use orders::{BackendOrder, Ordered, Orders};
 pub use path_mtu::PathMtus;
 pub use paths::Paths;
 pub use refused::Refused;
 pub use rows::{
-    CaptureBegun, explained, problem_row, services_seen, shown, stage_shown, trace_report, where_backend,
+    CaptureBegun, count_vips, explained, problem_row, services_seen, shown, stage_shown, trace_report,
+    where_backend,
 };
 pub use unable::Unable;
 pub use verdict_log::log_changes;

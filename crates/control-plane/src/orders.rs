@@ -380,7 +380,7 @@ mod tests {
         let next = orders.expire(&mut controller, &current, at(105)).unwrap().expect("it serves again");
         let row = orders.rows(&controller, at(106)).remove(0);
         assert_eq!((row.says.state, row.says.weight, row.ends_in_seconds), (None, Some(7), None));
-        let rows = controller.backend_rows(&next, |_| Default::default(), &[]);
+        let rows = controller.backend_rows(&next, |_| Default::default(), None, &[]);
         assert!(rows.iter().all(|row| row.state == BackendState::Serving));
         assert!(orders.expire(&mut controller, &next, at(9_999)).unwrap().is_none());
     }

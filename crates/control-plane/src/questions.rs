@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use admin::FlowQuery;
 use forwarder::{
     Cursor, Flow, FlowEntry, FlowFilter, Reply, Request, Service, ServiceId, SlotId, Snapshot, Tap, ThreadId,
-    WhereAnswer,
+    WhereAnswer, Whose,
 };
 
 use crate::compile::Index;
+use crate::flow_counts::FlowCounts;
 use crate::refused::Refused;
 
 /// The packet threads, as they are asked.
@@ -71,6 +72,10 @@ enum Goal {
         limit: usize,
         found: Flows,
         client: Box<dyn Client<Flows>>,
+    },
+    Count {
+        found: FlowCounts,
+        client: Box<dyn Client<FlowCounts>>,
     },
     Purge {
         count: u64,
@@ -146,6 +151,7 @@ impl Filters {
 pub struct Questions {
     waiting: VecDeque<Walk>,
     buffer: Vec<FlowEntry>,
+    counted: Vec<Whose>,
 }
 
 impl Questions {
@@ -158,6 +164,11 @@ impl Questions {
     /// Lists flows, at most `limit` of them.
     pub fn list(&mut self, filters: Filters, limit: usize, client: Box<dyn Client<Flows>>) {
         self.enter(Goal::List { limit, found: Flows::default(), client }, filters.walks());
+    }
+
+    /// Counts all flows, by slot and service.
+    pub fn count(&mut self, client: Box<dyn Client<FlowCounts>>) {
+        self.enter(Goal::Count { found: FlowCounts::default(), client }, vec![FlowFilter::All]);
     }
 
     /// Forgets flows; the answer is how many.
@@ -191,10 +202,10 @@ impl Questions {
                 continue;
             }
             if !walk.asked {
-                walk.ask(threads, std::mem::take(&mut self.buffer));
+                walk.ask(threads, &mut self.buffer, &mut self.counted);
             }
             match threads.answer(ThreadId(walk.thread)) {
-                Some(reply) => walk.take(reply, &mut self.buffer),
+                Some(reply) => walk.take(reply, &mut self.buffer, &mut self.counted),
                 None if Instant::now() > until => return,
                 None => std::thread::yield_now(),
             }
@@ -208,6 +219,7 @@ impl Walk {
         self.filters.is_empty()
             || match &self.goal {
                 Goal::List { limit, found, client } => found.flows.len() > *limit || client.has_gone(),
+                Goal::Count { client, .. } => client.has_gone(),
                 Goal::Purge { client, .. } => client.has_gone(),
                 Goal::Where { client, .. } => client.has_gone(),
                 // Each thread's turn comes: a client who has gone closes the taps, and they are fetched after that.
@@ -215,12 +227,18 @@ impl Walk {
             }
     }
 
-    fn ask(&mut self, threads: &mut impl Threads, mut buffer: Vec<FlowEntry>) {
+    fn ask(&mut self, threads: &mut impl Threads, buffer: &mut Vec<FlowEntry>, counted: &mut Vec<Whose>) {
         let filter = self.filters.get(self.filter).copied().unwrap_or(FlowFilter::All);
         let request = match &mut self.goal {
             Goal::List { .. } => {
+                let mut buffer = std::mem::take(buffer);
                 buffer.reserve(FLOWS_A_STEP);
                 Request::List { filter, from: self.from, buffer }
+            }
+            Goal::Count { .. } => {
+                let mut buffer = std::mem::take(counted);
+                buffer.reserve(FLOWS_A_COUNT);
+                Request::Count { from: self.from, buffer }
             }
             Goal::Purge { .. } => Request::Purge { filter, from: self.from },
             Goal::Where { flow, .. } => Request::Where(*flow),
@@ -233,12 +251,17 @@ impl Walk {
         }
     }
 
-    fn take(&mut self, reply: Reply, spare: &mut Vec<FlowEntry>) {
+    fn take(&mut self, reply: Reply, spare: &mut Vec<FlowEntry>, counted: &mut Vec<Whose>) {
         self.asked = false;
         let next = match (&mut self.goal, reply) {
             (Goal::List { found, .. }, Reply::Flows { buffer, next }) => {
                 found.flows.extend(buffer.iter().map(|entry| (self.thread, *entry)));
                 *spare = buffer;
+                next
+            }
+            (Goal::Count { found, .. }, Reply::Counted { buffer, next }) => {
+                buffer.iter().for_each(|whose| found.add(*whose));
+                *counted = buffer;
                 next
             }
             (Goal::Purge { count, .. }, Reply::Purged { count: more, next }) => {
@@ -277,6 +300,7 @@ impl Goal {
                 found.flows.truncate(limit);
                 client.answer(found, snapshot, index);
             }
+            Self::Count { found, client } => client.answer(found, snapshot, index),
             Self::Purge { count, client } => client.answer(count, snapshot, index),
             Self::Where { found, client, .. } => client.answer(found, snapshot, index),
             Self::Tap { client: Some(client), .. } => client.answer((), snapshot, index),
@@ -289,6 +313,8 @@ impl Goal {
 const STEP: Duration = Duration::from_millis(2);
 /// Entries of a thread's answer: 256 buckets of four.
 const FLOWS_A_STEP: usize = 1_024;
+/// The same of a count: 1,024 buckets.
+const FLOWS_A_COUNT: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
@@ -355,6 +381,64 @@ mod tests {
         let places: Vec<u16> = threads.asked.iter().map(|(thread, _)| *thread).collect();
         assert_eq!(places, [0, 0, 1, 1, 2, 2]);
         assert!(threads.asked.iter().all(|(_, filter)| matches!(filter, FlowFilter::Service(_))));
+    }
+
+    /// Two threads, of which each has two flows of slot 1 and one of slot 2 in each of two steps.
+    #[derive(Default)]
+    struct Two {
+        asked: usize,
+        reply: Option<Reply>,
+    }
+
+    impl Threads for Two {
+        fn count(&self) -> usize {
+            2
+        }
+
+        fn ask(&mut self, _: ThreadId, request: Request) -> Result<(), Request> {
+            let Request::Count { mut buffer, .. } = request else { return Err(request) };
+            assert!(buffer.capacity() >= FLOWS_A_COUNT, "memory for a step");
+            self.asked += 1;
+            let whose = |slot, service| Whose { slot: SlotId(slot), service: ServiceId(service) };
+            buffer.clear();
+            buffer.extend([whose(1, 0), whose(1, 5), whose(2, 0)]);
+            self.reply =
+                Some(Reply::Counted { buffer, next: (self.asked % 2 == 1).then_some(Cursor::START) });
+            Ok(())
+        }
+
+        fn answer(&mut self, _: ThreadId) -> Option<Reply> {
+            self.reply.take()
+        }
+    }
+
+    #[derive(Debug)]
+    struct Seen(std::sync::mpsc::Sender<FlowCounts>);
+
+    impl Client<FlowCounts> for Seen {
+        fn has_gone(&self) -> bool {
+            false
+        }
+
+        fn answer(self: Box<Self>, found: FlowCounts, _: &Snapshot, _: &Index) {
+            self.0.send(found).unwrap();
+        }
+    }
+
+    #[test]
+    fn flows_are_summed_over_steps_and_threads_by_slot_and_service() {
+        let ((controller, snapshot), mut questions) = (started(), Questions::default());
+        let (sender, counts) = std::sync::mpsc::channel();
+        questions.count(Box::new(Seen(sender)));
+        let mut threads = Two::default();
+        while !questions.is_idle() {
+            questions.step(&mut threads, &snapshot, controller.index());
+        }
+        let counts = counts.recv().unwrap();
+        let of = |slot| counts.of_slot(SlotId(slot)).map(|(id, count)| (id.0, count)).collect::<Vec<_>>();
+        assert_eq!([of(1), of(2), of(3)], [vec![(0, 4), (5, 4)], vec![(0, 4)], vec![]]);
+        let services = counts.by_service();
+        assert_eq!([ServiceId(0), ServiceId(5)].map(|id| services[&id]), [8, 4]);
     }
 
     #[test]

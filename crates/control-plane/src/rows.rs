@@ -14,7 +14,7 @@ mod reload;
 pub mod trace_report;
 
 pub use self::announcer::{services_seen, stage_shown};
-pub use self::controller::shown;
+pub use self::controller::{count_vips, shown};
 pub use self::explained::{explained, where_backend};
 pub use self::questions::CaptureBegun;
 pub use self::refusal::problem_row;

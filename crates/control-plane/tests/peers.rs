@@ -132,7 +132,7 @@ fn the_machines_of_a_shard_are_no_backends() {
         Controller::start(Arc::clone(&all), "lb1", Arc::default(), here).unwrap();
     let names = |controller: &Controller, live: &Snapshot| {
         let (totals, down) = controller.state_totals(live);
-        let rows = controller.backend_rows(live, |_| Default::default(), &[]);
+        let rows = controller.backend_rows(live, |_| Default::default(), None, &[]);
         let names: Vec<String> = rows.into_iter().map(|row| row.name).collect();
         (names, totals.serving, down)
     };

@@ -79,7 +79,7 @@ pub use pipeline::{IcmpRates, Pipeline, PipelineConfig, PipelineError};
 pub use prefix::{Prefix, Suffix};
 pub use remote::Remote;
 pub use request::{
-    FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, request_ring,
+    FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, Whose, request_ring,
 };
 pub use selection::{Decision, Selection};
 pub use slot::{

@@ -31,6 +31,15 @@ pub struct FlowEntry {
     pub entry: Entry,
 }
 
+/// Whose a tracked flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Whose {
+    /// Where it goes.
+    pub slot: SlotId,
+    /// What it came for.
+    pub service: ServiceId,
+}
+
 /// A question.
 #[derive(Debug)]
 pub enum Request {
@@ -42,6 +51,13 @@ pub enum Request {
         from: Cursor,
         /// Memory for the answer; cleared first.
         buffer: Vec<FlowEntry>,
+    },
+    /// Say of each flow from `from` on whose it is, up to the capacity of `buffer`.
+    Count {
+        /// As for `List`.
+        from: Cursor,
+        /// Memory for the answer; cleared first.
+        buffer: Vec<Whose>,
     },
     /// Forget flows from `from` on.
     Purge {
@@ -63,6 +79,13 @@ pub enum Reply {
     Flows {
         /// The buffer of the request.
         buffer: Vec<FlowEntry>,
+        /// Where to go on.
+        next: Option<Cursor>,
+    },
+    /// One entry a flow, and where to go on; `None`: that was all.
+    Counted {
+        /// The buffer of the request.
+        buffer: Vec<Whose>,
         /// Where to go on.
         next: Option<Cursor>,
     },
@@ -149,7 +172,7 @@ impl RequestServer {
         !self.requests.is_empty() && !self.replies.is_full()
     }
 
-    /// Answers one question at most, looking at no more than [`BUCKETS_A_STEP`] buckets.
+    /// Answers one question at most, looking at no more than [`BUCKETS_A_STEP`] buckets; [`BUCKETS_A_COUNT`] for a count.
     pub(crate) fn serve(&mut self, context: &mut Context<'_>) {
         if self.replies.is_full() {
             return;
@@ -157,6 +180,7 @@ impl RequestServer {
         let Ok(request) = self.requests.pop() else { return };
         let reply = match request {
             Request::List { filter, from, buffer } => list(context, filter, from, buffer),
+            Request::Count { from, buffer } => count(context, from, buffer),
             Request::Purge { filter, from } => {
                 let (count, next) = context.flows.purge(from, &inner(filter), BUCKETS_A_STEP);
                 Reply::Purged { count, next }
@@ -180,6 +204,18 @@ fn list(context: &Context<'_>, filter: FlowFilter, from: Cursor, mut buffer: Vec
         buffer.push(flow_entry(entry));
     });
     Reply::Flows { buffer, next }
+}
+
+fn count(context: &Context<'_>, from: Cursor, mut buffer: Vec<Whose>) -> Reply {
+    buffer.clear();
+    let buckets = (buffer.capacity() / ENTRIES_A_BUCKET).min(BUCKETS_A_COUNT);
+    if buckets == 0 {
+        return Reply::Counted { buffer, next: Some(from) };
+    }
+    let next = context.flows.list(from, &Filter::All, buckets, context.now, |entry| {
+        buffer.push(Whose { slot: SlotId(entry.slot), service: ServiceId(entry.vip) });
+    });
+    Reply::Counted { buffer, next }
 }
 
 fn answer_where(context: &Context<'_>, flow: &Flow) -> WhereAnswer {
@@ -213,3 +249,5 @@ fn inner(filter: FlowFilter) -> Filter {
 const ENTRIES_A_BUCKET: usize = 4;
 /// 256 cache lines: a few microseconds between two batches.
 const BUCKETS_A_STEP: usize = 256;
+/// A count writes eight bytes a flow, and is to be over a table of 16 million flows within a second.
+const BUCKETS_A_COUNT: usize = 1_024;

@@ -1,6 +1,8 @@
 //! `backend`, `vip list`, `health list`, `flow`: what serves, and an operator's orders.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use admin::view::{
     BackendChange, BackendRow, BackendState, CheckState, FlowPage, FlowRow, HealthView, MembershipChange,
@@ -12,8 +14,9 @@ use config::words::count;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::client::{Common, escape};
+use crate::client::{Common, Reach, escape};
 use crate::failure::{usage, verdict};
+use crate::out::errln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
 
 /// Which backend.
@@ -52,12 +55,7 @@ pub(crate) enum BackendVerb {
     /// Every membership with its state; 1 when one does not serve.
     List(Common),
     /// No new flows; those it has go on to their end.
-    Drain {
-        #[command(flatten)]
-        which: Which,
-        #[command(flatten)]
-        beside: Beside,
-    },
+    Drain(Drain),
     /// Take back a drain.
     Undrain(Which),
     /// No packet: its flows go to others at once.
@@ -93,6 +91,36 @@ fn weight(text: &str) -> Result<FileOr, String> {
             .map(|weight| FileOr(Some(weight)))
             .map_err(|_| format!("`{number}` is neither a number nor `file`")),
     }
+}
+
+/// `backend drain`: its `--wait` is for the flows.
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    /// The backend.
+    #[arg(value_name = "BACKEND")]
+    name: String,
+    /// Only in this leaf pool. Default: all its memberships.
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    #[command(flatten)]
+    beside: Beside,
+    /// Return when it has no flow left; 1 when it has some after TIME, and the drain stays. Without TIME: however long it takes.
+    #[arg(long, value_name = "TIME", value_parser = time, num_args = 0..=1)]
+    wait: Option<Option<Duration>>,
+    /// The admin socket of the running balancer.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// Take the socket's path from this configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text)
+        .ok_or_else(|| format!("`{text}` is not a whole number with ms, s, m or h, such as `10m`"))
 }
 
 /// `sluicegate vip`.
@@ -150,13 +178,55 @@ pub(crate) enum FlowVerb {
 pub(crate) fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
     match verb {
         BackendVerb::List(common) => list_backends(common),
-        BackendVerb::Drain { which, beside } => order(which, "drain", beside, None),
+        BackendVerb::Drain(asked) => drain(asked),
         BackendVerb::Undrain(which) => order(which, "undrain", &Beside::default(), None),
         BackendVerb::Down { which, beside } => order(which, "down", beside, None),
         BackendVerb::Up(which) => order(which, "up", &Beside::default(), None),
         BackendVerb::Weight { which, beside, weight } => order(which, "weight", beside, Some(*weight)),
     }
 }
+
+fn drain(asked: &Drain) -> anyhow::Result<ExitCode> {
+    let Drain { name, pool, beside, wait, socket, config, json } = asked;
+    let reach = Reach { socket: socket.clone(), config: config.clone(), wait: None };
+    let which = Which { name: name.clone(), pool: pool.clone(), common: Common { reach, json: *json } };
+    let ordered = order(&which, "drain", beside, None)?;
+    match wait {
+        None => Ok(ordered),
+        Some(time) => wait_for_flows(&which, time.map(|time| Instant::now() + time)),
+    }
+}
+
+/// Until the backend has no flow left; 1 when it still has some at `end`.
+fn wait_for_flows(which: &Which, end: Option<Instant>) -> anyhow::Result<ExitCode> {
+    let (client, mut said) = (which.common.client()?, None);
+    loop {
+        let rows: Vec<BackendRow> = client.get("/v1/backends")?;
+        let meant = |row: &&BackendRow| {
+            // One that left the file has no pool any more.
+            row.name == which.name
+                && which.pool.as_ref().is_none_or(|pool| row.pool == *pool || row.pool.is_empty())
+        };
+        let left = rows.iter().filter(meant).map(|row| row.flows).sum::<Option<u64>>();
+        if left == Some(0) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let now =
+            left.map_or_else(|| "its flows are not counted".to_owned(), |left| count(left, "flow") + " left");
+        if end.is_some_and(|end| Instant::now() >= end) {
+            errln!("{}: {now}; the drain stays", which.name);
+            return Ok(ExitCode::FAILURE);
+        }
+        if said.as_ref() != Some(&now) {
+            errln!("{}: {now}", which.name);
+            said = Some(now);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// As often as the balancer counts.
+const LOOK: Duration = Duration::from_secs(1);
 
 fn order(which: &Which, action: &str, beside: &Beside, weight: Option<FileOr>) -> anyhow::Result<ExitCode> {
     let about = [
@@ -203,7 +273,7 @@ fn says(overridden: Option<Override>) -> String {
 fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
     let rows: Vec<BackendRow> = common.get("/v1/backends")?;
     let headings =
-        ["backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">packets"];
+        ["backend", "pool", "address", "state", "why", "override", ">weight", ">share", ">flows", ">packets"];
     let row = |row: &BackendRow| {
         let share = row.shares.values().copied().fold(0.0, f64::max);
         [
@@ -215,6 +285,7 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
             says(row.overridden),
             format!("{}/{}", row.weight_effective, row.weight_configured),
             format!("{:.2}%", share * 100.0),
+            or_dash(row.flows),
             row.packets.to_string(),
         ]
     };
@@ -246,7 +317,8 @@ fn state_by_vip(row: &BackendRow) -> String {
 /// Carries out a verb of `vip`.
 pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
     let rows: Vec<VipRow> = common.get("/v1/vips")?;
-    let headings = ["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">packets"];
+    let headings =
+        ["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">flows", ">packets"];
     let row = |vip: &VipRow, service: &ServiceRow| {
         [
             vip.name.clone(),
@@ -260,6 +332,7 @@ pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
             },
             serving(service),
             if service.ready { "yes" } else { "no" }.to_owned(),
+            or_dash(service.flows),
             service.packets.to_string(),
         ]
     };

@@ -10,6 +10,7 @@
 mod checks;
 mod commands;
 mod configuration;
+mod counting;
 mod forwarding;
 mod health_tunnel;
 mod lifecycle;
@@ -51,6 +52,7 @@ pub(crate) use self::settings::settings;
 
 use self::checks::Checks;
 use self::configuration::Configuration;
+use self::counting::Counting;
 use self::forwarding::Forwarding;
 use self::health_tunnel::HealthTunnel;
 use self::lifecycle::Lifecycle;
@@ -115,10 +117,11 @@ struct Daemon {
 }
 
 /// What the operator asks of packet threads.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inspections {
     questions: Questions,
     captures: Captures,
+    counting: Counting,
 }
 
 /// The admin API's end in the daemon.

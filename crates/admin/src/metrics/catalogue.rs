@@ -49,6 +49,8 @@ catalogue! {
         "Bytes of those packets as received, Ethernet header included.";
     VIP_NEW_FLOWS: Counter "flows" "vip_new_flows_total" ["vip", "protocol", "ports"]
         "Flows to this VIP's service that were new, or whose backend was gone so that another was chosen.";
+    VIP_FLOWS: Gauge "flows" "vip_flows" ["vip", "protocol", "ports"]
+        "Flows to this VIP's service that connection tables have, counted at the scrape; no series where that took too long.";
     VIP_SERVING: Gauge "backends" "vip_backends_serving" ["vip", "protocol", "ports"]
         "Backends that take new flows of this VIP's service now.";
     VIP_MEMBERS: Gauge "backends" "vip_backends" ["vip", "protocol", "ports"]
@@ -57,6 +59,8 @@ catalogue! {
         "Packets decided for this backend, in all its pools.";
     BACKEND_BYTES: Counter "bytes" "backend_bytes_total" ["backend"]
         "Bytes of those packets as received, Ethernet header included.";
+    BACKEND_FLOWS: Gauge "flows" "backend_flows" ["backend"]
+        "Flows of this backend, in all its pools, that connection tables have, counted at the scrape.";
     BACKEND_NEW_FLOWS: Counter "flows" "backend_new_flows_total" ["backend"]
         "Flows that were given to this backend: new ones, and those whose backend was gone.";
 

@@ -71,6 +71,7 @@ impl Samples {
             let labels = service_labels(&service.name);
             self.push(&the::VIP_SERVING, &labels, service.serving as u64);
             self.push(&the::VIP_MEMBERS, &labels, service.total as u64);
+            service.flows.into_iter().for_each(|flows| self.push(&the::VIP_FLOWS, &labels, flows));
         }
     }
 
@@ -83,6 +84,16 @@ impl Samples {
             self.push(&the::BACKEND_PACKETS, &[name], traffic.packets);
             self.push(&the::BACKEND_BYTES, &[name], traffic.bytes);
             self.push(&the::BACKEND_NEW_FLOWS, &[name], traffic.new_flows);
+        }
+        let mut flows: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in &input.backends {
+            row.flows.into_iter().for_each(|count| *flows.entry(&row.name).or_default() += count);
+        }
+        // Those with most come first: the bound hides none that a drain waits for but among many.
+        let mut flows: Vec<(&str, u64)> = flows.into_iter().collect();
+        flows.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
+        for (name, count) in flows.into_iter().take(MAX_SERIES_BACKENDS) {
+            self.push(&the::BACKEND_FLOWS, &[name], count);
         }
     }
 

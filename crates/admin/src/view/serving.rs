@@ -55,6 +55,8 @@ pub struct ServiceRow {
     /// Each family of its addresses, where backends are checked through them; what is said above is then of the one with fewer
     /// backends. Empty: both are the same.
     pub families: Vec<FamilyRow>,
+    /// Flows that connection tables of all packet threads have, at most two seconds old; null: not counted in time.
+    pub flows: Option<u64>,
     /// Packets since the start.
     pub packets: u64,
     /// Bytes of those as received.
@@ -131,6 +133,10 @@ pub struct BackendRow {
     /// Its share of the table, by the pool that a service names.
     #[schemars(extend("additionalProperties" = { "type": "number", "minimum": 0, "maximum": 1 }))]
     pub shares: BTreeMap<String, f64>,
+    /// Flows that connection tables of all packet threads have, at most two seconds old; null: not counted in time.
+    pub flows: Option<u64>,
+    /// Of those how many by VIP; VIPs without one are left out.
+    pub flows_by_vip: BTreeMap<String, u64>,
     /// Packets of this membership since the start.
     pub packets: u64,
     /// Bytes of those as received.

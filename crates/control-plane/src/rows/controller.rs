@@ -10,6 +10,7 @@ use forwarder::{ServiceId, SlotId, SlotState, Snapshot};
 
 use crate::compile::{Index, Membership, service_name};
 use crate::controller::Controller;
+use crate::flow_counts::FlowCounts;
 use crate::keys::SlotKey;
 use crate::runtime_state::{Mode, Override, OverrideKey};
 use admin::stats::TrafficStats;
@@ -28,23 +29,26 @@ impl Controller {
         &self,
         snapshot: &Snapshot,
         traffic: impl Fn(SlotId) -> TrafficStats,
+        flows: Option<&FlowCounts>,
         health: &[TargetReport],
     ) -> Vec<BackendRow> {
+        let vips = vip_names(snapshot);
+        let counted = |row, slots: &[SlotId]| with_flows(row, slots, flows, &vips);
         let reports: HashMap<&TargetKey, &TargetReport> =
             health.iter().map(|report| (&report.key, report)).collect();
         let shares = self.shares();
         let configured = self.seen(self.index().backends(), snapshot).into_iter().map(|seen| {
-            let slots = || seen.all.iter().map(|(membership, _)| membership.slot);
-            let row = self.configured(&seen, &reports);
+            let slots: Vec<SlotId> = seen.all.iter().map(|(membership, _)| membership.slot).collect();
+            let row = counted(self.configured(&seen, &reports), &slots);
             // Those of the addresses that see it well: the others' tables are without it.
-            let shares = slots().filter_map(|slot| shares.get(&slot)).flatten();
+            let shares = slots.iter().filter_map(|slot| shares.get(slot)).flatten();
             let shares = shares.fold(BTreeMap::new(), |mut most: BTreeMap<String, f64>, (pool, share)| {
                 let known = most.entry(pool.clone()).or_default();
                 *known = known.max(*share);
                 most
             });
-            let traffic = slots().fold(TrafficStats::default(), |mut sum, slot| {
-                sum += traffic(slot);
+            let traffic = slots.iter().fold(TrafficStats::default(), |mut sum, slot| {
+                sum += traffic(*slot);
                 sum
             });
             BackendRow { shares, ..with_traffic(row, traffic) }
@@ -53,7 +57,7 @@ impl Controller {
             let id = SlotId(number);
             let is_gone = self.index().of_slot(id).is_none() && !self.index().is_peer(id);
             let drains = is_gone && snapshot.state(id) == SlotState::Draining;
-            drains.then(|| with_traffic(removed(slot), traffic(id)))
+            drains.then(|| with_traffic(counted(removed(slot), &[id]), traffic(id)))
         });
         let mut rows: Vec<BackendRow> = configured.chain(gone).collect();
         rows.sort_by(|a, b| (&a.name, &a.pool).cmp(&(&b.name, &b.pool)));
@@ -103,6 +107,8 @@ impl Controller {
             weight_configured: seen.best.own_weight,
             weight_effective: self.weight(seen.best),
             shares: BTreeMap::new(),
+            flows: None,
+            flows_by_vip: BTreeMap::new(),
             packets: 0,
             bytes: 0,
             checks: targets.map(|target| check_row(target, reports.get(target).copied())).collect(),
@@ -312,6 +318,7 @@ fn service_row(
         ready: row.ready,
         redirected_to: redirected_to(fewest, row.serving, snapshot),
         families: rows().map(|(_, row)| row).filter(|row| row.family.is_some()).collect(),
+        flows: None,
         packets: traffic.packets,
         bytes: traffic.bytes,
     })
@@ -338,6 +345,40 @@ fn redirected_to(found: &forwarder::Service, serving: usize, snapshot: &Snapshot
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
+/// Each service's VIP: a service is named after it, `www tcp 80`.
+fn vip_names(snapshot: &Snapshot) -> HashMap<ServiceId, &str> {
+    let named = snapshot.services().iter().map(|service| (service.id, service.name.split(' ').next()));
+    named.filter_map(|(id, vip)| Some((id, vip?))).collect()
+}
+
+fn with_flows(
+    row: BackendRow,
+    slots: &[SlotId],
+    flows: Option<&FlowCounts>,
+    vips: &HashMap<ServiceId, &str>,
+) -> BackendRow {
+    let Some(counts) = flows else { return row };
+    let (mut sum, mut by_vip) = (0, BTreeMap::new());
+    for (service, count) in slots.iter().flat_map(|slot| counts.of_slot(*slot)) {
+        sum += count;
+        if let Some(vip) = vips.get(&service) {
+            *by_vip.entry((*vip).to_owned()).or_default() += count;
+        }
+    }
+    BackendRow { flows: Some(sum), flows_by_vip: by_vip, ..row }
+}
+
+/// The flows of each service, in rows of VIPs.
+pub fn count_vips(rows: &mut [VipRow], counts: &FlowCounts, snapshot: &Snapshot) {
+    let by_service = counts.by_service();
+    let named = snapshot.services().iter().map(|service| (&*service.name, service.id));
+    let by_name: HashMap<&str, u64> =
+        named.map(|(name, id)| (name, by_service.get(&id).copied().unwrap_or(0))).collect();
+    for service in rows.iter_mut().flat_map(|vip| &mut vip.services) {
+        service.flows = by_name.get(&*service.name).copied();
+    }
+}
+
 fn with_traffic(row: BackendRow, traffic: TrafficStats) -> BackendRow {
     BackendRow { packets: traffic.packets, bytes: traffic.bytes, ..row }
 }
@@ -353,6 +394,8 @@ fn removed(slot: &forwarder::Slot) -> BackendRow {
         weight_configured: 0,
         weight_effective: 0,
         shares: BTreeMap::new(),
+        flows: None,
+        flows_by_vip: BTreeMap::new(),
         packets: 0,
         bytes: 0,
         checks: Vec::new(),

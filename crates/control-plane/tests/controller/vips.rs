@@ -123,7 +123,7 @@ fn rows_say_what_each_vip_and_family_gets() {
     let mut bed = up(&(pool("web", 1, 3, "checks = [\"tcp\", \"vip\"]") + VIPS));
     bed.find("web-2", Some(ADDRESSES[2]), HealthState::Down);
     bed.settle(1);
-    let rows = bed.controller.backend_rows(&bed.live, |_| Default::default(), &[]);
+    let rows = bed.controller.backend_rows(&bed.live, |_| Default::default(), None, &[]);
     assert_eq!(rows.len(), 3, "each membership once");
     let less: Vec<_> =
         rows.iter().map(|row| row.less_for.iter().map(|one| &*one.vip).collect::<Vec<_>>()).collect();

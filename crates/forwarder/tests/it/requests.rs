@@ -1,5 +1,7 @@
 //! The control plane asks a running pipeline.
 
+use std::collections::BTreeMap;
+
 use forwarder::*;
 
 use crate::bed::*;
@@ -45,6 +47,38 @@ fn flows_are_listed_in_steps_and_purged_by_backend() {
     assert_eq!(purged, on_first.len());
     assert_eq!(list(&mut bed, FlowFilter::Slot(SlotId(0)), 64), []);
     assert_eq!(list(&mut bed, FlowFilter::All, 64).len(), 201 - purged);
+}
+
+/// All flows in steps of `room` entries, by slot and service.
+fn counted(bed: &mut Bed, room: usize) -> BTreeMap<(SlotId, ServiceId), usize> {
+    let (mut sums, mut from) = (BTreeMap::new(), Some(conntrack::Cursor::default()));
+    while let Some(cursor) = from {
+        let request = Request::Count { from: cursor, buffer: Vec::with_capacity(room) };
+        let Reply::Counted { buffer, next } = answer(bed, request) else { panic!("counted") };
+        assert!(buffer.capacity() <= room, "the thread made the buffer grow");
+        buffer.iter().for_each(|whose| *sums.entry((whose.slot, whose.service)).or_default() += 1);
+        from = next;
+    }
+    sums
+}
+
+#[test]
+fn flows_are_counted_in_steps_by_slot_and_service_until_they_expire() {
+    let mut bed = Bed::new(parts(gre_slots(2), &[1, 1]));
+    let mut sent = BTreeMap::new();
+    for port in 0..300 {
+        let (service, packet) = match port % 3 {
+            0 => (1, udp(&format!("198.51.100.{}", port % 250), port, VIP4, 53, b"")),
+            _ => (0, tcp("198.51.100.7", port, VIP4, 80, "A")),
+        };
+        let backend = bed.backend_of(&packet).unwrap();
+        *sent.entry((SlotId(u32::from(backend) - 1), ServiceId(service))).or_default() += 1;
+    }
+    for room in [4, 64, 8_192] {
+        assert_eq!(counted(&mut bed, room), sent, "in steps of {room}");
+    }
+    bed.advance(3_600);
+    assert_eq!(counted(&mut bed, 64), BTreeMap::new());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use admin::view::{
     BackendChange, BackendRow, ConfigText, ConfigView, HealthView, MachineDrain, Refusal, RefusalKind,
-    ReloadReport, entity_tag,
+    ReloadReport, VipRow, entity_tag,
 };
 use admin::{Answer, BackendAction, Command, OrderNote};
 use admin::{CaptureOrder, CaptureStream, MachineAction};
@@ -17,7 +17,7 @@ use control_plane::controller::Controller;
 use control_plane::digest::hex;
 use control_plane::questions::{Filters, Taps};
 use control_plane::runtime_state::OverrideKey;
-use control_plane::{BackendOrder, CaptureBegun};
+use control_plane::{BackendOrder, CaptureBegun, count_vips};
 
 use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
@@ -27,11 +27,7 @@ impl Daemon {
     pub(super) fn handle_command(&mut self, command: Command) {
         match command {
             Command::Status(answer) => self.answer_status(answer),
-            Command::Vips(answer) => {
-                let threads = &self.forwarding.plane.counters;
-                let traffic = |id: forwarder::ServiceId| of_service(threads, id.0);
-                _ = answer.send(self.controller.vip_rows(&self.publisher.current(), traffic));
-            }
+            Command::Vips(answer) => self.when_counted(move |daemon| daemon.answer_vips(answer)),
             Command::Backends(answer) => self.answer_backends(answer),
             Command::Health(answer) => self.answer_health(answer),
             Command::Stats(answer) => {
@@ -79,7 +75,7 @@ impl Daemon {
         let (plane, live, daemon) = (&self.forwarding.plane, self.publisher.live(), self.turns.handle());
         let (threads, batch) = (plane.counters.len(), datapath::MAX_BATCH);
         let tapped = Tapped { threads, batch, origin: plane.origin, live };
-        let Inspections { questions, captures } = &mut self.inspections;
+        let Inspections { questions, captures, .. } = &mut self.inspections;
         match captures.begin(order, tapped, move || daemon.send(Self::capture_is_over)) {
             Ok((taps, stream)) => {
                 questions.tap(taps, Some(Box::new(CaptureBegun { stream: CaptureStream(stream), answer })));
@@ -99,12 +95,24 @@ impl Daemon {
         let (report, daemon) = (self.checks.report(), self.turns.handle());
         tokio::task::spawn_blocking(move || {
             let reports = report();
-            daemon.send(move |daemon| {
-                let (threads, snapshot) = (&daemon.forwarding.plane.counters, daemon.publisher.current());
-                let traffic = |slot: forwarder::SlotId| of_slot(threads, slot.0);
-                _ = answer.send(daemon.controller.backend_rows(&snapshot, traffic, &reports));
+            daemon.send(|daemon| {
+                daemon.when_counted(move |daemon| {
+                    let (threads, snapshot) = (&daemon.forwarding.plane.counters, daemon.publisher.current());
+                    let traffic = |slot: forwarder::SlotId| of_slot(threads, slot.0);
+                    let flows = daemon.inspections.counting.recent();
+                    _ = answer.send(daemon.controller.backend_rows(&snapshot, traffic, flows, &reports));
+                });
             });
         });
+    }
+
+    fn answer_vips(&self, answer: Answer<Vec<VipRow>>) {
+        let (threads, snapshot) = (&self.forwarding.plane.counters, self.publisher.current());
+        let mut rows = self.controller.vip_rows(&snapshot, |id| of_service(threads, id.0));
+        if let Some(counts) = self.inspections.counting.recent() {
+            count_vips(&mut rows, counts, &snapshot);
+        }
+        _ = answer.send(rows);
     }
 
     fn answer_health(&self, answer: Answer<HealthView>) {

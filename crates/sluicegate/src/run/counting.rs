@@ -1,0 +1,96 @@
+//! Flows of each backend and service, counted when somebody asks.
+//!
+//! In: questions that need a count. Out: each is answered from one that is younger than [`FRESH`], of which one at a time is under
+//! way; where packet threads do not answer within [`PATIENCE`], without.
+//! Not here: how a table is walked (`control_plane::questions`), rows.
+//! Invariant: nobody asks, nothing is counted.
+
+use std::fmt::{self, Debug, Formatter};
+use std::time::{Duration, Instant};
+
+use control_plane::FlowCounts;
+use control_plane::compile::Index;
+use control_plane::questions::Client;
+use forwarder::Snapshot;
+
+use super::Daemon;
+use super::turns::Handle;
+
+type Question = Box<dyn FnOnce(&mut Daemon)>;
+
+/// The last count, and who waits for the next.
+#[derive(Default)]
+pub(super) struct Counting {
+    last: Option<(FlowCounts, Instant)>,
+    /// A count is under way.
+    begun: bool,
+    waiting: Vec<Question>,
+}
+
+impl Counting {
+    /// What was counted not long ago.
+    pub(super) fn recent(&self) -> Option<&FlowCounts> {
+        self.last.as_ref().filter(|(_, at)| at.elapsed() < FRESH + PATIENCE).map(|(counts, _)| counts)
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.last.as_ref().is_some_and(|(_, at)| at.elapsed() < FRESH)
+    }
+}
+
+impl Daemon {
+    /// Runs `question` when flows have been counted, at once where they just were.
+    pub(super) fn when_counted(&mut self, question: impl FnOnce(&mut Self) + 'static) {
+        let counting = &mut self.inspections.counting;
+        if counting.is_fresh() {
+            return question(self);
+        }
+        counting.waiting.push(Box::new(question));
+        if !std::mem::replace(&mut counting.begun, true) {
+            self.inspections.questions.count(Box::new(Counted(self.turns.handle())));
+        }
+        if self.inspections.counting.waiting.len() == 1 {
+            let daemon = self.turns.handle();
+            tokio::spawn(async move {
+                tokio::time::sleep(PATIENCE).await;
+                daemon.send(Self::answer_those_who_wait);
+            });
+        }
+    }
+
+    fn take_counts(&mut self, counts: FlowCounts) {
+        let counting = &mut self.inspections.counting;
+        (counting.last, counting.begun) = (Some((counts, Instant::now())), false);
+        self.answer_those_who_wait();
+    }
+
+    fn answer_those_who_wait(&mut self) {
+        for question in std::mem::take(&mut self.inspections.counting.waiting) {
+            question(self);
+        }
+    }
+}
+
+/// Brings a count to the loop.
+struct Counted(Handle<Daemon>);
+
+impl Debug for Counted {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Counted")
+    }
+}
+
+impl Client<FlowCounts> for Counted {
+    fn has_gone(&self) -> bool {
+        false
+    }
+
+    fn answer(self: Box<Self>, found: FlowCounts, _: &Snapshot, _: &Index) {
+        self.0.send(move |daemon| daemon.take_counts(found));
+    }
+}
+
+/// Two who ask within this time have the same count.
+const FRESH: Duration = Duration::from_secs(1);
+/// A table of 16 million flows is walked in less.
+const PATIENCE: Duration = Duration::from_secs(1);
