@@ -21,10 +21,14 @@ pub(super) struct Flaw {
     pub(super) allowed: &'static str,
 }
 
-/// The flaws, at most [`MOST`], and what is left of the text, of the same length.
+/// The flaws, at most [`MOST`], and what is left of the text: nothing behind the last of so many.
+///
+/// # Cost
+/// A parse of the whole for each, of 32 MiB in all.
 pub(super) fn mend(text: &str) -> (String, Vec<Flaw>) {
     let (mut left, mut flaws) = (text.to_owned(), Vec::new());
-    while flaws.len() < MOST {
+    let most = (PARSED_BYTES / text.len().max(1)).clamp(1, MOST);
+    while flaws.len() < most {
         let errors = DeTable::parse_recoverable(&left).1;
         // Something twice is found while the rest is read: what is broken before comes first.
         let Some(error) = errors.iter().min_by_key(|error| (is_twice(error), start(error, &left))) else {
@@ -39,6 +43,10 @@ pub(super) fn mend(text: &str) -> (String, Vec<Flaw>) {
         let blanks: String =
             left.as_bytes().get(broken.clone()).into_iter().flatten().copied().map(blank).collect();
         left.replace_range(broken, &blanks);
+    }
+    // What was not looked for would make wrong values.
+    if let Some(last) = flaws.last().filter(|_| flaws.len() == most) {
+        left.truncate(left.floor_char_boundary(last.offset));
     }
     flaws.sort_by_key(|flaw| flaw.offset);
     (left, flaws)
@@ -171,3 +179,5 @@ fn line(text: &str, offset: usize) -> usize {
 const TOML: &str = "TOML 1.0";
 /// More are not looked for: each costs a parse of the whole.
 const MOST: usize = 20;
+/// So that the flaws of a large text, which `config put` takes, cost no more than those of a small one.
+const PARSED_BYTES: usize = 32 << 20;
