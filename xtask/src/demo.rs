@@ -56,7 +56,9 @@ struct Stage {
 
 impl Stage {
     fn build(program: PathBuf) -> Result<Self> {
-        eprintln!("building the bed: client, router, balancer, 3 backends");
+        eprintln!(
+            "building the bed: client, router, balancer, 3 backends; its veth pairs with their offloads off (ethtool -K ... tx off)"
+        );
         let bed = Bed::new(&BedSpec { program: Some(program), queues: QUEUES, ..BedSpec::default() })?;
         let decaps = Decap::start_all(&bed)?;
         let balancer = Balancer::start(&bed, 0, &LbConfig::new(&bed).weights(&WEIGHTS))?;

@@ -191,6 +191,18 @@ fn errors_to_the_machines_own_address_are_taken_and_lower_the_mtu_of_the_way() {
 }
 
 #[test]
+fn of_a_prefix_the_kernel_keeps_the_machines_own_addresses() {
+    let folder = Folder::new();
+    let group = "[prefix_group.g]\nprefixes = [\"192.0.2.0/27\"]\n[vip.all]\ngroup = \"g\"\nsuffixes = [\"0.0.0.0/0\"]\n\
+                 services = [{ ports = [53], protocol = \"udp\", pool = \"web\" }]\n";
+    folder.config("a.toml", "b1", group);
+    let to =
+        |address: &str| FrameSpec { destination: address.parse().unwrap(), ..udp(true, 5_000, 10) }.bytes();
+    let (figures, sent) = folder.replay(&timed(["192.0.2.1:53", "192.0.2.2:53"].map(to)), &[]);
+    assert_eq!((&figures["passed"], sent.len()), (&1.into(), 1), "{figures}");
+}
+
+#[test]
 fn a_reload_keeps_flows_and_held_pieces_and_leads_new_flows_to_the_new_pool() {
     let folder = Folder::new();
     folder.config("b.toml", "b2", "");
@@ -300,8 +312,9 @@ fn any_frames() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
 fn the_figures_of_any_capture_balance() {
     let folder = Folder::new();
     let config = ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(frames in any_frames())| {
-        let (figures, _) = folder.replay(&frames, &[]);
+    folder.config("b.toml", "b2", "");
+    proptest!(config, |(frames in any_frames(), before in 1..80_u16)| {
+        let (figures, _) = folder.replay(&frames, &["--mtu", "1400", "--reload", &format!("{before}=b.toml")]);
         prop_assert_eq!(&figures["read"], frames.len());
     });
 }
