@@ -96,7 +96,7 @@ fn what_changes_is_shown_without_a_reload_of_the_page() {
 fn rates_come_from_what_counters_grew_by_and_a_restart_begins_anew() {
     let scene = Scene::new();
     let first_rate =
-        "return document.querySelector('#vips tbody tr:nth-child(2) td:nth-child(6)').textContent";
+        "return document.querySelector('#vips tbody tr:nth-child(2) td:nth-child(7)').textContent";
     scene.browser.wait_for(&format!("{first_rate} === '0'"));
     scene.server.change(|samples| {
         samples.vips[0]["services"][0]["packets"] = json!(1_000_000_000_u64);
