@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
 use crate::prefix::Family;
 
 /// A speaker: ourselves, and the peers to begin with.
@@ -256,13 +258,13 @@ pub struct GracefulRestart {
 
 /// A key of TCP MD5: 1 to 80 bytes, never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Md5Key(Vec<u8>);
+pub struct Md5Key(Zeroizing<Vec<u8>>);
 
 impl Md5Key {
     /// # Errors
     /// No byte, or more than 80.
     pub fn new(key: impl Into<Vec<u8>>) -> Result<Self, ConfigError> {
-        let key = key.into();
+        let key = Zeroizing::new(key.into());
         if (1..=80).contains(&key.len()) {
             return Ok(Self(key));
         }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Serialize, Serializer};
+use zeroize::{Zeroize, Zeroizing};
 
 use super::ReadSecret;
 use super::base_dir::{self, BaseDir};
@@ -33,7 +34,7 @@ pub(super) struct Outside<'a> {
 
 /// A private key in PEM. It is shown nowhere.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PrivateKey(Arc<str>);
+pub struct PrivateKey(Arc<Zeroizing<String>>);
 
 impl PrivateKey {
     /// The PEM text, with one private key at least. It must not be logged.
@@ -50,7 +51,7 @@ impl fmt::Debug for PrivateKey {
 
 impl Serialize for PrivateKey {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        canonical::sealed(&self.0, to)
+        canonical::Sealed::of(self.0.as_bytes()).serialize(to)
     }
 }
 
@@ -72,7 +73,7 @@ impl Outside<'_> {
         }
         let secret = match (name, self.secrets) {
             (Ok(_), None) => return Some(stand_in),
-            (Ok(name), Some(secrets)) => secrets(&name),
+            (Ok(name), Some(secrets)) => secrets(&name).map(Zeroizing::new),
             (Err(error), _) => Err(error),
         };
         let why = match secret {
@@ -108,10 +109,10 @@ impl Outside<'_> {
     /// The private key in the file that the node names.
     pub(super) fn private_key(&self, node: &Node<'_>) -> Option<PrivateKey> {
         let read = |text: &str| {
-            let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).ok();
-            key.map(|_| PrivateKey(Arc::from(text)))
+            PrivateKeyDer::from_pem_slice(text.as_bytes()).ok()?.zeroize();
+            Some(PrivateKey(Arc::new(Zeroizing::new(text.to_owned()))))
         };
-        self.secret(node, KEY, PrivateKey(Arc::from("")), read)
+        self.secret(node, KEY, PrivateKey(Arc::default()), read)
     }
 
     /// The certificates in the file that the node names, at least one; `""` where there are no secrets.

@@ -2,7 +2,7 @@
 //!
 //! In: a reference such as `secrets/hash.key` or `credential:NAME`. Out: a [`HashKey`].
 //! Not here: the environment. The caller says how it is read, so that tests need not change it.
-//! Invariant: no message and no `Debug` output holds any part of a secret.
+//! Invariant: no message and no `Debug` output holds any part of a secret; a text is wiped when it is read no more.
 //! Source: systemd.exec(5), "Credentials". With `User=` systemd grants a credential by ACL, whose mask
 //! shows as group bits in the mode; so a credential is refused for bits of others alone.
 
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
+use zeroize::{Zeroize, Zeroizing};
 
 use super::canonical::Sealed;
 
@@ -76,7 +77,7 @@ impl SecretError {
     }
 }
 
-/// Reads a secret from the system, `environment` giving the variables.
+/// Reads a secret from the system, `environment` giving the variables. Who takes the text wipes it (`Outside::secret`).
 ///
 /// # Errors
 /// [`SecretError`]: no such file, not a regular file, over 4,096 bytes, not text, readable by others.
@@ -98,7 +99,7 @@ pub fn read_secret(
 }
 
 /// The key of all hashes that choose a backend: 16 bytes, equal on all machines of a cluster.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
@@ -140,6 +141,12 @@ impl Serialize for HashKey {
     }
 }
 
+impl Drop for HashKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(redacted)")
@@ -166,12 +173,15 @@ fn read_guarded(path: &Path, forbidden: u32) -> Result<String, SecretError> {
         let found = format!("{shown} with mode {:04o}, which others can read", mode & 0o7777);
         return Err(SecretError::new(found, format!("a file of its owner alone: chmod 600 {shown}")));
     }
-    let mut bytes = Vec::new();
+    // Room for all of it from the start: a piece that grows leaves its bytes where it was.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(ROOM));
     file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_SECRET_BYTES {
         return Err(of_content(format!("{shown}: over {MAX_SECRET_BYTES} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| of_content(format!("{shown}: not text")))
+    let text = std::str::from_utf8(&bytes).map(str::to_owned);
+    text.map_err(|_| of_content(format!("{shown}: not text")))
 }
 
 const MAX_SECRET_BYTES: u64 = 4_096;
+const ROOM: usize = 8_192;

@@ -20,6 +20,7 @@ mod shards;
 mod size;
 mod syntax;
 mod trace;
+mod wiped;
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,0 +1,78 @@
+//! That a configuration which is gone leaves no secret's text in the process's memory. Not so with a private key: the parser of
+//! PEM keeps a copy of its lines until their memory is used again.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use zeroize::Zeroizing;
+
+use super::BASE;
+use super::admin::CERTIFICATE;
+use super::files::Folder;
+use crate::load;
+
+/// A text that stands nowhere in this process as it is, so that finding it means that something was left behind: `length` signs
+/// of `signs`, masked.
+fn masked(signs: &[u8], length: usize) -> Vec<u8> {
+    (0..length).map(|at| signs[(at * at + 5 * at + length) % signs.len()] ^ MASK).collect()
+}
+
+/// The text in a file between two others.
+fn write(folder: &Folder, name: &str, [before, after]: [&str; 2], masked: &[u8]) {
+    let mut text = Zeroizing::new(Vec::with_capacity(1_024));
+    text.extend_from_slice(before.as_bytes());
+    text.extend(masked.iter().map(|byte| byte ^ MASK));
+    text.extend_from_slice(after.as_bytes());
+    folder.write(name, &*text, 0o600);
+}
+
+/// How often `masked` stands unmasked in what this process may write.
+fn found_in_memory(masked: &[u8]) -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let memory = fs::File::open("/proc/self/mem").unwrap();
+    let writable = maps.lines().filter(|line| line.contains(" rw"));
+    let ranges = writable.filter_map(|line| {
+        let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+        Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
+    });
+    let mut bytes = vec![0; 1 << 20];
+    let mut count = 0;
+    for (from, to) in ranges {
+        for at in (from..to).step_by(bytes.len()) {
+            // What other tests have taken away meanwhile is read by none.
+            let most = bytes.len().min(usize::try_from(to - at).unwrap());
+            let length = memory.read_at(&mut bytes[..most], at).unwrap_or(0);
+            let same =
+                |window: &&[u8]| window.iter().zip(masked).all(|(byte, masked)| byte ^ MASK == *masked);
+            count += bytes[..length].windows(masked.len()).filter(same).count();
+            bytes.fill(0);
+        }
+    }
+    count
+}
+
+#[test]
+fn a_configuration_that_is_gone_leaves_no_text_of_its_secrets() {
+    let folder = Folder::new();
+    let digits = masked(b"0123456789abcdef", 32);
+    let (pem, password) =
+        (masked(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", 64), masked(b"abcdefghijklmnopqrstuvwxyz", 40));
+    write(&folder, "k", ["", "\n"], &digits);
+    write(&folder, "k.pem", ["-----BEGIN PRIVATE KEY-----\n", "\n-----END PRIVATE KEY-----\n"], &pem);
+    write(&folder, "bgp.key", ["", "\n"], &password);
+    for name in ["c.pem", "ca.pem"] {
+        folder.write(name, CERTIFICATE, 0o644);
+    }
+    let more = "[admin]\ntcp = { listen = [\"192.0.2.1:9851\"], certificate_file = \"c.pem\", key_file = \"k.pem\", \
+                client_ca_file = \"ca.pem\" }\n[bgp]\nasn = 65101\n\
+                peers = [{ name = \"tor\", address = \"192.0.2.254\", asn = 65001, password_file = \"bgp.key\" }]\n";
+    folder.write("a.toml", format!("{BASE}{more}"), 0o644);
+    let loaded = load(&folder.0.join("a.toml")).unwrap();
+    assert!(found_in_memory(&pem) > 0 && found_in_memory(&password) > 0, "what is in use is found");
+    drop(loaded);
+    // An allocator writes over where a piece that it takes back begins.
+    let left = [&digits, &password].map(|masked| found_in_memory(&masked[masked.len() - 12..]));
+    assert_eq!(left, [0; 2], "the hash key, the password of BGP");
+}
+
+const MASK: u8 = 0xa5;
