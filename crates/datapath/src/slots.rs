@@ -11,6 +11,7 @@ use std::sync::Arc;
 use xsk_rs::FrameDesc;
 
 use crate::frame::Frame;
+use crate::umem::keep_out_of_cores;
 
 /// A slot for each chunk, of which the kernel only backs what has been written to.
 #[derive(Clone, Debug)]
@@ -43,6 +44,7 @@ impl Slots {
         let words = vec![0u64; chunks * WORDS].into_boxed_slice();
         // SAFETY: a box's pointer is never null.
         let first = unsafe { NonNull::new_unchecked(Box::into_raw(words).cast::<u8>()) };
+        keep_out_of_cores(first, chunks * SLOT);
         Self(Arc::new(Memory { first, count: chunks }))
     }
 
@@ -125,6 +127,24 @@ mod tests {
         for chunk in 0..3 {
             slots.of(&mut frame, chunk).clear();
         }
+    }
+
+    #[test]
+    fn what_lies_in_a_slot_is_in_no_core_dump() {
+        let (slots, mut frame) = (Slots::new(64), Frame(FrameDesc::default()));
+        let slot: *mut Slot = slots.of(&mut frame, 32);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut holds = false;
+        let flags = maps.lines().find_map(|line| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((from, to)) = range {
+                let [from, to] = [from, to].map(|end| usize::from_str_radix(end, 16).unwrap());
+                holds = (from..to).contains(&slot.addr());
+            }
+            line.strip_prefix("VmFlags:").filter(|_| holds)
+        });
+        // proc_pid_smaps(5): "dd" is "do not include area into core dump".
+        assert!(flags.unwrap().split_whitespace().any(|flag| flag == "dd"), "{flags:?}");
     }
 
     /// Were the bytes in front of its slot's end counted, they would be 0.

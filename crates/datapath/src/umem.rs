@@ -218,10 +218,18 @@ fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartErro
     })
 }
 
-/// Clients' packets are in no core dump.
-fn keep_out_of_cores(base: NonNull<u8>, len: usize) {
-    // SAFETY: `base` starts a mapping of `len` bytes, and the advice changes none of them.
-    let advised = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
+/// Clients' packets are in no core dump: the whole pages among `len` bytes from `base` on.
+pub(crate) fn keep_out_of_cores(base: NonNull<u8>, len: usize) {
+    let page = rustix::param::page_size();
+    let before = base.align_offset(page);
+    let Some(whole) = len.checked_sub(before).map(|rest| rest / page * page).filter(|whole| *whole > 0)
+    else {
+        return;
+    };
+    // SAFETY: `before` is within the `len` bytes of one allocation.
+    let first = unsafe { base.add(before) };
+    // SAFETY: `first` starts `whole` bytes of whole pages of that allocation, and the advice changes none of them.
+    let advised = unsafe { madvise(first.as_ptr().cast(), whole, Advice::LinuxDontDump) };
     if let Err(error) = advised {
         tracing::warn!(%error, "packet memory would be in a core dump");
     }

@@ -1,5 +1,5 @@
-//! That a configuration which is gone leaves no secret's text in the process's memory. Not so with a private key: the parser of
-//! PEM keeps a copy of its lines until their memory is used again.
+//! That a configuration which is gone leaves no secret's text in the process's memory. Not so with a private key in PEM, which is
+//! not asserted: parts of it are found until their memory is used again.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
