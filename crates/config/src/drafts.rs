@@ -54,7 +54,7 @@ impl<'r> Drafts<'r> {
         let trace = once("trace").and_then(Trace::read);
         let bgp = once("bgp").map(|section| BgpDraft::read(section, outside));
         root.finish(&[]);
-        let key = sections.cluster.value.as_ref().map(|cluster| &cluster.hash_key);
+        let key = sections.cluster.value.as_ref().map(|cluster| cluster.hash_key);
         let references = outside.secrets.map(|_| source::references(key, &sections.checks, &admin));
         Self { sections, log, admin, trace, bgp, sources: lists.into_sources(), references }
     }

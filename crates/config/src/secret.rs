@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::canonical::Sealed;
 
@@ -99,7 +99,7 @@ pub fn read_secret(
 }
 
 /// The key of all hashes that choose a backend: 16 bytes, equal on all machines of a cluster.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
@@ -138,12 +138,6 @@ impl HashKey {
 impl Serialize for HashKey {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         Sealed::of(&self.fingerprint()).serialize(to)
-    }
-}
-
-impl Drop for HashKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
     }
 }
 

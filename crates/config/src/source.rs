@@ -108,7 +108,7 @@ pub(super) fn digest(sources: &[Source], references: Option<&[u8; 32]>) -> [u8; 
 
 /// SHA-256 of what the texts refer to: the hash key's own hash, then each CA with the name of its user.
 pub(super) fn references(
-    key: Option<&HashKey>,
+    key: Option<HashKey>,
     checks: &BTreeMap<Arc<str>, CheckDraft>,
     admin: &Admin,
 ) -> [u8; 32] {
