@@ -5,6 +5,7 @@
 //! Invariant: no packet pays for a metric, and a metric has a bounded number of series.
 
 mod catalogue;
+mod hosts;
 mod listener;
 mod samples;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use prometheus::{Registry, TextEncoder};
 use crate::stats::Stats;
 use crate::view::{BackendRow, BgpView, Status, VipRow};
 
+pub use hosts::Hosts;
 pub use listener::{CONNECTION_LIFE, MAX_CONNECTIONS, Readiness, Sources, router, serve};
 
 /// What is exported, at one moment: the admin API's answers, so that both say the same.

@@ -5,7 +5,7 @@
 //! [`Config::listens`](super::Config::listens) says.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,6 +28,9 @@ pub struct Admin {
     pub put: bool,
     /// Where metrics and liveness alone are served, to anyone. Default: nowhere.
     pub metrics: Vec<SocketAddr>,
+    /// Names that a request for them may have as its host, beside addresses, `localhost` and the machine's names: `lb1.example.net`,
+    /// or `*.example.net`. In lower case. Default: none.
+    pub metrics_hosts: Vec<Arc<str>>,
 }
 
 /// A Unix socket.
@@ -71,8 +74,13 @@ impl Admin {
         let put = section.or("put", false, |node| node.boolean());
         let metrics = section.optional("metrics").and_then(|node| node.list(LISTEN)).unwrap_or_default();
         let metrics = read_listen(&metrics, &mut taken);
+        let hosts = section.optional("metrics_hosts").and_then(|node| node.list(HOSTS)).unwrap_or_default();
+        let host = |node: &Node<'_>| {
+            node.parse(HOST, |text| is_host(text).then(|| text.to_ascii_lowercase().into()))
+        };
+        let metrics_hosts = hosts.iter().filter_map(host).collect();
         section.finish(&[]);
-        Self { socket, tcp, put, metrics }
+        Self { socket, tcp, put, metrics, metrics_hosts }
     }
 }
 
@@ -167,6 +175,17 @@ fn is_group(text: &str) -> bool {
     (1..=32).contains(&text.len()) && !number && !text.starts_with('-') && text.bytes().all(good)
 }
 
+fn is_host(text: &str) -> bool {
+    let label = |label: &str| {
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        (1..=63).contains(&label.len()) && label.bytes().all(good)
+    };
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    text.len() <= 253 && name.parse::<IpAddr>().is_err() && name.split('.').all(label)
+}
+
+const HOSTS: &str = "a list of host names, such as [\"lb1.example.net\", \"*.example.net\"]";
+const HOST: &str = "a host name, or `*.` and a domain; addresses are allowed anyway";
 const ROLE: &str = "a list of names in clients' certificates, such as [\"alice\", \"ci.example.net\"]";
 const ROLE_NAME: &str = "a name as a certificate has it, of at most 255 bytes";
 const SOCKET_PATH: &str = "an absolute path of at most 107 bytes";

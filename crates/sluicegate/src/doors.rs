@@ -52,9 +52,12 @@ pub(crate) async fn open(
             listeners.spawn(serve(door, router.clone(), Limits::default()));
         }
     }
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let names = admin.metrics_hosts.iter().map(ToString::to_string).chain([machine.to_owned()]).chain(host);
+    let hosts = metrics::Hosts::new(names);
     for &address in admin.metrics.iter().filter(|address| config.listens(of_machine, **address)) {
         let bound = TcpListener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
-        listeners.spawn(metrics::serve(bound, watched.clone()));
+        listeners.spawn(metrics::serve(bound, watched.clone(), hosts.clone()));
     }
     Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))
 }

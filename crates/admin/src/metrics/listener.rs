@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Build, MetricsInput, render};
+use super::{Build, Hosts, MetricsInput, render};
 use crate::connection_limiter::Progress;
 use crate::server::{self, Door, Limits};
 use crate::{Answer, Command};
@@ -89,9 +89,17 @@ pub fn router(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// Serves `router` to every connection of `listener`, until dropped.
-pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
-    server::serve(Door::Plain(listener), router.layer(from_fn(follow)), LIMITS).await
+/// Serves `router` to every connection of `listener` that asks by one of `hosts`, until dropped.
+pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts) -> Infallible {
+    let router = router.layer(from_fn_with_state(hosts, by_our_names)).layer(from_fn(follow));
+    server::serve(Door::Plain(listener), router, LIMITS).await
+}
+
+async fn by_our_names(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    if hosts.allow(request.headers()) {
+        return next.run(request).await;
+    }
+    (StatusCode::MISDIRECTED_REQUEST, MISDIRECTED).into_response()
 }
 
 /// Here a request is whole with its head: no route reads a body.
@@ -168,6 +176,7 @@ const SCRAPE_TIME: Duration = Duration::from_secs(5);
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const WELL: &str = "healthy\n";
 const READY: &str = "ready\n";
+const MISDIRECTED: &str = "this machine has no such name: admin.metrics_hosts lists more\n";
 const GONE: &str = "the run loop has ended";
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn loaded(folder: &Folder) -> Result<(Config, Problems), Problems> {
 #[test]
 fn everything_of_admin_arrives() {
     let keys = "socket = { path = \"/run/a.sock\", group = \"ops-1\", mode = \"0660\" }\nput = true\n\
-                metrics = [\"0.0.0.0:9850\", \"[::1]:9850\"]\n";
+                metrics = [\"0.0.0.0:9850\", \"[::1]:9850\"]\nmetrics_hosts = [\"LB1.example\", \"*.example.net\"]\n";
     let folder = folder(&TCP.replace("[admin]\n", &format!("[admin]\n{keys}")));
     let (config, warnings) = loaded(&folder).unwrap();
     assert_eq!(warnings.to_string(), "");
@@ -41,6 +41,7 @@ fn everything_of_admin_arrives() {
     assert_eq!((&*socket.path, socket.group.as_deref()), (Path::new("/run/a.sock"), Some("ops-1")));
     assert_eq!((socket.mode, admin.put), (0o660, true));
     assert_eq!(admin.metrics, ["0.0.0.0:9850", "[::1]:9850"].map(|address| address.parse().unwrap()));
+    assert_eq!(admin.metrics_hosts, ["lb1.example", "*.example.net"].map(std::sync::Arc::from));
     let tcp = admin.tcp.as_ref().unwrap();
     assert_eq!(tcp.listen, ["192.0.2.1:9851", "[2001:db8::1]:9851"].map(|address| address.parse().unwrap()));
     assert_eq!((&*tcp.certificates, &*tcp.client_ca), (&*CERTIFICATE.repeat(2), CERTIFICATE));
@@ -73,6 +74,18 @@ fn admin_is_checked() {
                 (8, "admin.socket.group", "\"0\"", "name of a group, not its number"),
                 (9, "admin.put", "1", "true or false"),
                 (10, "admin.metrics", "\"x\"", "a list of addresses with ports"),
+            ],
+        ),
+        (
+            "[io]",
+            "[admin]\nmetrics_hosts = [\"\", \"*\", \"a..b\", \"lb1:9850\", \"192.0.2.1\", 7]\n[io]",
+            &[
+                (8, "admin.metrics_hosts[0]", "\"\"", "a host name"),
+                (8, "admin.metrics_hosts[1]", "\"*\"", ""),
+                (8, "admin.metrics_hosts[2]", "\"a..b\"", ""),
+                (8, "admin.metrics_hosts[3]", "\"lb1:9850\"", ""),
+                (8, "admin.metrics_hosts[4]", "\"192.0.2.1\"", "addresses are allowed anyway"),
+                (8, "admin.metrics_hosts[5]", "7", ""),
             ],
         ),
         (
@@ -117,7 +130,11 @@ fn admin_is_checked() {
                 (8, "admin.tcp.configure[1]", "\"a\\n\"", "a name as a certificate has it"),
             ],
         ),
-        ("[io]", "[admin]\nhttp = {}\n[io]", &[(8, "admin.http", "unknown", "metrics, put, socket, tcp")]),
+        (
+            "[io]",
+            "[admin]\nhttp = {}\n[io]",
+            &[(8, "admin.http", "unknown", "metrics, metrics_hosts, put, socket, tcp")],
+        ),
     ];
     check(ROWS);
 }

@@ -221,6 +221,7 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("admin.socket.mode", "'0600'")]),
     own(&[("admin.put", "true")]),
     own(&[("admin.metrics", "['192.0.2.1:9852']")]),
+    own(&[("admin.metrics_hosts", "['lb1.example.net']")]),
     own(&[("admin.tcp.listen", "['192.0.2.1:9853']")]),
     own(&[("admin.tcp.certificate_file", "'other.pem'")]),
     own(&[("admin.tcp.key_file", "'secrets/admin2.key'")]),

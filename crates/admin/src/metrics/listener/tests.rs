@@ -19,7 +19,11 @@ impl Scene {
         let (asks, commands) = mpsc::channel(1);
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, router(Sources { readiness: watched, commands: asks })));
+        tokio::spawn(serve(
+            listener,
+            router(Sources { readiness: watched, commands: asks }),
+            Hosts::new(["x".to_owned()]),
+        ));
         Self { address, readiness, commands }
     }
 
@@ -229,4 +233,16 @@ async fn a_hundred_who_stop_in_the_middle_delay_nobody() {
         begins(&scene.get("/healthz").await, 200);
         assert!(start.elapsed() < Duration::from_millis(250), "{half:?} {:?}", start.elapsed());
     }
+}
+
+#[tokio::test]
+async fn by_a_name_that_is_not_ours_nothing_is_read() {
+    let scene = Scene::new().await;
+    for path in ["/healthz", "/readyz", "/metrics", "/other"] {
+        let answer = scene.ask(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n")).await;
+        begins(&answer, 421);
+        assert!(answer.contains("admin.metrics_hosts"), "{answer}");
+    }
+    begins(&scene.ask("GET /healthz HTTP/1.1\r\n\r\n").await, 200);
+    begins(&scene.ask("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").await, 200);
 }

@@ -1,0 +1,109 @@
+//! By which names metrics may be asked for: a web page whose own name suddenly means this machine (DNS rebinding) reads nothing.
+//!
+//! In: a request's `Host`, and the names that are ours. Out: whether it is one of them. A request that names no host, as probes of
+//! load balancers do and browsers never, is allowed, and so is every address: no page is served under ours.
+//! Source: RFC 9110 §7.2, §15.5.20 (421 Misdirected Request).
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, header};
+
+/// Names that are ours.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// `names`: whole names, or `*.` and a domain, in any case; `localhost` is among them.
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        let localhost = ["localhost".to_owned()];
+        Self(localhost.into_iter().chain(names).map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    /// Whether a request with these headers may be answered.
+    pub(crate) fn allow(&self, headers: &HeaderMap) -> bool {
+        let mut named = headers.get_all(header::HOST).iter();
+        match (named.next().map(|host| host.to_str()), named.next()) {
+            (None, None) => true,
+            (Some(Ok(host)), None) => self.has(host),
+            _ => false,
+        }
+    }
+
+    fn has(&self, host: &str) -> bool {
+        let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let (name, port) = match host.strip_prefix('[').map(|rest| rest.split_once(']')) {
+            Some(Some((address, port))) => {
+                return address.parse::<IpAddr>().is_ok()
+                    && (port.is_empty() || port.strip_prefix(':').is_some_and(digits));
+            }
+            Some(None) => return false,
+            None => host.split_once(':').map_or((host, ""), |(name, port)| (name, port)),
+        };
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let ours = |known: &String| match known.strip_prefix('*') {
+            Some(domain) => name.len() > domain.len() && name.ends_with(domain),
+            None => name == *known,
+        };
+        digits(port) && (name.parse::<IpAddr>().is_ok() || self.0.iter().any(ours))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn addresses_and_our_names_are_allowed_and_no_other() {
+        let hosts = Hosts::new(["lb1".to_owned(), "*.LB.example.net".to_owned()]);
+        for good in [
+            "192.0.2.1",
+            "192.0.2.1:9850",
+            "[2001:db8::1]",
+            "[2001:db8::1]:9850",
+            "localhost",
+            "LOCALHOST:9850",
+            "lb1",
+            "lb1.",
+            "lb1:9850",
+            "a.lb.example.net",
+            "A.b.Lb.Example.Net.:9850",
+        ] {
+            assert!(hosts.has(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            ":",
+            "evil.example",
+            "lb1.evil.example",
+            "lb1x",
+            "lb.example.net",
+            ".lb.example.net",
+            "alb.example.net",
+            "192.0.2.1.evil.example",
+            "192.0.2.1:9850x",
+            "[2001:db8::1",
+            "[2001:db8::1]x",
+            "[lb1]",
+            "2001:db8::1",
+            "lb1:9850:1",
+            "localhost@evil.example",
+        ] {
+            assert!(!hosts.has(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_host_is_allowed_and_two_are_not() {
+        let (hosts, mut headers) = (Hosts::new([]), HeaderMap::new());
+        assert!(hosts.allow(&headers));
+        headers.append(header::HOST, HeaderValue::from_static("localhost"));
+        assert!(hosts.allow(&headers));
+        headers.append(header::HOST, HeaderValue::from_static("localhost"));
+        assert!(!hosts.allow(&headers));
+        headers.insert(header::HOST, HeaderValue::from_bytes(b"\xff").unwrap());
+        assert!(!hosts.allow(&headers));
+    }
+}
