@@ -136,8 +136,11 @@ fn floods_reloads_deaths_and_a_flapping_link_break_no_download_of_a_backend_that
     let spec = BedSpec { backends: 4, queues: 2, ..BedSpec::default() };
     let mut scene = Scene::new(&spec, |bed| config(bed, 0));
     scene.bed.router.sysctl(&[("ipv6/conf/all/keep_addr_on_down", "1")]).unwrap();
-    // Linux takes another flow label after a time-out, and the router another queue by it: another thread, which knows no flow.
-    scene.bed.client.ns.sysctl(&[("ipv6/auto_flowlabels", "0")]).unwrap();
+    // Lost ACKs make Linux choose another flow label and hash for a connection (IPv6), and the router another queue by that: its
+    // packets would come to another thread, which does not know it.
+    for host in scene.bed.backends.iter().chain([&scene.bed.client]) {
+        host.ns.sysctl(&[("core/txrehash", "0"), ("ipv6/auto_flowlabels", "0")]).unwrap();
+    }
     let (downloads, length) = (count(20, 200), Duration::from_secs(count(10, 50) as u64));
     let (start, time) = (Instant::now(), Duration::from_secs(count(20, 1_800) as u64));
     #[expect(clippy::cast_precision_loss, reason = "packets a second")]
