@@ -28,6 +28,7 @@
 )]
 
 mod attach;
+mod core_dump;
 mod dataplane;
 mod decap;
 mod device;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use xsk_rs::FrameDesc;
 
+use crate::core_dump::keep_out_of_cores;
 use crate::frame::Frame;
-use crate::umem::keep_out_of_cores;
 
 /// A slot for each chunk, of which the kernel only backs what has been written to.
 #[derive(Clone, Debug)]

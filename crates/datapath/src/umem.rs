@@ -10,10 +10,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use forwarder::ThreadId;
-use rustix::mm::{Advice, madvise};
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::{FrameDesc, Umem};
 
+use crate::core_dump::keep_out_of_cores;
 use crate::error::StartError;
 use crate::frame::Frame;
 use crate::slots::{Slot, Slots};
@@ -216,23 +216,6 @@ fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartErro
         (_, Some(cause)) => format!("{error}: {cause}"),
         _ => error.to_string(),
     })
-}
-
-/// Clients' packets are in no core dump: the whole pages among `len` bytes from `base` on.
-pub(crate) fn keep_out_of_cores(base: NonNull<u8>, len: usize) {
-    let page = rustix::param::page_size();
-    let before = base.align_offset(page);
-    let Some(whole) = len.checked_sub(before).map(|rest| rest / page * page).filter(|whole| *whole > 0)
-    else {
-        return;
-    };
-    // SAFETY: `before` is within the `len` bytes of one allocation.
-    let first = unsafe { base.add(before) };
-    // SAFETY: `first` starts `whole` bytes of whole pages of that allocation, and the advice changes none of them.
-    let advised = unsafe { madvise(first.as_ptr().cast(), whole, Advice::LinuxDontDump) };
-    if let Err(error) = advised {
-        tracing::warn!(%error, "packet memory would be in a core dump");
-    }
 }
 
 /// Where the mapping starts: the first frame's bytes, less its address.

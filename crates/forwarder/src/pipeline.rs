@@ -106,9 +106,7 @@ struct Core {
     flows: FlowTable,
     fragments: Fragments,
     counters: Arc<ThreadCounters>,
-    replies: Meter,
-    too_big_errors: Meter,
-    errors: Meter,
+    meters: Meters,
     notices: Option<NoticeSink>,
     /// Packets held to be cut, each in the hold slot of its place behind those of the fragment table.
     cuts: Vec<Cut>,
@@ -119,6 +117,14 @@ struct Core {
     looks: Looks,
     swept: Now,
     ahead: BatchLookup,
+}
+
+/// What `IcmpRates` bounds.
+#[derive(Debug, Default)]
+struct Meters {
+    replies: Meter,
+    too_big_errors: Meter,
+    errors: Meter,
 }
 
 impl Pipeline {
@@ -146,9 +152,7 @@ impl Pipeline {
             flows,
             fragments,
             counters,
-            replies: Meter::default(),
-            too_big_errors: Meter::default(),
-            errors: Meter::default(),
+            meters: Meters::default(),
             notices: None,
             cuts,
             limits,

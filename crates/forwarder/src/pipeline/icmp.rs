@@ -78,7 +78,7 @@ impl Core {
         let key = batch.snapshot.hasher.source(source);
         let rates = self.config.icmp;
         self.limits.admit_source(key, rates.replies_to_source, batch.now)
-            && self.replies.admit(rates.replies, batch.now)
+            && self.meters.replies.admit(rates.replies, batch.now)
     }
 
     /// Likewise a packet-too-big error, which has a meter of its own: a flood of pings, in whoever's name, leaves path MTU discovery
@@ -87,14 +87,14 @@ impl Core {
         let key = batch.snapshot.hasher.source(source).rotate_left(32);
         let rates = self.config.icmp;
         self.limits.admit_source(key, rates.replies_to_source, batch.now)
-            && self.too_big_errors.admit(rates.replies, batch.now)
+            && self.meters.too_big_errors.admit(rates.replies, batch.now)
     }
 
     /// Whether another error of `source` may be sent on or taken in.
     fn may_take_error(&mut self, batch: &Batch<'_>, source: &[u8; 16]) -> bool {
         let (key, rates) = (!batch.snapshot.hasher.source(source), self.config.icmp);
         self.limits.admit_source(key, rates.errors_of_source, batch.now)
-            && self.errors.admit(rates.errors, batch.now)
+            && self.meters.errors.admit(rates.errors, batch.now)
     }
 
     fn take_error(
