@@ -33,7 +33,7 @@ pub(crate) fn admin(socket: &Path, method: &str, path: &str) -> Value {
 }
 
 fn request(method: &str, path: &str) -> String {
-    format!("{method} {path} HTTP/1.0\r\nHost: bed\r\nContent-Length: 0\r\n\r\n")
+    format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
 }
 
 fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<(u16, String)> {
