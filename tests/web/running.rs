@@ -101,8 +101,10 @@ fn traffic_is_shown(running: &Running, browser: &Browser) {
             client.get_many(vip, "/", 20, 4);
         }
     });
-    let rate = "const cell = [...document.querySelectorAll('#vips tbody tr')].find(r => r.textContent.includes('tcp 80'));
-        return !['0', '–'].includes(cell.cells[5].textContent)";
+    // By its head: columns come and go.
+    let rate = "const row = [...document.querySelectorAll('#vips tbody tr')].find(r => r.textContent.includes('tcp 80'));
+        const heads = [...document.querySelectorAll('#vips thead th')].map(head => head.textContent);
+        return !['0', '–'].includes(row.cells[heads.indexOf('packets/s')].textContent)";
     browser.wait_for(rate);
     stop.store(true, Ordering::Relaxed);
     traffic.join().unwrap();
