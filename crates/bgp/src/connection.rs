@@ -49,6 +49,11 @@ impl Connection {
             || (self.session.has_said_all() && socket::has_all(&self.stream).unwrap_or(false))
     }
 
+    /// How many segments TCP has sent more than once.
+    pub(crate) fn repeated_segments(&self) -> u32 {
+        socket::repeated_segments(&self.stream).unwrap_or(0)
+    }
+
     pub(crate) fn was_heard(&self) -> bool {
         self.session.counts().messages_received > 0
     }

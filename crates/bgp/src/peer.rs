@@ -1,11 +1,12 @@
 //! One peer's task: it dials, takes what was accepted, lets two connections fight it out, and waits between failures.
 //!
 //! In: orders, accepted connections, the desired table. Out: the peer's status and log lines.
-//! Not here: what another configuration does to it (`change`), why nothing comes of a peer (`silence`).
+//! Not here: what another configuration does to it (`change`, `rekeyed`), why nothing comes of a peer (`silence`).
 //! Invariant: at most one connection dialled and one accepted; all that a peer does is felt by its own task alone.
 //! Source: RFC 4271 §6.8, §8.
 
 mod change;
+mod rekeyed;
 mod silence;
 
 use std::hash::RandomState;
@@ -28,6 +29,7 @@ use crate::report::{self, Report};
 use crate::route::{Desired, Routes};
 use crate::session::{STABLE, Stop};
 use crate::status::State;
+use rekeyed::Rekeyed;
 use silence::Silence;
 
 #[derive(Debug)]
@@ -57,8 +59,8 @@ pub(crate) struct Peer {
     /// It is no peer any more, and has what it had, marked, until it is stopped.
     parting: bool,
     silence: Silence,
-    /// A session's key was changed: when to look next whether the router has it.
-    rekeyed: Option<Instant>,
+    /// A session's key was changed: until the router has acknowledged something under it.
+    rekeyed: Option<Rekeyed>,
     both: Both,
     attempts: Attempts,
     up_since: Option<Instant>,
@@ -187,8 +189,9 @@ impl Peer {
     async fn wait(&mut self) -> Happened {
         let may_dial = self.may_dial();
         let look_at = self.waits_for_a_word().then_some(self.silence.look_at);
-        let key_at = self.rekeyed;
+        let key_at = self.rekeyed.as_ref().map(|rekeyed| rekeyed.look_at);
         let restart_at = self.leaving.as_ref().map(|leaving| leaving.until);
+        let beside = self.rekeyed.as_mut().and_then(|rekeyed| rekeyed.beside.as_mut());
         tokio::select! {
             order = self.inputs.orders.recv(), if !self.stopped => {
                 Happened::Ordered(order.unwrap_or_else(|| Order::Stop(Stop::Shutdown(String::new()))))
@@ -202,8 +205,9 @@ impl Peer {
             () = sleep_until(key_at.unwrap_or_else(Instant::now)), if key_at.is_some() => Happened::Other,
             // An acknowledgement wakes nobody.
             () = sleep(LOOK_EVERY), if !self.awaiting_flush.is_empty() => Happened::Other,
-            () = turn(&mut self.both.dialled) => Happened::Other,
-            () = turn(&mut self.both.accepted) => Happened::Other,
+            () = turn(self.both.dialled.as_mut()) => Happened::Other,
+            () = turn(self.both.accepted.as_mut()) => Happened::Other,
+            () = turn(beside) => Happened::Other,
             Some(_) = self.closing.join_next() => Happened::Other,
         }
     }
@@ -281,9 +285,10 @@ impl Peer {
     }
 
     fn dial_succeeded(&mut self, stream: TcpStream) {
-        self.answered_new_key();
         if self.both.iter().all(|one| one.session.state() != State::Established) {
             self.both.dialled = self.connect(stream);
+        } else {
+            self.answered_beside(stream);
         }
     }
 
@@ -294,7 +299,7 @@ impl Peer {
     }
 
     fn inbound(&mut self, stream: TcpStream) {
-        self.answered_new_key();
+        self.called_beside();
         let established = self.both.iter().find(|c| c.session.state() == State::Established);
         let survives = established.is_some_and(|connection| !self.may_replace(connection));
         let refusal = if self.config.connect == Connect::Dial || self.is_ending() {
@@ -382,7 +387,7 @@ impl Peer {
 
     /// Nothing is left, and the next attempt is some time away. `planned`: we have ended it on purpose.
     fn failed(&mut self, why: &str, planned: bool) {
-        self.rekeyed = None;
+        self.leave_beside();
         if let Some(leaving) = self.leaving.take() {
             self.config = Arc::from(leaving.next);
         }
@@ -407,7 +412,7 @@ impl Peer {
     }
 }
 
-async fn turn(connection: &mut Option<Connection>) {
+async fn turn(connection: Option<&mut Connection>) {
     match connection {
         Some(connection) => connection.turn().await,
         None => std::future::pending().await,

@@ -85,6 +85,10 @@ pub(crate) fn has_all(socket: &impl AsFd) -> io::Result<bool> {
     Ok(info.unacknowledged_segments == 0 && info.unsent_bytes == 0)
 }
 
+pub(crate) fn repeated_segments(socket: &impl AsFd) -> io::Result<u32> {
+    Ok(getsockopt(socket, TcpInfo)?.repeated_segments)
+}
+
 fn tcp(like: SocketAddr) -> io::Result<Socket> {
     let socket = plain(like.is_ipv6(), Type::STREAM)?;
     socket.set_tcp_nodelay(true)?;
@@ -130,11 +134,13 @@ const _: () = assert!(size_of::<Md5Signature>() == 216);
 pub struct TcpState {
     _before: [u32; 6],
     unacknowledged_segments: u32,
-    _between: [u32; 29],
+    _between: [u32; 18],
+    repeated_segments: u32,
+    _after: [u32; 10],
     unsent_bytes: u32,
 }
 
-// tcpi_unacked is at 24, tcpi_notsent_bytes at 144.
+// tcpi_unacked is at 24, tcpi_total_retrans at 100, tcpi_notsent_bytes at 144.
 const _: () = assert!(size_of::<TcpState>() == 148);
 
 sockopt_impl!(

@@ -2,9 +2,7 @@
 //!
 //! In: the configuration. Out: a session that goes on under it, or one that restarts with notice.
 //! Invariant: a session ends for nothing that it can take over, and never unannounced while `notice` is above zero.
-//! A router that restarts the session for a new key of its own (bird, FRR) does not say so: its last words are signed with the old
-//! one. So while nothing is acknowledged after a change of the key, it is dialled under the new one beside the session: if it
-//! answers, it has the key, and no session.
+//! Not here: what follows a change of the key (`rekeyed`).
 //! Source: RFC 8326 §4 (routes are marked before the session goes down); Linux takes another key of TCP MD5 on a connection that
 //! is up, as many routers do: segments under the other key are lost until both ends have the same one.
 
@@ -14,7 +12,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Peer;
-use crate::config::{Connect, PeerConfig};
+use super::rekeyed::Rekeyed;
+use crate::config::PeerConfig;
 use crate::connection::Connection;
 use crate::session::Stop;
 use crate::status::State;
@@ -28,34 +27,10 @@ pub(super) struct Leaving {
 }
 
 impl Peer {
-    /// The key of a session that is up has been changed: whether the router has it too.
-    pub(super) fn look_after_key(&mut self) {
-        let Some(looked) = self.rekeyed.filter(|at| *at <= Instant::now()) else { return };
-        if self.both.iter().all(Connection::is_flushed) {
-            self.rekeyed = None;
-            self.attempts.dialling.give_up();
-        } else {
-            self.rekeyed = Some(looked + TRY_KEY_EVERY);
-            if self.config.connect != Connect::Listen {
-                self.attempts.dialling.start(&self.config);
-            }
-        }
-    }
-
-    /// The router has answered, or dialled, under the new key: what it has not acknowledged by now was for a session that it has not.
-    pub(super) fn answered_new_key(&mut self) {
-        if self.rekeyed.take().is_some() && !self.both.iter().all(Connection::is_flushed) {
-            let now = Instant::now().into_std();
-            let why = "the router has the new key, and no session under it";
-            self.attempts.is_restarting = true;
-            self.both.iter_mut().for_each(|connection| connection.session.lost(why, now));
-            self.settle();
-        }
-    }
-
     /// It is no peer any more: its session goes on until it is stopped, with the routes of now, marked. None follows.
     pub(super) fn part(&mut self, name: &str) {
-        (self.parting, self.leaving, self.rekeyed) = (true, None, None);
+        (self.parting, self.leaving) = (true, None);
+        self.leave_beside();
         self.config = Arc::new(PeerConfig { name: name.to_owned(), ..PeerConfig::clone(&self.config) });
         self.report.part(name, self.config.times.notice);
         self.attempts.dialling.give_up();
@@ -122,6 +97,7 @@ impl Peer {
         let other_key = self.config.md5 != config.md5;
         self.config = Arc::new(config);
         self.report.rename(&self.config.name);
+        self.redial_beside();
         let config = Arc::clone(&self.config);
         for connection in self.both.iter_mut() {
             if is_up(connection) || same_attempt {
@@ -136,9 +112,10 @@ impl Peer {
         self.attempts.dialling.give_up();
         self.settle();
         if other_key && self.both.iter().any(is_up) {
-            let now = Instant::now();
-            self.both.iter_mut().for_each(|connection| connection.session.keep_alive(now.into_std()));
-            self.rekeyed = Some(now + TRY_KEY_EVERY);
+            let now = Instant::now().into_std();
+            self.both.iter_mut().for_each(|connection| connection.session.keep_alive(now));
+            self.leave_beside();
+            self.rekeyed = Some(Rekeyed::begin());
         }
         if self.both.iter().next().is_none() {
             (self.attempts.failures, self.attempts.retry_at) = (0, Instant::now());
@@ -149,7 +126,3 @@ impl Peer {
 fn is_up(connection: &Connection) -> bool {
     connection.session.state() == State::Established
 }
-
-/// By then a router that has the key has acknowledged: a segment that was lost between its key and ours has been sent three times
-/// more (after 0.2, 0.6 and 1.4 s, RFC 6298 with Linux's least time-out).
-const TRY_KEY_EVERY: Duration = Duration::from_secs(3);

@@ -8,4 +8,5 @@ mod changes;
 mod collision;
 mod hand;
 mod hostile;
+mod keys;
 mod parting;
