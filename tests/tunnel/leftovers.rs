@@ -3,7 +3,7 @@
 use std::env;
 use std::path::Path;
 
-use health::tunnel::{Numbers, remove_leftovers};
+use health::{TunnelNumbers, remove_leftovers};
 use testbed::{Namespace, Process};
 
 use crate::scene::{BOUND, Checks, DEVICE, Scene, runtime};
@@ -76,7 +76,7 @@ fn what_a_killed_process_left_goes_without_a_tunnel_and_what_is_in_use_stays() {
     let scene = Scene::gre();
     let (ns, vip) = (scene.ns().clone(), scene.bed.vip(true, 80));
     let before = taken(&ns);
-    let clear = || remove_leftovers(DEVICE, Numbers::default());
+    let clear = || remove_leftovers(DEVICE, TunnelNumbers::default());
     let clear_here = || ns.run(move || runtime().block_on(clear()).unwrap());
     assert_eq!(clear_here(), 0, "there is nothing");
     let mut holder = start_holder(&scene);

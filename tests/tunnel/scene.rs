@@ -10,7 +10,7 @@ use std::time::Duration;
 use control_plane::PathMtus;
 use control_plane::compile::{compile_file, destinations, refresh_next_hops};
 use forwarder::{Live, Slot, SlotId, SlotState, Snapshot};
-use health::tunnel::{Dialer, Numbers, Setup, Tunnel, TunnelError};
+use health::{Tunnel, TunnelDialer, TunnelError, TunnelNumbers, TunnelSetup};
 use next_hop::{self, Resolver, Unresolved};
 use testbed::{Bed, BedSpec, Decap, Encapsulation, LbConfig, Namespace};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -98,18 +98,18 @@ impl Checks {
             refresh_next_hops(&compiled.snapshot, &config, machine, &next_hops, &PathMtus::default())
                 .unwrap();
         let live = Live::new(snapshot);
-        let setup = Setup {
+        let setup = TunnelSetup {
             tun: datapath::open_tun(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.into(),
             interfaces: vec![interface.into()],
             own: config.machine(machine).unwrap().addresses.to_vec(),
-            numbers: Numbers::default(),
+            numbers: TunnelNumbers::default(),
         };
         Ok(Self { tunnel: Tunnel::open(setup, live.clone()).await?, live })
     }
 
     /// The way to a VIP on a backend by its name.
-    pub(crate) fn dialer(&self, backend: &str, vip: IpAddr) -> Dialer {
+    pub(crate) fn dialer(&self, backend: &str, vip: IpAddr) -> TunnelDialer {
         let snapshot = self.live.current();
         let slot = snapshot.slots().iter().position(|slot| &*slot.backend == backend).unwrap();
         self.tunnel.dialer(SlotId(u32::try_from(slot).unwrap()), vip)

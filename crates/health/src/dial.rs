@@ -16,7 +16,7 @@ pub enum Dialer {
     /// Straight from this machine, by its own routes.
     Direct,
     /// As clients' packets go, to one VIP on one backend; of a peer the port alone counts.
-    Tunnel(tunnel::Dialer),
+    Tunnel(tunnel::TunnelDialer),
 }
 
 impl Dialer {

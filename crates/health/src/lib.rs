@@ -3,7 +3,7 @@
 //! In: the set of targets ([`Watched`]): an address, a check, the pools that it counts for. Out: changes of state
 //! ([`Event`]), and reports for operators ([`TargetReport`]).
 //! Modules: `attempt` (one probe), `http`, `grpc`, `dns`, `memcached` (its kinds), `tls`, `dial` (how connections are made),
-//! [`tunnel`] (the way of clients' packets), `failure`, `engine` (which target is probed when, what its answers mean).
+//! `tunnel` (the way of clients' packets), `failure`, `engine` (which target is probed when, what its answers mean).
 //! Not here: what a state does to traffic.
 //! Invariant: an attempt owns all that it opens, so that dropping it ends it, and no answer, however long, is held whole.
 //!
@@ -36,7 +36,7 @@ mod hostile;
 mod http;
 mod memcached;
 mod tls;
-pub mod tunnel;
+mod tunnel;
 
 pub use self::attempt::attempt;
 pub use self::dial::Dialer;
@@ -44,6 +44,9 @@ pub use self::engine::{
     Event, Events, Health, HealthState, StateChange, TargetKey, TargetReport, ThroughKey, Watched,
 };
 pub use self::failure::Failure;
+pub use self::tunnel::{
+    Tunnel, TunnelCounts, TunnelDialer, TunnelError, TunnelNumbers, TunnelSetup, remove_leftovers,
+};
 
 /// Nothing panics while it holds one of these locks; if it did, what they hold would still be whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

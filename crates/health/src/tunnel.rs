@@ -1,12 +1,12 @@
 //! Checks that take the way of clients' packets: inside the pool's encapsulation, with the VIP as their destination.
 //!
-//! In: the TUN device's file, the live snapshot, the machine's own addresses. Out: [`Dialer`]s, whose sockets are marked;
+//! In: the TUN device's file, the live snapshot, the machine's own addresses. Out: [`TunnelDialer`]s, whose sockets are marked;
 //! the mark's routing table leads into the TUN device; there `pump` asks `ports` which slot a packet's source port was
 //! claimed for, has it wrapped as the packet path would, and sends it by a raw socket. The backend answers the machine
 //! itself: the answer comes by the interface, as it would to a client.
 //! Not here: what is asked and what the answer must be; when a check runs.
 //! Invariant: a packet whose port nobody claimed goes nowhere. A marked packet never takes another route than the TUN
-//! device's. Taken numbers: [`Numbers`].
+//! device's. Taken numbers: [`TunnelNumbers`].
 
 mod dialer;
 mod ports;
@@ -23,7 +23,7 @@ use forwarder::{Live, SlotId};
 use rtnetlink::packet_route::AddressFamily;
 use tokio::task::JoinHandle;
 
-pub use dialer::Dialer;
+pub use dialer::TunnelDialer;
 use ports::Ports;
 use pump::Pump;
 use routes::Routes;
@@ -34,7 +34,7 @@ use crate::lock;
 
 /// The numbers that a tunnel takes in its network namespace. Other software must not use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct TunnelNumbers {
     /// Mark (`SO_MARK`) of the checks' sockets, compared as a whole. Default 83.
     pub mark: u32,
     /// Priority of the two routing rules `fwmark MARK lookup TABLE`. Default 83: before what administrators add, behind
@@ -44,7 +44,7 @@ pub struct Numbers {
     pub table: u32,
 }
 
-impl Default for Numbers {
+impl Default for TunnelNumbers {
     fn default() -> Self {
         Self { mark: 83, priority: 83, table: 8300 }
     }
@@ -52,7 +52,7 @@ impl Default for Numbers {
 
 /// What a tunnel is made of.
 #[derive(Debug)]
-pub struct Setup {
+pub struct TunnelSetup {
     /// The file of a TUN device without extra header, not blocking; the device goes when it is closed.
     pub tun: OwnedFd,
     /// The device's name.
@@ -62,7 +62,7 @@ pub struct Setup {
     /// The machine's own addresses, to which backends answer; the first of each family is taken.
     pub own: Vec<IpAddr>,
     /// What it takes.
-    pub numbers: Numbers,
+    pub numbers: TunnelNumbers,
 }
 
 /// The way to backends through their encapsulation.
@@ -91,7 +91,7 @@ impl Tunnel {
     /// [`TunnelError`].
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
-    pub async fn open(setup: Setup, live: Live) -> Result<Self, TunnelError> {
+    pub async fn open(setup: TunnelSetup, live: Live) -> Result<Self, TunnelError> {
         let own = Own::new(&setup.own);
         let senders = Senders::open(&setup.interfaces).map_err(TunnelError::Socket)?;
         let shared = Arc::new(Shared {
@@ -108,13 +108,13 @@ impl Tunnel {
 
     /// A way to `vip` on the backend of `slot`, in whatever state the slot is.
     #[must_use]
-    pub fn dialer(&self, slot: SlotId, vip: IpAddr) -> Dialer {
-        Dialer::new(Arc::clone(&self.shared), slot, vip)
+    pub fn dialer(&self, slot: SlotId, vip: IpAddr) -> TunnelDialer {
+        TunnelDialer::new(Arc::clone(&self.shared), slot, vip)
     }
 
     /// What became of the packets up to now.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> TunnelCounts {
         *lock(&self.shared.counts)
     }
 
@@ -204,7 +204,7 @@ impl TunnelError {
 
 /// What became of packets that came out of the TUN device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TunnelCounts {
     /// Wrapped, and taken by a raw socket.
     pub sent: u64,
     /// Dropped: no check has claimed their source port.
@@ -225,7 +225,7 @@ struct Shared {
     live: Live,
     ports: Ports,
     /// Written by the pump.
-    counts: Mutex<Counts>,
+    counts: Mutex<TunnelCounts>,
 }
 
 /// The machine's address of each family.

@@ -19,13 +19,13 @@ use super::ports::PortKey;
 
 /// A way to one VIP on one backend. Cheap to clone; what it opened lives on without it.
 #[derive(Clone, Debug)]
-pub struct Dialer {
+pub struct TunnelDialer {
     shared: Arc<Shared>,
     slot: SlotId,
     vip: IpAddr,
 }
 
-impl Dialer {
+impl TunnelDialer {
     pub(super) fn new(shared: Arc<Shared>, slot: SlotId, vip: IpAddr) -> Self {
         Self { shared, slot, vip }
     }
@@ -52,7 +52,7 @@ impl Dialer {
     /// A UDP socket connected to the VIP on the backend, at `peer`'s port; `peer`'s address does not matter.
     ///
     /// # Errors
-    /// As [`Dialer::tcp`].
+    /// As [`TunnelDialer::tcp`].
     pub async fn udp(&self, peer: SocketAddr) -> io::Result<UdpSocket> {
         let own = self.own()?;
         self.mss()?; // the slot is in use

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::ports::PortKey;
 use super::senders::Senders;
-use super::{Counts, Shared};
+use super::{Shared, TunnelCounts};
 use crate::lock;
 
 /// The task behind a tunnel.
@@ -129,7 +129,7 @@ impl Wrapper {
     }
 
     fn count(&self, outcome: Result<(), Failed>) {
-        let Counts { sent, no_port, no_next_hop, too_big, errors } = &mut *lock(&self.shared.counts);
+        let TunnelCounts { sent, no_port, no_next_hop, too_big, errors } = &mut *lock(&self.shared.counts);
         *match outcome {
             Ok(()) => sent,
             Err(Failed::Unclaimed) => no_port,

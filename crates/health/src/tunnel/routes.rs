@@ -19,19 +19,19 @@ use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
 
-use super::{Numbers, Own, TunnelError};
+use super::{Own, TunnelError, TunnelNumbers};
 
 /// What was installed.
 #[derive(Debug)]
 pub(super) struct Routes {
     handle: Handle,
-    numbers: Numbers,
+    numbers: TunnelNumbers,
     device: u32,
 }
 
 impl Routes {
     /// Switches device `name` on, and leads marked packets into it.
-    pub(super) async fn install(name: &str, numbers: Numbers, own: Own) -> Result<Self, TunnelError> {
+    pub(super) async fn install(name: &str, numbers: TunnelNumbers, own: Own) -> Result<Self, TunnelError> {
         let handle = connect()?;
         let device = index(&handle, name).await.ok_or_else(|| TunnelError::NoDevice(name.to_owned()))?;
         let routes = Self { handle, numbers, device };
@@ -62,7 +62,7 @@ impl Routes {
     async fn look_at_others(&self, family: AddressFamily) -> Result<(), TunnelError> {
         let version = if family == AddressFamily::Inet { IpVersion::V4 } else { IpVersion::V6 };
         let mut rules = self.handle.rule().get(version).execute();
-        let Numbers { mark, priority, table } = self.numbers;
+        let TunnelNumbers { mark, priority, table } = self.numbers;
         while let Some(rule) = rules.try_next().await.map_err(refused("list routing rules"))? {
             let other = Other::of(&rule);
             let uses = if other.mark == Some(mark) {
@@ -143,7 +143,7 @@ impl Routes {
     }
 
     fn rule(&self, family: AddressFamily) -> RuleMessage {
-        let Numbers { mark, priority, table } = self.numbers;
+        let TunnelNumbers { mark, priority, table } = self.numbers;
         let mut rule = RuleMessage::default();
         rule.header.family = family;
         rule.header.action = RuleAction::ToTable;
@@ -174,7 +174,7 @@ impl Routes {
 /// Outside a tokio runtime with I/O enabled.
 /// # Cost
 /// Five netlink messages.
-pub async fn remove_leftovers(tun_name: &str, numbers: Numbers) -> Result<usize, TunnelError> {
+pub async fn remove_leftovers(tun_name: &str, numbers: TunnelNumbers) -> Result<usize, TunnelError> {
     let handle = connect()?;
     if index(&handle, tun_name).await.is_some() {
         return Ok(0);

@@ -1,14 +1,13 @@
 //! The tunnel of `via = "vip"` checks: opened when a configuration first asks for it, closed at the end.
 //!
 //! In: configurations. Out: how each target is reached.
-//! Not here: what travels there (`health::tunnel`).
+//! Not here: what travels there (health's `tunnel`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use config::{Config, Via};
 use forwarder::Live;
-use health::tunnel::{Numbers, Setup, Tunnel, TunnelError, remove_leftovers};
-use health::{Dialer, Watched};
+use health::{Dialer, Tunnel, TunnelError, TunnelNumbers, TunnelSetup, Watched, remove_leftovers};
 
 /// Shared by the control loop, reloads and the health thread. Clones share it.
 #[derive(Clone, Debug)]
@@ -62,7 +61,7 @@ impl HealthTunnel {
 
     /// Takes away what a killed process left: a start without such checks would leave it for ever.
     pub(super) async fn clear() {
-        match remove_leftovers(DEVICE, Numbers::default()).await {
+        match remove_leftovers(DEVICE, TunnelNumbers::default()).await {
             Ok(0) => {}
             Ok(rules) => {
                 tracing::info!(rules, "what a killed process left of the checks' tunnel is taken away")
@@ -81,12 +80,12 @@ impl HealthTunnel {
             return Ok(());
         }
         let own = config.machine(&self.machine).map(|machine| machine.addresses.to_vec());
-        let setup = Setup {
+        let setup = TunnelSetup {
             tun: datapath::open_tun(DEVICE).map_err(|error| TunnelError::of_device(DEVICE, error))?,
             tun_name: DEVICE.to_owned(),
             interfaces: self.interfaces.to_vec(),
             own: own.unwrap_or_default(),
-            numbers: Numbers::default(),
+            numbers: TunnelNumbers::default(),
         };
         let tunnel = Tunnel::open(setup, self.live.clone()).await?;
         tracing::info!(device = DEVICE, "checks through the pools' encapsulations have their way");
