@@ -131,22 +131,11 @@ impl Speaker {
         peers.set_furthest()
     }
 
-    /// Forgets the peer; whether there was one. Its routes are marked as about to go for its `notice`, then its session ends
-    /// (Cease: peer de-configured); meanwhile it stands in the status as `NAME (removed)`.
-    pub fn remove_peer(&self, name: &str) -> bool {
-        let mut peers = self.peers();
-        let Some(gone) = peers.by_name.remove(name) else { return false };
-        self.part(&mut peers, gone, &[]);
-        if let Err(error) = peers.set_furthest() {
-            tracing::warn!(%error, "the limit of hops stays as it was");
-        }
-        true
-    }
-
     /// These are the peers from now on. A peer is known by its address: another name, key, port, limit of hops, side that dials,
     /// next hop, limit or retry is taken over by the running session, other timers by the next one. Anything else needs another
     /// session: routes are announced as about to go for the peer's `notice`, then it restarts. A peer that is not
-    /// among them is removed, as by [`Speaker::remove_peer`]; within that time it can come back.
+    /// among them is removed: its routes are marked in the same way, then its session ends (Cease: peer de-configured). Meanwhile
+    /// it stands in the status as `NAME (removed)`, and can come back.
     ///
     /// What can't be had is given back: a field out of range, a name or an address twice, a key that the kernel refuses. A peer of
     /// that address stays as it is but for its name, or is not there.

@@ -61,13 +61,6 @@ impl<'a> Ipv6<'a> {
         self.header[0] << 4 | self.header[1] >> 4
     }
 
-    /// Flow label, 20 bits.
-    #[inline]
-    #[must_use]
-    pub const fn flow_label(&self) -> u32 {
-        u32::from_be_bytes([0, self.header[1] & 0x0f, self.header[2], self.header[3]])
-    }
-
     /// Bytes behind the 40 of the header, extension headers included.
     #[inline]
     #[must_use]

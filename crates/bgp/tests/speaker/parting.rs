@@ -60,7 +60,7 @@ async fn a_peer_that_is_removed_is_told_so_by_its_routes_before_its_session_ends
     assert_eq!(router.ended_with().await, Some((6, 3)));
     assert!(removed.elapsed() >= notice, "{:?}", removed.elapsed());
     println!("ended {:?} after the removal", removed.elapsed());
-    assert!(speaker.status().is_empty() && !speaker.remove_peer("a"));
+    assert!(speaker.status().is_empty());
     drop(router);
     assert!(timeout(Duration::from_millis(500), listener.accept()).await.is_err(), "it is dialled again");
 }
@@ -114,11 +114,11 @@ async fn a_peer_that_is_removed_without_a_route_or_a_notice_ends_at_once() {
     let (speaker, config, _listener, mut router) = scene(57, Duration::from_secs(3_600)).await;
     speaker.announce(Desired::default());
     until(&speaker, "a", |a| a.counts.announced_v4 == 0).await;
-    assert!(speaker.remove_peer("a") && speaker.status().is_empty());
+    assert!(speaker.set_peers(vec![]).is_empty() && speaker.status().is_empty());
     assert_eq!(router.ended_with().await, Some((6, 3)));
     // And a stop waits for no notice.
     let (stopped, _, _listener, mut router) = scene(58, config.times.notice).await;
-    assert!(stopped.remove_peer("a"));
+    assert!(stopped.set_peers(vec![]).is_empty());
     hears_route(&mut router, true).await;
     let reads = async { router.ended_with().await.inspect(|_| drop(router)) };
     assert_eq!(tokio::join!(stopped.shutdown("rack 7 moves"), reads).1, Some((6, 2)));
@@ -127,7 +127,7 @@ async fn a_peer_that_is_removed_without_a_route_or_a_notice_ends_at_once() {
 #[tokio::test]
 async fn a_peer_that_was_removed_and_loses_its_session_gets_no_other() {
     let (speaker, _, listener, mut router) = scene(59, Duration::from_secs(3_600)).await;
-    assert!(speaker.remove_peer("a"));
+    assert!(speaker.set_peers(vec![]).is_empty());
     hears_route(&mut router, true).await;
     drop(router);
     until(&speaker, "a (removed)", |a| a.state == State::Idle).await;
