@@ -7,7 +7,7 @@ use testbed::{LbConfig, eventually};
 use crate::scene::{BOUND, Scene, count, verb};
 
 /// Pools of 1,024 that nobody answers for, and VIPs for each, beside those of the bed, which answer: so it is not taken for
-/// this machine's own fault.
+/// a local failure.
 fn with_dead(pools: usize) -> String {
     let mut text = String::from(
         "[check.web]\ntcp = { port = 80 }\n[check.dead]\ntcp = { port = 9 }\ninterval = \"60s\"\nfast_interval = \"60s\"\n\

@@ -361,7 +361,7 @@ pub(crate) fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<Ex
     common.show(&view, |view| {
         let fault = view.own_fault.as_slice();
         table(TARGET_HEADINGS, view.targets.iter().map(target_row))
-            + &lines("verdicts are held for this machine's own fault: ", fault)
+            + &lines("verdicts are held for a local failure: ", fault)
     })?;
     Ok(verdict(view.own_fault.is_none() && view.targets.iter().all(|row| row.state == CheckState::Up)))
 }

@@ -45,7 +45,7 @@ fn words(status: &Status) -> String {
         page.line("override", overridden(row));
     }
     if let Some(why) = &status.own_fault {
-        page.line("own fault", format!("verdicts of the checks are held: {why}"));
+        page.line("local failure", format!("verdicts of the checks are held: {why}"));
     }
     for setting in &status.needs_restart {
         page.line("next start", setting.clone());

@@ -92,7 +92,7 @@ fn status_says_what_is_and_ends_with_a_finding() {
         "2 of 3 VIPs announced\n             without a session: tor2\n",
         "refused 1h00m ago, took 3.5 ms: pool.web: no backend",
         "b2 in web: draining, for 12s",
-        "own fault",
+        "local failure",
         "interface    eth0, 2 threads, copy, driver",
         "next start   io.batch: 64 -> 32",
         "MTU of eth0 is 1500",

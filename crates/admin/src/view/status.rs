@@ -60,7 +60,7 @@ pub struct Status {
     pub overrides: Vec<OverrideRow>,
     /// The last reload, or `PUT`; none since the start: null.
     pub last_reload: Option<LastReload>,
-    /// Why the health checks' verdicts are held for this machine's own fault; null: they are not.
+    /// Why the health checks' verdicts are held for a local failure, a fault of this machine; null: they are not.
     pub own_fault: Option<String>,
     /// What is configured and only a restart brings, such as `io.batch: 64 -> 32`: from what runs to what is configured.
     pub needs_restart: Vec<String>,

@@ -65,7 +65,7 @@ impl Checks {
             Event::LocalFailure(true) => {
                 self.local_failure = Some(Instant::now());
                 tracing::error!(
-                    "no check of any backend passes: taken for this machine's own fault, the last states stay"
+                    "no check of any backend passes: taken for a local failure (a fault of this machine), and the last states stay"
                 );
             }
             Event::LocalFailure(false) => {
@@ -125,7 +125,7 @@ impl Checks {
     pub(super) fn local_failure(&self) -> Option<String> {
         let seconds = self.local_failure?.elapsed().as_secs_f64();
         Some(format!(
-            "for {seconds:.0} s no check of any backend has passed: taken for this machine's own fault, the last states stay"
+            "for {seconds:.0} s no check of any backend has passed: taken for a local failure (a fault of this machine), and the last states stay"
         ))
     }
 
