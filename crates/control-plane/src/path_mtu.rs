@@ -1,4 +1,4 @@
-//! Path MTUs to backends and peers, as routers on the path report them.
+//! Path MTUs to backends, peers and other clusters, as routers on the path report them.
 //!
 //! In: errors about outer packets, which packet threads took in. Out: the MTU of each way, for snapshots.
 //! Not here: which errors name a flow (`forwarder`), the link's own MTU (`next_hop`).
@@ -9,16 +9,16 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use forwarder::{Slot, SlotState, Snapshot};
+use forwarder::{Prefix, Slot, SlotState, Snapshot};
 
-/// What was learned, of ways that packets take; at most 65,536, and then no more until one is past its time.
+/// What was learned of the ways that packets take, one entry a way at most: whoever sends reports gets no more room.
 #[derive(Clone, Debug, Default)]
 pub struct PathMtus {
-    learned: HashMap<IpAddr, Learned>,
-    /// Addresses of slots that may be given packets, sorted.
-    live: Vec<IpAddr>,
-    /// Other machines and clusters, whose slots may stand for more than one address.
-    redirects: Vec<Slot>,
+    learned: HashMap<Prefix, Learned>,
+    /// Ways to one address each, of slots that may be given packets; sorted.
+    hosts: Vec<Prefix>,
+    /// Ways to other clusters, each for many addresses: a few, whatever the number of VIPs.
+    clusters: Vec<Prefix>,
     /// What the file says that the core carries.
     core: Option<u32>,
 }
@@ -36,44 +36,42 @@ impl PathMtus {
     /// Linear in slots, and a sort of their addresses.
     pub fn follow(&mut self, snapshot: &Snapshot, core: Option<u32>) {
         let in_use = snapshot.slots().iter().zip(snapshot.states());
-        let in_use = in_use.filter(|(_, state)| **state != SlotState::Free).map(|(slot, _)| slot);
-        let (redirects, live): (Vec<&Slot>, Vec<&Slot>) = in_use.partition(|slot| slot.is_redirect());
-        self.live = live.into_iter().map(|slot| slot.address).collect();
-        self.live.sort_unstable();
-        self.live.dedup();
-        (self.redirects, self.core) = (redirects.into_iter().cloned().collect(), core);
+        let in_use = in_use.filter(|(_, state)| **state != SlotState::Free);
+        let mut ways: Vec<Prefix> = in_use.map(|(slot, _)| slot.reach()).collect();
+        ways.sort_unstable();
+        ways.dedup();
+        (self.hosts, self.clusters) = ways.into_iter().partition(|way| *way == host(way.address()));
+        self.core = core;
         let mut learned = std::mem::take(&mut self.learned);
-        learned.retain(|address, _| self.is_way(*address));
+        learned.retain(|way, _| self.hosts.binary_search(way).is_ok() || self.clusters.contains(way));
         self.learned = learned;
     }
 
-    fn is_way(&self, destination: IpAddr) -> bool {
-        self.live.binary_search(&destination).is_ok()
-            || self.redirects.iter().any(|slot| slot.reaches(destination))
-    }
-
-    /// Takes a report in; whether the way to `destination` takes less than before. No packet of ours goes to any other address, and
-    /// what the core carries is not up to who sends errors.
+    /// Takes a report in; whether a way to `destination` takes less than before. No packet of ours goes to any other address, and
+    /// what the core carries is not up to who sends errors. Of a cluster's addresses the narrowest path decides for all.
     ///
     /// A report of more than what is known is old or about another path: it renews nothing.
     pub fn learn(&mut self, destination: IpAddr, mtu: u16, now: Duration) -> bool {
-        if self.core.is_some_and(|core| u32::from(mtu) < core) || !self.is_way(destination) {
+        if self.core.is_some_and(|core| u32::from(mtu) < core) {
             return false;
         }
-        let until = now + LIFETIME;
-        if let Some(known) = self.learned.get_mut(&destination) {
-            if mtu > known.mtu {
-                return false;
-            }
-            let lower = mtu < known.mtu;
-            *known = Learned { mtu, until };
-            return lower;
+        let found = self.hosts.binary_search(&host(destination)).ok().map(|at| self.hosts[at]);
+        let clusters = self.clusters.iter().filter(|way| way.contains(destination)).copied();
+        let ways: Vec<Prefix> = found.into_iter().chain(clusters).collect();
+        let mut is_lower = false;
+        for way in ways {
+            is_lower |= self.learn_of(way, mtu, now + LIFETIME);
         }
-        let has_room = self.learned.len() < MOST;
-        if has_room {
-            self.learned.insert(destination, Learned { mtu, until });
+        is_lower
+    }
+
+    fn learn_of(&mut self, way: Prefix, mtu: u16, until: Duration) -> bool {
+        let known = self.learned.get(&way).map(|known| known.mtu);
+        if known.is_some_and(|known| mtu > known) {
+            return false;
         }
-        has_room
+        self.learned.insert(way, Learned { mtu, until });
+        known != Some(mtu)
     }
 
     /// Forgets what is past its time; whether there was any.
@@ -83,10 +81,10 @@ impl PathMtus {
         self.learned.len() < before
     }
 
-    /// The MTU of the way to `destination`, if one was learned.
+    /// The MTU of a slot's way, if one was learned.
     #[must_use]
-    pub fn of(&self, destination: &IpAddr) -> Option<u16> {
-        self.learned.get(destination).map(|known| known.mtu)
+    pub fn of(&self, slot: &Slot) -> Option<u16> {
+        self.learned.get(&slot.reach()).map(|known| known.mtu)
     }
 
     /// Whether nothing is learned.
@@ -94,17 +92,14 @@ impl PathMtus {
     pub fn is_empty(&self) -> bool {
         self.learned.is_empty()
     }
+}
 
-    /// All ways with a learned MTU.
-    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, u16)> {
-        self.learned.iter().map(|(address, known)| (*address, known.mtu))
-    }
+fn host(address: IpAddr) -> Prefix {
+    Prefix::of(address, u8::MAX)
 }
 
 /// RFC 1191 §6.3: not before five minutes, better ten.
 const LIFETIME: Duration = Duration::from_mins(10);
-/// A 24-bit slot number's worth of backends would not be distinguished in time anyway.
-const MOST: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
@@ -113,46 +108,56 @@ mod tests {
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 2));
 
-    fn to(live: Vec<IpAddr>) -> PathMtus {
-        PathMtus { live, ..PathMtus::default() }
+    fn to(hosts: &[IpAddr], clusters: &[Prefix]) -> PathMtus {
+        let hosts = hosts.iter().copied().map(host).collect();
+        PathMtus { hosts, clusters: clusters.to_vec(), ..PathMtus::default() }
+    }
+
+    /// What is known of a way.
+    fn known(paths: &PathMtus, way: Prefix) -> Option<u16> {
+        paths.learned.get(&way).map(|known| known.mtu)
     }
 
     #[test]
     fn a_lower_mtu_holds_for_its_time_and_each_report_renews_it() {
-        let mut paths = to(vec![A, B]);
+        let mut paths = to(&[A, B], &[]);
         let minute = |n| Duration::from_mins(n);
         assert!(paths.learn(A, 1400, minute(0)));
         assert!(!paths.learn(A, 1400, minute(5)), "no news");
         assert!(!paths.expire(minute(12)));
-        assert_eq!(paths.of(&A), Some(1400));
+        assert_eq!(known(&paths, host(A)), Some(1400));
         assert!(paths.learn(A, 1300, minute(13)));
         assert!(!paths.learn(A, 1350, minute(14)));
-        assert_eq!((paths.of(&A), paths.of(&B)), (Some(1300), None));
+        assert_eq!([A, B].map(|address| known(&paths, host(address))), [Some(1300), None]);
         assert!(!paths.expire(minute(22)));
         assert!(paths.expire(minute(23)));
-        assert_eq!(paths.of(&A), None);
-    }
-
-    #[test]
-    fn whoever_reports_much_gets_no_more_room() {
-        let address = |n: u32| IpAddr::from(std::net::Ipv4Addr::from(n));
-        let mut paths = to((0..70_000).map(address).collect());
-        let learned = (0..70_000).filter(|n| paths.learn(address(*n), 1400, Duration::ZERO)).count();
-        assert_eq!((learned, paths.iter().count()), (MOST, MOST));
-        assert_eq!((paths.of(&address(0)), paths.of(&address(69_999))), (Some(1400), None));
-        assert!(
-            !paths.learn(address(7), 1400, Duration::ZERO) && paths.learn(address(7), 1300, Duration::ZERO)
-        );
+        assert!(paths.is_empty());
     }
 
     #[test]
     fn of_ways_that_no_packet_takes_and_of_less_than_the_core_carries_nothing_is_learned() {
-        let mut paths = PathMtus { core: Some(1_400), ..to(vec![A]) };
+        let mut paths = PathMtus { core: Some(1_400), ..to(&[A], &[]) };
         for n in 0..70_000_u32 {
             assert!(!paths.learn(std::net::Ipv4Addr::from(n).into(), 1_450, Duration::ZERO));
         }
         assert!(!paths.learn(B, 1_450, Duration::ZERO) && !paths.learn(A, 1_399, Duration::ZERO));
         assert!(paths.is_empty());
         assert!(paths.learn(A, 1_400, Duration::ZERO));
+    }
+
+    /// Before, each of its addresses had an entry, was news that was published, and took room from backends.
+    #[test]
+    fn a_cluster_is_one_way_however_many_of_its_addresses_reports_name() {
+        let cluster = Prefix::new("2001:db8:e:100::".parse().unwrap(), 56).unwrap();
+        let address = |n: u128| IpAddr::V6((0x2001_0db8_000e_0100_u128 << 64 | n).into());
+        // One of the cluster's addresses is a backend's too.
+        let mut paths = to(&[A, address(7)], &[cluster]);
+        let news = (0..70_000).filter(|n| paths.learn(address(*n), 1_400, Duration::ZERO)).count();
+        assert_eq!((news, paths.learned.len()), (2, 2), "the cluster at the first, the backend at its own");
+        assert!(!paths.learn(address(70_000), 1_450, Duration::ZERO));
+        assert!(paths.learn(address(70_001), 1_399, Duration::ZERO));
+        assert_eq!([cluster, host(address(7))].map(|way| known(&paths, way)), [Some(1_399), Some(1_400)]);
+        assert!(paths.learn(address(7), 1_390, Duration::ZERO));
+        assert_eq!([cluster, host(address(7))].map(|way| known(&paths, way)), [Some(1_390); 2]);
     }
 }

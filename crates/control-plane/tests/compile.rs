@@ -515,8 +515,13 @@ fn the_narrowest_path_to_another_cluster_holds_for_all_of_its_addresses() {
     let snapshot = compile(&mut Compiler::default(), &config, 0);
     let mut paths = PathMtus::default();
     paths.follow(&snapshot, None);
-    paths.learn("198.51.100.70".parse().unwrap(), 1400, Duration::ZERO);
-    paths.learn("198.51.100.80".parse().unwrap(), 1450, Duration::ZERO);
+    assert!(paths.learn("198.51.100.70".parse().unwrap(), 1400, Duration::ZERO));
+    let news =
+        (64..128).filter(|last| paths.learn([198, 51, 100, *last].into(), 1450, Duration::ZERO)).count();
+    assert_eq!(
+        news, 0,
+        "reports about others of the cluster's addresses are no news, and nothing is published"
+    );
     let next = refresh_next_hops(&snapshot, &config, "lb1", &Table::default(), &paths).unwrap();
     let mtu = |text: &str| {
         let address: IpAddr = text.parse().unwrap();

@@ -24,6 +24,17 @@ impl Prefix {
         fits.then_some(Self { address, length })
     }
 
+    /// The one of this length that an address has; a length above the family's bits counts as all of them.
+    #[must_use]
+    pub fn of(address: IpAddr, length: u8) -> Self {
+        let length = length.min(width(address));
+        let address = match address {
+            IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & !low32(32 - length)).into()),
+            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & high(length)).into()),
+        };
+        Self { address, length }
+    }
+
     /// The first address.
     #[must_use]
     pub fn address(&self) -> IpAddr {
@@ -136,7 +147,8 @@ fn low32(length: u8) -> u32 {
     u32::MAX.checked_shr(32 - u32::from(length)).unwrap_or(0)
 }
 
-fn width(address: IpAddr) -> u8 {
+/// How many bits an address has.
+pub(crate) fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
@@ -220,6 +232,7 @@ mod tests {
             let (prefix, suffix) = (Prefix::new(front, length).unwrap(), Suffix::new(back, length).unwrap());
             prop_assert!(prefix.contains(one) && suffix.matches(one));
             prop_assert_eq!(prefix.contains(other), digits(one)[..n] == digits(other)[..n]);
+            prop_assert_eq!(Prefix::of(one, length), prefix);
             prop_assert_eq!(suffix.matches(other), digits(one)[all - n..] == digits(other)[all - n..]);
             prop_assert_eq!(prefix.covers(&Prefix::new(one, if wide { 128 } else { 32 }).unwrap()), true);
         }

@@ -3,12 +3,11 @@
 //! Not here: when another cluster is chosen (`selection`, `pipeline/remote`), the headers (`packet`).
 //! Source: paper §4.2.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use packet::{Family, Template};
 
-use crate::prefix::{bits_of, low};
+use crate::prefix::width;
 use crate::{Forwarding, PoolTable, Prefix, Slot};
 
 /// Other clusters that serve some of a VIP's addresses.
@@ -28,12 +27,11 @@ impl Slot {
         matches!(&self.forwarding, Forwarding::Tunnel { v4, v6 } if v4.recursion() > 0 || v6.recursion() > 0)
     }
 
-    /// Whether packets may be sent to this address: the slot's own, and for another cluster all that share its first bits.
+    /// Where its packets may go: its own address, and for another cluster all that share its first bits.
     #[must_use]
-    pub fn reaches(&self, address: IpAddr) -> bool {
-        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
+    pub fn reach(&self) -> Prefix {
+        let family = if self.address.is_ipv4() { Family::V4 } else { Family::V6 };
         let kept = self.template(family).map_or(0, Template::kept);
-        let (own, other) = (bits_of(self.address), bits_of(address));
-        self.address.is_ipv4() == address.is_ipv4() && (own ^ other) & !low(kept) == 0
+        Prefix::of(self.address, width(self.address).saturating_sub(kept))
     }
 }

@@ -27,15 +27,7 @@ pub fn refresh_next_hops(
     let mut slots = snapshot.slots().to_vec();
     fill_in(&mut slots, machine, next_hops);
     for slot in &mut slots {
-        if let Some(learned) = path_mtus.of(&slot.address) {
-            slot.mtu = slot.mtu.min(learned);
-        }
-    }
-    // One slot stands for all of a VIP's addresses in another cluster, and the narrowest way to them decides.
-    for slot in slots.iter_mut().filter(|slot| slot.is_redirect()) {
-        let learned =
-            path_mtus.iter().filter(|(address, _)| slot.reaches(*address)).map(|(_, mtu)| mtu).min();
-        slot.mtu = slot.mtu.min(learned.unwrap_or(slot.mtu));
+        slot.mtu = path_mtus.of(slot).map_or(slot.mtu, |learned| slot.mtu.min(learned));
     }
     Ok(snapshot.with_slots(slots, mode(config, machine, next_hops))?)
 }

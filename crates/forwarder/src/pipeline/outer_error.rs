@@ -103,7 +103,7 @@ fn flow_of(inner: &Quoted) -> Option<Flow> {
 /// Whether the quoted outer packet went to a slot.
 fn is_on(snapshot: &Snapshot, slot: SlotId, error: &IcmpError) -> bool {
     let destination = canonical(&error.quoted.addresses.dst);
-    snapshot.slots.get(slot.0 as usize).is_some_and(|slot| slot.reaches(destination))
+    snapshot.slots.get(slot.0 as usize).is_some_and(|slot| slot.reach().contains(destination))
 }
 
 /// The next plateau below the packet that was too big: a router from before 1990 does not give its MTU.
