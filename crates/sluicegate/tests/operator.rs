@@ -320,6 +320,7 @@ fn wrong_usage_is_explained_to_a_stranger() {
         (&["where", "192.0.2.7", "203.0.113.10:80", "tcp"], "wanted an address with a port: 192.0.2.7:40000"),
         (&["where", "192.0.2.7:1", "203.0.113.10:80", "sctp"], "neither tcp, udp, icmp nor a number"),
         (&["status", "--wait", "10"], "such as \"10s\""),
+        (&["backend", "drain", "b1", "--for", "0s"], "`0s` is not a time of 1s or more in whole seconds"),
     ] {
         let (code, text) = balancer.run(arguments);
         assert_eq!(code, 2, "{arguments:?} {text}");

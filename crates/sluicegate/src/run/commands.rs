@@ -171,6 +171,7 @@ impl Daemon {
         if let Some(snapshot) = snapshot {
             self.publish_states(snapshot);
         }
+        self.inspections.counting.forget();
         Ok(change)
     }
 

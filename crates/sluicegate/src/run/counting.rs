@@ -3,7 +3,7 @@
 //! In: questions that need a count. Out: each is answered from one that is younger than [`FRESH`], of which one at a time is under
 //! way; where packet threads do not answer within [`PATIENCE`], without.
 //! Not here: how a table is walked (`control_plane::questions`), rows.
-//! Invariant: nobody asks, nothing is counted.
+//! Invariant: nobody asks, nothing is counted; no answer has a count that began before the last order.
 
 use std::fmt::{self, Debug, Formatter};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use control_plane::compile::Index;
 use control_plane::questions::Client;
 use forwarder::Snapshot;
 
-use super::Daemon;
 use super::turns::Handle;
+use super::{Daemon, Inspections};
 
 type Question = Box<dyn FnOnce(&mut Daemon)>;
 
@@ -24,6 +24,8 @@ pub(super) struct Counting {
     last: Option<(FlowCounts, Instant)>,
     /// A count is under way.
     begun: bool,
+    /// The one under way began before the last order.
+    outdated: bool,
     waiting: Vec<Question>,
 }
 
@@ -31,6 +33,11 @@ impl Counting {
     /// What was counted not long ago.
     pub(super) fn recent(&self) -> Option<&FlowCounts> {
         self.last.as_ref().filter(|(_, at)| at.elapsed() < FRESH + PATIENCE).map(|(counts, _)| counts)
+    }
+
+    /// An order changes who gets new flows: what was counted before it says nothing about what is left.
+    pub(super) fn forget(&mut self) {
+        (self.last, self.outdated) = (None, self.begun);
     }
 
     fn is_fresh(&self) -> bool {
@@ -46,9 +53,7 @@ impl Daemon {
             return question(self);
         }
         counting.waiting.push(Box::new(question));
-        if !std::mem::replace(&mut counting.begun, true) {
-            self.inspections.questions.count(Box::new(Counted(self.turns.handle())));
-        }
+        self.count();
         if self.inspections.counting.waiting.len() == 1 {
             let daemon = self.turns.handle();
             tokio::spawn(async move {
@@ -58,10 +63,23 @@ impl Daemon {
         }
     }
 
+    /// Begins a count, unless one is under way.
+    fn count(&mut self) {
+        let Inspections { counting, questions, .. } = &mut self.inspections;
+        if !std::mem::replace(&mut counting.begun, true) {
+            questions.count(Box::new(Counted(self.turns.handle())));
+        }
+    }
+
     fn take_counts(&mut self, counts: FlowCounts) {
         let counting = &mut self.inspections.counting;
-        (counting.last, counting.begun) = (Some((counts, Instant::now())), false);
-        self.answer_those_who_wait();
+        counting.begun = false;
+        if !std::mem::take(&mut counting.outdated) {
+            counting.last = Some((counts, Instant::now()));
+            self.answer_those_who_wait();
+        } else if !counting.waiting.is_empty() {
+            self.count();
+        }
     }
 
     fn answer_those_who_wait(&mut self) {
