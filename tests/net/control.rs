@@ -179,6 +179,20 @@ fn a_drain_says_how_many_flows_are_left_and_waits_for_the_last() {
     assert_eq!(flows("b1"), (0, 0));
 }
 
+/// A count is kept for a second: that of before an order ended the wait at once, whatever had come since.
+#[test]
+fn a_drain_waits_for_flows_that_came_after_the_last_count() {
+    let scene = Scene::with(LbConfig::new);
+    let vip = scene.bed.vip(true, Bed::HTTP_PORT);
+    assert_eq!(state(&scene, "b1")["flows"], 0);
+    let mut open: Vec<_> = (0..20).map(|_| scene.bed.http_client().connect(vip).unwrap()).collect();
+    assert!(use_each(&scene, &mut open).iter().any(|backend| backend == "b1"));
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let args = ["backend", "drain", "b1", "--wait", "1s", "--socket", socket.to_str().unwrap()];
+    let ended = verb(&scene.bed, &args);
+    assert!(ended.code == Some(1) && ended.err.contains("the drain stays"), "{}{}", ended.out, ended.err);
+}
+
 #[test]
 fn under_steady_load_backends_die_return_and_drain_and_requests_go_on() {
     let mut scene = Scene::with(checked);

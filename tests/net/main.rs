@@ -25,6 +25,7 @@ mod links;
 mod liveness;
 mod next_hop;
 mod offline;
+mod operations;
 mod own_traffic;
 mod path;
 mod path_mtu;
