@@ -1,16 +1,17 @@
 //! Paths that take less than the ends do: who sends too much is told so, or what he sends is cut.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::time::Instant;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use testbed::{
     Balancer, Bed, BedSpec, Capture, Client, Decap, Encapsulation, Frame, FrameSpec, Ip, LbConfig, Outer,
-    Received, digest, inject, join, may_be_cut,
+    Received, digest, eventually, inject, join, may_be_cut, send_at,
 };
 
 use crate::fragments::{INBOX_PORT, have_had, inboxes, with_inbox};
-use crate::scene::{BOUND, Scene, count};
+use crate::scene::{BOUND, SILENCE, Scene, count};
 
 /// No link takes more than any other, so that outer headers have no room.
 fn narrow(core_mtu: u32) -> BedSpec {
@@ -292,4 +293,65 @@ fn a_packet_too_big_is_dropped_where_that_is_asked_for() {
     });
     assert!(reported.is_some(), "{}", scene.diagnosis());
     assert!(Client::new(&scene.bed.client.ns).get(scene.bed.vip(true, Bed::HTTP_PORT), "/").is_ok());
+}
+
+/// "Too big" about an outer packet of the balancer's to `backend`, whose quote ends before the inner ports.
+fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> {
+    let mut quote = vec![0x45, 0, 0x05, 0xdc, 0, 0, 0x40, 0, 64, 47, 0, 0];
+    quote.extend(own.octets().into_iter().chain(backend.octets()));
+    quote.extend([0, 0, 0x08, 0, 0x45, 0, 0x05, 0xc4]);
+    FrameSpec { destination: (own, 0).into(), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()
+}
+
+/// Sends them fast, and how long the control loop's answers take meanwhile, the quickest first.
+fn answers_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
+    let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
+    let mut took = vec![];
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| send_at(router, port, frames, 20_000.0).unwrap());
+        while !flood.is_finished() {
+            let asked = Instant::now();
+            scene.balancer.ask("/v1/vips").unwrap();
+            took.push(asked.elapsed());
+        }
+        println!("sent in {:.1?}", flood.join().unwrap());
+    });
+    took.sort_unstable();
+    took
+}
+
+#[test]
+fn forged_errors_about_any_number_of_destinations_publish_nothing() {
+    let scene = Scene::with(|bed| LbConfig {
+        io: "icmp = { errors_per_second = 1_000_000, errors_of_source = 1_000_000 }".into(),
+        ..LbConfig::new(bed)
+    });
+    // What is published is logged.
+    let published = || {
+        let lines = scene.balancer.process.lines();
+        let is_of_a_path = |text: &str| text.contains("path takes") || text.contains("more paths");
+        lines.iter().filter(|line| is_of_a_path(&line.text)).count()
+    };
+    let (like, own) = (scene.frame(true, Bed::SINK_PORT), scene.bed.balancers[0].v4);
+    let about = |backend| too_big_about(&like, own, backend);
+    // One about a backend is believed.
+    let good = about(scene.bed.backends[0].v4);
+    inject(&scene.bed.router, &scene.bed.balancers[0].port, &good).unwrap();
+    assert!(eventually(BOUND, || (published() == 1).then_some(())).is_some(), "{}", scene.diagnosis());
+    let all = count(7_000, 70_000);
+    let nobody = |n: usize| Ipv4Addr::from_bits(0xc612_8000 + u32::try_from(n).unwrap());
+    let took = answers_during(&scene, (0..all).map(|n| about(nobody(n))).collect());
+    let counts = scene.balanced(10 * BOUND);
+    let taken_in = counts.drops().into_iter().find(|(reason, _)| reason == "taken_in").unwrap().1;
+    let of = |percent: usize| took[(took.len() - 1) * percent / 100];
+    println!(
+        "{all} forged errors, {taken_in} taken in; {} answers meanwhile: half within {:.1?}, 99 % {:.1?}, all {:.1?}",
+        took.len(),
+        of(50),
+        of(99),
+        of(100)
+    );
+    assert!(taken_in > all as u64 / 2, "{taken_in}\n{}", scene.diagnosis());
+    thread::sleep(2 * SILENCE); // Beyond the look after the last.
+    assert_eq!(published(), 1, "{}", scene.diagnosis());
 }
