@@ -19,6 +19,7 @@ mod services;
 mod shards;
 mod size;
 mod syntax;
+mod total;
 mod trace;
 mod wiped;
 

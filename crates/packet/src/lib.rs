@@ -20,6 +20,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+// What the fuzzer compiles too names the crate from outside.
+#[cfg(test)]
+extern crate self as packet;
+
 pub mod checksum;
 mod echo;
 mod ecn;

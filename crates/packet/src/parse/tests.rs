@@ -1,10 +1,8 @@
-use etherparse::{Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::test_frames::{damaged_frame, frame};
-use crate::{Ipv4, Udp};
 
 /// A frame of TCP in IPv4 without options or padding.
 fn tcp_v4() -> Vec<u8> {
@@ -277,55 +275,6 @@ fn addresses_of_another_frame_are_zeros_or_its_bytes_but_no_panic() {
     }
 }
 
-/// What both sides can say of a frame, in etherparse's terms.
-#[derive(Debug, PartialEq)]
-enum Seen {
-    Ip {
-        v6: bool,
-        l4: usize,
-        end: usize,
-        protocol: u8,
-        ports: (u16, u16),
-        flags: u8,
-        /// Identification, offset in bytes, more.
-        fragment: Option<(u32, u16, bool)>,
-        tos: u8,
-        ttl: u8,
-        dont_fragment: bool,
-        src: [u8; 16],
-        dst: [u8; 16],
-    },
-    NotIp,
-    Malformed,
-}
-
-fn ours(frame: &[u8]) -> Seen {
-    let parsed = match parse(frame) {
-        Ok(parsed) => parsed,
-        Err(ParseError::NotIp) => return Seen::NotIp,
-        Err(ParseError::Malformed(_)) => return Seen::Malformed,
-    };
-    assert!(parsed.l3 < parsed.l4 && parsed.l4 <= parsed.end && usize::from(parsed.end) <= frame.len());
-    let Addresses { src, dst } = parsed.addresses(frame);
-    Seen::Ip {
-        v6: parsed.family == Family::V6,
-        l4: parsed.l4.into(),
-        end: parsed.end.into(),
-        protocol: parsed.protocol,
-        ports: (parsed.src_port, parsed.dst_port),
-        flags: parsed.tcp_flags,
-        fragment: match parsed.fragment {
-            Fragment::None => None,
-            Fragment::First { id } => Some((id, 0, true)),
-            Fragment::Later { id, offset, more } => Some((id, offset, more)),
-        },
-        tos: parsed.tos,
-        ttl: parsed.ttl,
-        dont_fragment: parsed.dont_fragment,
-        src,
-        dst,
-    }
-}
-
 mod agreement;
+mod readers;
 mod views;

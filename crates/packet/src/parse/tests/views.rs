@@ -1,7 +1,9 @@
 //! The accessors that `parse` does not use, against etherparse.
 
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
 use super::*;
-use crate::{Extension, oracle};
+use crate::{Extension, Ipv4, Udp, oracle};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
