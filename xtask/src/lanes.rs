@@ -14,7 +14,7 @@ use crate::bare::{self, Readme};
 use crate::build::{Built, cargo_lane};
 use crate::cargo::{self, Metadata, cargo};
 use crate::steps::Steps;
-use crate::{demo, setup, tidy, zero_copy};
+use crate::{demo, fuzz, setup, tidy, zero_copy};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -105,6 +105,9 @@ pub(crate) fn run(lanes: &[Lane], long: bool) -> Result<()> {
     for &lane in chosen(lanes) {
         report.run(lane.name(), lane.budget(), long, |steps| lane.run(steps, built.as_ref()));
     }
+    if long && chosen(lanes).contains(&Lane::Unit) {
+        report.run("fuzz", FUZZ_BUDGET, long, |steps| fuzz::run_in(steps, None, FUZZ_SECONDS));
+    }
     if long && lanes.is_empty() {
         report.run("bare", BARE_BUDGET, long, |steps| {
             steps.check(bare::run(&Readme::ALL));
@@ -179,6 +182,7 @@ fn unit(steps: &mut Steps) {
     steps.check(tidy::run());
     if steps.is_long() {
         advisories(steps);
+        miri(steps);
     }
 }
 
@@ -188,6 +192,23 @@ fn advisories(steps: &mut Steps) {
         steps.command(&mut cargo(&["deny", "check", "advisories"]));
     } else {
         eprintln!("no cargo-deny, no advisories: cargo install cargo-deny --locked");
+    }
+}
+
+/// conntrack has the only unsafe code of the pure crates. Miri is of nightly compilers alone, and reads no long test in short time.
+fn miri(steps: &mut Steps) {
+    let nightly = |args: &[&str]| {
+        let mut command = Command::new("rustup");
+        command.args(["run", "nightly", "cargo", "miri"]).args(args).current_dir(cargo::root());
+        command
+    };
+    if nightly(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+        let package = ["test", "--target-dir", "target/miri", "--package", "sluicegate-conntrack", "--lib"];
+        steps.tests(nightly(&package).args(["--", "a_batch", "reassigning"]));
+    } else {
+        eprintln!(
+            "no Miri, no look at unsafe code: rustup toolchain install nightly --component miri,rust-src"
+        );
     }
 }
 
@@ -262,5 +283,9 @@ fn nothing_left(binary: &Path) -> Result<()> {
 
 /// Both builds, with optimisations for the demo, and the lanes.
 const BARE_BUDGET: Duration = Duration::from_secs(60 * 60);
+/// For each target.
+const FUZZ_SECONDS: u32 = 60;
+/// The build, and nine targets.
+const FUZZ_BUDGET: Duration = Duration::from_secs(20 * 60);
 const BUILD_BUDGET: Duration = Duration::from_secs(10 * 60);
 const WHOLE_BUDGET: Duration = Duration::from_secs(35 * 60);

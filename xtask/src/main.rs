@@ -1,4 +1,4 @@
-//! Tasks: `cargo xtask demo|test|ci|bench|bare|dist|setup`.
+//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|bare|dist|setup`.
 //!
 //! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
 //! Not here: anything that the product needs to run.
@@ -12,6 +12,7 @@ mod cargo;
 mod demo;
 mod dist;
 mod figures;
+mod fuzz;
 mod lanes;
 mod offer;
 mod report;
@@ -49,6 +50,14 @@ enum Task {
         /// Full counts instead of short ones, and `bare`
         #[arg(long)]
         long: bool,
+    },
+    /// Try readers of bytes from elsewhere with any bytes, chosen by coverage (tests/fuzz)
+    Fuzz {
+        /// One of them; none means all
+        target: Option<String>,
+        /// How long for each
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
     },
     /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder
     Bench(Bench),
@@ -116,6 +125,7 @@ fn main() -> ExitCode {
         Task::Demo(Demo { json, keep, bin }) => demo::run(bin, json, keep),
         Task::Test(Test { lanes, long }) => lanes::run(&lanes, long),
         Task::Ci { long } => lanes::run(&[], long),
+        Task::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds),
         Task::Bench(Bench { names, json, bin }) => bench::run(&names, bin.as_deref(), json),
         Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
         Task::Dist => dist::run(),

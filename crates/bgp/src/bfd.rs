@@ -6,9 +6,9 @@
 //! Invariant: a thread of its own and nothing but BFD on it, since a busy runtime would report peers down that are not.
 //! Source: RFC 5880, asynchronous mode; RFC 5881, single hop.
 
-mod packet;
+pub(crate) mod packet;
 mod schedule;
-mod session;
+pub(crate) mod session;
 mod socket;
 mod thread;
 

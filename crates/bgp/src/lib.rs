@@ -36,6 +36,8 @@ mod config;
 mod connection;
 mod dialling;
 mod drops;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod inbox;
 mod listener;
 mod machine;

@@ -29,7 +29,7 @@ pub(super) async fn attempt(check: &DnsCheck, address: IpAddr, dialer: &Dialer) 
 }
 
 /// `None`: not a domain name.
-fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8>> {
+pub(super) fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8>> {
     let mut query = id.to_vec();
     query.extend_from_slice(&[0x01, 0, 0, 1, 0, 0, 0, 0, 0, 0]); // recursion desired; one question
     for label in name.split('.').filter(|_| name != ".") {
@@ -47,7 +47,7 @@ fn query(id: [u8; 2], name: &str, record: DnsRecord) -> Option<Vec<u8>> {
 }
 
 /// `None`: it does not answer this query; the answer may still come.
-fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> {
+pub(super) fn judge(answer: &[u8], query: &[u8]) -> Option<Result<(), Failure>> {
     //= RFC 5452 §9.1
     //# A resolver implementation MUST match responses to all of the following attributes of the query
     if answer.get(..2)? != query.get(..2)? {

@@ -30,6 +30,8 @@ mod dial;
 mod dns;
 mod engine;
 mod failure;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grpc;
 #[cfg(test)]
 mod hostile;

@@ -1,0 +1,82 @@
+//! What holds of a BFD session whatever comes.
+//!
+//! In: datagrams, each behind its length in one byte; 255 in place of a length: time goes by to the session's next deadline.
+//! Source: RFC 5880 §6.8.6, whose words stand here as they do there.
+
+use std::time::Instant;
+
+use crate::bfd::SessionState::{self, AdminDown, Down, Init, Up};
+use crate::bfd::packet::Control;
+use crate::bfd::session::Session;
+
+/// The state follows RFC 5880, what comes and what is sent is read and written alike, and there is a next deadline unless the
+/// router wants no packets.
+///
+/// # Panics
+/// One of these does not hold.
+pub fn bfd(bytes: &[u8]) {
+    let mut now = Instant::now();
+    let (mut session, mut rest) = (Session::new(7, 100_000, 3, now), bytes);
+    while let Some((&length, behind)) = rest.split_first() {
+        if length == u8::MAX {
+            rest = behind;
+            let Some(deadline) = session.deadline() else { continue };
+            now = now.max(deadline);
+            said(session.tick(now, u32::from(length)));
+            continue;
+        }
+        let (datagram, behind) = behind.split_at(usize::from(length).min(behind.len()));
+        rest = behind;
+        let Some(control) = Control::parse(datagram) else { continue };
+        assert_eq!(Control::parse(&control.encode()), Some(control));
+        assert_eq!(control.encode().get(4..20), datagram.get(4..20), "the words are those that came");
+        let expected = next(session.state, control.state);
+        said(session.received(&control, now));
+        assert_eq!(session.state, expected);
+    }
+}
+
+/// What is sent is a packet that a router takes.
+fn said(packet: Option<Control>) {
+    if let Some(packet) = packet {
+        assert_eq!(Control::parse(&packet.encode()), Some(packet));
+    }
+}
+
+fn next(state: SessionState, received: SessionState) -> SessionState {
+    match state {
+        AdminDown => AdminDown,
+        _ if received == AdminDown => Down,
+        Down if received == Down => Init,
+        Down if received == Init => Up,
+        Init if matches!(received, Init | Up) => Up,
+        Up if received == Down => Down,
+        other => other,
+    }
+}
+
+/// A session that comes up, is polled, and goes down again; each packet alone.
+pub fn datagrams() -> Vec<Vec<u8>> {
+    let packet = |state, poll, is_final| Control {
+        diagnostic: 0,
+        state,
+        poll,
+        is_final,
+        demand: false,
+        multiplier: 3,
+        my_discriminator: 9,
+        your_discriminator: 7,
+        desired_tx: 100_000,
+        required_rx: 100_000,
+    };
+    let packets = [
+        packet(Down, false, false),
+        packet(Init, false, false),
+        packet(Up, true, false),
+        packet(Up, false, true),
+        packet(AdminDown, false, false),
+    ];
+    let framed = packets.map(|packet| [&[24], &packet.encode()[..]].concat());
+    let row = framed.join(&u8::MAX);
+    framed.into_iter().chain([row]).collect()
+}

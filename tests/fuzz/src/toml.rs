@@ -1,0 +1,63 @@
+//! Configurations, as `config put` takes them from a client.
+
+#[path = "../../../crates/config/src/tests/total.rs"]
+mod total;
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use config::{Config, Problems, Severity, parse_confined};
+
+use self::total::are_sound;
+
+/// A configuration is read or refused with sound problems, and a comment more changes nothing.
+pub(crate) fn check(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match parsed(text) {
+        Ok((config, warnings)) => {
+            are_sound(&warnings, text, false);
+            let (again, _) = parsed(&format!("{text}\n# a comment")).expect("a comment more is no fault");
+            assert!(again == config);
+        }
+        Err(problems) => are_sound(&problems, text, true),
+    }
+}
+
+type Parsed = Result<(Config, Problems), Problems>;
+
+fn parsed(text: &str) -> Parsed {
+    parse_confined(text, &FILE, &|_| Ok("000102030405060708090a0b0c0d0e0f".to_owned()))
+}
+
+/// In a folder that is not there: nothing is included.
+static FILE: LazyLock<PathBuf> = LazyLock::new(|| Path::new("no-such-folder").join("a.toml"));
+
+/// The example, whole and by its sections, and a small one that is taken.
+pub(crate) fn files() -> Vec<Vec<u8>> {
+    let example = include_str!("../../../config/sluicegate.toml");
+    let sections = example.split("\n[").map(|section| format!("[{section}").into_bytes());
+    [SMALL, example].map(|text| text.as_bytes().to_vec()).into_iter().chain(sections).collect()
+}
+
+const SMALL: &str = r#"[cluster]
+name = "c"
+hash_key_file = "k"
+[machine.lb1]
+addresses = ["192.0.2.1", "2001:db8::1"]
+interfaces = ["eth0"]
+[admin]
+socket = { path = "/run/sluicegate/admin.sock" }
+[bgp]
+asn = 65_101
+peers = [{ address = "192.0.2.0", asn = 65_000, bfd = {} }]
+[check.web]
+http = { port = 8080, path = "/healthz" }
+interval = "2s"
+[pool.web]
+checks = ["web"]
+backends = [{ name = "b1", address = "198.18.1.1" }, { name = "b2", address = "198.18.1.2", weight = 2 }]
+[vip.www]
+addresses = ["203.0.113.10"]
+announce = { min_serving = 1 }
+services = [{ ports = [80, 443, "8000-8010"], protocol = "tcp", pool = "web" }]
+"#;

@@ -1,0 +1,38 @@
+//! Frames whose outer headers are taken off.
+
+use packet::{Encapsulation, OpenError, decapsulate, network, open_in_place};
+
+/// What is opened lies in the frame, is the packet that was carried but for its ECN field, and what is not opened stays as it was.
+pub(crate) fn check(frame: &[u8]) {
+    let Some((_, ip)) = network(frame) else { return };
+    let l3 = frame.len() - ip.len();
+    let Some(tunnel) = decapsulate(ip) else { return };
+    assert!(20 <= tunnel.inner && tunnel.inner < tunnel.end && tunnel.end <= ip.len());
+    assert!(tunnel.source.is_ipv4() == tunnel.destination.is_ipv4() && tunnel.kind != Encapsulation::L2);
+    let mut opened = frame.to_vec();
+    match open_in_place(&mut opened, l3, &tunnel) {
+        Ok(range) => {
+            let opened = &opened[range];
+            let (link, inner) = opened.split_at(l3);
+            let (family, _) = network(opened).expect("an opened frame carries IP");
+            assert_eq!((family, &link[..l3 - 2]), (tunnel.family, &frame[..l3 - 2]));
+            same_but_ecn(inner, &ip[tunnel.inner..tunnel.end]);
+        }
+        Err(error) => {
+            let header = tunnel.family.header_len();
+            assert_eq!(error == OpenError::Bounds, tunnel.end - tunnel.inner < usize::from(header));
+            assert_eq!(opened, frame);
+        }
+    }
+}
+
+/// RFC 6040: of the inner packet the ECN field may change, and with it IPv4's checksum.
+fn same_but_ecn(opened: &[u8], carried: &[u8]) {
+    assert_eq!(opened.len(), carried.len());
+    let may_change: &[usize] = if carried[0] >> 4 == 4 { &[1, 10, 11] } else { &[1] };
+    for (at, (now, before)) in opened.iter().zip(carried).enumerate() {
+        assert!(now == before || may_change.contains(&at), "byte {at}: {before:02x}, then {now:02x}");
+    }
+    let ecn = if carried[0] >> 4 == 4 { 0x03 } else { 0x30 };
+    assert_eq!(opened[1] & !ecn, carried[1] & !ecn);
+}
