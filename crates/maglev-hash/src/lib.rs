@@ -115,7 +115,7 @@ impl Options {
 /// # Cost
 /// Expected `O(M log M)` for `M` slots, less at the end, where free slots are searched instead of preferences; with
 /// many distinct weights `O(M log N)` more. Control plane only. Memory: 2 bytes a slot (4 above 65,535 backends), one
-/// bit a slot and 12 bytes a backend while building. `cargo bench -p sluicegate-benches --bench maglev`.
+/// bit a slot and 16 bytes a backend while building. `cargo bench -p sluicegate-benches --bench maglev`.
 /// # Source
 /// Eisenbud et al., *Maglev*, NSDI 2016, §3.4 and its pseudocode 1. The paper leaves weights open; `turns` says how
 /// they alter the frequency of turns.

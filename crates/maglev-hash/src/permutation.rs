@@ -1,10 +1,12 @@
 //! A backend's preferences, as two numbers.
 //!
 //! In: the seed, a name, a size. Out: (offset, skip), which stand for the permutation `offset + j * skip mod M`, and
-//! [`Inverse`], which says where in it a slot comes.
+//! [`Preference`], which says which of two slots comes first in it.
 //! Not here: the permutation itself; nobody ever holds one.
 //! Invariant: `offset < M`, `1 <= skip < M`.
 //! Source: Maglev §3.4.
+
+use alloc::vec::Vec;
 
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher24;
@@ -33,37 +35,57 @@ impl Keys {
     }
 }
 
-/// Turns a slot into its place in one backend's preferences, by multiplying with `skip^-1 mod M`.
+/// Orders slots as one backend prefers them, by one multiplication a slot.
 ///
-/// The multiplier is constant, so the modulus needs no division (Shoup's trick): the quotient of `x * multiplier / M`
-/// is estimated from `multiplier * 2^32 / M` and is at most one too small for `x < 2^32`.
-pub(crate) struct Inverse {
-    size: u32,
-    multiplier: u32,
-    estimate: u32,
-    start: u32,
+/// A slot's place among the preferences is `(slot - start) * skip^-1 mod M`. As a fraction of `M`, in 64 bits, it needs no
+/// division: overflow is the modulus. The factor, `2^64 * skip^-1 / M`, is rounded down to a multiple of 2^[`INDEX_BITS`].
+/// So two keys are off by less than `M * 2^16` against each other, and places are `2^64 / M` apart, which is more
+/// up to [`MAX_SIZE`](crate::MAX_SIZE); and the low bits of a key are free to say which slot it belongs to.
+pub(crate) struct Preference {
+    factor: u64,
+    start: u64,
 }
 
-impl Inverse {
-    /// For the preferences that begin at slot `start` and go on by `skip`.
-    pub(crate) fn new(start: u32, skip: u32, size: u32) -> Self {
-        let multiplier = inverse(skip, size);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "multiplier < size, so the quotient is below 2^32"
-        )]
-        let estimate = ((u64::from(multiplier) << 32) / u64::from(size)) as u32;
-        Self { size, multiplier, estimate, start }
+/// Low bits of a key that hold the index of its slot. 16 is the most for which keys of the largest table are in order.
+const INDEX_BITS: u32 = 16;
+
+impl Preference {
+    /// For the preferences that begin at slot `start`; `inverse` is `skip^-1 mod M` (see [`invert_all`]).
+    pub(crate) fn new(start: u32, inverse: u32, size: u32) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "inverse < size, so the quotient is below 2^48")]
+        let fraction = ((u128::from(inverse) << (64 - INDEX_BITS)) / u128::from(size)) as u64;
+        let factor = fraction << INDEX_BITS;
+        Self { factor, start: u64::from(start).wrapping_mul(factor) }
     }
 
-    /// How many preferences come before `slot`, counted from `start`.
+    /// The earlier a slot comes, the less its key. `index`, below 2^16, comes back from [`Preference::index`].
     #[inline]
-    pub(crate) fn place_of(&self, slot: u32) -> u32 {
-        let ahead = if slot >= self.start { slot - self.start } else { slot + self.size - self.start };
-        let quotient = ((u64::from(ahead) * u64::from(self.estimate)) >> 32) as u32;
-        // Both products may wrap; their difference is below 2 M, so it is exact.
-        let place = ahead.wrapping_mul(self.multiplier).wrapping_sub(quotient.wrapping_mul(self.size));
-        if place >= self.size { place - self.size } else { place }
+    pub(crate) fn key(&self, slot: u32, index: u64) -> u64 {
+        u64::from(slot).wrapping_mul(self.factor).wrapping_sub(self.start).wrapping_add(index)
+    }
+
+    /// The index that was given for a key.
+    pub(crate) fn index(key: u64) -> usize {
+        (key % (1 << INDEX_BITS)) as usize
+    }
+}
+
+/// Replaces each of `values` by its inverse modulo a prime above all of them; none is 0.
+///
+/// Montgomery's trick: one inversion, and three multiplications for each.
+pub(crate) fn invert_all(values: &mut [u32], prime: u32) {
+    let product = |a: u32, b: u32| remainder(u64::from(a) * u64::from(b), prime);
+    let mut before = Vec::with_capacity(values.len());
+    let mut all = 1;
+    for &value in values.iter() {
+        before.push(all);
+        all = product(all, value);
+    }
+    let mut rest = inverse(all, prime);
+    for (value, before) in values.iter_mut().zip(before).rev() {
+        let own = product(rest, before);
+        rest = product(rest, *value);
+        *value = own;
     }
 }
 

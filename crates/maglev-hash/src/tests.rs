@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use self::oracle::Set;
-use crate::permutation::{Inverse, Keys};
+use crate::permutation::{Keys, Preference, invert_all};
 use crate::populate::{Walk, populate};
 use crate::prime::is_prime;
 use crate::turns::Turns;
@@ -337,6 +337,19 @@ proptest! {
     }
 
     #[test]
+    fn long_runs_agree_with_the_oracle(
+        first in 1..100usize,
+        second in 0..100usize,
+        size in select(&[251u32, 509, 1_021, 2_053][..]),
+        seed: [u8; 16],
+    ) {
+        let set = weighted((0..first + second).map(|i| if i < first { 2 } else { 3 }));
+        let options = Options { size, seed: Seed::new(seed), allow_coarse: true };
+        let table = build(&backends(&set), &options).unwrap();
+        prop_assert_eq!(names_by_slot(&table), oracle::table(&set, size, seed));
+    }
+
+    #[test]
     fn tiny_tables_agree_with_the_oracle(set in sets(), size in select(&[2u32, 3, 5, 7, 11, 13][..])) {
         let set: Set = set.into_iter().filter(|backend| backend.1 > 0).take(size as usize).collect();
         prop_assert_eq!(names_by_slot(&table(&set, size)), oracle::table(&set, size, SEED));
@@ -366,7 +379,7 @@ proptest! {
 
     #[test]
     fn when_the_endgame_begins_changes_nothing(
-        walks in vec_of((0..251u32, 1..251u32), 1..30),
+        walks in vec_of((0..251u32, 1..251u32), 1..100),
         endgame in 0..=251u32,
     ) {
         let pairs: Vec<(u32, u32, u16)> = walks.iter().zip(0..).map(|(&(next, skip), rank)| (next, skip, rank)).collect();
@@ -374,14 +387,34 @@ proptest! {
     }
 
     #[test]
-    fn an_inverse_finds_the_place_of_every_preference(
+    fn keys_order_slots_as_the_preferences_do(
         size in select(&[2u32, 3, 7, 65_537, 655_373, 16_777_213][..]),
         (start, skip) in any::<(u32, u32)>(),
-        place in prop_oneof![0..100u32, any::<u32>()], // near 0 the quotient's estimate is off by one
+        place in prop_oneof![0..100u32, any::<u32>()],
+        (index, other_index) in any::<(u16, u16)>(),
     ) {
-        let (start, skip, place) = (start % size, skip % (size - 1) + 1, place % size);
-        let slot = (u64::from(start) + u64::from(place) * u64::from(skip)) % u64::from(size);
-        prop_assert_eq!(Inverse::new(start, skip, size).place_of(u32::try_from(slot).unwrap()), place);
+        let (start, skip, place) = (start % size, skip % (size - 1) + 1, place % (size - 1));
+        let slot = |place| u32::try_from((u64::from(start) + u64::from(place) * u64::from(skip)) % u64::from(size)).unwrap();
+        let mut inverses = [skip];
+        invert_all(&mut inverses, size);
+        let preference = Preference::new(start, inverses[0], size);
+        let (key, next) = (preference.key(slot(place), index.into()), preference.key(slot(place + 1), other_index.into()));
+        prop_assert!(key < next, "{place}: {key:#x}, {next:#x}");
+        prop_assert_eq!((Preference::index(key), Preference::index(next)), (index.into(), other_index.into()));
+    }
+
+    #[test]
+    fn inverses_of_many_are_those_of_each(
+        size in select(&[2u32, 3, 7, 65_537, 16_777_213][..]),
+        values in vec_of(any::<u32>(), 0..20),
+    ) {
+        let values: Vec<u32> = values.iter().map(|value| value % (size - 1) + 1).collect();
+        let mut inverses = values.clone();
+        invert_all(&mut inverses, size);
+        for (value, inverse) in values.iter().zip(inverses) {
+            prop_assert_eq!(u64::from(*value) * u64::from(inverse) % u64::from(size), 1);
+            prop_assert!(inverse < size);
+        }
     }
 
     #[test]
