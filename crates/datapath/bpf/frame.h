@@ -1,4 +1,4 @@
-// What both programs share: the way from the first byte of a frame to its network header.
+// What all programs share: the way from the first byte of a frame to its network header.
 #pragma once
 
 #include <linux/bpf.h>
@@ -8,6 +8,20 @@
 #include <linux/ipv6.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+
+// Where a frame ends. A program that has the frame before it compares pointers with its end; one that has copied the headers
+// out of a packet buffer compares lengths.
+#ifdef COPIED_HEADERS
+struct bound {
+	const void *first;
+	__u32 length;
+};
+typedef struct bound bound;
+#define BEYOND(pointer, bound) ((__u32)((const char *)(pointer) - (const char *)(bound).first) > (bound).length)
+#else
+typedef void *bound;
+#define BEYOND(pointer, bound) ((void *)(pointer) > (bound))
+#endif
 
 #define MAX_TAGS 2 // 802.1Q inside 802.1ad; a third tag is not ours to judge
 
@@ -29,11 +43,11 @@ struct network {
 };
 
 // Walks over Ethernet and its tags. False: the frame ends before its network header.
-static __always_inline int find_network(void *data, void *end, struct network *net)
+static __always_inline int find_network(void *data, bound end, struct network *net)
 {
 	struct ethhdr *eth = data;
 
-	if ((void *)(eth + 1) > end)
+	if (BEYOND(eth + 1, end))
 		return 0;
 	net->header = eth + 1;
 	net->protocol = eth->h_proto;
@@ -44,7 +58,7 @@ static __always_inline int find_network(void *data, void *end, struct network *n
 
 		if (net->protocol != bpf_htons(ETH_P_8021Q) && net->protocol != bpf_htons(ETH_P_8021AD))
 			break;
-		if ((void *)(tag + 1) > end)
+		if (BEYOND(tag + 1, end))
 			return 0;
 		net->header = tag + 1;
 		net->protocol = tag->protocol;

@@ -4,114 +4,7 @@
 // Socket first, then head room: once the head has moved the frame is no longer one for the kernel.
 // Every frame moves exactly one count.
 
-#include <linux/icmpv6.h>
-#include <linux/udp.h>
-
-#include "frame.h"
-
-#define GROWTH_MASK 63 // bits 0 to 5 of a value
-#define OWN 64 // an address of this machine within a prefix: the kernel's. Other bits are zero, and room for later
-
-#define MAX_ENDS 512 // of all prefixes: `steer/ends.rs` knows them too
-#define MAX_SOURCES 2048
-#define BY_GRE 1 // bits of a source's value
-#define BY_IPIP 2
-#define BY_GUE 4
-#define GUE_PORT 6080
-#define UNREACHABLE 3 // of ICMPv4, whose header has the shape of the other family's
-#define FRAGMENTATION_NEEDED 4
-
-// An address for a look-up among prefixes: all its bits count.
-struct prefix6 {
-	__u32 length;
-	struct address address;
-};
-
-#define MAX_PREFIXES 256 // one of them is none
-#define MAX_SLOTS 4096
-#define MAX_DEPTH 40 // of branches: no table has more
-#define MAX_HELD 130 // prefixes that hold one address: one of each length, and none
-#define BRANCH 0x8000 // a step: the number of a branch, else that of a prefix
-#define NO_PREFIX 0x80000000 // the value of what holds all addresses
-
-// The bits above `shift` in one half of an address choose one of `mask + 1` slots from `first` on.
-struct branch {
-	__u16 first;
-	__u16 mask;
-	__u16 half;
-	__u16 shift;
-};
-
-// Halves are in the order of the machine.
-struct prefix {
-	__u64 bits[2];
-	__u64 mask[2];
-	__u32 value;
-	__u32 parent; // the longest that holds this one
-};
-
-// `Table` in `steer/prefixes.rs`, which builds it.
-struct prefix_table {
-	__u32 roots[2];
-	struct branch branches[MAX_PREFIXES];
-	__u16 slots[MAX_SLOTS];
-	struct prefix prefixes[MAX_PREFIXES];
-};
-
-// The order is that of the group `xdp` in the table of counters.
-enum count {
-	REDIRECTED,
-	PASSED,
-	MULTICAST,
-	NEIGHBOUR_DISCOVERY,
-	NO_SOCKET,
-	NO_HEAD_ROOM,
-	SOCKET_GONE,
-	COUNTS,
-};
-
-// Sizes of 1 are set at load.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct address);
-	__type(value, __u32);
-} vips SEC(".maps");
-
-// A trie of the kernel costs some 5 ns a level, this three loads from the nearest cache. Of the two tables the one that
-// `prefixes` names is read, the other may be written to.
-struct prefix_map {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct prefix_table);
-} prefixes_a SEC(".maps"), prefixes_b SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(__u32));
-	__array(values, struct prefix_map);
-} prefixes SEC(".maps");
-
-// Where outer packets come from and tunnels end: the machine's own addresses, and prefixes of outer sources.
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, MAX_ENDS);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix6);
-	__type(value, __u32);
-} ends SEC(".maps");
-
-// Who may send tunnelled packets to them, and how they may be carried.
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, MAX_SOURCES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct prefix6);
-	__type(value, __u32);
-} sources SEC(".maps");
+#include "whose.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -120,165 +13,7 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counts SEC(".maps");
-
 const volatile __u8 no_socket_drops = 0; // set at load
-
-static __always_inline int counted(__u32 which, int verdict)
-{
-	__u64 *count = bpf_map_lookup_elem(&counts, &which);
-
-	if (count)
-		(*count)++;
-	return verdict;
-}
-
-// False: no destination to be found, or none that a VIP can have.
-static __always_inline int find_destination(const struct network *net, void *end, struct address *to)
-{
-	if (net->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = net->header;
-
-		if ((void *)(ip + 1) > end || ip->version != 4)
-			return 0;
-		from_ipv4(to, ip->daddr);
-		return 1;
-	}
-	if (net->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip6 = net->header;
-
-		return (void *)(ip6 + 1) <= end && ip6->version == 6 && from_ipv6(to, &ip6->daddr);
-	}
-	return 0;
-}
-
-// The value of the longest prefix that holds an address. What a branch leads to is the longest that can; those that hold that
-// one are tried from there, and the last of them is none.
-static __always_inline __u32 *find_prefix(const struct network *net, const struct address *to)
-{
-	__u64 high = (__u64)bpf_ntohl(to->words[0]) << 32 | bpf_ntohl(to->words[1]);
-	__u64 low = (__u64)bpf_ntohl(to->words[2]) << 32 | bpf_ntohl(to->words[3]);
-	struct prefix_table *table;
-	__u32 zero = 0, step;
-	void *chosen = bpf_map_lookup_elem(&prefixes, &zero);
-
-	table = chosen ? bpf_map_lookup_elem(chosen, &zero) : NULL;
-	if (!table)
-		return NULL;
-	step = net->protocol == bpf_htons(ETH_P_IP) ? table->roots[1] : table->roots[0];
-	for (int i = 0; i < MAX_DEPTH && step & BRANCH; i++) {
-		struct branch *branch = &table->branches[step & (MAX_PREFIXES - 1)];
-		__u64 slot = (branch->half ? low : high) >> (branch->shift & 63) & branch->mask;
-
-		step = table->slots[(branch->first + slot) & (MAX_SLOTS - 1)];
-	}
-	for (int i = 0; i < MAX_HELD; i++) {
-		struct prefix *prefix = &table->prefixes[step & (MAX_PREFIXES - 1)];
-
-		if (!(((high ^ prefix->bits[0]) & prefix->mask[0]) | ((low ^ prefix->bits[1]) & prefix->mask[1])))
-			return prefix->value & NO_PREFIX ? NULL : &prefix->value;
-		step = prefix->parent;
-	}
-	return NULL;
-}
-
-// The value of an address that is taken from the kernel. What has an entry of its own goes before the prefix that covers it.
-static __always_inline __u32 *find_value(const struct network *net, const struct address *to)
-{
-	__u32 *value = bpf_map_lookup_elem(&vips, to);
-
-	if (value)
-		return *value & OWN ? NULL : value;
-	return find_prefix(net, to);
-}
-
-// By which encapsulation a packet of this protocol may be carried: for 0, 4, 41 and 47 the number says it.
-static __always_inline __u32 carried_by(__u8 protocol, const struct udphdr *udp, void *end)
-{
-	switch (protocol) {
-	case IPPROTO_GRE:
-		return BY_GRE;
-	case IPPROTO_IPIP:
-	case IPPROTO_IPV6:
-		return BY_IPIP;
-	case IPPROTO_UDP:
-		return (void *)(udp + 1) <= end && udp->dest == bpf_htons(GUE_PORT) ? BY_GUE : 0;
-	}
-	return 0;
-}
-
-// Whether an ICMPv4 error says that a tunnel's packet was too big: one that the kernel did not send.
-static __always_inline int is_about_tunnel4(const struct icmp6hdr *icmp, void *end)
-{
-	const struct iphdr *quoted = (void *)(icmp + 1);
-
-	if ((void *)(quoted + 1) > end || icmp->icmp6_type != UNREACHABLE || icmp->icmp6_code != FRAGMENTATION_NEEDED)
-		return 0;
-	return carried_by(quoted->protocol, (void *)(quoted + 1), end) != 0; // we send no options
-}
-
-static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, void *end)
-{
-	const struct ipv6hdr *quoted = (void *)(icmp + 1);
-
-	if ((void *)(quoted + 1) > end || icmp->icmp6_type != ICMPV6_PKT_TOOBIG)
-		return 0;
-	return carried_by(quoted->nexthdr, (void *)(quoted + 1), end) != 0;
-}
-
-// What is sent to the machine itself and is for the packet threads all the same: tunnelled packets from those who may send
-// them, and errors about outer packets. All else of it is the kernel's, and recognised by its protocol alone.
-static __always_inline int ends_here(const struct network *net, void *end, const struct address *to)
-{
-	struct prefix6 key = { .length = 128 };
-	__u32 by = 0, *allowed;
-	int is_error = 0;
-
-	if (net->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = net->header;
-		void *upper;
-
-		if ((void *)(ip + 1) > end || ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
-			return 0;
-		upper = ip + 1;
-		by = carried_by(ip->protocol, upper, end);
-		is_error = ip->protocol == IPPROTO_ICMP && is_about_tunnel4(upper, end);
-		from_ipv4(&key.address, ip->saddr);
-	} else {
-		struct ipv6hdr *ip6 = net->header;
-		void *upper = ip6 + 1;
-
-		if (upper > end || !from_ipv6(&key.address, &ip6->saddr))
-			return 0;
-		by = carried_by(ip6->nexthdr, upper, end);
-		is_error = ip6->nexthdr == IPPROTO_ICMPV6 && is_about_tunnel6(upper, end);
-	}
-	if (by) {
-		allowed = bpf_map_lookup_elem(&sources, &key);
-		if (!allowed || !(*allowed & by))
-			return 0;
-	} else if (!is_error) {
-		return 0;
-	}
-	key.address = *to;
-	return bpf_map_lookup_elem(&ends, &key) != NULL;
-}
-
-// RFC 4861: types 133 to 137 keep the link working, whatever a VIP covers.
-static __always_inline int is_neighbour_discovery(const struct network *net, void *end)
-{
-	struct ipv6hdr *ip6 = net->header;
-	struct icmp6hdr *icmp = (void *)(ip6 + 1);
-
-	if (net->protocol != bpf_htons(ETH_P_IPV6) || (void *)&icmp->icmp6_code > end)
-		return 0;
-	return ip6->nexthdr == IPPROTO_ICMPV6 && icmp->icmp6_type >= 133 && icmp->icmp6_type <= 137;
-}
 
 // Opens `encapsulation overhead` bytes in front and marks the first of them, so that user space knows where the frame
 // starts. The mark is odd, and no frame that comes here starts with an odd byte: groups have passed.
@@ -298,21 +33,14 @@ static __always_inline int open_head_room(struct xdp_md *ctx, __u32 encap_overhe
 static __always_inline int steer_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 queue = ctx->rx_queue_index, encap_overhead, *value;
+	__u32 queue = ctx->rx_queue_index, encap_overhead, *value = NULL, count;
 	struct network net;
-	struct address to;
 
 	if (!find_network(data, end, &net))
 		return counted(PASSED, XDP_PASS); // what cannot be parsed is not ours to judge
-	if (((struct ethhdr *)data)->h_dest[0] & 1)
-		return counted(MULTICAST, XDP_PASS);
-	if (!find_destination(&net, end, &to))
-		return counted(PASSED, XDP_PASS);
-	value = find_value(&net, &to);
-	if (!value && !ends_here(&net, end, &to))
-		return counted(PASSED, XDP_PASS);
-	if (is_neighbour_discovery(&net, end))
-		return counted(NEIGHBOUR_DISCOVERY, XDP_PASS);
+	count = whose(data, &net, end, &value);
+	if (count != REDIRECTED)
+		return counted(count, XDP_PASS);
 	if (!bpf_map_lookup_elem(&xsks, &queue))
 		return counted(NO_SOCKET, no_socket_drops ? XDP_DROP : XDP_PASS);
 	encap_overhead = value ? *value & GROWTH_MASK : 0;
