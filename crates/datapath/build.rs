@@ -4,8 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAMS: [&str; 2] = ["steer", "decap"];
-const HELP: &str = "the XDP programs need clang and the headers of libbpf and the kernel;\n\
+const PROGRAMS: [&str; 3] = ["steer", "packet", "decap"];
+const HELP: &str = "the BPF programs need clang and the headers of libbpf and the kernel;\n\
     on Debian: apt-get install clang libbpf-dev linux-libc-dev";
 
 fn main() {

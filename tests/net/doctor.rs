@@ -103,6 +103,19 @@ fn each_fault_of_the_machine_is_found_and_mended_by_the_command_that_is_given() 
 }
 
 #[test]
+fn packet_sockets_are_asked_for_what_they_need_and_not_for_xdp() {
+    let spec = BedSpec { queues: 2, backends: 2, ..BedSpec::default() };
+    let patient = Patient::with(&spec, |bed| {
+        let io = "mode = \"af-packet\"\nqueues = 1".to_owned();
+        LbConfig { io, ..LbConfig::new(bed) }
+    });
+    let well = patient.ended();
+    let errors: Vec<_> = findings(&well).into_iter().filter(|finding| finding["level"] == "error").collect();
+    assert_eq!((well.code, errors), (Some(0), vec![]), "{}", well.out);
+    patient.heals("ethtool -K lb0 gro on", "coalescing", "error", "GRO on");
+}
+
+#[test]
 fn a_reverse_path_filter_that_drops_answers_from_the_vip_is_an_error() {
     let patient = Patient::new();
     patient.shell("ip route add blackhole 203.0.113.10/32");

@@ -28,7 +28,7 @@ pub(crate) fn bpftool(arguments: &str) {
 }
 
 /// Waits until the balancer says that it is unhealthy, and `why`; at most how long that took.
-fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -> Duration {
+pub(crate) fn becomes_unhealthy(scene: &mut Scene, broken: Instant, why: &str) -> Duration {
     let said = |line: &str| line.contains("the forwarder is unhealthy") && line.contains(why);
     scene.balancer.process.wait_for_line(10 * SECOND, said).unwrap();
     let took = broken.elapsed();

@@ -4,8 +4,8 @@ use testbed::{Bed, Capture, Encapsulation, Frame, LbConfig, inject};
 
 use crate::scene::{BOUND, Scene};
 
-fn comes_back_tagged(kind: Encapsulation) {
-    let scene = Scene::with(|bed| LbConfig::new(bed).encapsulation(kind));
+pub(crate) fn comes_back_tagged(config: impl FnOnce(&Bed) -> LbConfig) {
+    let scene = Scene::with(config);
     let host = &scene.bed.balancers[0];
     let back = Capture::start(&scene.bed.router, &host.port, 100, |frame| {
         Frame::parse(frame).is_some_and(|frame| frame.outer().is_some())
@@ -51,12 +51,12 @@ fn comes_back_tagged(kind: Encapsulation) {
 
 #[test]
 fn frames_with_one_tag_or_two_are_encapsulated_by_gre_behind_the_same_tags() {
-    comes_back_tagged(Encapsulation::Gre);
+    comes_back_tagged(|bed| LbConfig::new(bed).encapsulation(Encapsulation::Gre));
 }
 
 #[test]
 fn frames_with_one_tag_or_two_are_encapsulated_by_gue_behind_the_same_tags() {
-    comes_back_tagged(Encapsulation::Gue);
+    comes_back_tagged(|bed| LbConfig::new(bed).encapsulation(Encapsulation::Gue));
 }
 
 /// Tags as they stand in a frame: Ethernet type, priority bits and VLAN.

@@ -51,7 +51,10 @@ impl Counters {
     #[must_use]
     pub fn lost_before_threads(&self) -> u64 {
         // One that finds the fill ring empty is in `rx_dropped` already.
-        ["rx_dropped", "rx_ring_full"].iter().map(|name| self.over_threads(&["socket", name])).sum()
+        ["rx_dropped", "rx_ring_full", "rx_merged"]
+            .iter()
+            .map(|name| self.over_threads(&["socket", name]))
+            .sum()
     }
 
     /// Packets dropped by the threads, by reason, summed; reasons that did not occur are left out.

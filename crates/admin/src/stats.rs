@@ -16,9 +16,9 @@ pub struct Stats {
     pub generation: u64,
     /// The XDP program's counters.
     pub xdp: XdpStats,
-    /// How the program is attached: `driver` or `generic`.
+    /// How the program is attached: `driver` or `generic`; `ingress` behind packet sockets.
     pub xdp_mode: String,
-    /// Socket mode by interface: `zero-copy` or `copy`.
+    /// Socket mode by interface: `zero-copy` or `copy`; `af-packet`: packet sockets.
     pub mode: BTreeMap<String, String>,
     /// What each interface's sockets carried, by its name.
     pub interfaces: BTreeMap<String, InterfaceStats>,

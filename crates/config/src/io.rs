@@ -24,7 +24,8 @@ pub struct Io {
     pub flows_per_thread: usize,
     /// What a packet thread does when nothing arrives.
     pub idle: Idle,
-    /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them.
+    /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them. With
+    /// [`IoMode::AfPacket`]: how many packet threads there are; default as many as the interface with most queues has.
     pub queues: Option<u32>,
     /// UMEM frames of each queue: a power of two from 512 to 65,536. Default 4,096.
     pub frames_per_queue: u32,
@@ -77,6 +78,8 @@ pub struct Fragments {
 pub enum IoMode {
     /// XDP program and AF_XDP sockets.
     AfXdp,
+    /// Packet sockets, and an ingress program that takes what they get from the kernel.
+    AfPacket,
 }
 
 /// Who spreads packets over packet threads.
@@ -191,8 +194,9 @@ impl Io {
         let frames_per_queue =
             section.or("frames_per_queue", default.frames_per_queue, |node| read_frames(&node));
         let io = Self {
-            mode: section
-                .or("mode", default.mode, |node| node.choice(&[("af-xdp", IoMode::AfXdp)], &["af-packet"])),
+            mode: section.or("mode", default.mode, |node| {
+                node.choice(&[("af-xdp", IoMode::AfXdp), ("af-packet", IoMode::AfPacket)], &[])
+            }),
             steering: section.or("steering", default.steering, |node| {
                 node.choice(&[("hardware", Steering::Hardware)], &["software"])
             }),

@@ -257,7 +257,7 @@ fn values_that_are_not_defaults_arrive() {
          [encapsulation.x]\nkind = \"gue\"\nudp_checksum = true\ndont_fragment = false\n\
          [encapsulation.l2]\nkind = \"l2\"\n[pool.b]\nencapsulation = \"l2\"\n\
          backends = [{ name = \"b\", address = \"198.18.0.1\", weight = 2 }]\n\
-         [io]\nnext_hop = \"reflect\"\nframe_size = 4_096\nbatch = 256\nidle = { spin = \"1s\", then = \"spin\" }\nno_socket = \"drop\"\n\
+         [io]\nmode = \"af-packet\"\nnext_hop = \"reflect\"\nframe_size = 4_096\nbatch = 256\nidle = { spin = \"1s\", then = \"spin\" }\nno_socket = \"drop\"\n\
          [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [\
          { protocol = \"tcp\", ports = \"any\", pool = \"a\" },\
          { protocol = 6, ports = [\"90-99\", 80, \"1-1\"], pool = \"b\", hash = \"source\" },\
@@ -272,7 +272,8 @@ fn values_that_are_not_defaults_arrive() {
     assert!(!member.encapsulation.dont_fragment);
     assert_eq!(config.pools()[1].members[0].encapsulation.kind, packet::Encapsulation::L2);
     let io = config.io();
-    assert_eq!((io.next_hop, io.batch, io.no_socket), (NextHop::Reflect, 256, NoSocket::Drop));
+    assert_eq!((io.mode, io.next_hop), (IoMode::AfPacket, NextHop::Reflect));
+    assert_eq!((io.batch, io.no_socket), (256, NoSocket::Drop));
     assert_eq!((io.idle.spin, io.idle.then), (Duration::from_secs(1), IdleThen::Spin));
     let services: Vec<_> =
         config.vips()[0].services.iter().map(|s| (s.protocol, s.ports.clone(), s.hash)).collect();

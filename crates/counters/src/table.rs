@@ -159,12 +159,14 @@ groups! {
         succeeded: counter "datagrams" "fragment_table_succeeded_total" [];
     }
 
-    /// What is counted of a thread's XDP sockets.
+    /// What is counted of a thread's sockets.
     socket SOCKET ["thread"] {
         /// Frames that the kernel dropped before this thread's receive ring for another reason than a full ring, among them those that found no frame in the fill ring.
         rx_dropped: counter "packets" "xdp_socket_rx_dropped_packets_total" [];
         /// Frames that the kernel dropped because this thread's receive ring was full.
         rx_ring_full: counter "packets" "xdp_socket_rx_ring_full_packets_total" [];
+        /// Packets that this thread's packet sockets got merged from several (GRO, LRO, segmentation left to a device), or longer than a frame, and dropped (io.mode = "af-packet").
+        rx_merged: counter "packets" "packet_socket_rx_merged_packets_total" [];
         /// Times that the kernel wanted a frame from this thread's fill ring and found none.
         rx_fill_ring_empty: counter "times" "xdp_socket_fill_ring_empty_total" [];
         /// Descriptors of this thread's fill ring that the kernel refused.
@@ -181,7 +183,7 @@ groups! {
 
     /// What is counted of the XDP program, in the order of `enum count` in `steer.bpf.c`.
     xdp XDP [] {
-        /// Frames that the XDP program handed to a packet thread's socket.
+        /// Frames that the XDP program handed to a packet thread's socket, or that the ingress program beside packet sockets took from the kernel.
         redirected: counter "packets" "xdp_redirected_packets_total" [];
         /// Frames that the XDP program left to the kernel.
         passed: counter "packets" "xdp_passed_packets_total" [];

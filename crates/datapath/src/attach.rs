@@ -1,4 +1,4 @@
-//! What both XDP programs need: loading an object, attaching it by a BPF link, reading its counts.
+//! What BPF programs need: loading an object, attaching it by a BPF link, reading its counts.
 //!
 //! In: an embedded object and an interface's name. Out: maps, and an [`Attachment`].
 //! Not here: what a map holds (`steer`, `decap`).
@@ -6,10 +6,11 @@
 //! interface, so that it goes with the process, whatever ends it.
 //! Source: bpf(2), `BPF_LINK_CREATE`.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
-use aya::programs::xdp::{XdpLink, XdpLinkId};
+use aya::programs::xdp::XdpLinkId;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader};
@@ -24,6 +25,8 @@ pub enum AttachMode {
     Driver,
     /// After the driver: works with each, and is slower.
     Generic,
+    /// Not XDP: where the kernel takes packets in, behind packet sockets.
+    Ingress,
 }
 
 impl AttachMode {
@@ -33,6 +36,7 @@ impl AttachMode {
         match self {
             Self::Driver => "driver",
             Self::Generic => "generic",
+            Self::Ingress => "ingress",
         }
     }
 }
@@ -80,6 +84,19 @@ pub enum AttachError {
         /// What the kernel said.
         source: MapError,
     },
+    /// An ingress program would outlive a killed process.
+    #[error(
+        "this kernel is older than 6.6 and cannot tie an ingress program to its process, as io.mode = \"af-packet\" asks for"
+    )]
+    NoIngressLinks,
+    /// The kernel refused the ingress program there.
+    #[error("cannot attach to the ingress of {interface}: {}", words(source))]
+    Ingress {
+        /// The interface.
+        interface: String,
+        /// What the kernel said.
+        source: ProgramError,
+    },
     /// Neither mode works.
     #[error("cannot attach to {interface}: in the driver: {}; generic: {}", words(driver), words(generic))]
     Attach {
@@ -95,7 +112,8 @@ pub enum AttachError {
 /// A program on an interface; dropping it takes the program off.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    _link: XdpLink,
+    /// Held for its end alone.
+    pub(crate) _link: Box<dyn fmt::Debug + Send + Sync>,
     pub(crate) mode: AttachMode,
     /// The kernel's id of the program.
     pub(crate) program: u32,
@@ -157,7 +175,7 @@ pub(crate) fn attach(
         mode = mode.name(),
         "XDP program attached"
     );
-    Ok(Attachment { _link: link, mode, program: number })
+    Ok(Attachment { _link: Box::new(link), mode, program: number })
 }
 
 fn attach_in_a_mode(

@@ -20,26 +20,41 @@ use forwarder::{
     ThreadCounters, ThreadId, Timeouts, notice_ring, request_ring,
 };
 
+use crate::af_packet::{Room, open_all};
 use crate::engine::{Engine, Pool};
 use crate::error::{StartError, words};
 use crate::health::{Health, Monitor};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
 use crate::mailbox::mesh;
+use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::{Filter, Steer, SteerOptions, Steers};
 use crate::thread::{Idle, PacketThread};
 use crate::wake::Waker;
-use crate::xsk::{Queue, SocketCounters, SocketMode, XskDevice};
 
-use self::sockets::{Bound, Layout, bind_all, in_several_frames};
+use self::sockets::{Layout, bind_all, in_several_frames};
+
+/// By which sockets frames are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// AF_XDP sockets, to which an XDP program redirects.
+    AfXdp,
+    /// Packet sockets behind the kernel's packet buffers, and an ingress program that takes the same packets from the kernel.
+    AfPacket,
+}
 
 /// Settings of a data plane. A change needs a restart.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Queues of each interface with a socket, from queue 0 on. `None`: all that it has.
+    /// By which sockets.
+    pub mode: IoMode,
+    /// Queues of each interface with a socket, from queue 0 on. `None`: all that it has. With packet sockets: how many
+    /// threads there are; `None`: as many as the interface with most queues has.
     pub queues: Option<u32>,
-    /// UMEM frames of each queue: a power of two. A thread's pool is that of its queues.
+    /// UMEM frames of each queue: a power of two. A thread's pool is that of its queues. With packet sockets: the frames of a
+    /// thread, and the packets that can wait in each of its sockets.
     pub frames_per_queue: u32,
-    /// Bytes of a UMEM frame: 2,048, or 4,096 for packets of up to [`crate::interface::largest_packet`] bytes.
+    /// Bytes of a UMEM frame: 2,048, or 4,096 for packets of up to [`crate::interface::largest_packet`] bytes. With packet
+    /// sockets frames are larger by themselves where the MTU asks for it.
     pub frame_size: u32,
     /// Packets in a batch at most.
     pub batch: usize,
@@ -90,13 +105,25 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// Attaches the program to each interface, binds a socket to each queue and starts the threads. No packet is
-    /// redirected before [`DataPlane::steers`] is given the first VIP. Interfaces are numbered as they stand here.
+    /// Attaches the program to each interface, opens the sockets and starts the threads. No packet is taken from the kernel
+    /// before [`DataPlane::steers`] is given the first VIP. Interfaces are numbered as they stand here.
     ///
     /// # Errors
     /// [`StartError`], in words; the interfaces are then as they were found.
     pub fn start(interfaces: Vec<Interface>, settings: &Settings, live: &Live) -> Result<Self, StartError> {
         let layout = Layout::of(&interfaces, settings)?;
+        match settings.mode {
+            IoMode::AfXdp => Self::start_xdp(interfaces, &layout, settings, live),
+            IoMode::AfPacket => Self::start_packet(interfaces, &layout, settings, live),
+        }
+    }
+
+    fn start_xdp(
+        interfaces: Vec<Interface>,
+        layout: &Layout,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Self, StartError> {
         let largest_packet = if in_several_frames(&interfaces, settings.frame_size) {
             tracing::info!(
                 "packets that no frame holds are taken in several, and copied: the MTU asks for it"
@@ -105,14 +132,46 @@ impl DataPlane {
         } else {
             largest_packet(settings.frame_size)
         };
+        let steers = Steers::new(attach_all(&interfaces, settings, layout)?);
+        let (bound, socket_mode) = bind_all(&interfaces, settings, layout)?;
+        let mut plane = Self::new(interfaces, steers, layout, socket_mode, largest_packet)?;
+        plane.start_threads(settings, live, bound)?;
+        Ok(plane)
+    }
+
+    fn start_packet(
+        interfaces: Vec<Interface>,
+        layout: &Layout,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Self, StartError> {
+        let room = Room::new(&interfaces, settings.frame_size, settings.frames_per_queue);
+        let attach = |interface: &Interface| Steer::attach_ingress(&interface.name, settings.max_vips);
+        let programs = interfaces.iter().map(attach).collect::<Result<_, _>>();
+        let steers = Steers::new(programs.map_err(|e| StartError::Steer(words(&e)))?);
+        let opened = open_all(&interfaces, &steers, layout.threads(), room)?;
+        let mut plane = Self::new(interfaces, steers, layout, SocketMode::Packet, room.largest_packet())?;
+        plane.start_threads(settings, live, opened)?;
+        Ok(plane)
+    }
+
+    /// Before its threads.
+    fn new(
+        interfaces: Vec<Interface>,
+        steers: Steers,
+        layout: &Layout,
+        socket_mode: SocketMode,
+        largest_packet: u32,
+    ) -> Result<Self, StartError> {
         let mut monitor = Monitor::default();
-        let programs = attach_all(&interfaces, settings, &layout, &mut monitor)?;
-        let (bound, socket_mode) = bind_all(&interfaces, settings, &layout)?;
+        for ((steer, interface), queues) in steers.each().iter().zip(&interfaces).zip(&layout.queues) {
+            monitor.add_program(steer.program(), steer.mode(), u32::from(*queues) < interface.queues);
+        }
         let wakers = (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
-        let mut plane = Self {
+        Ok(Self {
             monitor,
             interfaces,
-            steers: Steers::new(programs),
+            steers,
             socket_mode,
             largest_packet,
             threads: Vec::new(),
@@ -123,9 +182,7 @@ impl DataPlane {
             wakers,
             stop: Arc::new(AtomicBool::new(false)),
             origin: Instant::now(),
-        };
-        plane.start_threads(settings, live, bound)?;
-        Ok(plane)
+        })
     }
 
     /// The request port of a thread; call [`DataPlane::wake`] after asking.
@@ -163,7 +220,15 @@ impl DataPlane {
         self.monitor.look(&self.interfaces, &self.threads, &self.sockets, &no_socket)
     }
 
-    fn start_threads(&mut self, settings: &Settings, live: &Live, bound: Bound) -> Result<(), StartError> {
+    fn start_threads<D>(
+        &mut self,
+        settings: &Settings,
+        live: &Live,
+        bound: Vec<(D, Vec<D::Frame>)>,
+    ) -> Result<(), StartError>
+    where
+        D: Sockets + Send + 'static,
+    {
         let in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
         let threads = u16::try_from(bound.len()).unwrap_or(u16::MAX);
         let (born, all_born) = channel();
@@ -171,7 +236,7 @@ impl DataPlane {
             let number = self.threads.len();
             self.add_sockets(number, &device)?;
             let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
-            let socket = Arc::new(SocketCounters::on(device.queues().iter().map(|queue| queue.interface)));
+            let socket = Arc::new(SocketCounters::on(device.sockets().map(|(interface, _)| interface)));
             let config = pipeline_config(settings, mailboxes.me(), threads);
             let pipeline = self.pipeline(config, live, Arc::clone(&counters))?;
             let pool = Pool { frames, in_all };
@@ -197,15 +262,18 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Watches the sockets of a thread, and lets the programs redirect to them once the filter has a VIP.
-    fn add_sockets(&mut self, number: usize, device: &XskDevice) -> Result<(), StartError> {
+    /// Watches the sockets of a thread, and lets XDP programs redirect to them once the filter has a VIP.
+    fn add_sockets(&mut self, number: usize, device: &impl Sockets) -> Result<(), StartError> {
         // SAFETY: the device is open, and the borrows end with this function.
-        let fds = |queue: &Queue| (queue.interface, unsafe { BorrowedFd::borrow_raw(queue.fd()) });
-        self.monitor.add_thread(device.queues().iter().map(fds))?;
+        let borrowed = |(interface, fd)| (interface, unsafe { BorrowedFd::borrow_raw(fd) });
+        self.monitor.add_thread(device.sockets().map(borrowed))?;
+        if self.socket_mode == SocketMode::Packet {
+            return Ok(()); // their filter lets them have packets
+        }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
-        for queue in device.queues() {
-            if let Some(steer) = self.steers.on(queue.interface) {
-                steer.set_socket(number, &queue.fd()).map_err(|e| StartError::Steer(words(&e)))?;
+        for (interface, fd) in device.sockets() {
+            if let Some(steer) = self.steers.on(interface) {
+                steer.set_socket(number, &fd).map_err(|e| StartError::Steer(words(&e)))?;
             }
         }
         Ok(())
@@ -249,7 +317,6 @@ fn attach_all(
     interfaces: &[Interface],
     settings: &Settings,
     layout: &Layout,
-    monitor: &mut Monitor,
 ) -> Result<Vec<Steer>, StartError> {
     let mut programs = Vec::with_capacity(interfaces.len());
     for (interface, queues) in interfaces.iter().zip(&layout.queues) {
@@ -259,7 +326,6 @@ fn attach_all(
             max_queues: (*queues).into(),
         };
         let steer = Steer::attach(&interface.name, &options).map_err(|e| StartError::Steer(words(&e)))?;
-        monitor.add_program(steer.program(), u32::from(*queues) < interface.queues);
         programs.push(steer);
     }
     Ok(programs)
@@ -284,17 +350,20 @@ fn held_of_a_pool(frames: u32, threads: u16) -> usize {
     (frames as usize / 4 / usize::from(threads.max(1))).max(1)
 }
 
-/// Facts about an interface that a data plane is to start on with UMEM frames of `frame_size` bytes. Refuses what cannot work
+/// Facts about an interface that a data plane is to start on in a mode, with UMEM frames of `frame_size` bytes. Refuses what cannot work
 /// there, or without the process's capabilities, and warns of what should not be.
 ///
 /// # Errors
 /// [`StartError::Interface`], with everything that is in the way at once.
-pub fn inspect(name: &str, frame_size: u32) -> Result<Interface, StartError> {
+pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, StartError> {
     let interface = Interface::read(name)
         .map_err(|error| StartError::Interface(words(&error)))?
         .with_program_name()
         .with_multi_buffer();
-    let mut findings = interface.findings(frame_size);
+    let mut findings = match mode {
+        IoMode::AfXdp => interface.findings(frame_size),
+        IoMode::AfPacket => interface.packet_findings(),
+    };
     findings.extend(privilege_findings(Privileges::read()?));
     let mut refusals = Vec::new();
     for finding in findings {

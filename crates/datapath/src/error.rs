@@ -33,6 +33,16 @@ pub enum StartError {
         /// The queue.
         queue: u32,
     },
+    /// A packet socket could not be opened.
+    #[error("{interface}: cannot open a packet socket for packet thread {thread}: {why}")]
+    Packet {
+        /// The interface.
+        interface: String,
+        /// The packet thread.
+        thread: u16,
+        /// What the kernel said.
+        why: String,
+    },
     /// Something is wrong with the interface.
     #[error("{0}")]
     Interface(String),

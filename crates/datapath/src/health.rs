@@ -16,8 +16,10 @@ use forwarder::InterfaceId;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
+use crate::attach::AttachMode;
+use crate::ingress;
 use crate::interface::{self, Interface, InterfaceError};
-use crate::xsk::SocketCounters;
+use crate::sockets::SocketCounters;
 
 /// Whether packets for VIPs are carried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +56,9 @@ pub enum Problem {
     /// No XDP program is on this interface.
     #[error("no XDP program is on {0}")]
     ProgramMissing(String),
+    /// The ingress program is not on this interface.
+    #[error("the ingress program is not on {0}: the kernel sees packets for VIPs")]
+    IngressMissing(String),
     /// Another XDP program is on the interface.
     #[error("another XDP program, id {program}, is on {interface}")]
     ProgramReplaced {
@@ -142,6 +147,7 @@ struct Socket {
 struct Program {
     /// The kernel's id of it.
     id: u32,
+    mode: AttachMode,
     /// Packets on a queue without a socket are no surprise: the settings leave queues without one.
     some_without_socket: bool,
     without_socket: bool,
@@ -149,8 +155,8 @@ struct Program {
 
 impl Monitor {
     /// The program of the next interface.
-    pub(crate) fn add_program(&mut self, id: u32, some_without_socket: bool) {
-        self.programs.push(Program { id, some_without_socket, without_socket: false });
+    pub(crate) fn add_program(&mut self, id: u32, mode: AttachMode, some_without_socket: bool) {
+        self.programs.push(Program { id, mode, some_without_socket, without_socket: false });
     }
 
     /// The next thread, by its sockets and the interface of each.
@@ -180,8 +186,11 @@ impl Monitor {
     ) -> Health {
         let now = Instant::now();
         let mut problems = Vec::new();
+        // A packet socket outlives its link's being down, and says so by the same error.
+        let lasting = self.programs.iter().any(|program| program.mode == AttachMode::Ingress);
         for ((thread, handle), counters) in self.threads.iter_mut().zip(threads).zip(counters) {
-            problems.extend(thread.look(now, handle, counters, interfaces));
+            let lost = thread.lost_socket(interfaces).filter(|_| !lasting);
+            problems.extend(thread.look(now, handle, counters, lost));
         }
         for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
             // What was lost does not come back by itself, and the first packet may be the last that shows it.
@@ -189,9 +198,7 @@ impl Monitor {
         }
         let without = self.programs.iter().any(|program| program.without_socket);
         problems.extend(without.then_some(Problem::QueueWithoutSocket));
-        problems.extend(
-            interfaces.iter().zip(&self.programs).filter_map(|(ours, one)| program_problem(ours, one.id)),
-        );
+        problems.extend(interfaces.iter().zip(&self.programs).filter_map(|(ours, one)| one.problem(ours)));
         Health::of(problems)
     }
 }
@@ -202,24 +209,29 @@ impl Thread {
         now: Instant,
         handle: &JoinHandle<()>,
         counters: &SocketCounters,
-        interfaces: &[Interface],
+        lost: Option<Problem>,
     ) -> Option<Problem> {
-        for socket in &mut self.sockets {
-            // Reading the socket's error clears it.
-            socket.lost |= getsockopt(&socket.fd, sockopt::SocketError).is_ok_and(|error| error != 0);
-        }
         if handle.is_finished() {
             return Some(Problem::ThreadEnded(self.number));
         }
-        if let Some(lost) = self.sockets.iter().find(|socket| socket.lost) {
-            let interface = interfaces.get(usize::from(lost.interface.0));
-            let interface = interface.map(|found| found.name.clone()).unwrap_or_default();
-            return Some(Problem::SocketLost { interface, queue: self.number });
+        if lost.is_some() {
+            return lost;
         }
         let turns = counters.turns.read();
         let waiting = || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
         let stuck = self.progress.is_stuck(now, turns, waiting);
         stuck.then_some(Problem::ThreadStuck(self.number))
+    }
+
+    fn lost_socket(&mut self, interfaces: &[Interface]) -> Option<Problem> {
+        for socket in &mut self.sockets {
+            // Reading the socket's error clears it.
+            socket.lost |= getsockopt(&socket.fd, sockopt::SocketError).is_ok_and(|error| error != 0);
+        }
+        let lost = self.sockets.iter().find(|socket| socket.lost)?;
+        let interface = interfaces.get(usize::from(lost.interface.0));
+        let interface = interface.map(|found| found.name.clone()).unwrap_or_default();
+        Some(Problem::SocketLost { interface, queue: self.number })
     }
 }
 
@@ -230,16 +242,25 @@ fn has_packets(socket: BorrowedFd<'_>) -> bool {
         && wanted[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
 }
 
-fn program_problem(ours: &Interface, program: u32) -> Option<Problem> {
-    let interface = || ours.name.clone();
-    match interface::xdp_program(&ours.name) {
-        Ok((index, Some(found))) if (index, found) == (ours.index, program) => None,
-        Ok((index, _)) if index != ours.index => Some(Problem::InterfaceGone(interface())),
-        Ok((_, Some(found))) => Some(Problem::ProgramReplaced { interface: interface(), program: found }),
-        Ok((_, None)) => Some(Problem::ProgramMissing(interface())),
-        Err(InterfaceError::Absent(_)) => Some(Problem::InterfaceGone(interface())),
-        // The kernel had no time to answer, or no memory: no sign that the program is gone.
-        Err(_) => None,
+impl Program {
+    fn problem(&self, ours: &Interface) -> Option<Problem> {
+        let interface = || ours.name.clone();
+        let xdp = match interface::xdp_program(&ours.name) {
+            Ok((index, _)) if index != ours.index => return Some(Problem::InterfaceGone(interface())),
+            Ok((_, xdp)) => xdp,
+            Err(InterfaceError::Absent(_)) => return Some(Problem::InterfaceGone(interface())),
+            // The kernel had no time to answer, or no memory: no sign that the program is gone.
+            Err(_) => return None,
+        };
+        match (self.mode, xdp) {
+            (AttachMode::Ingress, _) => {
+                let is_attached = ingress::is_attached(ours.index, self.id).unwrap_or(true);
+                (!is_attached).then(|| Problem::IngressMissing(interface()))
+            }
+            (_, Some(found)) if found == self.id => None,
+            (_, Some(found)) => Some(Problem::ProgramReplaced { interface: interface(), program: found }),
+            (_, None) => Some(Problem::ProgramMissing(interface())),
+        }
     }
 }
 

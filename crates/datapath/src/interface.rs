@@ -69,7 +69,9 @@ pub struct Features {
     pub lro: bool,
     /// Receive offload in hardware: the same by other means.
     pub gro_hw: bool,
-    /// Segments are chained, in software, after the driver's XDP.
+    /// Segments are merged in software, after the driver's XDP.
+    pub gro: bool,
+    /// The same, chained.
     pub gro_list: bool,
     /// The VLAN tag is taken off the frame and kept beside it, where XDP does not see it.
     pub rx_vlan: bool,
@@ -170,12 +172,14 @@ impl Interface {
     /// `chunk` is the size of a UMEM frame, in bytes.
     #[must_use]
     pub fn findings(&self, chunk: u32) -> Vec<Finding> {
+        // virtio_net turns its own off while an XDP program is attached.
+        let turns_off = self.driver == VIRTIO;
         let mut findings: Vec<Finding> = [
             self.slave(),
             self.occupied(),
             self.too_long(chunk),
-            self.merged("LRO", "lro", self.features.lro),
-            self.merged("GRO-HW", "rx-gro-hw", self.features.gro_hw),
+            self.merged("LRO", "lro", self.features.lro && !turns_off),
+            self.merged("GRO-HW", "rx-gro-hw", self.features.gro_hw && !turns_off),
             self.merged_in_generic_mode(),
             self.too_few_channels(),
             self.tags_lost(),
@@ -187,6 +191,29 @@ impl Interface {
         .collect();
         findings.sort_by_key(|finding| finding.severity == Severity::Warn); // stable: the order above is kept
         findings
+    }
+
+    /// The same where packet sockets stand in for XDP: the kernel's packet buffers hold what it made of packets.
+    #[must_use]
+    pub fn packet_findings(&self) -> Vec<Finding> {
+        let too_long = (self.mtu_bytes > LONGEST_PACKET).then(|| {
+            let what = format!("{} has an MTU of {} bytes", self.name, self.mtu_bytes);
+            let why = format!("frames hold packets of up to {LONGEST_PACKET}");
+            Finding::error("mtu-frame", what, why)
+                .command(format!("ip link set dev {} mtu {LONGEST_PACKET}", self.name))
+        });
+        let Features { lro, gro_hw, gro, .. } = self.features;
+        [
+            too_long,
+            self.merged("LRO", "lro", lro),
+            self.merged("GRO-HW", "rx-gro-hw", gro_hw),
+            self.merged("GRO", "gro", gro),
+            self.checksums_left(),
+            self.down(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     fn slave(&self) -> Option<Finding> {
@@ -270,8 +297,7 @@ impl Interface {
 
     fn merged(&self, what: &str, switch: &str, is_on: bool) -> Option<Finding> {
         let name = &self.name;
-        // virtio_net turns its own off while an XDP program is attached.
-        (is_on && self.driver != VIRTIO).then(|| {
+        is_on.then(|| {
             let what = format!("{name} has {what} on");
             Finding::error(
                 "coalescing",

@@ -1,7 +1,7 @@
-//! AF_XDP: the kernel-facing half of the data plane.
+//! AF_XDP, or packet sockets: the kernel-facing half of the data plane.
 //!
 //! In: a snapshot to follow and an interface. Out: packets on their way, counters. Modules: `interface` (what is there),
-//! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `mailbox` and `wake` (between threads),
+//! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `af_packet` and `ingress` (the same by packet sockets), `mailbox` and `wake` (between threads),
 //! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
 //! thread without a kernel) with `pcap` (its files).
 //! Not here: what a packet means (`forwarder`), configuration.
@@ -27,6 +27,7 @@
     reason = "packet memory and rings are shared with the kernel; each block says what it rests on"
 )]
 
+mod af_packet;
 mod attach;
 mod core_dump;
 mod dataplane;
@@ -36,6 +37,7 @@ mod engine;
 mod error;
 mod frame;
 mod health;
+mod ingress;
 pub mod interface;
 mod long;
 mod mailbox;
@@ -44,6 +46,7 @@ mod pcap;
 mod replay;
 mod sleeper;
 mod slots;
+mod sockets;
 pub mod steer;
 mod sync;
 mod thread;
@@ -53,7 +56,7 @@ mod wake;
 mod xsk;
 
 pub use attach::{AttachError, AttachMode};
-pub use dataplane::{DataPlane, Settings, inspect};
+pub use dataplane::{DataPlane, IoMode, Settings, inspect};
 pub use decap::{ByFamily, Decap, DecapCounts, DecapError, Prefix, host_addresses};
 pub use device::{Device, InKernel, Received, TxOwner};
 pub use engine::{Census, Engine, MAX_BATCH, Notify, Pool};
@@ -65,8 +68,9 @@ pub use mailbox::{Crossing, Mailboxes, Purpose, mesh};
 pub use memory::{MemoryDevice, MemoryFrame};
 pub use pcap::{CaptureError, CaptureReader, CaptureWriter, CapturedFrame};
 pub use replay::{Offered, Replay};
+pub use sockets::{LinkCounters, SocketCounters, SocketMode};
 pub use thread::Idle;
 pub use tun::open_tun;
 pub use umem::{CHUNK, LARGEST_CHUNK, XDP_HEADROOM};
 pub use wake::Waker;
-pub use xsk::{LinkCounters, SocketCounters, SocketMode, XskDevice};
+pub use xsk::XskDevice;

@@ -1,7 +1,7 @@
 //! The steering program, from outside: which addresses it takes from the kernel, and which sockets get them.
 //!
-//! In: a [`Filter`], one socket a queue. Out: counts.
-//! Not here: the program (`bpf/steer.bpf.c`), rings and frames, when a VIP comes and goes (the binary).
+//! In: a [`Filter`], sockets. Out: counts.
+//! Not here: the programs (`bpf/{steer,packet}.bpf.c`, which ask `bpf/whose.h`), rings and frames, when a VIP comes and goes (the binary).
 //! Invariant: what [`Steer::set_filter`] was given last is what the maps hold, and each of their entries is in
 //! `filter` too. The first byte of a frame says how far its head was moved: [`head_room_bytes`].
 
@@ -15,10 +15,10 @@ mod tests;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use aya::EbpfLoader;
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
+use aya::{Ebpf, EbpfLoader};
 use forwarder::{FILTER_PREFIXES, NoSocket};
 
 pub use self::ends::Ends;
@@ -29,7 +29,8 @@ pub use self::several::Steers;
 use self::ends::EndMaps;
 use self::prefixes::PrefixMaps;
 use crate::attach::{self, AttachError, AttachMode, Attachment, in_map};
-use crate::interface::MAX_ENCAP_OVERHEAD_BYTES;
+use crate::ingress;
+use crate::interface::{Interface, MAX_ENCAP_OVERHEAD_BYTES};
 
 /// What cannot be changed while the program is attached.
 #[derive(Clone, Copy, Debug)]
@@ -107,12 +108,20 @@ pub enum SteerError {
     },
 }
 
+/// By which way sockets get what is taken.
+enum Handover {
+    /// The program redirects to them.
+    Redirect(XskMap<MapData>),
+    /// Each has a filter of this object, and the program drops what they have had.
+    Filter(Box<Ebpf>),
+}
+
 /// The steering program on one interface. Dropping it leaves the interface as it was found.
 pub struct Steer {
     attachment: Attachment,
     addresses: HashMap<MapData, [u8; 16], u32>,
     prefixes: PrefixMaps,
-    sockets: XskMap<MapData>,
+    handover: Handover,
     counts: PerCpuArray<MapData, u64>,
     ends: EndMaps,
     /// What they hold.
@@ -121,7 +130,7 @@ pub struct Steer {
 }
 
 impl Steer {
-    /// Attaches the program to `interface`, in the driver or else generic, with no VIP and no socket.
+    /// Attaches the XDP program to `interface`, in the driver or else generic, with no VIP and no socket.
     ///
     /// # Errors
     /// [`AttachError`]: among others, when another XDP program is there, or the interface is a bond's slave.
@@ -130,24 +139,35 @@ impl Steer {
     pub fn attach(interface: &str, options: &SteerOptions) -> Result<Self, SteerError> {
         let interface = attach::free_interface(interface)?;
         let no_socket_drops = u8::from(options.no_socket == NoSocket::Drop);
-        let mut ebpf = attach::load(
-            EbpfLoader::new()
-                .override_global("no_socket_drops", &no_socket_drops, true)
-                // Twice, so that a wholly other set can come before the old one goes.
-                .map_max_entries("vips", options.max_vips.saturating_add(MAX_OWN).saturating_mul(2))
-                .map_max_entries("xsks", options.max_queues.max(1)),
-            OBJECT,
-        )?;
-        Ok(Self {
-            addresses: attach::map(&mut ebpf, "vips")?,
-            prefixes: PrefixMaps::new(&mut ebpf)?,
-            sockets: attach::map(&mut ebpf, "xsks")?,
-            counts: attach::map(&mut ebpf, "counts")?,
-            ends: EndMaps::new(attach::map(&mut ebpf, "ends")?, attach::map(&mut ebpf, "sources")?),
-            attachment: attach::attach(ebpf, ["steer", "steer_frags"], &interface)?,
-            filter: Filter::default(),
-            max_vips: options.max_vips,
-        })
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global("no_socket_drops", &no_socket_drops, true)
+            .map_max_entries("xsks", options.max_queues.max(1));
+        let mut ebpf = load(loader, OBJECT, options.max_vips)?;
+        let maps = Maps::new(&mut ebpf)?;
+        let handover = Handover::Redirect(attach::map(&mut ebpf, "xsks")?);
+        let attachment = attach::attach(ebpf, ["steer", "steer_frags"], &interface)?;
+        Ok(Self::new(attachment, maps, handover, options.max_vips))
+    }
+
+    /// Attaches the ingress program to `interface`, with no VIP: packet sockets with [`Self::attach_filter`] get what it takes
+    /// from the kernel. What they get starts at its Ethernet header: no head room is opened.
+    ///
+    /// # Errors
+    /// [`AttachError`]: among others, when the kernel is too old.
+    pub fn attach_ingress(interface: &str, max_vips: u32) -> Result<Self, SteerError> {
+        let interface = Interface::read(interface).map_err(AttachError::from)?;
+        let mut ebpf = load(EbpfLoader::new(), PACKET_OBJECT, max_vips)?;
+        let maps = Maps::new(&mut ebpf)?;
+        ingress::load_socket_filter(&mut ebpf)?;
+        let attachment = ingress::attach(&mut ebpf, &interface)?;
+        Ok(Self::new(attachment, maps, Handover::Filter(Box::new(ebpf)), max_vips))
+    }
+
+    fn new(attachment: Attachment, maps: Maps, handover: Handover, max_vips: u32) -> Self {
+        let Maps { addresses, prefixes, counts, ends } = maps;
+        let filter = Filter::default();
+        Self { attachment, addresses, prefixes, handover, counts, ends, filter, max_vips }
     }
 
     /// Where the program runs.
@@ -179,7 +199,7 @@ impl Steer {
     /// # Errors
     /// [`AttachError::Map`]: no such queue, or not an AF_XDP socket.
     pub fn set_socket(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<(), SteerError> {
-        Ok(self.sockets.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))?)
+        Ok(self.redirects()?.set(queue, socket.as_raw_fd(), 0).map_err(in_map("xsks"))?)
     }
 
     /// Leaves `queue` without a socket. One that has none is left as it is.
@@ -187,7 +207,25 @@ impl Steer {
     /// # Errors
     /// [`AttachError::Map`]: no such queue.
     pub fn clear_socket(&mut self, queue: u32) -> Result<(), SteerError> {
-        Ok(self.sockets.unset(queue).map_err(in_map("xsks"))?)
+        Ok(self.redirects()?.unset(queue).map_err(in_map("xsks"))?)
+    }
+
+    fn redirects(&mut self) -> Result<&mut XskMap<MapData>, AttachError> {
+        match &mut self.handover {
+            Handover::Redirect(sockets) => Ok(sockets),
+            Handover::Filter(_) => Err(AttachError::Part("xsks")),
+        }
+    }
+
+    /// Lets a packet socket have what is taken, and nothing else.
+    ///
+    /// # Errors
+    /// [`AttachError`]: what the kernel says, or that the program is one for AF_XDP sockets.
+    pub fn attach_filter(&self, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
+        match &self.handover {
+            Handover::Redirect(_) => Err(AttachError::Part("take").into()),
+            Handover::Filter(ebpf) => Ok(ingress::filter_socket(ebpf, socket)?),
+        }
     }
 
     /// What is taken from the kernel.
@@ -293,6 +331,31 @@ impl Steer {
     }
 }
 
+/// What both programs ask.
+struct Maps {
+    addresses: HashMap<MapData, [u8; 16], u32>,
+    prefixes: PrefixMaps,
+    counts: PerCpuArray<MapData, u64>,
+    ends: EndMaps,
+}
+
+impl Maps {
+    fn new(ebpf: &mut Ebpf) -> Result<Self, SteerError> {
+        Ok(Self {
+            addresses: attach::map(ebpf, "vips")?,
+            prefixes: PrefixMaps::new(ebpf)?,
+            counts: attach::map(ebpf, "counts")?,
+            ends: EndMaps::new(attach::map(ebpf, "ends")?, attach::map(ebpf, "sources")?),
+        })
+    }
+}
+
+fn load(mut loader: EbpfLoader<'_>, object: &[u8], max_vips: u32) -> Result<Ebpf, AttachError> {
+    // Twice, so that a wholly other set can come before the old one goes.
+    loader.map_max_entries("vips", max_vips.saturating_add(MAX_OWN).saturating_mul(2));
+    attach::load(&mut loader, object)
+}
+
 impl fmt::Debug for Steer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Steer")
@@ -340,3 +403,4 @@ fn check(wanted: &Filter, max_vips: u32) -> Result<(), SteerError> {
 pub const MAX_OWN: u32 = 1_024;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
+static PACKET_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/packet.bpf.o"));

@@ -16,12 +16,11 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use crate::device::Device;
 use crate::engine::Engine;
 use crate::interface::MAX_INTERFACES;
+use crate::sockets::{SocketCounters, Sockets};
 use crate::umem::RING;
 use crate::wake::Waker;
-use crate::xsk::{SocketCounters, XskDevice};
 
 /// What a thread does while nothing arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +31,8 @@ pub struct Idle {
     pub sleep: bool,
 }
 
-pub(crate) struct PacketThread {
-    pub(crate) engine: Engine<XskDevice, Pipeline>,
+pub(crate) struct PacketThread<D: Sockets> {
+    pub(crate) engine: Engine<D, Pipeline>,
     pub(crate) counters: Arc<ThreadCounters>,
     pub(crate) socket: Arc<SocketCounters>,
     pub(crate) wakers: Arc<[Waker]>,
@@ -45,7 +44,7 @@ pub(crate) struct PacketThread {
     pub(crate) born: Option<Sender<()>>,
 }
 
-impl PacketThread {
+impl<D: Sockets> PacketThread<D> {
     /// Until `stop`. What is in the rings then is still sent.
     pub(crate) fn run(mut self) {
         pin(self.number);
@@ -108,13 +107,13 @@ impl PacketThread {
         let device = self.engine.device_mut();
         // What is being sent comes back without a bell: with packets in the transmit ring, or on the wire and so not with
         // the receive side, the rings are looked at again soon.
-        let sending = device.in_kernel().sending > 0;
+        let sending = device.is_sending();
         let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
         let mut wanted = ArrayVec::<PollFd<'_>, MOST_FDS>::new();
         wanted.push(PollFd::new(waker.fd(), PollFlags::POLLIN));
-        for queue in device.queues().iter().take(wanted.remaining_capacity()) {
+        for (_, socket) in device.sockets().take(wanted.remaining_capacity()) {
             // SAFETY: the socket belongs to the engine, which outlives this borrow.
-            let socket = unsafe { BorrowedFd::borrow_raw(queue.fd()) };
+            let socket = unsafe { BorrowedFd::borrow_raw(socket) };
             wanted.push(PollFd::new(socket, PollFlags::POLLIN));
         }
         // An interrupted or failed poll is a turn of the loop like any other.
@@ -125,7 +124,7 @@ impl PacketThread {
 
     fn copy_statistics(&mut self) {
         let device = self.engine.device_mut();
-        self.socket.fill_low.add(u64::from(device.fill_is_low()));
+        self.socket.fill_low.add(u64::from(device.is_short_of_frames()));
         // Where a socket does not answer, the last numbers stand.
         let _ = device.copy_statistics(&self.socket);
     }

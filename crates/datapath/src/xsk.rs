@@ -7,7 +7,6 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use arrayvec::ArrayVec;
-use counters::Counter;
 use forwarder::{InterfaceId, ThreadId};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::socket::XdpStatistics;
@@ -18,28 +17,9 @@ use crate::error::StartError;
 use crate::frame::Frame;
 use crate::interface::MAX_INTERFACES;
 use crate::long::{Gathering, MOST_PIECES};
+use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::head_room_bytes;
 use crate::umem::{Area, RING};
-
-/// How packets get into the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SocketMode {
-    /// The NIC writes into our memory.
-    ZeroCopy,
-    /// The kernel copies each packet.
-    Copy,
-}
-
-impl SocketMode {
-    /// The name in logs and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ZeroCopy => "zero-copy",
-            Self::Copy => "copy",
-        }
-    }
-}
 
 /// One queue's socket: its four rings.
 #[derive(Debug)]
@@ -76,39 +56,6 @@ pub struct XskDevice {
     /// The queue that is looked at first: each in its turn, so that none starves another.
     first: usize,
     scratch: Box<[FrameDesc]>,
-}
-
-counters::socket! {
-    counters::counters! [
-        /// An XDP socket's statistics (`XDP_STATISTICS`), summed over the thread's sockets, and its rings'.
-        #[derive(Debug, Default)]
-        pub struct SocketCounters {
-            /// By socket, in the order of the interfaces.
-            pub links: Box<[LinkCounters]>,
-        }
-    ]
-}
-
-/// What one socket of a thread carried: its queue's part of an interface's traffic.
-#[derive(Debug, Default)]
-pub struct LinkCounters {
-    /// The interface.
-    pub interface: InterfaceId,
-    /// Frames received.
-    pub rx: Counter,
-    /// Frames that its transmit ring took, for backends and as answers.
-    pub tx: Counter,
-    /// Frames that the kernel dropped before the receive ring.
-    pub lost: Counter,
-}
-
-impl SocketCounters {
-    /// Those of a thread that has a socket on each of these interfaces.
-    pub(crate) fn on(interfaces: impl Iterator<Item = InterfaceId>) -> Self {
-        let links =
-            interfaces.map(|interface| LinkCounters { interface, ..LinkCounters::default() }).collect();
-        Self { links, ..Self::default() }
-    }
 }
 
 /// How a thread's frames leave by an interface.
@@ -338,29 +285,6 @@ impl XskDevice {
         &self.queues
     }
 
-    /// What the kernel counted on the sockets goes to `to`: frames that it could not give us, and why; and what each carried.
-    ///
-    /// # Errors
-    /// What getsockopt says.
-    pub(crate) fn copy_statistics(&self, to: &SocketCounters) -> std::io::Result<()> {
-        let each = self.queues.iter().map(|queue| queue.rx.fd().xdp_statistics());
-        let each = each.collect::<std::io::Result<ArrayVec<XdpStatistics, MAX_INTERFACES>>>()?;
-        let sum = |count: fn(&XdpStatistics) -> u64| each.iter().map(count).sum::<u64>();
-        let too_long = self.queues.iter().map(|queue| queue.gathering.too_long).sum::<u64>();
-        to.rx_dropped.set(sum(XdpStatistics::rx_dropped) + too_long);
-        to.rx_ring_full.set(sum(XdpStatistics::rx_ring_full));
-        to.rx_fill_ring_empty.set(sum(XdpStatistics::rx_fill_ring_empty_descs));
-        to.rx_invalid.set(sum(XdpStatistics::rx_invalid_descs));
-        to.tx_invalid.set(sum(XdpStatistics::tx_invalid_descs));
-        to.tx_ring_empty.set(sum(XdpStatistics::tx_ring_empty_descs));
-        for ((queue, of), link) in self.queues.iter().zip(&each).zip(&to.links) {
-            link.rx.set(queue.received);
-            link.tx.set(queue.sent);
-            link.lost.set(of.rx_dropped() + of.rx_ring_full() + queue.gathering.too_long);
-        }
-        Ok(())
-    }
-
     /// Sets aside what long packets may need.
     fn keep_spare(&mut self, free: &mut Vec<Frame>) {
         while self.spare.len() < self.most_spare
@@ -369,13 +293,6 @@ impl XskDevice {
             let frame = if frame.is_long() { self.area.shorten(frame, &mut self.returned) } else { frame };
             self.spare.push(frame);
         }
-    }
-
-    /// Whether a fill ring is low though it should not be: received frames are not coming back fast enough.
-    #[must_use]
-    pub(crate) fn fill_is_low(&self) -> bool {
-        let low = self.share.min(RING as usize) / 4;
-        self.queues.iter().any(|queue| queue.receiving < low)
     }
 }
 
@@ -463,6 +380,40 @@ impl Device for XskDevice {
         let receiving = beside + self.queues.iter().map(|queue| queue.receiving).sum::<usize>();
         let sending = self.queues.iter().map(|queue| queue.sending + queue.outgoing.len()).sum();
         InKernel { receiving, sending }
+    }
+}
+
+impl Sockets for XskDevice {
+    fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)> {
+        self.queues.iter().map(|queue| (queue.interface, queue.fd()))
+    }
+
+    fn is_sending(&mut self) -> bool {
+        self.in_kernel().sending > 0
+    }
+
+    fn is_short_of_frames(&self) -> bool {
+        let low = self.share.min(RING as usize) / 4;
+        self.queues.iter().any(|queue| queue.receiving < low)
+    }
+
+    fn copy_statistics(&mut self, to: &SocketCounters) -> std::io::Result<()> {
+        let each = self.queues.iter().map(|queue| queue.rx.fd().xdp_statistics());
+        let each = each.collect::<std::io::Result<ArrayVec<XdpStatistics, MAX_INTERFACES>>>()?;
+        let sum = |count: fn(&XdpStatistics) -> u64| each.iter().map(count).sum::<u64>();
+        let too_long = self.queues.iter().map(|queue| queue.gathering.too_long).sum::<u64>();
+        to.rx_dropped.set(sum(XdpStatistics::rx_dropped) + too_long);
+        to.rx_ring_full.set(sum(XdpStatistics::rx_ring_full));
+        to.rx_fill_ring_empty.set(sum(XdpStatistics::rx_fill_ring_empty_descs));
+        to.rx_invalid.set(sum(XdpStatistics::rx_invalid_descs));
+        to.tx_invalid.set(sum(XdpStatistics::tx_invalid_descs));
+        to.tx_ring_empty.set(sum(XdpStatistics::tx_ring_empty_descs));
+        for ((queue, of), link) in self.queues.iter().zip(&each).zip(&to.links) {
+            link.rx.set(queue.received);
+            link.tx.set(queue.sent);
+            link.lost.set(of.rx_dropped() + of.rx_ring_full() + queue.gathering.too_long);
+        }
+        Ok(())
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Facts {
     pub(crate) absent_addresses: Vec<IpAddr>,
     /// Families whose backends could not be asked, and why not.
     pub(crate) unasked: Vec<String>,
+    /// Packet sockets, and no XDP.
+    pub(crate) has_packet_sockets: bool,
     /// Sockets wanted on each interface; `None`: one a queue.
     pub(crate) sockets: Option<u32>,
     pub(crate) frames_per_queue: u32,

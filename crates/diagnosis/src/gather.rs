@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{BgpPeer, Config, IdleThen, Machine};
+use config::{BgpPeer, Config, IdleThen, IoMode, Machine};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
 use next_hop::{NextHops, Resolved, Unresolved};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
@@ -48,6 +48,7 @@ pub(crate) fn facts(
         }),
         absent_addresses: machine.addresses.iter().copied().filter(|address| !is_own(address)).collect(),
         unasked: heard.unasked.clone(),
+        has_packet_sockets: io.mode == IoMode::AfPacket,
         sockets: io.queues,
         frames_per_queue: io.frames_per_queue,
         frame_size: io.frame_size,

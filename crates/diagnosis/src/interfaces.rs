@@ -15,9 +15,11 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     for nic in &facts.interfaces {
         match &nic.found {
             Ok((interface, hardware)) => {
-                found.extend(xdp(interface, hardware));
-                found.extend(merged_before_generic_xdp(interface, hardware));
-                found.extend(queue_without_socket(facts, interface, hardware));
+                if !facts.has_packet_sockets {
+                    found.extend(xdp(interface, hardware));
+                    found.extend(merged_before_generic_xdp(interface, hardware));
+                    found.extend(queue_without_socket(facts, interface, hardware));
+                }
                 found.extend(rp_filter(facts, nic, interface));
                 found.extend(forwarding(facts, nic, interface));
             }

@@ -185,7 +185,12 @@ fn vip_addresses(config: &Config) -> Vec<IpAddr> {
 fn judge(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = facts.host.privileges.map(privilege_findings).unwrap_or_default();
     for (interface, _) in facts.usable() {
-        let of_it = interface.findings(facts.frame_size).into_iter();
+        let of_it = if facts.has_packet_sockets {
+            interface.packet_findings()
+        } else {
+            interface.findings(facts.frame_size)
+        };
+        let of_it = of_it.into_iter();
         // A running balancer's own program is none of another's.
         found.extend(of_it.filter(|finding| !(facts.is_running && finding.id == "xdp-occupied")));
     }

@@ -10,8 +10,8 @@ use crate::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let host = &facts.host;
     let mut found: Vec<Finding> = [
-        kernel_age(host),
-        without_af_xdp(host),
+        kernel_age(facts),
+        without_af_xdp(facts),
         without_jit(host),
         locked_memory(facts),
         huge_pages(facts),
@@ -33,12 +33,16 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-fn kernel_age(host: &Host) -> Option<Finding> {
-    let found = version(&host.kernel)?;
-    (found < OLDEST_KERNEL).then(|| {
-        let (major, minor) = OLDEST_KERNEL;
-        let what = format!("the kernel is {}, and {major}.{minor} is the oldest that will do", host.kernel);
-        let why = "an older one cannot tie an XDP program to its process, and it would outlive a crash";
+fn kernel_age(facts: &Facts) -> Option<Finding> {
+    let kernel = &facts.host.kernel;
+    let (oldest, program) =
+        if facts.has_packet_sockets { (OLDEST_FOR_INGRESS, "ingress") } else { (OLDEST_KERNEL, "XDP") };
+    (version(kernel)? < oldest).then(|| {
+        let (major, minor) = oldest;
+        let what = format!("the kernel is {kernel}, and {major}.{minor} is the oldest that will do");
+        let why = format!(
+            "an older one cannot tie the {program} program to its process, and it would outlive a crash"
+        );
         Finding::error("kernel-old", what, why).hint("install a newer kernel")
     })
 }
@@ -49,11 +53,12 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-fn without_af_xdp(host: &Host) -> Option<Finding> {
-    (host.knows_af_xdp == Some(false)).then(|| {
+fn without_af_xdp(facts: &Facts) -> Option<Finding> {
+    (facts.host.knows_af_xdp == Some(false) && !facts.has_packet_sockets).then(|| {
         let what = "the kernel knows no AF_XDP sockets";
-        Finding::error("no-af-xdp", what, "packets reach the balancer by no other way")
-            .hint("install a kernel with CONFIG_XDP_SOCKETS=y")
+        Finding::error("no-af-xdp", what, "io.mode = \"af-xdp\" moves packets by them").hint(
+            "install a kernel with CONFIG_XDP_SOCKETS=y, or set io.mode = \"af-packet\", which is slower",
+        )
     })
 }
 
@@ -67,6 +72,9 @@ fn without_jit(host: &Host) -> Option<Finding> {
 
 /// The kernel charges packet memory to the limit, unless the process holds CAP_IPC_LOCK.
 fn locked_memory(facts: &Facts) -> Option<Finding> {
+    if facts.has_packet_sockets {
+        return None; // theirs is not charged
+    }
     let limit = facts.host.memlock?;
     let privileges = facts.host.privileges?;
     let queues: u32 = facts.usable().map(|(interface, _)| facts.sockets_on(interface)).sum();
@@ -231,6 +239,8 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// XDP programs by BPF links.
 const OLDEST_KERNEL: (u32, u32) = (5, 9);
+/// The first with TCX.
+const OLDEST_FOR_INGRESS: (u32, u32) = (6, 6);
 const CAP_IPC_LOCK: u32 = 14;
 /// A flow in the connection table.
 const FLOW_BYTES: usize = 16;

@@ -127,6 +127,7 @@ fn sound() -> Facts {
         routers: Some(routers()),
         absent_addresses: vec![],
         unasked: vec![],
+        has_packet_sockets: false,
         sockets: None,
         frames_per_queue: 4_096,
         frame_size: 2_048,
@@ -191,6 +192,28 @@ fn advice_is_for_the_doctor_and_not_for_each_start() {
     assert_eq!(ids(judge(&facts)), ["bpf-jit", "huge-pages"]);
     assert_eq!(ids(crate::judge_at_start(&facts)), ["bpf-jit"]);
     assert!(crate::is_well(&judge(&facts)), "neither a warning nor advice is an error");
+}
+
+#[test]
+fn packet_sockets_want_no_xdp_and_what_links_of_ingress_programs_and_whole_packets_want() {
+    fn packet(facts: &mut Facts) {
+        facts.has_packet_sockets = true;
+        // Each of these is an error with AF_XDP.
+        facts.host.knows_af_xdp = Some(false);
+        facts.host.privileges = Some(Privileges::from_mask(!(1 << 14)));
+        facts.sockets = Some(1);
+        hardware(facts).xdp = XdpSupport { native: Some(true), redirect: Some(false), zero_copy: None };
+        hardware(facts).gro = false;
+        interface(facts).xdp_program = Some(42);
+    }
+    #[rustfmt::skip]
+    check(&[
+        (packet, &[]),
+        (|f| { packet(f); f.host.kernel = "6.6.0".into(); }, &[]),
+        (|f| { packet(f); f.host.kernel = "6.5.9".into(); }, &[("kernel-old", ERROR, "6.6 is the oldest", "")]),
+        (|f| { packet(f); interface(f).features.gro = true; }, &[("coalescing", ERROR, "eth0 has GRO on", "ethtool -K eth0 gro off")]),
+        (|f| { packet(f); interface(f).features.rx_vlan = true; }, &[]),
+    ]);
 }
 
 #[test]

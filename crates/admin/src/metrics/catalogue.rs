@@ -98,9 +98,9 @@ catalogue! {
     DROPS: Counter "packets" "dropped_packets_total" ["reason"]
         "Packets that a packet thread dropped for this reason.";
     XDP_MODE: Gauge "1" "xdp_mode_info" ["mode"]
-        "Always 1: the label says how the XDP program is attached, driver or generic.";
+        "Always 1: the label says how the XDP program is attached, driver or generic; ingress: there is none, and packet sockets.";
     SOCKET_MODE: Gauge "1" "xdp_socket_mode_info" ["interface", "mode"]
-        "Always 1: the label says how this interface's sockets are bound, zero-copy or copy.";
+        "Always 1: the label says how this interface's sockets are bound, zero-copy or copy, or that they are packet sockets, af-packet.";
     INTERFACE_UP: Gauge "0 or 1" "interface_up" ["interface"]
         "1 while this interface is switched on and has carrier, 0 while not, so that no packet comes in or goes out by it; looked at \
          every second.";

@@ -42,9 +42,9 @@ pub struct Status {
     pub interface: String,
     /// Each of them, as it was within the last second.
     pub interfaces: Vec<InterfaceRow>,
-    /// The sockets' mode: `zero-copy` or `copy`.
+    /// The sockets' mode: `zero-copy` or `copy`; `af-packet`: packet sockets.
     pub mode: String,
-    /// How the program is attached: `driver` or `generic`.
+    /// How the program is attached: `driver` or `generic`; `ingress` behind packet sockets.
     pub xdp_mode: String,
     /// Packet threads.
     pub threads: usize,

@@ -87,7 +87,6 @@ fn keys_of_later_versions_are_refused_by_name() {
     const OUT: &str = "leave it out";
     check(&[
         ("batch = 64", "threads = 4", &[(8, "io.threads", NO, OUT)]),
-        ("batch = 64", "mode = \"af-packet\"", &[(8, "io.mode", NO, "\"af-xdp\"")]),
         ("batch = 64", "steering = \"software\"", &[(8, "io.steering", NO, "\"hardware\"")]),
         (
             "[io]",
@@ -143,7 +142,7 @@ fn types_and_ranges_are_checked() {
         ("batch = 64", "max_vips = 0", &[(8, "io.max_vips", "0", "1 to 1048576")]),
         ("batch = 64", "no_socket = \"dropp\"", &[(8, "io.no_socket", "\"dropp\"", "\"pass\", \"drop\"")]),
         ("batch = 64", "next_hop = 1", &[(8, "io.next_hop", "1", "\"resolve\", \"reflect\"")]),
-        ("batch = 64", "mode = \"dpdk\"", &[(8, "io.mode", "\"dpdk\"", "\"af-xdp\"")]),
+        ("batch = 64", "mode = \"dpdk\"", &[(8, "io.mode", "\"dpdk\"", "\"af-xdp\", \"af-packet\"")]),
         ("batch = 64", "idle = { spin = \"2s\" }", &[(8, "io.idle.spin", "\"2s\"", "from \"0s\" to \"1s\"")]),
         ("batch = 64", "idle = { spin = 50 }", &[(8, "io.idle.spin", "50", "us, ms, s, m or h")]),
         ("batch = 64", "idle = { then = \"die\" }", &[(8, "io.idle.then", "\"die\"", "\"sleep\", \"spin\"")]),

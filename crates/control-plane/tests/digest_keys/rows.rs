@@ -16,7 +16,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 }
 
 /// Keys that have one value only, or that say where others stand.
-pub(crate) const UNCHANGEABLE: [&str; 4] = ["schema", "include", "io.mode", "io.steering"];
+pub(crate) const UNCHANGEABLE: [&str; 3] = ["schema", "include", "io.steering"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
@@ -196,6 +196,7 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("machine.lb1.router_id", "'192.0.2.9'")]),
     own(&[("machine.lb1.vlan.eth0", "{ policy = 'strip' }")]),
     own(&[("machine.lb1.vlan.eth0.translate", "[{ from = [101], to = [200], outer = '802.1q' }]")]),
+    own(&[("io.mode", "'af-packet'")]),
     own(&[("io.next_hop", "'reflect'")]),
     own(&[("io.flows_per_thread", "2048")]),
     own(&[("io.queues", "2")]),

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use forwarder::{InterfaceId, ThreadId};
 
-use super::Settings;
+use super::{IoMode, Settings};
 use crate::error::StartError;
 use crate::frame::Frame;
 use crate::interface::{Interface, MAX_INTERFACES, largest_packet};
+use crate::sockets::SocketMode;
 use crate::umem::Area;
-use crate::xsk::{Place, Queue, SocketMode, XskDevice};
+use crate::xsk::{Place, Queue, XskDevice};
 
 /// Which thread has which queues.
 pub(super) struct Layout {
@@ -27,8 +28,17 @@ impl Layout {
             let said = format!("{} interfaces: 1 to {MAX_INTERFACES} are allowed", interfaces.len());
             return Err(StartError::Interface(said));
         }
-        let queues =
-            interfaces.iter().map(|interface| queues(settings, interface)).collect::<Result<_, _>>()?;
+        let queues = match settings.mode {
+            IoMode::AfXdp => {
+                interfaces.iter().map(|interface| queues(settings, interface)).collect::<Result<_, _>>()?
+            }
+            // The kernel spreads packets over threads itself, and each has a socket on each interface.
+            IoMode::AfPacket => {
+                let most = interfaces.iter().map(|interface| interface.queues).max().unwrap_or(1);
+                let threads = settings.queues.unwrap_or(most).clamp(1, MOST_THREADS);
+                vec![u16::try_from(threads).unwrap_or(1); interfaces.len()]
+            }
+        };
         Ok(Self { queues })
     }
 
@@ -142,6 +152,8 @@ fn bind_patiently(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Que
     }
 }
 
+/// As `io.queues` allows at most; the kernel lets as many sockets share an interface.
+const MOST_THREADS: u32 = 256;
 const BUSY_AT_MOST: Duration = Duration::from_secs(2);
 const BUSY_STEP: Duration = Duration::from_millis(10);
 

@@ -59,14 +59,15 @@ impl Ethtool {
 
     /// The offloads that [`Features`] names, by the names that ethtool prints.
     pub(super) fn features(&self) -> Option<Features> {
-        let [lro, gro_hw, gro_list, rx_vlan, tx_checksum] = self.are_on([
+        let [lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum] = self.are_on([
             "rx-lro",
             "rx-gro-hw",
+            "rx-gro",
             "rx-gro-list",
             "rx-vlan-hw-parse",
             "tx-checksum-ip-generic",
         ])?;
-        Some(Features { lro, gro_hw, gro_list, rx_vlan, tx_checksum })
+        Some(Features { lro, gro_hw, gro, gro_list, rx_vlan, tx_checksum })
     }
 
     /// Which of the features of these names are on; one that the kernel does not know is off.

@@ -73,7 +73,11 @@ struct Needed {
 
 const NEEDED: [Needed; 4] = [
     Needed { severity: Severity::Error, any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
-    Needed { severity: Severity::Error, any_of: &[(13, "CAP_NET_RAW")], purpose: "open AF_XDP sockets" },
+    Needed {
+        severity: Severity::Error,
+        any_of: &[(13, "CAP_NET_RAW")],
+        purpose: "open packet and AF_XDP sockets",
+    },
     // Linux 6.1 refuses it without ("attempt to corrupt spilled pointer on stack"), 6.18 does not.
     Needed {
         severity: Severity::Warn,

@@ -58,7 +58,7 @@ const ROWS: &[Row] = &[
     ("veth", |i| i.features.rx_vlan = true, &[]),
     ("ixgbe", |i| i.is_up = false, &[(Severity::Warn, "is down", "ip link set dev eth0 up")]),
     ("ixgbe", |i| i.has_carrier = false, &[(Severity::Warn, "no carrier", "cable")]),
-    ("ixgbe", |i| { i.is_up = false; i.has_carrier = false; i.features = Features { lro: true, gro_hw: true, gro_list: true, rx_vlan: true, tx_checksum: true }; }, &[
+    ("ixgbe", |i| { i.is_up = false; i.has_carrier = false; i.features = Features { lro: true, gro_hw: true, gro: true, gro_list: true, rx_vlan: true, tx_checksum: true }; }, &[
         (Severity::Error, "LRO on", "lro off"),
         (Severity::Error, "GRO-HW on", "rx-gro-hw off"),
         (Severity::Warn, "rx-gro-list on", "rx-gro-list off"),
@@ -80,6 +80,35 @@ fn each_fault_is_named_with_its_mend_and_nothing_else_is() {
             assert!(finding.mend().contains(mend), "row {row}: {finding}");
             assert!(finding.what.starts_with("eth0 "), "row {row}: {finding}");
         }
+    }
+}
+
+#[test]
+fn packet_sockets_need_no_xdp_and_packets_that_nothing_merges() {
+    /// What is changed, and the commands that mend it.
+    type Change = (fn(&mut Interface), &'static [&'static str]);
+    let rows: [Change; 8] = [
+        (|_| {}, &[]),
+        (|i| i.master = Some(Master { name: "bond0".into(), kind: "bond".into() }), &[]),
+        (|i| i.xdp_program = Some(42), &[]),
+        (|i| i.mtu_bytes = LONGEST_PACKET, &[]),
+        (|i| i.mtu_bytes = LONGEST_PACKET + 1, &["ip link set dev eth0 mtu 15779"]),
+        (|i| i.queues = 1, &[]),
+        (
+            |i| {
+                let merging = Features { lro: true, gro_hw: true, gro: true, gro_list: true, ..i.features };
+                i.features = Features { rx_vlan: true, ..merging };
+            },
+            &["ethtool -K eth0 lro off", "ethtool -K eth0 rx-gro-hw off", "ethtool -K eth0 gro off"],
+        ),
+        (|i| i.is_up = false, &["ip link set dev eth0 up"]),
+    ];
+    for (row, (change, commands)) in rows.iter().enumerate() {
+        let mut interface = sound("virtio_net");
+        change(&mut interface);
+        let found = interface.packet_findings();
+        let said: Vec<_> = found.iter().map(|finding| finding.command.as_deref().unwrap()).collect();
+        assert_eq!(said, *commands, "row {row}");
     }
 }
 

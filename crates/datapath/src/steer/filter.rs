@@ -50,6 +50,15 @@ impl Filter {
         }
     }
 
+    /// The encapsulation overhead of most of its addresses and prefixes; of two that are as many the larger.
+    pub(crate) fn usual_encap_overhead(&self) -> u8 {
+        let mut counts = BTreeMap::new();
+        for encap_overhead in self.vips.values().chain(self.prefixes.values()) {
+            *counts.entry(*encap_overhead).or_insert(0usize) += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).map_or(0, |(encap_overhead, _)| encap_overhead)
+    }
+
     /// What both this and `next` take, or more where `next` takes it at another place: nothing that `next` leaves to the
     /// kernel, and everything else as it is.
     pub(super) fn narrowed_to(&self, next: &Self) -> Self {

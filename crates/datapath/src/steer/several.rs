@@ -3,6 +3,9 @@
 //! In: what one [`Steer`] takes. Out: what all of them say together.
 //! Invariant: a change reaches every interface, or is an error that another call mends.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use forwarder::InterfaceId;
 
 use super::{Changed, Ends, Filter, Steer, SteerCounts, SteerError};
@@ -10,26 +13,34 @@ use crate::attach::AttachMode;
 
 /// One program an interface. Dropping it leaves the interfaces as they were found.
 #[derive(Debug)]
-pub struct Steers(Vec<Steer>);
+pub struct Steers {
+    programs: Vec<Steer>,
+    head_room: Arc<AtomicU8>,
+}
 
 impl Steers {
     /// Programs in the order of the interfaces.
     #[must_use]
     pub fn new(programs: Vec<Steer>) -> Self {
-        Self(programs)
+        Self { programs, head_room: Arc::default() }
     }
 
-    /// Where the programs run: in the driver if all do.
+    /// The encapsulation overhead that most VIPs and prefixes have, for where no program opens head room.
+    pub(crate) fn head_room(&self) -> Arc<AtomicU8> {
+        Arc::clone(&self.head_room)
+    }
+
+    /// Where the programs run: all in one mode, but that a driver may leave XDP to the generic one.
     #[must_use]
     pub fn mode(&self) -> AttachMode {
-        let is_driver = |steer: &Steer| steer.mode() == AttachMode::Driver;
-        if self.0.iter().all(is_driver) { AttachMode::Driver } else { AttachMode::Generic }
+        let modes = || self.programs.iter().map(Steer::mode);
+        modes().find(|mode| *mode != AttachMode::Driver).unwrap_or(AttachMode::Driver)
     }
 
     /// As [`Steer::may_change`].
     #[must_use]
     pub fn may_change(&mut self) -> bool {
-        self.0.iter_mut().all(Steer::may_change)
+        self.programs.iter_mut().all(Steer::may_change)
     }
 
     /// As [`Steer::set_filter`].
@@ -37,6 +48,7 @@ impl Steers {
     /// # Errors
     /// As there.
     pub fn set_filter(&mut self, wanted: &Filter) -> Result<Changed, SteerError> {
+        self.head_room.store(wanted.usual_encap_overhead(), Ordering::Relaxed);
         self.change(|steer| steer.set_filter(wanted))
     }
 
@@ -53,7 +65,7 @@ impl Steers {
     /// # Errors
     /// As there.
     pub fn set_ends(&mut self, wanted: &Ends) -> Result<(), SteerError> {
-        self.0.iter_mut().try_for_each(|steer| steer.set_ends(wanted))
+        self.programs.iter_mut().try_for_each(|steer| steer.set_ends(wanted))
     }
 
     /// What the programs have done together.
@@ -62,7 +74,7 @@ impl Steers {
     /// As [`Steer::counts`].
     pub fn counts(&self) -> Result<SteerCounts, SteerError> {
         let mut sum = SteerCounts::default();
-        for steer in &self.0 {
+        for steer in &self.programs {
             sum.add(&steer.counts()?);
         }
         Ok(sum)
@@ -70,12 +82,12 @@ impl Steers {
 
     /// The programs, in the order of the interfaces.
     pub(crate) fn each(&self) -> &[Steer] {
-        &self.0
+        &self.programs
     }
 
     /// The program on one interface.
     pub(crate) fn on(&mut self, interface: InterfaceId) -> Option<&mut Steer> {
-        self.0.get_mut(usize::from(interface.0))
+        self.programs.get_mut(usize::from(interface.0))
     }
 
     fn change(
@@ -83,7 +95,7 @@ impl Steers {
         each: impl FnMut(&mut Steer) -> Result<Changed, SteerError>,
     ) -> Result<Changed, SteerError> {
         let mut sum = Changed::default();
-        for changed in self.0.iter_mut().map(each) {
+        for changed in self.programs.iter_mut().map(each) {
             let Changed { added, updated, removed } = changed?;
             sum.added += added;
             sum.updated += updated;

@@ -31,6 +31,23 @@ fn a_growth_beyond_the_mark_is_refused_by_name() {
 }
 
 #[test]
+fn the_usual_overhead_is_that_of_most_and_of_as_many_the_larger() {
+    for (vips, prefixes, usual) in [
+        (&[][..], &[][..], 0),
+        (&[24], &[], 24),
+        (&[24, 44, 24], &[], 24),
+        (&[24, 44], &[], 44),
+        (&[24, 44], &[24], 24),
+        (&[0, 0, 0], &[63, 63], 0),
+    ] {
+        let vips = (0..).zip(vips).map(|(n, bytes)| (IpAddr::from([203, 0, 113, n]), *bytes));
+        let prefixes = (0..).zip(prefixes).map(|(n, bytes)| (prefix(&format!("198.18.{n}.0"), 24), *bytes));
+        let filter = Filter::new(vips, prefixes, []);
+        assert_eq!(filter.usual_encap_overhead(), usual, "{filter:?}");
+    }
+}
+
+#[test]
 fn vips_are_counted_after_doubles_and_mapped_addresses_are_joined() {
     let twice = Filter::of_vips([(ip("192.0.2.1"), 20), (ip("::ffff:192.0.2.1"), 24)]);
     check(&twice, 1).unwrap();

@@ -4,7 +4,7 @@
 //! frame runs but the test's.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::time::Duration;
 
@@ -42,6 +42,12 @@ pub(crate) fn run(program: &str, arguments: &str) {
 /// A packet socket on one interface: sends whole frames, and sees those that XDP has passed.
 pub(crate) struct Wire(OwnedFd);
 
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Wire {
     pub(crate) fn on(interface: &str) -> Self {
         let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)
@@ -71,10 +77,19 @@ impl Wire {
 
     /// The next frame that came in, or `None` after 10 s. What the interface itself sent is skipped.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
+        self.next(MsgFlags::empty())
+    }
+
+    /// The next frame that has come in by now.
+    pub(crate) fn received(&self) -> Option<Vec<u8>> {
+        self.next(MsgFlags::MSG_DONTWAIT)
+    }
+
+    fn next(&self, how: MsgFlags) -> Option<Vec<u8>> {
         loop {
             let mut frame = vec![0; 4096];
             let mut parts = [IoSliceMut::new(&mut frame)];
-            let got = recvmsg::<SockaddrStorage>(self.0.as_raw_fd(), &mut parts, None, MsgFlags::empty());
+            let got = recvmsg::<SockaddrStorage>(self.0.as_raw_fd(), &mut parts, None, how);
             let got = got.ok()?;
             let outgoing = got.address.and_then(|from| from.as_link_addr().map(|link| link.pkttype() == 4));
             let length = got.bytes;

@@ -1,4 +1,4 @@
-//! The XDP programs in a real kernel, on veth pairs in network namespaces that each test makes for itself.
+//! The BPF programs in a real kernel, on veth pairs in network namespaces that each test makes for itself.
 //!
 //! Needs root, `ip` and `ethtool`; so it runs only when it is named: `cargo test --test bpf`.
 //! A frame goes in by BPF_PROG_TEST_RUN where its exact bytes matter, by the wire where the kernel's part does.
@@ -12,5 +12,6 @@ mod ends;
 mod facts;
 mod filter;
 mod frames;
+mod packet;
 mod run;
 mod steer;

@@ -3,14 +3,14 @@
 use config::{self, Config};
 use control_plane::compile::{find_machine, timeouts};
 use datapath::interface::Interface;
-use datapath::{Idle, Settings, inspect};
+use datapath::{Idle, IoMode, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};
 
 /// The machine's interfaces, in the order of the file, each looked at; what is wrong with all of them is said at once.
 pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<Interface>> {
     let (mut found, mut refusals) = (Vec::new(), Vec::new());
     for name in &find_machine(config, machine)?.interfaces {
-        match inspect(name, config.io().frame_size) {
+        match inspect(name, mode(config), config.io().frame_size) {
             Ok(interface) => found.push(interface),
             Err(error) => refusals.push(error.to_string()),
         }
@@ -22,6 +22,7 @@ pub(super) fn inspected(config: &Config, machine: &str) -> anyhow::Result<Vec<In
 pub(crate) fn settings(config: &Config) -> Settings {
     let io = config.io();
     Settings {
+        mode: mode(config),
         queues: io.queues,
         frames_per_queue: io.frames_per_queue,
         frame_size: io.frame_size,
@@ -35,6 +36,13 @@ pub(crate) fn settings(config: &Config) -> Settings {
         icmp: icmp(io),
         limit_sources: io.limit_sources,
         fragments: fragments(io),
+    }
+}
+
+fn mode(config: &Config) -> IoMode {
+    match config.io().mode {
+        config::IoMode::AfXdp => IoMode::AfXdp,
+        config::IoMode::AfPacket => IoMode::AfPacket,
     }
 }
 
