@@ -16,6 +16,7 @@ mod deaf;
 mod doctor;
 mod drops;
 mod encapsulation;
+mod events;
 mod fragments;
 mod groups;
 mod guards;

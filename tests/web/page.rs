@@ -56,6 +56,9 @@ fn rows_say_what_the_api_says() {
     assert!(vips["dns"]["pool"].contains("fallen back to names-far"), "{vips:?}");
     let health = rows(&scene.browser, "health");
     assert!(health["198.18.1.1:80 via 203.0.113.10"]["verdict"].starts_with("● up"), "{health:?}");
+    let events = rows(&scene.browser, "events");
+    assert_eq!(events["2023-11-14 22:15:00Z"]["cause"], "a new <kernel>");
+    assert_eq!(events["2023-11-14 22:16:00Z"].len(), 4, "of one second there are two");
     let drops = rows(&scene.browser, "drops");
     assert_eq!(drops.len(), 3, "reasons that never occurred are left out");
     assert_eq!(drops["no_vip"]["since the start"], "240");

@@ -22,6 +22,7 @@ pub(crate) struct Samples {
     pub(crate) health: Value,
     pub(crate) counters: Value,
     pub(crate) bgp: Value,
+    pub(crate) events: Value,
 }
 
 type Shared = Arc<Mutex<Samples>>;
@@ -47,6 +48,7 @@ impl SampleServer {
             .route("/v1/backends", answer(|samples| &samples.backends))
             .route("/v1/health", answer(|samples| &samples.health))
             .route("/v1/bgp", answer(|samples| &samples.bgp))
+            .route("/v1/events", answer(|samples| &samples.events))
             .route("/counters", answer(|samples| &samples.counters))
             .merge(status_page())
             .with_state(Arc::clone(&samples));
@@ -72,6 +74,7 @@ impl Samples {
             backends: read(include_str!("../../crates/admin/src/page/sample/backends.json")),
             health: read(include_str!("../../crates/admin/src/page/sample/health.json")),
             bgp: read(include_str!("../../crates/admin/src/page/sample/bgp.json")),
+            events: read(include_str!("../../crates/admin/src/page/sample/events.json")),
             counters: serde_json::to_value(counters()).unwrap(),
         }
     }

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::view::{
-    BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, FlowPage, HealthView, MachineDrain, Purged,
-    Refusal, ReloadReport, Status, VipRow, WhereView,
+    BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, EventKind, EventsView, FlowPage, HealthView,
+    MachineDrain, Purged, Refusal, ReloadReport, Status, VipRow, WhereView,
 };
 use crate::stats::Stats;
 
@@ -42,6 +42,13 @@ pub enum Command {
         action: MachineAction,
         /// What began; a conflict when it can't.
         answer: Answer<Result<MachineDrain, Refusal>>,
+    },
+    /// The last changes of state.
+    Events {
+        /// Which.
+        query: EventQuery,
+        /// Oldest first.
+        answer: Answer<EventsView>,
     },
     /// Everything that is counted.
     Stats(Answer<Stats>),
@@ -170,6 +177,26 @@ pub enum MachineAction {
     Undrain,
 }
 
+/// Which events are meant. All conditions must hold; of those that do, the last ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Of one of these kinds; empty: of any.
+    pub kinds: Vec<EventKind>,
+    /// With a number above this.
+    pub after: u64,
+    /// No older than this.
+    pub since: Option<Duration>,
+    /// At most so many, from 1 to [`EVENTS_AT_MOST`].
+    pub limit: usize,
+}
+
+impl Default for EventQuery {
+    /// All that are kept.
+    fn default() -> Self {
+        Self { kinds: Vec::new(), after: 0, since: None, limit: EVENTS_AT_MOST }
+    }
+}
+
 /// Which flows are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlowQuery {
@@ -187,5 +214,7 @@ pub const ANSWER_WITHIN_SECONDS: u64 = 30;
 pub const CONFIG_BYTES: usize = 16 << 20;
 /// How much of each packet a capture may keep.
 pub const SNAP_BYTES: RangeInclusive<usize> = 64..=2_048;
+/// Changes of state that are kept, and the longest list of them.
+pub const EVENTS_AT_MOST: usize = 1_000;
 /// The longest list of flows in one answer.
 pub const FLOWS_AT_MOST: usize = 10_000;

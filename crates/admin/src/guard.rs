@@ -45,20 +45,28 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
     // Operators' orders are few: each leaves one line.
     let status = response.status().as_u16();
     match response.extensions().get::<Order>() {
-        Some(Order::Said(words)) => tracing::info!(%peer, "an operator's order: {words}"),
+        Some(Order::Said { words, reason }) => {
+            tracing::info!(change = "order", %peer, reason, "an operator's order: {words}");
+        }
         Some(Order::Logged) => tracing::debug!(%peer, %method, path, "an operator's order"),
         None => tracing::warn!(%peer, %method, path, status, "an operator's order was refused"),
     }
     response
 }
 
-/// What the log is to say of an order that was carried out; it travels with the response.
+/// What the log and the events are to say of an order that was carried out; it travels with the response.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
-    /// This.
-    Said(String),
+    /// This, and why its giver wants it.
+    Said { words: String, reason: Option<String> },
     /// A reload logs its outcome itself.
     Logged,
+}
+
+impl Order {
+    pub(super) fn said(words: impl Into<String>) -> Self {
+        Self::Said { words: words.into(), reason: None }
+    }
 }
 
 async fn admit(state: &AppState, request: Request, next: Next) -> Response {

@@ -15,13 +15,15 @@ use tokio::sync::oneshot;
 
 use super::app_state::AppState;
 use super::command::{
-    ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, FLOWS_AT_MOST, FlowQuery, MachineAction, OrderNote,
+    ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST,
+    FlowQuery, MachineAction, OrderNote,
 };
 use super::guard::Order;
 use super::refuse::{bad_request, plural};
 use super::server::Peer;
 use super::view::{
-    BackendChange, FlowPage, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
+    BackendChange, EventKind, EventsView, FlowPage, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport,
+    WhereView,
 };
 
 type Asked<T> = Result<Json<T>, Refusal>;
@@ -46,12 +48,50 @@ pub(super) async fn machine(
         MachineAction::Drain => "drain this machine",
         MachineAction::Undrain => "take back the drain of this machine",
     };
-    Ok(done(Order::Said(words.to_owned()), drain))
+    Ok(done(Order::said(words), drain))
 }
 
 pub(super) async fn reload(state: State<AppState>) -> Result<Done<ReloadReport>, Refusal> {
     let report = ask(&state, Command::Reload).await??;
     Ok(done(Order::Logged, report))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhichEvents {
+    kind: Option<String>,
+    #[serde(default)]
+    after: u64,
+    since_seconds: Option<u64>,
+    limit: Option<usize>,
+}
+
+impl WhichEvents {
+    fn query(&self) -> Result<EventQuery, Refusal> {
+        let limit = self.limit.unwrap_or(EVENTS_AT_MOST);
+        if !(1..=EVENTS_AT_MOST).contains(&limit) {
+            return Err(bad_request(format!("limit={limit}, allowed 1 to {EVENTS_AT_MOST}")));
+        }
+        if let Some(seconds) = self.since_seconds.filter(|seconds| !(1..=FOR_SECONDS).contains(seconds)) {
+            return Err(bad_request(format!("since_seconds={seconds}, allowed 1 to {FOR_SECONDS}")));
+        }
+        let names = self.kind.iter().flat_map(|names| names.split(','));
+        let kind = |name| {
+            let all = EventKind::ALL.map(EventKind::name).join(", ");
+            EventKind::named(name).ok_or_else(|| bad_request(format!("kind={name:?}, allowed {all}")))
+        };
+        let kinds = names.map(kind).collect::<Result<_, _>>()?;
+        let since = self.since_seconds.map(Duration::from_secs);
+        Ok(EventQuery { kinds, after: self.after, since, limit })
+    }
+}
+
+pub(super) async fn events(
+    state: State<AppState>,
+    which: Result<Query<WhichEvents>, QueryRejection>,
+) -> Asked<EventsView> {
+    let query = query(which)?.0.query()?;
+    ask(&state, |answer| Command::Events { query, answer }).await.map(Json)
 }
 
 #[derive(Debug, Deserialize)]
@@ -88,17 +128,15 @@ pub(super) async fn order(
     let Path(name) = name.map_err(|error| bad_request(error.body_text()))?;
     let Query(about) = query(about)?;
     let note = about.note(peer.as_deref())?;
-    let words = in_words(&name, about.pool.as_deref(), action) + &beside(&note);
-    let pool = about.pool;
+    let words = in_words(&name, about.pool.as_deref(), action) + &for_how_long(&note);
+    let (pool, reason) = (about.pool, note.reason.clone());
     let change = ask(&state, |answer| Command::Backend { name, pool, action, note, answer }).await??;
-    Ok(done(Order::Said(words), change))
+    let words = if change.changed { words } else { words + ": nothing changed" };
+    Ok(done(Order::Said { words, reason }, change))
 }
 
-/// What stands beside an order in the log.
-fn beside(note: &OrderNote) -> String {
-    let lasts = note.lasts.map(|lasts| format!(", for {} s", lasts.as_secs())).unwrap_or_default();
-    let reason = note.reason.as_ref().map(|reason| format!(", because: {reason}")).unwrap_or_default();
-    lasts + &reason
+fn for_how_long(note: &OrderNote) -> String {
+    note.lasts.map(|lasts| format!(", for {} s", lasts.as_secs())).unwrap_or_default()
 }
 
 /// An order as the log has it.
@@ -187,7 +225,7 @@ pub(super) async fn purge(
         FlowQuery::Backend(name) => format!("the flows on backend {name}"),
     };
     let purged = ask(&state, |answer| Command::PurgeFlows { filter, answer }).await??;
-    Ok(done(Order::Said(format!("forget {whose}: {}", plural(purged.flows, "flow"))), purged))
+    Ok(done(Order::said(format!("forget {whose}: {}", plural(purged.flows, "flow"))), purged))
 }
 
 #[derive(Debug, Deserialize)]

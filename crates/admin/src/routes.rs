@@ -15,10 +15,12 @@ use tokio::sync::mpsc;
 
 use super::app_state::{AppState, PUT_CONFIG, RELOAD, Rules};
 use super::capture::{self, CAPTURE_SECONDS_AT_MOST};
-use super::command::{Answer, BackendAction, Command, FLOWS_AT_MOST, MachineAction, SNAP_BYTES};
+use super::command::{
+    Answer, BackendAction, Command, EVENTS_AT_MOST, FLOWS_AT_MOST, MachineAction, SNAP_BYTES,
+};
 use super::document::{Content, Operation, document};
 use super::view::{
-    BackendChange, CaptureEnd, ConfigView, FlowPage, MachineDrain, Purged, Refusal, RefusalKind,
+    BackendChange, CaptureEnd, ConfigView, EventsView, FlowPage, MachineDrain, Purged, Refusal, RefusalKind,
     ReloadReport, WhereView,
 };
 use super::{guard, handlers, refuse};
@@ -53,7 +55,7 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
 }
 
 fn table() -> Vec<Operation> {
-    [reading(), backend_orders(), machine_orders(), flows(), captures(), configuration()]
+    [reading(), events(), backend_orders(), machine_orders(), flows(), captures(), configuration()]
         .into_iter()
         .flatten()
         .collect()
@@ -93,6 +95,23 @@ fn reading() -> Vec<Operation> {
             "OpenAPI 3.1.",
             get(openapi),
         ),
+    ]
+}
+
+/// Changes of state.
+fn events() -> Vec<Operation> {
+    let kinds = "Of these kinds: names with commas between them. Default: of all.";
+    let list = Operation::read::<EventsView>(
+        "/v1/events",
+        "The last 1,000 changes of state, oldest first.",
+        "Those that were asked for.",
+        get(handlers::events),
+    );
+    vec![
+        list.query("kind", kinds, text())
+            .query("after", "With a number above this.", number(0, u64::MAX))
+            .query("since_seconds", "No older than this.", number(1, handlers::FOR_SECONDS))
+            .query("limit", "The last so many. Default: 1000.", number(1, EVENTS_AT_MOST)),
     ]
 }
 

@@ -6,6 +6,7 @@
 
 mod bgp;
 mod capture;
+mod events;
 mod explained;
 mod flows;
 mod generation;
@@ -19,6 +20,7 @@ pub use bgp::{
     RouteRow, SessionState,
 };
 pub use capture::CaptureEnd;
+pub use events::{EventKind, EventRow, EventSeverity, EventsView};
 pub use explained::{Encapsulation, Explained, Hashed, Step, Verdict, WhereBackend};
 pub use flows::{FlowPage, FlowRow, FlowState, Purged, WhereRow, WhereView};
 pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
@@ -54,6 +56,11 @@ mod tests {
                 json!(["5-tuple", "addresses", "source"]),
             ),
             (to_value([Via::Backend, Via::Vip]), json!(["backend", "vip"])),
+            (
+                to_value(EventKind::ALL),
+                json!(["backend", "vip", "router", "order", "reload", "link", "machine"]),
+            ),
+            (to_value(EventKind::ALL.map(EventKind::name)), to_value(EventKind::ALL).unwrap()),
             (to_value([Severity::Error, Severity::Warning]), json!(["error", "warning"])),
         ] {
             assert_eq!(found.unwrap(), words);

@@ -48,7 +48,7 @@ impl Report {
 
     /// It is no peer any more, and shown under this name until its session has ended.
     pub(crate) fn part(&mut self, name: &str, notice: Duration) {
-        tracing::info!(peer = self.own.name, address = %self.own.address, after = ?notice, "peer removed: its session ends");
+        tracing::info!(change = "router", peer = self.own.name, address = %self.own.address, after = ?notice, "peer removed: its session ends");
         name.clone_into(&mut self.own.name);
     }
 
@@ -58,6 +58,7 @@ impl Report {
         (self.said, self.suspected) = (None, None);
         let Some(negotiated) = negotiated else { return };
         tracing::info!(
+            change = "router",
             peer = self.own.name,
             address = %self.own.address,
             asn = negotiated.asn,
@@ -83,11 +84,11 @@ impl Report {
         if is_known {
             tracing::debug!(peer, why, retry_in, failures, "no BGP session, as before");
         } else if end.is_planned {
-            tracing::info!(peer, %address, why, retry_in, "no BGP session, as ordered");
+            tracing::info!(change = "router", peer, %address, why, retry_in, "no BGP session, as ordered");
         } else if end.was_up {
-            tracing::warn!(peer, %address, why, retry_in, "BGP session lost");
+            tracing::warn!(change = "router", peer, %address, why, retry_in, "BGP session lost");
         } else {
-            tracing::warn!(peer, %address, why, retry_in, "no BGP session");
+            tracing::warn!(change = "router", peer, %address, why, retry_in, "no BGP session");
         }
         self.said = Some((why.into(), end.is_planned));
     }

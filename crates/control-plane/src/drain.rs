@@ -61,7 +61,7 @@ impl Shutdown {
                 drain.longest()
             }
             Some(_) => {
-                tracing::info!("a second signal: the drain ends");
+                tracing::info!(change = "machine", "a second signal: the drain ends");
                 return true;
             }
             None => self.begin(false, seen, parts),
@@ -98,7 +98,7 @@ impl Shutdown {
                 self.drain = None;
                 parts.set_draining(false);
                 parts.set_stage(Stage::Serving);
-                tracing::info!("the drain is taken back");
+                tracing::info!(change = "machine", "the drain is taken back");
                 Ok(Vec::new())
             }
         }
@@ -114,11 +114,11 @@ impl Shutdown {
         let Some(drain) = &mut self.drain else { return false };
         let over = drain.look(seen.now, seen.forwarded);
         if drain.withdraws(seen.now) && parts.stage() == Stage::Leaving {
-            tracing::info!("routes are withdrawn");
+            tracing::info!(change = "machine", "routes are withdrawn");
             parts.set_stage(Stage::Left);
         }
         if let Some(why) = over {
-            tracing::info!(%why, "drained");
+            tracing::info!(change = "machine", %why, "drained");
             parts.stopping(AFTER_DRAIN, "drained");
         }
         over.is_some()
@@ -131,8 +131,11 @@ impl Shutdown {
         let at_most = seen.drain_time;
         let notice = if at_most.is_zero() { Duration::ZERO } else { parts.notice() };
         parts.set_stage(if notice.is_zero() { Stage::Left } else { Stage::Leaving });
-        let end = if may_be_taken_back { "" } else { "; a second signal ends at once" };
-        tracing::info!(?notice, ?at_most, "not ready any more, draining{end}");
+        let (why, end) = match may_be_taken_back {
+            true => ("an operator's order", ""),
+            false => ("a signal", "; a second signal ends at once"),
+        };
+        tracing::info!(change = "machine", why, ?notice, ?at_most, "not ready any more, draining{end}");
         let mut drain = Drain::begin(seen.now, notice, at_most, seen.forwarded);
         drain.may_be_taken_back = may_be_taken_back;
         self.drain.insert(drain).longest()

@@ -158,11 +158,11 @@ impl Orders {
             let mut left = controller.runtime_state().overrides.get(key).copied().unwrap_or_default();
             if over(&given.mode) {
                 (given.mode, left.mode) = (None, None);
-                tracing::info!(backend = %key.backend, pool = ?key.pool, "a drain or down has ended by its time");
+                tracing::info!(change = "order", backend = %key.backend, pool = key.pool.as_deref(), "a drain or down has ended by its time");
             }
             if over(&given.weight) {
                 (given.weight, left.weight) = (None, None);
-                tracing::info!(backend = %key.backend, pool = ?key.pool, "a weight has ended by its time");
+                tracing::info!(change = "order", backend = %key.backend, pool = key.pool.as_deref(), "a weight has ended by its time");
             }
             if controller.runtime_state().overrides.get(key).is_some_and(|says| *says != left) {
                 says.push((key.clone(), left));

@@ -126,10 +126,10 @@ fn merge(before: &Table, mut found: Table, wanted: &Wanted) -> Table {
                 *next_hop = before.cloned().unwrap_or(Err(Unresolved::NoRoute));
             }
             Err(why) if before.is_none_or(|before| before.is_ok()) => {
-                tracing::warn!(backend = %address, %why, "no way to this backend");
+                tracing::warn!(change = "backend", backend = %address, %why, "no way to this backend");
             }
             Ok(_) if !matches!(before, Some(Ok(_))) => {
-                tracing::info!(backend = %address, "next hop resolved");
+                tracing::info!(change = "backend", backend = %address, "next hop resolved");
             }
             _ => {}
         }

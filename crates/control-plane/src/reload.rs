@@ -13,6 +13,7 @@ mod read;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use config::words::few;
 use config::{Config, Problem, Problems};
 
 pub use self::file_watch::{FileWatch, WatchError};
@@ -146,13 +147,15 @@ impl Ended {
         match &self.outcome {
             Ok(InForce { generation, changed }) if changed.is_empty() => {
                 tracing::info!(
+                    change = "reload",
                     generation,
                     why,
                     "read again: nothing changed, the generation keeps its number"
                 );
             }
             Ok(InForce { generation, changed }) => {
-                tracing::info!(generation, why, took = ?self.took, changes = changed.len(), "reloaded");
+                let (took, changes, what) = (self.took, changed.len(), few(changed));
+                tracing::info!(change = "reload", generation, why, ?took, changes, what, "reloaded");
             }
             Err(refused) => {
                 let problems = match refused {
@@ -160,6 +163,7 @@ impl Ended {
                     _ => Vec::new(),
                 };
                 tracing::error!(
+                    change = "reload",
                     error = %refused,
                     why,
                     problems = %problems.join("\n"),

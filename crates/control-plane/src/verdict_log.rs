@@ -15,7 +15,7 @@ pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
     }
     if let Some(more) = turned.len().checked_sub(LINES).filter(|more| *more > 0) {
         let more = count_of(more, "more verdict");
-        tracing::warn!(target: "health", "{more} turned at once: `sluicegate health list` has them all");
+        tracing::warn!(target: "health", change = "backend", "{more} turned at once: `sluicegate health list` has them all");
     }
 }
 
@@ -27,10 +27,15 @@ fn line(controller: &Controller, turned: &StateChange) {
     match turned.state {
         HealthState::Down => {
             let reason = turned.why.as_deref().unwrap_or("no attempt passed");
-            tracing::warn!(target: "health", %backend, %address, %pool, %vip, %check, reason, "a backend is down");
+            tracing::warn!(
+                target: "health", change = "backend", %backend, %address, %pool, %vip, %check, reason, "a backend is down"
+            );
         }
         HealthState::Up => {
-            tracing::info!(target: "health", %backend, %address, %pool, %vip, %check, "a backend is up");
+            let reason = "its check passes";
+            tracing::info!(
+                target: "health", change = "backend", %backend, %address, %pool, %vip, %check, reason, "a backend is up"
+            );
         }
         HealthState::Unknown => {}
     }

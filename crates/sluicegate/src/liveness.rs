@@ -96,8 +96,8 @@ impl Liveness {
             return;
         }
         match &health {
-            Health::Healthy => tracing::info!("the forwarder is healthy again"),
-            unhealthy => tracing::error!(why = %unhealthy, "the forwarder is unhealthy"),
+            Health::Healthy => tracing::info!(change = "machine", "the forwarder is healthy again"),
+            unhealthy => tracing::error!(change = "machine", why = %unhealthy, "the forwarder is unhealthy"),
         }
         self.manager.status(&health.to_string());
         self.change(|state| state.health = health);
@@ -108,16 +108,21 @@ impl Liveness {
         &self.state
     }
 
-    /// The machine's VIPs now, each with whether every service of it has a backend.
-    pub(crate) fn vips(&mut self, vips: BTreeMap<String, bool>) {
+    /// The machine's VIPs now, each with whether every service of it has a backend; `without` names those of a VIP that have none.
+    pub(crate) fn vips(&mut self, vips: BTreeMap<String, bool>, without: impl Fn(&str) -> String) {
         if self.state.vips == vips {
             return;
         }
         let was_served = |vip: &String| self.state.vips.get(vip) != Some(&false);
         for (vip, served) in &vips {
             match (was_served(vip), served) {
-                (true, false) => tracing::warn!(%vip, "no backend serves a service of this VIP"),
-                (false, true) => tracing::info!(%vip, "all services of this VIP have a backend again"),
+                (true, false) => {
+                    let service = without(vip);
+                    tracing::warn!(change = "vip", %vip, service, "no backend serves a service of this VIP");
+                }
+                (false, true) => {
+                    tracing::info!(change = "vip", %vip, "all services of this VIP have a backend again")
+                }
                 _ => {}
             }
         }
@@ -192,13 +197,13 @@ mod tests {
         liveness.set_draining(true);
         assert!(!liveness.state().is_ready() && readiness.borrow().forwarder_fault.is_none());
         assert_eq!(readiness.borrow().not_ready, ["draining"]);
-        liveness.vips([("www".to_owned(), false), ("mail".to_owned(), true)].into());
+        liveness.vips([("www".to_owned(), false), ("mail".to_owned(), true)].into(), str::to_owned);
         assert_eq!(liveness.state().why_not(), ["draining", "no backend serves VIP www"]);
-        liveness.vips((0..1_000).map(|n| (format!("v{n:03}"), n == 5)).collect());
+        liveness.vips((0..1_000).map(|n| (format!("v{n:03}"), n == 5)).collect(), str::to_owned);
         let why = liveness.state().why_not();
         let ends = (why.len(), &*why[10], &*why[11]);
         assert_eq!(ends, (12, "no backend serves VIP v010", "no backend serves 989 more VIPs"));
-        liveness.vips([("www".to_owned(), false)].into());
+        liveness.vips([("www".to_owned(), false)].into(), str::to_owned);
         assert_eq!(
             (&*readiness.borrow().not_ready, readiness.borrow().vips["www"]),
             (&["draining".to_owned()][..], false)

@@ -1,8 +1,8 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `signals`, `logging`. Its clients: `client` with `status`, `digest`, `operate`, `routers`,
-//! `live_config`, `top`, `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
+//! manager), `privileges`, `signals`, `logging` with `event_log`. Its clients: `client` with `status`, `digest`, `operate`,
+//! `routers`, `live_config`, `events`, `top`, `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
 //! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -18,6 +18,8 @@ mod config_diff;
 mod digest;
 mod doctor;
 mod doors;
+mod event_log;
+mod events;
 mod failure;
 mod flow_path;
 mod live_config;
@@ -66,6 +68,8 @@ enum Verb {
     Status(Common),
     /// Digests of the configuration and of the tables in force, by which machines of a cluster are compared.
     Digest(digest::Arguments),
+    /// The last changes of state of the running balancer, with time and cause.
+    Events(events::Arguments),
     /// Rates of the running balancer, live.
     Top(top::Arguments),
     /// Backends of the running balancer, and an operator's orders to them.
@@ -165,6 +169,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Config(ConfigVerb::Reload(common)) => live_config::reload(&common),
         Verb::Status(common) => status::status(&common),
         Verb::Digest(arguments) => digest::digest(&arguments),
+        Verb::Events(arguments) => events::events(&arguments),
         Verb::Top(arguments) => top::top(&arguments),
         Verb::Backend(verb) => operate::backend(&verb),
         Verb::Vip(verb) => operate::vip(&verb),

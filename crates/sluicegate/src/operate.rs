@@ -43,7 +43,7 @@ pub(crate) struct Beside {
     lasts: Option<u64>,
 }
 
-fn whole_seconds(text: &str) -> Result<u64, String> {
+pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
     let time = parse_duration(text).filter(|time| time.subsec_nanos() == 0 && !time.is_zero());
     let wrong = || format!("`{text}` is not a time of 1s or more in whole seconds, such as `2h`");
     time.map(|time| time.as_secs()).ok_or_else(wrong)

@@ -21,12 +21,15 @@ mod settings;
 mod status;
 mod turns;
 
-use std::collections::BTreeSet;
+use std::cell::LazyCell;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use admin::Command;
+use admin::view::VipRow;
+use config::words::few;
 use config::{Config, NextHop};
 use control_plane::announce::{Announcer, Seen};
 use control_plane::capture::Captures;
@@ -59,6 +62,7 @@ use self::lifecycle::Lifecycle;
 use self::settings::inspected;
 use self::turns::Turns;
 use crate::doors::{self, Doors};
+use crate::event_log::EventLog;
 use crate::signals::EndSignals;
 use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
@@ -66,7 +70,7 @@ use crate::{Source, config_check, liveness, logging, privileges};
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     let (config, warnings) = config_check::read(&source.config)?;
-    logging::start(config.log())?;
+    let events = logging::start(config.log())?;
     let warnings = reload::sentences(&warnings);
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -79,7 +83,7 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
         let signals = Signals::catch()?;
         let config = Arc::new(config);
         let configuration = Configuration::new(source.config.clone(), &config, &machine, warnings)?;
-        let mut daemon = Daemon::start(configuration, config, &machine).await?;
+        let mut daemon = Daemon::start(configuration, config, &machine, events).await?;
         let ended = daemon.serve(signals).await;
         daemon.close().await;
         ended
@@ -130,6 +134,7 @@ struct Api {
     doors: Option<Doors>,
     boot_id: String,
     digests: Arc<Digests>,
+    events: EventLog,
 }
 
 impl Api {
@@ -137,15 +142,21 @@ impl Api {
         config: &Config,
         machine: &str,
         readiness: watch::Receiver<admin::metrics::Readiness>,
+        events: EventLog,
     ) -> anyhow::Result<Self> {
         let (orders, commands) = mpsc::channel(COMMANDS_WAITING);
         let doors = doors::open(config, machine, orders, readiness).await?;
-        Ok(Self { commands, doors, boot_id: boot_id(), digests: Arc::default() })
+        Ok(Self { commands, doors, boot_id: boot_id(), digests: Arc::default(), events })
     }
 }
 
 impl Daemon {
-    async fn start(configuration: Configuration, config: Arc<Config>, machine: &str) -> anyhow::Result<Self> {
+    async fn start(
+        configuration: Configuration,
+        config: Arc<Config>,
+        machine: &str,
+        events: EventLog,
+    ) -> anyhow::Result<Self> {
         let lifecycle = Lifecycle::new();
         let interfaces = inspected(&config, machine)?;
         let table = first_next_hops(&config, machine, &interfaces).await?;
@@ -154,7 +165,7 @@ impl Daemon {
         let live = Live::new(snapshot);
         live.clock().set(unix_seconds());
         let mut forwarding = Forwarding::new(DataPlane::start(interfaces, &settings(&config), &live)?);
-        let api = Api::open(&config, machine, lifecycle.liveness.subscribe()).await?;
+        let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), events).await?;
         let paths = Paths::open(table, &config, machine, &live.current())?;
         let announcer = open_announcer(&config, machine, &mut forwarding)?;
         let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());
@@ -266,7 +277,10 @@ impl Daemon {
         match self.publisher.follow_own_addresses(config, machine, addresses_here, filter) {
             Ok(false) => {}
             Ok(true) => {
-                tracing::info!("this machine's addresses have changed: the kernel keeps those of now");
+                tracing::info!(
+                    change = "machine",
+                    "this machine's addresses have changed: the kernel keeps those of now"
+                );
             }
             Err(error) => tracing::error!(%error, "the XDP filter could not follow this machine's addresses"),
         }
@@ -367,8 +381,9 @@ impl Daemon {
     fn look_at_vips(&mut self) {
         let rows = self.controller.vip_rows(&self.publisher.current(), |_| Default::default());
         let services = services_seen(&rows);
-        let vips = rows.into_iter().map(|vip| (vip.name, vip.ready)).collect();
-        self.lifecycle.liveness.vips(vips);
+        let vips = rows.iter().map(|vip| (vip.name.clone(), vip.ready)).collect();
+        let by_name = LazyCell::new(|| rows.iter().map(|row| (&*row.name, row)).collect::<HashMap<_, _>>());
+        self.lifecycle.liveness.vips(vips, |vip| services_without(by_name.get(vip).copied()));
         let state = self.lifecycle.liveness.state();
         let forwarder_fault = (!state.health.is_healthy()).then(|| state.health.to_string());
         let seen = Seen { forwarder_fault, set_up: state.set_up, services };
@@ -466,6 +481,12 @@ fn warn_of_small_mtus(config: &Config, snapshot: &Snapshot) {
              cut; raise the MTU towards these backends"
         );
     }
+}
+
+/// The services of a VIP that nobody serves.
+fn services_without(vip: Option<&VipRow>) -> String {
+    let services = vip.into_iter().flat_map(|row| &row.services);
+    few(services.filter(|service| !service.ready).map(|service| &service.name))
 }
 
 fn addresses_here() -> BTreeSet<IpAddr> {

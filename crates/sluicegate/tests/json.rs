@@ -173,6 +173,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("decap", "--interface no-such-nic --from 192.0.2.1 --vip 203.0.113.10"),
     ("digest", "SOCKET"),
     ("doctor", "--config @/lb.toml --machine lb1"),
+    ("events", "SOCKET"),
     ("flow list", "SOCKET"),
     ("flow purge", "--all SOCKET"),
     ("health list", "SOCKET"),

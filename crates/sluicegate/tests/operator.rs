@@ -344,6 +344,47 @@ fn wrong_usage_is_explained_to_a_stranger() {
     }
 }
 
+#[test]
+fn events_are_a_line_each_and_followed_without_a_repeat() {
+    let balancer = Balancer::start();
+    let (code, text) =
+        balancer.run(&["events", "--since", "10m", "-n", "5", "--kind", "backend", "--kind", "link"]);
+    assert_eq!(code, 0, "{text}");
+    let wanted = [
+        "2023-11-14T22:15:00.250Z warning backend a backend is down (backend=b1): connection refused\n",
+        "2023-11-14T22:15:00.250Z info    link    no longer so: eth0 is down\n",
+    ];
+    assert_eq!(text, wanted.concat());
+    let asked = balancer.last();
+    for words in ["kinds: [Backend, Link]", "since: Some(600s)", "limit: 5"] {
+        assert!(asked.contains(words), "{asked}");
+    }
+    let (_, view) = balancer.json(&["events"]);
+    assert_eq!(
+        (&view["schema"], &view["newest"], &view["events"][1]["cause"]),
+        (&json!(1), &json!(7), &Value::Null)
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let socket = balancer.folder.join("admin.sock");
+    command.args(["events", "--follow", "--json", "--kind", "link", "--socket"]).arg(&socket);
+    let following = command.stdout(process::Stdio::piped()).stderr(process::Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(100);
+    let asks = || balancer.log.lock().unwrap().iter().filter(|asked| asked.contains("after: 7")).count();
+    while asks() < 2 {
+        assert!(Instant::now() < end, "it asks on, for what is new: {:?}", balancer.log.lock().unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(balancer);
+    let output = following.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "the balancer is gone");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> =
+        serde_json::Deserializer::from_str(&text).into_iter().map(Result::unwrap).collect();
+    let numbers: Vec<_> = rows.iter().map(|row| row["number"].clone()).collect();
+    assert_eq!(numbers[..2], [json!(6), json!(7)], "{text}");
+    assert!(rows.iter().all(|row| row["schema"] == 1) && rows[2]["kind"] == "no_daemon", "{text}");
+}
+
 /// The log of the API's side, which runs in this process.
 #[test]
 fn an_order_leaves_one_line_in_words() {

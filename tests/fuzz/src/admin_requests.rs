@@ -28,8 +28,10 @@ pub(crate) fn check(bytes: &[u8]) {
 
 fn is_question(command: &Command) -> bool {
     use Command as C;
-    matches!(command, C::Status(_) | C::Vips(_) | C::Backends(_) | C::Health(_) | C::Bgp(_))
-        || matches!(command, C::Stats(_) | C::Config(_) | C::Flows { .. } | C::Where { .. })
+    matches!(
+        command,
+        C::Status(_) | C::Vips(_) | C::Backends(_) | C::Health(_) | C::Bgp(_) | C::Events { .. }
+    ) || matches!(command, C::Stats(_) | C::Config(_) | C::Flows { .. } | C::Where { .. })
 }
 
 /// Reads answers one after the other.

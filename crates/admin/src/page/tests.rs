@@ -1,6 +1,6 @@
 use super::*;
 use crate::stats::Stats;
-use crate::view::{BackendRow, BgpView, HealthView, Status, VipRow};
+use crate::view::{BackendRow, BgpView, EventsView, HealthView, Status, VipRow};
 
 #[test]
 fn the_page_is_small_and_whole() {
@@ -59,6 +59,7 @@ fn samples_have_the_shape_of_the_answers() {
     same::<Vec<VipRow>>(include_str!("sample/vips.json"));
     same::<Vec<BackendRow>>(include_str!("sample/backends.json"));
     same::<BgpView>(include_str!("sample/bgp.json"));
+    same::<EventsView>(include_str!("sample/events.json"));
     same::<HealthView>(include_str!("sample/health.json"));
     // The sample names the counters that are not 0.
     let sample: serde_json::Value = serde_json::from_str(include_str!("sample/counters.json")).unwrap();

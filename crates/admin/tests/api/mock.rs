@@ -6,7 +6,9 @@ use std::time::Duration;
 use admin::stats::{FlowTableStats, Stats, ThreadStats, TrafficStats};
 use admin::view::Explained;
 use admin::view::*;
-use admin::{Answer, BackendAction, CaptureOrder, CaptureStream, Command, FlowQuery, MachineAction};
+use admin::{
+    Answer, BackendAction, CaptureOrder, CaptureStream, Command, EventQuery, FlowQuery, MachineAction,
+};
 use tokio::sync::mpsc;
 
 /// What was asked, in words.
@@ -35,6 +37,7 @@ fn words(command: &Command) -> String {
         Command::Machine { action, .. } => format!("{action:?} the machine"),
         Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
         Command::PutConfig { text, if_match, .. } => format!("put {text:?} onto {if_match:?}"),
+        Command::Events { query, .. } => format!("{query:?}"),
         Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
         Command::PurgeFlows { filter, .. } => format!("purge {filter:?}"),
         Command::Capture { order, .. } => order.to_string(),
@@ -57,6 +60,7 @@ fn answer(command: Command, readings: &mut u64) {
             drop(answer.send(stats(*readings)));
         }
         Command::Backend { name, pool, action, answer, .. } => drop(answer.send(change(name, pool, action))),
+        Command::Events { query, answer } => drop(answer.send(events(&query))),
         Command::Bgp(answer) => drop(answer.send(bgp())),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
         Command::Reload(answer) => drop(answer.send(Ok(report()))),
@@ -317,6 +321,30 @@ pub(crate) fn bgp() -> BgpView {
         vips: vec![vip, held],
         warnings: vec!["a peer has no session".into()],
     }
+}
+
+/// Two, of which one is newer than number 6.
+pub(crate) fn events(query: &EventQuery) -> EventsView {
+    let row = EventRow {
+        number: 6,
+        unix_seconds: 1_700_000_100.25,
+        kind: EventKind::Backend,
+        severity: EventSeverity::Warning,
+        what: "a backend is down".into(),
+        about: [("backend".to_owned(), "b1".to_owned())].into(),
+        cause: Some("connection refused".into()),
+    };
+    let next = EventRow {
+        number: 7,
+        kind: EventKind::Link,
+        severity: EventSeverity::Info,
+        what: "no longer so: eth0 is down".into(),
+        about: [].into(),
+        cause: None,
+        ..row.clone()
+    };
+    let events = [row, next].into_iter().filter(|row| row.number > query.after);
+    EventsView { boot_id: "b00t".into(), newest: 7, forgotten: 0, events: events.collect() }
 }
 
 fn machine(action: MachineAction) -> Result<MachineDrain, Refusal> {

@@ -1,7 +1,7 @@
 //! From request to command and back, through the router alone.
 
-use admin::view::{BackendRow, BgpView, HealthView, Status, VipRow};
-use admin::{Rules, router};
+use admin::view::{BackendRow, BgpView, EventKind, EventsView, HealthView, Status, VipRow};
+use admin::{EventQuery, Rules, router};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -33,6 +33,19 @@ async fn every_question_reaches_the_loop_and_its_answer_comes_back_whole() {
     let (_, second) = api.get("/counters").await;
     assert_eq!((&first["total"]["rx"], &second["total"]["rx"]), (&json!(1000), &json!(2000)));
     assert_eq!(api.last(), "Stats");
+}
+
+#[tokio::test]
+async fn events_are_asked_for_by_kind_number_age_and_how_many() {
+    let api = Api::new(false).await;
+    let (_, body) = api.get("/v1/events").await;
+    assert_eq!(serde_json::from_value::<EventsView>(body).unwrap(), mock::events(&EventQuery::default()));
+    assert_eq!(api.last(), format!("{:?}", EventQuery::default()));
+    let (_, body) = api.get("/v1/events?kind=link,vip&after=6&since_seconds=60&limit=5").await;
+    assert_eq!(body["events"].as_array().unwrap().len(), 1);
+    let kinds = vec![EventKind::Link, EventKind::Vip];
+    let query = EventQuery { kinds, after: 6, since: Some(std::time::Duration::from_secs(60)), limit: 5 };
+    assert_eq!(api.last(), format!("{query:?}"));
 }
 
 #[tokio::test]
@@ -92,6 +105,13 @@ async fn what_is_not_understood_reaches_no_loop() {
         "/v1/flows?limit=10001",
         "/v1/flows?limit=x",
         "/v1/flows?color=red",
+        "/v1/events?limit=0",
+        "/v1/events?limit=1001",
+        "/v1/events?kind=backend,colour",
+        "/v1/events?kind=",
+        "/v1/events?since_seconds=0",
+        "/v1/events?after=-1",
+        "/v1/events?before=7",
         "/v1/where?source=192.0.2.7:1&destination=203.0.113.10:80",
         "/v1/where?source=192.0.2.7:1&destination=203.0.113.10:80&protocol=256",
         "/v1/where?source=192.0.2.7:1&destination=[2001:db8::1]:80&protocol=tcp",

@@ -69,7 +69,7 @@ impl Peer {
         let is_known = self.both.iter().any(|one| one.session.counts().announced_any());
         let notice = if is_known { next.times.notice } else { Duration::ZERO };
         let until = self.leaving.take().map_or(Instant::now() + notice, |leaving| leaving.until);
-        tracing::info!(peer = next.name, after = ?notice, "its configuration has changed: the session restarts");
+        tracing::info!(change = "router", peer = next.name, after = ?notice, "its configuration has changed: the session restarts");
         self.leaving = Some(Leaving { until, next });
         self.say();
     }

@@ -309,8 +309,8 @@ impl Announcer {
         for (vip, status) in next {
             let was = self.statuses.get(vip) == Some(&VipStatus::Announced);
             match status {
-                VipStatus::Announced if !was => tracing::info!(%vip, "announced"),
-                VipStatus::Away(why) if was => tracing::warn!(%vip, %why, "withdrawn"),
+                VipStatus::Announced if !was => tracing::info!(change = "vip", %vip, "announced"),
+                VipStatus::Away(why) if was => tracing::warn!(change = "vip", %vip, %why, "withdrawn"),
                 _ => {}
             }
         }
@@ -397,7 +397,7 @@ impl Running {
     /// There are no peers any more.
     fn leave(self) {
         let handle = Handle::try_current();
-        tracing::info!("nothing is announced by BGP any more");
+        tracing::info!(change = "router", "nothing is announced by BGP any more");
         if let Ok(handle) = handle {
             handle.spawn(self.close("no longer configured"));
         }

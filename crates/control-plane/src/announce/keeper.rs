@@ -126,16 +126,20 @@ pub(super) fn changed(speaker: &Speaker, change: &BfdChange) {
         speaker.bfd_down(peer);
     }
     if change.is_loss() && is_up {
-        tracing::warn!(peer, address = name, %from, %to, why = %diagnostic, "BFD has lost the peer: its BGP session ends");
+        tracing::warn!(change = "router", peer, address = name, %from, %to, why = %diagnostic, "BFD has lost the peer: its BGP session ends");
     } else {
-        tracing::info!(peer, address = name, %from, %to, why = %diagnostic, "BFD");
+        tracing::info!(change = "router", peer, address = name, %from, %to, why = %diagnostic, "BFD");
     }
 }
 
 /// Ends sessions with those that did not take the withdrawal in time.
 pub(super) async fn end_those_not_told(speaker: Arc<Speaker>) {
     for name in speaker.flushed(WITHDRAWN_WITHIN).await {
-        tracing::error!(peer = name, "the withdrawal was not acknowledged in time: the session is closed");
+        tracing::error!(
+            change = "router",
+            peer = name,
+            "the withdrawal was not acknowledged in time: the session is closed"
+        );
         speaker.reset(&name, "a withdrawal was not acknowledged in time");
     }
 }

@@ -30,10 +30,12 @@ impl Fallbacks {
         match (enough, self.called.get_mut(pool)) {
             (false, Some(since)) => *since = None,
             (false, None) => {
+                log(pool, serving, "the fallback takes over: too few backends of its pool serve");
                 self.called.insert(pool.clone(), None);
             }
             (true, Some(since)) => {
                 if now.saturating_sub(*since.get_or_insert(now)) >= rule.hold {
+                    log(pool, serving, "the pool serves again, its fallback gives back");
                     self.called.remove(pool);
                 }
             }
@@ -60,6 +62,11 @@ impl Fallbacks {
     pub(super) fn called(&self) -> BTreeSet<PoolView> {
         self.called.keys().cloned().collect()
     }
+}
+
+fn log(pool: &PoolView, serving: usize, what: &str) {
+    let vip = pool.vip.as_ref().map(|at| &*at.vip);
+    tracing::info!(change = "vip", pool = &*pool.pool, vip, serving, "{what}");
 }
 
 #[cfg(test)]

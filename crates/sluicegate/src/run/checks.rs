@@ -65,12 +65,13 @@ impl Checks {
             Event::LocalFailure(true) => {
                 self.local_failure = Some(Instant::now());
                 tracing::error!(
+                    change = "backend",
                     "no check of any backend passes: taken for a local failure (a fault of this machine), and the last states stay"
                 );
             }
             Event::LocalFailure(false) => {
                 self.local_failure = None;
-                tracing::info!("checks pass again: verdicts go on");
+                tracing::info!(change = "backend", "checks pass again: verdicts go on");
             }
             Event::Unable(news) => self.unable.take(news, Instant::now()),
         }

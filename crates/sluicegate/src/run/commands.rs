@@ -3,7 +3,7 @@
 //! In: commands. Out: each one's answer, at once or when the work that it began is done.
 //! Not here: HTTP (`admin`), what an order means and which are refused (`control_plane::{orders, drain}`).
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use admin::view::{
     BackendChange, BackendRow, ConfigText, ConfigView, HealthView, MachineDrain, Refusal, RefusalKind,
@@ -37,6 +37,9 @@ impl Daemon {
             Command::Backend { name, pool, action, note, answer } => {
                 let backend = OverrideKey { backend: name.into(), pool: pool.map(Into::into) };
                 _ = answer.send(self.order_backend(backend, action, note));
+            }
+            Command::Events { query, answer } => {
+                _ = answer.send(self.api.events.view(&query, &self.api.boot_id, SystemTime::now()));
             }
             Command::Reload(answer) => self.ask_for_reload("api", None, Some(answer)),
             Command::PutConfig { text, if_match, answer } => self.put_config(text, if_match, answer),

@@ -68,7 +68,7 @@ impl Configuration {
             tracing::warn!("{warning}");
         }
         if self.origin == Origin::Api && origin == Origin::File {
-            tracing::warn!("the file has replaced a configuration that came by the API");
+            tracing::warn!(change = "reload", "the file has replaced a configuration that came by the API");
         }
         self.comes_from(origin, config);
         if let Err(error) = FileWatch::follow(&mut self.watch, config) {

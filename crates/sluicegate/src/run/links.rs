@@ -54,10 +54,10 @@ impl Links {
         let (before, now): (BTreeSet<&String>, BTreeSet<&String>) =
             (self.faults.iter().collect(), faults.iter().collect());
         for fault in now.difference(&before) {
-            tracing::warn!("{fault}");
+            tracing::warn!(change = "link", "{fault}");
         }
         for fault in before.difference(&now) {
-            tracing::info!("no longer so: {fault}");
+            tracing::info!(change = "link", "no longer so: {fault}");
         }
         self.faults = faults;
     }

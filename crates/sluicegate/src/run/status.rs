@@ -130,6 +130,7 @@ impl Daemon {
         let unresolved: HashSet<IpAddr> =
             snapshot.slots().iter().filter(|slot| slot.next_hop.is_none()).map(|slot| slot.address).collect();
         tracing::info!(
+            change = "machine",
             machine = %self.controller.machine(),
             interface = %self.forwarding.interface_names().join(", "),
             queues = plane.counters.len(),

@@ -1,0 +1,146 @@
+//! `sluicegate events`: the last changes of state, once or as they happen.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use admin::view::{EventKind, EventRow, EventSeverity, EventsView};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use config::words::count;
+use time::OffsetDateTime;
+
+use crate::client::Common;
+use crate::operate::whole_seconds;
+use crate::out::{errln, outln};
+use crate::table::{clean, json_line, lines};
+
+/// Which events.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// No older than this, such as `10m`: 1 s to 30 days, in whole seconds.
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    since: Option<u64>,
+    /// The last so many, up to 1,000. Default: all that are kept.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    limit: Option<u64>,
+    /// Of this kind; may be given several times. Default: of all.
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)))]
+    kind: Vec<String>,
+    /// Then each one as it happens, until Ctrl-C; 3 when the balancer is gone.
+    #[arg(short, long)]
+    follow: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Prints what is asked for, oldest first.
+pub(crate) fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
+    let client = asked.common.client()?;
+    let mut about = Vec::new();
+    about.extend((!asked.kind.is_empty()).then(|| format!("kind={}", asked.kind.join(","))));
+    let first = asked.since.map(|seconds| format!("since_seconds={seconds}"));
+    let first = first.into_iter().chain(asked.limit.map(|limit| format!("limit={limit}")));
+    let mut view: EventsView = client.get(&path(about.iter().cloned().chain(first)))?;
+    if !asked.follow {
+        asked.common.show(&view, |view| {
+            let rows: Vec<String> = view.events.iter().map(words).collect();
+            if rows.is_empty() { "none\n".to_owned() } else { lines("", &rows) }
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        print(&view, asked.common.json)?;
+        sleep(LOOK);
+        let next: EventsView =
+            client.get(&path(about.iter().cloned().chain([format!("after={}", view.newest)])))?;
+        view = if next.boot_id == view.boot_id { next } else { client.get(&path(about.iter().cloned()))? };
+        if view.forgotten > 0 {
+            errln!("{} went by unseen", count(view.forgotten, "event"));
+        }
+    }
+}
+
+fn path(about: impl Iterator<Item = String>) -> String {
+    let about = about.collect::<Vec<_>>().join("&");
+    if about.is_empty() { "/v1/events".to_owned() } else { format!("/v1/events?{about}") }
+}
+
+/// A line each, which a reader has at once.
+fn print(view: &EventsView, json: bool) -> anyhow::Result<()> {
+    for row in &view.events {
+        match json {
+            true => outln!("{}", json_line(row)?),
+            false => outln!("{}", clean(&words(row))),
+        }
+    }
+    Ok(())
+}
+
+/// `2026-01-31T12:00:00.250Z warning backend: a backend is down, backend=b1 pool=web: connection refused`
+fn words(row: &EventRow) -> String {
+    let severity = match row.severity {
+        EventSeverity::Error => "error",
+        EventSeverity::Warning => "warning",
+        EventSeverity::Info => "info",
+    };
+    let about: Vec<String> =
+        row.about.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+    let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(" ")) };
+    let cause = row.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{} {severity:<7} {:<7} {}{about}{cause}", clock(row.unix_seconds), row.kind.name(), row.what)
+}
+
+fn quoted(value: &str) -> String {
+    if value.contains([' ', '"']) || value.is_empty() { format!("{value:?}") } else { value.to_owned() }
+}
+
+/// In UTC, as RFC 3339 has it.
+fn clock(unix_seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "saturates; what is no time is the epoch")]
+    let nanos = ((unix_seconds * 1e3).round() as i128).saturating_mul(1_000_000);
+    let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (date, time) = (at.date(), at.time());
+    format!("{date}T{:02}:{:02}:{:02}.{:03}Z", time.hour(), time.minute(), time.second(), time.millisecond())
+}
+
+/// How often it is asked.
+const LOOK: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_written_as_rfc_3339_has_it() {
+        for (seconds, text) in [
+            (0.0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399.999, "2000-02-28T23:59:59.999Z"),
+            (1_709_164_800.25, "2024-02-29T00:00:00.250Z"),
+            (f64::MAX, "1970-01-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(clock(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_row_says_when_what_to_what_and_why() {
+        let about = [("backend", "b1"), ("pool", "web and more"), ("vip", "")];
+        let about = about.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let row = EventRow {
+            number: 1,
+            unix_seconds: 1_700_000_000.5,
+            kind: EventKind::Backend,
+            severity: EventSeverity::Warning,
+            what: "a backend is down".to_owned(),
+            about,
+            cause: Some("refused".to_owned()),
+        };
+        assert_eq!(
+            words(&row),
+            "2023-11-14T22:13:20.500Z warning backend a backend is down (backend=b1 pool=\"web and more\" vip=\"\"): refused"
+        );
+        let bare = EventRow { about: [].into(), cause: None, ..row };
+        assert_eq!(words(&bare), "2023-11-14T22:13:20.500Z warning backend a backend is down");
+    }
+}

@@ -1,0 +1,100 @@
+//! `events`: each change of state is there once, with its time and its cause, in the words of the log.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use testbed::{Bed, BedSpec, LbConfig, Veth, eventually};
+
+use crate::scene::{BOUND, Scene, verb};
+
+/// A second interface of the balancer, by which nothing is routed, and the router's end of it.
+const SPARE: &str = "spare0";
+const SPARE_PORT: &str = "to-lb1-spare";
+
+const CHECK: &str = "[check.web]\ntcp = { port = 80 }\ninterval = \"200ms\"\nfast_interval = \"200ms\"\ntimeout = \"100ms\"\n";
+
+fn checked(bed: &Bed) -> LbConfig {
+    let (more, interfaces) = (CHECK.into(), vec![SPARE.into()]);
+    LbConfig { pool_keys: "checks = [\"web\"]".into(), more, interfaces, ..LbConfig::new(bed) }
+}
+
+fn run(scene: &Scene, args: &[&str]) -> String {
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let ended = verb(&scene.bed, &[args, &["--socket", socket.to_str().unwrap()]].concat());
+    assert_eq!(ended.code, Some(0), "{args:?}: {}{}", ended.out, ended.err);
+    ended.out
+}
+
+fn events(scene: &Scene, more: &[&str]) -> Vec<Value> {
+    let mut said: Value = serde_json::from_str(&run(scene, &[&["events", "--json"], more].concat())).unwrap();
+    said["events"].as_array_mut().map(std::mem::take).unwrap()
+}
+
+/// The last event of a kind whose words begin so, as soon as there is one.
+fn wait_for(scene: &Scene, kind: &str, words: &str) -> Value {
+    let begins = |event: &Value| event["what"].as_str().unwrap().starts_with(words);
+    let found = || events(scene, &["--kind", kind]).into_iter().rfind(begins);
+    eventually(BOUND, found)
+        .unwrap_or_else(|| panic!("no {kind} {words}: {:#?}\n{}", events(scene, &[]), scene.diagnosis()))
+}
+
+#[test]
+fn each_change_of_state_is_an_event_with_time_and_cause_in_the_words_of_the_log() {
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let mut scene = Scene::new(&BedSpec { backends: 2, ..BedSpec::default() }, |bed| {
+        let link = Veth { queues: 1, mtu: bed.spec.core_mtu };
+        link.join(bed.balancers[0].ns.device(SPARE), bed.router.device(SPARE_PORT)).unwrap();
+        checked(bed)
+    });
+    wait_for(&scene, "machine", "ready");
+
+    // A backend dies, and with the other one drained nobody serves the VIPs.
+    drop(scene.bed.http.remove(1));
+    let down = wait_for(&scene, "backend", "a backend is down");
+    let about = (&down["about"]["backend"], &down["about"]["check"], &down["severity"]);
+    assert_eq!(about, (&"b2".into(), &"web".into(), &"warning".into()), "{down:#}");
+    assert!(down["cause"].as_str().unwrap().contains("refused"), "{down:#}");
+    run(&scene, &["backend", "drain", "b1", "--for", "1s", "--reason", "a new kernel"]);
+    let order = wait_for(&scene, "order", "an operator's order: drain backend b1, for 1 s");
+    assert_eq!((&order["cause"], &order["about"]["peer"]), (&"a new kernel".into(), &"uid 0".into()));
+    let vip = wait_for(&scene, "vip", "no backend serves a service of this VIP");
+    assert!(vip["about"]["service"].as_str().unwrap().contains("tcp 80"), "{vip:#}");
+    wait_for(&scene, "order", "a drain or down has ended by its time");
+    wait_for(&scene, "vip", "all services of this VIP have a backend again");
+
+    // Reloads, taken and refused.
+    let config = checked(&scene.bed);
+    scene.balancer.reload(&scene.bed, &config.clone().weights(&[1, 5])).unwrap();
+    let reload = wait_for(&scene, "reload", "reloaded");
+    assert_eq!(reload["cause"], "SIGHUP");
+    assert!(reload["about"]["what"].as_str().unwrap().contains("weight"), "{reload:#}");
+    let wrong = LbConfig { more: format!("{CHECK}nonsense = 1\n"), ..config };
+    scene.balancer.reload(&scene.bed, &wrong).unwrap();
+    let refused = wait_for(&scene, "reload", "reload refused");
+    assert_eq!((&refused["severity"], &refused["about"]["why"]), (&"error".into(), &"SIGHUP".into()));
+    assert!(refused["about"]["problems"].as_str().unwrap().contains("nonsense"), "{refused:#}");
+
+    // A link goes and comes.
+    scene.bed.router.ip(&format!("link set {SPARE_PORT} down\n")).unwrap();
+    wait_for(&scene, "link", "spare0 has no carrier");
+    scene.bed.router.ip(&format!("link set {SPARE_PORT} up\n")).unwrap();
+    wait_for(&scene, "link", "no longer so: spare0 has no carrier");
+
+    // All of them in order, none twice, each a line of the log.
+    let all = events(&scene, &[]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let mut last = begun - 0.001;
+    for (number, event) in (1_u64..).zip(&all) {
+        let at = event["unix_seconds"].as_f64().unwrap();
+        assert!(event["number"] == number && at >= last - 0.1 && at <= now, "{number} {last} {event:#}");
+        let (what, kind) = (event["what"].as_str().unwrap(), event["kind"].as_str().unwrap());
+        let mark = format!("\"change\":\"{kind}\"");
+        let is_it = |line: &testbed::Line| line.text.contains(&mark) && line.text.contains(what);
+        assert!(scene.balancer.process.lines().iter().any(is_it), "{event:#}\n{}", scene.diagnosis());
+        last = at;
+    }
+    assert_eq!(events(&scene, &["--limit", "3"]), all[all.len() - 3..]);
+    // And in words.
+    let words = run(&scene, &["events", "--kind", "order"]);
+    assert!(words.contains("drain backend b1, for 1 s (peer=\"uid 0\"): a new kernel\n"), "{words}");
+}
