@@ -1,16 +1,31 @@
 //! What handlers share: where commands go, what the configuration allows, and how much is read at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Semaphore, mpsc};
 
 use super::command::Command;
 
-/// What the configuration says of the API.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// `admin.put`: whether a whole configuration may be put.
-    pub put: bool,
+/// What the configuration says of the API, now: every copy follows a change.
+#[derive(Clone, Debug, Default)]
+pub struct Rules(Arc<AtomicBool>);
+
+impl Rules {
+    /// `put`: `admin.put`, whether a whole configuration may be put.
+    #[must_use]
+    pub fn new(put: bool) -> Self {
+        Self(Arc::new(put.into()))
+    }
+
+    /// From the next request on.
+    pub fn set_put(&self, put: bool) {
+        self.0.store(put, Ordering::Relaxed);
+    }
+
+    pub(super) fn put(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// What handlers share.

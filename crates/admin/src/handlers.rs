@@ -264,7 +264,7 @@ pub(super) async fn put_config(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Done<ReloadReport>, Refusal> {
-    if !state.rules.put {
+    if !state.rules.put() {
         let message = "the configuration may be put only when admin.put is on";
         return Err(Refusal::new(RefusalKind::Forbidden, message));
     }

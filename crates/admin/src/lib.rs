@@ -12,7 +12,7 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let (commands, mut asked) = tokio::sync::mpsc::channel(16);
 //! let (socket, listener) = listen("/run/sluicegate/admin.sock".as_ref(), 0o660, Some("ops"))?;
-//! let api = router(commands, Rules { put: false }, axum::Router::new());
+//! let api = router(commands, Rules::new(false), axum::Router::new());
 //! tokio::spawn(socket.keep(listener, api, Limits::default()));
 //! while let Some(command) = asked.recv().await {
 //!     // A command that is dropped unanswered is refused as unavailable.
@@ -55,7 +55,7 @@ pub use command::{
 pub use page::status_page;
 pub use roles::{Role, Roles};
 pub use routes::{Route, router, routes};
-pub use server::{Door, Limits, serve};
+pub use server::{Door, Limits, Tls, serve};
 pub use socket::{Socket, SocketError, listen};
 pub use tls::{TlsError, acceptor};
 pub use view::{Refusal, RefusalKind};

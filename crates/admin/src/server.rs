@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConnection;
@@ -38,7 +39,22 @@ pub enum Door {
     /// TCP; any client may read.
     Plain(TcpListener),
     /// TCP; a client with a certificate of the clients' CA may, as its role says.
-    Tls(TcpListener, TlsAcceptor, Arc<Roles>),
+    Tls(TcpListener, watch::Receiver<Tls>),
+}
+
+/// By which certificates a TLS door speaks, and what its clients may: read at each accept.
+#[derive(Clone)]
+pub struct Tls {
+    /// The server's certificate, and the clients' CA.
+    pub acceptor: TlsAcceptor,
+    /// Of the clients; a connection keeps the one that it began with.
+    pub roles: Arc<Roles>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("roles", &self.roles).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Door {
@@ -189,9 +205,9 @@ async fn accept(
                 converse(stream, Peer::Tcp(address), router, limits, progress)
             });
         }
-        Door::Tls(listener, acceptor, roles) => {
+        Door::Tls(listener, tls) => {
             let (stream, address) = listener.accept().await?;
-            let roles = Arc::clone(roles);
+            let Tls { acceptor, roles } = tls.borrow().clone();
             let handshake = acceptor.accept(stream);
             spawn(limiter.acquire().await, move |progress| async move {
                 match timeout(limits.head, handshake).await {

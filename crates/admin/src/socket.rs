@@ -9,6 +9,7 @@ use std::{fs, io};
 
 use axum::Router;
 use nix::sys::stat::{Mode, umask};
+use nix::unistd::getegid;
 use socket2::{Domain, SockAddr, Type};
 use tokio::net::UnixListener;
 use tokio::time::timeout;
@@ -24,8 +25,8 @@ pub struct Socket(Arc<File>);
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    mode: u32,
-    group: Option<String>,
+    /// Its permissions, and its group; `None`: the process's own.
+    access: Mutex<(u32, Option<String>)>,
     /// Device and number of what stands there by us; `None`: it is to stand there no more.
     made: Mutex<Option<(u64, u64)>>,
 }
@@ -65,7 +66,34 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Others may connect from now on; connections that are open stay.
+    ///
+    /// # Errors
+    /// As [`listen`]; what could not be changed is as it was, or the owner's alone.
+    pub fn open_to(&self, mode: u32, group: Option<&str>) -> Result<(), SocketError> {
+        let made = self.0.made();
+        let had_group = self.0.access().1.is_some();
+        let to = group.map(find_group).transpose()?.or(had_group.then(|| getegid().as_raw()));
+        if self.0.stands(*made) {
+            give(&self.0.path, mode, to)?;
+        }
+        *self.0.access() = (mode, group.map(str::to_owned));
+        Ok(())
+    }
+}
+
 impl File {
+    fn access(&self) -> MutexGuard<'_, (u32, Option<String>)> {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn made(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +110,8 @@ impl File {
             *trouble = None;
             return None;
         }
-        match bind(&self.path, self.mode, self.group.as_deref()) {
+        let (mode, group) = self.access().clone();
+        match bind(&self.path, mode, group.as_deref()) {
             Ok((listener, identity)) => {
                 *made = Some(identity);
                 *trouble = None;
@@ -148,8 +177,8 @@ pub enum SocketError {
 /// [`SocketError`]; nothing is left behind. To change the group of a file needs membership in it, or CAP_CHOWN.
 pub fn listen(path: &Path, mode: u32, group: Option<&str>) -> Result<(Socket, UnixListener), SocketError> {
     let (listener, identity) = bind(path, mode, group)?;
-    let (path, group) = (path.to_owned(), group.map(str::to_owned));
-    let file = File { path, mode, group, made: Mutex::new(Some(identity)) };
+    let access = Mutex::new((mode, group.map(str::to_owned)));
+    let file = File { path: path.to_owned(), access, made: Mutex::new(Some(identity)) };
     Ok((Socket(Arc::new(file)), listener))
 }
 
@@ -172,11 +201,7 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
     umask(usual);
     let listener = bound.map_err(failed("listening"))?;
     let open = || {
-        if let Some(group) = group {
-            chown(path, None, Some(group)).map_err(failed("giving it to its group"))?;
-        }
-        let mode = fs::Permissions::from_mode(mode);
-        fs::set_permissions(path, mode).map_err(failed("setting its permissions"))?;
+        give(path, mode, group)?;
         let gone = || failed("looking at it")(io::ErrorKind::NotFound.into());
         identity(path).ok_or_else(gone)
     };
@@ -188,6 +213,17 @@ fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, (u
             Err(error)
         }
     }
+}
+
+/// Gives the file to those who may connect; while it changes hands it is its owner's alone.
+fn give(path: &Path, mode: u32, group: Option<u32>) -> Result<(), SocketError> {
+    let failed = |step| move |error| SocketError::Io { path: path.to_owned(), step, error };
+    let set = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    if let Some(group) = group {
+        set(mode & OWNER).map_err(failed("setting its permissions"))?;
+        chown(path, None, Some(group)).map_err(failed("giving it to its group"))?;
+    }
+    set(mode).map_err(failed("setting its permissions"))
 }
 
 /// Whether somebody listens there. Does not wait: a full queue is an answer too.
@@ -209,5 +245,6 @@ fn find_group(name: &str) -> Result<u32, SocketError> {
     accounts::group(name).ok_or_else(|| SocketError::NoGroup { group: name.to_owned() })
 }
 
+const OWNER: u32 = 0o700;
 /// Between two looks at the file: one system call each.
 const EVERY: Duration = Duration::from_secs(1);

@@ -18,9 +18,9 @@ use super::report::{At, Place};
 use crate::words::quote;
 
 /// The admin interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Admin {
-    /// Its Unix socket; without one and without TCP the balancer can't be asked.
+    /// Its Unix socket. Default: [`AdminSocket::default`]; `None`: the file says `false`.
     pub socket: Option<AdminSocket>,
     /// The same interface on TCP with mutual TLS. Default: none.
     pub tcp: Option<AdminTcp>,
@@ -43,6 +43,23 @@ pub struct AdminSocket {
     /// Its file's permissions, at most 0666. Default 0600.
     #[serde(serialize_with = "octal")]
     pub mode: u32,
+    /// Nobody has asked for it: where it can't be made, there is none.
+    #[serde(skip)]
+    pub is_default: bool,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        let socket = Some(AdminSocket::default());
+        Self { socket, tcp: None, put: false, metrics: Vec::new(), metrics_hosts: Vec::new() }
+    }
+}
+
+impl Default for AdminSocket {
+    /// `/run/sluicegate/admin.sock`, for its owner alone.
+    fn default() -> Self {
+        Self { path: DEFAULT_PATH.into(), group: None, mode: OWNER_ONLY, is_default: true }
+    }
 }
 
 /// TCP with mutual TLS.
@@ -68,7 +85,11 @@ pub struct AdminTcp {
 impl Admin {
     pub(super) fn read(mut section: Section<'_>, outside: &Outside<'_>) -> Self {
         let mut taken = BTreeMap::new();
-        let socket = section.optional("socket").and_then(|node| node.section()).and_then(AdminSocket::read);
+        let socket = section.optional("socket");
+        let socket = socket.map_or_else(
+            || Some(AdminSocket::default()),
+            |node| node.section_or_false().and_then(AdminSocket::read),
+        );
         let tcp = section.optional("tcp").and_then(|node| node.section());
         let tcp = tcp.and_then(|section| AdminTcp::read(section, outside, &mut taken));
         let put = section.or("put", false, |node| node.boolean());
@@ -91,7 +112,7 @@ impl AdminSocket {
         let group = group.and_then(|node| node.parse(GROUP, |text| is_group(text).then(|| Arc::from(text))));
         let mode = section.or("mode", OWNER_ONLY, |node| node.parse(SOCKET_MODE, read_mode));
         section.finish(&[]);
-        Some(Self { path: path?, group, mode })
+        Some(Self { path: path?, group, mode, is_default: false })
     }
 }
 
@@ -188,6 +209,7 @@ const HOSTS: &str = "a list of host names, such as [\"lb1.example.net\", \"*.exa
 const HOST: &str = "a host name, or `*.` and a domain; addresses are allowed anyway";
 const ROLE: &str = "a list of names in clients' certificates, such as [\"alice\", \"ci.example.net\"]";
 const ROLE_NAME: &str = "a name as a certificate has it, of at most 255 bytes";
+const DEFAULT_PATH: &str = "/run/sluicegate/admin.sock";
 const SOCKET_PATH: &str = "an absolute path of at most 107 bytes";
 const SOCKET_MODE: &str = "four octal digits without execute bits, such as \"0660\"";
 const GROUP: &str = "the name of a group, not its number";

@@ -149,10 +149,11 @@ pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems>
 pub fn admin_socket(path: &Path) -> Option<PathBuf> {
     let report = Report::new();
     let parts = include::gather(&report, path, first_text(path).ok()?, None);
-    parts.iter().find_map(|part| {
-        let socket = part.table.get_ref().get("admin")?.get_ref().get("socket")?.get_ref();
-        Some(PathBuf::from(socket.get("path")?.get_ref().as_str()?))
-    })
+    let socket = parts
+        .iter()
+        .find_map(|part| Some(part.table.get_ref().get("admin")?.get_ref().get("socket")?.get_ref()));
+    let Some(socket) = socket else { return Some(AdminSocket::default().path) };
+    Some(PathBuf::from(socket.get("path")?.get_ref().as_str()?))
 }
 
 /// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With

@@ -369,6 +369,15 @@ impl<'a> Node<'a> {
         matches!(self.value, DeValue::Table(table) if table.is_empty())
     }
 
+    /// A table, or `false`.
+    pub(super) fn section_or_false(&self) -> Option<Section<'a>> {
+        match self.value {
+            DeValue::Boolean(false) => None,
+            DeValue::Table(_) => self.section(),
+            _ => self.wrong("a table, or false for none"),
+        }
+    }
+
     /// A table.
     pub(super) fn section(&self) -> Option<Section<'a>> {
         let DeValue::Table(table) = self.value else { return self.wrong("a table") };

@@ -162,6 +162,8 @@ pub(crate) enum Reach {
 pub(crate) struct AdminFolder {
     pub(crate) path: PathBuf,
     pub(crate) state: FolderState,
+    /// The file names the socket: without it the balancer does not start.
+    pub(crate) is_asked_for: bool,
 }
 
 /// What became of looking at a folder.

@@ -54,7 +54,11 @@ pub(crate) fn facts(
         frame_size: io.frame_size,
         flows_per_thread: io.flows_per_thread,
         spins: io.idle.then == IdleThen::Spin,
-        admin: admin.and_then(|socket| socket.path.parent()).map(folder),
+        admin: admin.and_then(|socket| {
+            let state = folder(socket.path.parent()?);
+            let path = socket.path.parent()?.to_owned();
+            Some(AdminFolder { path, state, is_asked_for: !socket.is_default })
+        }),
         is_running: admin.is_some_and(|socket| UnixStream::connect(&socket.path).is_ok()),
     }
 }
@@ -250,8 +254,8 @@ fn own_address(found: &InterfaceAddress) -> Option<(OwnAddress, bool)> {
     Some((OwnAddress { address, prefix_length, interface }, on_loopback))
 }
 
-fn folder(path: &Path) -> AdminFolder {
-    let state = match fs::metadata(path) {
+fn folder(path: &Path) -> FolderState {
+    match fs::metadata(path) {
         Err(_) => FolderState::Missing,
         Ok(found) if !found.is_dir() => FolderState::NoFolder,
         Ok(_) if access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_err() => FolderState::NotWritable,
@@ -259,8 +263,7 @@ fn folder(path: &Path) -> AdminFolder {
             FolderState::OpenToOthers
         }
         Ok(_) => FolderState::Sound,
-    };
-    AdminFolder { path: path.to_owned(), state }
+    }
 }
 
 fn allowed_cpus() -> Cpus {
@@ -369,7 +372,7 @@ mod tests {
     fn a_folder_is_judged_by_what_it_is() {
         let base = std::env::temp_dir().join(format!("sluicegate-folder-{}", std::process::id()));
         fs::create_dir_all(&base).unwrap();
-        let state = |path: &Path| folder(path).state;
+        let state = |path: &Path| folder(path);
         fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(state(&base), FolderState::Sound);
         fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).unwrap();

@@ -115,23 +115,27 @@ fn clock(host: &Host) -> Option<Finding> {
 }
 
 fn admin_folder(folder: &AdminFolder) -> Option<Finding> {
-    let why = "the admin socket cannot be made, and the balancer does not start";
+    let why = match folder.is_asked_for {
+        true => "the admin socket cannot be made, and the balancer does not start",
+        false => "the admin socket cannot be made, and the balancer can't be asked",
+    };
     let what = |words: &str| format!("{}, the folder of the admin socket, {words}", folder.path.display());
     let path = quoted(&folder.path.to_string_lossy());
     let make = format!("install -d -m 0755 {path}");
+    let severity = if folder.is_asked_for { Finding::error } else { Finding::warning };
+    let fault = |words: &str| severity("admin-folder", what(words), why);
     Some(match folder.state {
         FolderState::Sound => return None,
         FolderState::Missing if folder.path.starts_with("/run") => {
-            Finding::warning("admin-folder", what("is not there"), "it must be there at the start")
+            let why = if folder.is_asked_for { "it must be there at the start" } else { why };
+            Finding::warning("admin-folder", what("is not there"), why)
                 .command(make)
                 .hint("RuntimeDirectory= in the systemd unit makes it at each start")
         }
-        FolderState::Missing => Finding::error("admin-folder", what("is not there"), why).command(make),
-        FolderState::NoFolder => Finding::error("admin-folder", what("is no folder"), why)
-            .hint("name another one in admin.socket.path"),
+        FolderState::Missing => fault("is not there").command(make),
+        FolderState::NoFolder => fault("is no folder").hint("name another one in admin.socket.path"),
         FolderState::NotWritable => {
-            Finding::error("admin-folder", what("may not be written by this user"), why)
-                .hint("give it to the user that the balancer runs as")
+            fault("may not be written by this user").hint("give it to the user that the balancer runs as")
         }
         FolderState::OpenToOthers => {
             let why = "anybody on this machine can put a socket of their own in its place";

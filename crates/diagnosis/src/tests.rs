@@ -133,7 +133,11 @@ fn sound() -> Facts {
         frame_size: 2_048,
         flows_per_thread: 1_000_000,
         spins: false,
-        admin: Some(AdminFolder { path: PathBuf::from("/srv/lb"), state: FolderState::Sound }),
+        admin: Some(AdminFolder {
+            path: PathBuf::from("/srv/lb"),
+            state: FolderState::Sound,
+            is_asked_for: true,
+        }),
         is_running: false,
     }
 }
@@ -146,8 +150,13 @@ fn hardware(facts: &mut Facts) -> &mut Hardware {
     &mut facts.interfaces[0].found.as_mut().unwrap().1
 }
 
+/// Nobody has asked for it.
+fn with_usual_admin(facts: &mut Facts, state: FolderState) {
+    facts.admin = Some(AdminFolder { path: PathBuf::from("/run/sluicegate"), state, is_asked_for: false });
+}
+
 fn with_admin(facts: &mut Facts, path: &str, state: FolderState) {
-    facts.admin = Some(AdminFolder { path: PathBuf::from(path), state });
+    facts.admin = Some(AdminFolder { path: PathBuf::from(path), state, is_asked_for: true });
 }
 
 fn own(address: &str, prefix_length: u8, interface: &str) -> Option<OwnAddress> {
@@ -247,6 +256,8 @@ fn faults_of_the_machine() {
         (|f| with_admin(f, "/srv/lb", FolderState::NoFolder), &[("admin-folder", ERROR, "is no folder", "")]),
         (|f| with_admin(f, "/srv/lb", FolderState::NotWritable), &[("admin-folder", ERROR, "may not be written by this user", "")]),
         (|f| with_admin(f, "/srv/lb", FolderState::OpenToOthers), &[("admin-folder", WARN, "by everybody", "chmod o-w /srv/lb")]),
+        (|f| with_usual_admin(f, FolderState::NotWritable), &[("admin-folder", WARN, "may not be written by this user", "")]),
+        (|f| with_usual_admin(f, FolderState::Missing), &[("admin-folder", WARN, "is not there", "install -d -m 0755 /run/sluicegate")]),
         (|f| f.admin = None, &[]),
     ]);
 }

@@ -179,7 +179,7 @@ fn no_daemon(socket: &Path, why: &dyn Display) -> anyhow::Error {
 fn hint(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
         Some(ErrorKind::NotFound) => {
-            ": `sluicegate run` makes it when its file has [admin] with a socket; --config FILE or --socket PATH says where it is"
+            ": `sluicegate run` makes it where its folder is there; --config FILE or --socket PATH says where else it is"
         }
         _ => "",
     }
@@ -217,7 +217,8 @@ fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
     // An operator may look without being able to read the cluster's secrets.
     match config::load_without_secrets(file) {
         Ok((config, _)) => {
-            let socket = config.admin().socket.as_ref().context("the configuration has no admin.socket")?;
+            let socket =
+                config.admin().socket.as_ref().context("the configuration says admin.socket = false")?;
             Ok(socket.path.to_owned())
         }
         // What runs goes on with what it read before: now most of all is it asked how it is.

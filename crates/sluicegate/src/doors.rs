@@ -1,63 +1,389 @@
-//! The doors of the admin API, as the configuration has them.
+//! The doors of the admin API, as the configuration has them, and has them after a reload.
 //!
 //! In: `[admin]`; where orders go; what is known of readiness. Out: listeners at work, until [`Doors`] is dropped; the socket's
 //! file is made again when it is removed.
+//! A reload asks for new listeners before it changes anything ([`bind`]), and for the change when it has come into force
+//! ([`Doors::take`]): a port that is taken refuses it whole. Connections that are open go on, with the role that they have.
 //! `/healthz` and `/readyz` watch: their answers do not wait for the run loop. `admin.metrics` has these and `/metrics` alone.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use admin::metrics::{self, Readiness, Sources};
-use admin::{Command, Door, Limits, Roles, Rules, Socket, acceptor, listen, router, serve, status_page};
+use admin::metrics::{self, Hosts, Readiness, Sources};
+use admin::{
+    Command, Door, Limits, Roles, Rules, Socket, SocketError, Tls, acceptor, listen, router, serve,
+    status_page,
+};
 use anyhow::Context;
-use config::Config;
+use axum::Router;
+use config::{AdminSocket, AdminTcp, Config};
 use control_plane::compile::find_machine;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// Listeners, which end when it is dropped; the socket's file goes with it.
 #[derive(Debug)]
 pub(crate) struct Doors {
-    _socket: Option<Socket>,
-    _listeners: JoinSet<std::convert::Infallible>,
+    api: Router,
+    watched: Router,
+    rules: Rules,
+    hosts: Hosts,
+    /// The names of this machine, by which metrics may always be asked for.
+    names: Vec<String>,
+    socket: Option<(Socket, Task)>,
+    tls: Option<watch::Sender<Tls>>,
+    tcp: BTreeMap<SocketAddr, Task>,
+    metrics: BTreeMap<SocketAddr, Task>,
+    /// Why the socket's file is not as the configuration has it.
+    fault: Option<String>,
 }
 
-/// Opens every door of `machine`; `None`: the balancer can't be asked.
-pub(crate) async fn open(
-    config: &Config,
-    machine: &str,
-    orders: mpsc::Sender<Command>,
-    readiness: watch::Receiver<Readiness>,
-) -> anyhow::Result<Option<Doors>> {
+/// Ends when it is dropped.
+type Task = JoinSet<Infallible>;
+
+/// Where there are doors already.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Existing {
+    socket: Option<PathBuf>,
+    tcp: BTreeSet<SocketAddr>,
+    metrics: BTreeSet<SocketAddr>,
+}
+
+/// Listeners that a configuration wants and that were not there, bound and not yet open.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    socket: Option<(Socket, UnixListener)>,
+    tls: Option<Tls>,
+    tcp: Vec<(SocketAddr, TcpListener)>,
+    metrics: Vec<(SocketAddr, TcpListener)>,
+}
+
+/// Binds what `config` wants for `machine` and does not stand.
+///
+/// # Errors
+/// An address or the socket's path is taken, its folder or group is not there, or certificates do not go together.
+pub(crate) async fn bind(config: &Config, machine: &str, existing: &Existing) -> anyhow::Result<Bound> {
     let admin = config.admin();
-    let watched = metrics::router(Sources { readiness, commands: orders.clone() });
-    let router = router(orders, Rules { put: admin.put }, watched.clone().merge(status_page()));
-    let of_machine = find_machine(config, machine)?;
-    let mut listeners = JoinSet::new();
-    let mut file = None;
-    if let Some(path) = &admin.socket {
-        let group = path.group.as_ref().map(AsRef::as_ref);
-        let (socket, listener) = listen(&path.path, path.mode, group)?;
-        listeners.spawn(socket.keep(listener, router.clone(), Limits::default()));
-        file = Some(socket);
+    let socket = match &admin.socket {
+        Some(wanted) if existing.socket.as_ref() != Some(&wanted.path) => open_file(wanted)?,
+        _ => None,
+    };
+    let tls = admin.tcp.as_ref().map(tls).transpose()?;
+    let [of_tcp, of_metrics] = addresses(config, machine)?;
+    let tcp = listeners("admin.tcp", &of_tcp, &existing.tcp).await?;
+    let metrics = listeners("admin.metrics", &of_metrics, &existing.metrics).await?;
+    Ok(Bound { socket, tls, tcp, metrics })
+}
+
+/// Of TCP and of metrics: those of the file that this machine listens on.
+fn addresses(config: &Config, machine: &str) -> anyhow::Result<[BTreeSet<SocketAddr>; 2]> {
+    let (admin, machine) = (config.admin(), find_machine(config, machine)?);
+    let own = |all: &[SocketAddr]| {
+        all.iter().copied().filter(|address| config.listens(machine, *address)).collect()
+    };
+    Ok([admin.tcp.as_ref().map(|tcp| own(&tcp.listen)).unwrap_or_default(), own(&admin.metrics)])
+}
+
+async fn listeners(
+    key: &str,
+    wanted: &BTreeSet<SocketAddr>,
+    existing: &BTreeSet<SocketAddr>,
+) -> anyhow::Result<Vec<(SocketAddr, TcpListener)>> {
+    let mut bound = Vec::new();
+    for &address in wanted.difference(existing) {
+        let listener = TcpListener::bind(address).await.with_context(|| format!("{key}: {address}"))?;
+        bound.push((address, listener));
     }
-    if let Some(tcp) = &admin.tcp {
-        let all = |names: &[Arc<str>]| names.iter().map(ToString::to_string).collect();
-        let roles = Arc::new(Roles { operate: all(&tcp.operate), configure: all(&tcp.configure) });
-        let acceptor = acceptor(&tcp.certificates, tcp.key.pem(), &tcp.client_ca)?;
-        for &address in tcp.listen.iter().filter(|address| config.listens(of_machine, **address)) {
-            let listener =
-                TcpListener::bind(address).await.with_context(|| format!("admin.tcp: {address}"))?;
-            let door = Door::Tls(listener, acceptor.clone(), Arc::clone(&roles));
-            listeners.spawn(serve(door, router.clone(), Limits::default()));
+    Ok(bound)
+}
+
+/// The socket; `None`: nobody asked for it, and it can't be made.
+fn open_file(wanted: &AdminSocket) -> Result<Option<(Socket, UnixListener)>, SocketError> {
+    match listen(&wanted.path, wanted.mode, group(wanted)) {
+        Err(error) if wanted.is_default => {
+            let off = "admin.socket = false in the file turns it off";
+            match error {
+                SocketError::NoFolder { folder, .. } => {
+                    tracing::info!(folder = %folder.display(), "no admin socket, for want of its folder: {off}");
+                }
+                error => tracing::warn!(%error, "no admin socket: {off}"),
+            }
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
+}
+
+fn group(socket: &AdminSocket) -> Option<&str> {
+    socket.group.as_deref()
+}
+
+fn tls(tcp: &AdminTcp) -> anyhow::Result<Tls> {
+    let all = |names: &[Arc<str>]| names.iter().map(ToString::to_string).collect();
+    let roles = Arc::new(Roles { operate: all(&tcp.operate), configure: all(&tcp.configure) });
+    Ok(Tls { acceptor: acceptor(&tcp.certificates, tcp.key.pem(), &tcp.client_ca)?, roles })
+}
+
+impl Doors {
+    /// None is open yet.
+    pub(crate) fn new(
+        machine: &str,
+        orders: mpsc::Sender<Command>,
+        readiness: watch::Receiver<Readiness>,
+    ) -> Self {
+        let (rules, hosts) = (Rules::default(), Hosts::default());
+        let watched = metrics::router(Sources { readiness, commands: orders.clone() });
+        let api = router(orders, rules.clone(), watched.clone().merge(status_page()));
+        let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let names = [machine.to_owned()].into_iter().chain(host).collect();
+        let (tcp, metrics) = Default::default();
+        Self { api, watched, rules, hosts, names, socket: None, tls: None, tcp, metrics, fault: None }
+    }
+
+    /// Where there are doors.
+    pub(crate) fn existing(&self) -> Existing {
+        Existing {
+            socket: self.socket.as_ref().map(|(socket, _)| socket.path().to_owned()),
+            tcp: self.tcp.keys().copied().collect(),
+            metrics: self.metrics.keys().copied().collect(),
         }
     }
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let names = admin.metrics_hosts.iter().map(ToString::to_string).chain([machine.to_owned()]).chain(host);
-    let hosts = metrics::Hosts::new(names);
-    for &address in admin.metrics.iter().filter(|address| config.listens(of_machine, **address)) {
-        let bound = TcpListener::bind(address).await.with_context(|| format!("admin.metrics: {address}"))?;
-        listeners.spawn(metrics::serve(bound, watched.clone(), hosts.clone()));
+
+    /// Nobody comes in any more; the socket's file goes.
+    pub(crate) fn close(&mut self) {
+        self.socket = None;
+        self.tcp.clear();
+        self.metrics.clear();
     }
-    Ok((!listeners.is_empty()).then_some(Doors { _socket: file, _listeners: listeners }))
+
+    /// What of the configuration does not run.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.fault.clone()
+    }
+
+    /// As `config` has them from now on: what it does not want is closed, `bound` is opened.
+    pub(crate) fn take(&mut self, config: &Config, machine: &str, bound: Bound) {
+        let admin = config.admin();
+        self.rules.set_put(admin.put);
+        let listed = admin.metrics_hosts.iter().map(ToString::to_string);
+        self.hosts.replace(listed.chain(self.names.iter().cloned()));
+        self.take_socket(admin.socket.as_ref(), bound.socket);
+        // The machine is in the file: `bind` has found it.
+        let [of_tcp, of_metrics] = addresses(config, machine).unwrap_or_default();
+        self.take_tls(bound.tls);
+        self.tcp.retain(|address, _| of_tcp.contains(address));
+        self.metrics.retain(|address, _| of_metrics.contains(address));
+        for (address, listener) in bound.metrics {
+            let serving = metrics::serve(listener, self.watched.clone(), self.hosts.clone());
+            self.metrics.insert(address, task(serving));
+        }
+        let Some(tls) = &self.tls else { return };
+        for (address, listener) in bound.tcp {
+            let door = Door::Tls(listener, tls.subscribe());
+            self.tcp.insert(address, task(serve(door, self.api.clone(), Limits::default())));
+        }
+    }
+
+    fn take_tls(&mut self, next: Option<Tls>) {
+        match (&self.tls, next) {
+            (Some(tls), Some(next)) => drop(tls.send_replace(next)),
+            (None, Some(next)) => self.tls = Some(watch::Sender::new(next)),
+            (_, None) => self.tls = None,
+        }
+    }
+
+    fn take_socket(&mut self, wanted: Option<&AdminSocket>, bound: Option<(Socket, UnixListener)>) {
+        self.fault = None;
+        let is_at = |path: &Path| wanted.is_some_and(|wanted| wanted.path == path);
+        if self.socket.as_ref().is_some_and(|(socket, _)| !is_at(socket.path())) {
+            self.socket = None;
+        }
+        if let Some((socket, listener)) = bound {
+            let serving = task(socket.keep(listener, self.api.clone(), Limits::default()));
+            self.socket = Some((socket, serving));
+        } else if let (Some((socket, _)), Some(wanted)) = (&self.socket, wanted)
+            && let Err(error) = socket.open_to(wanted.mode, group(wanted))
+        {
+            tracing::error!(%error, "the admin socket's file is not as the configuration has it");
+            self.fault = Some(error.to_string());
+        }
+    }
+}
+
+fn task(serving: impl Future<Output = Infallible> + Send + 'static) -> Task {
+    let mut task = JoinSet::new();
+    task.spawn(serving);
+    task
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
+
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+    use tokio::net::{TcpStream, UnixStream};
+
+    use super::*;
+
+    /// A folder for sockets, and doors that open by what `[admin]` says.
+    struct Scene {
+        folder: PathBuf,
+        doors: Doors,
+        _commands: mpsc::Receiver<Command>,
+    }
+
+    impl Scene {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("sluicegate-doors-{name}-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            let (orders, commands) = mpsc::channel(1);
+            let readiness = watch::Sender::new(Readiness { not_ready: Vec::new(), ..Readiness::default() });
+            let doors = Doors::new("lb1", orders, readiness.subscribe());
+            // `/healthz` watches it until the end.
+            std::mem::forget(readiness);
+            Self { folder, doors, _commands: commands }
+        }
+
+        fn socket(&self, name: &str) -> PathBuf {
+            self.folder.join(name)
+        }
+
+        /// As a reload to a file with these keys of `[admin]`.
+        async fn follow(&mut self, keys: &str) -> anyhow::Result<()> {
+            let config = config(keys);
+            let bound = bind(&config, "lb1", &self.doors.existing()).await?;
+            self.doors.take(&config, "lb1", bound);
+            Ok(())
+        }
+
+        async fn serves(&self, name: &str) -> bool {
+            match UnixStream::connect(self.socket(name)).await {
+                Ok(stream) => get(stream, "/openapi.json", "localhost").await.starts_with("HTTP/1.1 200"),
+                Err(_) => false,
+            }
+        }
+    }
+
+    impl Drop for Scene {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    fn config(keys: &str) -> Config {
+        let text = format!(
+            "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\naddresses = [\"192.0.2.1\"]\n\
+             interfaces = [\"eth0\"]\n[admin]\n{keys}"
+        );
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        config::parse(&text, Path::new("a.toml"), &secret).unwrap().0
+    }
+
+    async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str, host: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await; // a reset is an end too
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    async fn metrics(address: SocketAddr, host: &str) -> Option<String> {
+        Some(get(TcpStream::connect(address).await.ok()?, "/healthz", host).await)
+    }
+
+    /// A listener is closed when its task has been ended, which the runtime does in its own time.
+    async fn closes(address: SocketAddr) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(address).await.is_ok() {
+            assert!(Instant::now() < end, "{address} is still open");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn free() -> SocketAddr {
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[tokio::test]
+    async fn a_reload_moves_the_socket_and_changes_who_may_open_it() {
+        let mut scene = Scene::new("socket");
+        let (one, other) = (scene.socket("one.sock"), scene.socket("other.sock"));
+        scene.follow(&format!("socket = {{ path = {one:?} }}\n")).await.unwrap();
+        assert!(scene.serves("one.sock").await && mode(&one) == 0o600);
+        let mut open = UnixStream::connect(&one).await.unwrap();
+        open.write_all(b"GET /openapi.json HTTP/1.1\r\n").await.unwrap();
+        scene.follow(&format!("socket = {{ path = {one:?}, mode = \"0660\" }}\nput = true\n")).await.unwrap();
+        assert!(scene.serves("one.sock").await && mode(&one) == 0o660 && scene.doors.fault().is_none());
+        scene.follow(&format!("socket = {{ path = {other:?} }}\n")).await.unwrap();
+        assert!(scene.serves("other.sock").await && !one.exists());
+        open.write_all(b"Host: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        open.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "what was open goes on: {answer}");
+        let refused = scene.follow("socket = { path = \"/none/admin.sock\" }\n").await.unwrap_err();
+        assert!(refused.to_string().contains("there is no folder /none"), "{refused}");
+        assert!(scene.serves("other.sock").await, "what is refused changes nothing");
+        scene.follow("socket = false\n").await.unwrap();
+        assert!(!other.exists());
+    }
+
+    #[tokio::test]
+    async fn a_group_that_is_not_there_is_said_and_nobody_else_gets_in() {
+        let mut scene = Scene::new("group");
+        let path = scene.socket("admin.sock");
+        scene.follow(&format!("socket = {{ path = {path:?}, mode = \"0660\" }}\n")).await.unwrap();
+        let wrong = format!("socket = {{ path = {path:?}, mode = \"0666\", group = \"no-such-group\" }}\n");
+        scene.follow(&wrong).await.unwrap();
+        assert!(scene.doors.fault().unwrap().contains("no-such-group") && mode(&path) == 0o660);
+        scene.follow(&format!("socket = {{ path = {path:?}, mode = \"0660\" }}\n")).await.unwrap();
+        assert_eq!(scene.doors.fault(), None);
+    }
+
+    #[tokio::test]
+    async fn a_reload_opens_and_closes_ports_and_one_that_is_taken_refuses_it_whole() {
+        let mut scene = Scene::new("metrics");
+        let (one, other) = (free(), free());
+        let well =
+            async |address, host| metrics(address, host).await.is_some_and(|said| said.contains(" 200 "));
+        scene.follow(&format!("socket = false\nmetrics = [\"{one}\"]\n")).await.unwrap();
+        assert!(well(one, "lb1").await && !well(one, "lb1.example.net").await);
+        let keys = format!(
+            "socket = false\nmetrics = [\"{one}\", \"{other}\"]\nmetrics_hosts = [\"*.example.net\"]\n"
+        );
+        scene.follow(&keys).await.unwrap();
+        assert!(well(one, "lb1.example.net").await && well(other, "lb1").await);
+        scene.follow(&format!("socket = false\nmetrics = [\"{other}\"]\n")).await.unwrap();
+        closes(one).await;
+        assert!(well(other, "lb1").await && !well(other, "lb1.example.net").await);
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (new, taken) = (scene.socket("new.sock"), taken.local_addr().unwrap());
+        let keys = format!("socket = {{ path = {new:?} }}\nmetrics = [\"{taken}\"]\n");
+        let refused = format!("{:#}", scene.follow(&keys).await.unwrap_err());
+        assert!(refused.starts_with(&format!("admin.metrics: {taken}: ")), "{refused}");
+        assert!(!new.exists() && well(other, "lb1").await, "what is refused changes nothing");
+    }
+
+    #[tokio::test]
+    async fn the_usual_socket_is_there_where_its_folder_is_and_one_that_was_asked_for_must_be() {
+        let scene = Scene::new("usual");
+        let at = |folder: &str, is_default| {
+            let path = scene.folder.join(folder).join("admin.sock");
+            AdminSocket { path, is_default, ..AdminSocket::default() }
+        };
+        assert!(open_file(&at("none", true)).unwrap().is_none());
+        assert!(matches!(open_file(&at("none", false)), Err(SocketError::NoFolder { .. })));
+        let made = open_file(&at("", true)).unwrap();
+        assert!(made.is_some() && open_file(&at("", true)).unwrap().is_none(), "another balancer has it");
+        assert!(matches!(open_file(&at("", false)), Err(SocketError::Taken { .. })));
+    }
 }

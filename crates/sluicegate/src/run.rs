@@ -131,7 +131,7 @@ struct Inspections {
 /// The admin API's end in the daemon.
 struct Api {
     commands: mpsc::Receiver<Command>,
-    doors: Option<Doors>,
+    doors: Doors,
     boot_id: String,
     digests: Arc<Digests>,
     events: EventLog,
@@ -145,7 +145,8 @@ impl Api {
         events: EventLog,
     ) -> anyhow::Result<Self> {
         let (orders, commands) = mpsc::channel(COMMANDS_WAITING);
-        let doors = doors::open(config, machine, orders, readiness).await?;
+        let mut doors = Doors::new(machine, orders, readiness);
+        doors.take(config, machine, doors::bind(config, machine, &doors.existing()).await?);
         Ok(Self { commands, doors, boot_id: boot_id(), digests: Arc::default(), events })
     }
 }
@@ -418,7 +419,7 @@ impl Daemon {
 
     fn log_final_counters(&mut self) {
         let total = self.forwarding.stats(&self.publisher.current(), self.controller.index()).total;
-        self.api.doors = None;
+        self.api.doors.close();
         tracing::info!(
             event = "final_counters",
             received = total.rx,

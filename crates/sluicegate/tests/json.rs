@@ -30,7 +30,7 @@ impl Bed {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let file = runtime.block_on(async {
             let (commands, _) = mock::start();
-            let router = router(commands, Rules { put: true }, Router::new());
+            let router = router(commands, Rules::new(true), Router::new());
             let (file, listener) = listen(&folder.join("admin.sock"), 0o600, None).unwrap();
             tokio::spawn(serve(Door::Unix(listener), router, Limits::default()));
             file

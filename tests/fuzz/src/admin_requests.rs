@@ -69,7 +69,7 @@ impl Server {
     fn new() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (sender, commands) = mpsc::channel(1024);
-        let api = router(sender, Rules { put: false }, Router::new());
+        let api = router(sender, Rules::new(false), Router::new());
         let (unix, tcp) = {
             let _inside = runtime.enter();
             let name = format!("sluicegate-fuzz-{}-{:?}", std::process::id(), std::thread::current().id());

@@ -5,18 +5,27 @@
 //! Source: RFC 9110 §7.2, §15.5.20 (421 Misdirected Request).
 
 use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::http::{HeaderMap, header};
 
-/// Names that are ours.
+/// Names that are ours; every copy follows a change.
 #[derive(Clone, Debug, Default)]
-pub struct Hosts(Vec<String>);
+pub struct Hosts(Arc<RwLock<Vec<String>>>);
 
 impl Hosts {
     /// `names`: whole names, or `*.` and a domain, in any case; `localhost` is among them.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        let hosts = Self::default();
+        hosts.replace(names);
+        hosts
+    }
+
+    /// As [`Hosts::new`], from the next request on.
+    pub fn replace(&self, names: impl IntoIterator<Item = String>) {
         let localhost = ["localhost".to_owned()];
-        Self(localhost.into_iter().chain(names).map(|name| name.to_ascii_lowercase()).collect())
+        let names = localhost.into_iter().chain(names).map(|name| name.to_ascii_lowercase()).collect();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
     /// Whether a request with these headers may be answered.
@@ -44,7 +53,9 @@ impl Hosts {
             Some(domain) => name.len() > domain.len() && name.ends_with(domain),
             None => name == *known,
         };
-        digits(port) && (name.parse::<IpAddr>().is_ok() || self.0.iter().any(ours))
+        digits(port)
+            && (name.parse::<IpAddr>().is_ok()
+                || self.0.read().unwrap_or_else(PoisonError::into_inner).iter().any(ours))
     }
 }
 

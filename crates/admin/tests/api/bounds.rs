@@ -49,7 +49,7 @@ impl Open {
     pub(crate) fn new(limits: Limits) -> Self {
         let folder = Folder::new();
         let (commands, log) = mock::start();
-        let router = router(commands.clone(), Rules { put: true }, Router::new());
+        let router = router(commands.clone(), Rules::new(true), Router::new());
         let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
         let server = tokio::spawn(serve(Door::Unix(listener), router, limits));
         Self { folder, log, commands, server, _file: file }
@@ -84,7 +84,7 @@ impl Open {
 
     fn at_rest(&self) -> usize {
         let (commands, _received) = mpsc::channel(1);
-        let router = router(commands.clone(), Rules { put: true }, Router::new());
+        let router = router(commands.clone(), Rules::new(true), Router::new());
         let count = commands.strong_count();
         drop(router);
         count
@@ -116,6 +116,12 @@ async fn the_file_has_the_configured_mode_and_group_and_goes_with_the_server() {
     let (file, _listener) = listen(&path, 0o640, Some(&group.name)).unwrap();
     let found = fs::metadata(&path).unwrap();
     assert_eq!((found.permissions().mode() & 0o7777, found.gid()), (0o640, getgid().as_raw()));
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    file.open_to(0o660, None).unwrap();
+    assert_eq!(mode(), 0o660);
+    file.open_to(0o600, Some(&group.name)).unwrap();
+    let error = file.open_to(0o666, Some("no-such-group")).unwrap_err();
+    assert_eq!((mode(), error.to_string().contains("no-such-group")), (0o600, true));
     drop(file);
     assert!(!path.exists());
     let error = listen(&path, 0o640, Some("no-such-group")).unwrap_err();
@@ -238,7 +244,7 @@ async fn who_is_being_answered_is_never_displaced() {
     let folder = Folder::new();
     let (orders, mut commands) = mpsc::channel(16);
     let (file, listener) = listen(&folder.0.join("admin.sock"), 0o600, None).unwrap();
-    let router = router(orders, Rules { put: true }, Router::new());
+    let router = router(orders, Rules::new(true), Router::new());
     let _server = tokio::spawn(file.keep(listener, router, limits));
     let ask = async |path: PathBuf| {
         let mut stream = UnixStream::connect(path).await.unwrap();
@@ -271,7 +277,7 @@ async fn the_file_is_made_again_when_somebody_takes_it_away_and_a_strangers_stay
     let folder = Folder::new();
     let path = folder.0.join("admin.sock");
     let (commands, _) = mock::start();
-    let router = router(commands, Rules { put: true }, Router::new());
+    let router = router(commands, Rules::new(true), Router::new());
     let (file, listener) = listen(&path, 0o640, None).unwrap();
     let server = tokio::spawn(file.keep(listener, router, Limits::default()));
     let serves = async || {

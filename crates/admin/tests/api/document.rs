@@ -22,7 +22,7 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) async fn new(put: bool) -> Self {
         let (commands, log) = mock::start();
-        let router = router(commands, Rules { put }, Router::new());
+        let router = router(commands, Rules::new(put), Router::new());
         let mut api = Self { router, document: Value::Null, log };
         let request = Request::get("/openapi.json").body(Body::empty()).unwrap();
         api.document = api.send(request).await.1;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{Door, Limits, Roles, Route, Rules, TlsError, acceptor, router, routes, serve};
+use admin::{Door, Limits, Roles, Route, Rules, Tls, TlsError, acceptor, router, routes, serve};
 use axum::Router;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
 use crate::mock;
@@ -38,15 +39,38 @@ fn issue_to(ca: &Ca, name: &str) -> (Certificate, KeyPair) {
 
 /// A door for clients of `ca`, with the server's certificate of the same.
 async fn open(ca: &Ca, limits: Limits) -> SocketAddr {
+    open_to_change(ca, limits).await.0
+}
+
+/// The same, and what it goes by.
+async fn open_to_change(ca: &Ca, limits: Limits) -> (SocketAddr, watch::Sender<Tls>) {
     let (certificate, key) = issue(ca);
     let acceptor = acceptor(&certificate.pem(), &key.serialize_pem(), &ca.pem()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (commands, _) = mock::start();
-    let router = router(commands, Rules { put: true }, Router::new());
+    let router = router(commands, Rules::new(true), Router::new());
     let roles = Roles { operate: vec!["alice".into()], configure: vec!["carol".into()] };
-    tokio::spawn(serve(Door::Tls(listener, acceptor, Arc::new(roles)), router, limits));
-    address
+    let (tls, shown) = watch::channel(Tls { acceptor, roles: Arc::new(roles) });
+    tokio::spawn(serve(Door::Tls(listener, shown), router, limits));
+    (address, tls)
+}
+
+#[tokio::test]
+async fn roles_and_the_clients_ca_change_while_the_door_is_open() {
+    let (ca, other) = (ca(), ca());
+    let (address, tls) = open_to_change(&ca, Limits::default()).await;
+    let drain = "POST /v1/backends/b1/drain";
+    let alice = || Some(issue_to(&ca, "alice"));
+    assert!(order(address, &ca, alice(), drain).await.starts_with("HTTP/1.1 200"));
+    tls.send_modify(|tls| tls.roles = Arc::new(Roles { operate: vec!["bob".into()], ..Roles::default() }));
+    assert!(order(address, &ca, alice(), drain).await.starts_with("HTTP/1.1 403"));
+    assert!(order(address, &ca, Some(issue_to(&ca, "bob")), drain).await.starts_with("HTTP/1.1 200"));
+    let (certificate, key) = issue(&other);
+    let next = acceptor(&certificate.pem(), &key.serialize_pem(), &other.pem()).unwrap();
+    tls.send_modify(|tls| tls.acceptor = next);
+    assert_eq!(ask(address, &other, alice()).await, "", "of the old CA");
+    assert!(ask(address, &other, Some(issue(&other))).await.starts_with("HTTP/1.1 200"));
 }
 
 /// What `GET /v1/status` gives a client with this certificate; empty: nothing.

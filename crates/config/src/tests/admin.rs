@@ -56,17 +56,30 @@ fn without_keys_the_defaults_hold() {
     for text in [BASE.to_owned(), format!("{BASE}[admin]\n"), format!("{BASE}[admin]\nmetrics = []\n")] {
         let (config, _) = parsed(&text).unwrap();
         let admin = config.admin();
-        assert!(admin.socket.is_none() && admin.tcp.is_none());
+        let usual = crate::AdminSocket {
+            path: "/run/sluicegate/admin.sock".into(),
+            group: None,
+            mode: 0o600,
+            is_default: true,
+        };
+        assert!(admin.socket == Some(usual) && admin.tcp.is_none());
         assert!(!admin.put && admin.metrics.is_empty());
     }
     let (config, _) = parsed(&format!("{BASE}[admin]\nsocket = {{ path = \"/a\" }}\n")).unwrap();
     let socket = config.admin().socket.as_ref().unwrap();
-    assert_eq!((socket.group.as_ref(), socket.mode), (None, 0o600));
+    assert_eq!((socket.group.as_ref(), socket.mode, socket.is_default), (None, 0o600, false));
+    let (config, _) = parsed(&format!("{BASE}[admin]\nsocket = false\n")).unwrap();
+    assert_eq!(config.admin().socket, None);
 }
 
 #[test]
 fn admin_is_checked() {
     const ROWS: &[Row] = &[
+        (
+            "[io]",
+            "[admin]\nsocket = true\n[io]",
+            &[(8, "admin.socket", "true", "a table, or false for none")],
+        ),
         (
             "[io]",
             "[admin]\nsocket = { path = \"/run/a\", group = \"0\" }\nput = 1\nmetrics = \"x\"\n[io]",

@@ -157,8 +157,11 @@ fn the_admin_socket_of_a_broken_file_is_still_found() {
     assert_eq!(found(&format!("{socket}[cluster\n")), there, "a syntax error after it");
     folder.write("b.toml", socket, 0o644);
     assert_eq!(found("include = [\"b.toml\"]\n[cluster]\nname = 7\n"), there, "in an included file");
-    for none in ["", "[admin]\n", "[admin]\nsocket = 7\n", "[admin.socket]\npath = 7\n", "admin = []\n"] {
+    for none in ["[admin]\nsocket = 7\n", "[admin]\nsocket = false\n", "[admin.socket]\npath = 7\n"] {
         assert_eq!(found(none), None, "{none:?}");
+    }
+    for usual in ["", "[admin]\n", "admin = []\n"] {
+        assert_eq!(found(usual), Some(PathBuf::from("/run/sluicegate/admin.sock")), "{usual:?}");
     }
     assert_eq!(admin_socket(&folder.0), None);
 }

@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Daemon;
 use super::turns::Handle;
+use crate::doors::{self, Bound};
 
 /// The daemon, as a reload sees it.
 struct ReloadHost {
@@ -29,6 +30,7 @@ struct ReloadHost {
 /// A compiled configuration; the compiler is taken until it is published or refused.
 struct Compiled {
     done: Done,
+    doors: Bound,
     _compiling: OwnedMutexGuard<()>,
 }
 
@@ -69,6 +71,11 @@ impl Host for ReloadHost {
     }
 
     async fn compile(&self, config: Arc<Config>) -> Result<Compiled, Refused> {
+        let here =
+            |daemon: &mut Daemon| (daemon.controller.machine().to_owned(), daemon.api.doors.existing());
+        let (machine, existing) = self.daemon.turn(here).await;
+        let doors = doors::bind(&config, &machine, &existing).await;
+        let doors = doors.map_err(|error| Refused::Conflict(format!("{error:#}")))?;
         let compiling = Arc::clone(&self.compiling).lock_owned().await;
         let done = match self.daemon.turn(|daemon| daemon.job(Some(config))).await {
             Some(job) => run(job).await,
@@ -76,7 +83,7 @@ impl Host for ReloadHost {
         };
         let done = done.ok_or_else(|| Refused::Unavailable("the compiler is not there".to_owned()))?;
         let Some(refused) = done.error().map(Refused::conflict) else {
-            return Ok(Compiled { done, _compiling: compiling });
+            return Ok(Compiled { done, doors, _compiling: compiling });
         };
         let _ = self.daemon.turn(|daemon| daemon.finish(done).map(drop)).await; // the compiler goes home
         Err(refused)
@@ -232,6 +239,7 @@ impl Daemon {
                 tracing::error!(%error, generation, "the XDP filter could not follow the new generation");
             }
         }
+        self.api.doors.take(self.controller.config(), self.controller.machine(), compiled.doors);
         self.follow_configuration(loaded);
         Ok(before)
     }
