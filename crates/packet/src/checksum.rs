@@ -72,6 +72,16 @@ impl Sum {
         u16::from_be_bytes([hi, lo])
     }
 
+    /// The checksum of a sum that 32 bits hold, as that of a header.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn finish_short(self) -> u16 {
+        let sum = (self.0 >> 16) + (self.0 & 0xffff); // at most 17 bits
+        #[expect(clippy::cast_possible_truncation, reason = "one carry is left, and then none")]
+        let sum = ((sum >> 16) + sum) as u16;
+        !sum
+    }
+
     /// The checksum: the complement of the folded sum. 0 over a header that carries a right one.
     #[inline]
     #[must_use]

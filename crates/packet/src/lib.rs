@@ -43,6 +43,8 @@ mod open;
 #[cfg(test)]
 mod oracle;
 mod parse;
+mod plain;
+mod prepared;
 pub mod protocol;
 mod quote;
 mod source_prefix;
@@ -70,6 +72,8 @@ pub use crate::link::{LinkHeader, Mac, MacError, rewrite_link, write_link};
 pub use crate::malformed::{Malformed, ParseError};
 pub use crate::open::{OpenError, open_in_place};
 pub use crate::parse::{Addresses, Parsed, network, parse};
+pub use crate::plain::Plain;
+pub use crate::prepared::Prepared;
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};
 pub use crate::tags::{Tag, Tags};
 pub use crate::template::{Inner, Template, WriteError};

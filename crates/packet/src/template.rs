@@ -36,6 +36,13 @@ enum Completion {
     },
 }
 
+/// Outer headers as bytes, zeros where a packet fills in.
+pub(crate) enum LaidOut {
+    Nothing,
+    V4 { bytes: [u8; 32], sum: Sum, dont_fragment: bool },
+    V6 { bytes: [u8; 52] },
+}
+
 /// What the outer headers take from the packet that they are written in front of.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {
@@ -155,6 +162,20 @@ impl Template {
             Ip::V4 { .. } => protocol::ETHERTYPE_IPV4,
             Ip::V6 { .. } => protocol::ETHERTYPE_IPV6,
         }
+    }
+
+    /// The headers as bytes; `None` where a packet's source, its bytes or its destination go into them.
+    pub(crate) fn laid_out(&self) -> Option<LaidOut> {
+        if self.prefix.is_some() || self.completion != Completion::Nothing {
+            return None;
+        }
+        Some(match &self.ip {
+            Ip::None => LaidOut::Nothing,
+            Ip::V4 { header, sum, dont_fragment } => {
+                LaidOut::V4 { bytes: self.shim.behind(header), sum: *sum, dont_fragment: *dont_fragment }
+            }
+            Ip::V6 { header } => LaidOut::V6 { bytes: self.shim.behind(header) },
+        })
     }
 
     /// Writes the headers in front of an inner packet. A GUE checksum is left 0: [`Template::finish_checksum`].
@@ -314,6 +335,18 @@ impl Shim {
     fn gue(inner: Family) -> Self {
         let [hi, lo] = protocol::GUE_PORT.to_be_bytes();
         Self::Gue([0, 0, hi, lo, 0, 0, 0, 0, 0, inner.protocol(), 0, 0])
+    }
+
+    /// Behind an IP header, with zeros where a packet fills in.
+    fn behind<const N: usize>(&self, header: &[u8]) -> [u8; N] {
+        let shim: &[u8] = match self {
+            Self::None => &[],
+            Self::Gre(bytes) => bytes,
+            Self::Gue(bytes) => bytes,
+        };
+        let mut bytes = [0; N];
+        bytes.iter_mut().zip(header.iter().chain(shim)).for_each(|(to, from)| *to = *from);
+        bytes
     }
 
     /// `len` counts from the end of the outer IP header to the end of the inner packet.

@@ -1,6 +1,6 @@
 //! One hop less.
 
-use crate::{Family, checksum};
+use crate::Family;
 
 /// Lowers TTL or hop limit by one and repairs the IPv4 checksum in place; `ip` starts at the IP header.
 ///
@@ -16,16 +16,19 @@ pub fn decrement_ttl(ip: &mut [u8], family: Family) -> bool {
 
 #[inline]
 fn decrement_v4(h: &mut [u8; 20]) -> bool {
+    // TTL, protocol, checksum: one word, read and written whole.
+    let Some(place) = h.get_mut(8..).and_then(|rest| rest.first_chunk_mut::<4>()) else { return false };
+    let word = u32::from_be_bytes(*place);
     //= RFC 1812 §5.3.1
     //# If the TTL is reduced to zero (or less), the packet MUST be discarded
-    if h[8] <= 1 {
+    if word >> 24 <= 1 {
         return false;
     }
-    let old = u16::from_be_bytes([h[8], h[9]]);
-    h[8] -= 1;
-    let new = u16::from_be_bytes([h[8], h[9]]);
-    let sum = checksum::update(u16::from_be_bytes([h[10], h[11]]), old, new);
-    [h[10], h[11]] = sum.to_be_bytes();
+    //= RFC 1624 §3, equation 3
+    //# HC' = ~(~HC + ~m + m')
+    let sum = (!word & 0xffff) + 0xfeff; // m' = m - 0x0100
+    let sum = (sum & 0xffff) + (sum >> 16); // two terms carry once
+    *place = ((word - 0x0100_0000) & 0xffff_0000 | !sum & 0xffff).to_be_bytes();
     true
 }
 

@@ -1,0 +1,85 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::test_frames::{damaged_frame, frame};
+use crate::{Fragment, parse};
+
+/// A plain frame says of itself what `parse` says of it.
+fn agrees(frame: &[u8]) -> Result<(), TestCaseError> {
+    let Some(plain) = Plain::read(frame) else { return Ok(()) };
+    let parsed = parse(frame).expect("what is plain is sound");
+    prop_assert_eq!(parsed.fragment, Fragment::None);
+    let headers = if parsed.family == Family::V4 { 20 } else { 40 };
+    prop_assert_eq!(parsed.l4 - parsed.l3, headers, "no options, no extension headers");
+    let of_plain =
+        (plain.family, plain.l3, plain.ip_len, plain.protocol, plain.tcp_flags, plain.tos, plain.ttl);
+    let of_parsed = (
+        parsed.family,
+        parsed.l3,
+        parsed.ip_len(),
+        parsed.protocol,
+        parsed.tcp_flags,
+        parsed.tos,
+        parsed.ttl,
+    );
+    prop_assert_eq!(of_plain, of_parsed);
+    prop_assert_eq!(plain.ports, u32::from(parsed.src_port) << 16 | u32::from(parsed.dst_port));
+    let addresses = parsed.addresses(frame);
+    prop_assert_eq!((plain.source_bytes(), plain.destination_bytes()), (addresses.src, addresses.dst));
+    let header = if parsed.protocol == protocol::UDP {
+        8
+    } else {
+        usize::from(frame[usize::from(parsed.l4) + 12] >> 4) * 4
+    };
+    prop_assert_eq!(plain.payload(frame), usize::from(parsed.l4) + header);
+    Ok(())
+}
+
+/// What is plain by its definition, from what `parse` says.
+fn is_plain(frame: &[u8]) -> bool {
+    let Ok(parsed) = parse(frame) else { return false };
+    let (headers, least) = match (parsed.family, parsed.protocol) {
+        (Family::V4, _) => (20, 40),
+        (Family::V6, protocol::UDP) => (40, 48),
+        (Family::V6, _) => (40, 60),
+    };
+    parsed.fragment == Fragment::None
+        && matches!(parsed.protocol, protocol::TCP | protocol::UDP)
+        && parsed.l4 - parsed.l3 == headers
+        && frame.len() >= usize::from(parsed.l3) + least
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn what_is_plain_is_read_as_by_parse(frame in frame()) {
+        agrees(&frame)?;
+        prop_assert_eq!(Plain::read(&frame).is_some(), is_plain(&frame));
+    }
+
+    #[test]
+    fn damage_makes_nothing_plain_that_parse_refuses(frame in damaged_frame()) {
+        agrees(&frame)?;
+        prop_assert_eq!(Plain::read(&frame).is_some(), is_plain(&frame));
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(frame in prop::collection::vec(any::<u8>(), 0..90)) {
+        agrees(&frame)?;
+    }
+}
+
+/// The properties would hold of a reader that finds nothing plain.
+#[test]
+fn most_frames_of_the_wire_are_plain() {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+    frame.extend([0x45, 0x28, 0, 40, 0xab, 0xcd, 0x40, 0, 63, 6, 0, 0, 192, 0, 2, 9, 198, 51, 100, 1]);
+    frame.extend([0x30, 0x39, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x12, 0xff, 0xff, 0, 0, 0, 0]);
+    let plain = Plain::read(&frame).expect("a plain frame");
+    assert_eq!((plain.family, plain.l3, plain.ip_len, plain.tos, plain.ttl), (Family::V4, 14, 40, 0x28, 63));
+    assert_eq!((plain.protocol, plain.tcp_flags, plain.ports), (6, 0x12, 12_345 << 16 | 80));
+    assert_eq!(plain.source_bytes(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9]);
+    frame.splice(12..12, [0x88, 0xa8, 0, 7, 0x81, 0, 0, 8]);
+    assert_eq!(Plain::read(&frame), Some(Plain { l3: 22, ..plain }));
+}
