@@ -7,6 +7,8 @@
 //! Invariant: a live flow off probation may move between its two buckets, and never goes.
 //! Bounded: one move, at most eight other buckets read.
 
+use core::hint::select_unpredictable;
+
 use crate::entry::Packed;
 use crate::layout::{WAYS, other_bucket};
 use crate::prefetch::prefetch;
@@ -62,21 +64,28 @@ impl FlowTable {
     /// Frees the expired flows of a bucket, and returns what is free and what may be evicted.
     #[inline]
     fn survey(&mut self, bucket: usize, now: Tick) -> Survey {
-        let mut survey = Survey { free: 0, empty: None, waiting: None };
         let line = *self.line(bucket);
+        let (mut free, mut expired, mut oldest) = (0_u32, 0_u32, (0_u32, 0));
+        // Selects in place of branches: in a flood nobody can foretell what stands in a place.
         for (way, entry) in line.0.into_iter().enumerate() {
-            let place = Place { bucket, way };
-            if entry.is_empty() || self.limits.expired(entry.clock(), now) {
-                if !entry.is_empty() {
-                    self.expire(place);
-                }
-                survey.free += 1;
-                survey.empty = survey.empty.or(Some(place));
-            } else if entry.on_probation() {
-                survey.waiting = older(survey.waiting, Some((now.since(entry.tick()), place)));
-            }
+            let age = now.since(entry.tick());
+            let (is_empty, is_over) = (entry.is_empty(), self.limits.expired(entry.clock(), now));
+            let is_free = is_empty | is_over;
+            free |= u32::from(is_free) << way;
+            expired |= u32::from(is_over & !is_empty) << way;
+            let rank = select_unpredictable(entry.on_probation() & !is_free, age + 1, 0);
+            oldest = select_unpredictable(rank > oldest.0, (rank, way), oldest);
         }
-        survey
+        if expired != 0 {
+            (0..WAYS)
+                .filter(|way| expired >> way & 1 == 1)
+                .for_each(|way| self.expire(Place { bucket, way }));
+        }
+        Survey {
+            free: free.count_ones(),
+            empty: (free != 0).then(|| Place { bucket, way: free.trailing_zeros() as usize }),
+            waiting: oldest.0.checked_sub(1).map(|age| (age, Place { bucket, way: oldest.1 })),
+        }
     }
 
     fn other_of(&self, place: Place) -> usize {

@@ -105,12 +105,20 @@ impl FlowTable {
     ///
     /// An expired entry is freed and is a miss. A SYN on an established flow changes nothing but the tick; on a
     /// closing one it is a hit that says so ([`Hit::renewed`]) and begins a new connection, on probation.
-    #[inline]
+    #[inline(always)]
     pub fn lookup(&mut self, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
+        let (tag, first) = (tag_of(hash), first_bucket(hash, self.buckets()));
+        let line = self.line(first);
+        let entry = line.0[line.way_of(tag)];
+        // In its first bucket, and nothing to write: most packets.
+        if entry.tag() == tag && entry.clock().unmoved_by(signal, now) {
+            self.counters.hit += 1;
+            return Some(Hit { slot: entry.slot(), vip: entry.vip(), renewed: false });
+        }
         self.packet_of(self.candidates(hash), signal, now)
     }
 
-    #[inline]
+    #[inline(never)]
     fn packet_of(&mut self, at: Candidates, signal: Signal, now: Tick) -> Option<Hit> {
         let Some((place, entry)) = self.find(at) else {
             self.counters.miss += 1;
@@ -180,6 +188,14 @@ impl FlowTable {
             self.counters.refresh += 1;
             return Inserted::Tracked;
         }
+        self.insert_new(hash, target, signal, now)
+    }
+
+    /// The same for a hash that [`FlowTable::lookup`] has just not found.
+    #[inline]
+    pub fn insert_new(&mut self, hash: u64, target: Target, signal: Signal, now: Tick) -> Inserted {
+        self.limits.follow(self.kept, self.capacity());
+        let at = self.candidates(hash);
         let Some(place) = self.make_room(at, now) else {
             self.counters.untracked += 1;
             return Inserted::Untracked;
