@@ -15,8 +15,7 @@ pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0x10);
 /// Never: the parts fit.
 #[must_use]
 pub fn exact_v6() -> Snapshot {
-    let bindings =
-        vec![Binding { address: IpAddr::V6(VIP6).into(), protocol: 6, ports: 80..=80, service: 0 }];
+    let bindings = [80, 443].map(|port| crate::binding(IpAddr::V6(VIP6), port)).into();
     Snapshot::new(forwarder::Parts { bindings, ..parts() }).expect("parts that fit")
 }
 

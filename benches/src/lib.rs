@@ -4,6 +4,7 @@
 
 mod batch;
 mod groups;
+mod rows;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use packet::{Encapsulation, Family, Mac, Outer, Template};
 
 pub use self::batch::Batch;
 pub use self::groups::{VIP6, exact_v6, frame_v6, grouped};
+pub use self::rows::{Row, Traffic};
 
 /// The VIP of all frames.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
@@ -32,7 +34,7 @@ pub const GRE_V4: usize = 24;
 /// Bytes of each packet's memory, as in the UMEM.
 pub const FRAME_ROOM: usize = 2048 - 256;
 
-/// A snapshot of one VIP, TCP port 80, and [`BACKENDS`] backends by GRE over IPv4.
+/// A snapshot of one VIP, TCP ports 80 and 443, and [`BACKENDS`] backends by GRE over IPv4.
 ///
 /// # Panics
 /// Never: the parts fit.
@@ -58,7 +60,7 @@ fn parts() -> Parts {
         generation: Generation(1),
         hash_key: HashKey::new([5; 16]),
         services: vec![service],
-        bindings: vec![Binding { address: IpAddr::V4(VIP).into(), protocol: 6, ports: 80..=80, service: 0 }],
+        bindings: [80, 443].map(|port| binding(IpAddr::V4(VIP), port)).into(),
         groups: Vec::new(),
         states: vec![SlotState::Serving; slots.len()],
         slots,
@@ -67,6 +69,11 @@ fn parts() -> Parts {
         tunnels: Vec::new(),
         peers: None,
     }
+}
+
+/// A TCP port of an address.
+fn binding(address: IpAddr, port: u16) -> Binding {
+    Binding { address: address.into(), protocol: 6, ports: port..=port, service: 0 }
 }
 
 fn pool(slots: &[Slot]) -> PoolTable {
@@ -111,16 +118,30 @@ pub fn pipeline(live: &Live) -> (Pipeline, Arc<ThreadCounters>) {
 /// Never: the defaults are in range.
 #[must_use]
 pub fn pipeline_with(live: &Live, requests: Option<RequestServer>) -> (Pipeline, Arc<ThreadCounters>) {
+    pipeline_of(live, requests, DEFAULT_FLOWS)
+}
+
+/// The same with another number of flows in the connection table.
+///
+/// # Panics
+/// Never, as long as there is the memory.
+#[must_use]
+pub fn pipeline_of(
+    live: &Live,
+    requests: Option<RequestServer>,
+    flows: usize,
+) -> (Pipeline, Arc<ThreadCounters>) {
     let counters = Arc::new(ThreadCounters::new(65_536, 65_536));
     let config = PipelineConfig {
         thread: ThreadId(0),
         threads: 1,
-        flows: DEFAULT_FLOWS,
+        flows,
         timeouts: Timeouts::default(),
         max_batch: DEFAULT_BATCH,
         icmp: IcmpRates { replies: 1_000, replies_to_source: 100, errors: 10_000, errors_of_source: 1_000 },
         fragments: FragmentConfig { per_source: 512, ..FragmentConfig::default() },
         held_of_a_pool: 1_024,
+        hashers: datapath::lane_hashers(),
         limit_sources: 65_536,
     };
     let pipeline =
@@ -140,7 +161,7 @@ pub fn frame(flow: u32, flags: u8) -> [u8; 60] {
     frame[26..30].copy_from_slice(&[198, 18 | (a & 1), b, c]);
     frame[30..34].copy_from_slice(&VIP.octets());
     frame[34..36].copy_from_slice(&[0x40 | (a >> 1), d]);
-    frame[36..38].copy_from_slice(&80u16.to_be_bytes());
+    frame[36..38].copy_from_slice(&(if flow & 1 == 0 { 80u16 } else { 443 }).to_be_bytes());
     frame[46..48].copy_from_slice(&[0x50, flags]);
     frame
 }

@@ -87,6 +87,8 @@ groups! {
         held: gauge "packets" "thread_held_packets" [];
         /// Seconds that this thread spent on batches that were not empty.
         busy_nanos: counter "nanoseconds" "thread_busy_seconds_total" [];
+        /// Packets of flows that were read by fixed places and hashed side by side; all others are read step by step.
+        plain: counter "packets" "thread_plain_packets_total" [];
         /// Packets that were moved once because their backend needs another head room than the XDP program opened.
         head_room_mismatch: counter "packets" "thread_head_room_mismatch_packets_total" [];
         /// Flows whose backend was gone, down, or draining when a new connection reused their 5-tuple, so that another was chosen.

@@ -23,6 +23,7 @@ use forwarder::{
 use crate::af_packet::{Room, open_all};
 use crate::engine::{Engine, Pool};
 use crate::error::{StartError, words};
+use crate::hash_lanes::lane_hashers;
 use crate::health::{Health, Monitor};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
 use crate::mailbox::mesh;
@@ -342,6 +343,7 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
         limit_sources: settings.limit_sources,
         fragments: settings.fragments,
         held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
+        hashers: lane_hashers(),
     }
 }
 

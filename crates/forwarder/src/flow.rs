@@ -6,9 +6,11 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use packet::{Addresses, Parsed};
+use packet::{Addresses, Parsed, Plain};
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher24;
+
+use crate::sip::{SipKey, halves};
 
 /// The 5-tuple. IPv4 addresses are v4-mapped; ports are 0 where the protocol has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +55,19 @@ impl Flow {
             source_port: parsed.src_port,
             destination_port: parsed.dst_port,
             protocol: parsed.protocol,
+        }
+    }
+
+    /// Of a plain packet.
+    #[inline]
+    pub(crate) fn of_plain(plain: &Plain) -> Self {
+        let [s0, s1, d0, d1] = plain.ports.to_be_bytes();
+        Self {
+            source: plain.source_bytes(),
+            destination: plain.destination_bytes(),
+            source_port: u16::from_be_bytes([s0, s1]),
+            destination_port: u16::from_be_bytes([d0, d1]),
+            protocol: plain.protocol,
         }
     }
 
@@ -109,6 +124,12 @@ impl HashKey {
     }
 }
 
+impl From<&HashKey> for SipKey {
+    fn from(key: &HashKey) -> Self {
+        Self::new(&key.0)
+    }
+}
+
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(secret)")
@@ -117,7 +138,7 @@ impl fmt::Debug for HashKey {
 
 /// Hashes flows under one key.
 #[derive(Clone, Copy)]
-pub struct FlowHasher(SipHasher13);
+pub struct FlowHasher(SipKey);
 
 impl fmt::Debug for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,7 +150,13 @@ impl FlowHasher {
     /// A hasher under `key`.
     #[must_use]
     pub fn new(key: &HashKey) -> Self {
-        Self(SipHasher13::new_with_key(&key.0))
+        Self(key.into())
+    }
+
+    /// The key.
+    #[inline]
+    pub(crate) fn key(&self) -> SipKey {
+        self.0
     }
 
     /// The 64-bit hash of what `policy` looks at. Messages of different policies and families differ in their tag.
@@ -139,41 +166,20 @@ impl FlowHasher {
     #[must_use]
     #[inline]
     pub fn hash(&self, policy: HashPolicy, flow: &Flow) -> u64 {
-        let (source4, destination4) = (low4(&flow.source), low4(&flow.destination));
         let ports = (u32::from(flow.source_port) << 16) | u32::from(flow.destination_port);
-        let tail = match policy {
-            HashPolicy::FiveTuple => [ports, (u32::from(flow.protocol) << 8) | TAG_FIVE_TUPLE],
-            HashPolicy::Addresses => [0, TAG_ADDRESSES],
-            HashPolicy::Source => [0, TAG_SOURCE],
-        };
-        let tail = (u64::from(tail[0]) << 32) | u64::from(tail[1]);
-        let with_destination = policy != HashPolicy::Source;
+        let ends = Ends { source: halves(&flow.source), destination: halves(&flow.destination), ports };
         if is_v4(&flow.destination) {
-            let destination = if with_destination { destination4 } else { 0 };
-            let head = (u64::from(source4) << 32) | u64::from(destination);
-            let mut message = [0u8; 16];
-            message[..8].copy_from_slice(&head.to_le_bytes());
-            message[8..].copy_from_slice(&(tail | FAMILY_V4).to_le_bytes());
-            return self.0.hash(&message);
+            return self.0.hash(&ends.message_v4(policy, flow.protocol));
         }
-        let mut message = [0u8; 40];
-        message[..16].copy_from_slice(&flow.source);
-        if with_destination {
-            message[16..32].copy_from_slice(&flow.destination);
-        }
-        message[32..].copy_from_slice(&tail.to_le_bytes());
-        self.0.hash(&message)
+        self.0.hash(&ends.message_v6(policy, flow.protocol))
     }
 
     /// The hash of a source prefix, its host bits zero, under a number that keeps apart what must not share.
     #[must_use]
     #[inline]
     pub(crate) fn hash_source(&self, prefix: &[u8; 16], number: u32) -> u64 {
-        let mut message = [0u8; 24];
-        message[..16].copy_from_slice(prefix);
-        let tail = (u64::from(number) << 32) | u64::from(TAG_SOURCE_PREFIX);
-        message[16..].copy_from_slice(&tail.to_le_bytes());
-        self.0.hash(&message)
+        let [first, second] = halves(prefix);
+        self.0.hash(&[first, second, (u64::from(number) << 32) | u64::from(TAG_SOURCE_PREFIX)])
     }
 }
 
@@ -205,24 +211,57 @@ impl FlowHasher {
     /// Any bytes.
     #[must_use]
     pub(crate) fn digest(&self, bytes: &[u8]) -> u64 {
-        self.0.hash(bytes)
+        SipHasher13::new_with_key(&self.0.bytes()).hash(bytes)
     }
 
     fn hash_pieces(&self, key: &fragment_table::Key, tag: u32) -> u64 {
-        let mut message = [0u8; 40];
-        message[..16].copy_from_slice(&key.source);
-        message[16..32].copy_from_slice(&key.destination);
-        let tail = (u64::from(key.id) << 32) | (u64::from(key.protocol) << 8) | u64::from(tag);
-        message[32..].copy_from_slice(&tail.to_le_bytes());
-        self.0.hash(&message)
+        let ([s0, s1], [d0, d1]) = (halves(&key.source), halves(&key.destination));
+        self.0.hash(&[
+            s0,
+            s1,
+            d0,
+            d1,
+            (u64::from(key.id) << 32) | (u64::from(key.protocol) << 8) | u64::from(tag),
+        ])
     }
 }
 
-/// The last four bytes: the IPv4 address of a v4-mapped one.
-#[inline]
-fn low4(address: &[u8; 16]) -> u32 {
-    let [.., a, b, c, d] = *address;
-    u32::from_be_bytes([a, b, c, d])
+/// Both ends of a flow, as its hash's message takes them: addresses as little-endian words of their 16 bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends {
+    pub(crate) source: [u64; 2],
+    pub(crate) destination: [u64; 2],
+    /// Source port in the upper half, destination port in the lower.
+    pub(crate) ports: u32,
+}
+
+impl Ends {
+    /// The message of a flow of IPv4.
+    #[inline(always)]
+    pub(crate) fn message_v4(&self, policy: HashPolicy, protocol: u8) -> [u64; 2] {
+        let [source, destination] =
+            [self.source, self.destination].map(|words| words[1].swap_bytes() & 0xffff_ffff);
+        let destination = if policy == HashPolicy::Source { 0 } else { destination };
+        [source << 32 | destination, self.tail(policy, protocol) | FAMILY_V4]
+    }
+
+    /// The message of a flow of IPv6.
+    #[inline(always)]
+    pub(crate) fn message_v6(&self, policy: HashPolicy, protocol: u8) -> [u64; 5] {
+        let ([s0, s1], tail) = (self.source, self.tail(policy, protocol));
+        let [d0, d1] = if policy == HashPolicy::Source { [0; 2] } else { self.destination };
+        [s0, s1, d0, d1, tail]
+    }
+
+    #[inline(always)]
+    fn tail(&self, policy: HashPolicy, protocol: u8) -> u64 {
+        let [high, low] = match policy {
+            HashPolicy::FiveTuple => [self.ports, (u32::from(protocol) << 8) | TAG_FIVE_TUPLE],
+            HashPolicy::Addresses => [0, TAG_ADDRESSES],
+            HashPolicy::Source => [0, TAG_SOURCE],
+        };
+        (u64::from(high) << 32) | u64::from(low)
+    }
 }
 
 /// Whether 16 bytes stand for an address of IPv4.

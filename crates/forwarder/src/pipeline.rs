@@ -5,12 +5,15 @@
 //! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`].
 //! Source: paper §3.1 to §3.3.
 
+mod choice;
 mod decapsulation;
 mod fragments;
 mod icmp;
 mod identifications;
+mod messages;
 mod outer_error;
 mod partial;
+mod plain;
 mod refusal;
 mod remote;
 mod state;
@@ -19,7 +22,7 @@ mod tracing;
 
 use std::sync::Arc;
 
-use conntrack::{FlowTable, Inserted, Signal, Target};
+use conntrack::FlowTable;
 use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::icmp::IcmpRates;
@@ -27,6 +30,7 @@ pub use self::icmp::IcmpRates;
 use self::fragments::Fragments;
 use self::identifications::Identifications;
 use self::partial::Looks;
+use self::plain::PlainBatch;
 use self::refusal::Cut;
 use self::state::{Batch, PacketState, Stage};
 use self::tracing::Tracing;
@@ -37,9 +41,8 @@ use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
 use crate::vip_table::BatchLookup;
 use crate::{
-    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    PairCounter, Reader, RequestServer, Selection, Service, Slot, SlotId, Step, ThreadCounters, ThreadId,
-    Timeouts, TunnelSourceKind, Verdict, request,
+    DropReason, Flow, Forward, HandoffReason, LaneHashers, Live, NoticeSink, Now, Origin, Outlet, Packet,
+    Reader, RequestServer, Slot, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict, request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -63,6 +66,8 @@ pub struct PipelineConfig {
     pub fragments: fragment_table::Config,
     /// The most frames of one thread's pool that this thread may hold.
     pub held_of_a_pool: usize,
+    /// How flows are hashed.
+    pub hashers: LaneHashers,
 }
 
 /// Why a pipeline's memory could not be taken.
@@ -95,9 +100,18 @@ pub struct Pipeline {
     // Apart from `core`, so that the snapshot is borrowed from the reader while the stages change the core.
     reader: Reader,
     requests: Option<RequestServer>,
+    scratch: Scratch,
+    core: Core,
+}
+
+/// What is known of a batch's packets between stages.
+#[derive(Debug)]
+struct Scratch {
     /// As many as a batch has packets at most.
     states: Box<[PacketState]>,
-    core: Core,
+    plain: PlainBatch,
+    /// Whether plain packets have a path of their own.
+    has_plain_path: bool,
 }
 
 #[derive(Debug)]
@@ -141,7 +155,11 @@ impl Pipeline {
         let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
         let limits = Limits::new(config.threads, config.limit_sources);
         let ahead = BatchLookup::new(config.max_batch);
-        let states = (0..config.max_batch).map(PacketState::at).collect();
+        let scratch = Scratch {
+            states: (0..config.max_batch).map(PacketState::at).collect(),
+            plain: PlainBatch::new(config.max_batch, config.hashers),
+            has_plain_path: true,
+        };
         let identifications = Identifications::of(config.thread, config.threads);
         let fragments = Fragments::new(&config)?;
         // A batch, and as many held pieces that were released.
@@ -163,13 +181,20 @@ impl Pipeline {
             swept: Now::default(),
             ahead,
         };
-        Ok(Self { reader: live.reader(), requests, states, core })
+        Ok(Self { reader: live.reader(), requests, scratch, core })
     }
 
     /// Sends notices to the control plane through `sink`.
     #[must_use]
     pub fn with_notices(mut self, sink: NoticeSink) -> Self {
         self.core.notices = Some(sink);
+        self
+    }
+
+    /// Sends every packet by the general path: what comes of them is the same, later.
+    #[must_use]
+    pub fn without_plain_path(mut self) -> Self {
+        self.scratch.has_plain_path = false;
         self
     }
 
@@ -188,6 +213,7 @@ impl Pipeline {
 
 impl Core {
     /// Stage 1: parse, match the VIP, hash, ask memory for the flow's buckets.
+    #[inline(never)]
     fn classify(
         &mut self,
         batch: &Batch<'_>,
@@ -258,7 +284,7 @@ impl Core {
     }
 
     /// Stage 2: the slot. `None`: it goes there.
-    #[inline]
+    #[inline(never)]
     fn choose(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) -> Option<Verdict> {
         match state.stage {
             Stage::Flow => self.choose_for_flow(batch, packet, state).err().map(Verdict::Drop),
@@ -271,7 +297,7 @@ impl Core {
         }
     }
 
-    /// The flow's backend, from the connection table or from Maglev.
+    /// The flow's backend.
     #[inline]
     fn choose_for_flow(
         &mut self,
@@ -279,103 +305,16 @@ impl Core {
         packet: &Packet<'_>,
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
-        let (snapshot, service) = (batch.snapshot, batch.snapshot.service(state.service));
-        let signal = signal(service, &state.parsed);
-        let hit = self.flows.lookup(state.key, signal, batch.tick);
-        if let Some(hit) = hit {
-            let slot = SlotId(hit.slot);
-            if snapshot.keeps(service, slot, hit.renewed) && !remote::is_barred(snapshot, slot, state) {
-                (state.slot, state.step) = (slot, Some(Step::FlowTable));
-                return Ok(());
-            }
-        } else {
-            self.admit_new(batch, packet, state)?;
-        }
-        if let Err(reason) = self.choose_anew(batch, packet, state, hit.is_some()) {
-            if hit.is_some_and(|hit| hit.renewed) {
-                // Else the SYN's repetition would be taken for a flow that the draining backend has.
-                self.flows.forget(state.key, batch.tick);
-            }
-            return Err(reason);
-        }
-        if hit.is_some() {
-            self.flows.reassign(state.key, state.slot.0, batch.tick);
-        } else {
-            // A full table forwards by Maglev alone; the table counts it.
-            let target = Target { slot: state.slot.0, vip: service.id.0 };
-            let (Inserted::Tracked | Inserted::Untracked) =
-                self.flows.insert(state.key, target, signal, batch.tick);
-        }
-        Ok(())
-    }
-
-    /// Whether a flow that the connection table does not know may begin: its source is no VIP (two UDP services that answer errors
-    /// would answer each other for ever, CVE-2024-2169), and the service's limits have room.
-    #[inline]
-    fn admit_new(
-        &mut self,
-        batch: &Batch<'_>,
-        packet: &Packet<'_>,
-        state: &mut PacketState,
-    ) -> Result<(), DropReason> {
-        state.is_new_flow = true;
-        if batch.snapshot.vips.contains(&state.parsed.addresses(packet.frame()).src) {
-            return Err(DropReason::FromVip);
-        }
-        let guard = batch.snapshot.service(state.service).guard.as_deref();
-        let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
-        // A crowded table does not know flows that began long ago: each of their packets would count as a new one.
-        let goes_on = state.parsed.protocol == protocol::TCP && !begins(state.parsed.tcp_flags);
-        if goes_on && self.flows.is_crowded() {
-            return Ok(());
-        }
-        self.limits.admit(guard, &batch.snapshot.hasher, &Flow::of(packet.frame(), &state.parsed), batch.now)
-    }
-
-    /// A flow's backend by the tables, and counts it: the pool's, else another cluster's.
-    #[inline(always)]
-    fn choose_anew(
-        &self,
-        batch: &Batch<'_>,
-        packet: &Packet<'_>,
-        state: &mut PacketState,
-        reselected: bool,
-    ) -> Result<(), DropReason> {
-        let (snapshot, service) = (batch.snapshot, batch.snapshot.service(state.service));
-        let local = snapshot.select(&service.pool, state.hash);
-        let selection = local.or_else(|| remote::select(snapshot, service, packet, state));
-        let Selection { slot, entry, rehashed } = selection.ok_or(DropReason::NoBackend)?;
-        state.slot = slot;
-        for pair in self.pairs(state) {
-            pair.flows.add(1);
-        }
-        // An atomic store each, which seldom is needed.
-        if rehashed > 0 {
-            self.counters.rehashed.add(1);
-        }
-        if reselected {
-            self.counters.reselected.add(1);
-        }
-        if local.is_none() {
-            self.counters.remote_flows.add(1);
-        }
-        let maglev = Step::Maglev { entry, rehashed, reselected };
-        state.step = Some(if local.is_some() { maglev } else { Step::Remote });
-        Ok(())
-    }
-
-    /// The counters of a packet's slot and service, as far as these have any.
-    #[inline]
-    fn pairs(&self, state: &PacketState) -> impl Iterator<Item = &PairCounter> {
-        let (slot, service) = (self.counters.backend(state.slot.0), self.counters.service(state.counted.0));
-        [slot, service].into_iter().flatten()
+        let flow_packet = state.flow_packet(batch);
+        let PacketState { parsed, choice, .. } = state;
+        self.choose_backend(batch, &flow_packet, || Flow::of(packet.frame(), parsed), choice)
     }
 
     /// Stage 3: the bytes.
-    #[inline]
+    #[inline(never)]
     fn write(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
         // A slot of the connection table may be of an earlier snapshot.
-        let Some(slot) = batch.snapshot.slots.get(state.slot.0 as usize) else {
+        let Some(slot) = batch.snapshot.slots.get(state.choice.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
         if state.decapsulated_from == Some(TunnelSourceKind::Cluster) && slot.is_redirect() {
@@ -415,42 +354,83 @@ impl Core {
     /// Counts a packet for its backend and its service, as it came.
     #[inline]
     fn count_forwarded(&self, state: &PacketState, bytes: usize) {
-        for pair in self.pairs(state) {
+        self.count_for(state.choice.slot, state.counted, |pair| {
             pair.packets.add(1);
             pair.bytes.add(bytes as u64);
-        }
+        });
     }
 
-    /// The stages, one after the other over the whole batch. There are as many states and verdicts as packets.
+    /// The stages, one after the other over the whole batch. There are as many verdicts as packets.
     fn forward(
         &mut self,
         batch: &Batch<'_>,
         packets: &mut [Packet<'_>],
-        states: &mut [PacketState],
+        scratch: &mut Scratch,
         verdicts: &mut [Verdict],
     ) {
+        ask_for_headers(packets);
         self.tap_before(packets);
         self.ahead.look_up(&batch.snapshot.vips, packets.iter().map(|packet| packet.frame()));
-        for (packet, state) in packets.iter_mut().zip(states.iter_mut()) {
-            state.verdict = self.classify(batch, packet, state);
+        self.read_plain(batch, packets, scratch);
+        self.classify_others(batch, packets, scratch);
+        self.look_for_partial(batch, packets, scratch);
+        self.choose_all(batch, packets, scratch);
+        self.write_all(batch, packets, scratch, verdicts);
+        if self.tap.is_some() {
+            scratch.show_plain(packets.len());
         }
-        self.look_for_partial(batch, packets, states);
-        for (packet, state) in packets.iter().zip(states.iter_mut()) {
-            if state.verdict.is_none() {
+        let states = scratch.states.get(..packets.len()).unwrap_or_default();
+        self.tap_after(batch, packets, states, verdicts);
+        self.report_marked(batch, states, verdicts);
+    }
+
+    /// Stage 1 for what is not plain.
+    #[inline(never)]
+    fn classify_others(&mut self, batch: &Batch<'_>, packets: &mut [Packet<'_>], scratch: &mut Scratch) {
+        let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
+        for (packet, (place, state)) in packets.iter_mut().zip(places) {
+            if !place.is_plain {
+                state.verdict = self.classify(batch, packet, state);
+            }
+        }
+    }
+
+    /// Stage 2, in the order of the packets.
+    #[inline(never)]
+    fn choose_all(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
+        let places = scratch.plain.places.iter_mut().zip(scratch.states.iter_mut());
+        for (packet, (place, state)) in packets.iter().zip(places) {
+            if place.is_plain {
+                self.choose_plain(batch, packet, place);
+            } else if state.verdict.is_none() {
                 state.verdict = self.choose(batch, packet, state);
             }
         }
-        for ((packet, state), verdict) in packets.iter_mut().zip(states.iter()).zip(verdicts.iter_mut()) {
-            *verdict = match state.verdict {
-                Some(verdict) => verdict,
-                None => self.write(batch, packet, state),
+    }
+
+    /// Stage 3, likewise.
+    #[inline(never)]
+    fn write_all(
+        &mut self,
+        batch: &Batch<'_>,
+        packets: &mut [Packet<'_>],
+        scratch: &mut Scratch,
+        verdicts: &mut [Verdict],
+    ) {
+        let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
+        for ((packet, verdict), (place, state)) in packets.iter_mut().zip(verdicts.iter_mut()).zip(places) {
+            *verdict = if place.is_plain {
+                self.write_plain(batch, packet, place, state)
+            } else {
+                match state.verdict {
+                    Some(verdict) => verdict,
+                    None => self.write(batch, packet, state),
+                }
             };
             if let Verdict::Drop(reason) = *verdict {
                 self.counters.dropped(reason);
             }
         }
-        self.tap_after(batch, packets, states, verdicts);
-        self.report_marked(batch, states, verdicts);
     }
 
     /// Frees expired entries, one round an hour however often it is called, and one in ten seconds
@@ -485,8 +465,8 @@ impl Forward for Pipeline {
     #[inline]
     fn process(&mut self, now: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
         assert_eq!(packets.len(), verdicts.len(), "one verdict a packet");
-        let states = self.states.get_mut(..packets.len()).expect("at most max_batch packets");
-        self.core.forward(&Batch::new(self.reader.load(), now), packets, states, verdicts);
+        assert!(packets.len() <= self.max_batch(), "at most max_batch packets");
+        self.core.forward(&Batch::new(self.reader.load(), now), packets, &mut self.scratch, verdicts);
     }
 
     fn poll(&mut self, now: Now, outlet: &mut dyn Outlet) {
@@ -511,11 +491,24 @@ impl Forward for Pipeline {
     }
 
     fn max_batch(&self) -> usize {
-        self.states.len()
+        self.scratch.states.len()
     }
 
     fn hold_slots(&self) -> usize {
         self.core.fragments.hold_slots() + self.core.cuts.capacity()
+    }
+}
+
+/// Asks memory for the first bytes of the frames: a NIC has just written them.
+#[inline(always)]
+fn ask_for_headers(packets: &[Packet<'_>]) {
+    for packet in packets {
+        let frame = packet.frame();
+        for line in [0, CACHE_LINE] {
+            if let Some(byte) = frame.get(line) {
+                conntrack::prefetch(byte);
+            }
+        }
     }
 }
 
@@ -542,32 +535,15 @@ fn choose_by_table(
     packet: &Packet<'_>,
     state: &mut PacketState,
 ) -> Result<(), DropReason> {
-    let service = batch.snapshot.service(state.service);
-    let local = batch.snapshot.select(&service.pool, state.hash);
-    let selection = local.or_else(|| remote::select(batch.snapshot, service, packet, state));
-    state.slot = selection.ok_or(DropReason::NoBackend)?.slot;
+    let flow_packet = state.flow_packet(batch);
+    let local = batch.snapshot.select(&flow_packet.service.pool, state.hash);
+    let destination = || state.parsed.addresses(packet.frame()).dst;
+    let selection = local.or_else(|| remote::select(batch.snapshot, &flow_packet, &destination()));
+    state.choice.slot = selection.ok_or(DropReason::NoBackend)?.slot;
     Ok(())
 }
 
-/// What a packet says to the connection table. Flows of address policies have no TCP state: many connections share one.
-#[inline]
-fn signal(service: &Service, parsed: &Parsed) -> Signal {
-    if parsed.protocol != protocol::TCP || service.policy != HashPolicy::FiveTuple {
-        return Signal::Datagram;
-    }
-    match parsed.tcp_flags {
-        flags if flags & (protocol::TCP_FIN | protocol::TCP_RST) != 0 => Signal::FinOrRst,
-        flags if begins(flags) => Signal::Syn,
-        _ => Signal::Data,
-    }
-}
-
-/// Whether a TCP packet asks for a new connection.
-#[inline]
-const fn begins(flags: u8) -> bool {
-    flags & (protocol::TCP_SYN | protocol::TCP_ACK) == protocol::TCP_SYN
-}
-
+const CACHE_LINE: usize = 64;
 /// An hour.
 const SWEEP_ROUND_NANOS: u128 = 3_600_000_000_000;
 /// While time-outs are shortened: they are whole again soon after a flood.

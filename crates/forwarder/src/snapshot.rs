@@ -9,14 +9,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use packet::Family;
+use packet::{Family, LinkHeader, Prepared, Template};
 
 use crate::filter::{MAX_ENCAP_OVERHEAD, filter};
 use crate::flow::mapped;
 use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
 use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
 use crate::vip_table::{Claim, Key, VipTable};
-use crate::{FlowHasher, GuardId, Prefix, Trace, TunnelSource};
+use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Tagging, Trace, TunnelSource};
 
 /// One generation. See the module's header.
 #[derive(Clone)]
@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub(crate) vips: Arc<VipTable>,
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
+    /// What frames of each slot begin with, for IPv4 and for IPv6 inside.
+    headers: Arc<[[Prepared<InterfaceId>; 2]]>,
     // Apart from the slots, so that a verdict on one of 100,000 copies as many bytes and no more.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
@@ -55,6 +57,7 @@ impl Snapshot {
             hasher: FlowHasher::new(&parts.hash_key),
             vips: Arc::new(vips),
             services: parts.services.into(),
+            headers: prepared(&parts.slots, &parts.next_hop),
             slots: parts.slots.into(),
             states: parts.states.into(),
             next_hop: parts.next_hop,
@@ -78,6 +81,13 @@ impl Snapshot {
     #[inline]
     pub(crate) fn service(&self, index: u32) -> &Service {
         &self.services[index as usize]
+    }
+
+    /// What frames for a slot begin with, for packets of `inner`'s family; `None`: no such slot.
+    #[inline(always)]
+    pub(crate) fn headers(&self, slot: SlotId, inner: Family) -> Option<&Prepared<InterfaceId>> {
+        let [v4, v6] = self.headers.get(slot.0 as usize)?;
+        Some(if inner == Family::V4 { v4 } else { v6 })
     }
 
     /// All services.
@@ -190,7 +200,8 @@ impl Snapshot {
         if slots.len() != self.slots.len() {
             return Err(SnapshotError::NoSuchSlot(slots.len()));
         }
-        Ok(Self { slots: slots.into(), next_hop, ..self.clone() })
+        let headers = prepared(&slots, &next_hop);
+        Ok(Self { headers, slots: slots.into(), next_hop, ..self.clone() })
     }
 
     /// The same generation, its services led to other pools. Addresses, ports and the XDP filter stay.
@@ -250,6 +261,20 @@ pub enum SnapshotError {
     /// A guard's number reaches [`GuardId::LIMIT`].
     #[error("more than {} VIPs with limits", GuardId::LIMIT)]
     TooManyGuards,
+}
+
+/// What frames of slots begin with. Those that leave by way of their own next hop, with the tags that they came with, are laid out.
+fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[[Prepared<InterfaceId>; 2]]> {
+    let of = |slot: &Slot, family: Family| {
+        let hop = slot.next_hop.as_ref().filter(|hop| hop.tagging == Tagging::Keep);
+        let by_router = matches!(mode, NextHopMode::Reflect { .. }) && slot.encap_overhead() > 0;
+        let Some(hop) = hop.filter(|_| !by_router) else { return Prepared::none(InterfaceId(0)) };
+        let template = slot.template(family);
+        let ethertype = template.map_or(family.ethertype(), Template::ethertype);
+        let link = LinkHeader { dst: hop.destination, src: hop.source, ethertype };
+        Prepared::new(link, template, slot.mtu, hop.interface)
+    };
+    slots.iter().map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
 }
 
 fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {

@@ -80,6 +80,7 @@ fn config() -> PipelineConfig {
             lifetime: std::time::Duration::from_millis(100),
         },
         held_of_a_pool: 36,
+        hashers: datapath::lane_hashers(),
     }
 }
 

@@ -124,8 +124,8 @@ impl Core {
             {
                 // To the machine whose turn it is by the three-tuple (paper §4.3).
                 self.counters.redirected.add(1);
-                (state.slot, state.hash) = (slot, three);
-                (state.stage, state.step) = (Stage::Redirect, Some(Step::Redirect));
+                (state.choice.slot, state.hash) = (slot, three);
+                (state.stage, state.choice.step) = (Stage::Redirect, Some(Step::Redirect));
                 return None;
             }
             let gatherer = self.thread_of(three);
@@ -146,7 +146,7 @@ impl Core {
         state: &mut PacketState,
     ) -> Option<Verdict> {
         if matches!(state.parsed.fragment, Fragment::Later { .. }) {
-            (state.stage, state.step) = (Stage::LaterPiece, Some(Step::FragmentTable));
+            (state.stage, state.choice.step) = (Stage::LaterPiece, Some(Step::FragmentTable));
             return None;
         }
         let entered = match batch.snapshot.vips.first(&flow.destination) {
@@ -202,12 +202,12 @@ impl Core {
             self.choose_for_flow(batch, packet, state)
         };
         let decided = match chosen {
-            Ok(()) => Decided::To { slot: state.slot, service: state.counted, hash: state.hash },
+            Ok(()) => Decided::To { slot: state.choice.slot, service: state.counted, hash: state.hash },
             Err(reason) => Decided::Not(reason),
         };
         let held = self.record(batch, packet, &state.parsed, decided)?;
         if held != decided {
-            state.step = Some(Step::FragmentTable);
+            state.choice.step = Some(Step::FragmentTable);
         }
         follow(batch.snapshot, held, state)
     }
@@ -293,7 +293,7 @@ impl Core {
         state: &mut PacketState,
     ) -> Result<Verdict, DropReason> {
         state.parsed = packet::parse(packet.frame()).map_err(|_| DropReason::Malformed)?;
-        state.step = Some(Step::FragmentTable);
+        state.choice.step = Some(Step::FragmentTable);
         follow(batch.snapshot, decided, state)?;
         Ok(self.write(batch, packet, state))
     }
@@ -309,7 +309,7 @@ fn follow(snapshot: &Snapshot, decided: Decided, state: &mut PacketState) -> Res
     if !matches!(snapshot.state(slot), SlotState::Serving | SlotState::Draining) {
         return Err(DropReason::NoBackend);
     }
-    (state.slot, state.counted, state.hash) = (slot, service, hash);
+    (state.choice.slot, state.counted, state.hash) = (slot, service, hash);
     Ok(())
 }
 

@@ -139,10 +139,10 @@ impl Core {
         let known = self.flows.peek(state.key, batch.tick).map(|entry| SlotId(entry.slot));
         let serves = |slot: &SlotId| {
             matches!(snapshot.state(*slot), SlotState::Serving | SlotState::Draining)
-                && !remote::is_barred(snapshot, *slot, state)
+                && !remote::is_barred(snapshot, *slot, state.decapsulated_from)
         };
         if let Some(slot) = known.filter(serves) {
-            state.slot = slot;
+            state.choice.slot = slot;
             return None;
         }
         if known.is_none()

@@ -6,10 +6,10 @@
 //! Source: Linux `include/linux/skbuff.h`, `CHECKSUM_PARTIAL`: the field holds the sum of the pseudo header, not complemented.
 
 use packet::checksum::Sum;
-use packet::{Family, Fragment, protocol};
+use packet::{Family, Fragment, parse, protocol};
 
-use super::Core;
-use super::state::{Batch, PacketState};
+use super::state::Batch;
+use super::{Core, Scratch};
 use crate::{Notice, Origin, Packet};
 
 /// When the next look is, and what those before have found.
@@ -23,23 +23,19 @@ pub(super) struct Looks {
 impl Core {
     /// Looks at a packet, if it is time.
     #[inline]
-    pub(super) fn look_for_partial(
-        &mut self,
-        batch: &Batch<'_>,
-        packets: &[Packet<'_>],
-        states: &[PacketState],
-    ) {
+    pub(super) fn look_for_partial(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &Scratch) {
         if batch.now.nanos() >= self.looks.next {
-            self.look_at_one(batch, packets, states);
+            self.look_at_one(batch, packets, scratch);
         }
     }
 
     #[cold]
-    fn look_at_one(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], states: &[PacketState]) {
+    fn look_at_one(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &Scratch) {
         self.looks.next = batch.now.nanos().saturating_add(EVERY_NANOS);
-        let looked = packets.iter().zip(states).filter(|(packet, _)| packet.origin() == Origin::Wire);
-        let found =
-            looked.filter_map(|(packet, state)| Some((packet.interface(), is_partial(packet, state)?)));
+        let looked = (0..)
+            .zip(packets)
+            .filter(|(place, packet)| packet.origin() == Origin::Wire && !scratch.was_tunnelled(*place));
+        let found = looked.filter_map(|(_, packet)| Some((packet.interface(), is_partial(packet.frame())?)));
         let Some((interface, is_partial)) = { found }.next() else { return };
         self.looks.in_a_row = if is_partial { self.looks.in_a_row + 1 } else { 0 };
         if self.looks.in_a_row == IN_A_ROW {
@@ -51,18 +47,17 @@ impl Core {
 }
 
 /// `None`: it has no such checksum, or not all of what that is about.
-fn is_partial(packet: &Packet<'_>, state: &PacketState) -> Option<bool> {
-    let parsed = &state.parsed;
+fn is_partial(frame: &[u8]) -> Option<bool> {
+    let parsed = parse(frame).ok()?;
     let at = usize::from(parsed.l4)
         + match parsed.protocol {
             protocol::TCP => 16,
             protocol::UDP => 6,
             _ => return None,
         };
-    if parsed.fragment != Fragment::None || state.decapsulated_from.is_some() {
+    if parsed.fragment != Fragment::None {
         return None;
     }
-    let frame = packet.frame();
     let field = u16::from_be_bytes(*frame.get(at..usize::from(parsed.end))?.first_chunk()?);
     let source = usize::from(parsed.l3) + if parsed.family == Family::V4 { 12 } else { 8 };
     let bytes = if parsed.family == Family::V4 { 8 } else { 32 };

@@ -75,7 +75,7 @@ impl Core {
 
     fn too_big(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
         let drop = Verdict::Drop(DropReason::TooBig);
-        let Some(slot) = batch.snapshot.slots.get(state.slot.0 as usize) else { return drop };
+        let Some(slot) = batch.snapshot.slots.get(state.choice.slot.0 as usize) else { return drop };
         let parsed = &state.parsed;
         match (slot.too_big, parsed.family) {
             //= RFC 2473 §7.1
@@ -200,7 +200,7 @@ impl Core {
         out: &mut [u8],
     ) -> Result<Option<usize>, DropReason> {
         let state = &cut.state;
-        let slot = batch.snapshot.slots.get(state.slot.0 as usize).ok_or(DropReason::NoBackend)?;
+        let slot = batch.snapshot.slots.get(state.choice.slot.0 as usize).ok_or(DropReason::NoBackend)?;
         let link_len = usize::from(state.parsed.l3);
         let (link, ip) = packet.frame().split_at_checked(link_len).ok_or(DropReason::Malformed)?;
         let head_room = if cut.what == What::Inner { slot.encap_overhead() } else { 0 };

@@ -2,10 +2,10 @@
 //!
 //! Not here: what the stages do. Invariant: stage 1 begins a packet's state anew, so that nothing of an earlier batch is left.
 
-use conntrack::Tick;
-use packet::{Fragment, Parsed};
+use conntrack::{Signal, Tick};
+use packet::{Fragment, Parsed, protocol};
 
-use crate::{Now, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict};
+use crate::{HashPolicy, Now, Service, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict};
 
 /// What holds for a whole batch.
 #[derive(Clone, Copy)]
@@ -33,16 +33,60 @@ pub(super) struct PacketState {
     pub(super) service: u32,
     /// The number by which it is counted.
     pub(super) counted: ServiceId,
-    pub(super) slot: SlotId,
-    /// What found the slot.
-    pub(super) step: Option<Step>,
+    pub(super) choice: Choice,
     pub(super) stage: Stage,
-    /// The connection table was asked, and did not know it.
-    pub(super) is_new_flow: bool,
     /// Who sent it in a tunnel.
     pub(super) decapsulated_from: Option<TunnelSourceKind>,
     /// `None`: not yet decided.
     pub(super) verdict: Option<Verdict>,
+}
+
+/// A packet of a flow, as stage 2 looks at it.
+#[derive(Clone, Copy)]
+pub(super) struct FlowPacket<'a> {
+    pub(super) service: &'a Service,
+    pub(super) hash: u64,
+    /// The connection table's.
+    pub(super) key: u64,
+    pub(super) protocol: u8,
+    pub(super) tcp_flags: u8,
+    /// Who sent it in a tunnel.
+    pub(super) decapsulated_from: Option<TunnelSourceKind>,
+}
+
+/// What stage 2 has found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub(super) slot: SlotId,
+    /// What found the slot.
+    pub(super) step: Option<Step>,
+    /// The connection table was asked, and did not know it.
+    pub(super) is_new_flow: bool,
+}
+
+impl Choice {
+    /// Nothing yet.
+    pub(super) const NONE: Self = Self { slot: NO_SLOT, step: None, is_new_flow: false };
+}
+
+impl FlowPacket<'_> {
+    /// What it says to the connection table. Flows of address policies have no TCP state: many connections share one.
+    #[inline(always)]
+    pub(super) fn signal(&self) -> Signal {
+        if self.protocol != protocol::TCP || self.service.policy != HashPolicy::FiveTuple {
+            return Signal::Datagram;
+        }
+        if self.tcp_flags & (protocol::TCP_FIN | protocol::TCP_RST) != 0 {
+            return Signal::FinOrRst;
+        }
+        if self.begins() { Signal::Syn } else { Signal::Data }
+    }
+
+    /// Whether it asks for a new connection, if it is of TCP.
+    #[inline(always)]
+    pub(super) fn begins(&self) -> bool {
+        self.tcp_flags & (protocol::TCP_SYN | protocol::TCP_ACK) == protocol::TCP_SYN
+    }
 }
 
 /// What stage 2 has to do.
@@ -74,10 +118,8 @@ impl PacketState {
             key: 0,
             service: NO_SERVICE,
             counted: ServiceId(NO_SERVICE),
-            slot: NO_SLOT,
-            step: None,
+            choice: Choice::NONE,
             stage: Stage::Flow,
-            is_new_flow: false,
             decapsulated_from: None,
             verdict: None,
         }
@@ -93,6 +135,19 @@ impl PacketState {
         Self { parsed, decapsulated_from, ..Self::at(place) }
     }
 
+    /// What stage 2 looks at, if it is of a flow.
+    #[inline]
+    pub(super) fn flow_packet<'a>(&self, batch: &Batch<'a>) -> FlowPacket<'a> {
+        FlowPacket {
+            service: batch.snapshot.service(self.service),
+            hash: self.hash,
+            key: self.key,
+            protocol: self.parsed.protocol,
+            tcp_flags: self.parsed.tcp_flags,
+            decapsulated_from: self.decapsulated_from,
+        }
+    }
+
     /// The service by which it is counted.
     pub(super) fn service_id(&self) -> Option<ServiceId> {
         (self.counted.0 != NO_SERVICE).then_some(self.counted)
@@ -100,7 +155,7 @@ impl PacketState {
 
     /// The slot that was chosen.
     pub(super) fn chosen(&self) -> Option<SlotId> {
-        (self.slot != NO_SLOT).then_some(self.slot)
+        (self.choice.slot != NO_SLOT).then_some(self.choice.slot)
     }
 }
 
@@ -118,6 +173,6 @@ const NOT_PARSED: Parsed = Parsed {
     ttl: 0,
     dont_fragment: false,
 };
-/// No service has this index, and none is counted under this number.
-const NO_SERVICE: u32 = u32::MAX;
 const NO_SLOT: SlotId = SlotId(u32::MAX);
+/// No service has this index, and none is counted under this number.
+pub(super) const NO_SERVICE: u32 = u32::MAX;

@@ -48,7 +48,7 @@ impl Core {
                 verdict: *verdict,
                 service: state.service_id(),
                 slot: state.chosen(),
-                new_flow: state.is_new_flow,
+                new_flow: state.choice.is_new_flow,
             };
             tap.offer(&seen, packet.frame(), &moment, batch.snapshot);
         }

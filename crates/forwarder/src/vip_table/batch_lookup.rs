@@ -7,7 +7,7 @@
 
 use super::longest::{Halves, Longest, Step, halves};
 use super::ports::Interval;
-use super::{EMPTY, Groups, VipTable, is_v4};
+use super::{EMPTY, Groups, VipTable, is_v4, words_of};
 
 /// An answer for each place of a batch.
 #[derive(Debug)]
@@ -80,11 +80,11 @@ impl Lanes {
         frames: &mut impl Iterator<Item = &'a [u8]>,
     ) -> usize {
         let mut count = 0;
-        let has_exact = !table.addresses.is_empty();
+        let has_exact = table.has_exact;
         for ((number, place), frame) in (0..).zip(places.iter_mut()).zip(frames) {
             let Some(address) = destination(frame) else { continue };
             (place.address, place.stamp) = (address, groups.stamp);
-            if has_exact && let Some(found) = table.address(&address) {
+            if has_exact && let Some(found) = table.address(words_of(&address)) {
                 (place.ports, place.first) = (found.ports, table.interval(found.ports));
                 continue;
             }

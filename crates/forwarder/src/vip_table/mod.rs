@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use self::batch_lookup::BatchLookup;
 use self::longest::{Entry, Halves, Longest, halves};
-use self::ports::{Interval, disjoint, of_one, search};
+use self::ports::{Interval, NEARBY, Nearby, disjoint, of_one, search};
 use crate::Flow;
 use crate::prefix::{bits_of, low};
 use crate::{Prefix, Suffix};
@@ -45,18 +45,26 @@ pub(crate) enum Key {
     Suffix(u32, Suffix),
 }
 
+/// A place of the table, a cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Address {
-    bytes: [u8; 16],
-    /// The first of its intervals.
+    /// The address's bytes, as two little-endian words.
+    words: [u64; 2],
+    /// The first of its intervals; [`EMPTY`]: the place is.
     ports: u32,
+    nearby: Nearby,
+}
+
+impl Address {
+    const NONE: Self = Self { words: [0; 2], ports: EMPTY, nearby: Nearby::NONE };
 }
 
 /// The table. At most half full, so that a probe for an unknown address ends soon.
 #[derive(Debug)]
 pub(crate) struct VipTable {
-    places: Box<[u32]>,
-    addresses: Box<[Address]>,
+    places: Box<[Address]>,
+    has_exact: bool,
     intervals: Box<[Interval]>,
     groups: Option<Box<Groups>>,
 }
@@ -81,7 +89,7 @@ impl VipTable {
         for claim in claims {
             by_vip.entry(claim.vip).or_default().push(claim);
         }
-        let (mut addresses, mut intervals) = (Vec::new(), Vec::new());
+        let (mut addresses, mut intervals): (Vec<([u8; 16], u32)>, _) = (Vec::new(), Vec::new());
         let mut suffixes = Vec::new();
         for (vip, claims) in by_vip {
             let ports = index(intervals.len());
@@ -90,7 +98,7 @@ impl VipTable {
                 continue; // claims of no port
             }
             match vip {
-                Key::Exact(bytes) => addresses.push(Address { bytes, ports }),
+                Key::Exact(bytes) => addresses.push((bytes, ports)),
                 Key::Suffix(group, suffix) => suffixes.push(suffix_entry(group, suffix, ports)),
             }
         }
@@ -105,8 +113,8 @@ impl VipTable {
                 (Longest::build(spaces, suffixes), STAMPS.fetch_add(1, Ordering::Relaxed));
             Box::new(Groups { prefixes, suffixes, stamp })
         });
-        let places = places(&addresses);
-        Ok(Self { places, addresses: addresses.into(), intervals: intervals.into(), groups })
+        let places = places(&addresses, &intervals);
+        Ok(Self { places, has_exact: !addresses.is_empty(), intervals: intervals.into(), groups })
     }
 
     /// The service that an address, protocol and port belong to.
@@ -126,6 +134,26 @@ impl VipTable {
             Some(place) => self.service(place.ports, protocol, port),
             None => self.find(address, protocol, port),
         }
+    }
+
+    /// As [`Self::find`], for a table without groups or an address that has a VIP of its own; `None` says nothing of others.
+    #[inline(always)]
+    pub(crate) fn find_exact(&self, address: [u64; 2], protocol: u8, port: u16) -> Option<u32> {
+        let found = self.address(address)?;
+        found.nearby.service_of(protocol, port).or_else(|| self.find_further(found.ports, protocol, port))
+    }
+
+    /// Whether all VIPs have addresses of their own.
+    #[inline]
+    pub(crate) const fn is_exact(&self) -> bool {
+        self.groups.is_none()
+    }
+
+    /// In the intervals that do not stand beside their address.
+    #[inline(never)]
+    fn find_further(&self, ports: u32, protocol: u8, port: u16) -> Option<u32> {
+        let more = of_one(self.intervals.get(ports as usize..)?).len() > NEARBY;
+        if more { self.service(ports, protocol, port) } else { None }
     }
 
     /// The interval at `ports`; one of no port where there is none.
@@ -175,21 +203,23 @@ impl VipTable {
 
     #[inline]
     fn ports(&self, address: &[u8; 16]) -> Option<u32> {
-        match self.address(address) {
+        match self.address(words_of(address)) {
             Some(found) => Some(found.ports),
             None => self.groups.as_ref()?.ports(address),
         }
     }
 
-    #[inline]
-    fn address(&self, bytes: &[u8; 16]) -> Option<&Address> {
+    #[inline(always)]
+    fn address(&self, words: [u64; 2]) -> Option<&Address> {
         let mask = self.places.len() - 1;
-        let mut place = mix(bytes) & mask;
+        let mut place = mix(words) & mask;
         loop {
-            let number = *self.places.get(place)?;
+            let address = self.places.get(place)?;
             // Half the places are empty, so the walk ends.
-            let address = self.addresses.get(number as usize)?;
-            if address.bytes == *bytes {
+            if address.ports == EMPTY {
+                return None;
+            }
+            if address.words == words {
                 return Some(address);
             }
             place = (place + 1) & mask;
@@ -229,25 +259,30 @@ fn suffix_entry(group: u32, suffix: Suffix, ports: u32) -> Entry {
     Entry { space, bits, length: suffix.length(), value: ports }
 }
 
-fn places(addresses: &[Address]) -> Box<[u32]> {
-    let mut places = vec![EMPTY; (addresses.len() * 2).next_power_of_two().max(2)].into_boxed_slice();
-    for (number, address) in addresses.iter().enumerate() {
-        let mut place = mix(&address.bytes) & (places.len() - 1);
-        while places[place] != EMPTY {
+fn places(addresses: &[([u8; 16], u32)], intervals: &[Interval]) -> Box<[Address]> {
+    let mut places = vec![Address::NONE; (addresses.len() * 2).next_power_of_two().max(2)].into_boxed_slice();
+    for (bytes, ports) in addresses {
+        let words = words_of(bytes);
+        let mut place = mix(words) & (places.len() - 1);
+        while places[place].ports != EMPTY {
             place = (place + 1) & (places.len() - 1);
         }
-        places[place] = index(number);
+        let nearby = Nearby::of(intervals.get(*ports as usize..).unwrap_or_default());
+        places[place] = Address { words, ports: *ports, nearby };
     }
     places
 }
 
 /// Spreads addresses. Not keyed: only configured VIPs are entered, and the filter lets no other address in.
+#[inline(always)]
+const fn mix([first, second]: [u64; 2]) -> usize {
+    ((first ^ second.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
+}
+
+/// The bytes of an address, as two little-endian words.
 #[inline]
-fn mix(bytes: &[u8; 16]) -> usize {
-    let all = u128::from_le_bytes(*bytes);
-    #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted, one at a time")]
-    let folded = (all as u64) ^ ((all >> 64) as u64).rotate_left(29);
-    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
+fn words_of(address: &[u8; 16]) -> [u64; 2] {
+    crate::sip::halves(address)
 }
 
 fn index(n: usize) -> u32 {

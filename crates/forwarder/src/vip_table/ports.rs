@@ -45,6 +45,49 @@ pub(super) fn of_one(intervals: &[Interval]) -> &[Interval] {
     intervals.get(..=more).unwrap_or_default()
 }
 
+/// The first intervals of a VIP, in the cache line of its address: most have no more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nearby {
+    /// First port of each, with its protocol; an interval that there is not has a number that no packet has.
+    first: [u32; NEARBY],
+    /// How many ports follow it.
+    span: [u32; NEARBY],
+    service: [u32; NEARBY],
+}
+
+impl Nearby {
+    /// Of an address that is none.
+    pub(super) const NONE: Self = Self { first: [u32::MAX; NEARBY], span: [0; NEARBY], service: [0; NEARBY] };
+
+    /// Of the VIP whose intervals come first.
+    pub(super) fn of(intervals: &[Interval]) -> Self {
+        let mut nearby = Self::NONE;
+        for (place, interval) in of_one(intervals).iter().take(NEARBY).enumerate() {
+            nearby.first[place] = interval.first;
+            nearby.span[place] = interval.last - interval.first;
+            nearby.service[place] = interval.service;
+        }
+        nearby
+    }
+
+    /// The service that has a port, if it is one of these intervals'.
+    #[inline(always)]
+    pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
+        let number = number(protocol, port);
+        // Disjoint, so that at most one holds it: selects in place of branches.
+        let mut found = None;
+        for place in 0..NEARBY {
+            if number.wrapping_sub(self.first[place]) <= self.span[place] {
+                found = Some(self.service[place]);
+            }
+        }
+        found
+    }
+}
+
+/// As many as fit into a cache line beside an address.
+pub(super) const NEARBY: usize = 3;
+
 /// The service that has a port of the VIP whose intervals come first.
 #[inline]
 pub(super) fn search(intervals: &[Interval], protocol: u8, port: u16) -> Option<u32> {

@@ -65,6 +65,7 @@ proptest! {
                 for (a, p, port) in probes {
                     let expected = matching(a, p, port).first().map(|c| c.service);
                     prop_assert_eq!(table.find(&[a; 16], p, port), expected);
+                    prop_assert_eq!(table.find_exact(words_of(&[a; 16]), p, port), expected);
                     prop_assert_eq!(table.contains(&[a; 16]), claims.iter().any(|c| c.vip == Key::Exact([a; 16])));
                 }
             }

@@ -175,6 +175,7 @@ pub(crate) fn config() -> PipelineConfig {
             ..FragmentConfig::default()
         },
         held_of_a_pool: 64,
+        hashers: LaneHashers::PORTABLE,
     }
 }
 

@@ -13,6 +13,7 @@ mod guards;
 mod icmp;
 mod originate;
 mod partial;
+mod paths;
 mod pieces;
 mod publish;
 mod random;

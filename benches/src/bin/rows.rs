@@ -1,0 +1,27 @@
+//! One row of the bench `pipeline`, for instruction counts and quick looks: `rows NAME BATCHES`.
+//!
+//! Prints the least and the median time of a batch, per packet. Under callgrind with `--toggle-collect='*Pipeline*process*'` two runs
+//! of different length give the instructions of a packet (`cargo xtask bench instructions`).
+
+use sluicegate_benches::{Batch, DEFAULT_BATCH, Row};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let row = arguments.next().and_then(|name| Row::named(&name));
+    let batches = arguments.next().and_then(|batches| batches.parse::<usize>().ok());
+    let (Some(row), Some(batches)) = (row, batches) else {
+        let names: Vec<_> = Row::ALL.iter().map(|row| row.name).collect();
+        eprintln!("usage: rows NAME BATCHES; names: {}", names.join("; "));
+        std::process::exit(2);
+    };
+    let mut batch = Batch::default();
+    let (mut pipeline, _, mut now) = row.establish(&mut batch);
+    let (mut state, mut times) = (1, Vec::with_capacity(batches));
+    for _ in 0..batches {
+        now = forwarder::Now::from_nanos(now.nanos() + 10_000);
+        times.push(row.turn(&mut batch, &mut pipeline, now, &mut state));
+    }
+    times.sort_unstable();
+    let each = |at: usize| times.get(at).map_or(0.0, |time| time.as_nanos() as f64 / DEFAULT_BATCH as f64);
+    println!("{}: least {:.1} ns, median {:.1} ns", row.name, each(0), each(batches / 2));
+}

@@ -1,0 +1,203 @@
+//! Flow hashes of a batch, eight side by side by the vectors that this processor has.
+//!
+//! In: what `forwarder` gathers of a batch. Out: the same hashes as one by one, whatever the processor.
+//! Not here: SipHash itself (`forwarder`), of which the vector code is the same rounds over lanes.
+//! Invariant: a function that needs an instruction set is handed out only where the processor has said that it has it.
+
+use forwarder::LaneHashers;
+
+/// The fastest that this processor can run.
+#[must_use]
+pub fn lane_hashers() -> LaneHashers {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(hashers) = x86::hashers() {
+        return hashers;
+    }
+    LaneHashers::PORTABLE
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use core::arch::x86_64::{
+        __m256i, _mm256_add_epi64, _mm256_loadu_si256, _mm256_or_si256, _mm256_set_epi8, _mm256_set1_epi64x,
+        _mm256_shuffle_epi8, _mm256_shuffle_epi32, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256,
+        _mm256_xor_si256,
+    };
+
+    use forwarder::{LANES, LaneHashers, Lanes, SipKey, hash_many, last_word};
+
+    /// `None`: the processor has neither AVX-512 nor AVX2.
+    pub(super) fn hashers() -> Option<LaneHashers> {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+            return Some(LaneHashers { two: avx512_checked, five: avx512_checked });
+        }
+        is_x86_feature_detected!("avx2").then_some(LaneHashers { two: avx2_checked, five: avx2_checked })
+    }
+
+    fn avx512_checked<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
+        // SAFETY: `hashers` gives this function only where the processor has both features.
+        unsafe { avx512(key, messages, hashes) }
+    }
+
+    pub(super) fn avx2_checked<const W: usize>(
+        key: SipKey,
+        messages: &[Lanes<W>],
+        hashes: &mut [[u64; LANES]],
+    ) {
+        // SAFETY: `hashers` gives this function only where the processor has the feature.
+        unsafe { avx2(key, messages, hashes) }
+    }
+
+    /// With rotations of 64-bit lanes the compiler makes vectors of the loop by itself.
+    #[target_feature(enable = "avx512f,avx512vl")]
+    fn avx512<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
+        hash_many(key, messages, hashes);
+    }
+
+    /// AVX2 has no rotations, and the compiler makes scalar code of the loop.
+    #[target_feature(enable = "avx2")]
+    fn avx2<const W: usize>(key: SipKey, messages: &[Lanes<W>], hashes: &mut [[u64; LANES]]) {
+        let [k0, k1, k2, k3] = key.start();
+        let start = [splat(k0), splat(k1), splat(k2), splat(k3)];
+        let last = splat(last_word(W));
+        for (message, hashes) in messages.iter().zip(hashes) {
+            // Two vectors of four lanes, interleaved: one alone waits for itself.
+            let mut states = [start; 2];
+            for word in message {
+                states = compress(states, load(word));
+            }
+            states = compress(states, [last; 2]);
+            for state in &mut states {
+                state[2] = _mm256_xor_si256(state[2], splat(0xff));
+            }
+            states = round(round(round(states)));
+            store([folded(states[0]), folded(states[1])], hashes);
+        }
+    }
+
+    type States = [[__m256i; 4]; 2];
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn compress(states: States, words: [__m256i; 2]) -> States {
+        let [x, y] = states;
+        let [x, y] = round([
+            [x[0], x[1], x[2], _mm256_xor_si256(x[3], words[0])],
+            [y[0], y[1], y[2], _mm256_xor_si256(y[3], words[1])],
+        ]);
+        [
+            [_mm256_xor_si256(x[0], words[0]), x[1], x[2], x[3]],
+            [_mm256_xor_si256(y[0], words[1]), y[1], y[2], y[3]],
+        ]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn round([x, y]: States) -> States {
+        [round_of(x), round_of(y)]
+    }
+
+    /// The round of SipHash.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn round_of([mut a, mut b, mut c, mut d]: [__m256i; 4]) -> [__m256i; 4] {
+        a = _mm256_add_epi64(a, b);
+        b = _mm256_xor_si256(rotate::<13, 51>(b), a);
+        a = _mm256_shuffle_epi32::<0b1011_0001>(a);
+        c = _mm256_add_epi64(c, d);
+        d = _mm256_xor_si256(rotate_16(d), c);
+        a = _mm256_add_epi64(a, d);
+        d = _mm256_xor_si256(rotate::<21, 43>(d), a);
+        c = _mm256_add_epi64(c, b);
+        b = _mm256_xor_si256(rotate::<17, 47>(b), c);
+        c = _mm256_shuffle_epi32::<0b1011_0001>(c);
+        [a, b, c, d]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn rotate<const LEFT: i32, const RIGHT: i32>(lanes: __m256i) -> __m256i {
+        _mm256_or_si256(_mm256_slli_epi64::<LEFT>(lanes), _mm256_srli_epi64::<RIGHT>(lanes))
+    }
+
+    /// By whole bytes: one shuffle.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn rotate_16(lanes: __m256i) -> __m256i {
+        let order = _mm256_set_epi8(
+            13, 12, 11, 10, 9, 8, 15, 14, 5, 4, 3, 2, 1, 0, 7, 6, 13, 12, 11, 10, 9, 8, 15, 14, 5, 4, 3, 2,
+            1, 0, 7, 6,
+        );
+        _mm256_shuffle_epi8(lanes, order)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn folded([a, b, c, d]: [__m256i; 4]) -> __m256i {
+        _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn splat(word: u64) -> __m256i {
+        _mm256_set1_epi64x(word.cast_signed())
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(lanes: &[u64; LANES]) -> [__m256i; 2] {
+        let [first, second] = [lanes.as_ptr().cast(), lanes[4..].as_ptr().cast()];
+        // SAFETY: the 32 bytes of a borrowed chunk are read, which need no alignment.
+        let first = unsafe { _mm256_loadu_si256(first) };
+        // SAFETY: as above; behind the fourth of eight words are 32 bytes.
+        [first, unsafe { _mm256_loadu_si256(second) }]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store(vectors: [__m256i; 2], lanes: &mut [u64; LANES]) {
+        let (four, _) = lanes.as_chunks_mut::<4>();
+        for (four, vector) in four.iter_mut().zip(vectors) {
+            // SAFETY: the 32 bytes of a chunk that is borrowed for writing are written, which need no alignment.
+            unsafe { _mm256_storeu_si256(four.as_mut_ptr().cast(), vector) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use forwarder::{HashKey, LANES, Lanes, SipKey};
+
+    /// Of what the processor has, the best; and AVX2 where it is not the best.
+    fn all() -> Vec<LaneHashers> {
+        let mut all = vec![lane_hashers()];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            all.push(LaneHashers { two: x86::avx2_checked, five: x86::avx2_checked });
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn lanes_are_hashed_as_by_portable_code(
+            key: [u8; 16],
+            two in prop::collection::vec(any::<Lanes<2>>(), 0..9),
+            five in prop::collection::vec(any::<Lanes<5>>(), 0..9),
+        ) {
+            let key = SipKey::from(&HashKey::new(key));
+            let run = |hashers: LaneHashers| {
+                let (mut a, mut b) = (vec![[0; LANES]; two.len()], vec![[0; LANES]; five.len()]);
+                (hashers.two)(key, &two, &mut a);
+                (hashers.five)(key, &five, &mut b);
+                (a, b)
+            };
+            for hashers in all() {
+                prop_assert_eq!(run(hashers), run(LaneHashers::PORTABLE));
+            }
+        }
+    }
+}
