@@ -7,24 +7,49 @@ use config::{Log, LogFormat, LogLevel};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, Registry};
+use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::event_log::EventLog;
 
-/// Starts logging as the configuration says. Where there is no journal, lines go to standard error. Gives the events.
-pub(crate) fn start(log: Log) -> anyhow::Result<EventLog> {
-    let level = match log.level {
+/// What stays of the start: the events, and the level, which follows the configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Logging {
+    pub(crate) events: EventLog,
+    level: reload::Handle<LevelFilter, Registry>,
+}
+
+impl Logging {
+    /// Writes lines of this level and above from now on; the events have theirs whatever is written.
+    pub(crate) fn follow(&self, level: LogLevel) {
+        if let Err(error) = self.level.reload(filter(level)) {
+            tracing::error!(%error, "the log level could not be changed");
+        }
+    }
+}
+
+/// Starts logging as the configuration says. Where there is no journal, lines go to standard error.
+pub(crate) fn start(log: Log) -> anyhow::Result<Logging> {
+    let (layers, logging) = layers(writer(log.format), log.level);
+    tracing_subscriber::registry().with(layers).try_init().context("starting the log")?;
+    Ok(logging)
+}
+
+/// `lines` by level, and the events beside them.
+fn layers(lines: Box<dyn Layer<Registry> + Send + Sync>, level: LogLevel) -> (impl Layer<Registry>, Logging) {
+    let ((filter, level), events) = (reload::Layer::new(filter(level)), EventLog::default());
+    let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> =
+        vec![lines.with_filter(filter).boxed(), events.layer().boxed()];
+    (layers, Logging { events, level })
+}
+
+const fn filter(level: LogLevel) -> LevelFilter {
+    match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let events = EventLog::default();
-    let lines = writer(log.format).with_filter(level);
-    let started = tracing_subscriber::registry().with(lines).with(events.layer()).try_init();
-    started.context("starting the log")?;
-    Ok(events)
+    }
 }
 
 fn writer(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
@@ -48,4 +73,60 @@ pub(crate) fn start_plain() -> anyhow::Result<()> {
         .with_target(false)
         .with_ansi(in_colour());
     tracing_subscriber::registry().with(LevelFilter::INFO).with(layer).try_init().context("starting the log")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+    use std::time::SystemTime;
+
+    use admin::EventQuery;
+
+    use super::*;
+
+    #[derive(Clone, Debug, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_level_follows_the_configuration_and_the_events_keep_theirs() {
+        let written = Written::default();
+        let writer = written.clone();
+        let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).boxed();
+        let (layers, logging) = layers(lines, LogLevel::Warn);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layers), || {
+            for level in [LogLevel::Warn, LogLevel::Debug, LogLevel::Error] {
+                logging.follow(level);
+                tracing::debug!("a detail at {level:?}");
+                tracing::info!(change = "backend", "a change at {level:?}");
+                tracing::error!("a fault at {level:?}");
+            }
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let seen = |words: &str| text.contains(words);
+        assert!(
+            !seen("a detail at Warn") && seen("a detail at Debug") && !seen("a detail at Error"),
+            "{text}"
+        );
+        assert!(
+            !seen("a change at Warn") && seen("a change at Debug") && !seen("a change at Error"),
+            "{text}"
+        );
+        assert!(
+            ["Warn", "Debug", "Error"].iter().all(|level| seen(&format!("a fault at {level}"))),
+            "{text}"
+        );
+        let events = logging.events.view(&EventQuery::default(), "b", SystemTime::now()).events;
+        assert_eq!(events.len(), 3, "{events:?}");
+    }
 }

@@ -62,7 +62,7 @@ use self::lifecycle::Lifecycle;
 use self::settings::inspected;
 use self::turns::Turns;
 use crate::doors::{self, Doors};
-use crate::event_log::EventLog;
+use crate::logging::Logging;
 use crate::signals::EndSignals;
 use crate::stats::most_drops;
 use crate::{Source, config_check, liveness, logging, privileges};
@@ -70,7 +70,7 @@ use crate::{Source, config_check, liveness, logging, privileges};
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     let (config, warnings) = config_check::read(&source.config)?;
-    let events = logging::start(config.log())?;
+    let logging = logging::start(config.log())?;
     let warnings = reload::sentences(&warnings);
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -83,7 +83,7 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
         let signals = Signals::catch()?;
         let config = Arc::new(config);
         let configuration = Configuration::new(source.config.clone(), &config, &machine, warnings)?;
-        let mut daemon = Daemon::start(configuration, config, &machine, events).await?;
+        let mut daemon = Daemon::start(configuration, config, &machine, logging).await?;
         let ended = daemon.serve(signals).await;
         daemon.close().await;
         ended
@@ -134,7 +134,7 @@ struct Api {
     doors: Doors,
     boot_id: String,
     digests: Arc<Digests>,
-    events: EventLog,
+    logging: Logging,
 }
 
 impl Api {
@@ -142,12 +142,12 @@ impl Api {
         config: &Config,
         machine: &str,
         readiness: watch::Receiver<admin::metrics::Readiness>,
-        events: EventLog,
+        logging: Logging,
     ) -> anyhow::Result<Self> {
         let (orders, commands) = mpsc::channel(COMMANDS_WAITING);
         let mut doors = Doors::new(machine, orders, readiness);
         doors.take(config, machine, doors::bind(config, machine, &doors.existing()).await?);
-        Ok(Self { commands, doors, boot_id: boot_id(), digests: Arc::default(), events })
+        Ok(Self { commands, doors, boot_id: boot_id(), digests: Arc::default(), logging })
     }
 }
 
@@ -156,7 +156,7 @@ impl Daemon {
         configuration: Configuration,
         config: Arc<Config>,
         machine: &str,
-        events: EventLog,
+        logging: Logging,
     ) -> anyhow::Result<Self> {
         let lifecycle = Lifecycle::new();
         let interfaces = inspected(&config, machine)?;
@@ -166,7 +166,7 @@ impl Daemon {
         let live = Live::new(snapshot);
         live.clock().set(unix_seconds());
         let mut forwarding = Forwarding::new(DataPlane::start(interfaces, &settings(&config), &live)?);
-        let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), events).await?;
+        let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), logging).await?;
         let paths = Paths::open(table, &config, machine, &live.current())?;
         let announcer = open_announcer(&config, machine, &mut forwarding)?;
         let tunnel = HealthTunnel::new(machine, forwarding.interface_names(), live.clone());

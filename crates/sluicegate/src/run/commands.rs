@@ -39,7 +39,7 @@ impl Daemon {
                 _ = answer.send(self.order_backend(backend, action, note));
             }
             Command::Events { query, answer } => {
-                _ = answer.send(self.api.events.view(&query, &self.api.boot_id, SystemTime::now()));
+                _ = answer.send(self.api.logging.events.view(&query, &self.api.boot_id, SystemTime::now()));
             }
             Command::Reload(answer) => self.ask_for_reload("api", None, Some(answer)),
             Command::PutConfig { text, if_match, answer } => self.put_config(text, if_match, answer),

@@ -248,6 +248,7 @@ impl Daemon {
     fn follow_configuration(&mut self, loaded: &Loaded) {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let current = self.publisher.current();
+        self.api.logging.follow(config.log().level);
         self.checks.watch(&self.controller);
         super::warn_of_small_mtus(config, &current);
         self.paths.follow(config, machine, &current);

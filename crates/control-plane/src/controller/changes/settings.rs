@@ -82,7 +82,7 @@ fn waits_for_start(path: &str) -> bool {
 }
 
 /// What a start takes, and a reload does not.
-const AT_START: [&str; 3] = ["cluster.flow_timeouts.", "io.", "log."];
+const AT_START: [&str; 3] = ["cluster.flow_timeouts.", "io.", "log.format"];
 
 /// What is said of a key in place of its values.
 const REPLACED: [(&str, &str); 1] = [(
