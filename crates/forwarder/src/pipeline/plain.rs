@@ -41,8 +41,6 @@ pub(super) struct PlainPacket {
     l3: u16,
     ip_len: u16,
     family: Family,
-    protocol: u8,
-    tcp_flags: u8,
     tos: u8,
     ttl: u8,
     /// It is plain; else nothing here is of it.
@@ -64,8 +62,6 @@ impl PlainPacket {
         l3: 0,
         ip_len: 0,
         family: Family::V4,
-        protocol: 0,
-        tcp_flags: 0,
         tos: 0,
         ttl: 0,
         is_plain: false,
@@ -87,8 +83,7 @@ impl PlainPacket {
             return false;
         }
         (self.is_plain, self.family, self.l3, self.ip_len) = (true, plain.family, plain.l3, plain.ip_len);
-        (self.protocol, self.tcp_flags, self.tos, self.ttl) =
-            (plain.protocol, plain.tcp_flags, plain.tos, plain.ttl);
+        (self.tos, self.ttl) = (plain.tos, plain.ttl);
         self.choice = Choice::NONE;
         let index = if plain.family == Family::V6 && is_mapped(plain.destination) {
             None
@@ -106,7 +101,7 @@ impl PlainPacket {
         };
         self.dropped = refusal;
         match index {
-            Some(index) if refusal.is_none() => self.serve(index, snapshot.service(index)),
+            Some(index) if refusal.is_none() => self.serve(index, snapshot.service(index), plain),
             _ => (self.service, self.counted) = (NO_SERVICE, ServiceId(NO_SERVICE)),
         }
         true
@@ -114,10 +109,10 @@ impl PlainPacket {
 
     /// It is for this service.
     #[inline(always)]
-    fn serve(&mut self, index: u32, service: &Service) {
+    fn serve(&mut self, index: u32, service: &Service, plain: &Plain) {
         (self.service, self.counted) = (index, service.id);
         self.excludes = !service.excluded_slots.is_empty();
-        self.signal = self.flow_packet(service).signal();
+        self.signal = self.flow_packet(service, plain).signal();
     }
 }
 
@@ -211,8 +206,10 @@ impl Core {
         place: &mut PlainPacket,
         hit: Option<Hit>,
     ) {
-        let flow = || Plain::read(packet.frame()).map_or(NO_FLOW, |plain| Flow::of_plain(&plain));
-        let flow_packet = place.flow_packet(batch.snapshot.service(place.service));
+        // Read again, which is rare or dwarfed by what follows.
+        let Some(plain) = Plain::read(packet.frame()) else { return };
+        let flow_packet = place.flow_packet(batch.snapshot.service(place.service), &plain);
+        let flow = || Flow::of_plain(&plain);
         place.dropped = self.choose_after(batch, &flow_packet, flow, hit, &mut place.choice).err();
     }
 
@@ -290,13 +287,13 @@ impl Core {
 impl PlainPacket {
     /// What stage 2 looks at.
     #[inline(always)]
-    fn flow_packet<'a>(&self, service: &'a Service) -> FlowPacket<'a> {
+    fn flow_packet<'a>(&self, service: &'a Service, plain: &Plain) -> FlowPacket<'a> {
         FlowPacket {
             service,
             hash: self.hash,
             key: self.key,
-            protocol: self.protocol,
-            tcp_flags: self.tcp_flags,
+            protocol: plain.protocol,
+            tcp_flags: plain.tcp_flags,
             decapsulated_from: None,
         }
     }
@@ -342,6 +339,3 @@ const fn is_mapped([first, second]: [u64; 2]) -> bool {
 fn may_be_plain(origin: Origin) -> bool {
     matches!(origin, Origin::Wire | Origin::Thread(_, HandoffReason::Steered { decapsulated_from: None }))
 }
-
-const NO_FLOW: Flow =
-    Flow { source: [0; 16], destination: [0; 16], source_port: 0, destination_port: 0, protocol: 0 };
