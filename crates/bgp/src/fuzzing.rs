@@ -8,7 +8,7 @@
 mod bfd;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::codec::{self, Dialect};
@@ -58,7 +58,7 @@ impl Outcome {
         let mut session = configured(how, now);
         let mut said = taken(&mut session, now);
         if how & ESTABLISHED != 0 {
-            session.received(&conversation(how, Attributes::default()), now);
+            session.received(hello(how), now);
             assert_eq!(session.state(), State::Established, "{:?}", session.end());
             said.extend(taken(&mut session, now));
         }
@@ -72,6 +72,13 @@ impl Outcome {
         said.extend(taken(&mut session, now));
         Self { end, counts, said }
     }
+}
+
+/// What a router says that is configured like this; made once, since an input costs little else.
+fn hello(how: u8) -> &'static [u8] {
+    static MADE: [OnceLock<Vec<u8>>; 1 << u8::BITS] = [const { OnceLock::new() }; 1 << u8::BITS];
+    let made = MADE.get(usize::from(how)).expect("one for each number");
+    made.get_or_init(|| conversation(how, Attributes::default()))
 }
 
 /// All that a session has to say by now, as a connection takes it.
@@ -172,7 +179,7 @@ fn peer(how: u8) -> Identity {
     Identity { asn: if how & INTERNAL == 0 { 65_000 } else { US.asn }, router_id }
 }
 
-/// All that a router says that announces with these attributes, until both have nothing more to say.
+/// All that a router says that announces with these attributes and then withdraws, until both have nothing more to say.
 fn conversation(how: u8, attributes: Attributes) -> Vec<u8> {
     let (mut all, now) = (Vec::new(), Instant::now());
     let mut config = PeerConfig::new("balancer", US.router_id.into(), US.asn);
@@ -181,6 +188,7 @@ fn conversation(how: u8, attributes: Attributes) -> Vec<u8> {
     let want = Arc::new(routes(&attributes));
     let mut router = Session::new(them, Arc::new(config), them.router_id.into(), want, now);
     let mut balancer = configured(how & !ESTABLISHED, now);
+    let mut withdrawn = false;
     loop {
         let there = taken(&mut router, now);
         balancer.received(&there, now);
@@ -188,7 +196,11 @@ fn conversation(how: u8, attributes: Attributes) -> Vec<u8> {
         router.received(&back, now);
         all.extend_from_slice(&there);
         if there.is_empty() && back.is_empty() {
-            return all;
+            if withdrawn {
+                return all;
+            }
+            router.desire(Arc::default());
+            withdrawn = true;
         }
     }
 }
