@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
+use std::net::Ipv6Addr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::{Namespace, eventually};
 
@@ -98,10 +99,11 @@ impl Namespace {
         Device { ns: self, name }
     }
 
-    /// Runs a script of `ip -batch`, one command a line.
+    /// Runs a script of `ip -batch`, one command a line. IPv6 addresses that it adds `nodad` are the namespace's own when it
+    /// returns: their device has to be up by then.
     ///
     /// # Errors
-    /// `ip` is missing, or refuses a line, which its message names.
+    /// `ip` is missing, or refuses a line, which its message names; or an address has no local route within 20 s.
     pub fn ip(&self, script: &str) -> Result<()> {
         let text = script.to_owned();
         let output = self
@@ -119,10 +121,28 @@ impl Namespace {
             })
             .context("can't run ip (package iproute2)")?;
         if output.status.success() {
-            return Ok(());
+            return self.until_local(added(script));
         }
         let why = String::from_utf8_lossy(&output.stderr);
         Err(anyhow!("in namespace {}: ip refuses: {}\nof\n{script}", self.name(), why.trim()))
+    }
+
+    /// The kernel gives an IPv6 address its local route after `ip` has returned, from a work queue (`addrconf_dad_work`):
+    /// until then what is sent to it is answered by "no route".
+    fn until_local(&self, addresses: Vec<Ipv6Addr>) -> Result<()> {
+        let name = self.name().to_owned();
+        self.run(move || {
+            let missing =
+                |text: String| addresses.iter().find(|address| !is_local(&text, **address)).copied();
+            let routes = || fs::read_to_string("/proc/thread-self/net/ipv6_route");
+            let all = addresses.is_empty()
+                || eventually(LOCAL_AFTER, || {
+                    routes().is_ok_and(|text| missing(text).is_none()).then_some(())
+                })
+                .is_some();
+            ensure!(all, "in namespace {name}: {:?} has no local route", missing(routes()?));
+            Ok(())
+        })
     }
 
     /// Writes kernel settings, given by their path under `/proc/sys/net`.
@@ -139,6 +159,25 @@ impl Namespace {
         })
     }
 }
+
+/// What a script adds without duplicate address detection.
+fn added(script: &str) -> Vec<Ipv6Addr> {
+    let lines =
+        script.lines().filter(|line| line.starts_with("addr ") && line.trim_end().ends_with(" nodad"));
+    lines.filter_map(|line| line.split_whitespace().nth(2)?.split('/').next()?.parse().ok()).collect()
+}
+
+/// Whether `/proc/net/ipv6_route` has it as an address of the machine (`RTF_LOCAL`).
+fn is_local(routes: &str, address: Ipv6Addr) -> bool {
+    let host = format!("{:032x} 80 ", address.to_bits());
+    routes.lines().filter(|line| line.starts_with(&host)).any(|line| {
+        let flags = line.split_whitespace().nth(8).and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        flags.is_some_and(|flags| flags & RTF_LOCAL != 0)
+    })
+}
+
+const LOCAL_AFTER: Duration = Duration::from_secs(20);
+const RTF_LOCAL: u32 = 0x8000_0000;
 
 /// A device's own counts, as the kernel keeps them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
