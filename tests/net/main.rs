@@ -25,6 +25,7 @@ mod jumbo;
 mod lifecycle;
 mod links;
 mod liveness;
+mod log_level;
 mod next_hop;
 mod offline;
 mod operations;

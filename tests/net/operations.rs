@@ -1,5 +1,5 @@
 //! An operator's half day, by the commands of `docs/operations.md` and no others: a VIP comes, a backend is drained and replaced,
-//! the change is taken back. Downloads run all the while, and none breaks.
+//! the log says more for a while, the change is taken back. Downloads run all the while, and none breaks.
 
 use std::fs;
 use std::net::IpAddr;
@@ -115,7 +115,14 @@ const EACH: usize = 20;
 fn a_half_day_by_the_commands_of_the_documents_breaks_no_download() {
     let day = Day::begin();
     let headings: Vec<&str> = day.commands.iter().map(|(heading, _)| &**heading).collect();
-    let all = ["Before a change", "Add a VIP", "Drain a backend", "Replace a backend", "Roll back"];
+    let all = [
+        "Before a change",
+        "Add a VIP",
+        "Drain a backend",
+        "Replace a backend",
+        "Log more for a while",
+        "Roll back",
+    ];
     assert_eq!(headings, all, "each of them is done below");
 
     day.does("Before a change");
@@ -150,6 +157,15 @@ fn a_half_day_by_the_commands_of_the_documents_breaks_no_download() {
     day.does("Replace a backend");
     day.is_served_by(["b1", "b2", "b4"]);
     assert!(day.whole(running).iter().any(|backend| backend == "b3"), "it goes on where it was");
+
+    let said = day.does("Log more for a while").out;
+    let steps = [
+        "\ndebug, for ",
+        "by uid 0, ends in ",
+        ", because: b2 flaps; the file says info\n",
+        "info, as the file says\n",
+    ];
+    assert!(steps.iter().all(|step| format!("\n{said}").contains(step)), "{said}");
 
     let running = day.downloads(2);
     let said = day.does("Roll back").out;

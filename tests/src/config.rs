@@ -65,6 +65,8 @@ pub struct PoolMember {
 /// What the file says. All fields may be changed; `new` gives what the bed offers.
 #[derive(Clone, Debug)]
 pub struct LbConfig {
+    /// `log.level`.
+    pub log_level: &'static str,
     /// Encapsulation of the pool.
     pub encapsulation: Encapsulation,
     /// More keys of the encapsulation's table, as TOML lines.
@@ -100,6 +102,7 @@ impl LbConfig {
         let member = |host: &Host| PoolMember { name: host.name.clone(), address: host.v4.into(), weight: 1 };
         let service = |port: u16, protocol| Service { ports: port.to_string(), protocol, hash: None };
         Self {
+            log_level: "info",
             encapsulation: Encapsulation::Gre,
             encapsulation_keys: String::new(),
             pool: bed.backends.iter().map(member).collect(),
@@ -166,7 +169,8 @@ impl LbConfig {
     /// The file's text for balancer `index`.
     #[must_use]
     pub fn toml(&self, bed: &Bed, index: usize) -> String {
-        let mut text = String::from("schema = 1\nlog = { level = \"info\", format = \"json\" }\n");
+        let level = self.log_level;
+        let mut text = format!("schema = 1\nlog = {{ level = \"{level}\", format = \"json\" }}\n");
         let mut say = |line: String| {
             text.push_str(&line);
             text.push('\n');

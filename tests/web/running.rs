@@ -88,6 +88,11 @@ fn overrides_are_shown(running: &Running, browser: &Browser) {
     let shown = rows(browser, "backends");
     assert!(shown["b2"]["state"].starts_with("◐ draining by an operator"), "{shown:?}");
     assert!(notes(browser).iter().any(|note| note.contains("1 override in force")), "{:?}", notes(browser));
+    running.admin("POST", "/v1/log/level?level=debug&for_seconds=600&reason=b2%20flaps");
+    let note = "return [...document.querySelectorAll('#notes li')].some(note => note.textContent.startsWith('log level debug by uid 0 (b2 flaps), ends in '))";
+    browser.wait_for(note);
+    running.admin("DELETE", "/v1/log/level");
+    browser.wait_for(&note.replace("return ", "return !"));
     running.admin("POST", "/v1/backends/b2/undrain");
     browser.wait_for(&word.replace("return ", "return !"));
 }

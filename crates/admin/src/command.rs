@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::view::{
     BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, EventKind, EventsView, FlowPage, HealthView,
-    MachineDrain, Purged, Refusal, ReloadReport, Status, VipRow, WhereView,
+    LogChange, LogLevel, LogView, MachineDrain, Purged, Refusal, ReloadReport, Status, VipRow, WhereView,
 };
 use crate::stats::Stats;
 
@@ -49,6 +49,15 @@ pub enum Command {
         query: EventQuery,
         /// Oldest first.
         answer: Answer<EventsView>,
+    },
+    /// Which lines of the log are written.
+    Log(Answer<LogView>),
+    /// Write others for a while.
+    OrderLog {
+        /// Which; `None`: those of the file again.
+        order: Option<LogOrder>,
+        /// What has changed.
+        answer: Answer<LogChange>,
     },
     /// Everything that is counted.
     Stats(Answer<Stats>),
@@ -166,6 +175,19 @@ pub struct OrderNote {
     pub reason: Option<String>,
     /// After how long it ends by itself. `None`: when it is taken back.
     pub lasts: Option<Duration>,
+}
+
+/// Another level of the log, for a while. The last order wins; it outlives a reload, not a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogOrder {
+    /// The least important lines that are written.
+    pub level: LogLevel,
+    /// After how long it ends by itself.
+    pub lasts: Duration,
+    /// Who gives it, as the log names clients.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
 }
 
 /// What an operator may do to the machine.

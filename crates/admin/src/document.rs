@@ -116,6 +116,14 @@ impl Operation {
     }
 
     /// One that must be there.
+    pub(crate) fn needed(mut self, name: &str, description: &str, schema: Value) -> Self {
+        let parameter = json!({ "name": name, "in": "query", "required": true, "description": description,
+            "schema": schema });
+        self.parameters.push(parameter);
+        self
+    }
+
+    /// A text that must be there.
     pub(crate) fn required(mut self, place: &str, name: &str, description: &str) -> Self {
         let parameter = json!({ "name": name, "in": place, "required": true, "description": description,
             "schema": { "type": "string" } });

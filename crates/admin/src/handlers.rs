@@ -16,14 +16,14 @@ use tokio::sync::oneshot;
 use super::app_state::AppState;
 use super::command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST,
-    FlowQuery, MachineAction, OrderNote,
+    FlowQuery, LogOrder, MachineAction, OrderNote,
 };
 use super::guard::Order;
 use super::refuse::{bad_request, plural};
 use super::server::Peer;
 use super::view::{
-    BackendChange, EventKind, EventsView, FlowPage, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport,
-    WhereView,
+    BackendChange, EventKind, EventsView, FlowPage, LogChange, LogLevel, MachineDrain, Purged, Refusal,
+    RefusalKind, ReloadReport, WhereView,
 };
 
 type Asked<T> = Result<Json<T>, Refusal>;
@@ -104,18 +104,33 @@ pub(super) struct About {
 
 impl About {
     fn note(&self, peer: Option<&Peer>) -> Result<OrderNote, Refusal> {
-        let by = peer.map_or_else(|| "?".to_owned(), Peer::to_string);
-        let reason = self.reason.clone();
-        if reason.as_ref().is_some_and(|reason| {
-            reason.is_empty() || reason.len() > REASON_BYTES || reason.chars().any(char::is_control)
-        }) {
-            return Err(bad_request(format!("reason: 1 to {REASON_BYTES} bytes without control characters")));
-        }
-        if let Some(seconds) = self.for_seconds.filter(|seconds| !(1..=FOR_SECONDS).contains(seconds)) {
-            return Err(bad_request(format!("for_seconds={seconds}, allowed 1 to {FOR_SECONDS}")));
-        }
-        Ok(OrderNote { by, reason, lasts: self.for_seconds.map(Duration::from_secs) })
+        let lasts = self.for_seconds.map(lasting).transpose()?;
+        Ok(OrderNote { by: who(peer), reason: because(self.reason.clone())?, lasts })
     }
+}
+
+/// Who gives an order.
+fn who(peer: Option<&Peer>) -> String {
+    peer.map_or_else(|| "?".to_owned(), Peer::to_string)
+}
+
+/// An order's reason: it stands in the log.
+fn because(reason: Option<String>) -> Result<Option<String>, Refusal> {
+    let is_wrong = |reason: &String| {
+        reason.is_empty() || reason.len() > REASON_BYTES || reason.chars().any(char::is_control)
+    };
+    if reason.as_ref().is_some_and(is_wrong) {
+        return Err(bad_request(format!("reason: 1 to {REASON_BYTES} bytes without control characters")));
+    }
+    Ok(reason)
+}
+
+/// After which an order ends by itself.
+fn lasting(seconds: u64) -> Result<Duration, Refusal> {
+    if (1..=FOR_SECONDS).contains(&seconds) {
+        return Ok(Duration::from_secs(seconds));
+    }
+    Err(bad_request(format!("for_seconds={seconds}, allowed 1 to {FOR_SECONDS}")))
 }
 
 pub(super) async fn order(
@@ -131,12 +146,42 @@ pub(super) async fn order(
     let words = in_words(&name, about.pool.as_deref(), action) + &for_how_long(&note);
     let (pool, reason) = (about.pool, note.reason.clone());
     let change = ask(&state, |answer| Command::Backend { name, pool, action, note, answer }).await??;
-    let words = if change.changed { words } else { words + ": nothing changed" };
-    Ok(done(Order::Said { words, reason }, change))
+    Ok(done(Order::Said { words: with_effect(words, change.changed), reason }, change))
 }
 
 fn for_how_long(note: &OrderNote) -> String {
     note.lasts.map(|lasts| format!(", for {} s", lasts.as_secs())).unwrap_or_default()
+}
+
+fn with_effect(words: String, changed: bool) -> String {
+    if changed { words } else { words + ": nothing changed" }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfLog {
+    level: LogLevel,
+    for_seconds: u64,
+    reason: Option<String>,
+}
+
+pub(super) async fn log_level(
+    state: State<AppState>,
+    of: Result<Query<OfLog>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
+) -> Result<Done<LogChange>, Refusal> {
+    let Query(OfLog { level, for_seconds, reason }) = query(of)?;
+    let (lasts, reason) = (lasting(for_seconds)?, because(reason)?);
+    let order = LogOrder { level, lasts, by: who(peer.as_deref()), reason: reason.clone() };
+    let change = ask(&state, |answer| Command::OrderLog { order: Some(order), answer }).await?;
+    let words = with_effect(format!("log level {level}, for {for_seconds} s"), change.changed);
+    Ok(done(Order::Said { words, reason }, change))
+}
+
+pub(super) async fn file_log_level(state: State<AppState>) -> Result<Done<LogChange>, Refusal> {
+    let change = ask(&state, |answer| Command::OrderLog { order: None, answer }).await?;
+    let words = with_effect("the file's log level again".to_owned(), change.changed);
+    Ok(done(Order::said(words), change))
 }
 
 /// An order as the log has it.

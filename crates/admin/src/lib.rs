@@ -50,7 +50,7 @@ pub mod view;
 pub use app_state::Rules;
 pub use command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureOrder, CaptureStream, Command,
-    EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, MachineAction, OrderNote, SNAP_BYTES,
+    EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, LogOrder, MachineAction, OrderNote, SNAP_BYTES,
 };
 pub use page::status_page;
 pub use roles::{Role, Roles};

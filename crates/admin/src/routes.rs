@@ -20,8 +20,8 @@ use super::command::{
 };
 use super::document::{Content, Operation, document};
 use super::view::{
-    BackendChange, CaptureEnd, ConfigView, EventsView, FlowPage, MachineDrain, Purged, Refusal, RefusalKind,
-    ReloadReport, WhereView,
+    BackendChange, CaptureEnd, ConfigView, EventsView, FlowPage, LogChange, LogLevel, MachineDrain, Purged,
+    Refusal, RefusalKind, ReloadReport, WhereView,
 };
 use super::{guard, handlers, refuse};
 
@@ -55,10 +55,9 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
 }
 
 fn table() -> Vec<Operation> {
-    [reading(), events(), backend_orders(), machine_orders(), flows(), captures(), configuration()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let orders = [backend_orders(), machine_orders(), log_orders()];
+    let all = [reading(), events(), flows(), captures(), configuration()].into_iter().chain(orders);
+    all.flatten().collect()
 }
 
 fn plain(route: MethodRouter<AppState>) -> MethodRouter<AppState> {
@@ -121,7 +120,7 @@ fn backend_orders() -> Vec<Operation> {
         let operation = Operation::json::<BackendChange>("post", path, summary, "Done.", handler);
         operation
             .query("pool", "The leaf pool; default: all its memberships.", text())
-            .query("reason", "Why, in 200 bytes at most; shown beside the override.", text())
+            .query("reason", REASON, text())
             .query(
                 "for_seconds",
                 "After how long it ends by itself; default: never.",
@@ -169,6 +168,36 @@ fn machine_orders() -> Vec<Operation> {
             "Take a drain back, as long as the process has not ended.",
             MachineAction::Undrain,
         ),
+    ]
+}
+
+/// Which lines of the log are written.
+fn log_orders() -> Vec<Operation> {
+    let path = "/v1/log/level";
+    let level = json!({ "type": "string", "enum": LogLevel::ALL });
+    let order = Operation::json::<LogChange>(
+        "post",
+        path,
+        "Write lines of this level and above for a while; a reload does not end it.",
+        "Done.",
+        plain(post(handlers::log_level)),
+    );
+    let file = Operation::json::<LogChange>(
+        "delete",
+        path,
+        "Take that back: the file's level again.",
+        "Done.",
+        plain(delete(handlers::file_log_level)),
+    );
+    let ends = number(1, handlers::FOR_SECONDS);
+    vec![
+        question(path, "Which lines of the log are written.", "The level.", Command::Log),
+        order
+            .needed("level", "The least important lines that are written.", level)
+            .needed("for_seconds", "After how long it ends by itself.", ends)
+            .query("reason", REASON, text())
+            .refuses(&[403]),
+        file.refuses(&[403]),
     ]
 }
 
@@ -276,6 +305,9 @@ fn configuration() -> Vec<Operation> {
         reload.refuses(&[403, 409, 422]),
     ]
 }
+
+/// Of an order.
+const REASON: &str = "Why, in 200 bytes at most; shown beside the order.";
 
 fn text() -> Value {
     json!({ "type": "string" })

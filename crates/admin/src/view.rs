@@ -11,6 +11,7 @@ mod explained;
 mod flows;
 mod generation;
 mod health;
+mod log;
 mod refusal;
 mod serving;
 mod status;
@@ -25,6 +26,7 @@ pub use explained::{Encapsulation, Explained, Hashed, Step, Verdict, WhereBacken
 pub use flows::{FlowPage, FlowRow, FlowState, Purged, WhereRow, WhereView};
 pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
 pub use health::{CheckState, HealthView, TargetRow, Via};
+pub use log::{LogChange, LogLevel, LogOrderRow, LogView};
 pub use refusal::{ProblemView, Refusal, RefusalKind, Severity};
 pub use serving::{
     BackendChange, BackendRow, BackendState, CheckRow, Family, FamilyRow, MembershipChange, Override,
@@ -61,6 +63,8 @@ mod tests {
                 json!(["backend", "vip", "router", "order", "reload", "link", "machine"]),
             ),
             (to_value(EventKind::ALL.map(EventKind::name)), to_value(EventKind::ALL).unwrap()),
+            (to_value(LogLevel::ALL), json!(["error", "warn", "info", "debug", "trace"])),
+            (to_value(LogLevel::ALL.map(LogLevel::name)), to_value(LogLevel::ALL).unwrap()),
             (to_value([Severity::Error, Severity::Warning]), json!(["error", "warning"])),
         ] {
             assert_eq!(found.unwrap(), words);

@@ -39,6 +39,7 @@ pub mod digest;
 pub mod drain;
 mod flow_counts;
 mod keys;
+mod log_orders;
 mod orders;
 mod path_mtu;
 mod paths;
@@ -54,6 +55,7 @@ mod verdict_log;
 
 pub use flow_counts::FlowCounts;
 pub use keys::{PoolView, SlotKey, VipFamily};
+pub use log_orders::{LogOrder, LogOrders};
 pub use orders::{BackendOrder, Ordered, Orders};
 pub use path_mtu::PathMtus;
 pub use paths::Paths;

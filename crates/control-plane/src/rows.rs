@@ -7,6 +7,7 @@ mod announcer;
 mod controller;
 mod digest;
 mod explained;
+mod log_orders;
 mod orders;
 mod questions;
 mod refusal;

@@ -2,7 +2,7 @@
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
 //! manager), `privileges`, `signals`, `logging` with `event_log`. Its clients: `client` with `status`, `digest`, `operate`,
-//! `routers`, `live_config`, `events`, `top`, `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
+//! `routers`, `live_config`, `log_level`, `events`, `top`, `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
 //! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -24,6 +24,7 @@ mod failure;
 mod flow_path;
 mod live_config;
 mod liveness;
+mod log_level;
 mod logging;
 mod notify;
 mod operate;
@@ -90,6 +91,9 @@ enum Verb {
     /// Tracked flows of the running balancer.
     #[command(subcommand)]
     Flow(operate::FlowVerb),
+    /// The log of the running balancer.
+    #[command(subcommand)]
+    Log(log_level::LogVerb),
     /// Say which backend a flow would go to, and why: from the file alone, or by the running balancer.
     Where(flow_path::Arguments),
     /// Write packets of the running balancer to a file that Wireshark reads, as they came and as they left, with what was decided.
@@ -177,6 +181,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Bgp(verb) => routers::bgp(&verb),
         Verb::Machine(verb) => routers::machine(&verb),
         Verb::Flow(verb) => operate::flow(&verb),
+        Verb::Log(verb) => log_level::log(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Capture(arguments) => capture::capture(&arguments),
         Verb::Trace(arguments) => trace::trace(&arguments),

@@ -304,6 +304,7 @@ impl Daemon {
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "an order has not ended by its time"),
         }
+        self.api.logging.expire(now);
         match self.controller.tick(&self.publisher.current(), self.lifecycle.elapsed()) {
             Ok(Some(snapshot)) => {
                 self.publish_states(snapshot);

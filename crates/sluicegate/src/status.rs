@@ -7,6 +7,7 @@ use config::words::count_of;
 
 use crate::client::Common;
 use crate::failure::verdict;
+use crate::log_level::ordered;
 use crate::table::{ago, clean, word};
 
 /// 1 when traffic would not be served, or something is wrong.
@@ -43,6 +44,9 @@ fn words(status: &Status) -> String {
     }
     for row in &status.overrides {
         page.line("override", overridden(row));
+    }
+    if let Some(order) = &status.log_order {
+        page.line("log level", ordered(order));
     }
     if let Some(why) = &status.own_fault {
         page.line("local failure", format!("verdicts of the checks are held: {why}"));
@@ -174,5 +178,16 @@ mod tests {
         assert!(page.contains("interface    , 1 thread, ,"), "{page}");
         assert!(page.contains("next start   io.batch: 64 -> 32\n"), "{page}");
         assert!(!words(&Status::default()).contains("next start"));
+    }
+
+    #[test]
+    fn an_order_of_another_log_level_stands_on_the_page_while_it_is_in_force() {
+        let (by, reason) = ("uid 0".to_owned(), None);
+        let level = admin::view::LogLevel::Debug;
+        let order =
+            admin::view::LogOrderRow { level, since_seconds: 5.0, by, reason, ends_in_seconds: 595.0 };
+        let page = words(&Status { log_order: Some(order), ..Status::default() });
+        assert!(page.contains("log level    debug, for 5s, by uid 0, ends in 9m55s\n"), "{page}");
+        assert!(!words(&Status::default()).contains("log level"));
     }
 }

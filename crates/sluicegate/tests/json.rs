@@ -114,6 +114,10 @@ fn wrong_usage_is_an_object_too_on_standard_output_alone() {
         ("capture --json", "unexpected argument '--json' found"),
         // Found by the verb itself.
         ("flow purge --json", "say which flows"),
+        ("log level loud --json", "`loud` is no level, allowed error, warn, info, debug, trace or file"),
+        ("log level debug --json", "log level debug --for 10m"),
+        ("log level --for 10m --json", "<LEVEL>"),
+        ("log level file --for 10m --json", "no --for and no --reason"),
         ("top --json", "top --once --json"),
     ] {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -177,6 +181,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("flow list", "SOCKET"),
     ("flow purge", "--all SOCKET"),
     ("health list", "SOCKET"),
+    ("log level", "SOCKET"),
     ("machine drain", "SOCKET"),
     ("machine undrain", "SOCKET"),
     ("probe", "tcp://127.0.0.1:1 --count 1 --interval 100ms --timeout 100ms"),

@@ -31,7 +31,7 @@ fn is_question(command: &Command) -> bool {
     matches!(
         command,
         C::Status(_) | C::Vips(_) | C::Backends(_) | C::Health(_) | C::Bgp(_) | C::Events { .. }
-    ) || matches!(command, C::Stats(_) | C::Config(_) | C::Flows { .. } | C::Where { .. })
+    ) || matches!(command, C::Stats(_) | C::Log(_) | C::Config(_) | C::Flows { .. } | C::Where { .. })
 }
 
 /// Reads answers one after the other.
@@ -143,7 +143,7 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
     by(0).chain(by(1)).collect()
 }
 
-const MORE: [&str; 9] = [
+const MORE: [&str; 10] = [
     "GET /v1/flows?vip=www&limit=5 HTTP/1.1\r\nHost: x\r\n\r\n",
     "GET /v1/where?source=192.0.2.7:1&destination=203.0.113.10:80&protocol=tcp HTTP/1.1\r\nHost: x\r\n\r\n",
     "GET /v1/where?source=[2001:db8::1]:1&destination=[2001:db8::2]:80&protocol=17 HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -151,6 +151,7 @@ const MORE: [&str; 9] = [
     "GET /v1/vips HTTP/1.1\r\nHost: x\r\n\r\nHEAD /v1/bgp HTTP/1.1\r\nHost: x\r\n\r\nGET /nothing HTTP/1.1\r\nHost: x\r\n\r\n",
     "POST /v1/backends/b1/drain?pool=web&reason=a%20b&for_seconds=60 HTTP/1.0\r\n\r\n",
     "POST /v1/backends/b1/weight HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{\"weight\": 5}\r\n0\r\n\r\n",
+    "POST /v1/log/level?level=debug&for_seconds=60&reason=a%20b HTTP/1.1\r\nHost: x\r\n\r\n",
     "PUT /v1/config HTTP/1.1\r\nHost: x\r\nIf-Match: \"00\"\r\nContent-Length: 9\r\n\r\n[cluster]",
     "POST /v1/capture?drop=too_big&count=9&snaplen=64 HTTP/1.1\r\nHost: x\r\nOrigin: http://y\r\n\r\n",
 ];

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::log::LogOrderRow;
 use super::serving::Override;
 
 /// How the balancer is, on one page.
@@ -58,6 +59,8 @@ pub struct Status {
     pub down: DownView,
     /// Operators' overrides in force.
     pub overrides: Vec<OverrideRow>,
+    /// An operator's order of another log level; null: the log has the file's.
+    pub log_order: Option<LogOrderRow>,
     /// The last reload, or `PUT`; none since the start: null.
     pub last_reload: Option<LastReload>,
     /// Why the health checks' verdicts are held for a local failure, a fault of this machine; null: they are not.

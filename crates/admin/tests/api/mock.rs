@@ -7,7 +7,8 @@ use admin::stats::{FlowTableStats, Stats, ThreadStats, TrafficStats};
 use admin::view::Explained;
 use admin::view::*;
 use admin::{
-    Answer, BackendAction, CaptureOrder, CaptureStream, Command, EventQuery, FlowQuery, MachineAction,
+    Answer, BackendAction, CaptureOrder, CaptureStream, Command, EventQuery, FlowQuery, LogOrder,
+    MachineAction,
 };
 use tokio::sync::mpsc;
 
@@ -35,6 +36,7 @@ pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
 fn words(command: &Command) -> String {
     match command {
         Command::Machine { action, .. } => format!("{action:?} the machine"),
+        Command::OrderLog { order, .. } => format!("{order:?}"),
         Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
         Command::PutConfig { text, if_match, .. } => format!("put {text:?} onto {if_match:?}"),
         Command::Events { query, .. } => format!("{query:?}"),
@@ -62,6 +64,8 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Backend { name, pool, action, answer, .. } => drop(answer.send(change(name, pool, action))),
         Command::Events { query, answer } => drop(answer.send(events(&query))),
         Command::Bgp(answer) => drop(answer.send(bgp())),
+        Command::Log(answer) => drop(answer.send(log_level(None))),
+        Command::OrderLog { order, answer } => drop(answer.send(log_change(order))),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
         Command::Reload(answer) => drop(answer.send(Ok(report()))),
         Command::PutConfig { text, if_match, answer } => drop(answer.send(put(&text, if_match.as_deref()))),
@@ -156,6 +160,7 @@ pub(crate) fn status() -> Status {
             says: Override { state: Some(BackendState::Draining), weight: None },
             since_seconds: 12.0,
         }],
+        log_order: log_level(None).order,
         last_reload: Some(LastReload {
             unix_seconds: 1_700_000_100,
             outcome: ReloadOutcome::Refused,
@@ -345,6 +350,29 @@ pub(crate) fn events(query: &EventQuery) -> EventsView {
     };
     let events = [row, next].into_iter().filter(|row| row.number > query.after);
     EventsView { boot_id: "b00t".into(), newest: 7, forgotten: 0, events: events.collect() }
+}
+
+/// As this order has it, or another before it.
+pub(crate) fn log_level(order: Option<LogOrder>) -> LogView {
+    let before = LogOrder {
+        level: LogLevel::Debug,
+        lasts: Duration::from_secs(600),
+        by: "uid 0".into(),
+        reason: Some("b2 flaps".into()),
+    };
+    let LogOrder { level, lasts, by, reason } = order.unwrap_or(before);
+    let ends_in_seconds = lasts.as_secs_f64();
+    let order = Some(LogOrderRow { level, since_seconds: 0.0, by, reason, ends_in_seconds });
+    LogView { level, file_level: LogLevel::Info, order }
+}
+
+fn log_change(order: Option<LogOrder>) -> LogChange {
+    let (before, file_level) = (log_level(None).level, LogLevel::Info);
+    let log = match order {
+        None => LogView { level: file_level, file_level, order: None },
+        order => log_level(order),
+    };
+    LogChange { changed: true, level_before: before, log, notes: vec!["the file says info".into()] }
 }
 
 fn machine(action: MachineAction) -> Result<MachineDrain, Refusal> {

@@ -1,12 +1,16 @@
 //! From request to command and back, through the router alone.
 
-use admin::view::{BackendRow, BgpView, EventKind, EventsView, HealthView, Status, VipRow};
-use admin::{EventQuery, Rules, router};
+use std::time::Duration;
+
+use admin::view::{
+    BackendRow, BgpView, EventKind, EventsView, HealthView, LogLevel, LogView, Status, VipRow,
+};
+use admin::{EventQuery, LogOrder, Rules, router};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
@@ -44,8 +48,28 @@ async fn events_are_asked_for_by_kind_number_age_and_how_many() {
     let (_, body) = api.get("/v1/events?kind=link,vip&after=6&since_seconds=60&limit=5").await;
     assert_eq!(body["events"].as_array().unwrap().len(), 1);
     let kinds = vec![EventKind::Link, EventKind::Vip];
-    let query = EventQuery { kinds, after: 6, since: Some(std::time::Duration::from_secs(60)), limit: 5 };
+    let query = EventQuery { kinds, after: 6, since: Some(Duration::from_secs(60)), limit: 5 };
     assert_eq!(api.last(), format!("{query:?}"));
+}
+
+#[tokio::test]
+async fn the_logs_level_is_asked_for_ordered_and_taken_back() {
+    let api = Api::new(false).await;
+    let (_, body) = api.get("/v1/log/level").await;
+    assert_eq!(serde_json::from_value::<LogView>(body).unwrap(), mock::log_level(None));
+    assert_eq!(api.last(), "Log");
+    let (status, change) = api.post("/v1/log/level?level=trace&for_seconds=60&reason=b2%20flaps", "").await;
+    let order = LogOrder {
+        level: LogLevel::Trace,
+        lasts: Duration::from_secs(60),
+        by: "?".into(),
+        reason: Some("b2 flaps".into()),
+    };
+    assert_eq!((status, api.last()), (StatusCode::OK, format!("{:?}", Some(order))));
+    assert_eq!((&change["level_before"], &change["level"]), (&json!("debug"), &json!("trace")));
+    let taken_back = Request::delete("/v1/log/level").body(Body::empty()).unwrap();
+    let (status, change) = api.call(taken_back).await;
+    assert_eq!((status, api.last().as_str(), &change["order"]), (StatusCode::OK, "None", &Value::Null));
 }
 
 #[tokio::test]
@@ -96,6 +120,16 @@ async fn what_is_not_understood_reaches_no_loop() {
         ("/v1/backends/b1/down", "web"),
         ("/v1/machine/drain", r#"{"after": "5s"}"#),
         ("/v1/reload", r#"{"config": ""}"#),
+        ("/v1/log/level", ""),
+        ("/v1/log/level?level=debug", ""),
+        ("/v1/log/level?for_seconds=60", ""),
+        ("/v1/log/level?level=all&for_seconds=60", ""),
+        ("/v1/log/level?level=debug&for_seconds=0", ""),
+        ("/v1/log/level?level=debug&for_seconds=2592001", ""),
+        ("/v1/log/level?level=debug&for_seconds=60&reason=", ""),
+        ("/v1/log/level?level=debug&for_seconds=60&reason=a%0Ab", ""),
+        ("/v1/log/level?level=debug&for_seconds=60&pool=web", ""),
+        ("/v1/log/level?level=debug&for_seconds=60", r#"{"reason": "x"}"#),
     ] {
         assert_eq!(api.post(path, body).await.0, StatusCode::BAD_REQUEST, "{path} {body}");
     }

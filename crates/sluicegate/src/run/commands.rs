@@ -41,6 +41,10 @@ impl Daemon {
             Command::Events { query, answer } => {
                 _ = answer.send(self.api.logging.events.view(&query, &self.api.boot_id, SystemTime::now()));
             }
+            Command::Log(answer) => _ = answer.send(self.api.logging.view(self.lifecycle.elapsed())),
+            Command::OrderLog { order, answer } => {
+                _ = answer.send(self.api.logging.order(order, self.lifecycle.elapsed()));
+            }
             Command::Reload(answer) => self.ask_for_reload("api", None, Some(answer)),
             Command::PutConfig { text, if_match, answer } => self.put_config(text, if_match, answer),
             Command::Config(answer) => _ = answer.send(self.config_view()),

@@ -248,6 +248,7 @@ impl Daemon {
     fn follow_configuration(&mut self, loaded: &Loaded) {
         let (config, machine) = (self.controller.config(), self.controller.machine());
         let current = self.publisher.current();
+        // What an operator has ordered meanwhile stays.
         self.api.logging.follow(config.log().level);
         self.checks.watch(&self.controller);
         super::warn_of_small_mtus(config, &current);

@@ -68,6 +68,7 @@ impl Daemon {
             bgp: self.announcer.totals(),
             down: DownView { backends: down, vips: without, routers: self.announcer.without_session() },
             overrides: self.orders.rows(&self.controller, self.lifecycle.elapsed()),
+            log_order: self.api.logging.order_row(self.lifecycle.elapsed()),
             last_reload: self.configuration.reloads.last().map(Into::into),
             own_fault: self.checks.local_failure(),
             needs_restart: self.needs_restart(),
