@@ -158,7 +158,7 @@ const ELLIPSIS: &str = "…";
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io;
 
     use proptest::prelude::*;
     use tracing_subscriber::layer::SubscriberExt;
@@ -167,27 +167,13 @@ mod tests {
 
     /// What `act` logs at `level`, and the events of it.
     fn said(level: LevelFilter, act: impl FnOnce()) -> (String, Vec<EventRow>) {
-        let (events, written) = (EventLog::default(), Written::default());
-        let writer = written.clone();
+        let (events, (text, pipe)) = (EventLog::default(), io::pipe().unwrap());
         let log = tracing_subscriber::fmt::layer().json().flatten_event(true);
-        let log = log.with_writer(move || writer.clone()).with_filter(level);
+        let log = log.with_writer(Arc::new(pipe)).with_filter(level);
         let subscriber = tracing_subscriber::registry().with(log).with(events.layer());
         tracing::subscriber::with_default(subscriber, act);
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-        (text, events.view(&EventQuery::default(), "b", SystemTime::now()).events)
-    }
-
-    #[derive(Clone, Debug, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
+        let events = events.view(&EventQuery::default(), "b", SystemTime::now()).events;
+        (io::read_to_string(text).unwrap(), events)
     }
 
     #[test]
