@@ -129,6 +129,23 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
     drains_and_a_second_signal_ends_it(scene, &manager);
 }
 
+#[test]
+fn a_capability_that_is_missing_is_named_before_anything_is_tried() {
+    let bed = Bed::new(&BedSpec::default()).unwrap();
+    let file = config(&bed, &[VIP_V4, VIP_V6], "60s").write(&bed, 0).unwrap();
+    let (program, name) = (bed.program().unwrap(), &bed.balancers[0].name);
+    let run = [program.to_str().unwrap(), "run", "--machine", name, "--config", file.to_str().unwrap()];
+    for (without, words) in [
+        ("-perfmon,-sys_admin", "lacks CAP_PERFMON or CAP_SYS_ADMIN"),
+        ("-bpf,-sys_admin", "lacks CAP_BPF or CAP_SYS_ADMIN"),
+    ] {
+        let args = [&["--bounding-set", without][..], &run].concat();
+        let ended = Process::to_end(&bed.balancers[0].ns, "setpriv", &args, 10 * BOUND).unwrap();
+        let said = (ended.code, ended.err.contains(words), ended.err.len() < 4_000);
+        assert_eq!(said, (Some(1), true, true), "{without}: {:.4000}", ended.err);
+    }
+}
+
 /// A field that is a number, of each thread.
 fn assert_all(process: &Process, field: &str, wanted: impl Fn(&str) -> u64) {
     let found = threads(process, field);

@@ -13,7 +13,7 @@ use aya::maps::{Map, MapData, MapError, PerCpuArray};
 use aya::programs::xdp::XdpLinkId;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use aya::{Ebpf, EbpfError, EbpfLoader, VerifierLogLevel};
 
 use crate::error::words;
 use crate::interface::{Interface, InterfaceError};
@@ -138,7 +138,8 @@ pub(crate) fn load(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, A
         return Err(AttachError::KernelTooOld);
     }
     lift_memory_limit();
-    Ok(loader.load(object)?)
+    // Why it refuses a program, without the way there: that would be 16 MB, and tried ten times for a larger buffer.
+    Ok(loader.verifier_log_level(VerifierLogLevel::STATS).load(object)?)
 }
 
 pub(crate) fn map<M>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, AttachError>

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Finding, Severity};
+use super::Finding;
 
 /// The effective capabilities of the calling thread's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,37 +56,26 @@ fn missing(needed: &Needed) -> Finding {
     let names: Vec<&str> = needed.any_of.iter().map(|(_, name)| *name).collect();
     let capability = names.first().copied().unwrap_or_default();
     let what = format!("the process lacks {}, needed to {}", names.join(" or "), needed.purpose);
-    let finding = match needed.severity {
-        Severity::Error => Finding::error("capability", what, "the balancer does not start without it"),
-        Severity::Warn | Severity::Advice => {
-            Finding::warning("capability", what, "some kernels do not let it start without")
-        }
-    };
-    finding.hint(format!("run as root, or under systemd with AmbientCapabilities={capability}"))
+    Finding::error("capability", what, "the balancer does not start without it")
+        .hint(format!("run as root, or under systemd with AmbientCapabilities={capability}"))
 }
 
 struct Needed {
-    severity: Severity,
     any_of: &'static [(u32, &'static str)],
     purpose: &'static str,
 }
 
 const NEEDED: [Needed; 4] = [
-    Needed { severity: Severity::Error, any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
+    Needed { any_of: &[(12, "CAP_NET_ADMIN")], purpose: "attach an XDP program" },
+    Needed { any_of: &[(13, "CAP_NET_RAW")], purpose: "open packet and AF_XDP sockets" },
+    // Without it Linux 6.1 refuses the program ("attempt to corrupt spilled pointer on stack"), and so does 6.18 ("The sequence
+    // of 8193 jumps is too complex"): the verifier then follows what the processor may speculate on too.
     Needed {
-        severity: Severity::Error,
-        any_of: &[(13, "CAP_NET_RAW")],
-        purpose: "open packet and AF_XDP sockets",
-    },
-    // Linux 6.1 refuses it without ("attempt to corrupt spilled pointer on stack"), 6.18 does not.
-    Needed {
-        severity: Severity::Warn,
         any_of: &[(38, "CAP_PERFMON"), (21, "CAP_SYS_ADMIN")],
-        purpose: "have the XDP program accepted by older kernels",
+        purpose: "have the kernel's verifier accept the program",
     },
     // Kernels before 5.8 know CAP_SYS_ADMIN alone.
     Needed {
-        severity: Severity::Error,
         any_of: &[(39, "CAP_BPF"), (21, "CAP_SYS_ADMIN")],
         purpose: "load BPF programs and make their maps",
     },
@@ -118,7 +107,7 @@ mod tests {
             assert_eq!(findings.len(), names.len(), "{mask:x}: {findings:?}");
             for (finding, name) in findings.iter().zip(names) {
                 assert!(finding.what.contains(&format!("lacks {name},")), "{mask:x}: {}", finding.what);
-                assert_eq!(finding.severity == Severity::Warn, name == PERFMON);
+                assert_eq!(finding.severity, super::super::Severity::Error);
             }
         }
     }

@@ -10,6 +10,7 @@ use datapath::steer::{
 };
 use datapath::{AttachError, AttachMode};
 use forwarder::NoSocket;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use xsk_rs::config::{BindFlags, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
@@ -298,6 +299,21 @@ fn a_second_program_is_refused_and_the_first_goes_when_it_is_dropped() {
     drop(steer);
     bed::eventually("no program on near", || Interface::read("near").unwrap().xdp_program.is_none());
     drop(attach(&OPTIONS));
+}
+
+/// As it was on Linux 6.18 (and, in other words, on 6.1): the capability is no formality.
+#[test]
+fn without_cap_perfmon_the_kernel_refuses_the_program_in_few_words() {
+    bed::enter();
+    let without = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN; // of this thread alone
+    let mut sets = capabilities(None).unwrap();
+    sets.effective -= without;
+    set_capabilities(None, sets).unwrap();
+    let refused = Steer::attach("near", &OPTIONS).unwrap_err();
+    let said = std::iter::successors(Some(&refused as &dyn std::error::Error), |error| error.source());
+    let said: String = said.map(|error| format!("{error}: ")).collect();
+    assert!(said.contains("the kernel refused the XDP program"), "{said:.4000}");
+    assert!(said.contains("processed ") && said.len() < 4_000, "{} bytes: {said:.4000}", said.len());
 }
 
 #[test]
