@@ -94,7 +94,7 @@ pub struct FlowTimeouts {
     /// A flow of which one packet was seen: 1 s to 2 min. Default 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub new: Duration,
-    /// A TCP flow with traffic: 10 s to 24 h. Default 15 min.
+    /// A TCP flow that has sent in eight quarters of a second, and before that an eighth of it: 10 s to 24 h. Default 15 min.
     #[serde(serialize_with = "canonical::span")]
     pub established: Duration,
     /// A TCP flow after FIN or RST: 1 s to 10 min. Default 10 s.

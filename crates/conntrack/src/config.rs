@@ -45,7 +45,8 @@ impl Config {
 pub struct Timeouts {
     /// A TCP flow that has not shown a packet after its SYN, and any flow on probation. 1 s to 2 min, default 10 s.
     pub new: Duration,
-    /// A TCP flow in use. 10 s to 24 h, default 15 min.
+    /// A TCP flow in use that has proven itself by data in eight ticks; until then an eighth of this, though not less than `new`. 10 s to
+    /// 24 h, default 15 min.
     pub established: Duration,
     /// A TCP flow after FIN or RST. 1 s to 10 min, default 10 s.
     pub closing: Duration,

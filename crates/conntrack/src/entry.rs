@@ -41,7 +41,7 @@ pub enum Signal {
 pub enum State {
     /// TCP, and nothing but SYNs after its first tick.
     New = 1,
-    /// TCP in use.
+    /// TCP in use, and proven by data in [`PROOF`] ticks.
     Established = 2,
     /// TCP after FIN or RST.
     Closing = 3,
@@ -50,10 +50,27 @@ pub enum State {
     /// TCP whose first packet was no SYN, until two more packets have come, each at least one tick after the last: whoever can
     /// guess a source can send such packets.
     Midstream = 5,
+    /// TCP in use, and not yet proven: whoever sends a SYN and an ACK under a forged source is this far, as no answer passes here. It
+    /// differs from [`State::Established`] in one bit, so that the busiest test masks it.
+    Opened = 6,
     /// TCP that goes on after FIN or RST, at least one tick later; one more packet a tick later, and it is in use again: a FIN may be
     /// forged.
-    Reopened = 6,
+    Reopened = 7,
 }
+
+/// Ticks with data that prove a TCP flow. Until then it is [`State::Opened`], and is kept for a `PROOF`th of `established`.
+///
+/// No handshake is seen, so what proves a flow is what it costs to forge. In `established` a place costs a forger `PROOF` packets,
+/// whether each buys a `PROOF`th of that time or all of them the whole: with fewer ticks, proof would be the cheaper way; with more, it
+/// would take real clients longer for nothing. By default 500,000 places, above which time-outs shrink, cost 8,900 packets a second by
+/// pairs of SYN and ACK, 4,400 by packets that keep them, and 1,100 before there was a proof. A forger whose flow is proven keeps it by one
+/// packet each time, as any client does.
+///
+/// Eight: a client that sends is proven in two seconds. One that says little keeps its entry if no more than 112 s lie between its
+/// packets (MQTT, WebSocket, SSH keep alive at 15 to 60 s), and is proven by the eighth; one that falls silent before that loses its
+/// entry, and goes on to the same backend by its Maglev table until its pool changes. At 15 ticks the time would be 60 s, too near to
+/// those intervals.
+pub(crate) const PROOF: u8 = 8;
 
 /// One live flow, as listings and `peek` show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,13 +168,14 @@ impl Packed {
 
     /// For listings; `None` when empty, or when the state is none that this version writes.
     pub(crate) fn read(self, now: Tick) -> Option<Entry> {
-        let state = match self.clock().state_byte() & !PROBATION {
+        let state = match self.clock().state_byte() & STATE {
             1 => State::New,
             2 => State::Established,
             3 => State::Closing,
             4 => State::Udp,
             5 => State::Midstream,
-            6 => State::Reopened,
+            6 => State::Opened,
+            7 => State::Reopened,
             _ => return None,
         };
         Some(Entry {
@@ -183,7 +201,7 @@ impl Packed {
     }
 }
 
-/// The last four bytes of an entry: tick of the last packet, state, probation.
+/// The last four bytes of an entry: tick of the last packet, state, probation, and of an opened flow the ticks that its proof lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock(u32);
 
@@ -203,10 +221,13 @@ impl Clock {
         (self.0 >> 24) as u8
     }
 
-    /// The packet of a busy flow: established, seen in this tick, and now data again. Most packets are that.
+    /// The packet of a busy flow: established or opened, seen in this tick, and now data again. Most packets are that.
     #[inline]
     pub(crate) fn unmoved_by(self, signal: Signal, now: Tick) -> bool {
-        matches!(signal, Signal::Data) && self == Self::new(now, State::Established as u8)
+        const ESTABLISHED: u8 = State::Established as u8;
+        const COMPARED: Clock =
+            Clock::new(Tick::new(u32::MAX), !(LACKING | ESTABLISHED ^ State::Opened as u8));
+        matches!(signal, Signal::Data) && (self.0 ^ Self::new(now, ESTABLISHED).0) & COMPARED.0 == 0
     }
 
     /// A SYN after FIN or RST: a new connection with the same 5-tuple.
@@ -214,7 +235,7 @@ impl Clock {
     pub(crate) fn renewed_by(self, signal: Signal) -> bool {
         const CLOSING: u8 = State::Closing as u8;
         const REOPENED: u8 = State::Reopened as u8;
-        matches!(signal, Signal::Syn) && matches!(self.state_byte() & !PROBATION, CLOSING | REOPENED)
+        matches!(signal, Signal::Syn) && matches!(self.state_byte() & STATE, CLOSING | REOPENED)
     }
 
     #[inline]
@@ -227,24 +248,27 @@ impl Clock {
     pub(crate) fn after(self, signal: Signal, now: Tick) -> Self {
         let later = now.since(self.tick()) > 0;
         let tick = if later { now } else { self.tick() };
-        Self::new(tick, AFTER[signal as usize][usize::from(later)][index_of(self.state_byte())])
+        Self::new(tick, AFTER[signal as usize][usize::from(later)][usize::from(self.state_byte())])
     }
 }
 
 /// Idle timeouts in ticks, by state and probation; shorter while the table is full.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TickLimits {
-    whole: [u32; STATES],
     /// As they are at `step`.
     now: [u32; STATES],
+    whole: [u32; STATES],
     /// 0 to [`LAST_STEP`].
     step: usize,
+    /// The numbers of places taken by flows off probation at which `step` begins and ends.
+    span: [usize; 2],
+    capacity: usize,
 }
 
 impl TickLimits {
-    pub(crate) fn new(timeouts: &Timeouts) -> Self {
-        let new = ticks_covering(timeouts.new);
-        let closing = ticks_covering(timeouts.closing);
+    /// For a table of `capacity` places, with none taken.
+    pub(crate) fn new(timeouts: &Timeouts, capacity: usize) -> Self {
+        let (new, closing) = (ticks_covering(timeouts.new), ticks_covering(timeouts.closing));
         let (established, udp) = (ticks_covering(timeouts.established), ticks_covering(timeouts.udp));
         let mut whole = [0; STATES];
         for (state, ticks) in [
@@ -253,13 +277,16 @@ impl TickLimits {
             (State::Closing, closing),
             (State::Udp, udp),
             (State::Midstream, established.min(udp)),
+            (State::Opened, (established / u32::from(PROOF)).max(new).min(established)),
             (State::Reopened, established.min(udp)),
         ] {
             whole[index_of(state as u8)] = ticks;
             whole[index_of(state as u8 | PROBATION)] = new;
         }
         whole[index_of(State::Closing as u8 | PROBATION)] = new.min(closing);
-        Self { whole, now: whole, step: 0 }
+        let mut limits = Self { now: whole, whole, step: 0, span: [0; 2], capacity };
+        limits.take_step(0);
+        limits
     }
 
     /// Whether the flow has been silent for longer than its state allows. An empty entry: meaningless.
@@ -268,17 +295,27 @@ impl TickLimits {
         now.since(clock.tick()) > self.now[index_of(clock.state_byte())]
     }
 
-    /// The time-outs that go with `kept` of `capacity` places taken by flows off probation.
+    /// The time-outs that go with `kept` places taken by flows off probation.
     ///
     /// Up to half of the places they are whole. Above, with each sixteenth of the places, 5/32 of them go, until at 7/8 a sixteenth is
     /// left; none falls below that of a new flow, unless it is shorter by itself.
-    pub(crate) fn follow(&mut self, kept: usize, capacity: usize) {
-        let step = (kept * 16 / capacity.max(1)).saturating_sub(8).min(LAST_STEP);
-        if step == self.step {
-            return;
+    #[inline]
+    pub(crate) fn follow(&mut self, kept: usize) {
+        if kept < self.span[0] || kept >= self.span[1] {
+            self.take_step(kept);
         }
-        self.step = step;
-        let (new, left) = (self.whole[index_of(State::New as u8)], 32 - 5 * step as u64);
+    }
+
+    #[cold]
+    fn take_step(&mut self, kept: usize) {
+        let start = |step: usize| ((8 + step) * self.capacity).div_ceil(16);
+        self.step = (1..=LAST_STEP).rev().find(|&step| kept >= start(step)).unwrap_or(0);
+        self.span = match self.step {
+            0 => [0, start(1)],
+            LAST_STEP => [start(LAST_STEP), usize::MAX],
+            step => [start(step), start(step + 1)],
+        };
+        let (new, left) = (self.whole[index_of(State::New as u8)], 32 - 5 * self.step as u64);
         for (now, whole) in self.now.iter_mut().zip(self.whole) {
             let shorter = u32::try_from(u64::from(whole) * left / 32).unwrap_or(whole);
             *now = shorter.max(whole.min(new));
@@ -296,16 +333,16 @@ impl TickLimits {
     }
 }
 
-/// The state byte after a packet: `[signal][at least one tick after the last packet][index_of(state)]`.
+/// The state byte after a packet: `[signal][at least one tick after the last packet][state byte]`.
 ///
 /// A table, because the branches of it would be mispredicted in traffic of mixed flows.
-static AFTER: [[[u8; STATES]; 2]; 4] = {
-    let mut table = [[[0; STATES]; 2]; 4];
+static AFTER: [[[u8; BYTES]; 2]; 4] = {
+    let mut table = [[[0; BYTES]; 2]; 4];
     let signals = [Signal::Syn, Signal::Data, Signal::FinOrRst, Signal::Datagram];
     let mut i = 0;
-    while i < 8 * STATES {
-        let (signal, later, index) = (i / (2 * STATES), i / STATES % 2, i % STATES);
-        #[expect(clippy::cast_possible_truncation, reason = "an index below 16")]
+    while i < 8 * BYTES {
+        let (signal, later, index) = (i / (2 * BYTES), i / BYTES % 2, i % BYTES);
+        #[expect(clippy::cast_possible_truncation, reason = "an index below 256")]
         let byte = index as u8;
         table[signal][later][index] = state_after(byte, signals[signal], later == 1);
         i += 1;
@@ -321,18 +358,23 @@ const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
     const CLOSING: u8 = State::Closing as u8;
     const UDP: u8 = State::Udp as u8;
     const MIDSTREAM: u8 = State::Midstream as u8;
+    const OPENED: u8 = State::Opened as u8;
     const REOPENED: u8 = State::Reopened as u8;
-    let state = byte & !PROBATION;
+    const FIRST_OPENED: u8 = OPENED | (PROOF - 1) * ONE_LACKING;
+    const LAST_OPENED: u8 = OPENED | ONE_LACKING;
     let probation = if later { 0 } else { byte & PROBATION };
-    match (state, signal) {
+    match (byte & STATE, signal) {
         (CLOSING | REOPENED, Signal::Syn) => NEW | PROBATION, // a new connection with the same 5-tuple
-        (UDP, _) => byte & !PROBATION | probation,
+        (UDP, _) => UDP | probation,
         (_, Signal::FinOrRst) => CLOSING | probation,
-        (NEW, Signal::Data | Signal::Datagram) if probation == 0 => ESTABLISHED,
-        (MIDSTREAM, Signal::Data | Signal::Datagram) if later && byte & PROBATION == 0 => ESTABLISHED,
+        (NEW, Signal::Data | Signal::Datagram) if probation == 0 => FIRST_OPENED,
+        (MIDSTREAM, Signal::Data | Signal::Datagram) if later && byte & PROBATION == 0 => FIRST_OPENED,
+        (OPENED, Signal::Data | Signal::Datagram) if later && byte <= LAST_OPENED => ESTABLISHED,
+        (OPENED, Signal::Data | Signal::Datagram) if later => byte - ONE_LACKING,
+        (OPENED, _) => byte,
         (CLOSING, Signal::Data | Signal::Datagram) if later => REOPENED,
-        (REOPENED, Signal::Data | Signal::Datagram) if later => ESTABLISHED,
-        _ => state | probation,
+        (REOPENED, Signal::Data | Signal::Datagram) if later => FIRST_OPENED,
+        (state, _) => state | probation,
     }
 }
 
@@ -360,9 +402,16 @@ const fn field(value: u32, shift: u32) -> u128 {
 /// The bits of the hash that an entry keeps.
 pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
 const STATES: usize = 16;
+/// Of the state byte.
+const BYTES: usize = 256;
 /// Of the time-outs: 14/16 of the places.
 const LAST_STEP: usize = 6;
-const PROBATION: u8 = 8; // beside the states, so that a state byte is an index below 16
+/// The bits of the state byte that say the state.
+const STATE: u8 = 7;
+const PROBATION: u8 = 8; // beside the states, so that both are an index below 16
+/// Those that say how many ticks with data an opened flow lacks, and one tick there.
+const LACKING: u8 = 0xf0;
+const ONE_LACKING: u8 = 0x10;
 const MASK_24: u32 = (1 << 24) - 1;
 const SLOT_SHIFT: u32 = 48;
 const VIP_SHIFT: u32 = 72;

@@ -3,8 +3,8 @@
 //! Line 0 is the header: bytes 0-7 [`MAGIC`], 8-11 [`LAYOUT_VERSION`], 12-13 entries a line (4), 14-15 bytes an
 //! entry (16), 16-23 number of buckets `n`, 24-27 ticks a second, zeros. Line `1 + b` is bucket `b`: four entries.
 //! Entry: bytes 0-5 tag (lower 48 bits of the hash, 0 kept as 1), 6-8 slot, 9-11 VIP, 12-14 tick of the last
-//! packet, 15 state (0 empty, 1 new, 2 established, 3 closing, 4 other protocols, 5 TCP that began without a SYN, 6 TCP after a FIN that goes
-//! on; + 8 on probation).
+//! packet, 15 state (0 empty, 1 new, 2 established, 3 closing, 4 other protocols, 5 TCP that began without a SYN, 6 opened, 7 TCP after a FIN
+//! that goes on; + 8 on probation; opened: + 16 for each tick with data that its proof lacks).
 //! First bucket of a hash: the upper 64 bits of `hash * n`. The other bucket of an entry in bucket `b`:
 //! `(s - b) mod n`, where `s` is the upper 64 bits of `(tag * 0x9e3779b97f4a7c15 * 2^16 mod 2^64) * n`.
 //! An empty entry is all zeros. An entry may have expired: its age against the timeouts decides, not its presence.
@@ -15,7 +15,7 @@ use crate::entry::{Packed, TAG_MASK};
 use crate::tick::TICKS_PER_SECOND;
 
 /// Version of the layout in this module's description; any change of it counts up.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// The first eight bytes of a table.
 pub const MAGIC: [u8; 8] = *b"SluiceFT";
 /// Bytes of one entry.

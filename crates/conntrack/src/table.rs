@@ -85,7 +85,7 @@ impl FlowTable {
         lines.resize(buckets + 1, Line::EMPTY);
         Ok(Self {
             lines: lines.into_boxed_slice(),
-            limits: TickLimits::new(&config.timeouts),
+            limits: TickLimits::new(&config.timeouts, buckets * WAYS),
             counters: Counters::default(),
             entries: 0,
             kept: 0,
@@ -180,7 +180,7 @@ impl FlowTable {
     /// # Cost
     /// Two cache lines; up to eight more, prefetched together, when both buckets are full.
     pub fn insert(&mut self, hash: u64, target: Target, signal: Signal, now: Tick) -> Inserted {
-        self.limits.follow(self.kept, self.capacity());
+        self.limits.follow(self.kept);
         let at = self.candidates(hash);
         if let Some((place, entry)) = self.live(at, now) {
             self.kept -= usize::from(!entry.on_probation());
@@ -194,7 +194,7 @@ impl FlowTable {
     /// The same for a hash that [`FlowTable::lookup`] has just not found.
     #[inline]
     pub fn insert_new(&mut self, hash: u64, target: Target, signal: Signal, now: Tick) -> Inserted {
-        self.limits.follow(self.kept, self.capacity());
+        self.limits.follow(self.kept);
         let at = self.candidates(hash);
         let Some(place) = self.make_room(at, now) else {
             self.counters.untracked += 1;

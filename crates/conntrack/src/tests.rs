@@ -28,10 +28,16 @@ fn tick(number: u32) -> Tick {
     Tick::new(number)
 }
 
-/// A flow that is off probation from `at + 1` on. `false`: untracked.
+/// A flow that is off probation from `at + 1` on, and opened. `false`: untracked.
 fn establish(table: &mut FlowTable, hash: u64, at: u32) -> bool {
     table.insert(hash, Target { slot: 7, vip: 1 }, Signal::Syn, tick(at)) == Inserted::Tracked
         && table.lookup(hash, Signal::Data, tick(at + 1)).is_some()
+}
+
+/// A flow that has proven itself at `at + 8`. `false`: untracked.
+fn prove(table: &mut FlowTable, hash: u64, at: u32) -> bool {
+    establish(table, hash, at)
+        && (2..=8).all(|later| table.lookup(hash, Signal::Data, tick(at + later)).is_some())
 }
 
 fn all(table: &FlowTable, filter: Filter, now: Tick, step: usize) -> Vec<Entry> {
@@ -46,14 +52,15 @@ fn assert_adds_up(table: &FlowTable) {
     let Counters { insert, expired, evicted_from_probation, purged, .. } = table.counters();
     assert_eq!(insert, table.len() as u64 + expired + evicted_from_probation + purged);
     let lines = (1..=table.buckets()).map(|line| table.line_bytes(line).unwrap());
-    let off_probation = |line: [u8; 64]| line.chunks(16).filter(|entry| (1..8).contains(&entry[15])).count();
+    let off_probation =
+        |line: [u8; 64]| line.chunks(16).filter(|entry| entry[15] != 0 && entry[15] & 8 == 0).count();
     assert_eq!(table.kept, lines.map(off_probation).sum::<usize>());
 }
 
 #[test]
 fn a_flow_goes_through_its_states_packet_by_packet() {
     use Signal::{Data, Datagram, FinOrRst, Syn};
-    use State::{Closing, Established, Midstream, New, Reopened, Udp};
+    use State::{Closing, Established, Midstream, New, Opened, Reopened, Udp};
     type Packets = &'static [(u32, Signal)];
     // first signal, packets, state, on probation; the first packet comes at tick 100
     let rows: &[(Signal, Packets, State, bool)] = &[
@@ -61,28 +68,28 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
         (Data, &[], Midstream, true),
         (Data, &[(100, Data), (100, Data)], Midstream, true),
         (Data, &[(101, Data), (101, Data)], Midstream, false),
-        (Data, &[(101, Data), (102, Data)], Established, false),
+        (Data, &[(101, Data), (102, Data)], Opened, false),
         (Data, &[(101, Syn), (102, Syn)], Midstream, false),
         (Data, &[(101, FinOrRst)], Closing, false),
         (FinOrRst, &[], Closing, true),
         (Datagram, &[], Udp, true),
         (Syn, &[(100, Data), (100, Data)], New, true),
-        (Syn, &[(101, Data)], Established, false),
+        (Syn, &[(101, Data)], Opened, false),
         (Syn, &[(101, Syn)], New, false),
-        (Syn, &[(101, Syn), (101, Data)], Established, false),
+        (Syn, &[(101, Syn), (101, Data)], Opened, false),
         (Syn, &[(100, FinOrRst)], Closing, true),
         (Syn, &[(101, FinOrRst)], Closing, false),
         (Datagram, &[(100, Datagram)], Udp, true),
         (Datagram, &[(101, Datagram)], Udp, false),
-        (Syn, &[(101, Data), (102, Syn), (103, Syn)], Established, false),
+        (Syn, &[(101, Data), (102, Syn), (103, Syn)], Opened, false),
         (Syn, &[(101, Data), (102, FinOrRst)], Closing, false),
         (Syn, &[(101, Data), (102, FinOrRst), (102, Data)], Closing, false),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (103, Data)], Reopened, false),
-        (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (104, Data)], Established, false),
+        (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (104, Data)], Opened, false),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (104, FinOrRst)], Closing, false),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Data), (104, Syn)], New, true),
         (Syn, &[(101, Data), (102, FinOrRst), (103, Syn)], New, true),
-        (Syn, &[(101, Data), (102, FinOrRst), (103, Syn), (104, Data)], Established, false),
+        (Syn, &[(101, Data), (102, FinOrRst), (103, Syn), (104, Data)], Opened, false),
         (FinOrRst, &[(101, Data)], Reopened, false),
         (Syn, &[(90, Data)], New, true), // a clock that goes back promotes nobody
     ];
@@ -108,6 +115,45 @@ fn a_flow_goes_through_its_states_packet_by_packet() {
 }
 
 #[test]
+fn data_in_eight_ticks_proves_a_tcp_flow_and_nothing_less() {
+    // What comes at ticks 100, 101, ...: until the first packet that opens a flow, after a SYN, without one, and after a FIN.
+    let openings: &[&[Signal]] = &[
+        &[Signal::Syn, Signal::Data],
+        &[Signal::Syn, Signal::Syn, Signal::Data],
+        &[Signal::Data, Signal::Data, Signal::Data],
+        &[Signal::FinOrRst, Signal::Data, Signal::Data],
+        &[Signal::Syn, Signal::FinOrRst, Signal::Data, Signal::Data],
+    ];
+    for opening in openings {
+        let mut table = table(64);
+        let mut now = 100;
+        assert_eq!(
+            table.insert(hash(1), Target { slot: 3, vip: 4 }, opening[0], tick(now)),
+            Inserted::Tracked
+        );
+        for &signal in &opening[1..] {
+            now += 1;
+            assert!(table.lookup(hash(1), signal, tick(now)).is_some());
+        }
+        let mut state = |signal, at| {
+            assert!(table.lookup(hash(1), signal, tick(at)).is_some());
+            table.peek(hash(1), tick(at)).unwrap().state
+        };
+        for missing in (1..8).rev() {
+            // Neither a second packet of a tick nor a SYN brings it further.
+            assert_eq!(state(Signal::Data, now), State::Opened, "{opening:?}, {missing} ticks are missing");
+            now += 440;
+            assert_eq!(state(Signal::Syn, now), State::Opened);
+            assert_eq!(state(Signal::Data, now), State::Opened);
+            now += 1;
+            let expected = if missing > 1 { State::Opened } else { State::Established };
+            assert_eq!(state(Signal::Data, now), expected, "{opening:?}, {missing} ticks were missing");
+        }
+        assert_eq!(state(Signal::Data, now + 3_600), State::Established);
+    }
+}
+
+#[test]
 fn a_flow_expires_one_tick_after_the_timeout_of_its_state_and_not_before() {
     let secs = Duration::from_secs;
     let timeouts = Timeouts { new: secs(20), established: secs(900), closing: secs(5), udp: secs(60) };
@@ -117,7 +163,7 @@ fn a_flow_expires_one_tick_after_the_timeout_of_its_state_and_not_before() {
         (Signal::Datagram, None, 80),
         (Signal::FinOrRst, None, 20),
         (Signal::Syn, Some(Signal::Syn), 80),
-        (Signal::Syn, Some(Signal::Data), 3_600),
+        (Signal::Syn, Some(Signal::Data), 450),
         (Signal::Syn, Some(Signal::FinOrRst), 20),
         (Signal::Datagram, Some(Signal::Datagram), 240),
         (Signal::Data, None, 80),
@@ -176,7 +222,7 @@ fn the_header_and_an_entry_have_the_documented_bytes() {
     let mut table = table(9);
     let header = table.line_bytes(0).unwrap();
     assert_eq!(header[..8], *b"SluiceFT");
-    assert_eq!(header[8..28], [2, 0, 0, 0, 4, 0, 16, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+    assert_eq!(header[8..28], [3, 0, 0, 0, 4, 0, 16, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
     assert_eq!(header[28..], [0; 36]);
     let key = 0x0000_0605_0403_0201; // bucket 0
     assert_eq!(
@@ -186,6 +232,22 @@ fn the_header_and_an_entry_have_the_documented_bytes() {
     let bucket = table.line_bytes(1).unwrap();
     assert_eq!(bucket[..16], [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 3 + 8]);
     assert_eq!(bucket[16..], [0; 48]);
+    // Opened, then proven by seven more ticks.
+    for (at, state) in [
+        (0, 3),
+        (1, 7),
+        (2, 0x76),
+        (3, 0x66),
+        (8, 0x56),
+        (9, 0x46),
+        (10, 0x36),
+        (11, 0x26),
+        (12, 0x16),
+        (13, 2),
+    ] {
+        let _ = table.lookup(key, Signal::Data, tick(0x10_0f0e + at));
+        assert_eq!(table.line_bytes(1).unwrap()[15], if at == 0 { state + 8 } else { state }, "{at}");
+    }
     assert_eq!(table.line_bytes(4), None);
     assert_eq!((table.capacity(), table.buckets(), table.memory_bytes()), (12, 3, 256));
 }
@@ -266,27 +328,78 @@ fn two_forged_packets_hold_a_place_for_a_minute_and_no_longer() {
 }
 
 #[test]
+fn a_forged_syn_and_ack_hold_a_place_for_an_eighth_of_the_time_and_no_longer() {
+    // As many as would fill half of the table in 15 minutes; and then as many as ever come.
+    for (pairs_a_tick, most_places) in [(1, 500), (20, 5_600)] {
+        let mut table = table(8_000);
+        let known: Vec<u64> = (1_000_000..1_000_400).map(hash).collect();
+        assert!(known.iter().all(|&flow| prove(&mut table, flow, 0)));
+        let (mut next, mut most) = (0, 0);
+        for now in 9..4_000 {
+            for _ in 0..pairs_a_tick {
+                let _ = table.insert(hash(next), Target { slot: 9, vip: 2 }, Signal::Syn, tick(now));
+                next += 1;
+                if next > pairs_a_tick {
+                    let _ = table.lookup(hash(next - 1 - pairs_a_tick), Signal::Data, tick(now));
+                }
+            }
+            // Real ones speak every two minutes.
+            let speaking = known.iter().filter(|_| now % 480 == 0);
+            assert!(
+                speaking.fold(true, |all, &flow| all & table.lookup(flow, Signal::Data, tick(now)).is_some())
+            );
+            table.sweep(100, tick(now));
+            most = most.max(table.len() - known.len());
+        }
+        println!("{pairs_a_tick} forged pairs a tick took {most} places at most");
+        assert!(most < most_places, "{pairs_a_tick} {most}");
+    }
+}
+
+#[test]
 fn time_outs_shrink_as_the_table_fills_and_are_whole_again_after() {
     let limit = |table: &FlowTable, flow| {
-        let idle = |ticks: &u32| table.peek(flow, tick(1 + ticks)).is_some();
+        let idle = |ticks: &u32| table.peek(flow, tick(8 + ticks)).is_some();
         (0..4_000).take_while(idle).last()
     };
     let mut table = table(16_000);
-    let first = hash(u64::MAX);
-    assert!(establish(&mut table, first, 0));
+    let [first, opened] = [hash(u64::MAX), hash(u64::MAX - 1)];
+    assert!(prove(&mut table, first, 0) && establish(&mut table, opened, 7));
     let mut flow = 0;
-    // Sixteenths of the places that are taken, and the ticks that are left of 15 minutes.
-    for (taken, left) in [(8, 3_600), (9, 3_037), (10, 2_475), (12, 1_350), (13, 787), (14, 225), (15, 225)] {
-        while table.len() < taken * 1_000 + 2 {
-            let _ = establish(&mut table, hash(flow), 0);
+    let mut fill = |table: &mut FlowTable, places| {
+        while table.len() < places {
+            let _ = establish(table, hash(flow), 8);
             flow += 1;
         }
-        assert_eq!(limit(&table, first), Some(left), "{taken} sixteenths");
+        table.sweep(1, tick(9));
+    };
+    let (mut before, sixteenth) = ((3_600, 450), 1_000);
+    // Of 15 minutes and of an eighth of them, in ticks, from eight sixteenths of the places on.
+    let left = [
+        (3_600, 450),
+        (3_037, 379),
+        (2_475, 309),
+        (1_912, 239),
+        (1_350, 168),
+        (787, 98),
+        (225, 40),
+        (225, 40),
+    ];
+    for (taken, left) in (8..).zip(left) {
+        for (places, left) in [(taken * sixteenth - 1, before), (taken * sixteenth, left)] {
+            fill(&mut table, places);
+            assert_eq!(
+                (limit(&table, first), limit(&table, opened)),
+                (Some(left.0), Some(left.1)),
+                "{places}"
+            );
+        }
         assert_eq!((table.is_filling(), table.is_crowded()), (taken > 8, taken >= 14));
+        before = left;
     }
-    // Half an hour later all have expired: swept, the table is as new.
-    table.sweep(usize::MAX, tick(8_000));
-    table.sweep(1, tick(8_000));
+    // Half an hour later all have expired: swept (from where the last sweep ended, then whole, then by the time-outs of an empty table), it
+    // is as new.
+    (0..3).for_each(|_| _ = table.sweep(usize::MAX, tick(8_000)));
     assert!(table.is_empty() && !table.is_filling());
 }
 

@@ -80,7 +80,7 @@ impl FlowTable {
     /// wrap of [`Tick`], 48.5 days, would count as live again. One round in 47 days, that is one bucket a second
     /// for every 4 million buckets, rules that out. It also makes `len` the number of live flows.
     pub fn sweep(&mut self, buckets: usize, now: Tick) -> usize {
-        self.limits.follow(self.kept, self.capacity());
+        self.limits.follow(self.kept);
         let (freed, next) = self.purge(Cursor(self.hand), &Filter::Expired(now), buckets);
         self.hand = next.unwrap_or_default().0;
         freed

@@ -45,7 +45,7 @@ pub struct FlowRow {
 pub enum FlowState {
     /// TCP, and nothing but SYNs after its first tick.
     New,
-    /// TCP in use.
+    /// TCP in use, with data in eight quarter seconds at least.
     Established,
     /// TCP after FIN or RST.
     Closing,
@@ -53,6 +53,8 @@ pub enum FlowState {
     Udp,
     /// TCP whose first packet was no SYN, and that has shown few since.
     Midstream,
+    /// TCP in use, with data in fewer: kept for an eighth of the time.
+    Opened,
     /// TCP that goes on after FIN or RST.
     Reopened,
 }

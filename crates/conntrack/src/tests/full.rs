@@ -25,7 +25,7 @@ fn left(table: &FlowTable) -> u32 {
     let buckets = number(&table.line_bytes(0).unwrap()[16..24]);
     let lines = (1..=buckets).map(|line| table.line_bytes(usize::try_from(line).unwrap()).unwrap());
     let kept = lines
-        .map(|line| line.chunks(16).filter(|entry| (1..8).contains(&entry[15])).count() as u64)
+        .map(|line| line.chunks(16).filter(|entry| entry[15] != 0 && entry[15] & 8 == 0).count() as u64)
         .sum::<u64>();
     let (mut left, mut at) = (32, 9);
     while at <= 14 && kept * 16 >= buckets * 4 * at {
@@ -43,10 +43,11 @@ fn live(table: &FlowTable, now: u32, left: u32) -> Vec<Seen> {
         for entry in line.chunks(16).filter(|entry| entry[15] != 0) {
             let small = |range: core::ops::Range<usize>| u32::try_from(number(&entry[range])).unwrap();
             let age = (now + WRAP - small(12..15)) % WRAP;
-            let whole = [0, 40, 400, 12, 120, 120, 120, 0, 0, 40, 40, 12, 40, 40, 40][usize::from(entry[15])];
+            let whole = [0, 40, 256, 12, 120, 120, 40, 120, 0, 40, 40, 12, 40, 40, 40, 40]
+                [usize::from(entry[15] % 16)];
             let limit = (whole * left / 32).max(whole.min(40));
             if age <= limit {
-                let on_probation = entry[15] > 8;
+                let on_probation = entry[15] & 8 != 0;
                 seen.push(Seen {
                     bucket,
                     tag: number(&entry[..6]),
@@ -62,7 +63,7 @@ fn live(table: &FlowTable, now: u32, left: u32) -> Vec<Seen> {
 
 fn timeouts() -> Timeouts {
     let secs = core::time::Duration::from_secs;
-    Timeouts { new: secs(10), established: secs(100), closing: secs(3), udp: secs(30) }
+    Timeouts { new: secs(10), established: secs(64), closing: secs(3), udp: secs(30) }
 }
 
 /// The two buckets of a hash, by the layout's description, in long arithmetic.

@@ -14,6 +14,8 @@ struct Flow {
     state: State,
     fresh: bool,
     last: u64,
+    /// Since it was opened: the ticks in which data came.
+    proof: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +35,8 @@ impl Oracle {
                 (true, _) | (false, State::New) => 8,
                 (false, State::Closing) => 3,
                 (false, State::Udp | State::Midstream | State::Reopened) => 30,
-                (false, State::Established) => 100,
+                (false, State::Opened) => 15,
+                (false, State::Established) => 120,
             };
             now <= flow.last + seconds * 4
         });
@@ -62,13 +65,24 @@ impl Oracle {
                     flow.fresh = true;
                 }
             } else if flow.state == State::New && !flow.fresh {
-                flow.state = State::Established;
+                flow.state = State::Opened;
+                flow.proof = vec![now];
             } else if now > before.last {
-                flow.state = match before.state {
-                    State::Closing => State::Reopened,
-                    State::Midstream if before.fresh => State::Midstream,
-                    _ => State::Established,
-                };
+                match before.state {
+                    State::Closing => flow.state = State::Reopened,
+                    State::Midstream if before.fresh => {}
+                    State::Midstream | State::Reopened => {
+                        flow.state = State::Opened;
+                        flow.proof = vec![now];
+                    }
+                    State::Opened => {
+                        flow.proof.push(now);
+                        if flow.proof.len() == 8 {
+                            flow.state = State::Established;
+                        }
+                    }
+                    State::New | State::Established | State::Udp => {}
+                }
             }
         }
         let renewed = matches!(before.state, State::Closing | State::Reopened) && flow.state == State::New;
@@ -92,7 +106,7 @@ impl Oracle {
         } else {
             self.inserts += 1;
         }
-        self.flows.push(Flow { key, slot, vip, state, fresh: true, last: now });
+        self.flows.push(Flow { key, slot, vip, state, fresh: true, last: now, proof: Vec::new() });
     }
 
     fn listed(&self, now: u64) -> Vec<(u64, u32, u32, u8, bool, u128)> {
@@ -109,6 +123,8 @@ impl Oracle {
 #[derive(Clone, Debug)]
 enum Op {
     Lookup(usize, Signal),
+    /// A look-up in each of so many ticks.
+    Talk(usize, u64),
     Insert(usize, u32, u32, Signal),
     Reassign(usize, u32),
     Forget(usize),
@@ -133,9 +149,10 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (key.clone(), signal()).prop_map(|(k, s)| Op::Lookup(k, s)),
         4 => (key.clone(), 0..9u32, 0..4u32, signal()).prop_map(|(k, slot, vip, s)| Op::Insert(k, slot, vip, s)),
         1 => (key.clone(), 0..9u32).prop_map(|(k, slot)| Op::Reassign(k, slot)),
+        1 => (key.clone(), 5..10u64).prop_map(|(k, ticks)| Op::Talk(k, ticks)),
         1 => key.prop_map(Op::Forget),
         3 => (0..3u64).prop_map(Op::Advance),
-        2 => prop_oneof![10..14u64, 30..34u64, 118..123u64, 398..403u64].prop_map(Op::Advance),
+        2 => prop_oneof![10..14u64, 30..34u64, 58..63u64, 118..123u64, 478..483u64].prop_map(Op::Advance),
         1 => (0..4u32).prop_map(Op::PurgeVip),
         1 => (0..9u32).prop_map(Op::PurgeSlot),
         1 => Just(Op::Sweep),
@@ -157,6 +174,13 @@ fn apply(op: &Op, table: &mut FlowTable, oracle: &mut Oracle, now: &mut u64) -> 
     let at = tick(u32::try_from(*now % u64::from(WRAP)).unwrap());
     match *op {
         Op::Lookup(k, s) => prop_assert_eq!(table.lookup(key(k), s, at), oracle.lookup(key(k), s, *now)),
+        Op::Talk(k, ticks) => {
+            for _ in 0..ticks {
+                oracle.forget_the_dead(*now);
+                apply(&Op::Lookup(k, Signal::Data), table, oracle, now)?;
+                *now += 1;
+            }
+        }
         Op::Insert(k, slot, vip, s) => {
             prop_assert_eq!(table.insert(key(k), Target { slot, vip }, s, at), Inserted::Tracked);
             oracle.insert(key(k), slot, vip, s, *now);
@@ -195,7 +219,7 @@ proptest! {
         ops in proptest::collection::vec(op(), 1..300),
     ) {
         let secs = core::time::Duration::from_secs;
-        let timeouts = Timeouts { new: secs(8), established: secs(100), closing: secs(3), udp: secs(30) };
+        let timeouts = Timeouts { new: secs(8), established: secs(120), closing: secs(3), udp: secs(30) };
         let mut table = FlowTable::new(&Config { capacity: 1_000, timeouts }).unwrap();
         let (mut oracle, mut now) = (Oracle::default(), u64::from(start));
         for op in &ops {

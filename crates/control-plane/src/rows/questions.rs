@@ -116,6 +116,7 @@ fn flow_row(thread: u16, found: &FlowEntry, snapshot: &Snapshot, index: &Index) 
             FlowState::Closing => view::FlowState::Closing,
             FlowState::Udp => view::FlowState::Udp,
             FlowState::Midstream => view::FlowState::Midstream,
+            FlowState::Opened => view::FlowState::Opened,
             FlowState::Reopened => view::FlowState::Reopened,
         },
         on_probation: found.entry.on_probation,
