@@ -123,7 +123,7 @@ catalogue! {
     // Configuration.
     GENERATION: Gauge "number" "generation" []
         "Number of the configuration in force, counted from the start of the process; it moves at every reload that \
-         changes something, and at every other change of the published snapshot.";
+         changes something, and at nothing else.";
     CONFIG: Gauge "1" "config_info" ["boot_id", "digest"]
         "Always 1: the labels are this start of the process and the first 12 hexadecimal digits of the digest of what is \
          configured and must agree on all machines of a cluster, the hash key included.";
