@@ -17,7 +17,7 @@ use testbed::{
     device_counts, eventually, hex, mac_of,
 };
 
-use crate::figures::{Blast, Counts, Family, Figures, Packet, Share};
+use crate::demo_stats::{Blast, Counts, Family, Figures, Packet, Share};
 use crate::{cargo, report, setup};
 
 /// Runs the demo with the binary given, or a fresh build.

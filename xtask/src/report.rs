@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::figures::{Blast, Counts, Family, Figures, Share};
+use crate::demo_stats::{Blast, Counts, Family, Figures, Share};
 
 /// For people.
 pub(crate) fn words(figures: &Figures) -> String {
