@@ -11,50 +11,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
+use figures::{equal, names, pseudocode};
 use maglev_hash::{Backend, Options, Seed, Table, build};
-use siphasher::sip::SipHasher13;
-use siphasher::sip128::SipHasher24;
 
 const SEED: [u8; 16] = *b"seed of a bench.";
 const BUDGET: f64 = 0.45;
-
-/// Pseudocode 1 as it stands, for fewer than 65,535 backends in the order of their names.
-#[expect(clippy::cast_possible_truncation, reason = "sizes are below 2^32 and backends below 2^16")]
-fn naive(names: &[Vec<u8>], size: u64) -> Vec<u16> {
-    const FREE: u16 = u16::MAX;
-    let derivation = SipHasher24::new_with_key(&SEED);
-    let h1 = SipHasher13::new_with_key(&derivation.hash(b"sluicegate maglev offset").as_bytes());
-    let h2 = SipHasher13::new_with_key(&derivation.hash(b"sluicegate maglev skip").as_bytes());
-    let permutation: Vec<(u64, u64)> =
-        names.iter().map(|name| (h1.hash(name) % size, h2.hash(name) % (size - 1) + 1)).collect();
-    let mut next = vec![0u64; names.len()];
-    let mut entry = vec![FREE; size as usize];
-    let mut n = 0;
-    loop {
-        for i in 0..names.len() {
-            let (offset, skip) = permutation[i];
-            let mut c = (offset + next[i] * skip) % size;
-            while entry[c as usize] != FREE {
-                next[i] += 1;
-                c = (offset + next[i] * skip) % size;
-            }
-            entry[c as usize] = i as u16;
-            next[i] += 1;
-            n += 1;
-            if n == size {
-                return entry;
-            }
-        }
-    }
-}
-
-fn names(count: usize) -> Vec<Vec<u8>> {
-    (0..count).map(|i| format!("backend-{i:05}.example").into_bytes()).collect()
-}
-
-fn equal(names: &[Vec<u8>]) -> Vec<Backend<'_>> {
-    names.iter().map(|name| Backend { name, weight: 1 }).collect()
-}
 
 fn fast(backends: &[Backend<'_>], size: u32) -> Table {
     let options = Options { size, seed: Seed::new(SEED), allow_coarse: true };
@@ -73,7 +34,7 @@ fn verdict(size: u32, count: usize, pairs: usize) {
     let backends = equal(&names);
     let mut runs = Vec::new();
     for _ in 0..pairs {
-        let (slow, slow_time) = timed(|| naive(black_box(&names), black_box(u64::from(size))));
+        let (slow, slow_time) = timed(|| pseudocode(black_box(&names), black_box(size), &SEED));
         let (table, time) = timed(|| fast(black_box(&backends), black_box(size)));
         assert!(table.iter().eq(slow.iter().map(|&rank| u32::from(rank))), "the tables differ");
         runs.push((time.as_secs_f64() / slow_time.as_secs_f64(), time, slow_time));
@@ -94,7 +55,7 @@ fn builds(c: &mut Criterion) {
         let backends = equal(&names);
         let row = format!("{size}x{count}");
         group.bench_function(BenchmarkId::new("equal", &row), |b| b.iter(|| fast(&backends, size)));
-        group.bench_function(BenchmarkId::new("naive", &row), |b| b.iter(|| naive(&names, size.into())));
+        group.bench_function(BenchmarkId::new("naive", &row), |b| b.iter(|| pseudocode(&names, size, &SEED)));
     }
     let names = names(1_000);
     for classes in [3, 1_000] {

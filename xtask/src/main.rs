@@ -1,4 +1,4 @@
-//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|bare|dist|setup`.
+//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|dist|setup`.
 //!
 //! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
 //! Not here: anything that the product needs to run.
@@ -12,6 +12,7 @@ mod cargo;
 mod demo;
 mod demo_stats;
 mod dist;
+mod figures;
 mod fuzz;
 mod lanes;
 mod offer;
@@ -68,6 +69,14 @@ enum Task {
     },
     /// Build the static binary, and check that it is static
     Dist,
+    /// Make the paper's evaluation anew with our code: rows, plots and their page in benches/results
+    Figures {
+        /// Figures by their number in the paper, `7-rates` or `build`; none means all
+        names: Vec<String>,
+        /// Only draw and write what the rows that are there say
+        #[arg(long, conflicts_with = "names")]
+        draw: bool,
+    },
     /// Install what the lanes need (apt-get when root, else the line to run)
     Setup {
         /// Lanes to prepare; none means all
@@ -129,6 +138,7 @@ fn main() -> ExitCode {
         Task::Bench(Bench { names, json, bin }) => bench::run(&names, bin.as_deref(), json),
         Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
         Task::Dist => dist::run(),
+        Task::Figures { names, draw } => figures::run(&names, draw),
         Task::Setup { lanes } => setup_all(&lanes),
         Task::Tidy { report: false, .. } => tidy::run(),
         Task::Tidy { checkout, .. } => tidy::report(checkout.as_deref().unwrap_or(cargo::root())),

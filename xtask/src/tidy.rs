@@ -8,6 +8,7 @@ mod edges;
 mod probe;
 mod promises;
 mod report;
+mod results;
 mod roads;
 mod rows;
 mod sizes;
@@ -27,6 +28,7 @@ use crate::cargo::{self, Metadata, root};
 use self::source::Part;
 
 pub(crate) use self::report::run as report;
+pub(crate) use self::results::{COMMIT, MEASURES, RESULTS};
 
 /// Checks the checkout.
 pub(crate) fn run() -> Result<()> {

@@ -10,6 +10,7 @@ use anyhow::Result;
 
 use super::circles::{self, Names};
 use super::probe;
+use super::results;
 use super::rows;
 use super::sizes::{self, Function};
 use super::source::{self, Crate, Part};
@@ -25,6 +26,7 @@ pub(crate) fn run(folder: &Path) -> Result<()> {
     measures.push(largest_struct(&product));
     measures.extend(function_measures(&functions));
     measures.push(probe::measure(folder, &product)?);
+    measures.push(results::measure(folder)?);
     print!("{}{}", table(&measures), details(&measures));
     print!("{}", by_crate(&product, &tools));
     Ok(())

@@ -55,8 +55,11 @@ pub(crate) fn read(checkout: &Path, part: Part) -> Result<Vec<Crate>> {
         Part::Product => folder(&checkout.join("crates"))?.iter().flat_map(|path| programs(path)).collect(),
         Part::Tools => {
             let mut roots = folder(&checkout.join("benches/benches"))?;
-            roots
-                .extend(["xtask", "tests", "benches"].iter().flat_map(|name| programs(&checkout.join(name))));
+            roots.extend(
+                ["xtask", "tests", "benches", "benches/figures"]
+                    .iter()
+                    .flat_map(|name| programs(&checkout.join(name))),
+            );
             roots
         }
     };

@@ -1,0 +1,190 @@
+//! SVG of lines and of bars, with a title, what was measured, and units at the axes.
+//!
+//! In: numbers. Out: an SVG on white. Not here: what they mean.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, anyhow};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::SegmentValue;
+use plotters::prelude::*;
+
+use crate::Csv;
+
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Told apart in print and by the color-blind (Okabe, Ito).
+pub(crate) const COLORS: [RGBColor; 4] =
+    [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(110, 110, 110)];
+
+/// What stands above the plots.
+pub(crate) struct Sheet {
+    title: String,
+    below: String,
+    height: u32,
+}
+
+impl Sheet {
+    /// With command, commit and machine of the notes.
+    pub(crate) fn new(title: &str, csv: &Csv) -> Result<Self> {
+        let commit = csv.note("commit")?;
+        let below = format!(
+            "{}; commit {}; {}; {}",
+            csv.note("command")?,
+            commit.get(..SHORT_COMMIT).unwrap_or(commit),
+            csv.note("date")?,
+            csv.note("machine")?
+        );
+        Ok(Self { title: title.into(), below, height: 480 })
+    }
+
+    pub(crate) fn with_height(self, height: u32) -> Self {
+        Self { height, ..self }
+    }
+}
+
+/// The SVG of what `draw` puts below the title.
+pub(crate) fn svg(sheet: &Sheet, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH, sheet.height)).into_drawing_area();
+        done(root.fill(&WHITE))?;
+        done(root.draw_text(&sheet.title, &(FONT, 19).into_text_style(&root), (14, 10)))?;
+        done(root.draw_text(&sheet.below, &(FONT, 12).into_text_style(&root).color(&COLORS[3]), (14, 36)))?;
+        let (_, plots) = root.split_vertically(TITLE_HEIGHT);
+        draw(&plots)?;
+        done(root.present())?;
+    }
+    Ok(text + "\n")
+}
+
+/// What stands at the axes, and how far they go.
+pub(crate) struct Axes<'a> {
+    pub(crate) x: &'a str,
+    pub(crate) y: &'a str,
+    pub(crate) x_range: Range<f64>,
+    pub(crate) y_range: Range<f64>,
+}
+
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+    pub(crate) color: RGBColor,
+}
+
+/// Lines with a legend; those of few points have their points marked.
+pub(crate) fn lines(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<()> {
+    let mut chart = done(
+        ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(42)
+            .y_label_area_size(64)
+            .build_cartesian_2d(axes.x_range.clone(), axes.y_range.clone()),
+    )?;
+    let mut mesh = chart.configure_mesh();
+    mesh.x_desc(axes.x).y_desc(axes.y).x_labels(13).y_labels(8).light_line_style(TRANSPARENT);
+    done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    for Line { name, points, color } in lines {
+        let style = color.stroke_width(2);
+        let drawn = done(chart.draw_series(LineSeries::new(points.iter().copied(), style)))?;
+        drawn.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        if points.len() <= FEW_POINTS {
+            done(chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled()))))?;
+        }
+    }
+    legend(&mut chart)
+}
+
+pub(crate) struct Bar {
+    pub(crate) label: String,
+    pub(crate) value: f64,
+    /// The least and the most that was measured.
+    pub(crate) range: Option<(f64, f64)>,
+    pub(crate) paper: Option<f64>,
+    pub(crate) color: RGBColor,
+}
+
+impl Bar {
+    fn highest(&self) -> f64 {
+        self.value.max(self.paper.unwrap_or(0.0)).max(self.range.map_or(0.0, |range| range.1))
+    }
+}
+
+/// Bars with their values, their ranges, and a ring where the paper's value is.
+pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
+    let top = 1.12 * bars.iter().map(Bar::highest).fold(0.0, f64::max);
+    let count = u32::try_from(bars.len())?;
+    let mut chart = done(
+        ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(42)
+            .y_label_area_size(72)
+            .build_cartesian_2d((0..count).into_segmented(), 0.0..top),
+    )?;
+    let label = |place: &SegmentValue<u32>| match place {
+        SegmentValue::CenterOf(place) => bars.get(*place as usize).map_or("", |bar| &bar.label).to_owned(),
+        _ => String::new(),
+    };
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_x_mesh().y_desc(y).x_labels(bars.len()).x_label_formatter(&label);
+    mesh.light_line_style(TRANSPARENT);
+    done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
+    for (place, bar) in (0..).zip(bars) {
+        let corners = [(SegmentValue::Exact(place), 0.0), (SegmentValue::Exact(place + 1), bar.value)];
+        let mut rectangle = Rectangle::new(corners, bar.color.mix(0.8).filled());
+        rectangle.set_margin(0, 0, 24, 24);
+        done(chart.draw_series([rectangle]))?;
+        if let Some((least, most)) = bar.range {
+            let middle = SegmentValue::CenterOf(place);
+            done(chart.draw_series([ErrorBar::new_vertical(
+                middle,
+                least,
+                bar.value,
+                most,
+                BLACK.filled(),
+                8,
+            )]))?;
+        }
+        let text = EmptyElement::at((SegmentValue::CenterOf(place), 0.0))
+            + Text::new(number(bar.value), (-14, -16), (FONT, 13).into_font().color(&BLACK));
+        done(chart.draw_series([text]))?;
+    }
+    let papers = (0..).zip(bars).filter_map(|(place, bar)| Some((SegmentValue::CenterOf(place), bar.paper?)));
+    let ring = |point| Circle::new(point, 6, BLACK.stroke_width(2));
+    if bars.iter().all(|bar| bar.paper.is_none()) {
+        return Ok(());
+    }
+    let drawn = done(chart.draw_series(papers.map(ring)))?;
+    drawn.label("the paper's").legend(|point| Circle::new(point, 6, BLACK.stroke_width(2)));
+    legend(&mut chart)
+}
+
+fn legend<'a, DB: DrawingBackend + 'a, CT: CoordTranslate>(
+    chart: &mut ChartContext<'a, DB, CT>,
+) -> Result<()> {
+    let mut labels = chart.configure_series_labels();
+    labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.85));
+    done(labels.border_style(COLORS[3]).label_font((FONT, 12)).draw())
+}
+
+/// With three digits that count.
+fn number(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// The library's errors cannot leave the thread.
+fn done<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T> {
+    result.map_err(|error| anyhow!("{error}")).context("can't draw")
+}
+
+const FONT: &str = "sans-serif";
+const WIDTH: u32 = 900;
+const TITLE_HEIGHT: u32 = 58;
+const FEW_POINTS: usize = 30;
+const SHORT_COMMIT: usize = 12;

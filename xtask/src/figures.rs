@@ -1,0 +1,205 @@
+//! `figures`: the paper's evaluation made anew, as CSV, SVG and a page in `benches/results`.
+//!
+//! In: names of figures. Out: for each its CSV, with the commit, command, date and machine that it is of; then all plots and the page.
+//! Not here: what is simulated, timed and drawn (the program `figures` of `benches/figures`).
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cargo::{self, Metadata, cargo, root};
+use crate::tidy::{COMMIT, MEASURES, RESULTS};
+
+/// A figure of the paper.
+struct Figure {
+    name: &'static str,
+    how: How,
+    /// Folders of the code whose change makes it old.
+    measures: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// The same rows on every machine.
+    Simulated,
+    /// In memory, by the program `figures`.
+    Timed,
+    /// In memory, by rows of the bench `pipeline`.
+    Pipeline,
+}
+
+/// Makes `names`, or all, and draws every figure that there is. `only_draw`: makes none.
+pub(crate) fn run(names: &[String], only_draw: bool) -> Result<()> {
+    let chosen = chosen(names)?;
+    let folder = root().join(RESULTS);
+    fs::create_dir_all(&folder)?;
+    let program = program("sluicegate-figures", "figures")?;
+    for figure in chosen.into_iter().filter(|_| !only_draw) {
+        let start = Instant::now();
+        eprintln!("figure {}", figure.name);
+        let rows = match figure.how {
+            How::Simulated | How::Timed => output(Command::new(&program).args(["run", figure.name]))?,
+            How::Pipeline => pipeline()?,
+        };
+        let command = format!("cargo xtask figures {}", figure.name);
+        let file = folder.join(format!("figure-{}.csv", figure.name));
+        fs::write(&file, origin(&command, figure.measures, figure.how == How::Simulated)? + &rows)
+            .with_context(|| format!("can't write {}", file.display()))?;
+        eprintln!("figure {}: {:.0} s", figure.name, start.elapsed().as_secs_f64());
+    }
+    cargo::run(Command::new(&program).arg("draw").arg(&folder))?;
+    println!("{RESULTS}/README.md");
+    Ok(())
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Figure>> {
+    if names.is_empty() {
+        return Ok(FIGURES.iter().collect());
+    }
+    let known: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+    let find = |name: &String| FIGURES.iter().find(|figure| figure.name == name);
+    let found = names.iter().map(|name| {
+        find(name).with_context(|| format!("there is no figure {name:?}; there are: {}", known.join(", ")))
+    });
+    found.collect()
+}
+
+/// Builds a program of a package as benches are built; returns where it is.
+fn program(package: &str, name: &str) -> Result<PathBuf> {
+    cargo::run(&mut cargo(&["build", "--profile", "bench", "--package", package, "--bin", name]))?;
+    Ok(Metadata::read()?.target_directory()?.join("release").join(name))
+}
+
+/// What stands above the rows of a results file: `command` made them, by what lies in the folders of `measures`.
+pub(crate) fn origin(command: &str, measures: &[&str], is_simulated: bool) -> Result<String> {
+    let commit = git(&["log", "-1", "--format=%H %cs", "--"], measures)?;
+    let (commit, committed) = commit.split_once(' ').context("nobody has committed what is measured")?;
+    let is_clean = git(&["status", "--porcelain", "--"], measures)?.is_empty();
+    let changes = if is_clean { "" } else { " and changes" };
+    let (date, machine) = if is_simulated {
+        (committed.to_owned(), "any machine: simulated".to_owned())
+    } else {
+        (output(Command::new("date").args(["-u", "+%F"]))?.trim().into(), machine()?)
+    };
+    Ok(format!(
+        "# {COMMIT}: {commit}{changes}\n# {MEASURES}: {}\n# command: {command}\n# date: {date}\n# machine: {machine}\n",
+        measures.join(" "),
+    ))
+}
+
+fn git(arguments: &[&str], paths: &[&str]) -> Result<String> {
+    let text = output(Command::new("git").current_dir(root()).args(arguments).args(paths))?;
+    Ok(text.trim_end().to_owned())
+}
+
+/// Standard output of a command that ends well; its standard error is ours.
+fn output(command: &mut Command) -> Result<String> {
+    let words = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("can't run {words}"))?;
+    ensure!(output.status.success(), "{words}: {}", output.status);
+    String::from_utf8(output.stdout).with_context(|| format!("{words} says no text"))
+}
+
+/// Its processor, how many of them, its kernel.
+fn machine() -> Result<String> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("an unknown processor", |(_, model)| model);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(format!(
+        "{} processors of {model}, shared virtual machine; Linux {}",
+        available_parallelism()?,
+        kernel.trim()
+    ))
+}
+
+/// The rows of Figure 9: each type of traffic by turns.
+fn pipeline() -> Result<String> {
+    let program = program("sluicegate-benches", "rows")?;
+    let mut rates = [const { Vec::new() }; TRAFFIC.len()];
+    for _ in 0..RUNS {
+        for (rates, (_, row)) in rates.iter_mut().zip(TRAFFIC) {
+            let line = output(Command::new(&program).args([row, BATCHES]))?;
+            eprint!("{line}");
+            rates.push(1e9 / median_of(&line)?);
+        }
+    }
+    let mut rows = format!("# runs: {RUNS}\ntraffic,packets_per_s,least,most\n");
+    for (mut rates, (name, _)) in rates.into_iter().zip(TRAFFIC) {
+        rates.sort_by(f64::total_cmp);
+        let _ = writeln!(rows, "{name},{:.0},{:.0},{:.0}", rates[RUNS / 2], rates[0], rates[RUNS - 1]);
+    }
+    Ok(rows)
+}
+
+/// Nanoseconds of a packet in a line of `rows`.
+fn median_of(line: &str) -> Result<f64> {
+    let word = line.split("median ").nth(1).and_then(|rest| rest.split(" ns").next());
+    let Some(nanos) = word.and_then(|word| word.parse().ok()).filter(|nanos| *nanos > 0.0) else {
+        bail!("no median in {line:?}");
+    };
+    Ok(nanos)
+}
+
+const TABLES: &[&str] = &["crates/maglev-hash/src"];
+const DAY: &[&str] = &["crates/conntrack/src", "crates/maglev-hash/src"];
+const PIPELINE: &[&str] = &[
+    "crates/conntrack/src",
+    "crates/counters/src",
+    "crates/forwarder/src",
+    "crates/maglev-hash/src",
+    "crates/packet/src",
+];
+const FIGURES: [Figure; 6] = [
+    Figure { name: "7", how: How::Simulated, measures: DAY },
+    Figure { name: "7-rates", how: How::Simulated, measures: DAY },
+    Figure { name: "9", how: How::Pipeline, measures: PIPELINE },
+    Figure { name: "11", how: How::Simulated, measures: TABLES },
+    Figure { name: "12", how: How::Simulated, measures: TABLES },
+    Figure { name: "build", how: How::Timed, measures: TABLES },
+];
+/// Types of traffic, and the rows of the bench `pipeline` that have them.
+const TRAFFIC: [(&str, &str); 3] =
+    [("constant 5-tuple", "one flow"), ("non-SYN", "1 M flows"), ("SYN", "syn flood")];
+/// An odd number.
+const RUNS: usize = 7;
+/// Of 64 packets.
+const BATCHES: &str = "10000";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_its_name_and_an_unknown_one_is_an_error() {
+        let names = |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.into()).collect() };
+        let found = chosen(&names(&["12", "7"])).unwrap();
+        assert_eq!(found.iter().map(|figure| figure.name).collect::<Vec<_>>(), ["12", "7"]);
+        assert_eq!(chosen(&[]).unwrap().len(), FIGURES.len());
+        let error = chosen(&names(&["10"])).err().unwrap().to_string();
+        assert!(error.contains("\"10\"") && error.contains("11, 12"), "{error}");
+    }
+
+    #[test]
+    fn what_figures_measure_is_in_the_checkout() {
+        for path in FIGURES.iter().flat_map(|figure| figure.measures) {
+            assert!(root().join(path).is_dir(), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_median_of_a_row_is_read() {
+        assert!((median_of("one flow: least 20.1 ns, median 21.5 ns\n").unwrap() - 21.5).abs() < 1e-9);
+        for line in ["", "one flow: least 20.1 ns", "median x ns", "median 0 ns"] {
+            assert!(median_of(line).is_err(), "{line}");
+        }
+    }
+}

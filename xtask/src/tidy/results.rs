@@ -1,0 +1,140 @@
+//! Whether figures are of today's code.
+//!
+//! In: the files in `benches/results`, each with the commit that it is of and the folders that it measures, and git. Out: a measure
+//! for the report: figures whose folders differ now from what they were at that commit.
+//! It is a warning: a change of those folders makes its figures old in the same commit, and whoever makes it may have no machine to
+//! measure on; were it a failure, every commit after it would be red until somebody has.
+//! The folders' contents are compared, not their history, so a commit that was taken over under another name still counts.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::files;
+use super::report::Measure;
+
+/// What a results file measures.
+#[derive(Debug, PartialEq, Eq)]
+struct Origin<'a> {
+    commit: &'a str,
+    measures: Vec<&'a str>,
+}
+
+/// The figures that are older than what they measure.
+pub(super) fn measure(checkout: &Path) -> Result<Measure> {
+    let mut offenders = Vec::new();
+    let folder = checkout.join(RESULTS);
+    for path in if folder.is_dir() { files(&folder, &["csv"])? } else { Vec::new() } {
+        let text = fs::read_to_string(&path)?;
+        let name = path.strip_prefix(checkout)?.display();
+        match origin(&text) {
+            None => offenders.push(format!("{name} has no lines `# {COMMIT}: ...` and `# {MEASURES}: ...`")),
+            Some(origin) => offenders.extend(origin.old(checkout)?.map(|why| format!("{name} {why}"))),
+        }
+    }
+    Ok(Measure { what: "figures older than what they measure", now: offenders.len(), bar: 0, offenders })
+}
+
+/// What its notes say; `None`: they don't.
+fn origin(text: &str) -> Option<Origin<'_>> {
+    let note = |key: &str| {
+        let lines = text.lines().take_while(|line| line.starts_with('#'));
+        lines.filter_map(|line| line.strip_prefix("# ")?.strip_prefix(key)?.strip_prefix(": ")).next()
+    };
+    let measures: Vec<&str> = note(MEASURES)?.split_whitespace().collect();
+    (!measures.is_empty()).then_some(Origin { commit: note(COMMIT)?, measures })
+}
+
+impl Origin<'_> {
+    /// Why it is old; `None`: it is not.
+    fn old(&self, checkout: &Path) -> Result<Option<String>> {
+        let Self { commit, measures } = self;
+        if !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(Some(format!("was measured with changes that nobody committed: {commit}")));
+        }
+        let mut git = Command::new("git");
+        git.current_dir(checkout).args(["diff", "--name-only", commit, "--"]).args(measures);
+        let output = git.output().context("can't run git")?;
+        if !output.status.success() {
+            return Ok(Some(format!("is of {commit}, which this repository has not")));
+        }
+        let changed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let Some(first) = changed.lines().next() else { return Ok(None) };
+        let others = changed.lines().count() - 1;
+        Ok(Some(format!("is of {:.12}; since then {first} and {others} other files have changed", commit)))
+    }
+}
+
+/// Where figures lie.
+pub(crate) const RESULTS: &str = "benches/results";
+/// Keys of the notes above a figure's rows.
+pub(crate) const COMMIT: &str = "commit";
+pub(crate) const MEASURES: &str = "measures";
+
+#[cfg(test)]
+mod tests {
+    use testbed::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn what_a_file_is_of_stands_above_its_rows() {
+        let good = "# commit: 12ab\n# measures: crates/a/src crates/b/src\n# date: x\nslots\n1\n";
+        let found = origin(good).unwrap();
+        assert_eq!(found, Origin { commit: "12ab", measures: vec!["crates/a/src", "crates/b/src"] });
+        for bad in [
+            "slots\n1\n# commit: 12ab\n# measures: a\n",
+            "# commit: 12ab\nx\n",
+            "# measures: a\nx\n",
+            "# commit: 12ab\n# measures: \nx\n",
+        ] {
+            assert_eq!(origin(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_figure_is_old_when_a_folder_that_it_measures_has_changed() {
+        let folder = TempDir::new().unwrap();
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.current_dir(folder.path()).args(["-c", "user.name=a", "-c", "user.email=a@example.org"]);
+            let output = git.args(arguments).output().unwrap();
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let old = || measure(folder.path()).unwrap().offenders;
+        git(&["init", "--quiet"]);
+        write("crates/a/src/lib.rs", "1");
+        write("crates/b/src/lib.rs", "1");
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "--message", "a"]);
+        let commit = git(&["rev-parse", "HEAD"]);
+        let figure = |commit: &str| {
+            write("benches/results/f.csv", &format!("# commit: {commit}\n# measures: crates/a/src\nx\n1\n"));
+        };
+        assert_eq!(old(), [""; 0], "no figure");
+        figure(&commit);
+        assert_eq!(old(), [""; 0]);
+        write("crates/b/src/lib.rs", "2");
+        assert_eq!(old(), [""; 0], "another folder");
+        write("crates/a/src/lib.rs", "2");
+        git(&["commit", "--quiet", "--all", "--message", "b"]);
+        let found = old();
+        assert!(found.len() == 1 && found[0].contains("crates/a/src/lib.rs"), "{found:?}");
+        figure(&git(&["rev-parse", "HEAD"]));
+        assert_eq!(old(), [""; 0], "measured anew");
+        for (commit, why) in [("0123456789", "has not"), ("12ab and changes", "nobody committed")] {
+            figure(commit);
+            assert!(old()[0].contains(why), "{commit}: {:?}", old());
+        }
+        write("benches/results/f.csv", "x\n1\n");
+        assert!(old()[0].contains("has no lines"), "{:?}", old());
+    }
+}
