@@ -103,7 +103,11 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
         bars.push(Bar { label: format!("{method} {slots}"), value, range, paper, color });
     }
     plot::svg(
-        &plot::Sheet::new("Figure 11: overprovision of hashing methods, 1,000 backends", csv)?,
+        &plot::Sheet::new(
+            "Figure 11: overprovision of hashing methods, 1,000 backends",
+            "one table each, the rings; Maglev almost 0",
+            csv,
+        )?,
         |area| plot::bars(area, "most entries over mean - 1 (percent)", &bars),
     )
 }

@@ -62,9 +62,14 @@ pub(crate) fn draw(csv: &Csv) -> Result<String> {
         };
         bars.extend([bar("ours", ours, COLORS[0]), bar("pseudocode", theirs, COLORS[1])]);
     }
-    plot::svg(&plot::Sheet::new("Build time of a table, 1,000 backends", csv)?, |area| {
-        plot::bars(area, "time (ms)", &bars)
-    })
+    plot::svg(
+        &plot::Sheet::new(
+            "Build time of a table, 1,000 backends",
+            "1.8 and 22.9 ms on its machine, the rings",
+            csv,
+        )?,
+        |area| plot::bars(area, "time (ms)", &bars),
+    )
 }
 
 /// Its part of the page.

@@ -13,8 +13,10 @@ pub enum Figure {
     Rates,
     /// 8: with and without kernel bypass.
     Bypass,
-    /// 9: types of traffic.
+    /// 9: types of traffic, in memory.
     Traffic,
+    /// 9: types of traffic, on a veth.
+    TrafficOnVeth,
     /// 11: hashing methods.
     Balance,
     /// 12: failures of backends.
@@ -25,11 +27,12 @@ pub enum Figure {
 
 impl Figure {
     /// All.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Day,
         Self::Rates,
         Self::Bypass,
         Self::Traffic,
+        Self::TrafficOnVeth,
         Self::Balance,
         Self::Resilience,
         Self::BuildTime,
@@ -43,6 +46,7 @@ impl Figure {
             Self::Rates => "7-rates",
             Self::Bypass => "8",
             Self::Traffic => "9",
+            Self::TrafficOnVeth => "9-veth",
             Self::Balance => "11",
             Self::Resilience => "12",
             Self::BuildTime => "build",
@@ -61,6 +65,7 @@ impl Figure {
             Self::Rates => "Figure 7 at other rates",
             Self::Bypass => "Figure 8: with and without kernel bypass",
             Self::Traffic => "Figure 9: types of traffic",
+            Self::TrafficOnVeth => "Figure 9 on a veth",
             Self::Balance => "Figure 11: balance of hashing methods",
             Self::Resilience => "Figure 12: resilience to failures of backends",
             Self::BuildTime => "Build time of a table (§5.3)",
@@ -78,7 +83,7 @@ impl Figure {
             Self::Balance => Ok(balance::run(SEEDS)),
             Self::Resilience => resilience::run(),
             Self::BuildTime => build_time::run(),
-            Self::Bypass | Self::Traffic => {
+            Self::Bypass | Self::Traffic | Self::TrafficOnVeth => {
                 bail!("figure {} is measured by cargo xtask figures", self.name())
             }
         }
@@ -93,7 +98,8 @@ impl Figure {
             Self::Day => day::draw(csv),
             Self::Rates => day::draw_rates(csv),
             Self::Bypass => throughput::draw_bypass(csv),
-            Self::Traffic => throughput::draw_traffic(csv),
+            Self::Traffic => throughput::draw_traffic(csv, "in memory"),
+            Self::TrafficOnVeth => throughput::draw_traffic(csv, "on a veth"),
             Self::Balance => balance::draw(csv),
             Self::Resilience => resilience::draw(csv),
             Self::BuildTime => build_time::draw(csv),
@@ -106,6 +112,7 @@ impl Figure {
             Self::Rates => day::section_rates(csv),
             Self::Bypass => throughput::section_bypass(csv),
             Self::Traffic => throughput::section_traffic(csv),
+            Self::TrafficOnVeth => throughput::section_on_veth(csv),
             Self::Balance => balance::section(csv),
             Self::Resilience => resilience::section(csv),
             Self::BuildTime => build_time::section(csv),

@@ -20,22 +20,22 @@ pub(crate) const COLORS: [RGBColor; 4] =
 /// What stands above the plots.
 pub(crate) struct Sheet {
     title: String,
-    below: String,
+    below: [String; 2],
     height: u32,
 }
 
 impl Sheet {
-    /// With command, commit and machine of the notes.
-    pub(crate) fn new(title: &str, csv: &Csv) -> Result<Self> {
+    /// With what the paper has, and command, commit and machine of the notes.
+    pub(crate) fn new(title: &str, paper: &str, csv: &Csv) -> Result<Self> {
         let commit = csv.note("commit")?;
-        let below = format!(
+        let origin = format!(
             "{}; commit {}; {}; {}",
             csv.note("command")?,
             commit.get(..SHORT_COMMIT).unwrap_or(commit),
             csv.note("date")?,
             csv.note("machine")?
         );
-        Ok(Self { title: title.into(), below, height: 480 })
+        Ok(Self { title: title.into(), below: [format!("the paper: {paper}"), origin], height: 480 })
     }
 
     pub(crate) fn with_height(self, height: u32) -> Self {
@@ -50,7 +50,9 @@ pub(crate) fn svg(sheet: &Sheet, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> 
         let root = SVGBackend::with_string(&mut text, (WIDTH, sheet.height)).into_drawing_area();
         done(root.fill(&WHITE))?;
         done(root.draw_text(&sheet.title, &(FONT, 19).into_text_style(&root), (14, 10)))?;
-        done(root.draw_text(&sheet.below, &(FONT, 12).into_text_style(&root).color(&COLORS[3]), (14, 36)))?;
+        for (line, at) in sheet.below.iter().zip([36, 52]) {
+            done(root.draw_text(line, &(FONT, 12).into_text_style(&root).color(&COLORS[3]), (14, at)))?;
+        }
         let (_, plots) = root.split_vertically(TITLE_HEIGHT);
         draw(&plots)?;
         done(root.present())?;
@@ -88,7 +90,7 @@ pub(crate) fn lines(area: &Area<'_>, axes: &Axes<'_>, lines: &[Line]) -> Result<
         let style = color.stroke_width(2);
         let drawn = done(chart.draw_series(LineSeries::new(points.iter().copied(), style)))?;
         drawn.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
-        if points.len() <= FEW_POINTS {
+        if FEW_POINTS.contains(&points.len()) {
             done(chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled()))))?;
         }
     }
@@ -113,13 +115,13 @@ impl Bar {
 /// Bars with their values, their ranges, and a ring where the paper's value is.
 pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     let top = 1.12 * bars.iter().map(Bar::highest).fold(0.0, f64::max);
-    let count = u32::try_from(bars.len())?;
+    let last = u32::try_from(bars.len())? - 1;
     let mut chart = done(
         ChartBuilder::on(area)
             .margin(12)
             .x_label_area_size(42)
             .y_label_area_size(72)
-            .build_cartesian_2d((0..count).into_segmented(), 0.0..top),
+            .build_cartesian_2d((0..last).into_segmented(), 0.0..top),
     )?;
     let label = |place: &SegmentValue<u32>| match place {
         SegmentValue::CenterOf(place) => bars.get(*place as usize).map_or("", |bar| &bar.label).to_owned(),
@@ -130,32 +132,26 @@ pub(crate) fn bars(area: &Area<'_>, y: &str, bars: &[Bar]) -> Result<()> {
     mesh.light_line_style(TRANSPARENT);
     done(mesh.label_style((FONT, 12)).axis_desc_style((FONT, 13)).draw())?;
     for (place, bar) in (0..).zip(bars) {
+        let middle = SegmentValue::CenterOf(place);
         let corners = [(SegmentValue::Exact(place), 0.0), (SegmentValue::Exact(place + 1), bar.value)];
         let mut rectangle = Rectangle::new(corners, bar.color.mix(0.8).filled());
         rectangle.set_margin(0, 0, 24, 24);
         done(chart.draw_series([rectangle]))?;
-        if let Some((least, most)) = bar.range {
-            let middle = SegmentValue::CenterOf(place);
-            done(chart.draw_series([ErrorBar::new_vertical(
-                middle,
-                least,
-                bar.value,
-                most,
-                BLACK.filled(),
-                8,
-            )]))?;
-        }
-        let text = EmptyElement::at((SegmentValue::CenterOf(place), 0.0))
-            + Text::new(number(bar.value), (-14, -16), (FONT, 13).into_font().color(&BLACK));
+        let range = bar.range.map(|(least, most)| {
+            ErrorBar::new_vertical(middle.clone(), least, bar.value, most, BLACK.filled(), 8)
+        });
+        done(chart.draw_series(range))?;
+        let style = (FONT, 13).into_font().color(&BLACK);
+        let text = EmptyElement::at((middle, 0.0)) + Text::new(number(bar.value), (-14, -16), style);
         done(chart.draw_series([text]))?;
     }
-    let papers = (0..).zip(bars).filter_map(|(place, bar)| Some((SegmentValue::CenterOf(place), bar.paper?)));
-    let ring = |point| Circle::new(point, 6, BLACK.stroke_width(2));
-    if bars.iter().all(|bar| bar.paper.is_none()) {
-        return Ok(());
+    if bars.iter().any(|bar| bar.paper.is_some()) {
+        let papers =
+            (0..).zip(bars).filter_map(|(place, bar)| Some((SegmentValue::CenterOf(place), bar.paper?)));
+        let drawn =
+            done(chart.draw_series(papers.map(|point| Circle::new(point, 6, BLACK.stroke_width(2)))))?;
+        drawn.label("the paper's").legend(|point| Circle::new(point, 6, BLACK.stroke_width(2)));
     }
-    let drawn = done(chart.draw_series(papers.map(ring)))?;
-    drawn.label("the paper's").legend(|point| Circle::new(point, 6, BLACK.stroke_width(2)));
     legend(&mut chart)
 }
 
@@ -185,6 +181,6 @@ fn done<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T> {
 
 const FONT: &str = "sans-serif";
 const WIDTH: u32 = 900;
-const TITLE_HEIGHT: u32 = 58;
-const FEW_POINTS: usize = 30;
+const TITLE_HEIGHT: u32 = 72;
+const FEW_POINTS: Range<usize> = 3..30;
 const SHORT_COMMIT: usize = 12;
