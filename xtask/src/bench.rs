@@ -1,22 +1,28 @@
 //! Benchmarks by name.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 
+use crate::Bench;
 use crate::cargo::{self, Metadata, cargo};
+use crate::peers::{self, Options};
 use crate::{setup, testpmd};
 
-/// Runs `names`, or all benchmarks: `maglev` is a file of `benches/`, `maglev/build` the part of it whose name holds that;
-/// `testpmd` is none of them, and takes a balancer's binary.
-pub(crate) fn run(names: &[String], binary: Option<&Path>, json: bool) -> Result<()> {
+/// Runs those that are asked for, or all benchmarks: `maglev` is a file of `benches/`, `maglev/build` the part of it whose name
+/// holds that; `testpmd` and `peers` are none of them, and take a balancer's binary. What follows `peers` are peers.
+pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
-    if names.is_empty() {
+    let binary = asked.bin.as_deref();
+    if asked.names.is_empty() {
         return cargo::run(&mut cargo(&["bench", "--package", "sluicegate-benches"]));
     }
+    if let [first, names @ ..] = &asked.names[..]
+        && first == "peers"
+    {
+        return peers::run(&Options { names, binary, rounds: asked.pairs, json: asked.json });
+    }
     let metadata = Metadata::read()?;
-    names.iter().try_for_each(|name| match name.as_str() {
-        "testpmd" => testpmd::run(binary, json),
+    asked.names.iter().try_for_each(|name| match name.as_str() {
+        "testpmd" => testpmd::run(binary, asked.json),
         name => run_one(&metadata, name),
     })
 }

@@ -13,11 +13,16 @@ mod demo;
 mod demo_stats;
 mod dist;
 mod figures;
+mod forwarders;
 mod fuzz;
 mod lanes;
 mod offer;
+mod peers;
+mod processors;
 mod report;
 mod setup;
+mod stage;
+mod statistics;
 mod steps;
 mod testpmd;
 mod tidy;
@@ -60,7 +65,8 @@ enum Task {
         #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
-    /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder
+    /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder,
+    /// `peers` (root) with what else would balance: `peers nftables af-xdp-gre` with one of them
     Bench(Bench),
     /// The README's commands in a bare Debian root (root; the last commit)
     Bare {
@@ -108,15 +114,18 @@ struct Demo {
 }
 
 #[derive(clap::Args)]
-struct Bench {
-    /// Benchmarks; none means all but `testpmd`
-    names: Vec<String>,
-    /// `testpmd`: the figures as one JSON object on standard output
+pub(crate) struct Bench {
+    /// Benchmarks; none means all but `testpmd` and `peers`
+    pub(crate) names: Vec<String>,
+    /// `testpmd` and `peers`: the figures as one JSON object on standard output
     #[arg(long)]
-    json: bool,
-    /// `testpmd`: measure this balancer instead of building one
+    pub(crate) json: bool,
+    /// `testpmd` and `peers`: measure this balancer instead of building one
     #[arg(long, value_name = "PATH")]
-    bin: Option<PathBuf>,
+    pub(crate) bin: Option<PathBuf>,
+    /// `peers`: rounds in which each peer has its turns
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) pairs: usize,
 }
 
 #[derive(clap::Args)]
@@ -135,7 +144,7 @@ fn main() -> ExitCode {
         Task::Test(Test { lanes, long }) => lanes::run(&lanes, long),
         Task::Ci { long } => lanes::run(&[], long),
         Task::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds),
-        Task::Bench(Bench { names, json, bin }) => bench::run(&names, bin.as_deref(), json),
+        Task::Bench(asked) => bench::run(&asked),
         Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
         Task::Dist => dist::run(),
         Task::Figures { names, draw } => figures::run(&names, draw),

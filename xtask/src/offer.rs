@@ -1,12 +1,12 @@
 //! A generator that offers more packets than any forwarder takes from a veth: frames made inside the kernel.
 //!
-//! In: a frame of UDP over IPv4. Out: copies of it with 1,024 source ports, put into a veth as XDP frames, without a socket
-//! buffer or a system call for each. Not here: counting; the far end's device counts what arrives.
-//! The device's far end must have an XDP program, or the kernel refuses them.
+//! In: a frame of UDP or TCP over IPv4. Out: copies of it with many source ports, put into a veth as XDP frames, without a
+//! socket buffer or a system call for each. Not here: counting; the far end's device counts what arrives.
+//! The device's far end must have an XDP program, or the kernel refuses them: [`Pass`] is the least that does.
 //! Source: Linux Documentation/bpf/bpf_prog_run.rst, `BPF_F_TEST_XDP_LIVE_FRAMES`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +15,23 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp};
+use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use nix::net::if_::if_nametoindex;
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::{Pid, gettid};
-use testbed::{Namespace, TempDir};
+use nix::unistd::gettid;
+use testbed::{Device, TempDir};
 
 use crate::cargo;
+use crate::processors::{pin, thread_time_run};
+
+/// What is offered.
+#[derive(Clone, Debug)]
+pub(crate) struct Traffic {
+    /// From the Ethernet header on.
+    pub(crate) frame: Vec<u8>,
+    /// Source ports from 10,000 on, chosen at random: a power of two, at most 32,768.
+    pub(crate) flows: u16,
+}
 
 /// A generator at work; it ends with its handle.
 pub(crate) struct Offer {
@@ -32,24 +41,29 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Sends copies of `frame` out of `device` from now on, on processor `cpu`. `object` is what [`compile`] made.
+    /// Sends `traffic` out of `device` from now on, on processor `cpu`.
     pub(crate) fn start(
-        ns: &Namespace,
-        device: &str,
-        object: &[u8],
-        frame: Vec<u8>,
+        device: Device<'_>,
+        programs: &Programs,
+        traffic: Traffic,
         cpu: usize,
     ) -> Result<Self> {
-        let mut program = EbpfLoader::new().load(object).context("the generator's program")?;
-        let xdp: &mut Xdp = program.program_mut(NAME).context("no such program")?.try_into()?;
+        ensure!(traffic.flows.is_power_of_two(), "{} flows are no power of two", traffic.flows);
+        let mask = u32::from(traffic.flows - 1);
+        let mut program = EbpfLoader::new()
+            .override_global("flow_mask", &mask, true)
+            .load(&programs.0)
+            .context("the generator's program")?;
+        let xdp: &mut Xdp = program.program_mut(OFFER).context("no such program")?.try_into()?;
         xdp.load()?;
         let stop = Arc::new(AtomicBool::new(false));
         let (started, worker_id) = channel();
         let thread = {
-            let (stop, device) = (Arc::clone(&stop), device.to_owned());
-            ns.spawn(move || {
+            let (stop, name) = (Arc::clone(&stop), device.name.to_owned());
+            device.ns.spawn(move || {
                 started.send(gettid())?;
-                send(&program, &device, &frame, cpu, &stop)
+                pin(cpu)?;
+                send(&program, &name, &traffic.frame, &stop)
             })
         };
         let worker = format!("/proc/self/task/{}", worker_id.recv().context("the generator died")?).into();
@@ -79,39 +93,50 @@ impl Drop for Offer {
     }
 }
 
-/// Compiles the generator's program. At run time: xtask itself must build without clang.
-pub(crate) fn compile() -> Result<Vec<u8>> {
-    let folder = TempDir::new()?;
-    let object = folder.path().join("offer.bpf.o");
-    let mut clang = Command::new("clang");
-    clang
-        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
-        .arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH))
-        .arg("-c")
-        .arg(cargo::root().join("xtask/bpf/offer.bpf.c"))
-        .arg("-o")
-        .arg(&object);
-    cargo::run(&mut clang)?;
-    fs::read(&object).with_context(|| format!("can't read {}", object.display()))
+/// An XDP program that passes every frame to the kernel; the device loses it with its handle, or with the process.
+pub(crate) struct Pass {
+    _attached: Ebpf,
 }
 
-/// How long a thread, by its folder of `/proc`, has run; the softirqs that it started itself count.
-pub(crate) fn thread_time_run(folder: &Path) -> Result<Duration> {
-    let text = fs::read_to_string(folder.join("schedstat"))?;
-    let nanos = text.split(' ').next().unwrap_or_default().parse().context("schedstat")?;
-    Ok(Duration::from_nanos(nanos))
+impl Pass {
+    /// Attaches it in the device's driver.
+    pub(crate) fn attach(device: Device<'_>, programs: &Programs) -> Result<Self> {
+        let mut attached = EbpfLoader::new().load(&programs.0).context("the program that passes all")?;
+        let name = device.name.to_owned();
+        let attached = device.ns.run(move || -> Result<Ebpf> {
+            let xdp: &mut Xdp = attached.program_mut(PASS).context("no such program")?.try_into()?;
+            xdp.load()?;
+            xdp.attach(&name, XdpMode::Driver).with_context(|| format!("no XDP program on {name}"))?;
+            Ok(attached)
+        })?;
+        Ok(Self { _attached: attached })
+    }
 }
 
-/// Binds this thread, and those that it starts, to one processor.
-pub(crate) fn pin(cpu: usize) -> Result<()> {
-    let mut one = CpuSet::new();
-    one.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &one).with_context(|| format!("can't use processor {cpu}"))
+/// The compiled programs of a generator's kernel side.
+pub(crate) struct Programs(Vec<u8>);
+
+impl Programs {
+    /// Compiles them. At run time: xtask itself must build without clang.
+    pub(crate) fn compile() -> Result<Self> {
+        let folder = TempDir::new()?;
+        let object = folder.path().join("offer.bpf.o");
+        let mut clang = Command::new("clang");
+        clang
+            .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
+            .arg("-Wno-unused-parameter")
+            .arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH))
+            .arg("-c")
+            .arg(cargo::root().join("xtask/bpf/offer.bpf.c"))
+            .arg("-o")
+            .arg(&object);
+        cargo::run(&mut clang)?;
+        Ok(Self(fs::read(&object).with_context(|| format!("can't read {}", object.display()))?))
+    }
 }
 
-fn send(program: &Ebpf, device: &str, frame: &[u8], cpu: usize, stop: &AtomicBool) -> Result<()> {
-    pin(cpu)?;
-    let xdp: &Xdp = program.program(NAME).context("no such program")?.try_into()?;
+fn send(program: &Ebpf, device: &str, frame: &[u8], stop: &AtomicBool) -> Result<()> {
+    let xdp: &Xdp = program.program(OFFER).context("no such program")?.try_into()?;
     // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
     let fields = [0, u32::try_from(frame.len())?, 0, if_nametoindex(device)?, 0, 0];
     let context = fields.map(u32::to_ne_bytes).concat();
@@ -130,7 +155,8 @@ fn send(program: &Ebpf, device: &str, frame: &[u8], cpu: usize, stop: &AtomicBoo
     Ok(())
 }
 
-const NAME: &str = "offer";
+const OFFER: &str = "offer";
+const PASS: &str = "pass";
 /// Packets a system call, about a second's: between two calls nothing is offered for milliseconds.
 const AT_ONCE: u32 = 1_000_000;
 const BATCH: u32 = 64;

@@ -41,6 +41,10 @@ pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
 /// For `bench testpmd`.
 pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
 
+/// For `bench peers`: what the balancer is compared with.
+pub(crate) const PEERS: &[&str] =
+    &["nftables", "ipvsadm", "kmod", "haproxy", "nginx-light", "libnginx-mod-stream"];
+
 /// Sees to it that `packages` are installed.
 pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
     let missing: BTreeSet<&str> = packages.iter().copied().filter(|package| !installed(package)).collect();

@@ -1,0 +1,182 @@
+//! `bench peers`: the balancer in each of its modes beside what else would do its work, on one bed and in one run.
+//!
+//! In: peers by name. Out: a table, bars and, of a full run, CSV and a plot under `benches/results/`. In each round every peer
+//! has a turn at packets and one at requests, and each round begins with another peer. What a device receives, decides and
+//! sends is done on its one processor, whoever does it, and counted ([`Receive::OnDevice`]).
+//! Not here: what a turn measures (`stage`, `requests`), what is fair about it (`benches/README.md`).
+
+mod kernel;
+mod plot;
+mod proxies;
+mod requests;
+mod results;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use testbed::{BedSpec, Encapsulation, VIP_V4};
+
+use crate::forwarders::{Io, Ours, Testpmd};
+use crate::peers::kernel::{Ipvs, Nftables};
+use crate::peers::proxies::{Haproxy, Nginx};
+use crate::peers::requests::{Requests, Scene};
+use crate::peers::results::{Results, Row};
+use crate::stage::{Load, Peer, Rates, Receive, Stage};
+use crate::{cargo, setup};
+
+/// What the command line asks for.
+pub(crate) struct Options<'a> {
+    /// Peers; none means all.
+    pub(crate) names: &'a [String],
+    /// A balancer, instead of a fresh build.
+    pub(crate) binary: Option<&'a Path>,
+    /// Rounds.
+    pub(crate) rounds: usize,
+    pub(crate) json: bool,
+}
+
+/// Runs the comparison. A bar that is missed is a result, not an error.
+pub(crate) fn run(options: &Options<'_>) -> Result<()> {
+    let peers = chosen(options.names)?;
+    setup::require_root("bench peers")?;
+    setup::ensure(&[setup::BUILD, setup::BED, setup::TESTPMD, setup::PEERS].concat())?;
+    let program = match options.binary {
+        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display()))?,
+        None => cargo::release_binary()?,
+    };
+    let mut comparison = Comparison::build(peers, program)?;
+    (1..=options.rounds).try_for_each(|n| comparison.round(n))?;
+    let results = &comparison.results;
+    if options.json {
+        println!("{:#}", results.json());
+    } else {
+        println!("{}", results.words());
+    }
+    if options.names.is_empty() && options.rounds >= ROUNDS_KEPT {
+        let folder = cargo::root().join("benches/results");
+        results.keep(&folder)?;
+        eprintln!("kept in {}", folder.display());
+    }
+    Ok(())
+}
+
+/// The peers of these names, or all.
+fn chosen(names: &[String]) -> Result<Vec<Box<dyn Peer>>> {
+    let mut all = all();
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|peer| peer.name() == **name)) {
+        let known: Vec<_> = all.iter().map(|peer| peer.name()).collect();
+        bail!("there is no peer {unknown:?}; there are: {}", known.join(", "));
+    }
+    all.retain(|peer| names.is_empty() || names.iter().any(|name| name == peer.name()));
+    Ok(all)
+}
+
+fn all() -> Vec<Box<dyn Peer>> {
+    let mut all: Vec<Box<dyn Peer>> =
+        vec![Box::new(Nftables), Box::new(Ipvs), Box::new(Haproxy), Box::new(Nginx), Box::new(Testpmd)];
+    for io in [Io::AfPacket, Io::AfXdp] {
+        for encapsulation in [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue, Encapsulation::L2]
+        {
+            all.push(Box::new(Ours { io, encapsulation }));
+        }
+    }
+    all
+}
+
+/// A comparison under way.
+struct Comparison {
+    peers: Vec<Box<dyn Peer>>,
+    scene: Scene,
+    stage: Stage,
+    results: Results,
+}
+
+impl Comparison {
+    fn build(peers: Vec<Box<dyn Peer>>, program: PathBuf) -> Result<Self> {
+        let spec = BedSpec { vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
+        let stage = Stage::build(&spec, Receive::OnDevice)?;
+        let rows = peers.iter().map(|peer| Ok(Row::new(peer.name(), peer.missing(&stage)?)));
+        let mut rows = rows.collect::<Result<Vec<_>>>()?;
+        rows.push(Row::new("katran", Some(NO_KATRAN.into()))); // after those that have turns
+        let results = Results { rows };
+        Ok(Self { peers, scene: Scene::build(&stage)?, stage, results })
+    }
+
+    /// A turn of each peer at each load that it carries.
+    fn round(&mut self, n: usize) -> Result<()> {
+        for at in self.turns(n, Load::Packets) {
+            let rates = self.packets(&*self.peers[at])?;
+            self.results.rows[at].packets.push(rates);
+        }
+        self.scene.open(&self.stage, true)?;
+        let direct = self.scene.direct(&self.stage)?;
+        eprintln!("round {n}: {direct:.0} requests/s without a balancer");
+        for at in self.turns(n, Load::Requests) {
+            let requests = self.requests(&*self.peers[at], direct)?;
+            self.results.rows[at].requests.push(requests);
+        }
+        self.scene.open(&self.stage, false)
+    }
+
+    /// Which peers have a turn at a load in round `n`, by place.
+    fn turns(&self, n: usize, load: Load) -> Vec<usize> {
+        let count = self.peers.len();
+        let turns = (0..count).map(|turn| (turn + n) % count);
+        turns.filter(|&at| self.peers[at].carries(load) && self.results.rows[at].missing.is_none()).collect()
+    }
+
+    /// The turn in which generator and device had most of their processors, of those that it took to have one undisturbed.
+    fn packets(&self, peer: &dyn Peer) -> Result<Rates> {
+        let traffic = self.stage.smallest_udp(FLOWS)?;
+        let running = self.stage.start(peer, Load::Packets).with_context(|| peer.name())?;
+        self.stage.probe(&running, &traffic).with_context(|| peer.name())?;
+        let mut best = Rates::default();
+        for _ in 0..TRIES {
+            let rates = self.stage.rates(&running, &traffic)?;
+            eprintln!("{}: {}", peer.name(), results::packets_words(rates));
+            if rates.ran > best.ran {
+                best = rates;
+            }
+            if best.undisturbed() {
+                break;
+            }
+        }
+        running.stop(&self.stage)?;
+        Ok(best)
+    }
+
+    fn requests(&self, peer: &dyn Peer, direct: f64) -> Result<Requests> {
+        let running = self.stage.start(peer, Load::Requests).with_context(|| peer.name())?;
+        let measured = self.scene.measure(&self.stage, &running, direct);
+        let requests = measured.with_context(|| format!("{}\n{}", peer.name(), running.tail()))?;
+        running.stop(&self.stage)?;
+        eprintln!("{}: {}", peer.name(), results::requests_words(requests));
+        Ok(requests)
+    }
+}
+
+const NO_KATRAN: &str = "its object is not part of this repository, and its maps are not filled yet";
+/// Of packets.
+const FLOWS: u16 = 1_024;
+/// For a turn in which nothing else has much of the processors.
+const TRIES: usize = 3;
+/// Rounds from which on a run over all peers is kept.
+const ROUNDS_KEPT: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(asked: &[&str]) -> Result<Vec<&'static str>> {
+        let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+        Ok(chosen(&asked)?.iter().map(|peer| peer.name()).collect())
+    }
+
+    #[test]
+    fn peers_are_chosen_by_name_and_an_unknown_name_is_an_error_that_lists_them() {
+        assert_eq!(names(&["af-xdp-gre", "nftables"]).unwrap(), ["nftables", "af-xdp-gre"]);
+        assert_eq!(names(&[]).unwrap().len(), 13);
+        let error = names(&["nftables", "lvs"]).unwrap_err().to_string();
+        assert!(error.contains("\"lvs\"") && error.contains("ipvs, haproxy"), "{error}");
+    }
+}

@@ -1,0 +1,373 @@
+//! What a comparison gave: medians, bars, and how they are written.
+//!
+//! In: turns of peers, round by round. Out: a table and bars in words, JSON, CSV and a plot.
+//! A ratio is the median of the ratios of turns in the same round.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::peers::plot;
+use crate::peers::requests::Requests;
+use crate::stage::{LEAST_EXCESS, Rates};
+use crate::statistics::median;
+
+/// A peer's turns, one a round.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    /// Why it has none.
+    pub(crate) missing: Option<String>,
+    pub(crate) packets: Vec<Rates>,
+    pub(crate) requests: Vec<Requests>,
+}
+
+impl Row {
+    /// Without turns yet.
+    pub(crate) fn new(name: &'static str, missing: Option<String>) -> Self {
+        Self { name, missing, packets: vec![], requests: vec![] }
+    }
+
+    /// The median of a measure of packets; `None` without turns at them.
+    pub(crate) fn of_packets(&self, measure: impl Fn(Rates) -> f64) -> Option<f64> {
+        (!self.packets.is_empty()).then(|| median(self.packets.iter().map(|&turn| measure(turn))))
+    }
+
+    /// As [`Self::of_packets`], of requests.
+    pub(crate) fn of_requests(&self, measure: impl Fn(Requests) -> f64) -> Option<f64> {
+        (!self.requests.is_empty()).then(|| median(self.requests.iter().map(|&turn| measure(turn))))
+    }
+
+    /// Why its numbers are not its own limits.
+    fn limited(&self) -> Option<String> {
+        let below = |excess: Option<f64>| excess.is_some_and(|excess| excess < LEAST_EXCESS);
+        let what = match (below(self.of_packets(Rates::excess)), below(self.of_requests(Requests::excess))) {
+            (false, false) => return None,
+            (true, false) => "packets",
+            (false, true) => "requests",
+            (true, true) => "packets, requests",
+        };
+        Some(format!("generator-limited: {what}"))
+    }
+
+    fn words(&self) -> String {
+        if let Some(why) = &self.missing {
+            return format!("{:15} not here: {why}", self.name);
+        }
+        let number = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
+        };
+        let undisturbed = self.packets.iter().filter(|rates| rates.undisturbed()).count();
+        format!(
+            "{:15}{:>8}{:>6}{:>9}{:>7}{:>9}{:>6}{:>9}{:>8}{:>8}{:>7}  {}",
+            self.name,
+            number(self.of_packets(|turn| turn.taken / 1e3), 0),
+            number(self.of_packets(Rates::excess), 1),
+            number(self.of_packets(Rates::seconds_a_million), 2),
+            if self.packets.is_empty() {
+                "-".into()
+            } else {
+                format!("{undisturbed}/{}", self.packets.len())
+            },
+            number(self.of_requests(|turn| turn.answered), 0),
+            number(self.of_requests(Requests::excess), 1),
+            number(self.of_requests(Requests::micros_each), 1),
+            number(self.of_requests(|turn| micros(turn.p50)), 0),
+            number(self.of_requests(|turn| micros(turn.p99)), 0),
+            if self.requests.is_empty() { "-".into() } else { self.failed().to_string() },
+            self.limited().unwrap_or_default(),
+        )
+    }
+
+    fn failed(&self) -> u64 {
+        self.requests.iter().map(|turn| turn.failed).sum()
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "peer": self.name,
+            "missing": self.missing,
+            "packets_per_s": self.of_packets(|turn| turn.taken),
+            "packets_offered_over_taken": self.of_packets(Rates::excess),
+            "cpu_s_per_million_packets": self.of_packets(Rates::seconds_a_million),
+            "undisturbed": self.packets.iter().filter(|rates| rates.undisturbed()).count(),
+            "requests_per_s": self.of_requests(|turn| turn.answered),
+            "requests_direct_over_answered": self.of_requests(Requests::excess),
+            "cpu_us_per_request": self.of_requests(Requests::micros_each),
+            "request_p50_us": self.of_requests(|turn| micros(turn.p50)),
+            "request_p99_us": self.of_requests(|turn| micros(turn.p99)),
+            "requests_failed": self.failed(),
+            "verdict": self.limited(),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The generator gave one of them too little to tell.
+    GeneratorLimited,
+    Met,
+    Missed,
+}
+
+impl Verdict {
+    /// `excess` is the lower one of both.
+    fn of(ratio: f64, least: f64, excess: f64) -> Self {
+        if excess < LEAST_EXCESS {
+            Self::GeneratorLimited
+        } else if ratio >= least {
+            Self::Met
+        } else {
+            Self::Missed
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::GeneratorLimited => "generator-limited",
+            Self::Met => "met",
+            Self::Missed => "missed",
+        }
+    }
+}
+
+/// What ours is to reach beside another.
+#[derive(Debug)]
+struct Bar {
+    what: String,
+    ratio: f64,
+    least: f64,
+    verdict: Verdict,
+}
+
+/// All of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Results {
+    fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// Ours beside each rival, where both had their turns.
+    fn bars(&self) -> Vec<Bar> {
+        let mut bars = Vec::new();
+        for ours in [OURS, OURS_WITHOUT_XDP].iter().filter_map(|name| self.row(name)) {
+            for rival in RIVALS.iter().filter_map(|name| self.row(name)) {
+                bars.extend(packets_bars(ours, rival, 1.0));
+                bars.extend(requests_bars(ours, rival));
+            }
+        }
+        if let (Some(ours), Some(without)) = (self.row(OURS), self.row(OURS_WITHOUT_XDP)) {
+            bars.extend(packets_bars(ours, without, LEAST_OVER_AF_PACKET).into_iter().take(1));
+        }
+        bars
+    }
+
+    /// The table and the bars.
+    pub(crate) fn words(&self) -> String {
+        let mut text = format!(
+            "{:15}{:>8}{:>6}{:>9}{:>7}{:>9}{:>6}{:>9}{:>8}{:>8}{:>7}\n",
+            "", "k pkt/s", "x", "cpu s/M", "quiet", "req/s", "x", "cpu us", "p50 us", "p99 us", "failed"
+        );
+        self.rows.iter().for_each(|row| text += &format!("{}\n", row.words()));
+        text += "x: offered over taken, or what goes without a balancer over what was answered\n";
+        for Bar { what, ratio, least, verdict } in self.bars() {
+            let _ = writeln!(text, "{what}: {ratio:.2}, bar {least}: {}", verdict.word());
+        }
+        text
+    }
+
+    /// The same, and more digits.
+    pub(crate) fn json(&self) -> Value {
+        let bar = |Bar { what, ratio, least, verdict }: Bar| json!({ "what": what, "ratio": ratio, "bar": least, "verdict": verdict.word() });
+        json!({
+            "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "bars": self.bars().into_iter().map(bar).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Every turn, a line each.
+    fn csv(&self) -> String {
+        let mut text = String::from(
+            "peer,round,load,offered_per_s,taken_per_s,device_cpus,ran,p50_us,p99_us,failed,missing\n",
+        );
+        for Row { name, missing, packets, requests } in &self.rows {
+            if let Some(why) = missing {
+                let _ = writeln!(text, "{name},,,,,,,,,,\"{}\"", why.replace('"', "\"\""));
+            }
+            for (n, Rates { offered, taken, ran, device }) in packets.iter().enumerate() {
+                let round = n + 1;
+                let _ =
+                    writeln!(text, "{name},{round},packets,{offered:.0},{taken:.0},{device:.3},{ran:.3},,,,");
+            }
+            for (n, turn) in requests.iter().enumerate() {
+                let Requests { answered, direct, p50, p99, failed, device } = turn;
+                let (round, p50, p99) = (n + 1, micros(*p50), micros(*p99));
+                let _ = writeln!(
+                    text,
+                    "{name},{round},requests,{direct:.0},{answered:.0},{device:.3},,{p50:.0},{p99:.0},{failed},"
+                );
+            }
+        }
+        text
+    }
+
+    /// Writes `peers-DATE.csv` and `.svg` into a folder.
+    pub(crate) fn keep(&self, folder: &Path) -> Result<()> {
+        let date = Command::new("date").arg("+%F").output().context("can't run date")?;
+        ensure!(date.status.success(), "date: {}", date.status);
+        let stem = format!("peers-{}", String::from_utf8_lossy(&date.stdout).trim());
+        fs::create_dir_all(folder)?;
+        for (end, text) in [("csv", self.csv()), ("svg", plot::svg(&self.rows))] {
+            let path = folder.join(format!("{stem}.{end}"));
+            fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Of packets: how many, and what each costs.
+fn packets_bars(ours: &Row, rival: &Row, least: f64) -> Vec<Bar> {
+    let pairs = || ours.packets.iter().zip(&rival.packets);
+    if pairs().next().is_none() {
+        return vec![];
+    }
+    let excess = [ours, rival].map(|row| row.of_packets(Rates::excess).unwrap_or(0.0));
+    let excess = excess[0].min(excess[1]);
+    let rate = median(pairs().map(|(ours, rival)| ours.taken / rival.taken));
+    let cost = median(pairs().map(|(ours, rival)| rival.seconds_a_million() / ours.seconds_a_million()));
+    let bar = |what: &str, ratio| Bar {
+        what: format!("{} over {}, {what}", ours.name, rival.name),
+        ratio,
+        least,
+        verdict: Verdict::of(ratio, least, excess),
+    };
+    vec![bar("packets a second", rate), bar("packets a CPU second", cost)]
+}
+
+/// Of requests: the same.
+fn requests_bars(ours: &Row, rival: &Row) -> Vec<Bar> {
+    let pairs = || ours.requests.iter().zip(&rival.requests);
+    if pairs().next().is_none() {
+        return vec![];
+    }
+    let excess = [ours, rival].map(|row| row.of_requests(Requests::excess).unwrap_or(0.0));
+    let excess = excess[0].min(excess[1]);
+    let rate = median(pairs().map(|(ours, rival)| ours.answered / rival.answered));
+    let cost = median(pairs().map(|(ours, rival)| rival.micros_each() / ours.micros_each()));
+    let bar = |what: &str, ratio, excess| Bar {
+        what: format!("{} over {}, {what}", ours.name, rival.name),
+        ratio,
+        least: 1.0,
+        verdict: Verdict::of(ratio, 1.0, excess),
+    };
+    // What one costs does not depend on how many more could come.
+    vec![bar("requests a second", rate, excess), bar("requests a CPU second", cost, f64::INFINITY)]
+}
+
+/// A turn at packets.
+pub(crate) fn packets_words(rates: Rates) -> String {
+    format!(
+        "{:.0} k packets/s of {:.0} k/s ({:.2} x offered), {:.2} CPU s a million{}",
+        rates.taken / 1e3,
+        rates.offered / 1e3,
+        rates.excess(),
+        rates.seconds_a_million(),
+        if rates.undisturbed() { "" } else { ", disturbed" }
+    )
+}
+
+/// A turn at requests.
+pub(crate) fn requests_words(turn: Requests) -> String {
+    format!(
+        "{:.0} requests/s, {:.1} CPU us each, device {:.2} CPUs, p50 {:.0} us, p99 {:.0} us, {} failed",
+        turn.answered,
+        turn.micros_each(),
+        turn.device,
+        micros(turn.p50),
+        micros(turn.p99),
+        turn.failed
+    )
+}
+
+fn micros(time: std::time::Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Whose bars are printed.
+const OURS: &str = "af-xdp-gre";
+const OURS_WITHOUT_XDP: &str = "af-packet-gre";
+/// What else would balance: by the kernel, and by proxies.
+const RIVALS: [&str; 4] = ["nftables", "ipvs", "haproxy", "nginx"];
+const LEAST_OVER_AF_PACKET: f64 = 1.15;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn packets(name: &'static str, offered: f64, taken: [f64; 3]) -> Row {
+        let turn = |taken| Rates { offered, taken, ran: 1.0, device: 1.0 };
+        Row { packets: taken.map(turn).into(), ..Row::new(name, None) }
+    }
+
+    fn verdict(results: &Results, what: &str) -> Verdict {
+        results.bars().into_iter().find(|bar| bar.what == what).expect("such a bar").verdict
+    }
+
+    #[test]
+    fn a_bar_is_the_median_of_ratios_by_round_and_needs_enough_offered_to_both() {
+        let what = "af-xdp-gre over nftables, packets a second";
+        let against = |ours, theirs| Results {
+            rows: vec![packets(OURS, 300.0, ours), packets("nftables", 300.0, theirs)],
+        };
+        // By round 0.5, 1.1, 1.1; of the medians 100 and 110.
+        assert_eq!(verdict(&against([100.0, 110.0, 99.0], [200.0, 100.0, 90.0]), what), Verdict::Met);
+        assert_eq!(verdict(&against([99.0, 99.0, 200.0], [100.0; 3]), what), Verdict::Missed);
+        assert_eq!(verdict(&against([251.0; 3], [100.0; 3]), what), Verdict::GeneratorLimited);
+        assert_eq!(verdict(&against([100.0; 3], [251.0; 3]), what), Verdict::GeneratorLimited);
+        assert_eq!(verdict(&against([250.0; 3], [100.0; 3]), what), Verdict::Met);
+    }
+
+    #[test]
+    fn af_xdp_is_to_be_more_than_a_little_over_af_packet() {
+        let against = |ours| Results {
+            rows: vec![packets(OURS_WITHOUT_XDP, 900.0, [100.0; 3]), packets(OURS, 900.0, [ours; 3])],
+        };
+        let what = "af-xdp-gre over af-packet-gre, packets a second";
+        assert_eq!(verdict(&against(115.1), what), Verdict::Met);
+        assert_eq!(verdict(&against(114.9), what), Verdict::Missed);
+    }
+
+    #[test]
+    fn a_row_says_that_its_generator_was_the_limit_or_why_it_is_missing() {
+        assert!(packets("nginx", 119.0, [100.0; 3]).words().ends_with("generator-limited: packets"));
+        assert!(!packets("nginx", 121.0, [100.0; 3]).words().contains("limited"));
+        let missing = Row::new("ipvs", Some("modprobe ip_vs: not found".into()));
+        assert_eq!(missing.words(), "ipvs            not here: modprobe ip_vs: not found");
+    }
+
+    #[test]
+    fn csv_has_every_turn_and_every_line_as_many_fields() {
+        let mut row = packets("nginx", 119.4, [100.0, 101.0, 102.6]);
+        let [p50, p99] = [80, 200].map(Duration::from_micros);
+        row.requests =
+            vec![Requests { answered: 9_000.0, direct: 12_000.0, p50, p99, failed: 1, device: 0.5 }];
+        let missing = Row::new("ipvs", Some("no \"ip_vs\"".into()));
+        let csv = Results { rows: vec![row, missing] }.csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines[1], "nginx,1,packets,119,100,1.000,1.000,,,,");
+        assert_eq!(lines[3], "nginx,3,packets,119,103,1.000,1.000,,,,");
+        assert_eq!(lines[4], "nginx,1,requests,12000,9000,0.500,,80,200,1,");
+        assert_eq!(lines[5], "ipvs,,,,,,,,,,\"no \"\"ip_vs\"\"\"");
+        assert!(lines.iter().all(|line| line.split(',').count() == 11), "{csv}");
+    }
+}

@@ -1,0 +1,47 @@
+//! Medians, percentiles and rates of measured values.
+
+use std::time::Duration;
+
+/// The middle one, or the mean of the two in the middle; 0 of none.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// The least of the sorted values that `percent` of them don't exceed; zero of none.
+pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+/// Events a second.
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+pub(crate) fn rate(events: u64, time: Duration) -> f64 {
+    events as f64 / time.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_even_number_has_its_median_between_two() {
+        assert!((median([4.0, 1.0, 3.0, 2.0].into_iter()) - 2.5).abs() < f64::EPSILON);
+        assert!((median([3.0, 1.0, 2.0].into_iter()) - 2.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
+        let sorted: Vec<Duration> = (1..=200).map(Duration::from_micros).collect();
+        assert_eq!(percentile(&sorted, 50), Duration::from_micros(100));
+        assert_eq!(percentile(&sorted, 99), Duration::from_micros(198));
+        assert_eq!(percentile(&sorted[..1], 99), Duration::from_micros(1));
+        assert_eq!(percentile(&[], 50), Duration::ZERO);
+    }
+}
