@@ -3,9 +3,11 @@
 //! In: names of figures. Out: for each its CSV, with the commit, command, date and machine that it is of; then all plots and the page.
 //! Not here: what is simulated, timed and drawn (the program `figures` of `benches/figures`).
 
+mod veth;
+
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::Instant;
@@ -13,6 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{self, Metadata, cargo, root};
+use crate::setup;
 use crate::tidy::{COMMIT, MEASURES, RESULTS};
 
 /// A figure of the paper.
@@ -23,7 +26,7 @@ struct Figure {
     measures: &'static [&'static str],
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum How {
     /// The same rows on every machine.
     Simulated,
@@ -31,24 +34,31 @@ enum How {
     Timed,
     /// In memory, by rows of the bench `pipeline`.
     Pipeline,
+    /// On a veth, as root.
+    Veth(fn(Option<&Path>) -> Result<String>),
 }
 
-/// Makes `names`, or all, and draws every figure that there is. `only_draw`: makes none.
-pub(crate) fn run(names: &[String], only_draw: bool) -> Result<()> {
-    let chosen = chosen(names)?;
+/// Makes `names`, or all, and draws every figure that there is. `only_draw`: makes none. `binary`: a balancer of this checkout, where
+/// one is needed, instead of a fresh build.
+pub(crate) fn run(names: &[String], only_draw: bool, binary: Option<&Path>) -> Result<()> {
+    let chosen = if only_draw { Vec::new() } else { chosen(names)? };
+    if chosen.iter().any(|figure| matches!(figure.how, How::Veth(_))) {
+        setup::require_root("figures 8 and 9-veth")?;
+    }
     let folder = root().join(RESULTS);
     fs::create_dir_all(&folder)?;
     let program = program("sluicegate-figures", "figures")?;
-    for figure in chosen.into_iter().filter(|_| !only_draw) {
+    for figure in chosen {
         let start = Instant::now();
         eprintln!("figure {}", figure.name);
         let rows = match figure.how {
             How::Simulated | How::Timed => output(Command::new(&program).args(["run", figure.name]))?,
             How::Pipeline => pipeline()?,
+            How::Veth(measure) => measure(binary)?,
         };
         let command = format!("cargo xtask figures {}", figure.name);
         let file = folder.join(format!("figure-{}.csv", figure.name));
-        fs::write(&file, origin(&command, figure.measures, figure.how == How::Simulated)? + &rows)
+        fs::write(&file, origin(&command, figure.measures, matches!(figure.how, How::Simulated))? + &rows)
             .with_context(|| format!("can't write {}", file.display()))?;
         eprintln!("figure {}: {:.0} s", figure.name, start.elapsed().as_secs_f64());
     }
@@ -158,10 +168,21 @@ const PIPELINE: &[&str] = &[
     "crates/maglev-hash/src",
     "crates/packet/src",
 ];
-const FIGURES: [Figure; 6] = [
+const VETH: &[&str] = &[
+    "crates/conntrack/src",
+    "crates/counters/src",
+    "crates/datapath/bpf",
+    "crates/datapath/src",
+    "crates/forwarder/src",
+    "crates/maglev-hash/src",
+    "crates/packet/src",
+];
+const FIGURES: [Figure; 8] = [
     Figure { name: "7", how: How::Simulated, measures: DAY },
     Figure { name: "7-rates", how: How::Simulated, measures: DAY },
+    Figure { name: "8", how: How::Veth(veth::bypass), measures: VETH },
     Figure { name: "9", how: How::Pipeline, measures: PIPELINE },
+    Figure { name: "9-veth", how: How::Veth(veth::traffic), measures: VETH },
     Figure { name: "11", how: How::Simulated, measures: TABLES },
     Figure { name: "12", how: How::Simulated, measures: TABLES },
     Figure { name: "build", how: How::Timed, measures: TABLES },

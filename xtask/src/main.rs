@@ -82,6 +82,9 @@ enum Task {
         /// Only draw and write what the rows that are there say
         #[arg(long, conflicts_with = "names")]
         draw: bool,
+        /// `8` and `9-veth`: measure this balancer, of this checkout, instead of building one
+        #[arg(long, value_name = "PATH")]
+        bin: Option<PathBuf>,
     },
     /// Install what the lanes need (apt-get when root, else the line to run)
     Setup {
@@ -147,7 +150,7 @@ fn main() -> ExitCode {
         Task::Bench(asked) => bench::run(&asked),
         Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
         Task::Dist => dist::run(),
-        Task::Figures { names, draw } => figures::run(&names, draw),
+        Task::Figures { names, draw, bin } => figures::run(&names, draw, bin.as_deref()),
         Task::Setup { lanes } => setup_all(&lanes),
         Task::Tidy { report: false, .. } => tidy::run(),
         Task::Tidy { checkout, .. } => tidy::report(checkout.as_deref().unwrap_or(cargo::root())),

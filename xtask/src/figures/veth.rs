@@ -1,0 +1,137 @@
+//! Figures 8 and 9 on a veth: the balancer on the stage of `bench peers`, by turns.
+//!
+//! In: nothing. Out: rows of packets per second. As root. One packet thread: the machine's other processor makes the packets.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use testbed::{BedSpec, Encapsulation, FrameSpec, Host, VIP_V4, mac_of};
+
+use crate::forwarders::{Io, Ours, REQUEST_PORT};
+use crate::offer::Traffic;
+use crate::stage::{Load, NOBODY, Rates, Receive, Stage};
+use crate::statistics::median;
+use crate::{cargo, setup};
+
+/// Figure 8: UDP with and without the kernel's stack.
+pub(super) fn bypass(binary: Option<&Path>) -> Result<String> {
+    let turns = |stage: &Stage| -> Result<Vec<Turn>> {
+        let turn =
+            |(name, io)| -> Result<Turn> { Ok(Turn { name, io, traffic: stage.smallest_udp(FLOWS)? }) };
+        [("af-xdp", Io::AfXdp), ("af-packet", Io::AfPacket)].into_iter().map(turn).collect()
+    };
+    measure("mode", binary, turns)
+}
+
+/// Figure 9: types of TCP packets.
+pub(super) fn traffic(binary: Option<&Path>) -> Result<String> {
+    let turns = |stage: &Stage| -> Result<Vec<Turn>> {
+        let turn = |(name, flags, flows)| -> Result<Turn> {
+            let traffic = Traffic { frame: smallest_tcp(stage, flags)?, flows };
+            Ok(Turn { name, io: Io::AfXdp, traffic })
+        };
+        [("constant 5-tuple", ACK, 1), ("non-SYN", ACK, MANY), ("SYN", SYN, MANY)]
+            .into_iter()
+            .map(turn)
+            .collect()
+    };
+    measure("traffic", binary, turns)
+}
+
+/// What has a turn in each round.
+struct Turn {
+    name: &'static str,
+    io: Io,
+    traffic: Traffic,
+}
+
+impl Turn {
+    /// Of a few tries the one in which others had least of the processors.
+    fn run(&self, stage: &Stage) -> Result<Rates> {
+        let peer = Ours { io: self.io, encapsulation: Encapsulation::Gre };
+        let running = stage.start(&peer, Load::Packets)?;
+        stage.probe(&running, &self.traffic)?;
+        let mut best = Rates::default();
+        for _ in 0..TRIES {
+            let rates = stage.rates(&running, &self.traffic)?;
+            if rates.ran > best.ran {
+                best = rates;
+            }
+            if best.undisturbed() {
+                break;
+            }
+        }
+        running.stop(stage)?;
+        eprintln!("{}: {:.0} packets/s, ran {:.2}", self.name, best.taken, best.ran);
+        Ok(best)
+    }
+}
+
+fn measure(
+    column: &str,
+    binary: Option<&Path>,
+    turns: impl FnOnce(&Stage) -> Result<Vec<Turn>>,
+) -> Result<String> {
+    setup::ensure(&[setup::BUILD, setup::BED].concat())?;
+    let program = match binary {
+        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display()))?,
+        None => cargo::release_binary()?,
+    };
+    let spec = BedSpec { backends: 0, vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
+    let stage = Stage::build(&spec, Receive::OnDevice)?;
+    let turns = turns(&stage)?;
+    let mut measured = vec![Vec::new(); turns.len()];
+    for _ in 0..ROUNDS {
+        for (turn, rates) in turns.iter().zip(&mut measured) {
+            rates.push(turn.run(&stage).context(turn.name)?);
+        }
+    }
+    let names: Vec<&str> = turns.iter().map(|turn| turn.name).collect();
+    Ok(rows(column, &names, &measured))
+}
+
+fn rows(column: &str, names: &[&str], measured: &[Vec<Rates>]) -> String {
+    let mut rows = format!("# runs: {ROUNDS}\n{column},packets_per_s,least,most,offered_over_taken,ran\n");
+    for (name, rates) in names.iter().zip(measured) {
+        let of = |value: fn(&Rates) -> f64| rates.iter().map(value);
+        let (least, most) = of(|one| one.taken)
+            .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), x| (least.min(x), most.max(x)));
+        let [taken, excess, ran] =
+            [median(of(|one| one.taken)), median(of(|one| one.excess())), median(of(|one| one.ran))];
+        let _ = writeln!(rows, "{name},{taken:.0},{least:.0},{most:.0},{excess:.2},{ran:.2}");
+    }
+    rows
+}
+
+/// For the service of TCP.
+fn smallest_tcp(stage: &Stage, flags: u8) -> Result<Vec<u8>> {
+    let Host { ns, device, .. } = stage.host();
+    let (client, vip) = ((stage.bed.client.v4, 10_000).into(), stage.bed.vip(true, REQUEST_PORT));
+    let udp = FrameSpec::udp(NOBODY, mac_of(ns, device)?, client, vip);
+    Ok(FrameSpec { tcp_flags: Some(flags), payload: vec![0; 6], ..udp }.bytes())
+}
+
+const ROUNDS: usize = 7;
+/// For a turn in which nothing else has much of the processors.
+const TRIES: usize = 3;
+const FLOWS: u16 = 1_024;
+/// As many as the generator has source ports.
+const MANY: u16 = 32_768;
+const ACK: u8 = 0x10;
+const SYN: u8 = 0x02;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_median_the_extremes_and_how_much_was_offered() {
+        let rates = |taken| Rates { offered: 400.0, taken, ran: 0.9, device: 1.0 };
+        let measured = [vec![rates(100.0), rates(400.0), rates(200.0)], vec![rates(50.0)]];
+        let text = rows("mode", &["a", "b"], &measured);
+        let rows: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(rows[0], "mode,packets_per_s,least,most,offered_over_taken,ran");
+        assert_eq!(rows[1..], ["a,200,100,400,2.00,0.90", "b,50,50,50,8.00,0.90"]);
+    }
+}
