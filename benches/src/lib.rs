@@ -143,6 +143,7 @@ pub fn pipeline_of(
         held_of_a_pool: 1_024,
         hashers: datapath::lane_hashers(),
         limit_sources: 65_536,
+        is_steered: false,
     };
     let pipeline =
         Pipeline::new(config, live, Arc::clone(&counters), requests).expect("the defaults are in range");

@@ -24,7 +24,7 @@ pub struct Stats {
     pub interfaces: BTreeMap<String, InterfaceStats>,
     /// The sum over the threads.
     pub total: ThreadStats,
-    /// By packet thread.
+    /// By thread: packet threads, then the I/O threads of software steering.
     pub threads: Vec<ThreadStats>,
     /// By backend's name, over all its memberships.
     pub backends: BTreeMap<String, TrafficStats>,

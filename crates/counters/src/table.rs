@@ -79,6 +79,10 @@ groups! {
         replies: counter "packets" "thread_replied_packets_total" [];
         /// Frames that this thread handed to another thread.
         to_threads: counter "packets" "thread_handed_over_packets_total" [];
+        /// Frames that this I/O thread handed to a packet thread (io.steering = "software"): to the one that their flow names, or in turn to another because that one's ring was full.
+        steered: counter "packets" "thread_steered_packets_total" ["by" = "flow"];
+        /// Frames that this I/O thread handed to a packet thread (io.steering = "software"): to the one that their flow names, or in turn to another because that one's ring was full.
+        overflowed: counter "packets" "thread_steered_packets_total" ["by" = "turn"];
         /// Frames that this thread took from another thread.
         from_threads: counter "packets" "thread_taken_over_packets_total" [];
         /// Frames that this thread sent though no packet caused them.

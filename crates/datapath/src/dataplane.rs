@@ -3,32 +3,34 @@
 //! In: a [`Live`] snapshot and settings that hold until the next start. Out: counters, request ports, the filter's handle.
 //! Not here: what the snapshot says; when the filter changes (the binary wires it, so that neither plane knows the other).
 //! Thread `n` has the sockets of queue `n` of every interface that has one; what leaves by another interface goes to a
-//! thread that has a queue there.
+//! thread that has a queue there. With software steering these are I/O threads, behind packet threads that have no queue.
 //! Invariant: when it is dropped, the interfaces are as they were found.
 
 mod sockets;
 
+use std::num::NonZeroU16;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, Pipeline, PipelineConfig, RequestPort,
-    ThreadCounters, ThreadId, Timeouts, notice_ring, request_ring,
+    Counter, Forward, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, Pipeline,
+    PipelineConfig, RequestPort, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId, Timeouts,
+    notice_ring, request_ring,
 };
 
 use crate::af_packet::{Room, open_all};
-use crate::engine::{Engine, Pool};
+use crate::engine::{Engine, MAX_BATCH, Pool};
 use crate::error::{StartError, words};
 use crate::hash_lanes::lane_hashers;
-use crate::health::{Health, Monitor};
+use crate::health::{Health, Monitor, ThreadName};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
-use crate::mailbox::mesh;
+use crate::mailbox::{Mailboxes, mesh};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::{Filter, Steer, SteerOptions, Steers};
+use crate::stopping::{ROUNDS, Rounds};
 use crate::thread::{Idle, PacketThread};
 use crate::wake::Waker;
 
@@ -51,6 +53,9 @@ pub struct Settings {
     /// Queues of each interface with a socket, from queue 0 on. `None`: all that it has. With packet sockets: how many
     /// threads there are; `None`: as many as the interface with most queues has.
     pub queues: Option<u32>,
+    /// Software steering: an I/O thread for each queue, which gives packets by their flows to so many packet threads. `None`: each
+    /// queue has a packet thread of its own. Not with packet sockets.
+    pub steer_over: Option<NonZeroU16>,
     /// UMEM frames of each queue: a power of two. A thread's pool is that of its queues. With packet sockets: the frames of a
     /// thread, and the packets that can wait in each of its sockets.
     pub frames_per_queue: u32,
@@ -92,14 +97,16 @@ pub struct DataPlane {
     /// Bytes of the largest IP packet that is carried.
     pub largest_packet: u32,
     threads: Vec<JoinHandle<()>>,
-    /// Each thread's counters.
+    /// Each thread's counters: those of packet threads, then those of I/O threads.
     pub counters: Vec<Arc<ThreadCounters>>,
     /// Each thread's sockets, as one.
     pub sockets: Vec<Arc<SocketCounters>>,
     requests: Vec<RequestPort>,
     notices: Vec<Notices>,
     wakers: Arc<[Waker]>,
-    stop: Arc<AtomicBool>,
+    rounds: Arc<Rounds>,
+    /// Of each round: it ends when all threads are through it.
+    through: Vec<Receiver<()>>,
     monitor: Monitor,
     /// Where the packet threads' clock begins: they count nanoseconds from here.
     pub origin: Instant,
@@ -136,7 +143,7 @@ impl DataPlane {
         let steers = Steers::new(attach_all(&interfaces, settings, layout)?);
         let (bound, socket_mode) = bind_all(&interfaces, settings, layout)?;
         let mut plane = Self::new(interfaces, steers, layout, socket_mode, largest_packet)?;
-        plane.start_threads(settings, live, bound)?;
+        plane.start_threads(layout, settings, live, bound)?;
         Ok(plane)
     }
 
@@ -152,7 +159,7 @@ impl DataPlane {
         let steers = Steers::new(programs.map_err(|e| StartError::Steer(words(&e)))?);
         let opened = open_all(&interfaces, &steers, layout.threads(), room)?;
         let mut plane = Self::new(interfaces, steers, layout, SocketMode::Packet, room.largest_packet())?;
-        plane.start_threads(settings, live, opened)?;
+        plane.start_threads(layout, settings, live, opened)?;
         Ok(plane)
     }
 
@@ -164,11 +171,12 @@ impl DataPlane {
         socket_mode: SocketMode,
         largest_packet: u32,
     ) -> Result<Self, StartError> {
-        let mut monitor = Monitor::default();
+        let wakers: Arc<[Waker]> =
+            (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
+        let mut monitor = Monitor::new(Arc::clone(&wakers));
         for ((steer, interface), queues) in steers.each().iter().zip(&interfaces).zip(&layout.queues) {
             monitor.add_program(steer.program(), steer.mode(), u32::from(*queues) < interface.queues);
         }
-        let wakers = (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
         Ok(Self {
             monitor,
             interfaces,
@@ -181,12 +189,25 @@ impl DataPlane {
             requests: Vec::new(),
             notices: Vec::new(),
             wakers,
-            stop: Arc::new(AtomicBool::new(false)),
+            rounds: Arc::new(Rounds::new()),
+            through: Vec::new(),
             origin: Instant::now(),
         })
     }
 
-    /// The request port of a thread; call [`DataPlane::wake`] after asking.
+    /// How many threads have sockets: as many as the interface with most queues has of them.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        self.sockets.iter().filter(|socket| !socket.links.is_empty()).count()
+    }
+
+    /// How many packet threads there are.
+    #[must_use]
+    pub fn packet_threads(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// The request port of a packet thread; call [`DataPlane::wake`] after asking.
     pub fn requests(&mut self, thread: ThreadId) -> Option<&mut RequestPort> {
         self.requests.get_mut(usize::from(thread.0))
     }
@@ -221,8 +242,10 @@ impl DataPlane {
         self.monitor.look(&self.interfaces, &self.threads, &self.sockets, &no_socket)
     }
 
+    /// `bound`: each thread's device and frames, in their order.
     fn start_threads<D>(
         &mut self,
+        layout: &Layout,
         settings: &Settings,
         live: &Live,
         bound: Vec<(D, Vec<D::Frame>)>,
@@ -231,50 +254,108 @@ impl DataPlane {
         D: Sockets + Send + 'static,
     {
         let in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
-        let threads = u16::try_from(bound.len()).unwrap_or(u16::MAX);
         let (born, all_born) = channel();
-        for ((device, frames), mailboxes) in bound.into_iter().zip(mesh(threads, MAILBOX)) {
-            let number = self.threads.len();
-            self.add_sockets(number, &device)?;
-            let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
-            let socket = Arc::new(SocketCounters::on(device.sockets().map(|(interface, _)| interface)));
-            let config = pipeline_config(settings, mailboxes.me(), threads);
-            let pipeline = self.pipeline(config, live, Arc::clone(&counters))?;
-            let pool = Pool { frames, in_all };
-            let thread = PacketThread {
-                engine: Engine::new(device, pipeline, mailboxes, pool, Arc::clone(&counters)),
-                counters: Arc::clone(&counters),
-                socket: Arc::clone(&socket),
-                wakers: Arc::clone(&self.wakers),
-                number,
-                idle: settings.idle,
-                stop: Arc::clone(&self.stop),
-                origin: self.origin,
-                born: Some(born.clone()),
-            };
-            let builder = std::thread::Builder::new().name(format!("packet-{number}"));
-            self.threads.push(builder.spawn(move || thread.run())?);
-            self.counters.push(counters);
-            self.sockets.push(socket);
+        let (through, ends) = (0..ROUNDS).map(|_| channel()).unzip();
+        let signals = Signals { born, through };
+        self.through = ends;
+        for ((device, frames), mailboxes) in bound.into_iter().zip(mesh(layout.threads(), MAILBOX)) {
+            let name = layout.name(mailboxes.me());
+            self.add_sockets(name, &device)?;
+            let (pool, signals) = (Pool { frames, in_all }, signals.clone());
+            let part = Part { name, device, mailboxes, pool, signals };
+            match name {
+                ThreadName::Packet(_) => self.start_packet_thread(layout, settings, live, part)?,
+                ThreadName::Io(_) => self.start_io_thread(layout, settings, live, part)?,
+            }
         }
-        drop(born);
+        drop(signals);
         // Nobody sends: it ends when the last thread is at work.
         let _ = all_born.recv();
         Ok(())
     }
 
+    fn start_packet_thread<D>(
+        &mut self,
+        layout: &Layout,
+        settings: &Settings,
+        live: &Live,
+        part: Part<D>,
+    ) -> Result<(), StartError>
+    where
+        D: Sockets + Send + 'static,
+    {
+        let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
+        let config = pipeline_config(settings, part.mailboxes.me(), layout.packet_threads());
+        let pipeline = self.pipeline(config, live, Arc::clone(&counters))?;
+        let (birth, engine) = part.engine(pipeline, counters);
+        let engine = if layout.is_steered() { engine.with_mail_alone() } else { engine };
+        self.spawn(settings.idle, birth, engine)
+    }
+
+    fn start_io_thread<D>(
+        &mut self,
+        layout: &Layout,
+        settings: &Settings,
+        live: &Live,
+        part: Part<D>,
+    ) -> Result<(), StartError>
+    where
+        D: Sockets + Send + 'static,
+    {
+        let (threads, max_batch) = (layout.packet_threads(), (2 * settings.batch).min(MAX_BATCH));
+        // It forwards for nobody.
+        let counters = Arc::new(ThreadCounters::new(0, 0));
+        let config = SteeringConfig { threads, max_batch, hashers: lane_hashers() };
+        let steering = SoftwareSteering::new(config, live, Arc::clone(&counters));
+        let (birth, engine) = part.engine(steering, counters);
+        self.spawn(settings.idle, birth, engine.steering_to(threads))
+    }
+
+    /// Starts a thread.
+    fn spawn<D, F>(&mut self, idle: Idle, birth: Birth, mut engine: Engine<D, F>) -> Result<(), StartError>
+    where
+        D: Sockets + Send + 'static,
+        F: Forward + Send + 'static,
+    {
+        let Birth { name, signals, counters } = birth;
+        let links = engine.device_mut().sockets().map(|(interface, _)| interface);
+        let socket = Arc::new(SocketCounters::on(links));
+        let thread = PacketThread {
+            engine,
+            counters: Arc::clone(&counters),
+            socket: Arc::clone(&socket),
+            wakers: Arc::clone(&self.wakers),
+            number: self.threads.len(),
+            idle,
+            rounds: Arc::clone(&self.rounds),
+            origin: self.origin,
+            born: Some(signals.born),
+            through: signals.through,
+            idle_since: None,
+            next_statistics: self.origin,
+        };
+        let name = match name {
+            ThreadName::Packet(number) => format!("packet-{number}"),
+            ThreadName::Io(queue) => format!("io-{queue}"),
+        };
+        self.threads.push(std::thread::Builder::new().name(name).spawn(move || thread.run())?);
+        self.counters.push(counters);
+        self.sockets.push(socket);
+        Ok(())
+    }
+
     /// Watches the sockets of a thread, and lets XDP programs redirect to them once the filter has a VIP.
-    fn add_sockets(&mut self, number: usize, device: &impl Sockets) -> Result<(), StartError> {
+    fn add_sockets(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
         // SAFETY: the device is open, and the borrows end with this function.
         let borrowed = |(interface, fd)| (interface, unsafe { BorrowedFd::borrow_raw(fd) });
-        self.monitor.add_thread(device.sockets().map(borrowed))?;
+        self.monitor.add_thread(name, device.sockets().map(borrowed))?;
         if self.socket_mode == SocketMode::Packet {
             return Ok(()); // their filter lets them have packets
         }
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let (ThreadName::Packet(queue) | ThreadName::Io(queue)) = name;
         for (interface, fd) in device.sockets() {
             if let Some(steer) = self.steers.on(interface) {
-                steer.set_socket(number, &fd).map_err(|e| StartError::Steer(words(&e)))?;
+                steer.set_socket(queue.into(), &fd).map_err(|e| StartError::Steer(words(&e)))?;
             }
         }
         Ok(())
@@ -297,6 +378,40 @@ impl DataPlane {
     }
 }
 
+/// What a thread is made of.
+struct Part<D: Sockets> {
+    name: ThreadName,
+    device: D,
+    mailboxes: Mailboxes<D::Frame>,
+    pool: Pool<D::Frame>,
+    signals: Signals,
+}
+
+impl<D: Sockets> Part<D> {
+    /// The engine that moves frames as a forwarder says, and what its thread has besides.
+    fn engine<F: Forward>(self, forward: F, counters: Arc<ThreadCounters>) -> (Birth, Engine<D, F>) {
+        let Self { name, device, mailboxes, pool, signals } = self;
+        let engine = Engine::new(device, forward, mailboxes, pool, Arc::clone(&counters));
+        (Birth { name, signals, counters }, engine)
+    }
+}
+
+/// What a thread has besides its engine.
+struct Birth {
+    name: ThreadName,
+    signals: Signals,
+    counters: Arc<ThreadCounters>,
+}
+
+/// What a thread lets go to say something.
+#[derive(Clone)]
+struct Signals {
+    /// It is at work.
+    born: Sender<()>,
+    /// It is through a round of the end.
+    through: Vec<Sender<()>>,
+}
+
 impl Drop for DataPlane {
     fn drop(&mut self) {
         if let Err(error) = self.steers.set_filter(&Filter::default()) {
@@ -304,12 +419,21 @@ impl Drop for DataPlane {
         }
         // What was redirected before the filter was empty reaches the threads in this time.
         std::thread::sleep(LAST_PACKETS);
-        self.stop.store(true, Ordering::Relaxed);
-        self.wakers.iter().for_each(Waker::ring);
+        for (round, through) in (1..).zip(&self.through) {
+            self.rounds.begin(round);
+            self.wakers.iter().for_each(Waker::ring);
+            // Nobody sends: it ends when the last thread is through.
+            let _ = through.recv();
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a packet thread panicked");
             }
+        }
+        let sum = |of: fn(&ThreadCounters) -> &Counter| self.counters.iter().map(|all| of(all).read()).sum();
+        let (put, taken): (u64, u64) = (sum(|all| &all.to_threads), sum(|all| &all.from_threads));
+        if put != taken {
+            tracing::warn!(packets = put.saturating_sub(taken), "packets were left between threads");
         }
     }
 }
@@ -344,6 +468,7 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
         fragments: settings.fragments,
         held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
         hashers: lane_hashers(),
+        is_steered: settings.steer_over.is_some(),
     }
 }
 

@@ -5,6 +5,8 @@
 //! Invariant: fill + transmit + free + held + strays + own mailboxes, summed over threads, is the number of frames; see
 //! [`Engine::census`]. Nothing is allocated after `new`.
 
+mod steering;
+
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -15,6 +17,8 @@ use forwarder::{
 
 use crate::device::{Device, Received, TxOwner};
 use crate::mailbox::{Crossing, Mailboxes, Purpose};
+
+use self::steering::Turns;
 
 /// Where a thread's frames are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +55,9 @@ pub struct Engine<D: Device, F: Forward> {
     outbound: Vec<(Received<D::Frame>, bool)>,
     arrived: Vec<Received<D::Frame>>,
     verdicts: Box<[Verdict]>,
+    /// The most frames that a turn takes out of mailboxes, and of the device.
+    most_mail: usize,
+    most_received: usize,
 }
 
 #[derive(Debug)]
@@ -71,6 +78,8 @@ struct Port<D: Device> {
     counters: Arc<ThreadCounters>,
     queued: usize,
     notify: Notify,
+    /// Of an I/O thread.
+    steering: Option<Turns>,
 }
 
 /// Which threads got something since they were last woken.
@@ -119,11 +128,42 @@ impl<D: Device, F: Forward> Engine<D, F> {
         let held = std::iter::repeat_with(|| None).take(forward.hold_slots()).collect();
         let notify = Notify(vec![false; mailboxes.threads()]);
         let strays = Vec::with_capacity(in_all);
-        let port = Port { device, mailboxes, free, strays, held, holding: 0, counters, queued: 0, notify };
+        let port = Port {
+            device,
+            mailboxes,
+            free,
+            strays,
+            held,
+            holding: 0,
+            counters,
+            queued: 0,
+            notify,
+            steering: None,
+        };
         let verdicts = vec![Verdict::Tx; max_batch].into_boxed_slice();
         let (batch, arrived) = (Vec::with_capacity(max_batch), Vec::with_capacity(max_batch));
         let outbound = Vec::with_capacity(max_batch);
-        Self { forward, port, batch, outbound, arrived, verdicts }
+        // Mail takes up to half a batch, so that neither side starves the other.
+        let (most_mail, most_received) = (max_batch.div_ceil(2), max_batch);
+        Self { forward, port, batch, outbound, arrived, verdicts, most_mail, most_received }
+    }
+
+    /// Makes it that of a packet thread that has no queue: all that it gets is mail.
+    #[must_use]
+    pub fn with_mail_alone(mut self) -> Self {
+        (self.most_mail, self.most_received) = (self.verdicts.len(), 0);
+        self
+    }
+
+    /// Makes it that of an I/O thread: what its forwarder hands on goes, as it came, to one of the first `threads` threads: another
+    /// than the verdict says where that one's mailbox is full and it is [`HandoffReason::Steered`].
+    ///
+    /// A turn takes twice as much mail as it receives, so that what was decided leaves before more comes in.
+    #[must_use]
+    pub fn steering_to(mut self, threads: u16) -> Self {
+        (self.most_mail, self.most_received) = (self.verdicts.len(), self.verdicts.len().div_ceil(2));
+        self.port.steering = Some(Turns::over(threads));
+        self
     }
 
     /// One turn: reap, refill, one batch, send. Gives how many packets there were.
@@ -184,24 +224,29 @@ impl<D: Device, F: Forward> Engine<D, F> {
         }
     }
 
-    /// Mail first, up to half a batch, so that neither side starves the other.
+    /// Mail first.
     fn gather(&mut self) {
         let limit = self.verdicts.len();
-        let Self { port, batch, outbound, arrived, .. } = self;
+        let Self { port, batch, outbound, arrived, most_mail, most_received, .. } = self;
         let Port { mailboxes, free, device, counters, .. } = port;
-        mailboxes.take(limit.div_ceil(2), |from, Crossing { frame, purpose }| match purpose {
+        mailboxes.take(*most_mail, |from, Crossing { frame, purpose }| match purpose {
             Purpose::Home => free.push(frame),
             Purpose::Process { reason, interface, start, end } => {
                 counters.from_threads.add(1);
                 let received = Received { frame, interface, start, end };
                 batch.push(Arrival { received, origin: Origin::Thread(from, reason) });
             }
+            Purpose::Steered { interface, start, end } => {
+                counters.from_threads.add(1);
+                let received = Received { frame, interface, start, end };
+                batch.push(Arrival { received, origin: Origin::Wire });
+            }
             Purpose::Send { interface, end, is_reply } => {
                 counters.from_threads.add(1);
                 outbound.push((Received { frame, interface, start: 0, end }, is_reply));
             }
         });
-        device.receive(arrived, limit - batch.len());
+        device.receive(arrived, (limit - batch.len()).min(*most_received));
         counters.rx.add(arrived.len() as u64);
         counters.rx_bytes.add(arrived.iter().map(|r| (r.end - r.start) as u64).sum());
         batch.extend(arrived.drain(..).map(|received| Arrival { received, origin: Origin::Wire }));
@@ -365,6 +410,9 @@ impl<D: Device> Port<D> {
         reason: HandoffReason,
         received: Received<D::Frame>,
     ) -> Result<(), DropReason> {
+        if self.steering.is_some() {
+            return self.steer(thread, reason, received);
+        }
         let Received { frame, interface, start, end } = received;
         self.cross(thread, frame, Purpose::Process { reason, interface, start, end })
     }
@@ -372,8 +420,7 @@ impl<D: Device> Port<D> {
     fn cross(&mut self, thread: ThreadId, frame: D::Frame, purpose: Purpose) -> Result<(), DropReason> {
         match self.mailboxes.put(thread, Crossing { frame, purpose }) {
             Ok(()) => {
-                self.counters.to_threads.add(1);
-                self.mark(thread);
+                self.has_crossed(thread);
                 Ok(())
             }
             Err(crossing) => {
@@ -381,6 +428,11 @@ impl<D: Device> Port<D> {
                 Err(DropReason::MailboxFull)
             }
         }
+    }
+
+    fn has_crossed(&mut self, thread: ThreadId) {
+        self.counters.to_threads.add(1);
+        self.mark(thread);
     }
 
     fn mark(&mut self, thread: ThreadId) {

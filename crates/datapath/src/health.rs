@@ -4,7 +4,8 @@
 //! an enum. Not here: what follows from it (the binary passes it to readiness, announcers and the service manager).
 //! Invariant: nothing is asked of a packet thread: it counts its turns as ever, and all looking is done from outside.
 //! Seen within a second when looked at four times a second: a thread that sleeps makes ten turns a second, so one that
-//! made none for half a second hangs, or is starved of its processor; it is at fault only if packets wait for it.
+//! made none for half a second hangs, or is starved of its processor; it is at fault only if packets wait for it, in its sockets or its
+//! mailboxes.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,6 +21,7 @@ use crate::attach::AttachMode;
 use crate::ingress;
 use crate::interface::{self, Interface, InterfaceError};
 use crate::sockets::SocketCounters;
+use crate::wake::Waker;
 
 /// Whether packets for VIPs are carried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,23 +33,41 @@ pub enum Health {
     Unhealthy(Vec<Problem>),
 }
 
-/// One thing that keeps packets from being carried. A thread's number is that of its queues.
+/// A thread of the data plane, by what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadName {
+    /// The packet thread of this number, which is that of its queues where it has some.
+    Packet(u16),
+    /// The I/O thread of the queues of this number.
+    Io(u16),
+}
+
+impl fmt::Display for ThreadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Packet(number) => write!(f, "packet thread {number}"),
+            Self::Io(queue) => write!(f, "I/O thread {queue}"),
+        }
+    }
+}
+
+/// One thing that keeps packets from being carried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Packets wait in its ring, and the thread of this number makes no turn.
-    #[error("packet thread {0} makes no progress though packets wait")]
-    ThreadStuck(usize),
-    /// The thread of this number has ended, though nobody stopped it.
-    #[error("packet thread {0} has ended")]
-    ThreadEnded(usize),
+    /// Packets wait in its ring or its mailbox, and this thread makes no turn.
+    #[error("{0} makes no progress though packets wait")]
+    ThreadStuck(ThreadName),
+    /// This thread has ended, though nobody stopped it.
+    #[error("{0} has ended")]
+    ThreadEnded(ThreadName),
     /// The kernel took the socket from its queue. It does not come back: a restart binds new ones.
     #[error("queue {queue} of {interface} has lost its socket")]
     SocketLost {
         /// The interface.
         interface: String,
         /// The queue.
-        queue: usize,
+        queue: u16,
     },
     /// Packets for VIPs arrived where no socket is, though each queue had one at the start: a socket was taken out of the
     /// program's map, or the interface got more queues. A restart binds all.
@@ -121,15 +141,16 @@ impl Progress {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Monitor {
     threads: Vec<Thread>,
     programs: Vec<Program>,
+    wakers: Arc<[Waker]>,
 }
 
 #[derive(Debug)]
 struct Thread {
-    number: usize,
+    name: ThreadName,
     progress: Progress,
     sockets: Vec<Socket>,
 }
@@ -154,6 +175,11 @@ struct Program {
 }
 
 impl Monitor {
+    /// Of threads that have these bells, in their order.
+    pub(crate) fn new(wakers: Arc<[Waker]>) -> Self {
+        Self { threads: Vec::new(), programs: Vec::new(), wakers }
+    }
+
     /// The program of the next interface.
     pub(crate) fn add_program(&mut self, id: u32, mode: AttachMode, some_without_socket: bool) {
         self.programs.push(Program { id, mode, some_without_socket, without_socket: false });
@@ -162,17 +188,14 @@ impl Monitor {
     /// The next thread, by its sockets and the interface of each.
     pub(crate) fn add_thread<'a>(
         &mut self,
+        name: ThreadName,
         sockets: impl Iterator<Item = (InterfaceId, BorrowedFd<'a>)>,
     ) -> std::io::Result<()> {
         let own = |(interface, fd): (InterfaceId, BorrowedFd<'_>)| {
             Ok(Socket { fd: fd.try_clone_to_owned()?, interface, lost: false })
         };
         let sockets = sockets.map(own).collect::<std::io::Result<_>>()?;
-        self.threads.push(Thread {
-            number: self.threads.len(),
-            progress: Progress::new(Instant::now()),
-            sockets,
-        });
+        self.threads.push(Thread { name, progress: Progress::new(Instant::now()), sockets });
         Ok(())
     }
 
@@ -188,9 +211,11 @@ impl Monitor {
         let mut problems = Vec::new();
         // A packet socket outlives its link's being down, and says so by the same error.
         let lasting = self.programs.iter().any(|program| program.mode == AttachMode::Ingress);
-        for ((thread, handle), counters) in self.threads.iter_mut().zip(threads).zip(counters) {
+        let all = self.threads.iter_mut().zip(self.wakers.iter()).zip(threads).zip(counters);
+        for (((thread, waker), handle), counters) in all {
             let lost = thread.lost_socket(interfaces).filter(|_| !lasting);
-            problems.extend(thread.look(now, handle, counters, lost));
+            let ended = handle.is_finished().then_some(Problem::ThreadEnded(thread.name));
+            problems.extend(ended.or(lost).or_else(|| thread.stuck(now, counters, waker)));
         }
         for (program, no_socket) in self.programs.iter_mut().zip(no_socket) {
             // What was lost does not come back by itself, and the first packet may be the last that shows it.
@@ -204,23 +229,11 @@ impl Monitor {
 }
 
 impl Thread {
-    fn look(
-        &mut self,
-        now: Instant,
-        handle: &JoinHandle<()>,
-        counters: &SocketCounters,
-        lost: Option<Problem>,
-    ) -> Option<Problem> {
-        if handle.is_finished() {
-            return Some(Problem::ThreadEnded(self.number));
-        }
-        if lost.is_some() {
-            return lost;
-        }
+    fn stuck(&mut self, now: Instant, counters: &SocketCounters, waker: &Waker) -> Option<Problem> {
         let turns = counters.turns.read();
-        let waiting = || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
+        let waiting = || waker.has_mail() || self.sockets.iter().any(|socket| has_packets(socket.fd.as_fd()));
         let stuck = self.progress.is_stuck(now, turns, waiting);
-        stuck.then_some(Problem::ThreadStuck(self.number))
+        stuck.then_some(Problem::ThreadStuck(self.name))
     }
 
     fn lost_socket(&mut self, interfaces: &[Interface]) -> Option<Problem> {
@@ -231,7 +244,8 @@ impl Thread {
         let lost = self.sockets.iter().find(|socket| socket.lost)?;
         let interface = interfaces.get(usize::from(lost.interface.0));
         let interface = interface.map(|found| found.name.clone()).unwrap_or_default();
-        Some(Problem::SocketLost { interface, queue: self.number })
+        let (ThreadName::Packet(queue) | ThreadName::Io(queue)) = self.name;
+        Some(Problem::SocketLost { interface, queue })
     }
 }
 
@@ -306,9 +320,14 @@ mod tests {
     #[test]
     fn health_says_everything_that_is_wrong() {
         assert_eq!((Health::of(vec![]), Health::of(vec![]).to_string()), (Health::Healthy, "healthy".into()));
-        let health = Health::of(vec![Problem::ThreadStuck(1), Problem::ProgramMissing("eth0".into())]);
+        let problems = [
+            Problem::ThreadStuck(ThreadName::Packet(1)),
+            Problem::ThreadEnded(ThreadName::Io(0)),
+            Problem::ProgramMissing("eth0".into()),
+        ];
+        let health = Health::of(problems.into());
         assert!(!health.is_healthy());
-        let words = "packet thread 1 makes no progress though packets wait; no XDP program is on eth0";
+        let words = "packet thread 1 makes no progress though packets wait; I/O thread 0 has ended; no XDP program is on eth0";
         assert_eq!(health.to_string(), words);
     }
 }

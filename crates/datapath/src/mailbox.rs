@@ -21,6 +21,15 @@ pub enum Purpose {
         /// Where it ends.
         end: usize,
     },
+    /// The packet in `[start, end)` is as it came off the wire: an I/O thread has given it to the receiving thread.
+    Steered {
+        /// The interface that it came by.
+        interface: InterfaceId,
+        /// Where the packet starts.
+        start: usize,
+        /// Where it ends.
+        end: usize,
+    },
     /// The packet in `[0, end)` is decided: the receiving thread sends it, since the other one has no queue there.
     Send {
         /// The interface that it leaves by.
@@ -49,13 +58,16 @@ pub struct Mailboxes<F> {
     me: ThreadId,
     to: Vec<Option<Producer<Crossing<F>>>>,
     from: Vec<Option<Consumer<Crossing<F>>>>,
+    /// The thread whose mail is taken first: each in its turn, so that none starves another.
+    first: usize,
 }
 
 /// The mailboxes of `threads` threads, `capacity` frames each.
 #[must_use]
 pub fn mesh<F>(threads: u16, capacity: usize) -> Vec<Mailboxes<F>> {
-    let mut ends: Vec<Mailboxes<F>> =
-        (0..threads).map(|me| Mailboxes { me: ThreadId(me), to: Vec::new(), from: Vec::new() }).collect();
+    let mut ends: Vec<Mailboxes<F>> = (0..threads)
+        .map(|me| Mailboxes { me: ThreadId(me), to: Vec::new(), from: Vec::new(), first: 0 })
+        .collect();
     for from in 0..usize::from(threads) {
         for to in 0..usize::from(threads) {
             let (producer, consumer) = if from == to {
@@ -100,14 +112,17 @@ impl<F> Mailboxes<F> {
     /// Takes up to `limit` frames, from all threads in turn.
     pub fn take(&mut self, limit: usize, mut each: impl FnMut(ThreadId, Crossing<F>)) {
         let mut left = limit;
-        for (from, consumer) in (0u16..).zip(self.from.iter_mut()) {
-            let Some(consumer) = consumer else { continue };
+        let threads = self.from.len();
+        for number in (self.first..threads).chain(0..self.first) {
+            let Some(Some(consumer)) = self.from.get_mut(number) else { continue };
+            let from = ThreadId(u16::try_from(number).unwrap_or(u16::MAX));
             while left > 0 {
                 let Ok(crossing) = consumer.pop() else { break };
                 left -= 1;
-                each(ThreadId(from), crossing);
+                each(from, crossing);
             }
         }
+        self.first = if self.first + 1 < threads { self.first + 1 } else { 0 };
     }
 
     /// Frames that wait for this thread.
@@ -146,6 +161,21 @@ mod tests {
                 prop_assert_eq!(ends[usize::from(who)].waiting(), waiting);
             }
         }
+    }
+
+    #[test]
+    fn a_thread_that_always_has_more_starves_no_other() {
+        let mut ends = mesh::<usize>(3, 8);
+        let mut receiver = ends.pop().unwrap();
+        let mail = |frame| Crossing { frame, purpose: Purpose::Home };
+        ends[1].put(ThreadId(2), mail(99)).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            while ends[0].put(ThreadId(2), mail(0)).is_ok() {}
+            receiver.take(4, |from, crossing| seen.push((from.0, crossing.frame)));
+        }
+        assert!(seen.contains(&(1, 99)), "{seen:?}");
+        assert_eq!(seen.len(), 12);
     }
 
     #[test]

@@ -1,16 +1,15 @@
-//! A packet thread: pinned, runs its engine until the stop flag is set, and sleeps when nothing comes.
+//! A packet thread, or an I/O thread: pinned, runs its engine until it is told to end, and sleeps when nothing comes.
 //!
 //! In: an engine over the sockets of its queues. Out: its counters. The only place that reads the clock, once a turn.
 //! Invariant: a batch is what has arrived; nothing waits for a batch to fill.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use forwarder::{Now, Pipeline, ThreadCounters};
+use forwarder::{Forward, Now, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -19,6 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use crate::engine::Engine;
 use crate::interface::MAX_INTERFACES;
 use crate::sockets::{SocketCounters, Sockets};
+use crate::stopping::Rounds;
 use crate::umem::RING;
 use crate::wake::Waker;
 
@@ -31,58 +31,78 @@ pub struct Idle {
     pub sleep: bool,
 }
 
-pub(crate) struct PacketThread<D: Sockets> {
-    pub(crate) engine: Engine<D, Pipeline>,
+pub(crate) struct PacketThread<D: Sockets, F: Forward> {
+    pub(crate) engine: Engine<D, F>,
     pub(crate) counters: Arc<ThreadCounters>,
     pub(crate) socket: Arc<SocketCounters>,
     pub(crate) wakers: Arc<[Waker]>,
     pub(crate) number: usize,
     pub(crate) idle: Idle,
-    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) rounds: Arc<Rounds>,
     pub(crate) origin: Instant,
     /// Let go once the thread is on its processor and has given up its capabilities.
     pub(crate) born: Option<Sender<()>>,
+    /// One for each round of the end, let go once the thread finds nothing.
+    pub(crate) through: Vec<Sender<()>>,
+    /// Since when nothing has come.
+    pub(crate) idle_since: Option<Instant>,
+    pub(crate) next_statistics: Instant,
 }
 
-impl<D: Sockets> PacketThread<D> {
-    /// Until `stop`. What is in the rings then is still sent.
+impl<D: Sockets, F: Forward> PacketThread<D, F> {
+    /// Until the rounds of the end are over. What is in the rings and mailboxes then is still sent.
     pub(crate) fn run(mut self) {
         pin(self.number);
         give_up_capabilities();
         self.born = None;
-        let mut idle_since: Option<Instant> = None;
-        let mut next_statistics = self.origin;
-        while !self.stop.load(Ordering::Relaxed) {
-            let begin = Instant::now();
-            let count = self.engine.step(now(begin, self.origin));
-            self.wake_others();
-            // One writer: a load and a store, no locked instruction.
-            self.socket.turns.add(1);
-            if begin >= next_statistics {
-                self.copy_statistics();
-                next_statistics = begin + STATISTICS_EVERY;
+        for (round, through) in (1..).zip(std::mem::take(&mut self.through)) {
+            while self.rounds.current() < round {
+                self.turn();
             }
-            if count > 0 {
-                idle_since = None;
-                let busy = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                self.counters.busy_nanos.add(busy);
-                continue;
-            }
-            let since = *idle_since.get_or_insert(begin);
-            if self.idle.sleep && begin.duration_since(since) >= self.idle.spin {
-                self.sleep();
-            } else {
-                std::hint::spin_loop();
-            }
+            self.send_what_is_left();
+            drop(through);
         }
-        self.send_what_is_left();
         self.copy_statistics();
+    }
+
+    /// One turn of the engine, or a sleep.
+    fn turn(&mut self) {
+        let begin = Instant::now();
+        let count = self.step(begin);
+        // One writer: a load and a store, no locked instruction.
+        self.socket.turns.add(1);
+        if begin >= self.next_statistics {
+            self.copy_statistics();
+            self.next_statistics = begin + STATISTICS_EVERY;
+        }
+        if count > 0 {
+            self.idle_since = None;
+            let busy = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.counters.busy_nanos.add(busy);
+            return;
+        }
+        let since = *self.idle_since.get_or_insert(begin);
+        if self.idle.sleep && begin.duration_since(since) >= self.idle.spin {
+            self.sleep();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// How many packets there were.
+    fn step(&mut self, begin: Instant) -> usize {
+        if let Some(own) = self.wakers.get(self.number) {
+            own.turn_begins();
+        }
+        let count = self.engine.step(now(begin, self.origin));
+        self.wake_others();
+        count
     }
 
     /// The rings are bounded, so this ends, even if packets keep coming.
     fn send_what_is_left(&mut self) {
         let mut left = RING;
-        while left > 0 && self.engine.step(now(Instant::now(), self.origin)) > 0 {
+        while left > 0 && self.step(Instant::now()) > 0 {
             left -= 1;
         }
     }
@@ -91,7 +111,7 @@ impl<D: Sockets> PacketThread<D> {
         let wakers = &self.wakers;
         self.engine.notify().drain(|thread| {
             if let Some(waker) = wakers.get(usize::from(thread.0)) {
-                waker.wake();
+                waker.wake_for_mail();
             }
         });
     }
@@ -164,3 +184,132 @@ const SLEEP_AT_MOST_MS: u8 = 100;
 const RETRY_SEND_MS: u8 = 1;
 /// A socket for each interface, and the bell.
 const MOST_FDS: usize = MAX_INTERFACES + 1;
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::RawFd;
+    use std::sync::mpsc::channel;
+
+    use forwarder::{DropReason, HandoffReason, InterfaceId, Outlet, Packet, ThreadId, Verdict};
+
+    use super::*;
+    use crate::device::TxOwner;
+    use crate::engine::Pool;
+    use crate::mailbox::mesh;
+    use crate::memory::{MemoryDevice, MemoryFrame};
+    use crate::stopping::ROUNDS;
+
+    impl Sockets for MemoryDevice {
+        fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)> {
+            std::iter::empty()
+        }
+
+        fn is_sending(&mut self) -> bool {
+            false
+        }
+
+        fn is_short_of_frames(&self) -> bool {
+            false
+        }
+
+        fn copy_statistics(&mut self, _: &SocketCounters) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Hands packets to the thread that they name, and sends those that name this one.
+    struct Named(ThreadId);
+
+    impl Forward for Named {
+        fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
+            for (packet, verdict) in packets.iter().zip(verdicts) {
+                let named = ThreadId(packet.frame()[0].into());
+                let reason = HandoffReason::Steered { decapsulated_from: None };
+                *verdict = if named == self.0 { Verdict::Tx } else { Verdict::ToThread(named, reason) };
+            }
+        }
+
+        fn poll(&mut self, _: Now, _: &mut dyn Outlet) {}
+
+        fn failed(&mut self, reason: DropReason) {
+            panic!("{reason:?}: there is room");
+        }
+
+        fn max_batch(&self) -> usize {
+            16
+        }
+
+        fn hold_slots(&self) -> usize {
+            0
+        }
+    }
+
+    const PACKET_THREADS: u16 = 3;
+    const PACKETS: u16 = 900;
+
+    type Frames = crate::mailbox::Mailboxes<MemoryFrame>;
+
+    /// The engine of a packet thread, or that of the I/O thread, which is the last and where all packets wait.
+    fn engine(mailboxes: Frames, counters: &Arc<ThreadCounters>) -> Engine<MemoryDevice, Named> {
+        let me = mailboxes.me();
+        let is_io = me.0 == PACKET_THREADS;
+        let owner = if is_io { TxOwner::Own } else { TxOwner::Other(ThreadId(PACKET_THREADS)) };
+        let count = if is_io { PACKETS } else { 0 };
+        let frames = (0..count).map(|_| MemoryFrame::new(me, 64)).collect();
+        let pool = Pool { frames, in_all: PACKETS.into() };
+        let device = MemoryDevice::with_tx_owners(PACKETS.into(), [owner]);
+        let mut engine = Engine::new(device, Named(me), mailboxes, pool, Arc::clone(counters));
+        for packet in 0..count {
+            let named = u8::try_from(packet % PACKET_THREADS).unwrap();
+            assert!(engine.device_mut().inject(&[named; 20], 0));
+        }
+        if is_io { engine.steering_to(PACKET_THREADS) } else { engine.with_mail_alone() }
+    }
+
+    fn thread(
+        mailboxes: Frames,
+        wakers: &Arc<[Waker]>,
+        rounds: &Arc<Rounds>,
+    ) -> PacketThread<MemoryDevice, Named> {
+        let (number, origin) = (mailboxes.me().0.into(), Instant::now());
+        let counters = Arc::new(ThreadCounters::new(0, 0));
+        PacketThread {
+            engine: engine(mailboxes, &counters),
+            counters,
+            socket: Arc::new(SocketCounters::default()),
+            wakers: Arc::clone(wakers),
+            number,
+            idle: Idle { spin: Duration::ZERO, sleep: true },
+            rounds: Arc::clone(rounds),
+            origin,
+            born: None,
+            through: Vec::new(),
+            idle_since: None,
+            next_statistics: origin,
+        }
+    }
+
+    #[test]
+    fn what_waits_when_the_end_begins_goes_from_thread_to_thread_and_is_sent() {
+        let wakers: Arc<[Waker]> = (0..=PACKET_THREADS).map(|_| Waker::new().unwrap()).collect();
+        let rounds = Arc::new(Rounds::new());
+        let (through, ends): (Vec<_>, Vec<_>) = (0..ROUNDS).map(|_| channel::<()>()).unzip();
+        let mailboxes = mesh(PACKET_THREADS + 1, PACKETS.into()).into_iter();
+        let mut threads: Vec<_> = mailboxes.map(|own| thread(own, &wakers, &rounds)).collect();
+        threads.iter_mut().for_each(|thread| thread.through.clone_from(&through));
+        drop(through);
+        let counters: Vec<_> = threads.iter().map(|thread| Arc::clone(&thread.counters)).collect();
+        rounds.begin(1);
+        let running: Vec<_> =
+            threads.into_iter().map(|thread| std::thread::spawn(move || thread.run())).collect();
+        for (round, through) in (1..).zip(&ends) {
+            rounds.begin(round);
+            wakers.iter().for_each(Waker::ring);
+            assert!(through.recv().is_err(), "nobody sends");
+        }
+        running.into_iter().for_each(|thread| thread.join().unwrap());
+        let counted: Vec<u64> = counters.iter().map(|counters| counters.from_threads.read()).collect();
+        assert_eq!(counted, [300, 300, 300, u64::from(PACKETS)]);
+        assert_eq!(counters[usize::from(PACKET_THREADS)].tx.read(), u64::from(PACKETS));
+    }
+}

@@ -7,12 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::sleeper::Sleeper;
+use crate::sync::{AtomicBool, Ordering};
 
 /// A thread's bell.
 #[derive(Debug)]
 pub struct Waker {
     pub(crate) sleeper: Sleeper,
     bell: EventFd,
+    /// Whether a thread has left frames since this one's turn began. For who looks from outside, and so without order.
+    mail: AtomicBool,
 }
 
 impl Waker {
@@ -20,7 +23,7 @@ impl Waker {
     /// What eventfd says.
     pub fn new() -> std::io::Result<Self> {
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Self { sleeper: Sleeper::new(), bell })
+        Ok(Self { sleeper: Sleeper::new(), bell, mail: AtomicBool::new(false) })
     }
 
     /// Wakes the thread if it sleeps. A system call in that case only.
@@ -28,6 +31,25 @@ impl Waker {
         if self.sleeper.must_wake() {
             self.ring();
         }
+    }
+
+    /// Frames were left in its mailbox: wakes the thread if it sleeps.
+    pub(crate) fn wake_for_mail(&self) {
+        self.mail.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// A turn begins, which takes what was left.
+    pub(crate) fn turn_begins(&self) {
+        // Mostly there is none, and then the line is not taken from those who leave some.
+        if self.mail.load(Ordering::Relaxed) {
+            self.mail.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether frames wait in its mailbox: true for certain only of a thread that makes no turn.
+    pub(crate) fn has_mail(&self) -> bool {
+        self.mail.load(Ordering::Relaxed)
     }
 
     /// Wakes it whether or not it says that it sleeps.

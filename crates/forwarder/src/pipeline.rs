@@ -17,7 +17,9 @@ mod plain;
 mod refusal;
 mod remote;
 mod state;
+mod steering;
 mod tap;
+mod threads;
 mod tracing;
 
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use conntrack::FlowTable;
 use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::icmp::IcmpRates;
+pub use self::steering::{SoftwareSteering, SteeringConfig};
 
 use self::fragments::Fragments;
 use self::identifications::Identifications;
@@ -68,6 +71,8 @@ pub struct PipelineConfig {
     pub held_of_a_pool: usize,
     /// How flows are hashed.
     pub hashers: LaneHashers,
+    /// Packets were given to this thread by their flows ([`SoftwareSteering`]): what it takes out of a tunnel stays here.
+    pub is_steered: bool,
 }
 
 /// Why a pipeline's memory could not be taken.

@@ -42,6 +42,38 @@ fn marked(key: &TraceKey, port: u16) -> Vec<u8> {
     udp("198.51.100.8", port, VIP4, 443, &mark.sign(key, &flow))
 }
 
+fn steering_allocates_and_frees_nothing() {
+    let mut parts = parts(gre_slots(3), &[1, 1, 1]);
+    parts.tunnels = vec![TunnelSource {
+        prefix: Prefix::new(ip("198.51.100.0"), 24).unwrap(),
+        carriers: TunnelProtocols::GRE,
+        kind: TunnelSourceKind::Encapsulator,
+    }];
+    let live = Live::new(Snapshot::new(parts).unwrap());
+    let config = SteeringConfig { threads: 3, max_batch: 64, hashers: LaneHashers::PORTABLE };
+    let mut steering = SoftwareSteering::new(config, &live, Arc::new(ThreadCounters::new(0, 0)));
+    let frames: Vec<Vec<u8>> = (0..64u16)
+        .map(|n| match n % 4 {
+            0 => tcp("198.51.100.7", n, VIP4, 80, "S"),
+            1 => udp("2001:db8:1::7", n, VIP6, 443, b"x"),
+            2 => udp("198.51.100.7", n, VIP4, 6080, &[0, 4, 0, 0]),
+            _ => vec![0; usize::from(n)],
+        })
+        .collect();
+    let mut buffers = frames.clone();
+    let mut left = buffers.iter_mut();
+    let mut packets: [Packet<'_>; 64] =
+        std::array::from_fn(|n| Packet::new(left.next().unwrap(), 0, frames[n].len(), Origin::Wire));
+    let mut verdicts = [Verdict::Tx; 64];
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..100 {
+        steering.process(Now::from_nanos(1), &mut packets, &mut verdicts);
+    }
+    let change = region.change();
+    assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::ToThread(..))));
+    assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
+}
+
 #[test]
 fn a_running_pipeline_allocates_and_frees_nothing() {
     let slots = gre_slots(3);
@@ -113,5 +145,6 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     let home = [bed.port.answer(), bed.port.answer()];
     assert!(matches!(home, [Some(Reply::Capture(None)), Some(Reply::Capture(Some(_)))]), "{home:?}");
     assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));
+    steering_allocates_and_frees_nothing();
     assert!(bed.counters.capture_lost.read() > 0, "the ring was full");
 }

@@ -71,7 +71,7 @@ pub use crate::ipv6::{Extension, Extensions, Ipv6, Upper};
 pub use crate::link::{LinkHeader, Mac, MacError, rewrite_link, write_link};
 pub use crate::malformed::{Malformed, ParseError};
 pub use crate::open::{OpenError, open_in_place};
-pub use crate::parse::{Addresses, Parsed, network, parse};
+pub use crate::parse::{Addresses, Parsed, network, parse, parse_ip};
 pub use crate::plain::Plain;
 pub use crate::prepared::Prepared;
 pub use crate::quote::{IcmpError, Quoted, QuotedTunnel, icmp_checksum_ok, icmp_error, quoted_tunnel};

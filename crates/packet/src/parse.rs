@@ -114,6 +114,19 @@ pub fn parse(frame: &[u8]) -> Result<Parsed, ParseError> {
     }
 }
 
+/// The same of an IP packet that stands alone, without a link header: `l3` is 0, and offsets count from the packet's first byte.
+///
+/// # Errors
+/// [`ParseError::Malformed`].
+#[inline]
+pub fn parse_ip(packet: &[u8]) -> Result<Parsed, ParseError> {
+    match packet.first().ok_or(Malformed::Truncated)? >> 4 {
+        4 => ipv4(packet, 0),
+        6 => ipv6(packet, 0),
+        _ => Err(Malformed::Version.into()),
+    }
+}
+
 /// The family that a frame's Ethernet type names, behind two tags at most, and what follows. Nothing of that is looked at: the
 /// frame may be cut short anywhere.
 #[inline]

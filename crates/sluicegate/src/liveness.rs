@@ -174,12 +174,12 @@ pub(crate) const EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
-    use datapath::Problem;
+    use datapath::{Problem, ThreadName};
 
     use super::*;
 
     fn ill() -> Health {
-        Health::Unhealthy(vec![Problem::ThreadStuck(0)])
+        Health::Unhealthy(vec![Problem::ThreadStuck(ThreadName::Packet(0))])
     }
 
     #[test]

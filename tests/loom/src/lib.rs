@@ -10,5 +10,9 @@
 #[allow(dead_code, reason = "a model uses part of a module")]
 mod sleeper;
 #[cfg(all(test, loom))]
+#[path = "../../../crates/datapath/src/stopping.rs"]
+#[allow(dead_code, reason = "a model uses part of a module")]
+mod stopping;
+#[cfg(all(test, loom))]
 #[path = "../../../crates/datapath/src/sync.rs"]
 mod sync;

@@ -10,9 +10,10 @@
 use packet::{Fragment, OpenError, Parsed, Tunnelled, decapsulate, open_in_place, parse, protocol};
 
 use super::state::Batch;
+use super::threads::thread_of_flow;
 use super::{Core, unreadable};
 use crate::tunnels::{TunnelSourceKind, source_kind};
-use crate::{DropReason, Flow, HashPolicy, Packet, ThreadId};
+use crate::{DropReason, Flow, HashPolicy, Packet, Snapshot, ThreadId};
 
 /// What was in a tunnel.
 pub(super) struct Inner {
@@ -31,6 +32,18 @@ pub(super) fn may_carry(parsed: &Parsed) -> bool {
     }
 }
 
+/// The outer headers of a packet that somebody may send to us in a tunnel, and what its sender is. `None`: it goes its way as it is.
+pub(super) fn opened_here(
+    snapshot: &Snapshot,
+    frame: &[u8],
+    parsed: &Parsed,
+) -> Option<(Tunnelled, TunnelSourceKind)> {
+    let tunnelled = decapsulate(frame.get(usize::from(parsed.l3)..usize::from(parsed.end))?)?;
+    let from = source_kind(&snapshot.tunnels, &tunnelled)?;
+    // Another cluster sends to the VIP itself; what others send to a VIP is for its backends.
+    (from == TunnelSourceKind::Cluster || snapshot.is_own(tunnelled.destination)).then_some((tunnelled, from))
+}
+
 impl Core {
     /// Takes the outer header off a packet that somebody may send to us in a tunnel. `None`: it is none, and goes its way as it is.
     #[cold]
@@ -40,18 +53,13 @@ impl Core {
         packet: &mut Packet<'_>,
         parsed: &Parsed,
     ) -> Result<Option<Inner>, DropReason> {
-        let l3 = usize::from(parsed.l3);
-        let outer = packet.frame().get(l3..usize::from(parsed.end));
-        let Some(tunnelled) = outer.and_then(decapsulate) else { return Ok(None) };
-        let Some(from) = source_kind(&batch.snapshot.tunnels, &tunnelled) else { return Ok(None) };
-        // Another cluster sends to the VIP itself; what others send to a VIP is for its backends.
-        if from != TunnelSourceKind::Cluster && !batch.snapshot.is_own(tunnelled.destination) {
+        let Some((tunnelled, from)) = opened_here(batch.snapshot, packet.frame(), parsed) else {
             return Ok(None);
-        }
+        };
         if from == TunnelSourceKind::Cluster && tunnelled.recursion == 0 {
             return Err(DropReason::Unmarked);
         }
-        let parsed = self.take_off(packet, l3, &tunnelled)?;
+        let parsed = self.take_off(packet, usize::from(parsed.l3), &tunnelled)?;
         self.counters.remote_arrivals.add(u64::from(from == TunnelSourceKind::Cluster));
         // What a peer sends that was redirected before may not be sent on either.
         let from = if tunnelled.recursion > 1 { TunnelSourceKind::Cluster } else { from };
@@ -75,18 +83,22 @@ impl Core {
     }
 
     /// Another thread that an inner packet goes to: few outer tuples land on one queue, and what RSS can't spread is spread by
-    /// the inner tuple.
+    /// the inner tuple. With software steering that has been done.
     pub(super) fn thread_of_inner(
         &self,
         batch: &Batch<'_>,
         packet: &Packet<'_>,
         inner: &Inner,
     ) -> Option<ThreadId> {
-        if inner.from == TunnelSourceKind::Peer || inner.parsed.fragment != Fragment::None {
+        if self.config.is_steered
+            || inner.from == TunnelSourceKind::Peer
+            || inner.parsed.fragment != Fragment::None
+        {
             return None;
         }
         let flow = Flow::of(packet.frame(), &inner.parsed);
-        let thread = self.thread_of(batch.snapshot.hasher.hash(HashPolicy::FiveTuple, &flow));
+        let hash = batch.snapshot.hasher.hash(HashPolicy::FiveTuple, &flow);
+        let thread = thread_of_flow(hash, self.config.threads);
         (thread != self.config.thread).then_some(thread)
     }
 }

@@ -10,6 +10,7 @@ use fragment_table::{Extent, Fate, First, FragmentTable, Key, Later, Millis, Ref
 use packet::{Family, Fragment, Parsed, protocol};
 
 use super::state::{Batch, PacketState, Stage};
+use super::threads::gatherer;
 use super::{Core, PipelineConfig, choose_by_table};
 use crate::{
     DropReason, Flow, FragmentTableCounters, HandoffReason, HashPolicy, HoldSlot, Now, Origin, Outlet,
@@ -117,7 +118,7 @@ impl Core {
             return self.enter_portless(batch, flow, index, state).err().map(Verdict::Drop);
         }
         let addresses = parsed.addresses(packet.frame());
-        let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet, &parsed));
+        let three = snapshot.hasher.three_tuple(&addresses, datagram_protocol(packet.frame(), &parsed));
         if packet.origin() == Origin::Wire {
             if from.is_none_or(TunnelSourceKind::may_go_on)
                 && let Some(slot) = snapshot.peer(three)
@@ -128,7 +129,7 @@ impl Core {
                 (state.stage, state.choice.step) = (Stage::Redirect, Some(Step::Redirect));
                 return None;
             }
-            let gatherer = self.thread_of(three);
+            let gatherer = gatherer(three, self.config.threads);
             if gatherer != self.config.thread {
                 let reason = HandoffReason::Fragment { decapsulated_from: from };
                 return Some(Verdict::ToThread(gatherer, reason));
@@ -180,12 +181,6 @@ impl Core {
         };
         (state.service, state.counted) = (index, service.id);
         Ok(())
-    }
-
-    /// The thread that a hash gives something to.
-    pub(super) fn thread_of(&self, hash: u64) -> ThreadId {
-        let scaled = (u128::from(hash) * u128::from(self.config.threads.max(1))) >> 64;
-        ThreadId(u16::try_from(scaled).unwrap_or(0))
     }
 
     /// Stage 2 for a first piece that is gathered here.
@@ -376,16 +371,16 @@ fn name(snapshot: &Snapshot, packet: &Packet<'_>, parsed: &Parsed) -> Name {
         Fragment::First { id } | Fragment::Later { id, .. } => id,
         Fragment::None => 0,
     };
-    let protocol = datagram_protocol(packet, parsed);
+    let protocol = datagram_protocol(packet.frame(), parsed);
     let key = Key { source: addresses.src, destination: addresses.dst, protocol, id };
     Name { key, hash: snapshot.hasher.datagram(&key) }
 }
 
 /// The protocol as far as it names a datagram: the IPv4 header's, whatever stands behind it. For IPv6 it is no part of the
 /// name (RFC 8200 §4.5).
-fn datagram_protocol(packet: &Packet<'_>, parsed: &Parsed) -> u8 {
+pub(super) fn datagram_protocol(frame: &[u8], parsed: &Parsed) -> u8 {
     match parsed.family {
-        Family::V4 => packet.frame().get(usize::from(parsed.l3) + 9).copied().unwrap_or(0),
+        Family::V4 => frame.get(usize::from(parsed.l3) + 9).copied().unwrap_or(0),
         Family::V6 => protocol::FRAGMENT,
     }
 }

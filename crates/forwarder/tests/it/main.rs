@@ -20,6 +20,7 @@ mod random;
 mod refusal;
 mod remote;
 mod requests;
+mod steering;
 mod tracing;
 mod tunnels;
 mod vlan;

@@ -209,6 +209,35 @@ fn few_outer_tuples_are_spread_over_the_threads_by_the_inner_one() {
     assert!(share.len() == 4 && share.values().all(|count| (60..140).contains(count)), "{share:?}");
 }
 
+/// Were a thread's flows those whose hashes begin alike, all would be for one part of its connection table.
+#[test]
+fn flows_that_are_spread_by_the_inner_tuple_have_the_whole_of_each_thread_s_table() {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    // Half as many flows as there is room for, of which one in four is for the first thread.
+    let config = PipelineConfig { threads: 4, flows: 1_024, ..config() };
+    let mut bed = Bed::with(parts, config);
+    for port in 0..2_048 {
+        let frame = tcp("198.51.100.7", 1000 + port, VIP4, 80, "S");
+        let outer = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
+        assert!(!matches!(bed.send(0, &outer).0, Verdict::Drop(_)));
+    }
+    let (known, left_out) = (bed.pipeline.flows().len(), bed.pipeline.flows().counters().untracked);
+    assert!((440..600).contains(&known), "{known} flows of this thread");
+    assert!(left_out <= 5, "{left_out} flows found no room in a table that is half full");
+}
+
+#[test]
+fn a_steered_packet_that_is_opened_is_served_by_the_thread_that_has_it() {
+    let mut parts = parts(gre_slots(2), &[1, 1]);
+    parts.tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
+    let mut bed = Bed::with(parts, PipelineConfig { threads: 64, is_steered: true, ..config() });
+    for frame in plain() {
+        let outer = wrapped(&frame, Encapsulation::Gre, ("192.0.2.77", "192.0.2.1"), 0);
+        assert_eq!(bed.send(0, &outer).0, Verdict::Tx);
+    }
+}
+
 /// Two machines whose peers are each other: of slot 4, the other one.
 pub(crate) fn machines() -> [Parts; 2] {
     ["192.0.2.1", "192.0.2.3"].map(|own| {

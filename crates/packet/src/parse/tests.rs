@@ -93,6 +93,20 @@ fn a_udp_frame_behind_extension_headers_is_read_field_by_field() {
 }
 
 #[test]
+fn an_ip_packet_alone_is_read_as_behind_a_link() {
+    for frame in [tcp_v4(), udp_v6(17, &[]), udp_v6(0, &[60, 0, 1, 4, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0])] {
+        let (behind, alone) = (parse(&frame).unwrap(), parse_ip(&frame[14..]).unwrap());
+        let moved = Parsed { l3: alone.l3 + 14, l4: alone.l4 + 14, end: alone.end + 14, ..alone };
+        assert_eq!((moved, alone.l3), (behind, 0));
+        assert_eq!(alone.addresses(&frame[14..]), behind.addresses(&frame));
+        for len in 0..frame.len() - 14 {
+            assert_eq!(parse_ip(&frame[14..14 + len]).unwrap_err(), parse(&frame[..14 + len]).unwrap_err());
+        }
+    }
+    assert_eq!(parse_ip(&[0x50; 60]), Err(Malformed::Version.into()));
+}
+
+#[test]
 fn up_to_two_tags_move_everything_behind_them_and_a_third_is_not_ip() {
     let l3 = |frame: &[u8]| parse(frame).map(|parsed| (parsed.l3, parsed.l4, parsed.end, parsed.dst_port));
     let vlan = [0x81, 0x00, 0x00, 0x07];

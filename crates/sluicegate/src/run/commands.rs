@@ -80,7 +80,7 @@ impl Daemon {
 
     fn capture(&mut self, order: &CaptureOrder, answer: Answer<Result<CaptureStream, Refusal>>) {
         let (plane, live, daemon) = (&self.forwarding.plane, self.publisher.live(), self.turns.handle());
-        let (threads, batch) = (plane.counters.len(), datapath::MAX_BATCH);
+        let (threads, batch) = (plane.packet_threads(), datapath::MAX_BATCH);
         let tapped = Tapped { threads, batch, origin: plane.origin, live };
         let Inspections { questions, captures, .. } = &mut self.inspections;
         match captures.begin(order, tapped, move || daemon.send(Self::capture_is_over)) {

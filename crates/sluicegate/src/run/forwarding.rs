@@ -86,7 +86,7 @@ impl publisher::Filter for Forwarding {
 
 impl questions::Threads for Forwarding {
     fn count(&self) -> usize {
-        self.plane.counters.len()
+        self.plane.packet_threads()
     }
 
     fn ask(&mut self, thread: ThreadId, request: Request) -> Result<(), Request> {

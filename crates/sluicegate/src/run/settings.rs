@@ -24,6 +24,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
     Settings {
         mode: mode(config),
         queues: io.queues,
+        steer_over: None,
         frames_per_queue: io.frames_per_queue,
         frame_size: io.frame_size,
         batch: io.batch,
