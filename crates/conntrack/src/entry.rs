@@ -360,7 +360,7 @@ const fn state_after(byte: u8, signal: Signal, later: bool) -> u8 {
     const MIDSTREAM: u8 = State::Midstream as u8;
     const OPENED: u8 = State::Opened as u8;
     const REOPENED: u8 = State::Reopened as u8;
-    const FIRST_OPENED: u8 = OPENED | (PROOF - 1) * ONE_LACKING;
+    const FIRST_OPENED: u8 = OPENED | ((PROOF - 1) * ONE_LACKING);
     const LAST_OPENED: u8 = OPENED | ONE_LACKING;
     let probation = if later { 0 } else { byte & PROBATION };
     match (byte & STATE, signal) {

@@ -28,6 +28,7 @@ use crate::hash_lanes::lane_hashers;
 use crate::health::{Health, Monitor, ThreadName};
 use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
 use crate::mailbox::{Mailboxes, mesh};
+use crate::placement::{allowed, near_all, near_to, order};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::{Filter, Steer, SteerOptions, Steers};
 use crate::stopping::{ROUNDS, Rounds};
@@ -104,6 +105,8 @@ pub struct DataPlane {
     requests: Vec<RequestPort>,
     notices: Vec<Notices>,
     wakers: Arc<[Waker]>,
+    /// Where threads run, in their order, and round again when there are more.
+    processors: Vec<u32>,
     rounds: Arc<Rounds>,
     /// Of each round: it ends when all threads are through it.
     through: Vec<Receiver<()>>,
@@ -141,7 +144,8 @@ impl DataPlane {
             largest_packet(settings.frame_size)
         };
         let steers = Steers::new(attach_all(&interfaces, settings, layout)?);
-        let (bound, socket_mode) = bind_all(&interfaces, settings, layout)?;
+        let near = near_all(&interfaces);
+        let (bound, socket_mode) = near_to(&near, || bind_all(&interfaces, settings, layout))?;
         let mut plane = Self::new(interfaces, steers, layout, socket_mode, largest_packet)?;
         plane.start_threads(layout, settings, live, bound)?;
         Ok(plane)
@@ -157,7 +161,8 @@ impl DataPlane {
         let attach = |interface: &Interface| Steer::attach_ingress(&interface.name, settings.max_vips);
         let programs = interfaces.iter().map(attach).collect::<Result<_, _>>();
         let steers = Steers::new(programs.map_err(|e| StartError::Steer(words(&e)))?);
-        let opened = open_all(&interfaces, &steers, layout.threads(), room)?;
+        let near = near_all(&interfaces);
+        let opened = near_to(&near, || open_all(&interfaces, &steers, layout.threads(), room))?;
         let mut plane = Self::new(interfaces, steers, layout, SocketMode::Packet, room.largest_packet())?;
         plane.start_threads(layout, settings, live, opened)?;
         Ok(plane)
@@ -179,6 +184,7 @@ impl DataPlane {
         }
         Ok(Self {
             monitor,
+            processors: order(&allowed(), &near_all(&interfaces)),
             interfaces,
             steers,
             socket_mode,
@@ -326,6 +332,7 @@ impl DataPlane {
             socket: Arc::clone(&socket),
             wakers: Arc::clone(&self.wakers),
             number: self.threads.len(),
+            processor: self.processors.get(self.threads.len() % self.processors.len().max(1)).copied(),
             idle,
             rounds: Arc::clone(&self.rounds),
             origin: self.origin,

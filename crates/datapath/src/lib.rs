@@ -2,7 +2,7 @@
 //!
 //! In: a snapshot to follow and an interface. Out: packets on their way, counters. Modules: `interface` (what is there),
 //! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `af_packet` and `ingress` (the same by packet sockets), `mailbox` and `wake` (between threads),
-//! `engine` and `thread` (the loop), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
+//! `engine` and `thread` (the loop), `placement` (where threads run), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
 //! thread without a kernel) with `pcap` (its files).
 //! Not here: what a packet means (`forwarder`), configuration.
 //! Unsafe code of the workspace stands here, since rings, packet memory and system calls are shared with the kernel.
@@ -44,6 +44,7 @@ mod long;
 mod mailbox;
 mod memory;
 mod pcap;
+pub mod placement;
 mod replay;
 mod sleeper;
 mod slots;

@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use forwarder::{Forward, Now, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::engine::Engine;
 use crate::interface::MAX_INTERFACES;
+use crate::placement::move_to;
 use crate::sockets::{SocketCounters, Sockets};
 use crate::stopping::Rounds;
 use crate::umem::RING;
@@ -37,6 +36,8 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) socket: Arc<SocketCounters>,
     pub(crate) wakers: Arc<[Waker]>,
     pub(crate) number: usize,
+    /// Where it runs; `None`: where the kernel likes.
+    pub(crate) processor: Option<u32>,
     pub(crate) idle: Idle,
     pub(crate) rounds: Arc<Rounds>,
     pub(crate) origin: Instant,
@@ -52,7 +53,9 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
 impl<D: Sockets, F: Forward> PacketThread<D, F> {
     /// Until the rounds of the end are over. What is in the rings and mailboxes then is still sent.
     pub(crate) fn run(mut self) {
-        pin(self.number);
+        if let Some(processor) = self.processor {
+            pin(self.number, processor);
+        }
         give_up_capabilities();
         self.born = None;
         for (round, through) in (1..).zip(std::mem::take(&mut self.through)) {
@@ -155,17 +158,11 @@ fn now(moment: Instant, origin: Instant) -> Now {
     Now::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Puts the thread on the `number`th of the processors that the process may use, round again when there are fewer.
-fn pin(number: usize) {
-    let me = Pid::from_raw(0);
-    let Ok(allowed) = sched_getaffinity(me) else { return };
-    let cpus: Vec<usize> = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
-    let Some(cpu) = cpus.get(number % cpus.len().max(1)) else { return };
-    let mut one = CpuSet::new();
-    let pinned = one.set(*cpu).and_then(|()| sched_setaffinity(me, &one));
-    match pinned {
-        Ok(()) => tracing::debug!(thread = number, cpu, "packet thread pinned"),
-        Err(error) => tracing::warn!(thread = number, cpu, %error, "packet thread not pinned"),
+/// Puts the calling thread on a processor.
+fn pin(thread: usize, processor: u32) {
+    match move_to(std::iter::once(processor)) {
+        Ok(()) => tracing::debug!(thread, processor, "packet thread pinned"),
+        Err(error) => tracing::warn!(thread, processor, %error, "packet thread not pinned"),
     }
 }
 
@@ -279,6 +276,7 @@ mod tests {
             socket: Arc::new(SocketCounters::default()),
             wakers: Arc::clone(wakers),
             number,
+            processor: None,
             idle: Idle { spin: Duration::ZERO, sleep: true },
             rounds: Arc::clone(rounds),
             origin,

@@ -3,17 +3,14 @@
 //! In: filled by `gather` and `reach`. Out: plain values. Not here: files, sockets, opinions.
 //! Invariant: a fact that could not be learned is `None` or empty, and no judgement is made of it.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapath::interface::{Hardware, Interface, Privileges};
+use datapath::placement::{Processors, order};
 use next_hop::{Resolved, Unresolved};
 use nix::errno::Errno;
-
-/// Numbers of processors.
-pub(crate) type Cpus = BTreeSet<u32>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -57,9 +54,9 @@ pub(crate) struct Host {
     /// The chosen word of `/sys/kernel/mm/transparent_hugepage/enabled`.
     pub(crate) huge_pages: Option<String>,
     /// The processors that this process may use.
-    pub(crate) cpus: Cpus,
+    pub(crate) cpus: Processors,
     /// Those that the kernel schedules only what asks for them on.
-    pub(crate) isolated: Cpus,
+    pub(crate) isolated: Processors,
     pub(crate) irqbalance: bool,
 }
 
@@ -75,8 +72,6 @@ pub(crate) struct Nic {
     pub(crate) forwards_v4: bool,
     /// The kernel forwards IPv6.
     pub(crate) forwards_v6: bool,
-    /// The processors on its node; empty where it has none.
-    pub(crate) node_cpus: Cpus,
     /// It has interrupts of its own.
     pub(crate) has_interrupts: bool,
 }
@@ -194,9 +189,9 @@ impl Facts {
         self.sockets.unwrap_or(interface.queues)
     }
 
-    /// The processors that packet threads of `count` queues will be on: as the threads choose them.
-    pub(crate) fn thread_cpus(&self, count: u32) -> Cpus {
-        self.host.cpus.iter().copied().take(count as usize).collect()
+    /// The processors that packet threads of `count` queues will be on, of an interface that is `near` to some.
+    pub(crate) fn thread_cpus(&self, count: u32, near: &Processors) -> Processors {
+        order(&self.host.cpus, near).into_iter().take(count as usize).collect()
     }
 }
 

@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use config::{BgpPeer, Config, IdleThen, IoMode, Machine};
 use datapath::interface::{Hardware, Interface, Privileges, clock_is_synchronised, knows_af_xdp};
+use datapath::placement::{allowed, listed};
 use next_hop::{NextHops, Resolved, Unresolved};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_indextoname};
-use nix::unistd::{AccessFlags, Pid, access};
+use nix::unistd::{AccessFlags, access};
 
 use crate::facts::{
-    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
+    AdminFolder, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
 };
 use crate::reach::Heard;
 use crate::routers::BFD_PORT;
@@ -77,7 +78,7 @@ pub(crate) fn targets(config: &Config, machine: &Machine, next_hops: &NextHops) 
 
 fn host() -> Host {
     let text = |path: &str| fs::read_to_string(path).ok();
-    let cpus = |path: &str| text(path).as_deref().map(cpu_list).unwrap_or_default();
+    let cpus = |path: &str| text(path).as_deref().map(listed).unwrap_or_default();
     Host {
         kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         knows_af_xdp: knows_af_xdp(),
@@ -86,7 +87,7 @@ fn host() -> Host {
         memlock: text("/proc/self/limits").as_deref().and_then(locked_memory),
         clock_is_synchronised: clock_is_synchronised(),
         huge_pages: text("/sys/kernel/mm/transparent_hugepage/enabled").as_deref().and_then(chosen),
-        cpus: allowed_cpus(),
+        cpus: allowed(),
         isolated: cpus("/sys/devices/system/cpu/isolated"),
         irqbalance: runs("irqbalance"),
     }
@@ -100,7 +101,6 @@ fn nic(name: &str) -> Nic {
     });
     let bus = found.as_ref().map_or("", |(_, hardware)| hardware.bus.as_str());
     let device = (!bus.is_empty()).then(|| Path::new("/sys/bus/pci/devices").join(bus));
-    let near = device.as_ref().and_then(|device| fs::read_to_string(device.join("local_cpulist")).ok());
     let interrupts = device.and_then(|device| fs::read_dir(device.join("msi_irqs")).ok());
     let conf = |family: &str, of: &str, key: &str| number(&format!("/proc/sys/net/{family}/conf/{of}/{key}"));
     let rp_filter = conf("ipv4", "all", "rp_filter").max(conf("ipv4", name, "rp_filter"));
@@ -109,7 +109,6 @@ fn nic(name: &str) -> Nic {
         rp_filter: rp_filter.and_then(|mode| u8::try_from(mode).ok()),
         forwards_v4: conf("ipv4", name, "forwarding") == Some(1),
         forwards_v6: conf("ipv6", "all", "forwarding") == Some(1),
-        node_cpus: near.as_deref().map(cpu_list).unwrap_or_default(),
         has_interrupts: interrupts.is_some_and(|mut all| all.next().is_some()),
         found,
     }
@@ -266,12 +265,6 @@ fn folder(path: &Path) -> FolderState {
     }
 }
 
-fn allowed_cpus() -> Cpus {
-    let Ok(set) = nix::sched::sched_getaffinity(Pid::from_raw(0)) else { return Cpus::new() };
-    let count = u32::try_from(nix::sched::CpuSet::count()).unwrap_or(0);
-    (0..count).filter(|cpu| set.is_set(*cpu as usize).unwrap_or(false)).collect()
-}
-
 /// Whether a process of this name runs.
 fn runs(name: &str) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
@@ -282,15 +275,6 @@ fn runs(name: &str) -> bool {
 
 fn number(path: &str) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// `0-3,8`; what is no number counts for nothing.
-fn cpu_list(text: &str) -> Cpus {
-    let run = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse().ok()?..=last.parse().ok()?)
-    };
-    text.trim().split(',').filter_map(run).flatten().collect()
 }
 
 /// The soft limit in bytes; `None`: unlimited, or not said.
@@ -313,20 +297,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors_are_read_as_the_kernel_writes_them() {
-        for (text, cpus) in [
-            ("0-3,8\n", &[0, 1, 2, 3, 8][..]),
-            ("5\n", &[5]),
-            ("\n", &[]),
-            ("0-1,4-5,7", &[0, 1, 4, 5, 7]),
-            ("zebra,3", &[3]),
-            ("3-1", &[]),
-        ] {
-            assert_eq!(cpu_list(text), cpus.iter().copied().collect(), "{text:?}");
-            let written = super::super::machine::ranges(&cpu_list(text));
-            assert_eq!(cpu_list(&written), cpu_list(text), "and written as they are read");
+    fn lists_of_processors_are_written_as_they_are_read() {
+        for text in ["0-2,8,10-11", "5", "", "0-1,4-5,7"] {
+            assert_eq!(super::super::machine::ranges(&listed(text)), text);
         }
-        assert_eq!(super::super::machine::ranges(&cpu_list("0,1,2,8,10,11")), "0-2,8,10-11");
     }
 
     #[test]

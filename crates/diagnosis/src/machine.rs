@@ -3,9 +3,10 @@
 //! In: [`Facts`]. Out: [`Finding`]s. Invariant: functions of the facts alone.
 
 use config::words::{count, count_of};
-use datapath::interface::{Finding, Interface};
+use datapath::interface::{Finding, Hardware, Interface};
+use datapath::placement::Processors;
 
-use crate::facts::{AdminFolder, Cpus, Facts, FolderState, Host, Nic};
+use crate::facts::{AdminFolder, Facts, FolderState, Host, Nic};
 
 pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
     let host = &facts.host;
@@ -25,8 +26,8 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
         if let Ok((interface, hardware)) = &nic.found {
             let channels = hardware.channels.arguments(u32::try_from(host.cpus.len()).unwrap_or(u32::MAX));
             found.extend(shared_processors(facts, interface, &channels));
-            found.extend(far_processors(facts, nic, interface));
-            found.extend(disturbed_processors(facts, interface));
+            found.extend(far_processors(facts, interface, hardware));
+            found.extend(disturbed_processors(facts, interface, hardware));
             found.extend(irqbalance(host, nic, interface));
         }
     }
@@ -162,28 +163,29 @@ fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Op
     })
 }
 
-fn far_processors(facts: &Facts, nic: &Nic, interface: &Interface) -> Option<Finding> {
-    let threads = facts.thread_cpus(facts.sockets_on(interface));
-    let is_near = nic.node_cpus.is_empty() || threads.is_subset(&nic.node_cpus);
+fn far_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> Option<Finding> {
+    let near = &hardware.near;
+    let threads = facts.thread_cpus(facts.sockets_on(interface), near);
+    let is_near = near.is_empty() || threads.is_subset(near);
     (!is_near).then(|| {
-        let far: Cpus = threads.difference(&nic.node_cpus).copied().collect();
+        let far: Processors = threads.difference(near).copied().collect();
         let what = format!(
             "packet threads would run on processors {}, which are not on the memory node of {}",
             ranges(&far),
             interface.name
         );
         let why = "each packet crosses between the nodes";
-        on_processors(Finding::warning("threads-far", what, why), &nic.node_cpus)
+        on_processors(Finding::warning("threads-far", what, why), near)
     })
 }
 
 /// Threads that never sleep, or a machine that has processors set aside for them.
-fn disturbed_processors(facts: &Facts, interface: &Interface) -> Option<Finding> {
-    let threads = facts.thread_cpus(facts.sockets_on(interface));
+fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> Option<Finding> {
+    let threads = facts.thread_cpus(facts.sockets_on(interface), &hardware.near);
     let isolated = &facts.host.isolated;
     let is_wanted = facts.spins || !isolated.is_empty();
     (is_wanted && !threads.is_subset(isolated)).then(|| {
-        let disturbed: Cpus = threads.difference(isolated).copied().collect();
+        let disturbed: Processors = threads.difference(isolated).copied().collect();
         let what =
             format!("packet threads would run on processors {}, which are not isolated", ranges(&disturbed));
         let finding = Finding::warning(
@@ -201,7 +203,7 @@ fn disturbed_processors(facts: &Facts, interface: &Interface) -> Option<Finding>
     })
 }
 
-fn on_processors(finding: Finding, cpus: &Cpus) -> Finding {
+fn on_processors(finding: Finding, cpus: &Processors) -> Finding {
     let list = ranges(cpus);
     finding
         .command(format!("systemctl set-property sluicegate.service AllowedCPUs={list}"))
@@ -217,7 +219,7 @@ fn irqbalance(host: &Host, nic: &Nic, interface: &Interface) -> Option<Finding> 
 }
 
 /// `0-3,8`, as the kernel writes and reads lists of processors.
-pub(crate) fn ranges(cpus: &Cpus) -> String {
+pub(crate) fn ranges(cpus: &Processors) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &cpu in cpus {
         match runs.last_mut() {

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use datapath::interface::{
     Channels, Features, Finding, Hardware, Interface, Privileges, Severity, XdpSupport,
 };
+use datapath::placement::Processors;
 use next_hop::{Resolved, Unresolved};
 use nix::errno::Errno;
 
 use crate::facts::{
-    AdminFolder, Cpus, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
+    AdminFolder, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
 };
 use crate::judge;
 
@@ -76,6 +77,7 @@ fn nic() -> Nic {
         channels: Channels::Combined,
         gro: true,
         bus: "0000:01:00.0".to_owned(),
+        near: Processors::from_iter(0..8),
     };
     Nic {
         name: "eth0".to_owned(),
@@ -83,7 +85,6 @@ fn nic() -> Nic {
         rp_filter: Some(0),
         forwards_v4: false,
         forwards_v6: false,
-        node_cpus: Cpus::from_iter(0..8),
         has_interrupts: true,
     }
 }
@@ -117,8 +118,8 @@ fn sound() -> Facts {
             memlock: Some(8 << 20),
             clock_is_synchronised: Some(true),
             huge_pages: Some("always".to_owned()),
-            cpus: Cpus::from_iter(0..8),
-            isolated: Cpus::new(),
+            cpus: Processors::from_iter(0..8),
+            isolated: Processors::new(),
             irqbalance: false,
         },
         interfaces: vec![nic()],
@@ -302,17 +303,18 @@ fn faults_of_routers_and_of_what_bgp_needs() {
 fn faults_of_the_placement_of_threads() {
     #[rustfmt::skip]
     check(&[
-        (|f| f.host.cpus = Cpus::from_iter(0..4), &[]),
-        (|f| f.host.cpus = Cpus::from_iter(0..3), &[("threads-shared", WARN, "eth0 gets 4 packet threads, and there are 3 processors", "ethtool -L eth0 combined 3")]),
-        (|f| { f.host.cpus = Cpus::from_iter(0..3); f.sockets = Some(4); }, &[("threads-shared", WARN, "4 packet threads", "ethtool -L eth0 combined 3")]),
-        (|f| f.host.cpus = Cpus::new(), &[]),
-        // Threads take the first four.
-        (|f| f.interfaces[0].node_cpus = Cpus::from_iter(0..4), &[]),
-        (|f| f.interfaces[0].node_cpus = Cpus::from_iter(2..8), &[("threads-far", WARN, "processors 0-1, which are not on the memory node of eth0", "systemctl set-property sluicegate.service AllowedCPUs=2-7")]),
-        (|f| f.interfaces[0].node_cpus = Cpus::new(), &[]),
+        (|f| f.host.cpus = Processors::from_iter(0..4), &[]),
+        (|f| f.host.cpus = Processors::from_iter(0..3), &[("threads-shared", WARN, "eth0 gets 4 packet threads, and there are 3 processors", "ethtool -L eth0 combined 3")]),
+        (|f| { f.host.cpus = Processors::from_iter(0..3); f.sockets = Some(4); }, &[("threads-shared", WARN, "4 packet threads", "ethtool -L eth0 combined 3")]),
+        (|f| f.host.cpus = Processors::new(), &[]),
+        (|f| hardware(f).near = Processors::from_iter(0..4), &[]),
+        // Threads take the near ones first.
+        (|f| hardware(f).near = Processors::from_iter(4..8), &[]),
+        (|f| hardware(f).near = Processors::from_iter(5..9), &[("threads-far", WARN, "processors 0, which are not on the memory node of eth0", "systemctl set-property sluicegate.service AllowedCPUs=5-8")]),
+        (|f| hardware(f).near = Processors::new(), &[]),
         (|f| f.spins = true, &[("threads-disturbed", WARN, "processors 0-3, which are not isolated", "")]),
-        (|f| { f.spins = true; f.host.isolated = Cpus::from_iter(0..4); }, &[]),
-        (|f| f.host.isolated = Cpus::from_iter(1..5), &[("threads-disturbed", WARN, "processors 0, which", "systemctl set-property sluicegate.service AllowedCPUs=1-4")]),
+        (|f| { f.spins = true; f.host.isolated = Processors::from_iter(0..4); }, &[]),
+        (|f| f.host.isolated = Processors::from_iter(1..5), &[("threads-disturbed", WARN, "processors 0, which", "systemctl set-property sluicegate.service AllowedCPUs=1-4")]),
         (|f| f.host.irqbalance = true, &[("irqbalance", WARN, "interrupts of eth0", "systemctl disable --now irqbalance")]),
         (|f| { f.host.irqbalance = true; f.interfaces[0].has_interrupts = false; }, &[]),
     ]);

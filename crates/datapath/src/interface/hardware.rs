@@ -5,6 +5,7 @@
 
 use super::ethtool::Ethtool;
 use super::{Interface, checked_name, netdev};
+use crate::placement::{Processors, near_device};
 
 /// Facts of a device besides those of [`Interface`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct Hardware {
     pub gro: bool,
     /// Its PCI address, such as `0000:01:00.0`; empty for devices without one.
     pub bus: String,
+    /// The processors on its memory node; none where the machine does not say.
+    pub near: Processors,
 }
 
 /// What of XDP a driver has; `None`: neither the kernel nor a list knows.
@@ -46,7 +49,7 @@ impl Hardware {
     /// `None` or off.
     ///
     /// # Cost
-    /// Two generic netlink requests and seven ioctls.
+    /// Two generic netlink requests, seven ioctls, one file read.
     #[must_use]
     pub fn read(interface: &Interface) -> Self {
         let xdp = match netdev::xdp_features(interface.index) {
@@ -61,12 +64,14 @@ impl Hardware {
             table
         };
         let combined = ask.and_then(Ethtool::combined).unwrap_or(0);
+        let bus = ask.and_then(Ethtool::bus).filter(|bus| bus.contains(':')).unwrap_or_default();
         Self {
             xdp,
+            near: near_device(&bus),
             rss_queues: ask.and_then(Ethtool::rss_table).map(queues),
             channels: if combined > 0 { Channels::Combined } else { Channels::Separate },
             gro: ask.and_then(|ask| ask.are_on(["rx-gro"])).is_some_and(|[on]| on),
-            bus: ask.and_then(Ethtool::bus).filter(|bus| bus.contains(':')).unwrap_or_default(),
+            bus,
         }
     }
 }
