@@ -212,13 +212,19 @@ impl Clock {
     }
 
     #[inline]
-    const fn tick(self) -> Tick {
+    pub(crate) const fn tick(self) -> Tick {
         Tick::new(self.0)
     }
 
     #[inline]
     const fn state_byte(self) -> u8 {
         (self.0 >> 24) as u8
+    }
+
+    /// State and probation as a number below [`STATES`]; 0 is that of an empty place.
+    #[inline(always)]
+    pub(crate) const fn index(self) -> usize {
+        index_of(self.state_byte())
     }
 
     /// The packet of a busy flow: established or opened, seen in this tick, and now data again. Most packets are that.
@@ -271,6 +277,8 @@ impl TickLimits {
         let (new, closing) = (ticks_covering(timeouts.new), ticks_covering(timeouts.closing));
         let (established, udp) = (ticks_covering(timeouts.established), ticks_covering(timeouts.udp));
         let mut whole = [0; STATES];
+        // Of an empty place: however short time-outs get, it never expires.
+        whole[0] = 1 << 30;
         for (state, ticks) in [
             (State::New, new),
             (State::Established, established),
@@ -293,6 +301,13 @@ impl TickLimits {
     #[inline]
     pub(crate) fn expired(&self, clock: Clock, now: Tick) -> bool {
         now.since(clock.tick()) > self.now[index_of(clock.state_byte())]
+    }
+
+    /// The ticks that a flow of this age in this state has left, below 0 when it has expired; of an empty place, many. `age` is
+    /// [`Tick::since_with_grace`], `state` as of [`Clock::index`].
+    #[inline(always)]
+    pub(crate) fn left(&self, age: u32, state: usize) -> i32 {
+        self.now[state % STATES].wrapping_add(Tick::GRACE).wrapping_sub(age).cast_signed()
     }
 
     /// The time-outs that go with `kept` places taken by flows off probation.
@@ -401,14 +416,15 @@ const fn field(value: u32, shift: u32) -> u128 {
 
 /// The bits of the hash that an entry keeps.
 pub(crate) const TAG_MASK: u64 = (1 << 48) - 1;
-const STATES: usize = 16;
+/// States, with probation and without.
+pub(crate) const STATES: usize = 16;
 /// Of the state byte.
 const BYTES: usize = 256;
 /// Of the time-outs: 14/16 of the places.
 const LAST_STEP: usize = 6;
 /// The bits of the state byte that say the state.
 const STATE: u8 = 7;
-const PROBATION: u8 = 8; // beside the states, so that both are an index below 16
+pub(crate) const PROBATION: u8 = 8; // beside the states, so that both are an index below 16
 /// Those that say how many ticks with data an opened flow lacks, and one tick there.
 const LACKING: u8 = 0xf0;
 const ONE_LACKING: u8 = 0x10;

@@ -37,6 +37,6 @@ pub use counters::Counters;
 pub use entry::{Entry, ID_LIMIT, Signal, State, Target};
 pub use layout::{ENTRY_BYTES, LAYOUT_VERSION, LINE_BYTES, MAGIC};
 pub use prefetch::prefetch;
-pub use table::{FlowTable, Hit, Inserted, Query};
+pub use table::{FlowTable, Glance, Hit, Inserted, Query};
 pub use tick::{TICKS_PER_SECOND, Tick};
 pub use walk::{Cursor, Filter};

@@ -42,6 +42,10 @@ pub struct Query {
     pub signal: Signal,
 }
 
+/// Where a flow was seen, or where it was not: a look-up that begins there finds what any look-up would.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Glance(u32);
+
 /// A connection table of fixed size for one packet thread.
 ///
 /// `hash` is a keyed 64-bit hash of the flow (SipHash-1-3 with a secret key): two flows are confused only if
@@ -101,19 +105,51 @@ impl FlowTable {
         }
     }
 
+    /// Asks the CPU for the first bucket of `hash` alone, where most flows stand.
+    #[inline]
+    pub fn prefetch_first(&self, hash: u64) {
+        prefetch(self.line(first_bucket(hash, self.buckets())));
+    }
+
+    /// Looks for `hash` in its first bucket, and asks the CPU for the other where it does not stand there. Changes nothing.
+    #[inline]
+    #[must_use]
+    pub fn glance(&self, hash: u64) -> Glance {
+        let (tag, first) = (tag_of(hash), first_bucket(hash, self.buckets()));
+        let line = self.line(first);
+        let way = line.way_of(tag);
+        if line.0[way].tag() != tag {
+            prefetch(self.line(other_bucket(tag, first, self.buckets())));
+        }
+        // Buckets are below 2^30, as `Config` has at most 2^32 places.
+        #[expect(clippy::cast_possible_truncation, reason = "below 2^32")]
+        let place = (first * WAYS + way) as u32;
+        Glance(place)
+    }
+
     /// The live flow of `hash`, moved on by this packet: its tick, its state, its probation.
     ///
     /// An expired entry is freed and is a miss. A SYN on an established flow changes nothing but the tick; on a
     /// closing one it is a hit that says so ([`Hit::renewed`]) and begins a new connection, on probation.
-    #[inline(always)]
+    #[inline]
     pub fn lookup(&mut self, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
-        let (tag, first) = (tag_of(hash), first_bucket(hash, self.buckets()));
-        let line = self.line(first);
-        let entry = line.0[line.way_of(tag)];
-        // In its first bucket, and nothing to write: most packets.
-        if entry.tag() == tag && entry.clock().unmoved_by(signal, now) {
-            self.counters.hit += 1;
-            return Some(Hit { slot: entry.slot(), vip: entry.vip(), renewed: false });
+        self.packet_of(self.candidates(hash), signal, now)
+    }
+
+    /// The same where [`FlowTable::glance`] has looked before, whatever has become of the place since.
+    #[inline(always)]
+    pub fn lookup_again(&mut self, glance: Glance, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
+        let place = Place { bucket: glance.0 as usize / WAYS, way: glance.0 as usize % WAYS };
+        if let Some(line) = self.lines.get(1 + place.bucket)
+            && line.0[place.way].tag() == tag_of(hash)
+        {
+            let entry = line.0[place.way];
+            // Nothing to write: most packets.
+            if entry.clock().unmoved_by(signal, now) {
+                self.counters.hit += 1;
+                return Some(Hit { slot: entry.slot(), vip: entry.vip(), renewed: false });
+            }
+            return self.packet_at(place, entry, signal, now);
         }
         self.packet_of(self.candidates(hash), signal, now)
     }
@@ -124,6 +160,11 @@ impl FlowTable {
             self.counters.miss += 1;
             return None;
         };
+        self.packet_at(place, entry, signal, now)
+    }
+
+    #[inline]
+    fn packet_at(&mut self, place: Place, entry: Packed, signal: Signal, now: Tick) -> Option<Hit> {
         let mut renewed = false;
         if !entry.clock().unmoved_by(signal, now) {
             if !self.move_on(place, entry, signal, now) {

@@ -56,6 +56,14 @@ impl Tick {
     }
 }
 
+impl Tick {
+    /// [`Tick::GRACE`] more than [`Tick::since`], or less than that from a moment that is later.
+    #[inline(always)]
+    pub(crate) const fn since_with_grace(self, earlier: Self) -> u32 {
+        self.0.wrapping_add(Self::GRACE).wrapping_sub(earlier.0) & MASK
+    }
+}
+
 /// The fewest whole ticks that last at least `span`.
 pub(crate) fn ticks_covering(span: Duration) -> u32 {
     u32::try_from(span.as_millis().div_ceil(u128::from(MILLIS_PER_TICK))).unwrap_or(u32::MAX)
