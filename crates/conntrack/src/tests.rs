@@ -60,7 +60,7 @@ fn assert_adds_up(table: &FlowTable) {
 #[test]
 fn a_flow_goes_through_its_states_packet_by_packet() {
     use Signal::{Data, Datagram, FinOrRst, Syn};
-    use State::{Closing, Established, Midstream, New, Opened, Reopened, Udp};
+    use State::{Closing, Midstream, New, Opened, Reopened, Udp};
     type Packets = &'static [(u32, Signal)];
     // first signal, packets, state, on probation; the first packet comes at tick 100
     let rows: &[(Signal, Packets, State, bool)] = &[
