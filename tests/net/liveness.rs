@@ -80,7 +80,20 @@ fn without_a_socket_on_a_queue_it_is_unhealthy_with_the_first_packet_that_is_los
 
 #[test]
 fn while_a_packet_thread_stands_still_it_is_unhealthy_as_soon_as_packets_wait() {
-    let mut scene = Scene::with(LbConfig::new);
+    stands_still(Scene::with(LbConfig::new));
+}
+
+/// Where packets wait in its mailbox.
+#[test]
+fn while_a_packet_thread_without_a_queue_stands_still_it_is_unhealthy_as_soon_as_packets_wait() {
+    stands_still(Scene::with(|bed| {
+        let mut config = LbConfig::new(bed);
+        config.io = "steering = \"software\"\nthreads = 1".into();
+        config
+    }));
+}
+
+fn stands_still(mut scene: Scene) {
     let tasks = fs::read_dir(format!("/proc/{}/task", scene.balancer.process.id())).unwrap().flatten();
     let named = |path: &std::path::Path| fs::read_to_string(path.join("comm")).unwrap().trim() == "packet-0";
     let thread = tasks.map(|task| task.path()).find(|path| named(path)).unwrap();

@@ -41,6 +41,7 @@ mod scene;
 mod secrets;
 mod service;
 mod soak;
+mod steering;
 mod storm;
 mod traceroute;
 mod tracing;

@@ -3,6 +3,7 @@
 //! In: the section. Out: [`Io`]; without a section its defaults.
 //! Not here: sockets and threads (`datapath`), what a NIC can do (the binary asks it at start).
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use forwarder::NoSocket;
@@ -18,6 +19,8 @@ pub struct Io {
     pub mode: IoMode,
     /// Default [`Steering::Hardware`].
     pub steering: Steering,
+    /// Packet threads that software steering gives packets to, 1 to 64; `None` with [`Steering::Hardware`].
+    pub threads: Option<NonZeroU16>,
     /// Default [`NextHop::Resolve`].
     pub next_hop: NextHop,
     /// Flows that one packet thread can remember, 16 bytes each: 1,024 to 268,435,456. Default 1,000,000.
@@ -88,6 +91,8 @@ pub enum IoMode {
 pub enum Steering {
     /// The NIC's RSS: one packet thread a queue.
     Hardware,
+    /// An I/O thread a queue, by each packet's flow, over [`Io::threads`].
+    Software,
 }
 
 /// Where the outer destination MAC address comes from.
@@ -98,6 +103,30 @@ pub enum NextHop {
     Resolve,
     /// Back to the gateway that the packet came from.
     Reflect,
+}
+
+impl Steering {
+    /// With the number of packet threads that it needs. The kernel spreads what packet sockets get.
+    fn read(section: &mut Section<'_>, mode: IoMode) -> (Self, Option<NonZeroU16>) {
+        let node = section.optional("steering");
+        let words = [("hardware", Self::Hardware), ("software", Self::Software)];
+        let steering =
+            node.as_ref().and_then(|node| node.choice(&words, &[])).unwrap_or(Io::default().steering);
+        if steering == Self::Hardware {
+            let nothing = "nothing, as each queue has its packet thread; or steering = \"software\" as well";
+            section.optional("threads").and_then(|node| node.wrong::<()>(nothing));
+            return (steering, None);
+        }
+        if let (IoMode::AfPacket, Some(node)) = (mode, &node) {
+            node.refuse(
+                "\"hardware\": with mode = \"af-packet\" the kernel spreads flows over as many packet threads as \
+                 io.queues says",
+            );
+        }
+        let threads = section.required("threads", THREADS);
+        let threads = threads.and_then(|node| node.number(1..=MOST_THREADS)).and_then(NonZeroU16::new);
+        (steering, threads)
+    }
 }
 
 fn canonical_no_socket<S: Serializer>(value: &NoSocket, to: S) -> Result<S::Ok, S::Error> {
@@ -193,13 +222,14 @@ impl Io {
         let default = Self::default();
         let frames_per_queue =
             section.or("frames_per_queue", default.frames_per_queue, |node| read_frames(&node));
+        let mode = section.or("mode", default.mode, |node| {
+            node.choice(&[("af-xdp", IoMode::AfXdp), ("af-packet", IoMode::AfPacket)], &[])
+        });
+        let (steering, threads) = Steering::read(&mut section, mode);
         let io = Self {
-            mode: section.or("mode", default.mode, |node| {
-                node.choice(&[("af-xdp", IoMode::AfXdp), ("af-packet", IoMode::AfPacket)], &[])
-            }),
-            steering: section.or("steering", default.steering, |node| {
-                node.choice(&[("hardware", Steering::Hardware)], &["software"])
-            }),
+            mode,
+            steering,
+            threads,
             next_hop: section.or("next_hop", default.next_hop, |node| {
                 node.choice(&[("resolve", NextHop::Resolve), ("reflect", NextHop::Reflect)], &[])
             }),
@@ -218,7 +248,7 @@ impl Io {
                 .or("fragments", default.fragments, |node| Fragments::read(&node, frames_per_queue)),
             icmp: section.or("icmp", default.icmp, |node| Icmp::read(&node)),
         };
-        section.finish(&["threads"]);
+        section.finish(&[]);
         io
     }
 }
@@ -228,6 +258,7 @@ impl Default for Io {
         Self {
             mode: IoMode::AfXdp,
             steering: Steering::Hardware,
+            threads: None,
             next_hop: NextHop::Resolve,
             flows_per_thread: 1_000_000,
             idle: Idle { spin: Duration::from_micros(50), then: IdleThen::Sleep },
@@ -267,5 +298,8 @@ fn read_frame_size(node: &Node<'_>) -> Option<u32> {
 }
 
 const NO_SOCKET: [(&str, NoSocket); 2] = [("pass", NoSocket::Pass), ("drop", NoSocket::Drop)];
+/// Each pair of threads has its rings.
+const MOST_THREADS: u16 = 64;
+const THREADS: &str = "how many packet threads software steering gives packets to: an integer from 1 to 64";
 const MAX_SPIN: Duration = Duration::from_secs(1);
 const LIFETIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);

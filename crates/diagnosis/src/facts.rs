@@ -28,6 +28,8 @@ pub(crate) struct Facts {
     pub(crate) has_packet_sockets: bool,
     /// Sockets wanted on each interface; `None`: one a queue.
     pub(crate) sockets: Option<u32>,
+    /// Packet threads that software steering gives packets to; 0: each queue has one.
+    pub(crate) steered_threads: u32,
     pub(crate) frames_per_queue: u32,
     /// Bytes.
     pub(crate) frame_size: u32,
@@ -184,12 +186,17 @@ impl Facts {
         Some(format!("ip address add {} dev {}", host_prefix(address), interface.name))
     }
 
-    /// Sockets, and so packet threads, on an interface.
+    /// Sockets on an interface.
     pub(crate) fn sockets_on(&self, interface: &Interface) -> u32 {
         self.sockets.unwrap_or(interface.queues)
     }
 
-    /// The processors that packet threads of `count` queues will be on, of an interface that is `near` to some.
+    /// Threads that carry an interface's packets: one for each socket, and those that software steering gives packets to.
+    pub(crate) fn threads_on(&self, interface: &Interface) -> u32 {
+        self.sockets_on(interface) + self.steered_threads
+    }
+
+    /// The processors that `count` threads will be on, of an interface that is `near` to some.
     pub(crate) fn thread_cpus(&self, count: u32, near: &Processors) -> Processors {
         order(&self.host.cpus, near).into_iter().take(count as usize).collect()
     }

@@ -51,6 +51,7 @@ pub(crate) fn facts(
         unasked: heard.unasked.clone(),
         has_packet_sockets: io.mode == IoMode::AfPacket,
         sockets: io.queues,
+        steered_threads: io.threads.map_or(0, |threads| threads.get().into()),
         frames_per_queue: io.frames_per_queue,
         frame_size: io.frame_size,
         flows_per_thread: io.flows_per_thread,

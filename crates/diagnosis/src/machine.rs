@@ -79,7 +79,9 @@ fn locked_memory(facts: &Facts) -> Option<Finding> {
     let limit = facts.host.memlock?;
     let privileges = facts.host.privileges?;
     let queues: u32 = facts.usable().map(|(interface, _)| facts.sockets_on(interface)).sum();
-    let needed = u64::from(queues) * u64::from(facts.frames_per_queue) * u64::from(facts.frame_size);
+    // A packet thread without queues has an eighth of a queue's frames.
+    let eighths = u64::from(queues) * 8 + u64::from(facts.steered_threads);
+    let needed = eighths * u64::from(facts.frames_per_queue / 8) * u64::from(facts.frame_size);
     (!privileges.has(CAP_IPC_LOCK) && needed > limit).then(|| {
         let what = format!(
             "packet memory takes {} KiB, and the limit of locked memory is {} KiB",
@@ -147,14 +149,21 @@ fn admin_folder(folder: &AdminFolder) -> Option<Finding> {
 }
 
 fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Option<Finding> {
-    let (threads, cpus) = (facts.sockets_on(interface), facts.host.cpus.len());
+    let (threads, cpus) = (facts.threads_on(interface), facts.host.cpus.len());
     (cpus > 0 && threads as usize > cpus).then(|| {
         let name = &interface.name;
         let there = if cpus == 1 { "there is" } else { "there are" };
-        let (threads, processors) = (count(threads, "packet thread"), count_of(cpus, "processor"));
+        let (sockets, processors) = (facts.sockets_on(interface), count_of(cpus, "processor"));
+        let threads = match facts.steered_threads {
+            0 => count(sockets, "packet thread"),
+            some => format!("{} and {}", count(some, "packet thread"), count(sockets, "I/O thread")),
+        };
         let what = format!("{name} gets {threads}, and {there} {processors} for them");
         let finding =
             Finding::warning("threads-shared", what, "threads that share one delay each other's packets");
+        if facts.steered_threads > 0 {
+            return finding.hint("fewer io.threads, or fewer io.queues, each of which has an I/O thread");
+        }
         let finding = finding.command(format!("ethtool -L {name} {channels}"));
         match facts.sockets {
             Some(_) => finding.hint(format!("io.queues = {cpus} as well, which counts sockets")),
@@ -165,7 +174,7 @@ fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Op
 
 fn far_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> Option<Finding> {
     let near = &hardware.near;
-    let threads = facts.thread_cpus(facts.sockets_on(interface), near);
+    let threads = facts.thread_cpus(facts.threads_on(interface), near);
     let is_near = near.is_empty() || threads.is_subset(near);
     (!is_near).then(|| {
         let far: Processors = threads.difference(near).copied().collect();
@@ -181,7 +190,7 @@ fn far_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> 
 
 /// Threads that never sleep, or a machine that has processors set aside for them.
 fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> Option<Finding> {
-    let threads = facts.thread_cpus(facts.sockets_on(interface), &hardware.near);
+    let threads = facts.thread_cpus(facts.threads_on(interface), &hardware.near);
     let isolated = &facts.host.isolated;
     let is_wanted = facts.spins || !isolated.is_empty();
     (is_wanted && !threads.is_subset(isolated)).then(|| {

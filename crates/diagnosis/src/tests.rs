@@ -130,6 +130,7 @@ fn sound() -> Facts {
         unasked: vec![],
         has_packet_sockets: false,
         sockets: None,
+        steered_threads: 0,
         frames_per_queue: 4_096,
         frame_size: 2_048,
         flows_per_thread: 1_000_000,
@@ -244,6 +245,7 @@ fn faults_of_the_machine() {
         // 4 queues of 4,096 frames of 2 KiB: 32 MiB.
         (|f| f.host.privileges = Some(Privileges::from_mask(!(1 << 14))), &[("memlock", ERROR, "takes 32768 KiB, and the limit of locked memory is 8192 KiB", "ulimit -l unlimited")]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); }, &[]),
+        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); f.steered_threads = 4; }, &[("memlock", ERROR, "takes 36864 KiB", "ulimit -l unlimited")]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = None; }, &[]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some((32 << 20) - 1); }, &[("memlock", ERROR, "32768 KiB", "ulimit -l unlimited")]),
         (|f| f.host.huge_pages = Some("madvise".into()), &[("huge-pages", ADVICE, "on `madvise`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
@@ -306,6 +308,9 @@ fn faults_of_the_placement_of_threads() {
         (|f| f.host.cpus = Processors::from_iter(0..4), &[]),
         (|f| f.host.cpus = Processors::from_iter(0..3), &[("threads-shared", WARN, "eth0 gets 4 packet threads, and there are 3 processors", "ethtool -L eth0 combined 3")]),
         (|f| { f.host.cpus = Processors::from_iter(0..3); f.sockets = Some(4); }, &[("threads-shared", WARN, "4 packet threads", "ethtool -L eth0 combined 3")]),
+        (|f| f.steered_threads = 4, &[]),
+        (|f| f.steered_threads = 5, &[("threads-shared", WARN, "eth0 gets 5 packet threads and 4 I/O threads, and there are 8 processors", "")]),
+        (|f| { f.steered_threads = 3; f.spins = true; f.host.isolated = Processors::from_iter(0..6); }, &[("threads-disturbed", WARN, "processors 6, which", "systemctl set-property sluicegate.service AllowedCPUs=0-5")]),
         (|f| f.host.cpus = Processors::new(), &[]),
         (|f| hardware(f).near = Processors::from_iter(0..4), &[]),
         // Threads take the near ones first.

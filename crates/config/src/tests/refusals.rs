@@ -86,8 +86,6 @@ fn keys_of_later_versions_are_refused_by_name() {
     const NO: &str = "not supported by this version";
     const OUT: &str = "leave it out";
     check(&[
-        ("batch = 64", "threads = 4", &[(8, "io.threads", NO, OUT)]),
-        ("batch = 64", "steering = \"software\"", &[(8, "io.steering", NO, "\"hardware\"")]),
         (
             "[io]",
             "[admin]\nsocket = { path = \"run/admin.sock\" }\n[io]",
@@ -104,6 +102,28 @@ fn keys_of_later_versions_are_refused_by_name() {
             )],
         ),
         ("encapsulation = \"t\"", "encapsulation = \"t\"\nkv = {}", &[(13, "pool.p.kv", NO, OUT)]),
+    ]);
+}
+
+#[test]
+fn software_steering_says_over_how_many_threads_and_packet_sockets_have_none() {
+    check(&[
+        ("batch = 64", "steering = \"software\"\nthreads = 4", &[]),
+        ("batch = 64", "steering = \"hardware\"", &[]),
+        ("batch = 64", "threads = 4", &[(8, "io.threads", "4", "steering = \"software\" as well")]),
+        ("batch = 64", "steering = \"software\"", &[(7, "io.threads", "nothing", "1 to 64")]),
+        (
+            "batch = 64",
+            "steering = \"soft\"",
+            &[(8, "io.steering", "\"soft\"", "\"hardware\", \"software\"")],
+        ),
+        ("batch = 64", "steering = \"software\"\nthreads = 0", &[(9, "io.threads", "0", "1 to 64")]),
+        ("batch = 64", "steering = \"software\"\nthreads = 65", &[(9, "io.threads", "65", "1 to 64")]),
+        (
+            "batch = 64",
+            "mode = \"af-packet\"\nsteering = \"software\"\nthreads = 4",
+            &[(9, "io.steering", "\"software\"", "\"hardware\": with mode = \"af-packet\" the kernel")],
+        ),
     ]);
 }
 

@@ -36,6 +36,7 @@ fn whole() -> Value {
     });
     let mut tree = Value::Table(opened.collect::<String>().parse().unwrap());
     set(&mut tree, "include", "");
+    set(&mut tree, "io.steering", "'software'");
     // Small tables, as many are built.
     set(&mut tree, "cluster.table_size", "1009");
     set(&mut tree, "vip.edge-cache.remotes", "['fra2']");

@@ -16,7 +16,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 }
 
 /// Keys that have one value only, or that say where others stand.
-pub(crate) const UNCHANGEABLE: [&str; 3] = ["schema", "include", "io.steering"];
+pub(crate) const UNCHANGEABLE: [&str; 2] = ["schema", "include"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
@@ -25,7 +25,8 @@ pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NA
 pub(crate) const SAME: [&str; 3] = ["secrets/same.key", "same.pem", "lists/same.txt"];
 
 /// Keys whose default is a rule in words, or cannot stand beside what the example says, and tables whose line tells of a key inside.
-pub(crate) const NOT_WRITTEN: [&str; 6] = [
+pub(crate) const NOT_WRITTEN: [&str; 7] = [
+    "io.steering",
     "cluster.arrivals.kinds",
     "check.web.fast_interval",
     "io.fragments.buffered",
@@ -196,7 +197,9 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("machine.lb1.router_id", "'192.0.2.9'")]),
     own(&[("machine.lb1.vlan.eth0", "{ policy = 'strip' }")]),
     own(&[("machine.lb1.vlan.eth0.translate", "[{ from = [101], to = [200], outer = '802.1q' }]")]),
-    own(&[("io.mode", "'af-packet'")]),
+    own(&[("io.mode", "'af-packet'"), ("io.steering", "'hardware'"), ("io.threads", "")]),
+    own(&[("io.steering", "'hardware'"), ("io.threads", "")]),
+    own(&[("io.threads", "5")]),
     own(&[("io.next_hop", "'reflect'")]),
     own(&[("io.flows_per_thread", "2048")]),
     own(&[("io.queues", "2")]),

@@ -115,7 +115,7 @@ fn in_turn(next: &mut u16, threads: u16) -> Verdict {
 }
 
 /// Of any packet, or of what is in it if this machine opens it. `None`: it can't be read.
-#[cold]
+#[inline(never)]
 fn steer(snapshot: &Snapshot, frame: &[u8], threads: u16) -> Option<Verdict> {
     let parsed = parse(frame).ok()?;
     if snapshot.opens

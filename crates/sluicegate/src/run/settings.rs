@@ -24,7 +24,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
     Settings {
         mode: mode(config),
         queues: io.queues,
-        steer_over: None,
+        steer_over: io.threads,
         frames_per_queue: io.frames_per_queue,
         frame_size: io.frame_size,
         batch: io.batch,
