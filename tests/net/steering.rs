@@ -69,7 +69,7 @@ fn pieces_are_gathered_by_the_thread_that_steering_gives_them_to() {
             let (len, digest) = (spec.payload.len(), digest(&spec.payload));
             expected.insert(Received { from: spec.source, len, digest });
             // Later pieces first: they wait for the first one.
-            frames.extend(cut(&spec.bytes(), n as u32 + 1, 256).into_iter().rev());
+            frames.extend(cut(&spec.bytes(), u32::try_from(n).unwrap() + 1, 256).into_iter().rev());
         }
         for some in frames.chunks(300) {
             send_at(&scene.bed.router, &scene.bed.balancers[0].port, some.to_vec(), 20_000.0).unwrap();

@@ -47,7 +47,7 @@ type Kind = (&'static str, fn(&FrameSpec, usize) -> Vec<Vec<u8>>);
 
 const FLOODS: [Kind; 7] = [
     (ACK_PAIRS, |from, _| vec![tcp(from, 0x10).bytes()]),
-    (HANDSHAKES, |from, n| vec![tcp(from, if n / ROUND % 2 == 0 { 0x02 } else { 0x10 }).bytes()]),
+    (HANDSHAKES, |from, n| vec![tcp(from, if (n / ROUND).is_multiple_of(2) { 0x02 } else { 0x10 }).bytes()]),
     ("SYN", |from, _| vec![tcp(from, 0x02).bytes()]),
     ("UDP", |from, _| vec![from.bytes()]),
     ("pings", |from, _| vec![FrameSpec { icmp: Some([8, 0]), ..from.clone() }.bytes()]),

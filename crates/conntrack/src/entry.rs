@@ -41,7 +41,7 @@ pub enum Signal {
 pub enum State {
     /// TCP, and nothing but SYNs after its first tick.
     New = 1,
-    /// TCP in use, and proven by data in [`PROOF`] ticks.
+    /// TCP in use, and proven by data in eight ticks.
     Established = 2,
     /// TCP after FIN or RST.
     Closing = 3,

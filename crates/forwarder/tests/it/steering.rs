@@ -123,7 +123,7 @@ fn thread_of_flow(client: Client, threads: u16) -> u16 {
         (source, vip) => [&mapped(source)[..], &mapped(vip), &[1, protocol, 0, 0], &ports].concat(),
     };
     let hash = hashed(&message);
-    share(hash << 32 | hash >> 32, threads)
+    share(hash.rotate_right(32), threads)
 }
 
 /// By the 3-tuple.
