@@ -26,9 +26,11 @@ use crate::engine::{Engine, MAX_BATCH, Pool};
 use crate::error::{StartError, words};
 use crate::hash_lanes::lane_hashers;
 use crate::health::{Health, Monitor, ThreadName};
-use crate::interface::{Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings};
+use crate::interface::{
+    Hardware, Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings,
+};
 use crate::mailbox::{Mailboxes, mesh};
-use crate::placement::{allowed, near_all, near_to, order};
+use crate::placement::{Processors, allowed, near_all, near_to, order};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::{Filter, Steer, SteerOptions, Steers};
 use crate::stopping::{ROUNDS, Rounds};
@@ -144,7 +146,7 @@ impl DataPlane {
             largest_packet(settings.frame_size)
         };
         let steers = Steers::new(attach_all(&interfaces, settings, layout)?);
-        let near = near_all(&interfaces);
+        let near = near(&interfaces);
         let (bound, socket_mode) = near_to(&near, || bind_all(&interfaces, settings, layout))?;
         let mut plane = Self::new(interfaces, steers, layout, socket_mode, largest_packet)?;
         plane.start_threads(layout, settings, live, bound)?;
@@ -161,7 +163,7 @@ impl DataPlane {
         let attach = |interface: &Interface| Steer::attach_ingress(&interface.name, settings.max_vips);
         let programs = interfaces.iter().map(attach).collect::<Result<_, _>>();
         let steers = Steers::new(programs.map_err(|e| StartError::Steer(words(&e)))?);
-        let near = near_all(&interfaces);
+        let near = near(&interfaces);
         let opened = near_to(&near, || open_all(&interfaces, &steers, layout.threads(), room))?;
         let mut plane = Self::new(interfaces, steers, layout, SocketMode::Packet, room.largest_packet())?;
         plane.start_threads(layout, settings, live, opened)?;
@@ -184,7 +186,7 @@ impl DataPlane {
         }
         Ok(Self {
             monitor,
-            processors: order(&allowed(), &near_all(&interfaces)),
+            processors: order(&allowed(), &near(&interfaces)),
             interfaces,
             steers,
             socket_mode,
@@ -443,6 +445,11 @@ impl Drop for DataPlane {
             tracing::warn!(packets = put.saturating_sub(taken), "packets were left between threads");
         }
     }
+}
+
+/// The processors that packets of these interfaces are best handled on; none where the machine does not say.
+fn near(interfaces: &[Interface]) -> Processors {
+    near_all(interfaces.iter().map(|interface| Hardware::read(interface).near))
 }
 
 fn attach_all(

@@ -13,8 +13,6 @@ use std::path::Path;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::interface::{Hardware, Interface};
-
 /// Numbers of processors.
 pub type Processors = BTreeSet<u32>;
 
@@ -49,12 +47,8 @@ pub(crate) fn near_device(bus: &str) -> Processors {
     list.as_deref().map(listed).unwrap_or_default()
 }
 
-/// Near all interfaces that say where they are, or else near the first of them.
-pub(crate) fn near_all(interfaces: &[Interface]) -> Processors {
-    common(interfaces.iter().map(|interface| Hardware::read(interface).near))
-}
-
-fn common(each: impl Iterator<Item = Processors>) -> Processors {
+/// Near to all interfaces that say where they are, or else to the first of them.
+pub(crate) fn near_all(each: impl Iterator<Item = Processors>) -> Processors {
     let mut each = each.filter(|near| !near.is_empty());
     let first = each.next().unwrap_or_default();
     let all = each.fold(first.clone(), |all, near| all.intersection(&near).copied().collect());
@@ -133,7 +127,7 @@ mod tests {
             (&[], ""),
         ];
         for (each, all) in cases {
-            assert_eq!(common(each.iter().map(|list| listed(list))), listed(all), "{each:?}");
+            assert_eq!(near_all(each.iter().map(|list| listed(list))), listed(all), "{each:?}");
         }
     }
 
