@@ -14,7 +14,7 @@ use crate::bare::{self, Readme};
 use crate::build::{Built, cargo_lane};
 use crate::cargo::{self, Metadata, cargo};
 use crate::steps::Steps;
-use crate::{demo, fuzz, setup, tidy, zero_copy};
+use crate::{demo, fuzz, instructions, setup, tidy, zero_copy};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -107,6 +107,9 @@ pub(crate) fn run(lanes: &[Lane], long: bool) -> Result<()> {
     }
     if long && chosen(lanes).contains(&Lane::Unit) {
         report.run("fuzz", FUZZ_BUDGET, long, |steps| fuzz::run_in(steps, None, FUZZ_SECONDS));
+        report.run("instructions", INSTRUCTIONS_BUDGET, long, |steps| {
+            steps.check(instructions::compare());
+        });
     }
     if long && lanes.is_empty() {
         report.run("bare", BARE_BUDGET, long, |steps| {
@@ -287,5 +290,7 @@ const BARE_BUDGET: Duration = Duration::from_secs(60 * 60);
 const FUZZ_SECONDS: u32 = 60;
 /// The build, and nine targets.
 const FUZZ_BUDGET: Duration = Duration::from_secs(20 * 60);
+/// The build of what is shipped, which no lane has, and a minute.
+const INSTRUCTIONS_BUDGET: Duration = Duration::from_secs(5 * 60);
 const BUILD_BUDGET: Duration = Duration::from_secs(10 * 60);
 const WHOLE_BUDGET: Duration = Duration::from_secs(35 * 60);

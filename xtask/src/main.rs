@@ -15,6 +15,7 @@ mod dist;
 mod figures;
 mod forwarders;
 mod fuzz;
+mod instructions;
 mod lanes;
 mod offer;
 mod peers;
@@ -66,7 +67,8 @@ enum Task {
         seconds: u32,
     },
     /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder,
-    /// `peers` (root) with what else would balance: `peers nftables af-xdp-gre` with one of them
+    /// `peers` (root) with what else would balance: `peers nftables af-xdp-gre` with one of them;
+    /// `instructions` counts those of a packet by callgrind and keeps them in benches/results
     Bench(Bench),
     /// The README's commands in a bare Debian root (root; the last commit)
     Bare {
@@ -118,7 +120,7 @@ struct Demo {
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Benchmarks; none means all but `testpmd` and `peers`
+    /// Benchmarks; none means all but `testpmd`, `peers` and `instructions`
     pub(crate) names: Vec<String>,
     /// `testpmd` and `peers`: the figures as one JSON object on standard output
     #[arg(long)]

@@ -38,6 +38,9 @@ pub(crate) const VM: &[&str] =
 /// For `bare`.
 pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
 
+/// For `bench instructions`.
+pub(crate) const INSTRUCTIONS: &[&str] = &["valgrind"];
+
 /// For `bench testpmd`.
 pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
 
