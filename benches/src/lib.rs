@@ -142,6 +142,7 @@ pub fn pipeline_of(
         fragments: FragmentConfig { per_source: 512, ..FragmentConfig::default() },
         held_of_a_pool: 1_024,
         hashers: datapath::lane_hashers(),
+        advise: datapath::advise_large_pages,
         limit_sources: 65_536,
         is_steered: false,
     };

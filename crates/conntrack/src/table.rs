@@ -5,6 +5,8 @@
 //! Invariant: the entry of a hash stands in one of its two buckets, once.
 //! Cost: a look-up reads one or two cache lines, and writes one only when tick or state moved.
 
+use core::ops::Range;
+
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
 use crate::entry::{Entry, Packed, Signal, Target, TickLimits};
@@ -46,6 +48,16 @@ pub struct Query {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Glance(u32);
 
+impl Glance {
+    /// At nothing.
+    pub const NONE: Self = Self(0);
+
+    #[inline(always)]
+    const fn place(self) -> Place {
+        Place { bucket: self.0 as usize / WAYS, way: self.0 as usize % WAYS }
+    }
+}
+
 /// A connection table of fixed size for one packet thread.
 ///
 /// `hash` is a keyed 64-bit hash of the flow (SipHash-1-3 with a secret key): two flows are confused only if
@@ -80,11 +92,21 @@ impl FlowTable {
     /// # Errors
     /// [`ConfigError`]: a value out of range, or not enough memory.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        Self::new_advised(config, |_| {})
+    }
+
+    /// The same, and tells `advise` the addresses of its memory before it is touched: the kernel may then give it in large pages.
+    ///
+    /// # Errors
+    /// As [`FlowTable::new`].
+    pub fn new_advised(config: &Config, advise: impl FnOnce(Range<usize>)) -> Result<Self, ConfigError> {
         config.check()?;
         let buckets = config.capacity.div_ceil(WAYS);
         let memory = ConfigError::Memory { bytes: buckets.saturating_add(1).saturating_mul(LINE_BYTES) };
-        let mut lines = Vec::new();
+        let mut lines: Vec<Line> = Vec::new();
         lines.try_reserve_exact(buckets + 1).map_err(|_| memory)?;
+        let start = lines.as_ptr().addr();
+        advise(start..start + lines.capacity() * LINE_BYTES);
         lines.push(Line::header(buckets));
         lines.resize(buckets + 1, Line::EMPTY);
         Ok(Self {
@@ -136,20 +158,31 @@ impl FlowTable {
         self.packet_of(self.candidates(hash), signal, now)
     }
 
-    /// The same where [`FlowTable::glance`] has looked before, whatever has become of the place since.
+    /// The slot of a busy flow that data goes on, where [`FlowTable::glance`] has seen it: nothing is written, and nothing is counted
+    /// before [`FlowTable::count_hit`]. `None`: ask [`FlowTable::lookup_again`].
     #[inline(always)]
+    #[must_use]
+    pub fn busy_slot(&self, glance: Glance, hash: u64, now: Tick) -> Option<u32> {
+        let place = glance.place();
+        let entry = self.lines.get(1 + place.bucket)?.0[place.way];
+        let is_busy = entry.tag() == tag_of(hash) && entry.clock().unmoved_by(Signal::Data, now);
+        is_busy.then(|| entry.slot())
+    }
+
+    /// Counts what [`FlowTable::busy_slot`] has found, if it was of use.
+    #[inline(always)]
+    pub fn count_hit(&mut self) {
+        self.counters.hit += 1;
+    }
+
+    /// As [`FlowTable::lookup`], where [`FlowTable::glance`] has looked before, whatever has become of the place since.
+    #[inline]
     pub fn lookup_again(&mut self, glance: Glance, hash: u64, signal: Signal, now: Tick) -> Option<Hit> {
-        let place = Place { bucket: glance.0 as usize / WAYS, way: glance.0 as usize % WAYS };
+        let place = glance.place();
         if let Some(line) = self.lines.get(1 + place.bucket)
             && line.0[place.way].tag() == tag_of(hash)
         {
-            let entry = line.0[place.way];
-            // Nothing to write: most packets.
-            if entry.clock().unmoved_by(signal, now) {
-                self.counters.hit += 1;
-                return Some(Hit { slot: entry.slot(), vip: entry.vip(), renewed: false });
-            }
-            return self.packet_at(place, entry, signal, now);
+            return self.packet_at(place, line.0[place.way], signal, now);
         }
         self.packet_of(self.candidates(hash), signal, now)
     }

@@ -2,6 +2,7 @@
 
 mod full;
 mod oracle;
+mod room;
 
 use core::time::Duration;
 

@@ -29,6 +29,7 @@ use crate::health::{Health, Monitor, ThreadName};
 use crate::interface::{
     Hardware, Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings,
 };
+use crate::large_pages::advise_large_pages;
 use crate::mailbox::{Mailboxes, mesh};
 use crate::placement::{Processors, allowed, near_all, near_to, order};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
@@ -483,6 +484,7 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
         held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
         hashers: lane_hashers(),
         is_steered: settings.steer_over.is_some(),
+        advise: advise_large_pages,
     }
 }
 

@@ -110,6 +110,7 @@ impl Device for MemoryDevice {
         self.tx_owners.get(usize::from(interface.0)).copied().unwrap_or(TxOwner::Nobody)
     }
 
+    #[inline]
     fn send(&mut self, frame: MemoryFrame, len: usize, interface: InterfaceId) -> Result<(), MemoryFrame> {
         let is_own = self.tx_owner(interface) == TxOwner::Own;
         if !is_own || self.transmit.len() + self.completion.len() >= self.ring {

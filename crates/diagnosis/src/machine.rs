@@ -95,7 +95,7 @@ fn locked_memory(facts: &Facts) -> Option<Finding> {
 }
 
 fn huge_pages(facts: &Facts) -> Option<Finding> {
-    let word = facts.host.huge_pages.as_deref().filter(|word| *word != "always")?;
+    let word = facts.host.huge_pages.as_deref().filter(|word| *word == "never")?;
     let table_bytes = facts.flows_per_thread * FLOW_BYTES;
     (table_bytes >= HUGE_PAGE_BYTES).then(|| {
         let what = format!("transparent huge pages are on `{word}`");
@@ -104,7 +104,7 @@ fn huge_pages(facts: &Facts) -> Option<Finding> {
             "each packet thread's connection table of {mebibytes} MiB lies in small pages, and a look-up may miss the TLB"
         );
         Finding::advice("huge-pages", what, why)
-            .command("echo always > /sys/kernel/mm/transparent_hugepage/enabled")
+            .command("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
     })
 }
 

@@ -197,7 +197,7 @@ fn a_sound_machine_has_no_findings() {
 #[test]
 fn advice_is_for_the_doctor_and_not_for_each_start() {
     let mut facts = sound();
-    facts.host.huge_pages = Some("madvise".into());
+    facts.host.huge_pages = Some("never".into());
     facts.host.bpf_jit = Some(0);
     let ids = |found: Vec<Finding>| found.iter().map(|finding| finding.id).collect::<Vec<_>>();
     assert_eq!(ids(judge(&facts)), ["bpf-jit", "huge-pages"]);
@@ -248,9 +248,9 @@ fn faults_of_the_machine() {
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); f.steered_threads = 4; }, &[("memlock", ERROR, "takes 36864 KiB", "ulimit -l unlimited")]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = None; }, &[]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some((32 << 20) - 1); }, &[("memlock", ERROR, "32768 KiB", "ulimit -l unlimited")]),
-        (|f| f.host.huge_pages = Some("madvise".into()), &[("huge-pages", ADVICE, "on `madvise`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
+        (|f| f.host.huge_pages = Some("madvise".into()), &[]),
         (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_071; }, &[]),
-        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_072; }, &[("huge-pages", ADVICE, "on `never`", "echo always > /sys/kernel/mm/transparent_hugepage/enabled")]),
+        (|f| { f.host.huge_pages = Some("never".into()); f.flows_per_thread = 131_072; }, &[("huge-pages", ADVICE, "on `never`", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")]),
         (|f| f.host.huge_pages = None, &[]),
         (|f| f.host.clock_is_synchronised = Some(false), &[("clock", WARN, "clock", "timedatectl set-ntp true")]),
         (|f| f.host.clock_is_synchronised = None, &[]),

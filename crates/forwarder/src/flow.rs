@@ -236,6 +236,20 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
+    /// Of a plain packet.
+    #[inline(always)]
+    pub(crate) fn of(plain: &Plain) -> Self {
+        Self { source: plain.source, destination: plain.destination, ports: plain.ports }
+    }
+
+    /// The message of a plain packet of IPv4.
+    #[inline(always)]
+    pub(crate) fn plain_v4(plain: &Plain, policy: HashPolicy) -> [u64; 2] {
+        let [source, destination] = plain.v4.map(u64::from);
+        let destination = if policy == HashPolicy::Source { 0 } else { destination };
+        [source << 32 | destination, Self::of(plain).tail(policy, plain.protocol) | FAMILY_V4]
+    }
+
     /// The message of a flow of IPv4.
     #[inline(always)]
     pub(crate) fn message_v4(&self, policy: HashPolicy, protocol: u8) -> [u64; 2] {

@@ -91,6 +91,13 @@ impl<'a> Packet<'a> {
         self.buf.get(self.start..self.end).unwrap_or_default()
     }
 
+    /// Bytes of the frame.
+    #[must_use]
+    #[inline(always)]
+    pub fn frame_len(&self) -> usize {
+        self.end - self.start
+    }
+
     /// The frame, writable.
     #[inline]
     pub fn frame_mut(&mut self) -> &mut [u8] {

@@ -22,6 +22,7 @@ mod tap;
 mod threads;
 mod tracing;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use conntrack::FlowTable;
@@ -73,6 +74,8 @@ pub struct PipelineConfig {
     pub hashers: LaneHashers,
     /// Packets were given to this thread by their flows ([`SoftwareSteering`]): what it takes out of a tunnel stays here.
     pub is_steered: bool,
+    /// Is told the addresses of large tables before these are touched, so that the kernel may give them in large pages.
+    pub advise: fn(Range<usize>),
 }
 
 /// Why a pipeline's memory could not be taken.
@@ -157,7 +160,8 @@ impl Pipeline {
         counters: Arc<ThreadCounters>,
         requests: Option<RequestServer>,
     ) -> Result<Self, PipelineError> {
-        let flows = FlowTable::new(&conntrack::Config { capacity: config.flows, timeouts: config.timeouts })?;
+        let table = conntrack::Config { capacity: config.flows, timeouts: config.timeouts };
+        let flows = FlowTable::new_advised(&table, config.advise)?;
         let limits = Limits::new(config.threads, config.limit_sources);
         let ahead = BatchLookup::new(config.max_batch);
         let scratch = Scratch {
@@ -378,6 +382,7 @@ impl Core {
         self.ahead.look_up(&batch.snapshot.vips, packets.iter().map(|packet| packet.frame()));
         self.read_plain(batch, packets, scratch);
         self.classify_others(batch, packets, scratch);
+        self.glance_at_flows(scratch.plain.places.get_mut(..packets.len()).unwrap_or_default());
         self.look_for_partial(batch, packets, scratch);
         self.choose_all(batch, packets, scratch);
         self.write_all(batch, packets, scratch, verdicts);
@@ -394,7 +399,7 @@ impl Core {
     fn classify_others(&mut self, batch: &Batch<'_>, packets: &mut [Packet<'_>], scratch: &mut Scratch) {
         let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter_mut().zip(places) {
-            if !place.is_plain {
+            if !place.is_plain() {
                 state.verdict = self.classify(batch, packet, state);
             }
         }
@@ -405,7 +410,7 @@ impl Core {
     fn choose_all(&mut self, batch: &Batch<'_>, packets: &[Packet<'_>], scratch: &mut Scratch) {
         let places = scratch.plain.places.iter_mut().zip(scratch.states.iter_mut());
         for (packet, (place, state)) in packets.iter().zip(places) {
-            if place.is_plain {
+            if place.is_plain() {
                 self.choose_plain(batch, packet, place);
             } else if state.verdict.is_none() {
                 state.verdict = self.choose(batch, packet, state);
@@ -424,8 +429,12 @@ impl Core {
     ) {
         let places = scratch.plain.places.iter().zip(scratch.states.iter_mut());
         for ((packet, verdict), (place, state)) in packets.iter_mut().zip(verdicts.iter_mut()).zip(places) {
-            *verdict = if place.is_plain {
-                self.write_plain(batch, packet, place, state)
+            if self.write_plain(batch, packet, place).is_some() {
+                *verdict = Verdict::Tx;
+                continue;
+            }
+            *verdict = if place.is_plain() {
+                self.write_otherwise(batch, packet, place, state)
             } else {
                 match state.verdict {
                     Some(verdict) => verdict,

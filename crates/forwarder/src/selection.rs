@@ -103,6 +103,15 @@ impl Snapshot {
         self.select_by(pool, hash, |slot| self.state(slot) == SlotState::Serving)
     }
 
+    /// The backend that the first try names, and the table entry that named it, if it serves; mostly it does.
+    #[inline(always)]
+    pub(crate) fn select_first(&self, pool: &PoolTable, hash: u64) -> Option<(SlotId, u32)> {
+        let table = pool.table.as_deref()?;
+        let entry = table.slot_of(hash);
+        let slot = *pool.slots.get(table.get(entry) as usize)?;
+        (self.state(slot) == SlotState::Serving).then_some((slot, entry))
+    }
+
     /// As [`Snapshot::select`], among those that `serves` admits.
     #[inline]
     pub(crate) fn select_by(

@@ -26,8 +26,8 @@ pub struct Snapshot {
     pub(crate) vips: Arc<VipTable>,
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
-    /// What frames of each slot begin with, for IPv4 and for IPv6 inside.
-    headers: Arc<[[Prepared<InterfaceId>; 2]]>,
+    /// What frames of each slot begin with, for IPv4 and then for IPv6 inside.
+    headers: Arc<[Prepared<InterfaceId>]>,
     // Apart from the slots, so that a verdict on one of 100,000 copies as many bytes and no more.
     pub(crate) states: Arc<[SlotState]>,
     pub(crate) next_hop: NextHopMode,
@@ -86,8 +86,7 @@ impl Snapshot {
     /// What frames for a slot begin with, for packets of `inner`'s family; `None`: no such slot.
     #[inline(always)]
     pub(crate) fn headers(&self, slot: SlotId, inner: Family) -> Option<&Prepared<InterfaceId>> {
-        let [v4, v6] = self.headers.get(slot.0 as usize)?;
-        Some(if inner == Family::V4 { v4 } else { v6 })
+        self.headers.get(slot.0 as usize * 2 + usize::from(inner == Family::V6))
     }
 
     /// All services.
@@ -264,7 +263,7 @@ pub enum SnapshotError {
 }
 
 /// What frames of slots begin with. Those that leave by way of their own next hop, with the tags that they came with, are laid out.
-fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[[Prepared<InterfaceId>; 2]]> {
+fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> {
     let of = |slot: &Slot, family: Family| {
         let hop = slot.next_hop.as_ref().filter(|hop| hop.tagging == Tagging::Keep);
         let by_router = matches!(mode, NextHopMode::Reflect { .. }) && slot.encap_overhead() > 0;
@@ -274,7 +273,7 @@ fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[[Prepared<InterfaceId>; 
         let link = LinkHeader { dst: hop.destination, src: hop.source, ethertype };
         Prepared::new(link, template, slot.mtu, hop.interface)
     };
-    slots.iter().map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
+    slots.iter().flat_map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
 }
 
 fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {

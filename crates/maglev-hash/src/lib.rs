@@ -29,7 +29,7 @@ use core::fmt;
 
 pub use disruption::{Disruption, SizesDiffer, disruption};
 pub use error::BuildError;
-pub use table::Table;
+pub use table::{Entry, Table};
 
 use permutation::Keys;
 use populate::{Walk, endgame_at, populate};

@@ -28,6 +28,15 @@ pub(crate) enum Entries {
     Wide(Vec<u32>),
 }
 
+/// A rank in the table's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// Of a table of up to 65,535 backends.
+    Narrow(&'a u16),
+    /// Of a larger one.
+    Wide(&'a u32),
+}
+
 /// Where a name ends in `names` (it starts where the one before ends), and its weight.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
@@ -75,9 +84,22 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn get(&self, slot: u32) -> u32 {
+        match self.entry(slot) {
+            Entry::Narrow(rank) => u32::from(*rank),
+            Entry::Wide(rank) => *rank,
+        }
+    }
+
+    /// The rank in a slot where it lies in memory, for who asks the CPU for it ahead.
+    ///
+    /// # Panics
+    /// When `slot` is not below [`size`](Self::size).
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, slot: u32) -> Entry<'_> {
         match &self.entries {
-            Entries::Narrow(entries) => u32::from(entries[slot as usize]),
-            Entries::Wide(entries) => entries[slot as usize],
+            Entries::Narrow(entries) => Entry::Narrow(&entries[slot as usize]),
+            Entries::Wide(entries) => Entry::Wide(&entries[slot as usize]),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Plain {
     pub ttl: u8,
     /// Source port in the upper half, destination port in the lower.
     pub ports: u32,
+    /// The addresses of an IPv4 packet as numbers, source and destination; 0 for IPv6.
+    pub v4: [u32; 2],
     /// The 16 bytes of the source, IPv4 as v4-mapped, as two little-endian words.
     pub source: [u64; 2],
     /// The destination, likewise.
@@ -42,20 +44,47 @@ impl Plain {
     #[inline(always)]
     #[must_use]
     pub fn read(frame: &[u8]) -> Option<Self> {
-        let kind = frame.get(12..14)?.first_chunk().map(|kind| u16::from_be_bytes(*kind))?;
-        match kind {
-            protocol::ETHERTYPE_IPV4 => Self::v4(frame.get(14..)?, 14),
-            protocol::ETHERTYPE_IPV6 => Self::v6(frame.get(14..)?, 14),
-            protocol::ETHERTYPE_VLAN | protocol::ETHERTYPE_QINQ => Self::tagged(frame),
+        match Self::untagged(frame) {
+            Some(Family::V4) => Self::read_v4(frame),
+            Some(Family::V6) => Self::read_v6(frame),
+            None => Self::read_tagged(frame),
+        }
+    }
+
+    /// What an untagged frame says that it carries; `None`: tags, another protocol, or it is too short to say.
+    #[inline(always)]
+    #[must_use]
+    pub fn untagged(frame: &[u8]) -> Option<Family> {
+        match frame.get(12..14)?.first_chunk().map(|kind| u16::from_be_bytes(*kind))? {
+            protocol::ETHERTYPE_IPV4 => Some(Family::V4),
+            protocol::ETHERTYPE_IPV6 => Some(Family::V6),
             _ => None,
         }
     }
 
+    /// As [`Plain::read`], of an untagged frame of IPv4.
+    #[inline(always)]
+    #[must_use]
+    pub fn read_v4(frame: &[u8]) -> Option<Self> {
+        Self::v4(frame.get(14..)?, 14)
+    }
+
+    /// As [`Plain::read`], of an untagged frame of IPv6.
+    #[inline(always)]
+    #[must_use]
+    pub fn read_v6(frame: &[u8]) -> Option<Self> {
+        Self::v6(frame.get(14..)?, 14)
+    }
+
+    /// As [`Plain::read`], of a frame with one tag or two.
     #[inline(never)]
-    fn tagged(frame: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn read_tagged(frame: &[u8]) -> Option<Self> {
         let kind = |at: usize| frame.get(at..at + 2)?.first_chunk().map(|kind| u16::from_be_bytes(*kind));
+        let is_tag = |kind: u16| matches!(kind, protocol::ETHERTYPE_VLAN | protocol::ETHERTYPE_QINQ);
+        kind(12).filter(|kind| is_tag(*kind))?;
         let (kind, l3) = match kind(16)? {
-            protocol::ETHERTYPE_VLAN | protocol::ETHERTYPE_QINQ => (kind(20)?, 22),
+            second if is_tag(second) => (kind(20)?, 22),
             kind => (kind, 18),
         };
         let ip = frame.get(usize::from(l3)..)?;
@@ -66,27 +95,46 @@ impl Plain {
         }
     }
 
+    /// The source alone, of a frame that was read as plain with this family and place of its IP header.
+    #[inline(always)]
+    #[must_use]
+    pub fn source_in(frame: &[u8], family: Family, l3: u16) -> Option<[u64; 2]> {
+        let ip = frame.get(usize::from(l3)..)?;
+        match family {
+            Family::V4 => Some(mapped(u32::from_be_bytes(*ip.get(12..)?.first_chunk()?))),
+            Family::V6 => {
+                let (words, _) = ip.get(8..24)?.as_chunks::<8>();
+                Some([0, 1].map(|n| words.get(n).map_or(0, |word| u64::from_le_bytes(*word))))
+            }
+        }
+    }
+
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "fields are parts of a word")]
     fn v4(ip: &[u8], l3: u16) -> Option<Self> {
-        let [start, middle, end] = words(ip.first_chunk::<24>()?);
-        let upper = ip.get(24..40)?.first_chunk::<16>()?;
+        let (header, upper) = ip.first_chunk::<40>()?.split_first_chunk::<24>()?;
+        let [start, middle, end] = words(header);
+        let upper = upper.first_chunk::<16>()?;
         let ip_len = (start >> 32) as u16;
         let protocol = (middle >> 48) as u8;
         // Version 4, five words, no piece, and not longer than the frame.
         let plain = start >> 56 == 0x45 && start & 0x3fff == 0 && usize::from(ip_len) <= ip.len();
-        let segment = ip_len.checked_sub(20).filter(|_| plain)?;
+        if !plain {
+            return None;
+        }
+        let addresses = [middle as u32, (end >> 32) as u32];
         Some(Self {
             family: Family::V4,
             l3,
             ip_len: within(l3, ip_len)?,
             protocol,
-            tcp_flags: flags(protocol, segment, upper)?,
+            tcp_flags: flags(protocol, 20, ip_len, upper)?,
             tos: (start >> 48) as u8,
             ttl: (middle >> 56) as u8,
             ports: end as u32,
-            source: mapped(middle as u32),
-            destination: mapped((end >> 32) as u32),
+            v4: addresses,
+            source: mapped(addresses[0]),
+            destination: mapped(addresses[1]),
         })
     }
 
@@ -102,8 +150,8 @@ impl Plain {
         // UDP may be shorter than what TCP is asked for.
         let behind = ip.get(44..60).and_then(|behind| behind.first_chunk::<16>());
         let tcp_flags = match (protocol, behind) {
-            (protocol::UDP, _) => udp(segment, (upper >> 16) as u16)?,
-            (_, Some(behind)) => flags(protocol, segment, behind)?,
+            (protocol::UDP, _) => udp(40, ip_len, (upper >> 16) as u16)?,
+            (_, Some(behind)) => flags(protocol, 40, ip_len, behind)?,
             _ => return None,
         };
         Some(Self {
@@ -115,6 +163,7 @@ impl Plain {
             tos: (start >> 52) as u8,
             ttl: start as u8,
             ports: (upper >> 32) as u32,
+            v4: [0; 2],
             source: [s0.swap_bytes(), s1.swap_bytes()],
             destination: [d0.swap_bytes(), d1.swap_bytes()],
         })
@@ -156,23 +205,24 @@ fn words<const BYTES: usize, const WORDS: usize>(header: &[u8; BYTES]) -> [u64; 
     words
 }
 
-/// TCP flags; `upper` starts four bytes into the segment. `None`: a protocol or lengths that are not plain.
+/// TCP flags; `upper` starts four bytes into the segment, which stands `header` bytes into the packet of `ip_len`. `None`: a protocol
+/// or lengths that are not plain.
 #[inline(always)]
-fn flags(protocol: u8, segment: u16, upper: &[u8; 16]) -> Option<u8> {
+fn flags(protocol: u8, header: u32, ip_len: u16, upper: &[u8; 16]) -> Option<u8> {
     let [_, _, _, _, _, _, _, _, offset, flags, ..] = *upper;
     match protocol {
         protocol::TCP => {
-            let header = u16::from(offset >> 4) * 4;
-            (header >= 20 && header <= segment).then_some(flags)
+            let own = u32::from(offset >> 4) * 4;
+            (own >= 20 && header + own <= u32::from(ip_len)).then_some(flags)
         }
-        protocol::UDP => udp(segment, u16::from_be_bytes([upper[0], upper[1]])),
+        protocol::UDP => udp(header, ip_len, u16::from_be_bytes([upper[0], upper[1]])),
         _ => None,
     }
 }
 
 #[inline(always)]
-fn udp(segment: u16, len: u16) -> Option<u8> {
-    (len >= 8 && len <= segment).then_some(0)
+fn udp(header: u32, ip_len: u16, len: u16) -> Option<u8> {
+    (len >= 8 && header + u32::from(len) <= u32::from(ip_len)).then_some(0)
 }
 
 /// `ip_len`, if the packet ends where an offset of 16 bits can say it.

@@ -82,6 +82,7 @@ fn config() -> PipelineConfig {
         held_of_a_pool: 36,
         hashers: datapath::lane_hashers(),
         is_steered: false,
+        advise: datapath::advise_large_pages,
     }
 }
 

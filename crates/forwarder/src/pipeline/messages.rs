@@ -14,6 +14,12 @@ pub(super) struct Messages<const WORDS: usize> {
     count: usize,
 }
 
+/// Hashes in the order of `push`, and the places of their packets.
+pub(super) struct Hashed<'a> {
+    pub(super) places: &'a [u16],
+    pub(super) hashes: &'a [u64],
+}
+
 impl<const WORDS: usize> Messages<WORDS> {
     /// For batches of at most `packets`.
     pub(super) fn new(packets: usize) -> Self {
@@ -50,18 +56,14 @@ impl<const WORDS: usize> Messages<WORDS> {
         self.count += 1;
     }
 
-    /// Hashes them all: each hash with the place of its packet, in the order of `push`.
+    /// Hashes them all.
     #[inline(always)]
-    pub(super) fn hash(
-        &mut self,
-        key: SipKey,
-        hash_many: HashMany<WORDS>,
-    ) -> impl Iterator<Item = (usize, u64)> + '_ {
+    pub(super) fn hash(&mut self, key: SipKey, hash_many: HashMany<WORDS>) -> Hashed<'_> {
         let groups = self.count.div_ceil(LANES);
         if let (Some(groups), Some(hashes)) = (self.groups.get(..groups), self.hashes.get_mut(..groups)) {
             hash_many(key, groups, hashes);
         }
-        let places = self.places.iter().take(self.count);
-        places.zip(self.hashes.as_flattened()).map(|(place, hash)| (usize::from(*place), *hash))
+        let hashes = self.hashes.as_flattened().get(..self.count).unwrap_or_default();
+        Hashed { places: self.places.get(..self.count).unwrap_or_default(), hashes }
     }
 }

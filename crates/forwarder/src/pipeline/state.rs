@@ -73,13 +73,16 @@ impl FlowPacket<'_> {
     /// What it says to the connection table. Flows of address policies have no TCP state: many connections share one.
     #[inline(always)]
     pub(super) fn signal(&self) -> Signal {
-        if self.protocol != protocol::TCP || self.service.policy != HashPolicy::FiveTuple {
+        Self::signal_of(self.service.policy, self.protocol, self.tcp_flags)
+    }
+
+    /// The same of a packet's fields.
+    #[inline(always)]
+    pub(super) fn signal_of(policy: HashPolicy, protocol: u8, tcp_flags: u8) -> Signal {
+        if protocol != protocol::TCP || policy != HashPolicy::FiveTuple {
             return Signal::Datagram;
         }
-        if self.tcp_flags & (protocol::TCP_FIN | protocol::TCP_RST) != 0 {
-            return Signal::FinOrRst;
-        }
-        if self.begins() { Signal::Syn } else { Signal::Data }
+        SIGNALS[usize::from(tcp_flags) % SIGNALS.len()]
     }
 
     /// Whether it asks for a new connection, if it is of TCP.
@@ -158,6 +161,22 @@ impl PacketState {
         (self.choice.slot != NO_SLOT).then_some(self.choice.slot)
     }
 }
+
+/// By TCP's flags from FIN to ACK.
+static SIGNALS: [Signal; 32] = {
+    let (mut signals, mut flags) = ([Signal::Data; 32], 0_u8);
+    while flags < 32 {
+        signals[flags as usize] = if flags & (protocol::TCP_FIN | protocol::TCP_RST) != 0 {
+            Signal::FinOrRst
+        } else if flags & (protocol::TCP_SYN | protocol::TCP_ACK) == protocol::TCP_SYN {
+            Signal::Syn
+        } else {
+            Signal::Data
+        };
+        flags += 1;
+    }
+    signals
+};
 
 const NOT_PARSED: Parsed = Parsed {
     family: packet::Family::V4,

@@ -76,9 +76,11 @@ impl Forward for SoftwareSteering {
             }
         }
         let key = snapshot.hasher.key();
-        for (place, hash) in v4.hash(key, hashers.two).chain(v6.hash(key, hashers.five)) {
-            if let Some(verdict) = verdicts.get_mut(place) {
-                *verdict = to_flow(thread_of_flow(hash, *threads));
+        for hashed in [v4.hash(key, hashers.two), v6.hash(key, hashers.five)] {
+            for (place, hash) in hashed.places.iter().zip(hashed.hashes) {
+                if let Some(verdict) = verdicts.get_mut(usize::from(*place)) {
+                    *verdict = to_flow(thread_of_flow(*hash, *threads));
+                }
             }
         }
     }

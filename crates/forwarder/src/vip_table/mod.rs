@@ -140,13 +140,22 @@ impl VipTable {
     #[inline(always)]
     pub(crate) fn find_exact(&self, address: [u64; 2], protocol: u8, port: u16) -> Option<u32> {
         let found = self.address(address)?;
-        found.nearby.service_of(protocol, port).or_else(|| self.find_further(found.ports, protocol, port))
+        match found.nearby.service_of(protocol, port) {
+            None => self.find_further(found.ports, protocol, port),
+            service => service,
+        }
     }
 
     /// Whether all VIPs have addresses of their own.
     #[inline]
     pub(crate) const fn is_exact(&self) -> bool {
         self.groups.is_none()
+    }
+
+    /// Whether any VIP has the address of these words.
+    #[inline(always)]
+    pub(crate) fn has(&self, address: [u64; 2]) -> bool {
+        self.address(address).is_some() || !self.is_exact() && self.contains(&bytes_of(address))
     }
 
     /// In the intervals that do not stand beside their address.
@@ -283,6 +292,11 @@ const fn mix([first, second]: [u64; 2]) -> usize {
 #[inline]
 fn words_of(address: &[u8; 16]) -> [u64; 2] {
     crate::sip::halves(address)
+}
+
+/// The address of these words.
+fn bytes_of([first, second]: [u64; 2]) -> [u8; 16] {
+    (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }
 
 fn index(n: usize) -> u32 {

@@ -3,6 +3,8 @@
 //! In: claims. Out: disjoint intervals, sorted, and the search in them. The first of a VIP's intervals says how many more it
 //! has, so that one number leads to them, and to the only one in one step.
 
+use std::hint::select_unpredictable;
+
 use super::Claim;
 
 /// Ports of one protocol that a service has.
@@ -75,13 +77,12 @@ impl Nearby {
     pub(super) fn service_of(&self, protocol: u8, port: u16) -> Option<u32> {
         let number = number(protocol, port);
         // Disjoint, so that at most one holds it: selects in place of branches.
-        let mut found = None;
+        let mut found = u32::MAX;
         for place in 0..NEARBY {
-            if number.wrapping_sub(self.first[place]) <= self.span[place] {
-                found = Some(self.service[place]);
-            }
+            let is_within = number.wrapping_sub(self.first[place]) <= self.span[place];
+            found = select_unpredictable(is_within, self.service[place], found);
         }
-        found
+        (found != u32::MAX).then_some(found)
     }
 }
 

@@ -177,6 +177,7 @@ pub(crate) fn config() -> PipelineConfig {
         held_of_a_pool: 64,
         hashers: LaneHashers::PORTABLE,
         is_steered: false,
+        advise: |_| {},
     }
 }
 
