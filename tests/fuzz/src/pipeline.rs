@@ -2,51 +2,68 @@
 //!
 //! The bytes are frames, each behind its length in two bytes; 0xffff in place of a length lets a second go by.
 
+use std::net::IpAddr;
+
 use forwarder::{DropReason, Prefix, TunnelProtocols, TunnelSource, TunnelSourceKind, Verdict};
 use packet::{Encapsulation, decapsulate, network};
 
 use crate::bed::{Bed, ROOM, VIP4, VIP6, gre_slots, ip, parts, slot};
 use crate::frames;
 
-/// Each frame has one verdict, the counters add up, a frame that is sent on is a whole packet for a backend with a packet for a
-/// VIP inside, and no frame is held for ever.
+/// Each frame has one verdict, the counters say which, a frame that is sent on is the packet that came, with a hop less, in a tunnel to a
+/// backend, and no frame is held for ever. A pipeline without the plain path does the same.
 pub(crate) fn check(bytes: &[u8]) {
-    let mut bed = bed();
-    let (mut received, mut rest) = (0, bytes);
+    let (mut bed, mut general) = (bed(), bed());
+    general.pipeline = general.pipeline.without_plain_path();
+    let (mut verdicts, mut rest) = (vec![], bytes);
     while let Some(([high, low], behind)) = rest.split_first_chunk() {
         rest = behind;
         let length = usize::from(u16::from_be_bytes([*high, *low]));
         if length == usize::from(u16::MAX) {
-            bed.advance(1);
-            bed.poll();
+            pass(&mut bed, 1);
+            pass(&mut general, 1);
             continue;
         }
-        let (frame, behind) = rest.split_at(length.min(rest.len()).min(ROOM - HEAD));
+        let (frame, behind) = rest.split_at(length.min(rest.len()).min(LONGEST));
         rest = behind;
-        received += 1;
-        let (verdict, out) = bed.send(HEAD, frame);
+        let opened = bed.counters.decapsulated.read();
+        let head = HEADS[frame.len() % HEADS.len()];
+        let (verdict, out) = bed.send(head, frame);
+        assert_eq!(general.send(head, frame), (verdict, out.clone()), "by the general path");
         sent(verdict, &out);
+        match bed.counters.decapsulated.read() - opened {
+            0 if verdict == Verdict::Tx => is_inside(frame, &out),
+            0 => {}
+            one => assert!(one == 1 && may_be_opened(frame), "{one} tunnels opened"),
+        }
+        verdicts.push(verdict);
     }
-    bed.advance(LONGEST_HOLD);
+    pass(&mut bed, LONGEST_HOLD);
+    pass(&mut general, LONGEST_HOLD);
+    assert_eq!((bed.holding(), general.holding()), (0, 0));
+    assert_eq!(general.held.out, bed.held.out, "by the general path");
+    bed.held.out.iter().for_each(|(verdict, out)| sent(*verdict, out));
+    verdicts.extend(bed.held.out.iter().map(|(verdict, _)| *verdict));
+    let held = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Hold(_))).count();
+    assert_eq!(held, bed.held.out.len());
+    [bed, general].iter().for_each(|bed| counts(bed, &verdicts));
+}
+
+fn pass(bed: &mut Bed, seconds: u64) {
+    bed.advance(seconds);
     bed.poll();
-    assert_eq!(bed.holding(), 0);
-    let released = std::mem::take(&mut bed.held.out);
-    released.iter().for_each(|(verdict, out)| sent(*verdict, out));
-    adds_up(&bed, received);
 }
 
 fn sent(verdict: Verdict, out: &[u8]) {
     match verdict {
         Verdict::Reply => assert!(packet::parse(out).is_ok(), "a reply that is no packet: {out:02x?}"),
         Verdict::Tx => {
-            let (_, ip_bytes) = network(out).expect("what is sent is IP");
-            let tunnel = decapsulate(ip_bytes).expect("what is sent is in a tunnel");
-            assert!(BACKENDS.map(ip).contains(&tunnel.destination), "{}", tunnel.destination);
-            let inner = &ip_bytes[tunnel.inner..tunnel.end];
+            let (tunnel, inner) = carried(out);
+            assert!(BACKENDS.map(ip).contains(&tunnel), "{tunnel}");
             let (at, bytes) = if inner[0] >> 4 == 4 { (16, 4) } else { (24, 16) };
             let vip = [VIP4, VIP6].map(|vip| match ip(vip) {
-                std::net::IpAddr::V4(vip) => vip.octets().to_vec(),
-                std::net::IpAddr::V6(vip) => vip.octets().to_vec(),
+                IpAddr::V4(vip) => vip.octets().to_vec(),
+                IpAddr::V6(vip) => vip.octets().to_vec(),
             });
             assert!(vip.iter().any(|vip| *vip == inner[at..at + bytes]), "{inner:02x?}");
         }
@@ -54,11 +71,56 @@ fn sent(verdict: Verdict, out: &[u8]) {
     }
 }
 
-fn adds_up(bed: &Bed, received: u64) {
-    let drops: u64 = DropReason::ALL.iter().map(|reason| bed.counters.drops(*reason)).sum();
+/// Where the tunnel leads that a frame is in, and the packet in it.
+fn carried(out: &[u8]) -> (IpAddr, &[u8]) {
+    let (_, ip_bytes) = network(out).expect("what is sent is IP");
+    let tunnel = decapsulate(ip_bytes).expect("what is sent is in a tunnel");
+    (tunnel.destination, &ip_bytes[tunnel.inner..tunnel.end])
+}
+
+/// Whether a frame comes from somebody who may send tunnels, to the machine itself.
+fn may_be_opened(frame: &[u8]) -> bool {
+    let (_, outer) = network(frame).expect("what is opened is IP");
+    let at = if outer[0] >> 4 == 4 { 12..20 } else { 8..40 };
+    TUNNELS.iter().any(|(from, to)| {
+        let octets = [from, to].map(|address| match ip(address) {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        });
+        outer[at.clone()] == octets.concat()
+    })
+}
+
+/// What is sent of a frame that came plain: every byte of its packet but for the hop, and a sum that was right is right.
+fn is_inside(frame: &[u8], out: &[u8]) {
+    let (_, came) = network(frame).expect("what is sent on is IP");
+    let (_, goes) = carried(out);
+    let came = came.get(..goes.len()).expect("nothing is added behind a packet");
+    let (hop, sum) = if came[0] >> 4 == 4 { (8, 10..12) } else { (7, 0..0) };
+    assert_eq!(goes[hop], came[hop] - 1, "one hop");
+    let others = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        bytes[hop] = 0;
+        bytes[sum.clone()].fill(0);
+        bytes
+    };
+    assert_eq!(others(goes), others(came));
+    let is_right = |ip_bytes: &[u8]| {
+        let header = ip_bytes[..usize::from(ip_bytes[0] & 15) * 4].chunks(2);
+        header.map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>() % 0xffff == 0
+    };
+    assert!(sum.is_empty() || is_right(came) == is_right(goes), "{came:02x?} {goes:02x?}");
+}
+
+/// The counters say what the verdicts say.
+fn counts(bed: &Bed, verdicts: &[Verdict]) {
+    let of = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
+    for reason in DropReason::ALL {
+        assert_eq!(bed.counters.drops(*reason), of(Verdict::Drop(*reason)), "{reason:?}");
+    }
     let slots = 0..u32::try_from(BACKENDS.len()).expect("a few");
     let sent: u64 = slots.filter_map(|slot| Some(bed.counters.backend(slot)?.packets.read())).sum();
-    assert!(drops <= received && sent <= received, "{drops} dropped and {sent} sent of {received}");
+    assert_eq!(sent, of(Verdict::Tx));
 }
 
 fn bed() -> Bed {
@@ -67,9 +129,9 @@ fn bed() -> Bed {
     slots.push(slot("b4", BACKENDS[3], Encapsulation::Gue { udp_checksum: true }));
     let mut parts = parts(slots, &[1; BACKENDS.len()]);
     let all = TunnelProtocols::GRE.and(TunnelProtocols::IPIP).and(TunnelProtocols::GUE);
-    parts.tunnels = [("198.18.0.1", 32), ("2001:db8::77", 128)]
-        .map(|(source, bits)| TunnelSource {
-            prefix: Prefix::new(ip(source), bits).expect("a prefix"),
+    parts.tunnels = TUNNELS
+        .map(|(source, _)| TunnelSource {
+            prefix: Prefix::of(ip(source), u8::MAX),
             carriers: all,
             kind: TunnelSourceKind::Encapsulator,
         })
@@ -89,8 +151,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     each.into_iter().chain([row]).collect()
 }
 
+/// Who may send tunnels, and the machine's address in that family.
+const TUNNELS: [(&str, &str); 2] = [("198.18.0.1", "192.0.2.1"), ("2001:db8::77", "2001:db8::1")];
 const BACKENDS: [&str; 4] = ["198.18.1.1", "198.18.1.2", "198.18.1.3", "2001:db8:1::4"];
-/// Room in front of a frame, as the XDP program opens it.
-const HEAD: usize = 64;
+/// Room in front of a frame: what each of two backends needs, and more than all.
+const HEADS: [usize; 3] = [20, 24, 64];
+/// Of frames.
+const LONGEST: usize = ROOM - 64;
 /// In seconds; longer than a piece waits for the first one.
 const LONGEST_HOLD: u64 = 120;

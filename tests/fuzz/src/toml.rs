@@ -6,11 +6,13 @@ mod total;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use ::toml::Table;
 use config::{Config, Problems, Severity, parse_confined};
 
 use self::total::are_sound;
 
-/// A configuration is read or refused with sound problems, and a comment more changes nothing.
+/// A configuration is read or refused with sound problems. A comment more changes nothing of it, and the same written by somebody else,
+/// its keys in another order, says the same.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match parsed(text) {
@@ -18,9 +20,18 @@ pub(crate) fn check(bytes: &[u8]) {
             are_sound(&warnings, text, false);
             let (again, _) = parsed(&format!("{text}\n# a comment")).expect("a comment more is no fault");
             assert!(again == config);
+            let written = rewritten(text);
+            let (again, _) = parsed(&written).unwrap_or_else(|problems| panic!("{problems}\n{written}"));
+            assert!(again == config, "{written}");
         }
         Err(problems) => are_sound(&problems, text, true),
     }
+}
+
+/// By a writer that knows TOML alone: tables by their names, no comments, each value in its one spelling.
+fn rewritten(text: &str) -> String {
+    let table: Table = text.parse().expect("what is taken is TOML");
+    ::toml::to_string(&table).expect("what was read can be written")
 }
 
 type Parsed = Result<(Config, Problems), Problems>;
