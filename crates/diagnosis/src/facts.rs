@@ -28,17 +28,23 @@ pub(crate) struct Facts {
     pub(crate) has_packet_sockets: bool,
     /// Sockets wanted on each interface; `None`: one a queue.
     pub(crate) sockets: Option<u32>,
-    /// Packet threads that software steering gives packets to; 0: each queue has one.
-    pub(crate) steered_threads: u32,
     pub(crate) frames_per_queue: u32,
     /// Bytes.
     pub(crate) frame_size: u32,
     pub(crate) flows_per_thread: usize,
-    /// Packet threads spin and never sleep.
-    pub(crate) spins: bool,
+    pub(crate) threads: Threads,
     pub(crate) admin: Option<AdminFolder>,
     /// A balancer answers at the admin socket: an XDP program on the interface is its own.
     pub(crate) is_running: bool,
+}
+
+/// What packet threads are to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Threads {
+    /// How many software steering gives packets to; 0: each queue has one.
+    pub(crate) steered: u32,
+    /// They spin and never sleep.
+    pub(crate) spins: bool,
 }
 
 /// The machine itself.
@@ -193,7 +199,7 @@ impl Facts {
 
     /// Threads that carry an interface's packets: one for each socket, and those that software steering gives packets to.
     pub(crate) fn threads_on(&self, interface: &Interface) -> u32 {
-        self.sockets_on(interface) + self.steered_threads
+        self.sockets_on(interface) + self.threads.steered
     }
 
     /// The processors that `count` threads will be on, of an interface that is `near` to some.

@@ -21,7 +21,8 @@ use nix::net::if_::{InterfaceFlags, if_indextoname};
 use nix::unistd::{AccessFlags, access};
 
 use crate::facts::{
-    AdminFolder, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
+    AdminFolder, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, Threads,
+    VipFact,
 };
 use crate::reach::Heard;
 use crate::routers::BFD_PORT;
@@ -51,11 +52,13 @@ pub(crate) fn facts(
         unasked: heard.unasked.clone(),
         has_packet_sockets: io.mode == IoMode::AfPacket,
         sockets: io.queues,
-        steered_threads: io.threads.map_or(0, |threads| threads.get().into()),
         frames_per_queue: io.frames_per_queue,
         frame_size: io.frame_size,
         flows_per_thread: io.flows_per_thread,
-        spins: io.idle.then == IdleThen::Spin,
+        threads: Threads {
+            steered: io.threads.map_or(0, |threads| threads.get().into()),
+            spins: io.idle.then == IdleThen::Spin,
+        },
         admin: admin.and_then(|socket| {
             let state = folder(socket.path.parent()?);
             let path = socket.path.parent()?.to_owned();

@@ -80,7 +80,7 @@ fn locked_memory(facts: &Facts) -> Option<Finding> {
     let privileges = facts.host.privileges?;
     let queues: u32 = facts.usable().map(|(interface, _)| facts.sockets_on(interface)).sum();
     // A packet thread without queues has an eighth of a queue's frames.
-    let eighths = u64::from(queues) * 8 + u64::from(facts.steered_threads);
+    let eighths = u64::from(queues) * 8 + u64::from(facts.threads.steered);
     let needed = eighths * u64::from(facts.frames_per_queue / 8) * u64::from(facts.frame_size);
     (!privileges.has(CAP_IPC_LOCK) && needed > limit).then(|| {
         let what = format!(
@@ -154,14 +154,14 @@ fn shared_processors(facts: &Facts, interface: &Interface, channels: &str) -> Op
         let name = &interface.name;
         let there = if cpus == 1 { "there is" } else { "there are" };
         let (sockets, processors) = (facts.sockets_on(interface), count_of(cpus, "processor"));
-        let threads = match facts.steered_threads {
+        let threads = match facts.threads.steered {
             0 => count(sockets, "packet thread"),
             some => format!("{} and {}", count(some, "packet thread"), count(sockets, "I/O thread")),
         };
         let what = format!("{name} gets {threads}, and {there} {processors} for them");
         let finding =
             Finding::warning("threads-shared", what, "threads that share one delay each other's packets");
-        if facts.steered_threads > 0 {
+        if facts.threads.steered > 0 {
             return finding.hint("fewer io.threads, or fewer io.queues, each of which has an I/O thread");
         }
         let finding = finding.command(format!("ethtool -L {name} {channels}"));
@@ -192,7 +192,7 @@ fn far_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> 
 fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardware) -> Option<Finding> {
     let threads = facts.thread_cpus(facts.threads_on(interface), &hardware.near);
     let isolated = &facts.host.isolated;
-    let is_wanted = facts.spins || !isolated.is_empty();
+    let is_wanted = facts.threads.spins || !isolated.is_empty();
     (is_wanted && !threads.is_subset(isolated)).then(|| {
         let disturbed: Processors = threads.difference(isolated).copied().collect();
         let what =

@@ -11,7 +11,8 @@ use next_hop::{Resolved, Unresolved};
 use nix::errno::Errno;
 
 use crate::facts::{
-    AdminFolder, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, VipFact,
+    AdminFolder, Facts, FolderState, Host, Nic, OwnAddress, PathFact, PeerFact, Reach, Routers, Threads,
+    VipFact,
 };
 use crate::judge;
 
@@ -130,11 +131,10 @@ fn sound() -> Facts {
         unasked: vec![],
         has_packet_sockets: false,
         sockets: None,
-        steered_threads: 0,
         frames_per_queue: 4_096,
         frame_size: 2_048,
         flows_per_thread: 1_000_000,
-        spins: false,
+        threads: Threads::default(),
         admin: Some(AdminFolder {
             path: PathBuf::from("/srv/lb"),
             state: FolderState::Sound,
@@ -245,7 +245,7 @@ fn faults_of_the_machine() {
         // 4 queues of 4,096 frames of 2 KiB: 32 MiB.
         (|f| f.host.privileges = Some(Privileges::from_mask(!(1 << 14))), &[("memlock", ERROR, "takes 32768 KiB, and the limit of locked memory is 8192 KiB", "ulimit -l unlimited")]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); }, &[]),
-        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); f.steered_threads = 4; }, &[("memlock", ERROR, "takes 36864 KiB", "ulimit -l unlimited")]),
+        (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some(32 << 20); f.threads.steered = 4; }, &[("memlock", ERROR, "takes 36864 KiB", "ulimit -l unlimited")]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = None; }, &[]),
         (|f| { f.host.privileges = Some(Privileges::from_mask(!(1 << 14))); f.host.memlock = Some((32 << 20) - 1); }, &[("memlock", ERROR, "32768 KiB", "ulimit -l unlimited")]),
         (|f| f.host.huge_pages = Some("madvise".into()), &[]),
@@ -308,17 +308,17 @@ fn faults_of_the_placement_of_threads() {
         (|f| f.host.cpus = Processors::from_iter(0..4), &[]),
         (|f| f.host.cpus = Processors::from_iter(0..3), &[("threads-shared", WARN, "eth0 gets 4 packet threads, and there are 3 processors", "ethtool -L eth0 combined 3")]),
         (|f| { f.host.cpus = Processors::from_iter(0..3); f.sockets = Some(4); }, &[("threads-shared", WARN, "4 packet threads", "ethtool -L eth0 combined 3")]),
-        (|f| f.steered_threads = 4, &[]),
-        (|f| f.steered_threads = 5, &[("threads-shared", WARN, "eth0 gets 5 packet threads and 4 I/O threads, and there are 8 processors", "")]),
-        (|f| { f.steered_threads = 3; f.spins = true; f.host.isolated = Processors::from_iter(0..6); }, &[("threads-disturbed", WARN, "processors 6, which", "systemctl set-property sluicegate.service AllowedCPUs=0-5")]),
+        (|f| f.threads.steered = 4, &[]),
+        (|f| f.threads.steered = 5, &[("threads-shared", WARN, "eth0 gets 5 packet threads and 4 I/O threads, and there are 8 processors", "")]),
+        (|f| { f.threads.steered = 3; f.threads.spins = true; f.host.isolated = Processors::from_iter(0..6); }, &[("threads-disturbed", WARN, "processors 6, which", "systemctl set-property sluicegate.service AllowedCPUs=0-5")]),
         (|f| f.host.cpus = Processors::new(), &[]),
         (|f| hardware(f).near = Processors::from_iter(0..4), &[]),
         // Threads take the near ones first.
         (|f| hardware(f).near = Processors::from_iter(4..8), &[]),
         (|f| hardware(f).near = Processors::from_iter(5..9), &[("threads-far", WARN, "processors 0, which are not on the memory node of eth0", "systemctl set-property sluicegate.service AllowedCPUs=5-8")]),
         (|f| hardware(f).near = Processors::new(), &[]),
-        (|f| f.spins = true, &[("threads-disturbed", WARN, "processors 0-3, which are not isolated", "")]),
-        (|f| { f.spins = true; f.host.isolated = Processors::from_iter(0..4); }, &[]),
+        (|f| f.threads.spins = true, &[("threads-disturbed", WARN, "processors 0-3, which are not isolated", "")]),
+        (|f| { f.threads.spins = true; f.host.isolated = Processors::from_iter(0..4); }, &[]),
         (|f| f.host.isolated = Processors::from_iter(1..5), &[("threads-disturbed", WARN, "processors 0, which", "systemctl set-property sluicegate.service AllowedCPUs=1-4")]),
         (|f| f.host.irqbalance = true, &[("irqbalance", WARN, "interrupts of eth0", "systemctl disable --now irqbalance")]),
         (|f| { f.host.irqbalance = true; f.interfaces[0].has_interrupts = false; }, &[]),
