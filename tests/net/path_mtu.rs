@@ -303,16 +303,19 @@ fn too_big_about(like: &FrameSpec, own: Ipv4Addr, backend: Ipv4Addr) -> Vec<u8> 
     FrameSpec { destination: (own, 0).into(), icmp: Some([3, 4]), payload: quote, ..like.clone() }.bytes()
 }
 
-/// Sends them fast, and how long the control loop's answers take meanwhile, the quickest first.
-fn answers_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
+/// Sends them fast, and how long it takes meanwhile until a backend's new state is in force, the quickest first: an order goes the way
+/// of a check's verdict through controller, tables and publisher.
+fn verdicts_during(scene: &Scene, frames: Vec<Vec<u8>>) -> Vec<Duration> {
     let (router, port) = (&scene.bed.router, &scene.bed.balancers[0].port);
     let mut took = vec![];
     thread::scope(|scope| {
         let flood = scope.spawn(|| send_at(router, port, frames, 20_000.0).unwrap());
-        while !flood.is_finished() {
+        while !flood.is_finished() || took.is_empty() {
+            let verdict = if took.len() % 2 == 0 { "down" } else { "up" };
             let asked = Instant::now();
-            scene.balancer.ask("/v1/vips").unwrap();
+            let answer = scene.balancer.order(&format!("/v1/backends/b1/{verdict}")).unwrap();
             took.push(asked.elapsed());
+            assert_eq!(answer["changed"], true, "{answer:#}");
         }
         println!("sent in {:.1?}", flood.join().unwrap());
     });
@@ -326,26 +329,26 @@ fn forged_errors_about_any_number_of_destinations_publish_nothing() {
         io: "icmp = { errors_per_second = 1_000_000, errors_of_source = 1_000_000 }".into(),
         ..LbConfig::new(bed)
     });
-    // What is published is logged.
+    let (like, own) = (scene.frame(true, Bed::SINK_PORT), scene.bed.balancers[0].v4);
+    let about = |backend| too_big_about(&like, own, backend);
+    // What is published of a path is logged.
     let published = || {
         let lines = scene.balancer.process.lines();
         let is_of_a_path = |text: &str| text.contains("path takes") || text.contains("more paths");
         lines.iter().filter(|line| is_of_a_path(&line.text)).count()
     };
-    let (like, own) = (scene.frame(true, Bed::SINK_PORT), scene.bed.balancers[0].v4);
-    let about = |backend| too_big_about(&like, own, backend);
     // One about a backend is believed.
-    let good = about(scene.bed.backends[0].v4);
+    let good = about(scene.bed.backends[1].v4);
     inject(&scene.bed.router, &scene.bed.balancers[0].port, &good).unwrap();
     assert!(eventually(BOUND, || (published() == 1).then_some(())).is_some(), "{}", scene.diagnosis());
     let all = count(7_000, 70_000);
     let nobody = |n: usize| Ipv4Addr::from_bits(0xc612_8000 + u32::try_from(n).unwrap());
-    let took = answers_during(&scene, (0..all).map(|n| about(nobody(n))).collect());
+    let took = verdicts_during(&scene, (0..all).map(|n| about(nobody(n))).collect());
     let counts = scene.balanced(10 * BOUND);
     let taken_in = counts.drops().into_iter().find(|(reason, _)| reason == "taken_in").unwrap().1;
     let of = |percent: usize| took[(took.len() - 1) * percent / 100];
     println!(
-        "{all} forged errors, {taken_in} taken in; {} answers meanwhile: half within {:.1?}, 99 % {:.1?}, all {:.1?}",
+        "{all} forged errors, {taken_in} taken in; {} verdicts meanwhile: half within {:.1?}, 99 % {:.1?}, all {:.1?}",
         took.len(),
         of(50),
         of(99),

@@ -74,8 +74,17 @@ impl Balancer {
     /// # Errors
     /// It does not answer, not with 200, or not in JSON.
     pub fn ask(&self, path: &str) -> Result<Value> {
-        let answer = self.exchange(path)?;
+        let answer = self.exchange("GET", path)?;
         body_of(&answer).with_context(|| format!("GET {path} answers {answer:?}"))
+    }
+
+    /// Gives it an order by its admin socket, and reads the answer as JSON: the order is in force then.
+    ///
+    /// # Errors
+    /// It does not answer, not with 200, or not in JSON.
+    pub fn order(&self, path: &str) -> Result<Value> {
+        let answer = self.exchange("POST", path)?;
+        body_of(&answer).with_context(|| format!("POST {path} answers {answer:?}"))
     }
 
     /// Asks its admin socket for `path`: the answer's status, and what follows its headers.
@@ -83,19 +92,20 @@ impl Balancer {
     /// # Errors
     /// It does not answer.
     pub fn ask_plainly(&self, path: &str) -> Result<(u16, String)> {
-        let answer = self.exchange(path)?;
+        let answer = self.exchange("GET", path)?;
         let (head, body) = answer.split_once("\r\n\r\n").context("no end of headers")?;
         Ok((head.split(' ').nth(1).context("no status")?.parse()?, body.trim().into()))
     }
 
-    fn exchange(&self, path: &str) -> Result<String> {
+    fn exchange(&self, method: &str, path: &str) -> Result<String> {
         let mut stream = UnixStream::connect(&self.admin)
             .with_context(|| format!("no admin socket:\n{}", self.process.tail()))?;
         stream.set_read_timeout(Some(ADMIN_BOUND))?;
-        stream
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n").as_bytes())?;
+        stream.write_all(
+            format!("{method} {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n").as_bytes(),
+        )?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).with_context(|| format!("GET {path}"))?;
+        stream.read_to_string(&mut answer).with_context(|| format!("{method} {path}"))?;
         Ok(answer)
     }
 
