@@ -1,7 +1,7 @@
 //! AF_XDP, or packet sockets: the kernel-facing half of the data plane.
 //!
 //! In: a snapshot to follow and an interface. Out: packets on their way, counters. Modules: `interface` (what is there),
-//! `steer` and `decap` (XDP programs), `umem` and `xsk` (frames and rings), `af_packet` and `ingress` (the same by packet sockets), `mailbox` and `wake` (between threads),
+//! `steer` and `decap` (XDP programs), `umem`, `ring` and `xsk` (frames, rings, sockets), `af_packet` and `ingress` (the same by packet sockets), `mailbox` and `wake` (between threads),
 //! `engine` and `thread` (the loop), `placement` (where threads run), `dataplane` (all of it, started and stopped), `health` (whether it works), `replay` (a
 //! thread without a kernel) with `pcap` (its files).
 //! Not here: what a packet means (`forwarder`), configuration.
@@ -47,6 +47,7 @@ mod memory;
 mod pcap;
 pub mod placement;
 mod replay;
+mod ring;
 mod sleeper;
 mod slots;
 mod sockets;

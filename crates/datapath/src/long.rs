@@ -5,12 +5,10 @@
 //! Invariant: a long frame owns its chunk, the slot of that chunk, and the chunks whose descriptors the slot holds.
 //! Source: Linux Documentation/networking/af_xdp.rst, "Multi-Buffer Support".
 
-use arrayvec::ArrayVec;
-use xsk_rs::FrameDesc;
-
-use crate::frame::Frame;
+use crate::frame::{Descriptor, Frame};
 use crate::slots::{MOST_MORE, ROOM};
 use crate::umem::Area;
+use arrayvec::ArrayVec;
 
 /// Long packets as they come to a queue.
 #[derive(Debug, Default)]
@@ -37,7 +35,7 @@ struct Partial {
 }
 
 /// The descriptors that a long frame leaves in.
-pub(crate) type Pieces = ArrayVec<FrameDesc, MOST_PIECES>;
+pub(crate) type Pieces = ArrayVec<Descriptor, MOST_PIECES>;
 
 impl Area {
     /// Takes one more frame of a long packet, `len` bytes of it: the packet once it is whole, with its length. What is longer than
@@ -51,7 +49,7 @@ impl Area {
         returned: &mut Vec<Frame>,
     ) -> Option<(Frame, usize)> {
         let is_last = !piece.is_long();
-        piece.0.set_options(0);
+        piece.0.set_followed(false);
         let whole = match gathering.partial.take() {
             Some(mut whole) => {
                 self.join(&mut whole, piece, len, returned);
@@ -99,7 +97,7 @@ impl Area {
             && let Some(slot) = self.slot(&mut frame)
         {
             slot.clear();
-            frame.0.set_options(MORE);
+            frame.0.set_followed(true);
         }
         frame
     }
@@ -110,7 +108,7 @@ impl Area {
         if let Some(slot) = self.slot(&mut frame) {
             returned.extend(std::iter::from_fn(|| slot.take()));
         }
-        frame.0.set_options(0);
+        frame.0.set_followed(false);
         frame
     }
 
@@ -167,10 +165,10 @@ impl Area {
     }
 
     /// The descriptor of a chunk that holds `len` bytes of a packet, the last ones or not.
-    fn piece(&self, chunk: &mut Frame, len: usize, is_followed: bool) -> FrameDesc {
+    fn piece(&self, chunk: &mut Frame, len: usize, is_followed: bool) -> Descriptor {
         self.set_len(chunk, len);
         let mut descriptor = chunk.0;
-        descriptor.set_options(if is_followed { MORE } else { 0 });
+        descriptor.set_followed(is_followed);
         descriptor
     }
 }
@@ -181,8 +179,6 @@ fn copy(from: Option<&[u8]>, to: Option<&mut [u8]>) {
     }
 }
 
-/// `XDP_PKT_CONTD`: another descriptor of the same packet follows. On a [`Frame`]: it is long.
-const MORE: u32 = 1;
 /// Frames of a packet.
 pub(crate) const MOST_PIECES: usize = MOST_MORE + 1;
 

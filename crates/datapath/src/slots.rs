@@ -8,10 +8,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use xsk_rs::FrameDesc;
-
 use crate::core_dump::keep_out_of_cores;
-use crate::frame::Frame;
+use crate::frame::{Descriptor, Frame};
 
 /// A slot for each chunk, of which the kernel only backs what has been written to.
 #[derive(Clone, Debug)]
@@ -34,8 +32,8 @@ unsafe impl Sync for Memory {}
 pub(crate) struct Slot {
     /// How many of `chunks` are there.
     count: usize,
-    chunks: [MaybeUninit<FrameDesc>; MOST_MORE],
-    bytes: [u8; ROOM],
+    chunks: [MaybeUninit<Descriptor>; MOST_MORE],
+    bytes: [u8; SLOT - size_of::<usize>() - MOST_MORE * size_of::<Descriptor>()],
 }
 
 impl Slots {
@@ -71,7 +69,7 @@ impl Drop for Memory {
 impl Slot {
     /// Where the packet lies.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        &mut self.bytes[..ROOM]
     }
 
     /// Forgets the chunks that it held for another packet.
@@ -95,7 +93,7 @@ impl Slot {
         }
     }
 
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = FrameDesc> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = Descriptor> {
         // SAFETY: those below `count` have been written by `add`.
         self.chunks.iter().take(self.count).map(|one| unsafe { one.assume_init() })
     }
@@ -113,8 +111,8 @@ pub(crate) const MOST_MORE: usize = 16;
 /// Bytes of a slot.
 const SLOT: usize = 16_384;
 const WORDS: usize = SLOT / size_of::<u64>();
-/// Bytes of the longest packet, with its link header and head room.
-pub(crate) const ROOM: usize = SLOT - size_of::<usize>() - MOST_MORE * size_of::<FrameDesc>();
+/// Bytes of the longest packet, with its link header and head room: a promise, within what a slot holds.
+pub(crate) const ROOM: usize = 15_864;
 const _: () = assert!(size_of::<Slot>() == SLOT && align_of::<Slot>() <= align_of::<u64>());
 
 #[cfg(test)]
@@ -123,7 +121,7 @@ mod tests {
 
     #[test]
     fn there_is_a_slot_for_each_chunk() {
-        let (slots, mut frame) = (Slots::new(3), Frame(FrameDesc::default()));
+        let (slots, mut frame) = (Slots::new(3), Frame(Descriptor::default()));
         for chunk in 0..3 {
             slots.of(&mut frame, chunk).clear();
         }
@@ -131,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_lies_in_a_slot_is_in_no_core_dump() {
-        let (slots, mut frame) = (Slots::new(64), Frame(FrameDesc::default()));
+        let (slots, mut frame) = (Slots::new(64), Frame(Descriptor::default()));
         let slot: *mut Slot = slots.of(&mut frame, 32);
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut holds = false;
@@ -152,12 +150,12 @@ mod tests {
     #[should_panic(expected = "a slot for each chunk")]
     fn a_chunk_whose_number_wraps_has_none() {
         let wraps = usize::MAX / SLOT + 1;
-        Slots::new(3).of(&mut Frame(FrameDesc::default()), wraps - 1);
+        Slots::new(3).of(&mut Frame(Descriptor::default()), wraps - 1);
     }
 
     #[test]
     #[should_panic(expected = "a slot for each chunk")]
     fn a_chunk_behind_the_last_has_none() {
-        Slots::new(3).of(&mut Frame(FrameDesc::default()), 3);
+        Slots::new(3).of(&mut Frame(Descriptor::default()), 3);
     }
 }

@@ -15,7 +15,7 @@ use xsk_rs::{FrameDesc, Umem};
 
 use crate::core_dump::keep_out_of_cores;
 use crate::error::StartError;
-use crate::frame::Frame;
+use crate::frame::{Descriptor, Frame};
 use crate::slots::{Slot, Slots};
 
 /// The mapped memory, shared by the sockets of all threads.
@@ -106,12 +106,11 @@ impl Area {
         let count = frames.checked_mul(queues).and_then(NonZeroU32::new);
         let count = count.ok_or_else(|| StartError::Umem(format!("{queues} times {frames} frames")))?;
         let len = count.get() as usize * chunk as usize;
-        let (umem, descriptors) =
+        let (umem, mut descriptors) =
             Umem::new(config, count, false).map_err(|error| refusal(&error, len / 1024))?;
-        let mut pools = pools(descriptors.chunks(frames as usize), &homes);
-        let first = pools.first_mut().and_then(|pool| pool.first_mut());
-        let first = first.ok_or_else(|| StartError::Umem("no frames".into()))?;
+        let first = descriptors.first_mut().ok_or_else(|| StartError::Umem("no frames".into()))?;
         let base = base_of(&umem, first);
+        let pools = pools(descriptors.chunks(frames as usize), &homes);
         keep_out_of_cores(base, len);
         let chunk_shift = chunk.trailing_zeros();
         let queue_shift = chunk_shift + frames.trailing_zeros();
@@ -175,13 +174,11 @@ impl Area {
         self.slots.is_some()
     }
 
-    /// Sets how many bytes a frame's descriptor announces.
+    /// Sets how many bytes a frame's descriptor announces: no more than lie in its chunk.
     #[inline]
     pub(crate) fn set_len(&self, frame: &mut Frame, len: usize) {
-        self.bounds.room_inside(frame.0.addr());
-        // SAFETY: the frame lies in this UMEM, as was checked, and is ours alone while it is borrowed mutably.
-        let mut data = unsafe { self.umem.data_mut(&mut frame.0) };
-        data.cursor().set_pos(len);
+        let room = self.bounds.room_inside(frame.0.addr());
+        frame.0.set_len(u32::try_from(len.min(room)).unwrap_or(u32::MAX));
     }
 
     /// The thread to whose pool a frame belongs.
@@ -198,7 +195,7 @@ fn pools<'a>(queues: impl Iterator<Item = &'a [FrameDesc]>, homes: &[ThreadId]) 
         let place = usize::from(home.0);
         pools.resize_with(pools.len().max(place + 1), Vec::new);
         if let Some(pool) = pools.get_mut(place) {
-            pool.extend(descriptors.iter().map(|descriptor| Frame(*descriptor)));
+            pool.extend(descriptors.iter().map(|descriptor| Frame(Descriptor::at(descriptor.addr() as u64))));
         }
     }
     pools
@@ -219,10 +216,10 @@ fn refusal(error: &xsk_rs::umem::UmemCreateError, kibibytes: usize) -> StartErro
 }
 
 /// Where the mapping starts: the first frame's bytes, less its address.
-fn base_of(umem: &Umem, first: &mut Frame) -> NonNull<u8> {
-    let address = first.0.addr();
+fn base_of(umem: &Umem, first: &mut FrameDesc) -> NonNull<u8> {
+    let address = first.addr();
     // SAFETY: the frame belongs to `umem`, and nobody else has it yet.
-    let mut data = unsafe { umem.data_mut(&mut first.0) };
+    let mut data = unsafe { umem.data_mut(first) };
     let pointer = NonNull::from(data.contents_mut()).cast::<u8>();
     // SAFETY: the frame's bytes start `address` bytes behind the start of the same mapping.
     unsafe { pointer.sub(address) }

@@ -10,13 +10,15 @@ use arrayvec::ArrayVec;
 use forwarder::{InterfaceId, ThreadId};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::socket::XdpStatistics;
-use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
+use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
 
 use crate::device::{Device, InKernel, Received, TxOwner};
 use crate::error::StartError;
-use crate::frame::Frame;
+use crate::frame::{Descriptor, Frame};
 use crate::interface::MAX_INTERFACES;
 use crate::long::{Gathering, MOST_PIECES};
+use crate::ring::mapping::Rings;
+use crate::ring::{Consumer, Producer};
 use crate::sockets::{SocketCounters, SocketMode, Sockets};
 use crate::steer::head_room_bytes;
 use crate::umem::{Area, RING};
@@ -25,18 +27,28 @@ use crate::umem::{Area, RING};
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) interface: InterfaceId,
-    rx: RxQueue,
-    tx: TxQueue,
-    fill: FillQueue,
-    completion: CompQueue,
-    /// Queued by `send`, not in the ring yet.
-    outgoing: Vec<FrameDesc>,
+    rx: Consumer<Descriptor>,
+    tx: Producer<Descriptor>,
+    fill: Producer<u64>,
+    completion: Consumer<u64>,
+    /// Keeps the socket and the mappings of the rings, which are used by those above alone.
+    socket: Handles,
+    /// Put into the transmit ring by `send`, not given to the kernel yet.
+    queued: usize,
     receiving: usize,
     sending: usize,
     /// Packets since the start.
     received: u64,
     sent: u64,
     gathering: Gathering,
+}
+
+/// What xsk-rs gives for a socket.
+#[derive(Debug)]
+struct Handles {
+    rx: RxQueue,
+    tx: TxQueue,
+    _rings: (FillQueue, CompQueue),
 }
 
 /// The sockets of one thread.
@@ -55,7 +67,6 @@ pub struct XskDevice {
     returned: Vec<Frame>,
     /// The queue that is looked at first: each in its turn, so that none starves another.
     first: usize,
-    scratch: Box<[FrameDesc]>,
 }
 
 /// How a thread's frames leave by an interface.
@@ -105,16 +116,20 @@ impl Queue {
         // SAFETY: program loading is inhibited, as the contract asks where a pair is shared.
         let bound = unsafe { Socket::new(config, &area.umem, &device, place.queue) };
         let (tx, rx, rings) = bound.map_err(|error| place.refusal(&error, force_copy, area.has_slots()))?;
-        let (fill, completion) =
-            rings.ok_or_else(|| refused("the queue has a socket of this UMEM already"))?;
-        let outgoing = Vec::with_capacity(RING as usize);
+        let kept = rings.ok_or_else(|| refused("the queue has a socket of this UMEM already"))?;
+        let socket = Handles { rx, tx, _rings: kept };
+        // SAFETY: the configurations of the socket and of the UMEM give each ring `RING` slots; the rings stay mapped while `socket`
+        // lives, which is kept beside them, and nothing is done with them by its handles.
+        let rings = unsafe { Rings::of(socket.fd(), RING) };
+        let rings = rings.map_err(|error| refused(&format!("its rings: {error}")))?;
         Ok(Self {
             interface: place.interface,
-            rx,
-            tx,
-            fill,
-            completion,
-            outgoing,
+            rx: Consumer::new(rings.rx),
+            tx: Producer::new(rings.tx),
+            fill: Producer::new(rings.fill),
+            completion: Consumer::new(rings.completion),
+            socket,
+            queued: 0,
             receiving: 0,
             sending: 0,
             received: 0,
@@ -147,66 +162,60 @@ impl Queue {
     /// The socket's descriptor, for the XSKMAP and for poll.
     #[must_use]
     pub(crate) fn fd(&self) -> RawFd {
-        self.rx.fd().as_raw_fd()
+        self.socket.fd()
     }
 
+    /// Takes at most `most` frames out of the ring.
     fn receive(
         &mut self,
         area: &Area,
-        scratch: &mut [FrameDesc],
+        most: usize,
         batch: &mut Vec<Received<Frame>>,
         returned: &mut Vec<Frame>,
     ) {
         let before = batch.len();
-        // SAFETY: the descriptors taken are this UMEM's; each becomes the one `Frame` of its chunk below.
-        let count = unsafe { self.rx.consume(scratch) };
-        self.receiving -= count;
-        for descriptor in &scratch[..count] {
-            let (mut frame, mut end) = (Frame(*descriptor), descriptor.lengths().data());
-            if frame.is_long() || self.gathering.has_begun() {
-                let whole = area.gather(&mut self.gathering, frame, end, returned);
-                let Some(gathered) = whole else { continue };
+        let Self { rx, gathering, interface, .. } = self;
+        // Each descriptor is this UMEM's, and becomes the one `Frame` of its chunk.
+        self.receiving -= rx.take(most, |descriptor| {
+            let (mut frame, mut end) = (Frame(descriptor), descriptor.len());
+            if frame.is_long() || gathering.has_begun() {
+                let Some(gathered) = area.gather(gathering, frame, end, returned) else { return };
                 (frame, end) = gathered;
             }
             let mark = area.bytes(&mut frame).first().copied().unwrap_or(0);
             let start = usize::from(head_room_bytes(mark));
-            batch.push(Received { frame, interface: self.interface, start, end });
-        }
+            batch.push(Received { frame, interface: *interface, start, end });
+        });
         self.received += (batch.len() - before) as u64;
     }
 
-    /// Puts what was queued into the ring. `send` keeps `outgoing` within the ring's room, so all of it fits.
-    fn produce(&mut self) {
-        if self.outgoing.is_empty() {
-            return;
-        }
-        // SAFETY: each descriptor came from a `Frame` of this UMEM that `send` consumed, so nobody else has the chunk.
-        let produced = unsafe { self.tx.produce(&self.outgoing) };
-        debug_assert_eq!(produced, self.outgoing.len(), "send looked for room first");
-        self.sending += produced;
-        let packets = self.outgoing.iter().filter(|piece| !piece.has_more_frames()).count();
-        self.sent += packets as u64;
-        self.outgoing.clear();
+    /// Puts one descriptor of a frame into the ring, which has room for it. The frame is the kernel's from then on.
+    #[inline]
+    fn queue(&mut self, piece: Descriptor) {
+        self.tx.put(piece);
+        self.queued += 1;
+        self.sent += u64::from(!piece.is_followed());
     }
 
-    /// Whether the ring has room for `more` frames.
-    #[inline]
-    fn has_room(&mut self, more: usize) -> bool {
-        let wanted = u32::try_from(self.outgoing.len() + more).unwrap_or(u32::MAX);
-        self.tx.nb_free(wanted) >= wanted
+    /// Gives the kernel what was queued.
+    fn submit(&mut self) {
+        if self.queued > 0 {
+            self.tx.submit();
+            self.sending += std::mem::take(&mut self.queued);
+        }
     }
 
     /// In copy mode a call sends at most 32 packets: the kernel is woken while that makes progress, never longer.
     fn flush(&mut self) {
-        self.produce();
-        let mut free_before = self.tx.nb_free_exact();
+        self.submit();
+        let mut free_before = self.tx.free_now();
         while self.tx.needs_wakeup() {
-            if let Err(error) = self.tx.wakeup() {
+            if let Err(error) = self.socket.tx.wakeup() {
                 tracing::debug!(%error, "waking the transmit side");
                 return;
             }
-            let free = self.tx.nb_free_exact();
-            if free == RING || free == free_before {
+            let free = self.tx.free_now();
+            if free == RING as usize || free == free_before {
                 return;
             }
             free_before = free;
@@ -214,44 +223,39 @@ impl Queue {
     }
 
     fn is_unsent(&mut self) -> bool {
-        self.sending > 0 && self.tx.needs_wakeup() && self.tx.nb_free_exact() < RING
+        self.sending > 0 && self.tx.needs_wakeup() && self.tx.free_now() < RING as usize
     }
 
-    fn reap(&mut self, scratch: &mut [FrameDesc], free: &mut Vec<Frame>) {
-        // SAFETY: the descriptors taken are this UMEM's; each becomes the one `Frame` of its chunk.
-        let count = unsafe { self.completion.consume(scratch) };
-        self.sending -= count;
-        free.extend(scratch[..count].iter().map(|descriptor| Frame(*descriptor)));
+    fn reap(&mut self, free: &mut Vec<Frame>) {
+        // Each address is of this UMEM, and becomes the one `Frame` of its chunk.
+        self.sending -= self.completion.take(RING as usize, |addr| free.push(Frame(Descriptor::at(addr))));
     }
 
-    /// Gives the kernel free frames, as many as `scratch` has places.
-    fn refill(
-        &mut self,
-        area: &Area,
-        scratch: &mut [FrameDesc],
-        free: &mut Vec<Frame>,
-        returned: &mut Vec<Frame>,
-    ) {
-        let wanted = free.len().min(scratch.len());
-        let room = self.fill.nb_free(u32::try_from(wanted).unwrap_or(RING)) as usize;
-        let count = wanted.min(room);
+    /// Gives the kernel at most `most` free frames.
+    fn refill(&mut self, area: &Area, most: usize, free: &mut Vec<Frame>, returned: &mut Vec<Frame>) {
+        let wanted = free.len().min(most);
+        let count = wanted.min(self.fill.free(wanted));
         if count == 0 {
             return;
         }
         let from = free.len() - count;
-        for (descriptor, frame) in scratch.iter_mut().zip(free.drain(from..)) {
+        for frame in free.drain(from..) {
             let frame = if frame.is_long() { area.shorten(frame, returned) } else { frame };
-            *descriptor = frame.0;
+            self.fill.put(frame.0.offset());
         }
-        // SAFETY: each descriptor came from a `Frame` of this UMEM that was just taken out of the pool.
-        let produced = unsafe { self.fill.produce(&scratch[..count]) };
-        debug_assert_eq!(produced, count, "there was room");
+        self.fill.submit();
         self.receiving += count;
         if self.fill.needs_wakeup()
-            && let Err(error) = self.fill.wakeup(self.rx.fd_mut(), 0)
+            && let Err(error) = self.socket.rx.poll(0)
         {
             tracing::debug!(%error, "waking the receive side");
         }
+    }
+}
+
+impl Handles {
+    fn fd(&self) -> RawFd {
+        self.rx.fd().as_raw_fd()
     }
 }
 
@@ -275,9 +279,8 @@ impl XskDevice {
         // Some stay free whatever comes: for pieces of packets that are cut.
         let most_spare = (share / 16).min(SPARE);
         let share = share - share / 8;
-        let scratch = vec![FrameDesc::default(); RING as usize].into_boxed_slice();
         let (spare, returned) = (Vec::with_capacity(most_spare), Vec::new());
-        Self { area, queues: queues.into(), ways, share, spare, most_spare, returned, first: 0, scratch }
+        Self { area, queues: queues.into(), ways, share, spare, most_spare, returned, first: 0 }
     }
 
     /// Its sockets.
@@ -300,12 +303,12 @@ impl Device for XskDevice {
     type Frame = Frame;
 
     fn receive(&mut self, batch: &mut Vec<Received<Frame>>, limit: usize) {
-        let Self { area, queues, scratch, first, returned, .. } = self;
-        let end = batch.len() + limit.min(scratch.len());
+        let Self { area, queues, first, returned, .. } = self;
+        let end = batch.len() + limit;
         let (before, behind) = queues.split_at_mut(*first);
         for queue in behind.iter_mut().chain(before) {
             let room = end.saturating_sub(batch.len());
-            queue.receive(area, &mut scratch[..room], batch, returned);
+            queue.receive(area, room, batch, returned);
         }
         *first = if *first + 1 < queues.len() { *first + 1 } else { 0 };
     }
@@ -332,16 +335,17 @@ impl Device for XskDevice {
     fn send(&mut self, mut frame: Frame, len: usize, interface: InterfaceId) -> Result<(), Frame> {
         let Some(Way::Own(place)) = self.ways.get(usize::from(interface.0)) else { return Err(frame) };
         let Some(queue) = self.queues.get_mut(*place) else { return Err(frame) };
-        if !queue.has_room(if frame.is_long() { MOST_PIECES } else { 1 }) {
+        let most = if frame.is_long() { MOST_PIECES } else { 1 };
+        if queue.tx.free(most) < most {
             return Err(frame);
         }
         if frame.is_long() {
             let pieces = self.area.spread(frame, len, &mut self.spare, &mut self.returned)?;
-            queue.outgoing.extend(pieces);
+            pieces.into_iter().for_each(|piece| queue.queue(piece));
             return Ok(());
         }
         self.area.set_len(&mut frame, len);
-        queue.outgoing.push(frame.0);
+        queue.queue(frame.0);
         Ok(())
     }
 
@@ -356,7 +360,7 @@ impl Device for XskDevice {
     fn reap(&mut self, free: &mut Vec<Frame>) {
         free.append(&mut self.returned);
         for queue in &mut self.queues {
-            queue.reap(&mut self.scratch, free);
+            queue.reap(free);
         }
     }
 
@@ -365,8 +369,8 @@ impl Device for XskDevice {
             self.keep_spare(free);
         }
         for queue in &mut self.queues {
-            let most = self.share.saturating_sub(queue.receiving).min(self.scratch.len());
-            queue.refill(&self.area, &mut self.scratch[..most], free, &mut self.returned);
+            let most = self.share.saturating_sub(queue.receiving);
+            queue.refill(&self.area, most, free, &mut self.returned);
         }
     }
 
@@ -378,7 +382,7 @@ impl Device for XskDevice {
     fn in_kernel(&self) -> InKernel {
         let beside = self.spare.len() + self.returned.len();
         let receiving = beside + self.queues.iter().map(|queue| queue.receiving).sum::<usize>();
-        let sending = self.queues.iter().map(|queue| queue.sending + queue.outgoing.len()).sum();
+        let sending = self.queues.iter().map(|queue| queue.sending + queue.queued).sum();
         InKernel { receiving, sending }
     }
 }
@@ -398,7 +402,7 @@ impl Sockets for XskDevice {
     }
 
     fn copy_statistics(&mut self, to: &SocketCounters) -> std::io::Result<()> {
-        let each = self.queues.iter().map(|queue| queue.rx.fd().xdp_statistics());
+        let each = self.queues.iter().map(|queue| queue.socket.rx.fd().xdp_statistics());
         let each = each.collect::<std::io::Result<ArrayVec<XdpStatistics, MAX_INTERFACES>>>()?;
         let sum = |count: fn(&XdpStatistics) -> u64| each.iter().map(count).sum::<u64>();
         let too_long = self.queues.iter().map(|queue| queue.gathering.too_long).sum::<u64>();

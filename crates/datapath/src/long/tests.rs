@@ -55,7 +55,7 @@ impl Bed {
             let length = (*length).min(self.area.room(&frame));
             let bytes = pattern(arrival.fill.wrapping_add(place as u8), length);
             self.area.chunk(&mut frame)[..length].copy_from_slice(&bytes);
-            frame.0.set_options(u32::from(place + 1 < arrival.lengths.len()));
+            frame.0.set_followed(place + 1 < arrival.lengths.len());
             frames.push((frame, length));
             whole.extend(bytes);
         }
@@ -110,9 +110,9 @@ impl Bed {
     fn is_on_the_wire(&self, pieces: &Pieces, bytes: &[u8]) -> Result<(), TestCaseError> {
         let mut seen = Vec::new();
         for (place, piece) in pieces.iter().enumerate() {
-            let (len, is_last) = (piece.lengths().data(), place + 1 == pieces.len());
+            let (len, is_last) = (piece.len(), place + 1 == pieces.len());
             let mut frame = Frame(*piece);
-            prop_assert_eq!(piece.options(), u32::from(!is_last));
+            prop_assert_eq!(piece.is_followed(), !is_last);
             prop_assert!(is_last || len == self.area.room(&frame));
             seen.extend_from_slice(&self.area.chunk(&mut frame)[..len]);
         }
@@ -130,8 +130,8 @@ impl Bed {
 }
 
 /// What the kernel gives back once it has sent it.
-fn sent(mut piece: FrameDesc) -> Frame {
-    piece.set_options(0);
+fn sent(mut piece: Descriptor) -> Frame {
+    piece.set_followed(false);
     Frame(piece)
 }
 

@@ -1,0 +1,156 @@
+//! Against a kernel of the test's own, which has the words and slots of a ring and none of the code.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What both sides share, as the kernel lays it out.
+struct Shared {
+    words: Box<[AtomicU32; 3]>,
+    slots: Box<[u64]>,
+}
+
+impl Shared {
+    /// A ring that has been used until its indices are `first`.
+    fn new(size: u32, first: u32) -> Self {
+        let words = Box::new([first, first, 0].map(AtomicU32::new));
+        Self { words, slots: vec![0; size as usize].into() }
+    }
+
+    fn memory(&mut self) -> Memory<u64> {
+        let [producer, consumer, flags] = self.words.each_ref().map(NonNull::from_ref);
+        let size = u32::try_from(self.slots.len()).unwrap();
+        let slots = NonNull::new(self.slots.as_mut_ptr()).unwrap();
+        // SAFETY: words and slots live as long as the test, which looks at slots by the same pointer alone.
+        unsafe { Memory::new([producer, consumer, flags], slots, size) }
+    }
+}
+
+/// The kernel's side: indices counted in 64 bits from `first` on, so that they wrap nowhere.
+struct Kernel {
+    memory: Memory<u64>,
+    first: u64,
+    produced: u64,
+    consumed: u64,
+}
+
+impl Kernel {
+    fn new(memory: Memory<u64>, first: u32) -> Self {
+        Self { memory, first: first.into(), produced: 0, consumed: 0 }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is shared")]
+    fn word(&self, count: u64) -> u32 {
+        (self.first + count) as u32
+    }
+
+    fn slot(&self, count: u64) -> NonNull<u64> {
+        let place = (self.first + count) % u64::from(self.memory.size);
+        // SAFETY: the place lies in the ring.
+        unsafe { self.memory.slots.add(usize::try_from(place).unwrap()) }
+    }
+
+    /// Fills at most so many slots of a ring that we empty.
+    fn fill(&mut self, most: usize, values: &mut impl Iterator<Item = u64>, waiting: &mut VecDeque<u64>) {
+        for _ in 0..most {
+            let taken = self.memory.consumer().load(Ordering::Acquire);
+            if self.word(self.produced).wrapping_sub(taken) == self.memory.size {
+                return;
+            }
+            let value = values.next().unwrap();
+            // SAFETY: the slot is the kernel's while fewer than all are filled.
+            unsafe { self.slot(self.produced).write(value) };
+            waiting.push_back(value);
+            self.produced += 1;
+            self.memory.producer().store(self.word(self.produced), Ordering::Release);
+        }
+    }
+
+    /// Empties at most so many slots of a ring that we fill.
+    fn empty(&mut self, most: usize) -> Vec<u64> {
+        let mut taken = Vec::new();
+        while taken.len() < most && self.memory.producer().load(Ordering::Acquire) != self.word(self.consumed)
+        {
+            // SAFETY: what was submitted is the kernel's.
+            taken.push(unsafe { self.slot(self.consumed).read() });
+            self.consumed += 1;
+            self.memory.consumer().store(self.word(self.consumed), Ordering::Release);
+        }
+        taken
+    }
+}
+
+/// Sizes, where indices begin, and how much each side does in its turn: most cases pass the wrap.
+fn turns() -> impl Strategy<Value = (u32, u32, Vec<(usize, usize, bool)>)> {
+    let first = prop_oneof![(0..40_u32).prop_map(|before| u32::MAX - before), any::<u32>()];
+    let turns = prop::collection::vec((0..20_usize, 0..20_usize, any::<bool>()), 1..60);
+    (0..5_u32, first, turns).prop_map(|(shift, first, turns)| (1 << shift, first, turns))
+}
+
+proptest! {
+    #[test]
+    fn what_the_kernel_fills_is_taken_once_and_in_order((size, first, turns) in turns()) {
+        let mut shared = Shared::new(size, first);
+        let mut kernel = Kernel::new(shared.memory(), first);
+        let mut ring = Consumer::new(shared.memory());
+        let (mut values, mut waiting) = (1.., VecDeque::new());
+        for (filled, most, _) in turns {
+            kernel.fill(filled, &mut values, &mut waiting);
+            let mut taken = Vec::new();
+            let there = waiting.len();
+            let count = ring.take(most, |value| taken.push(value));
+            prop_assert_eq!(count, taken.len());
+            prop_assert!(count <= most && (count > 0 || most == 0 || there == 0));
+            prop_assert_eq!(taken, waiting.drain(..count).collect::<Vec<_>>());
+        }
+        while ring.take(3, |value| assert_eq!(Some(value), waiting.pop_front())) > 0 {}
+        prop_assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn what_is_put_is_the_kernels_once_it_is_submitted_in_order((size, first, turns) in turns()) {
+        let mut shared = Shared::new(size, first);
+        let mut kernel = Kernel::new(shared.memory(), first);
+        let mut ring = Producer::new(shared.memory());
+        let (mut values, mut put, mut submitted) = (1.., VecDeque::new(), VecDeque::new());
+        for (wanted, emptied, submits) in turns {
+            let used = put.len() + submitted.len();
+            let free = ring.free(wanted);
+            prop_assert!(free + used <= size as usize, "{free} free, {used} used of {size}");
+            prop_assert!(free >= wanted || free + used == size as usize, "it looks where it knows of too few");
+            for _ in 0..wanted.min(free) {
+                let value = values.next().unwrap();
+                ring.put(value);
+                put.push_back(value);
+            }
+            if submits {
+                ring.submit();
+                submitted.append(&mut put);
+            }
+            for value in kernel.empty(emptied) {
+                prop_assert_eq!(Some(value), submitted.pop_front(), "what was not submitted is not seen");
+            }
+            prop_assert_eq!(ring.free_now(), size as usize - put.len() - submitted.len());
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "looked for room")]
+fn a_full_ring_takes_nothing() {
+    let mut shared = Shared::new(4, u32::MAX);
+    let mut ring = Producer::new(shared.memory());
+    (0..5).for_each(|value| ring.put(value));
+}
+
+#[test]
+fn the_kernel_is_to_be_woken_when_it_says_so() {
+    let mut shared = Shared::new(4, 0);
+    let ring = Producer::new(shared.memory());
+    for (flags, needs) in [(0, false), (1, true), (2, false), (3, true)] {
+        shared.words[2].store(flags, Ordering::Relaxed);
+        assert_eq!(ring.needs_wakeup(), needs);
+    }
+}
