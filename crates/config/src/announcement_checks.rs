@@ -25,7 +25,7 @@ pub(super) fn check(sections: &Sections<'_>, bgp: &BgpDraft) {
 
 fn families(sections: &Sections<'_>, bgp: &BgpDraft, vip: &VipDraft, announce: &AnnounceDraft) {
     let machines: Vec<(&MachineDraft, Vec<&BgpPeer>)> = sections
-        .machines_of(vip.shard.as_ref())
+        .machines_of(vip.shard())
         .map(|machine| (machine, receivers(bgp, announce, machine)))
         .filter(|(_, peers)| !peers.is_empty())
         .collect();

@@ -164,7 +164,7 @@ impl Sections<'_> {
             for backend in &pool.backends {
                 let address = backend.address.value;
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-                let lacking = self.without_source(pool.shard.as_ref(), encapsulation, address.is_ipv4());
+                let lacking = self.without_source(pool.shard(), encapsulation, address.is_ipv4());
                 let Some(machine) = lacking else { continue };
                 let allowed = format!(
                     "{family} backends where each machine has an {family} address (\"{}\" has none) \

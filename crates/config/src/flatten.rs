@@ -43,7 +43,7 @@ impl Sections<'_> {
             let draft = &self.pools[name];
             Arc::new(Pool {
                 name: name.into(),
-                shard: draft.shard.clone(),
+                shard: draft.shard().cloned(),
                 members: members.into_values().collect(),
                 fallback: draft.fallback.as_ref().map(|fallback| fallback.value.clone()),
                 slow_start: draft.slow_start.as_ref().map(|span| span.value),

@@ -104,7 +104,7 @@ fn room(sections: &Sections<'_>) {
         sections.machines.iter().map(|machine| machine.shard.as_ref()).collect();
     let mut said = BTreeSet::new();
     for shard in shards {
-        let served = sections.vips.iter().filter(|vip| vip.shard.is_none() || vip.shard.as_ref() == shard);
+        let served = sections.vips.iter().filter(|vip| vip.shard().is_none_or(|own| Some(own) == shard));
         let names: BTreeSet<&Arc<str>> =
             served.filter_map(|vip| vip.group.as_ref()).map(|named| &named.value).collect();
         let groups: Vec<&GroupDraft> = names.iter().filter_map(|name| sections.groups.get(*name)).collect();

@@ -112,7 +112,7 @@ impl Pool {
 #[derive(Default)]
 pub(super) struct PoolDraft {
     pub(super) place: Place,
-    pub(super) shard: Option<Arc<str>>,
+    pub(super) shard: Option<At<Arc<str>>>,
     /// `None`: the built-in `gre`.
     pub(super) encapsulation: Option<At<Arc<str>>>,
     pub(super) backends: Vec<BackendDraft>,
@@ -137,6 +137,11 @@ pub(super) struct PoolReference {
 }
 
 impl PoolDraft {
+    /// The shard's name.
+    pub(super) fn shard(&self) -> Option<&Arc<str>> {
+        self.shard.as_ref().map(|shard| &shard.value)
+    }
+
     /// The name of the pool that takes over, and where it stands.
     pub(super) fn fallback_pool(&self) -> Option<At<Arc<str>>> {
         let fallback = self.fallback.as_ref()?;
@@ -153,7 +158,7 @@ impl PoolDraft {
     fn read(node: &Node<'_>) -> Self {
         let mut draft = Self { place: node.place.clone(), ..Self::default() };
         let Some(mut section) = node.section() else { return draft };
-        draft.shard = section.optional("shard").and_then(|node| node.name());
+        draft.shard = section.optional("shard").and_then(|node| node.reference());
         let encapsulation = section.optional("encapsulation");
         let backends = section.optional("backends");
         let pools = section.optional("pools");

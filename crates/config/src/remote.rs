@@ -171,7 +171,7 @@ impl Parts<'_> {
                 checks: self.checks.into(),
             });
         }
-        let shard = vip.shard.clone();
+        let shard = vip.shard().cloned();
         let pool = Pool { name: leaf, shard, members, fallback: None, slow_start: None, max_down: None };
         let found = !ours.is_empty() && !theirs.is_empty();
         found.then(|| RemotePool { ours, pool: Arc::new(pool), theirs })

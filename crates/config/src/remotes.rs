@@ -231,7 +231,7 @@ fn source_addresses(sections: &Sections<'_>, vip: &VipDraft) {
             group.is_some() || remote.address(&vip.name, *ipv4).is_some()
         };
         for ipv4 in [false, true].into_iter().filter(has) {
-            let lacking = sections.without_source(vip.shard.as_ref(), encapsulation, ipv4);
+            let lacking = sections.without_source(vip.shard(), encapsulation, ipv4);
             let Some(machine) = lacking else { continue };
             let family = if ipv4 { "IPv4" } else { "IPv6" };
             let found = format!(

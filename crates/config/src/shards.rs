@@ -25,11 +25,11 @@ pub(super) fn check(sections: &Sections<'_>) {
 fn uses(sections: &Sections<'_>) {
     for vip in &sections.vips {
         for pool in &vip.pools {
-            reference(sections, "VIP", &vip.name, vip.shard.as_ref(), pool);
+            reference(sections, "VIP", &vip.name, vip.shard(), pool);
         }
     }
     for (name, draft) in &sections.pools {
-        let shard = draft.shard.as_ref();
+        let shard = draft.shard();
         for inner in &draft.pools {
             reference(sections, "pool", name, shard, &inner.pool);
         }
@@ -40,7 +40,7 @@ fn uses(sections: &Sections<'_>) {
 }
 
 fn reference(sections: &Sections<'_>, kind: &str, name: &str, shard: Shard<'_>, pool: &At<Arc<str>>) {
-    let Some(theirs) = sections.pools.get(&pool.value).and_then(|draft| draft.shard.as_ref()) else { return };
+    let Some(theirs) = sections.pools.get(&pool.value).and_then(|draft| draft.shard()) else { return };
     if shard == Some(theirs) {
         return;
     }
@@ -57,13 +57,11 @@ fn reference(sections: &Sections<'_>, kind: &str, name: &str, shard: Shard<'_>, 
 fn machines(sections: &Sections<'_>) {
     let known: BTreeSet<&str> =
         sections.machines.iter().filter_map(|machine| machine.shard.as_deref()).collect();
-    let pools = sections.pools.values().map(|draft| (&draft.place, draft.shard.as_ref()));
-    let vips = sections.vips.iter().map(|vip| (&vip.place, vip.shard.as_ref()));
-    for (place, shard) in pools.chain(vips) {
-        let Some(shard) = shard.filter(|shard| !known.contains(&***shard)) else { continue };
-        let place = place.key("shard");
+    let pools = sections.pools.values().filter_map(|draft| draft.shard.as_ref());
+    let vips = sections.vips.iter().filter_map(|vip| vip.shard.as_ref());
+    for At { value: shard, place } in pools.chain(vips).filter(|shard| !known.contains(&*shard.value)) {
         let allowed = format!("the shard of a machine{}", hint(shard, known.iter().copied()));
-        sections.report.warning(&place, format!("\"{shard}\", which no machine has"), allowed);
+        sections.report.warning(place, format!("\"{shard}\", which no machine has"), allowed);
     }
 }
 
@@ -71,10 +69,7 @@ fn machines(sections: &Sections<'_>) {
 fn addresses(sections: &Sections<'_>) {
     let mut by_shard: BTreeMap<Shard<'_>, BTreeSet<_>> = BTreeMap::new();
     for vip in &sections.vips {
-        by_shard
-            .entry(vip.shard.as_ref())
-            .or_default()
-            .extend(vip.addresses.iter().map(|address| address.value));
+        by_shard.entry(vip.shard()).or_default().extend(vip.addresses.iter().map(|address| address.value));
     }
     let everywhere = by_shard.remove(&None).unwrap_or_default();
     let most = usize::try_from(sections.io.max_vips).unwrap_or(usize::MAX);

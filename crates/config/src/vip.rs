@@ -144,7 +144,7 @@ fn canonical_hash<S: Serializer>(value: &HashPolicy, to: S) -> Result<S::Ok, S::
 pub(super) struct VipDraft {
     pub(super) place: Place,
     pub(super) name: Arc<str>,
-    pub(super) shard: Option<Arc<str>>,
+    pub(super) shard: Option<At<Arc<str>>>,
     pub(super) addresses: Vec<At<IpAddr>>,
     pub(super) group: Option<At<Arc<str>>>,
     pub(super) suffixes: Vec<At<Suffix>>,
@@ -171,6 +171,11 @@ pub(super) struct ServiceDraft {
 }
 
 impl VipDraft {
+    /// The shard's name.
+    pub(super) fn shard(&self) -> Option<&Arc<str>> {
+        self.shard.as_ref().map(|shard| &shard.value)
+    }
+
     pub(super) fn read_all(root: &mut Root<'_>, lists: &Lists<'_>) -> Vec<Self> {
         root.named("vip").into_iter().filter_map(|(name, node)| Self::read(name, &node, lists)).collect()
     }
@@ -193,7 +198,7 @@ impl VipDraft {
         };
         Some(Vip {
             name: Arc::clone(&self.name),
-            shard: self.shard.clone(),
+            shard: self.shard().cloned(),
             addresses: values(&self.addresses),
             group: match &self.group {
                 None => None,
@@ -220,7 +225,7 @@ impl VipDraft {
         let draft = Self {
             place: node.place.clone(),
             name,
-            shard: section.optional("shard").and_then(|node| node.name()),
+            shard: section.optional("shard").and_then(|node| node.reference()),
             addresses,
             group,
             suffixes,

@@ -108,7 +108,7 @@ fn shards_are_checked() {
         (
             "[vip.v]",
             "[vip.v]\nshard = \"a\"",
-            &[(14, "vip.v.shard", "\"a\", which no machine has", "the shard of a machine")],
+            &[(15, "vip.v.shard", "\"a\", which no machine has", "the shard of a machine")],
         ),
         ("[pool.p]", "[pool.p]\nshard = 1", &[(12, "pool.p.shard", "1", "a name")]),
         ("[vip.v]", "[vip.v]\nshard = \"a b\"", &[(15, "vip.v.shard", "\"a b\"", "a name")]),
@@ -116,7 +116,7 @@ fn shards_are_checked() {
             "interfaces = [\"eth0\"]",
             "interfaces = [\"eth0\"]\nshard = \"rack1\"\n[vip.w]\nshard = \"rack2\"\naddresses = [\"203.0.113.2\"]\n\
              services = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]",
-            &[(8, "vip.w.shard", "\"rack2\", which no machine has", "did you mean \"rack1\"?")],
+            &[(9, "vip.w.shard", "\"rack2\", which no machine has", "did you mean \"rack1\"?")],
         ),
     ];
     check(ROWS);
