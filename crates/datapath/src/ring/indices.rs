@@ -116,7 +116,8 @@ mod tests {
 
     use super::*;
 
-    /// A ring of two slots, whose indices wrap within the model. What is written into a slot is relaxed: an index alone orders it.
+    /// A ring of two slots, whose indices wrap within the model. What is done with a slot is relaxed: an index alone orders it. Whoever
+    /// takes from a slot leaves 0 there, and whoever fills it must see that.
     struct Shared {
         producer: AtomicU32,
         consumer: AtomicU32,
@@ -135,6 +136,17 @@ mod tests {
         }
     }
 
+    fn put(slot: &AtomicU64, value: u64) {
+        assert_eq!(slot.load(Ordering::Relaxed), 0, "what lay in the slot has been taken");
+        slot.store(value, Ordering::Relaxed);
+    }
+
+    fn take(slot: &AtomicU64) -> u64 {
+        let value = slot.load(Ordering::Relaxed);
+        slot.store(0, Ordering::Relaxed);
+        value
+    }
+
     /// So that the third slot is behind the wrap.
     const FIRST: u32 = u32::MAX - 1;
     const VALUES: [u64; 3] = [11, 12, 13];
@@ -146,7 +158,7 @@ mod tests {
             while index.wrapping_sub(ring.consumer.load(Ordering::Acquire)) >= 2 {
                 loom::thread::yield_now();
             }
-            ring.slot(index).store(value, Ordering::Relaxed);
+            put(ring.slot(index), value);
             ring.producer.store(index.wrapping_add(1), Ordering::Release);
         }
     }
@@ -158,7 +170,7 @@ mod tests {
             while ring.producer.load(Ordering::Acquire) == index {
                 loom::thread::yield_now();
             }
-            let value = ring.slot(index).load(Ordering::Relaxed);
+            let value = take(ring.slot(index));
             ring.consumer.store(index.wrapping_add(1), Ordering::Release);
             value
         });
@@ -179,8 +191,7 @@ mod tests {
                     loom::thread::yield_now();
                     continue;
                 }
-                taken
-                    .extend((0..count).map(|_| ring.slots[index.advance() as usize].load(Ordering::Relaxed)));
+                taken.extend((0..count).map(|_| take(&ring.slots[index.advance() as usize])));
                 index.release(&ring.consumer);
             }
             assert_eq!(taken, VALUES);
@@ -204,7 +215,7 @@ mod tests {
                 }
                 let (now, later) = left.split_at(count);
                 for value in now {
-                    ring.slots[index.advance() as usize].store(*value, Ordering::Relaxed);
+                    put(&ring.slots[index.advance() as usize], *value);
                 }
                 index.submit(&ring.producer);
                 left = later;
