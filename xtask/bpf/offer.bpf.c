@@ -12,8 +12,24 @@
 
 #define FIRST_PORT 10000
 
-// How many flows there are, less one: a power of two less one. Set at load.
+#define LATE_NS 100000 // a generator that was held up gives up what it is later than this
+
+// Set at load. How many flows there are, less one: a power of two less one.
 const volatile __u32 flow_mask = 0;
+// Time between two packets; 0: as fast as they can be made.
+const volatile __u64 interval_ns = 0;
+
+static __u64 next_ns;
+
+static __always_inline int is_due(void)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (now < next_ns)
+		return 0;
+	next_ns = (now - next_ns > LATE_NS ? now : next_ns) + interval_ns;
+	return 1;
+}
 
 SEC("xdp")
 int offer(struct xdp_md *ctx)
@@ -23,6 +39,8 @@ int offer(struct xdp_md *ctx)
 
 	if ((void *)(udp + 1) > end)
 		return XDP_ABORTED;
+	if (interval_ns && !is_due())
+		return XDP_DROP; // its memory is used for the next one
 	udp->source = bpf_htons(FIRST_PORT + (bpf_get_prandom_u32() & flow_mask));
 	return bpf_redirect(ctx->ingress_ifindex, 0);
 }

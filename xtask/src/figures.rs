@@ -168,7 +168,7 @@ const PIPELINE: &[&str] = &[
     "crates/maglev-hash/src",
     "crates/packet/src",
 ];
-const VETH: &[&str] = &[
+pub(crate) const VETH: &[&str] = &[
     "crates/conntrack/src",
     "crates/counters/src",
     "crates/datapath/bpf",

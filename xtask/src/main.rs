@@ -18,6 +18,7 @@ mod fuzz;
 mod instructions;
 mod lanes;
 mod offer;
+mod pace;
 mod peers;
 mod processors;
 mod report;

@@ -1,4 +1,4 @@
-//! A generator that offers more packets than any forwarder takes from a veth: frames made inside the kernel.
+//! A generator that can offer more packets than any forwarder takes from a veth: frames made inside the kernel.
 //!
 //! In: a frame of UDP or TCP over IPv4. Out: copies of it with many source ports, put into a veth as XDP frames, without a
 //! socket buffer or a system call for each. Not here: counting; the far end's device counts what arrives.
@@ -31,6 +31,8 @@ pub(crate) struct Traffic {
     pub(crate) frame: Vec<u8>,
     /// Source ports from 10,000 on, chosen at random: a power of two, at most 32,768.
     pub(crate) flows: u16,
+    /// At most so many a second, or [`FULL`].
+    pub(crate) pace: u32,
 }
 
 /// A generator at work; it ends with its handle.
@@ -50,8 +52,10 @@ impl Offer {
     ) -> Result<Self> {
         ensure!(traffic.flows.is_power_of_two(), "{} flows are no power of two", traffic.flows);
         let mask = u32::from(traffic.flows - 1);
+        let interval = 1_000_000_000 / u64::from(traffic.pace.max(1));
         let mut program = EbpfLoader::new()
             .override_global("flow_mask", &mask, true)
+            .override_global("interval_ns", &interval, true)
             .load(&programs.0)
             .context("the generator's program")?;
         let xdp: &mut Xdp = program.program_mut(OFFER).context("no such program")?.try_into()?;
@@ -155,6 +159,8 @@ fn send(program: &Ebpf, device: &str, frame: &[u8], stop: &AtomicBool) -> Result
     Ok(())
 }
 
+/// As many as can be made.
+pub(crate) const FULL: u32 = u32::MAX;
 const OFFER: &str = "offer";
 const PASS: &str = "pass";
 /// Packets a system call, about a second's: between two calls nothing is offered for milliseconds.

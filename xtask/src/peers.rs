@@ -17,12 +17,13 @@ use anyhow::{Context, Result, bail};
 use testbed::{BedSpec, Encapsulation, VIP_V4};
 
 use crate::forwarders::{Io, Ours, Testpmd};
+use crate::pace;
 use crate::peers::kernel::{Ipvs, Nftables};
 use crate::peers::proxies::{Haproxy, Nginx};
 use crate::peers::requests::{Requests, Scene};
 use crate::peers::results::{Results, Row};
 use crate::stage::{Load, Peer, Rates, Receive, Stage};
-use crate::{cargo, setup};
+use crate::{cargo, figures, setup};
 
 /// What the command line asks for.
 pub(crate) struct Options<'a> {
@@ -54,7 +55,8 @@ pub(crate) fn run(options: &Options<'_>) -> Result<()> {
     }
     if options.names.is_empty() && options.rounds >= ROUNDS_KEPT {
         let folder = cargo::root().join("benches/results");
-        results.keep(&folder)?;
+        let origin = figures::origin("cargo xtask bench peers", figures::VETH, false)?;
+        results.keep(&folder, &origin)?;
         eprintln!("kept in {}", folder.display());
     }
     Ok(())
@@ -88,6 +90,8 @@ struct Comparison {
     peers: Vec<Box<dyn Peer>>,
     scene: Scene,
     stage: Stage,
+    /// At which each takes most packets, once that is known.
+    paces: Vec<Option<u32>>,
     results: Results,
 }
 
@@ -99,13 +103,14 @@ impl Comparison {
         let mut rows = rows.collect::<Result<Vec<_>>>()?;
         rows.push(Row::new("katran", Some(NO_KATRAN.into()))); // after those that have turns
         let results = Results { rows };
-        Ok(Self { peers, scene: Scene::build(&stage)?, stage, results })
+        let paces = vec![None; peers.len()];
+        Ok(Self { peers, scene: Scene::build(&stage)?, stage, paces, results })
     }
 
     /// A turn of each peer at each load that it carries.
     fn round(&mut self, n: usize) -> Result<()> {
         for at in self.turns(n, Load::Packets) {
-            let rates = self.packets(&*self.peers[at])?;
+            let rates = self.packets(at)?;
             self.results.rows[at].packets.push(rates);
         }
         self.scene.open(&self.stage, true)?;
@@ -125,24 +130,15 @@ impl Comparison {
         turns.filter(|&at| self.peers[at].carries(load) && self.results.rows[at].missing.is_none()).collect()
     }
 
-    /// The turn in which generator and device had most of their processors, of those that it took to have one undisturbed.
-    fn packets(&self, peer: &dyn Peer) -> Result<Rates> {
+    fn packets(&mut self, at: usize) -> Result<Rates> {
         let traffic = self.stage.smallest_udp(FLOWS)?;
+        let peer = &*self.peers[at];
         let running = self.stage.start(peer, Load::Packets).with_context(|| peer.name())?;
         self.stage.probe(&running, &traffic).with_context(|| peer.name())?;
-        let mut best = Rates::default();
-        for _ in 0..TRIES {
-            let rates = self.stage.rates(&running, &traffic)?;
-            eprintln!("{}: {}", peer.name(), results::packets_words(rates));
-            if rates.ran > best.ran {
-                best = rates;
-            }
-            if best.undisturbed() {
-                break;
-            }
-        }
+        let rates = pace::turn(&self.stage, &running, traffic, &mut self.paces[at])?;
         running.stop(&self.stage)?;
-        Ok(best)
+        eprintln!("{}: {}", peer.name(), results::packets_words(rates));
+        Ok(rates)
     }
 
     fn requests(&self, peer: &dyn Peer, direct: f64) -> Result<Requests> {
@@ -158,8 +154,6 @@ impl Comparison {
 const NO_KATRAN: &str = "its object is not part of this repository, and its maps are not filled yet";
 /// Of packets.
 const FLOWS: u16 = 1_024;
-/// For a turn in which nothing else has much of the processors.
-const TRIES: usize = 3;
 /// Rounds from which on a run over all peers is kept.
 const ROUNDS_KEPT: usize = 10;
 

@@ -3,7 +3,7 @@
 //! In: threads, processes, a device. Out: times as the scheduler counts them.
 //! A thread's time holds the softirqs that ran on top of it (kernels with `IRQ_TIME_ACCOUNTING` leave them out: none of Debian's
 //! has it on). What a device receives is taken in by a kernel thread of its own once [`receive_on`] asked for that, and so is
-//! counted like a process's.
+//! counted like a process's. It has the priority of this process: under `nice` all sides have the same.
 //! Source: Linux Documentation/scheduler/sched-stats.rst; Documentation/networking/napi.rst, "Threaded NAPI".
 
 use std::fs;
@@ -56,7 +56,7 @@ pub(crate) fn receive_on(device: Device<'_>, cpu: usize) -> Result<Vec<u32>> {
     let start = format!("napi/{}-", device.name);
     let threads = threads_called(|name| name.starts_with(&start))?;
     ensure!(!threads.is_empty(), "no kernel thread receives for {}", device.name);
-    threads.iter().try_for_each(|&thread| bind(thread, cpu))?;
+    threads.iter().try_for_each(|&thread| bind(thread, cpu).and_then(|()| as_nice_as_this(thread)))?;
     Ok(threads)
 }
 
@@ -77,6 +77,15 @@ fn bind(thread: u32, cpu: usize) -> Result<()> {
     one.set(cpu)?;
     sched_setaffinity(Pid::from_raw(i32::try_from(thread)?), &one)
         .with_context(|| format!("can't use processor {cpu}: two are needed"))
+}
+
+fn as_nice_as_this(thread: u32) -> Result<()> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // Of what follows the program's name, in brackets, the 17th: proc(5).
+    let nice = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(16)).context("no nice")?;
+    let done = Command::new("renice").args(["-n", nice, "-p", &thread.to_string()]).output()?;
+    ensure!(done.status.success(), "renice: {}", String::from_utf8_lossy(&done.stderr).trim());
+    Ok(())
 }
 
 fn threads_called(wanted: impl Fn(&str) -> bool) -> Result<Vec<u32>> {

@@ -1,7 +1,7 @@
 //! The stage on which benches measure forwarders beside each other: the test bed on two processors.
 //!
 //! In: a [`Peer`], and what is offered to it. Out: [`Rates`]. One veth pair joins router and device under test; at the router's
-//! end a generator ([`offer`](crate::offer)) gives more than any takes, and what comes back there is taken: the kernel counts
+//! end is a generator ([`offer`](crate::offer)), and what comes back there is taken: the kernel counts
 //! it, and drops it at once by its MAC address. Generator, clients and backends are on one processor, the device on another.
 //! A veth copies each packet twice and makes a socket buffer of it: a ratio here is not that of a NIC.
 //! Not here: what is compared, and how often (`testpmd`, `peers`).
@@ -17,7 +17,7 @@ use testbed::{
     inject, mac_of,
 };
 
-use crate::offer::{Offer, Pass, Programs, Traffic};
+use crate::offer::{FULL, Offer, Pass, Programs, Traffic};
 use crate::processors::{
     DEVICE_CPU, GENERATOR_CPU, pin, receive_on, softirq_thread, thread_time_run, time_run,
 };
@@ -172,7 +172,7 @@ impl Stage {
         let to = self.bed.vip(true, Bed::SINK_PORT);
         let mut frame = FrameSpec::smallest_udp(NOBODY, mac_of(ns, device)?, client, to).bytes();
         frame[UDP_CHECKSUM].fill(0);
-        Ok(Traffic { frame, flows })
+        Ok(Traffic { frame, flows, pace: FULL })
     }
 
     /// Starts a process of the device under test, on its processor.
@@ -216,14 +216,14 @@ impl Stage {
         })
     }
 
-    /// Offers as much as the generator can, and counts.
-    pub(crate) fn rates(&self, running: &Running<'_>, traffic: &Traffic) -> Result<Rates> {
+    /// Offers for so long, and counts.
+    pub(crate) fn rates(&self, running: &Running<'_>, traffic: &Traffic, window: Duration) -> Result<Rates> {
         let offer = Offer::start(self.port(), &self.programs, traffic.clone(), GENERATOR_CPU)?;
         sleep(WARM_UP);
         let ran = || Ok::<_, anyhow::Error>([offer.time_run()?, running.time_run()?]);
         let (offered_before, ran_before) = (self.offered()?, ran()?);
         let (start, before) = (Instant::now(), self.came_back()?);
-        sleep(WINDOW);
+        sleep(window);
         let (time, after) = (start.elapsed(), self.came_back()?);
         let (ran_after, offered_after) = (ran()?, self.offered()?);
         offer.stop()?;
@@ -282,12 +282,12 @@ pub(crate) struct Rates {
 impl Rates {
     /// How many times what was taken was offered.
     pub(crate) fn excess(self) -> f64 {
-        self.offered / self.taken
+        self.offered / self.taken.max(1.0)
     }
 
     /// Processor time of the device for a million packets, in seconds.
     pub(crate) fn seconds_a_million(self) -> f64 {
-        self.device / self.taken * 1e6
+        self.device / self.taken.max(1.0) * 1e6
     }
 
     /// Nobody else had much of the processors.
@@ -311,7 +311,8 @@ const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
 /// Frames that are looked at before the first right one.
 const PROBES: usize = 1_000;
 const WARM_UP: Duration = Duration::from_millis(500);
-const WINDOW: Duration = Duration::from_secs(2);
+/// Of a turn.
+pub(crate) const WINDOW: Duration = Duration::from_secs(2);
 pub(crate) const START_BOUND: Duration = Duration::from_secs(20);
 const STOP_BOUND: Duration = Duration::from_secs(20);
 

@@ -13,7 +13,7 @@ use testbed::{BedSpec, Counters, Encapsulation, VIP_V4};
 
 use crate::forwarders::{Io, Ours, Testpmd};
 use crate::processors::{DEVICE_CPU, GENERATOR_CPU};
-use crate::stage::{LEAST_EXCESS, Load, Peer, Rates, Receive, Stage, UNDISTURBED, Worker};
+use crate::stage::{LEAST_EXCESS, Load, Peer, Rates, Receive, Stage, UNDISTURBED, WINDOW, Worker};
 use crate::statistics::median;
 use crate::{cargo, setup};
 
@@ -55,7 +55,7 @@ fn measure(stage: &Stage, peer: &dyn Peer) -> Result<(Rates, Counters)> {
     let traffic = stage.smallest_udp(1_024)?;
     let running = stage.start(peer, Load::Packets)?;
     stage.probe(&running, &traffic)?;
-    let rates = stage.rates(&running, &traffic)?;
+    let rates = stage.rates(&running, &traffic, WINDOW)?;
     let counters = match &running.worker {
         Worker::Balancer(balancer) => balancer.counters()?,
         Worker::Kernel | Worker::Process(_) => Counters::default(),

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use testbed::{BedSpec, Encapsulation, FrameSpec, Host, VIP_V4, mac_of};
 
 use crate::forwarders::{Io, Ours, REQUEST_PORT};
-use crate::offer::Traffic;
+use crate::offer::{FULL, Traffic};
+use crate::pace;
 use crate::stage::{Load, NOBODY, Rates, Receive, Stage};
 use crate::statistics::median;
 use crate::{cargo, setup};
@@ -28,7 +29,7 @@ pub(super) fn bypass(binary: Option<&Path>) -> Result<String> {
 pub(super) fn traffic(binary: Option<&Path>) -> Result<String> {
     let turns = |stage: &Stage| -> Result<Vec<Turn>> {
         let turn = |(name, flags, flows)| -> Result<Turn> {
-            let traffic = Traffic { frame: smallest_tcp(stage, flags)?, flows };
+            let traffic = Traffic { frame: smallest_tcp(stage, flags)?, flows, pace: FULL };
             Ok(Turn { name, io: Io::AfXdp, traffic })
         };
         [("constant 5-tuple", ACK, 1), ("non-SYN", ACK, MANY), ("SYN", SYN, MANY)]
@@ -47,24 +48,15 @@ struct Turn {
 }
 
 impl Turn {
-    /// Of a few tries the one in which others had least of the processors.
-    fn run(&self, stage: &Stage) -> Result<Rates> {
+    /// At the pace at which it takes most.
+    fn run(&self, stage: &Stage, pace: &mut Option<u32>) -> Result<Rates> {
         let peer = Ours { io: self.io, encapsulation: Encapsulation::Gre };
         let running = stage.start(&peer, Load::Packets)?;
         stage.probe(&running, &self.traffic)?;
-        let mut best = Rates::default();
-        for _ in 0..TRIES {
-            let rates = stage.rates(&running, &self.traffic)?;
-            if rates.ran > best.ran {
-                best = rates;
-            }
-            if best.undisturbed() {
-                break;
-            }
-        }
+        let rates = pace::turn(stage, &running, self.traffic.clone(), pace)?;
         running.stop(stage)?;
-        eprintln!("{}: {:.0} packets/s, ran {:.2}", self.name, best.taken, best.ran);
-        Ok(best)
+        eprintln!("{}: {:.0} packets/s, ran {:.2}", self.name, rates.taken, rates.ran);
+        Ok(rates)
     }
 }
 
@@ -82,9 +74,10 @@ fn measure(
     let stage = Stage::build(&spec, Receive::OnDevice)?;
     let turns = turns(&stage)?;
     let mut measured = vec![Vec::new(); turns.len()];
+    let mut paces = vec![None; turns.len()];
     for _ in 0..ROUNDS {
-        for (turn, rates) in turns.iter().zip(&mut measured) {
-            rates.push(turn.run(&stage).context(turn.name)?);
+        for ((turn, rates), pace) in turns.iter().zip(&mut measured).zip(&mut paces) {
+            rates.push(turn.run(&stage, pace).context(turn.name)?);
         }
     }
     let names: Vec<&str> = turns.iter().map(|turn| turn.name).collect();
@@ -113,8 +106,6 @@ fn smallest_tcp(stage: &Stage, flags: u8) -> Result<Vec<u8>> {
 }
 
 const ROUNDS: usize = 7;
-/// For a turn in which nothing else has much of the processors.
-const TRIES: usize = 3;
 const FLOWS: u16 = 1_024;
 /// As many as the generator has source ports.
 const MANY: u16 = 32_768;

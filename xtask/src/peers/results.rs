@@ -6,9 +6,8 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::peers::plot;
@@ -219,14 +218,11 @@ impl Results {
         text
     }
 
-    /// Writes `peers-DATE.csv` and `.svg` into a folder.
-    pub(crate) fn keep(&self, folder: &Path) -> Result<()> {
-        let date = Command::new("date").arg("+%F").output().context("can't run date")?;
-        ensure!(date.status.success(), "date: {}", date.status);
-        let stem = format!("peers-{}", String::from_utf8_lossy(&date.stdout).trim());
+    /// Writes `peers.csv`, below its origin, and `peers.svg` into a folder.
+    pub(crate) fn keep(&self, folder: &Path, origin: &str) -> Result<()> {
         fs::create_dir_all(folder)?;
-        for (end, text) in [("csv", self.csv()), ("svg", plot::svg(&self.rows))] {
-            let path = folder.join(format!("{stem}.{end}"));
+        for (end, text) in [("csv", origin.to_owned() + &self.csv()), ("svg", plot::svg(&self.rows))] {
+            let path = folder.join(format!("peers.{end}"));
             fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
         }
         Ok(())
