@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use testbed::{Bed, LbConfig, VIP_V4, VIP_V6, udp_ask};
+use testbed::{Bed, LbConfig, VIP_V4, VIP_V6, eventually, udp_ask};
 
 use crate::scene::{BOUND, SILENCE, Scene};
 use crate::service::{WATCHDOG, scene_as_unit};
@@ -91,6 +91,34 @@ fn while_a_packet_thread_without_a_queue_stands_still_it_is_unhealthy_as_soon_as
         config.io = "steering = \"software\"\nthreads = 1".into();
         config
     }));
+}
+
+/// A thread that sleeps turns once in 100 ms and when it is woken; a busy machine has it turn less often, never more.
+#[test]
+fn while_nothing_comes_a_packet_thread_sleeps_unless_it_is_to_spin() {
+    for mode in ["af-xdp", "af-packet"] {
+        let scene = |then: &str| {
+            let io = format!("mode = \"{mode}\"\nqueues = 1\nidle = {{ then = \"{then}\" }}");
+            let scene = Scene::with(|bed| LbConfig { io, ..LbConfig::new(bed) });
+            scene.ask(true, 8);
+            scene.settled();
+            scene
+        };
+        let turns = |scene: &Scene| scene.balancer.counters().unwrap().over_threads(&["socket", "turns"]);
+        let resting = scene("sleep");
+        let (start, before) = (Instant::now(), turns(&resting));
+        let more = eventually(BOUND, || Some(turns(&resting) - before).filter(|&more| more >= 10)).unwrap();
+        let most = 2 * (start.elapsed().as_millis() / 100) + 20;
+        assert!(u128::from(more) <= most, "{mode}: {more} turns in {:?}", start.elapsed());
+        drop(resting);
+        let spinning = scene("spin");
+        let (start, before) = (Instant::now(), turns(&spinning));
+        let beyond = || {
+            let most = 2 * (start.elapsed().as_millis() / 100) + 20;
+            (u128::from(turns(&spinning) - before) > most).then_some(())
+        };
+        assert!(eventually(BOUND, beyond).is_some(), "{mode}: it does not spin");
+    }
 }
 
 fn stands_still(mut scene: Scene) {
