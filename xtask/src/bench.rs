@@ -5,10 +5,10 @@ use anyhow::{Result, bail};
 use crate::Bench;
 use crate::cargo::{self, Metadata, cargo};
 use crate::peers::{self, Options};
-use crate::{instructions, setup, testpmd};
+use crate::{instructions, latency, setup, testpmd};
 
 /// Runs those that are asked for, or all benchmarks: `maglev` is a file of `benches/`, `maglev/build` the part of it whose name
-/// holds that; `testpmd` and `peers` are none of them, and take a balancer's binary; `instructions` is none either. What follows `peers` are peers.
+/// holds that; `testpmd`, `peers` and `latency` are none of them, and take a balancer's binary; `instructions` is none either. What follows `peers` are peers.
 pub(crate) fn run(asked: &Bench) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     let binary = asked.bin.as_deref();
@@ -18,11 +18,13 @@ pub(crate) fn run(asked: &Bench) -> Result<()> {
     if let [first, names @ ..] = &asked.names[..]
         && first == "peers"
     {
-        return peers::run(&Options { names, binary, rounds: asked.pairs, json: asked.json });
+        let Bench { json, pairs: rounds, ref katran, .. } = *asked;
+        return peers::run(&Options { names, binary, rounds, json, katran: katran.as_deref() });
     }
     let metadata = Metadata::read()?;
     asked.names.iter().try_for_each(|name| match name.as_str() {
         "testpmd" => testpmd::run(binary, asked.json),
+        "latency" => latency::run(binary, asked.pairs),
         "instructions" => instructions::run(),
         name => run_one(&metadata, name),
     })

@@ -17,6 +17,7 @@ mod forwarders;
 mod fuzz;
 mod instructions;
 mod lanes;
+mod latency;
 mod offer;
 mod pace;
 mod peers;
@@ -69,6 +70,7 @@ enum Task {
     },
     /// Run benchmarks, by name: `maglev`, or `maglev/build` for a part; `testpmd` (root) compares with DPDK's forwarder,
     /// `peers` (root) with what else would balance: `peers nftables af-xdp-gre` with one of them;
+    /// `latency` (root) shows what it adds to a packet's time, and its CPU when idle;
     /// `instructions` counts those of a packet by callgrind and keeps them in benches/results
     Bench(Bench),
     /// The README's commands in a bare Debian root (root; the last commit)
@@ -121,17 +123,20 @@ struct Demo {
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Benchmarks; none means all but `testpmd`, `peers` and `instructions`
+    /// Benchmarks; none means all but `testpmd`, `peers`, `latency` and `instructions`
     pub(crate) names: Vec<String>,
     /// `testpmd` and `peers`: the figures as one JSON object on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// `testpmd` and `peers`: measure this balancer instead of building one
+    /// `testpmd`, `peers` and `latency`: measure this balancer instead of building one
     #[arg(long, value_name = "PATH")]
     pub(crate) bin: Option<PathBuf>,
-    /// `peers`: rounds in which each peer has its turns
+    /// `peers` and `latency`: rounds in which each has its turns
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) pairs: usize,
+    /// `peers`: a checkout of github.com/facebookincubator/katran, which is built and has turns too
+    #[arg(long, value_name = "PATH")]
+    pub(crate) katran: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]

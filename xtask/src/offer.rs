@@ -1,11 +1,13 @@
 //! A generator that can offer more packets than any forwarder takes from a veth: frames made inside the kernel.
 //!
 //! In: a frame of UDP or TCP over IPv4. Out: copies of it with many source ports, put into a veth as XDP frames, without a
-//! socket buffer or a system call for each. Not here: counting; the far end's device counts what arrives.
+//! socket buffer or a system call for each; and how long those took that say when they were sent ([`Delays`]).
+//! Not here: counting; the far end's device counts what arrives.
 //! The device's far end must have an XDP program, or the kernel refuses them: [`Pass`] is the least that does.
 //! Source: Linux Documentation/bpf/bpf_prog_run.rst, `BPF_F_TEST_XDP_LIVE_FRAMES`.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -15,11 +17,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
+use aya::maps::Array;
+use aya::programs::{SocketFilter, TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use nix::unistd::gettid;
-use testbed::{Device, TempDir};
+use testbed::{Device, Namespace, TempDir};
 
 use crate::cargo;
 use crate::processors::{pin, thread_time_run};
@@ -27,12 +31,14 @@ use crate::processors::{pin, thread_time_run};
 /// What is offered.
 #[derive(Clone, Debug)]
 pub(crate) struct Traffic {
-    /// From the Ethernet header on.
+    /// From the Ethernet header on; the smallest that there is, 60 bytes.
     pub(crate) frame: Vec<u8>,
     /// Source ports from 10,000 on, chosen at random: a power of two, at most 32,768.
     pub(crate) flows: u16,
     /// At most so many a second, or [`FULL`].
     pub(crate) pace: u32,
+    /// Least time between packets that say when they were sent; zero: none does.
+    pub(crate) probes: Duration,
 }
 
 /// A generator at work; it ends with its handle.
@@ -52,9 +58,14 @@ impl Offer {
     ) -> Result<Self> {
         ensure!(traffic.flows.is_power_of_two(), "{} flows are no power of two", traffic.flows);
         let mask = u32::from(traffic.flows - 1);
+        let words: Vec<u32> =
+            traffic.frame.chunks_exact(4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]])).collect();
+        let probes = u64::try_from(traffic.probes.as_nanos())?;
         let interval = 1_000_000_000 / u64::from(traffic.pace.max(1));
         let mut program = EbpfLoader::new()
+            .override_global("frame", &words[..], true)
             .override_global("flow_mask", &mask, true)
+            .override_global("probe_ns", &probes, true)
             .override_global("interval_ns", &interval, true)
             .load(&programs.0)
             .context("the generator's program")?;
@@ -117,6 +128,41 @@ impl Pass {
     }
 }
 
+/// A watch where frames come back: how long each probe took. It ends with its handle.
+pub(crate) struct Delays {
+    program: Ebpf,
+    _socket: OwnedFd,
+}
+
+impl Delays {
+    /// Watches all devices of a namespace from now on.
+    pub(crate) fn start(ns: &Namespace, programs: &Programs) -> Result<Self> {
+        let mut program = EbpfLoader::new().load(&programs.0).context("the program that measures")?;
+        let socket = ns.run(|| {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)
+        })?;
+        let filter: &mut SocketFilter = program.program_mut(DELAY).context("no such program")?.try_into()?;
+        filter.load()?;
+        filter.attach(&socket)?;
+        Ok(Self { program, _socket: socket })
+    }
+
+    /// Those up to now, sorted.
+    pub(crate) fn sorted(&self) -> Result<Vec<Duration>> {
+        let kept: Array<_, u32> = self.program.map("delays").context("no such map")?.try_into()?;
+        let mut times = Vec::new();
+        for nanos in kept.iter() {
+            match nanos? {
+                0 => break, // none yet
+                nanos => times.push(Duration::from_nanos(nanos.into())),
+            }
+        }
+        times.sort_unstable();
+        Ok(times)
+    }
+}
+
 /// The compiled programs of a generator's kernel side.
 pub(crate) struct Programs(Vec<u8>);
 
@@ -163,6 +209,7 @@ fn send(program: &Ebpf, device: &str, frame: &[u8], stop: &AtomicBool) -> Result
 pub(crate) const FULL: u32 = u32::MAX;
 const OFFER: &str = "offer";
 const PASS: &str = "pass";
+const DELAY: &str = "delay";
 /// Packets a system call, about a second's: between two calls nothing is offered for milliseconds.
 const AT_ONCE: u32 = 1_000_000;
 const BATCH: u32 = 64;

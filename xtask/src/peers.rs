@@ -5,6 +5,7 @@
 //! sends is done on its one processor, whoever does it, and counted ([`Receive::OnDevice`]).
 //! Not here: what a turn measures (`stage`, `requests`), what is fair about it (`benches/README.md`).
 
+mod katran;
 mod kernel;
 mod plot;
 mod proxies;
@@ -18,6 +19,7 @@ use testbed::{BedSpec, Encapsulation, VIP_V4};
 
 use crate::forwarders::{Io, Ours, Testpmd};
 use crate::pace;
+use crate::peers::katran::Katran;
 use crate::peers::kernel::{Ipvs, Nftables};
 use crate::peers::proxies::{Haproxy, Nginx};
 use crate::peers::requests::{Requests, Scene};
@@ -34,11 +36,13 @@ pub(crate) struct Options<'a> {
     /// Rounds.
     pub(crate) rounds: usize,
     pub(crate) json: bool,
+    /// A checkout of katran.
+    pub(crate) katran: Option<&'a Path>,
 }
 
 /// Runs the comparison. A bar that is missed is a result, not an error.
 pub(crate) fn run(options: &Options<'_>) -> Result<()> {
-    let peers = chosen(options.names)?;
+    let peers = chosen(options.names, options.katran)?;
     setup::require_root("bench peers")?;
     setup::ensure(&[setup::BUILD, setup::BED, setup::TESTPMD, setup::PEERS].concat())?;
     let program = match options.binary {
@@ -63,8 +67,8 @@ pub(crate) fn run(options: &Options<'_>) -> Result<()> {
 }
 
 /// The peers of these names, or all.
-fn chosen(names: &[String]) -> Result<Vec<Box<dyn Peer>>> {
-    let mut all = all();
+fn chosen(names: &[String], katran: Option<&Path>) -> Result<Vec<Box<dyn Peer>>> {
+    let mut all = all(katran);
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|peer| peer.name() == **name)) {
         let known: Vec<_> = all.iter().map(|peer| peer.name()).collect();
         bail!("there is no peer {unknown:?}; there are: {}", known.join(", "));
@@ -73,9 +77,16 @@ fn chosen(names: &[String]) -> Result<Vec<Box<dyn Peer>>> {
     Ok(all)
 }
 
-fn all() -> Vec<Box<dyn Peer>> {
-    let mut all: Vec<Box<dyn Peer>> =
-        vec![Box::new(Nftables), Box::new(Ipvs), Box::new(Haproxy), Box::new(Nginx), Box::new(Testpmd)];
+fn all(katran: Option<&Path>) -> Vec<Box<dyn Peer>> {
+    let katran = Katran { source: katran.map(Path::to_owned) };
+    let mut all: Vec<Box<dyn Peer>> = vec![
+        Box::new(Nftables),
+        Box::new(Ipvs),
+        Box::new(Haproxy),
+        Box::new(Nginx),
+        Box::new(katran),
+        Box::new(Testpmd),
+    ];
     for io in [Io::AfPacket, Io::AfXdp] {
         for encapsulation in [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue, Encapsulation::L2]
         {
@@ -100,9 +111,7 @@ impl Comparison {
         let spec = BedSpec { vips: vec![VIP_V4], program: Some(program), ..BedSpec::default() };
         let stage = Stage::build(&spec, Receive::OnDevice)?;
         let rows = peers.iter().map(|peer| Ok(Row::new(peer.name(), peer.missing(&stage)?)));
-        let mut rows = rows.collect::<Result<Vec<_>>>()?;
-        rows.push(Row::new("katran", Some(NO_KATRAN.into()))); // after those that have turns
-        let results = Results { rows };
+        let results = Results { rows: rows.collect::<Result<_>>()? };
         let paces = vec![None; peers.len()];
         Ok(Self { peers, scene: Scene::build(&stage)?, stage, paces, results })
     }
@@ -151,7 +160,6 @@ impl Comparison {
     }
 }
 
-const NO_KATRAN: &str = "its object is not part of this repository, and its maps are not filled yet";
 /// Of packets.
 const FLOWS: u16 = 1_024;
 /// Rounds from which on a run over all peers is kept.
@@ -163,13 +171,13 @@ mod tests {
 
     fn names(asked: &[&str]) -> Result<Vec<&'static str>> {
         let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
-        Ok(chosen(&asked)?.iter().map(|peer| peer.name()).collect())
+        Ok(chosen(&asked, None)?.iter().map(|peer| peer.name()).collect())
     }
 
     #[test]
     fn peers_are_chosen_by_name_and_an_unknown_name_is_an_error_that_lists_them() {
         assert_eq!(names(&["af-xdp-gre", "nftables"]).unwrap(), ["nftables", "af-xdp-gre"]);
-        assert_eq!(names(&[]).unwrap().len(), 13);
+        assert_eq!(names(&[]).unwrap().len(), 14);
         let error = names(&["nftables", "lvs"]).unwrap_err().to_string();
         assert!(error.contains("\"lvs\"") && error.contains("ipvs, haproxy"), "{error}");
     }

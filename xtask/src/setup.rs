@@ -46,7 +46,7 @@ pub(crate) const TESTPMD: &[&str] = &["dpdk-dev", "librte-net-af-xdp23"];
 
 /// For `bench peers`: what the balancer is compared with.
 pub(crate) const PEERS: &[&str] =
-    &["nftables", "ipvsadm", "kmod", "haproxy", "nginx-light", "libnginx-mod-stream"];
+    &["nftables", "ipvsadm", "kmod", "haproxy", "nginx-light", "libnginx-mod-stream", "bpftool"];
 
 /// Sees to it that `packages` are installed.
 pub(crate) fn ensure(packages: &[&str]) -> Result<()> {

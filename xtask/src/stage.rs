@@ -17,7 +17,7 @@ use testbed::{
     inject, mac_of,
 };
 
-use crate::offer::{FULL, Offer, Pass, Programs, Traffic};
+use crate::offer::{Delays, FULL, Offer, Pass, Programs, Traffic};
 use crate::processors::{
     DEVICE_CPU, GENERATOR_CPU, pin, receive_on, softirq_thread, thread_time_run, time_run,
 };
@@ -38,6 +38,11 @@ pub(crate) trait Peer {
 
     /// Whether it attaches an XDP program of its own.
     fn has_xdp(&self) -> bool {
+        false
+    }
+
+    /// Whether that program sends frames back itself: the far end of a veth takes them where it has a program too.
+    fn sends_by_xdp(&self) -> bool {
         false
     }
 
@@ -83,7 +88,7 @@ pub(crate) enum Receive {
 pub(crate) struct Running<'a> {
     peer: &'a dyn Peer,
     pub(crate) worker: Worker,
-    _pass: Option<Pass>,
+    _passes: Vec<Pass>,
     kernel_threads: Vec<u32>,
 }
 
@@ -91,13 +96,22 @@ impl Running<'_> {
     /// How long its processor has run for it: the threads of its process, the kernel thread that receives for its interface,
     /// and the one that has what softirqs are left over.
     pub(crate) fn time_run(&self) -> Result<Duration> {
-        let process = match &self.worker {
-            Worker::Kernel => Duration::ZERO,
-            Worker::Process(process) => time_run(process.id())?,
-            Worker::Balancer(balancer) => time_run(balancer.process.id())?,
-        };
         let kernel = self.kernel_threads.iter().map(|id| thread_time_run(format!("/proc/{id}").as_ref()));
-        Ok(process + kernel.sum::<Result<Duration>>()?)
+        Ok(self.process_time()? + kernel.sum::<Result<Duration>>()?)
+    }
+
+    /// How long the threads of its process have run; zero where it has none.
+    pub(crate) fn process_time(&self) -> Result<Duration> {
+        match &self.worker {
+            Worker::Kernel => Ok(Duration::ZERO),
+            Worker::Process(process) => time_run(process.id()),
+            Worker::Balancer(balancer) => time_run(balancer.process.id()),
+        }
+    }
+
+    /// Whether it is more than the kernel.
+    pub(crate) fn has_process(&self) -> bool {
+        !matches!(self.worker, Worker::Kernel)
     }
 
     /// What its process said last.
@@ -172,7 +186,7 @@ impl Stage {
         let to = self.bed.vip(true, Bed::SINK_PORT);
         let mut frame = FrameSpec::smallest_udp(NOBODY, mac_of(ns, device)?, client, to).bytes();
         frame[UDP_CHECKSUM].fill(0);
-        Ok(Traffic { frame, flows, pace: FULL })
+        Ok(Traffic { frame, flows, pace: FULL, probes: Duration::ZERO })
     }
 
     /// Starts a process of the device under test, on its processor.
@@ -185,7 +199,9 @@ impl Stage {
     pub(crate) fn start<'a>(&self, peer: &'a dyn Peer, load: Load) -> Result<Running<'a>> {
         let Host { ns, device, .. } = self.host();
         let device = ns.device(device);
-        let pass = if peer.has_xdp() { None } else { Some(Pass::attach(device, &self.programs)?) };
+        let ends = [(device, !peer.has_xdp()), (self.port(), peer.sends_by_xdp())];
+        let ends = ends.into_iter().filter(|(_, wanted)| *wanted);
+        let passes = ends.map(|(end, _)| Pass::attach(end, &self.programs)).collect::<Result<_>>()?;
         let worker = peer.start(self, load)?;
         let mut kernel_threads = vec![softirq_thread(DEVICE_CPU)?];
         if self.receive == Receive::OnDevice {
@@ -197,7 +213,7 @@ impl Stage {
             );
             kernel_threads.extend(receivers);
         }
-        Ok(Running { peer, worker, _pass: pass, kernel_threads })
+        Ok(Running { peer, worker, _passes: passes, kernel_threads })
     }
 
     /// Sends one packet again and again until one comes back as it should be.
@@ -218,23 +234,52 @@ impl Stage {
 
     /// Offers for so long, and counts.
     pub(crate) fn rates(&self, running: &Running<'_>, traffic: &Traffic, window: Duration) -> Result<Rates> {
+        self.rates_while(running, traffic, || {
+            sleep(window);
+            Ok(())
+        })
+        .map(|(rates, ())| rates)
+    }
+
+    /// As [`Self::rates`], and how long probes took that came back meanwhile, sorted.
+    pub(crate) fn rates_and_delays(
+        &self,
+        running: &Running<'_>,
+        traffic: &Traffic,
+        window: Duration,
+    ) -> Result<(Rates, Vec<Duration>)> {
+        let (rates, delays) = self.rates_while(running, traffic, || {
+            let delays = Delays::start(self.port().ns, &self.programs)?;
+            sleep(window);
+            Ok(delays)
+        })?;
+        Ok((rates, delays.sorted()?))
+    }
+
+    fn rates_while<T>(
+        &self,
+        running: &Running<'_>,
+        traffic: &Traffic,
+        meanwhile: impl FnOnce() -> Result<T>,
+    ) -> Result<(Rates, T)> {
         let offer = Offer::start(self.port(), &self.programs, traffic.clone(), GENERATOR_CPU)?;
         sleep(WARM_UP);
         let ran = || Ok::<_, anyhow::Error>([offer.time_run()?, running.time_run()?]);
         let (offered_before, ran_before) = (self.offered()?, ran()?);
         let (start, before) = (Instant::now(), self.came_back()?);
-        sleep(window);
+        let made = meanwhile()?;
         let (time, after) = (start.elapsed(), self.came_back()?);
         let (ran_after, offered_after) = (ran()?, self.offered()?);
         offer.stop()?;
         let [generator, device] =
             [0, 1].map(|of| ran_after[of].saturating_sub(ran_before[of]).div_duration_f64(time));
-        Ok(Rates {
+        let rates = Rates {
             offered: rate(offered_after - offered_before, time),
             taken: rate(after - before, time),
             ran: generator.min(device).min(1.0),
             device,
-        })
+        };
+        Ok((rates, made))
     }
 
     fn came_back(&self) -> Result<u64> {

@@ -14,9 +14,9 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// The least of the sorted values that `percent` of them don't exceed; zero of none.
-pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    let rank = (sorted.len() * percent).div_ceil(100);
+/// The least of the sorted values that so many of a thousand don't exceed; zero of none.
+pub(crate) fn percentile(sorted: &[Duration], per_mille: usize) -> Duration {
+    let rank = (sorted.len() * per_mille).div_ceil(1_000);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
@@ -39,9 +39,10 @@ mod tests {
     #[test]
     fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
         let sorted: Vec<Duration> = (1..=200).map(Duration::from_micros).collect();
-        assert_eq!(percentile(&sorted, 50), Duration::from_micros(100));
-        assert_eq!(percentile(&sorted, 99), Duration::from_micros(198));
-        assert_eq!(percentile(&sorted[..1], 99), Duration::from_micros(1));
-        assert_eq!(percentile(&[], 50), Duration::ZERO);
+        assert_eq!(percentile(&sorted, 500), Duration::from_micros(100));
+        assert_eq!(percentile(&sorted, 990), Duration::from_micros(198));
+        assert_eq!(percentile(&sorted, 999), Duration::from_micros(200));
+        assert_eq!(percentile(&sorted[..1], 990), Duration::from_micros(1));
+        assert_eq!(percentile(&[], 500), Duration::ZERO);
     }
 }

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use testbed::{BedSpec, Encapsulation, FrameSpec, Host, VIP_V4, mac_of};
@@ -29,7 +30,8 @@ pub(super) fn bypass(binary: Option<&Path>) -> Result<String> {
 pub(super) fn traffic(binary: Option<&Path>) -> Result<String> {
     let turns = |stage: &Stage| -> Result<Vec<Turn>> {
         let turn = |(name, flags, flows)| -> Result<Turn> {
-            let traffic = Traffic { frame: smallest_tcp(stage, flags)?, flows, pace: FULL };
+            let traffic =
+                Traffic { frame: smallest_tcp(stage, flags)?, flows, pace: FULL, probes: Duration::ZERO };
             Ok(Turn { name, io: Io::AfXdp, traffic })
         };
         [("constant 5-tuple", ACK, 1), ("non-SYN", ACK, MANY), ("SYN", SYN, MANY)]

@@ -101,8 +101,8 @@ impl Scene {
         Ok(Requests {
             answered: many.rate(),
             direct,
-            p50: percentile(&alone.times, 50),
-            p99: percentile(&alone.times, 99),
+            p50: percentile(&alone.times, 500),
+            p99: percentile(&alone.times, 990),
             failed: alone.failed + many.failed,
             device,
         })

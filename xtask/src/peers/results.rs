@@ -301,7 +301,7 @@ fn micros(time: std::time::Duration) -> f64 {
 const OURS: &str = "af-xdp-gre";
 const OURS_WITHOUT_XDP: &str = "af-packet-gre";
 /// What else would balance: by the kernel, and by proxies.
-const RIVALS: [&str; 4] = ["nftables", "ipvs", "haproxy", "nginx"];
+const RIVALS: [&str; 5] = ["nftables", "ipvs", "haproxy", "nginx", "katran"];
 const LEAST_OVER_AF_PACKET: f64 = 1.15;
 
 #[cfg(test)]

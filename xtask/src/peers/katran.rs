@@ -1,0 +1,137 @@
+//! katran's XDP program, built and loaded outside of this repository from a checkout that the command line names.
+//!
+//! In: the checkout. Out: its program on the device, which sends in IPIP what came for the VIP. Its maps are filled as its
+//! library fills them: the MAC address of the router, the VIP, its backends, their ring, and a flow table for each processor.
+//! The ring has the backends by turns: what a packet costs does not depend on their order.
+//! Not here: its control plane, and requests: backends take tunnels from the balancer's address, and it sends from others.
+//! Source: katran `katran/lib/{Makefile-bpf,bpf/balancer_*.h,bpf/control_data_maps.h}`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use testbed::{Bed, Frame, Host, Kind};
+
+use crate::cargo;
+use crate::processors::{DEVICE_CPU, GENERATOR_CPU};
+use crate::stage::{Load, NOBODY, Peer, Stage, Worker};
+
+/// katran, where its source is given.
+#[derive(Clone, Debug)]
+pub(crate) struct Katran {
+    /// A checkout of github.com/facebookincubator/katran.
+    pub(crate) source: Option<PathBuf>,
+}
+
+impl Peer for Katran {
+    fn name(&self) -> &'static str {
+        "katran"
+    }
+
+    fn carries(&self, load: Load) -> bool {
+        load == Load::Packets
+    }
+
+    fn has_xdp(&self) -> bool {
+        true
+    }
+
+    fn sends_by_xdp(&self) -> bool {
+        true
+    }
+
+    /// Builds it where the source is given.
+    fn missing(&self, stage: &Stage) -> Result<Option<String>> {
+        let Some(source) = &self.source else { return Ok(Some(NO_SOURCE.into())) };
+        let program = source.join(PROGRAM);
+        ensure!(
+            program.is_file(),
+            "--katran {}: no checkout of katran: it has no {PROGRAM}",
+            source.display()
+        );
+        // As its Makefile does; what it includes lies below its root. The two variables are there because clang 14 describes a
+        // type that only a map within a map names without its size, which libbpf asks for.
+        let script = format!(
+            "set -o pipefail; (cat {PROGRAM}; echo 'struct flow_key key_; struct real_pos_lru value_;') | \
+             clang -I. -Ikatran/lib/linux_includes -D__KERNEL__ -Wno-unused-value -Wno-pointer-sign \
+             -Wno-compare-distinct-pointer-types -O2 -g -emit-llvm -x c -c - -o - | \
+             llc -march=bpf -mcpu=v3 -filetype=obj -o {}",
+            object(stage).display()
+        );
+        cargo::run(Command::new("bash").args(["-c", &script]).current_dir(source))
+            .context("building katran")?;
+        Ok(None)
+    }
+
+    fn start(&self, stage: &Stage, _load: Load) -> Result<Worker> {
+        let entries = stage.bed.dir().join("katran.maps");
+        fs::write(&entries, maps(stage))?;
+        let tables: String = [GENERATOR_CPU, DEVICE_CPU].map(flow_table).concat();
+        let script = format!(
+            "set -e; mount -t bpf bpf {PINS}\n\
+             bpftool prog load {} {PINS}/program type xdp pinmaps {PINS}\n{tables}\
+             bpftool batch file {}\n\
+             ip link set dev {} xdpdrv pinned {PINS}/program",
+            object(stage).display(),
+            entries.display(),
+            stage.host().device
+        );
+        // The device keeps the program, and the program its maps, when this file system goes.
+        stage.host().ns.text("unshare", &["--mount", "sh", "-c", &script]).context("loading katran")?;
+        Ok(Worker::Kernel)
+    }
+
+    fn clean_up(&self, stage: &Stage) -> Result<()> {
+        let Host { ns, device, .. } = stage.host();
+        ns.ip(&format!("link set dev {device} xdp off"))
+    }
+
+    fn is_forwarded(&self, _stage: &Stage, frame: &Frame) -> bool {
+        frame.outer().is_some_and(|outer| outer.kind == Kind::Ipip)
+    }
+}
+
+fn object(stage: &Stage) -> PathBuf {
+    stage.bed.dir().join("katran.bpf.o")
+}
+
+/// Lines of a shell that give a processor its table of flows: `struct flow_key` and `struct real_pos_lru`.
+fn flow_table(cpu: usize) -> String {
+    format!(
+        "bpftool map create {PINS}/flows{cpu} type lru_hash key 40 value 16 entries 65536 name flows{cpu}\n\
+         bpftool map update pinned {PINS}/lru_mapping key {cpu} 0 0 0 value pinned {PINS}/flows{cpu}\n"
+    )
+}
+
+/// Lines for `bpftool batch`: the entries of its other maps.
+fn maps(stage: &Stage) -> String {
+    let std::net::IpAddr::V4(vip) = stage.bed.vip(true, 0).ip() else { unreachable!("asked for IPv4") };
+    let mut lines = String::new();
+    let mut update = |map: &str, key: &[u8], value: &[u8]| {
+        let bytes = |bytes: &[u8]| bytes.iter().map(|byte| format!(" {byte}")).collect::<String>();
+        let _ = writeln!(lines, "map update pinned {PINS}/{map} key{} value{}", bytes(key), bytes(value));
+    };
+    update("ctl_array", &[0; 4], &[&NOBODY[..], &[0; 2]].concat());
+    // struct vip_definition: address, port and protocol as in the packet; struct vip_meta: flags and number.
+    let port = Bed::SINK_PORT.to_be_bytes();
+    update("vip_map", &[&vip.octets()[..], &[0; 12], &port, &[UDP, 0]].concat(), &[0; 8]);
+    let backends = &stage.bed.backends;
+    // Backend 0 is none there.
+    for (id, Host { v4, .. }) in (1_u32..).zip(backends) {
+        update("reals", &id.to_ne_bytes(), &[&v4.octets()[..], &[0; 16]].concat());
+    }
+    for (slot, id) in (0..RING_SIZE).zip((1_u32..).take(backends.len()).cycle()) {
+        update("ch_rings", &slot.to_ne_bytes(), &id.to_ne_bytes());
+    }
+    lines
+}
+
+const PROGRAM: &str = "katran/lib/bpf/balancer.bpf.c";
+const NO_SOURCE: &str = "no source was given; --katran PATH names a checkout of github.com/facebookincubator/katran \
+                         (that it builds and forwards was tried with a stand-in of the same maps alone)";
+const PINS: &str = "/sys/fs/bpf";
+const UDP: u8 = 17;
+/// Of a VIP, unless its build says another.
+const RING_SIZE: u32 = 65_537;
