@@ -13,6 +13,7 @@
 mod bed;
 mod frames;
 mod interfaces;
+mod one_flow;
 mod peers;
 mod random;
 

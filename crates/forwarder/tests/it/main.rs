@@ -6,6 +6,7 @@ mod bed;
 mod capture;
 mod drops;
 mod encapsulation;
+mod floods;
 mod flows;
 mod fragments;
 mod groups;

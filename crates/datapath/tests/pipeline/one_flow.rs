@@ -1,0 +1,81 @@
+//! One 5-tuple that offers more than a thread takes: the thread goes on in the order in which packets came, so others' packets wait for
+//! those ahead of them in the ring and no longer, are lost at no higher rate, and all that were received are sent.
+
+use std::collections::VecDeque;
+
+use forwarder::{Live, Now, Snapshot, TooBig};
+use packet::{Encapsulation, Family, Outer, Template};
+
+use crate::bed::{self, RING, VIPS, threads};
+use crate::frames::{udp_header, whole_of};
+use crate::random::Random;
+use crate::{MILLI, in_one_place_and_counted_once, sum};
+
+/// As `bed` has it.
+const BATCH: usize = 32;
+/// Packets offered a turn: three times what one takes.
+const OFFERED: u64 = 96;
+const OTHERS: u64 = 100;
+const TURNS: u64 = 4_000;
+/// Behind the outer headers, in the payload.
+const NUMBER: usize = 14 + 24 + 20 + 8;
+
+/// A packet of the `host`th client, with a number.
+fn frame(host: u8, number: u32) -> Vec<u8> {
+    let udp = [udp_header(4_000, 443, 4), number.to_be_bytes().to_vec()].concat();
+    whole_of(([198, 51, 100, host].into(), VIPS[0]), &udp)
+}
+
+fn snapshot() -> Snapshot {
+    let backend = |n: u8| {
+        let destination = [198, 18, 1, n].into();
+        let outer = Outer::V4 { source: [192, 0, 2, 1].into(), destination };
+        let template = |inner| Template::new(Encapsulation::Gre, outer, inner, true);
+        let templates = Some([template(Family::V4), template(Family::V6)]);
+        bed::way(destination.into(), templates, 1500, TooBig::Drop)
+    };
+    Snapshot::new(bed::plain((1..4).map(backend).collect())).unwrap()
+}
+
+/// How many of each were offered, and how many of them were received.
+#[derive(Default)]
+struct Share {
+    offered: u64,
+    received: u64,
+}
+
+#[test]
+fn one_5_tuple_at_full_rate_starves_no_other_packet_of_its_thread() {
+    let (mut engines, counters) = threads(&Live::new(snapshot()));
+    let (mut random, mut number, mut waiting) = (Random(3), 0, VecDeque::new());
+    let (mut heavy, mut others) = (Share::default(), Share::default());
+    engines[0].step(Now::from_nanos(MILLI));
+    for turn in 1..=TURNS {
+        for _ in 0..OFFERED {
+            let is_other = random.once_in(64);
+            let host = if is_other { 100 + random.below(OTHERS) as u8 } else { 7 };
+            let share = if is_other { &mut others } else { &mut heavy };
+            number += 1;
+            share.offered += 1;
+            if engines[0].device_mut().inject(&frame(host, number), 24) {
+                share.received += 1;
+                waiting.push_back(number);
+            }
+        }
+        assert!(waiting.len() <= RING);
+        let due: Vec<u32> = waiting.drain(..BATCH).collect();
+        assert_eq!(engines[0].step(Now::from_nanos((turn + 1) * MILLI)), BATCH);
+        let mut sent = Vec::new();
+        engines[0].device_mut().transmitted(usize::MAX, |frame| {
+            sent.push(u32::from_be_bytes(frame[NUMBER..NUMBER + 4].try_into().unwrap()));
+        });
+        assert_eq!(sent, due, "turn {turn}: those that came first, in their order");
+    }
+    in_one_place_and_counted_once(&engines, &counters);
+    assert_eq!(sum(&counters, |c| &c.flow_table.entries), 1 + OTHERS, "an entry a flow, however busy");
+    assert_eq!(sum(&counters, |c| &c.tx), TURNS * BATCH as u64);
+    let rate = |share: &Share| share.received as f64 / share.offered as f64;
+    println!("received: {:.3} of the heavy flow, {:.3} of others", rate(&heavy), rate(&others));
+    assert!(rate(&heavy) < 0.4, "it offers more than is taken");
+    assert!(rate(&others) > 0.9 * rate(&heavy), "others are lost at no higher rate");
+}
