@@ -62,38 +62,24 @@ impl FlowTable {
         }
     }
 
-    /// Where both buckets are full; `waiting` is the oldest flow on probation there.
+    /// Where both buckets are full; `waiting` is the oldest flow on probation there. One flow of the two buckets moves to a free place in
+    /// its other bucket, or else, if none waits, onto the oldest flow on probation there. What it leaves is the newcomer's.
     #[inline(never)]
     fn make_room_elsewhere(&mut self, at: Candidates, waiting: Option<Place>, now: Tick) -> Option<Place> {
-        match waiting {
-            Some(place) => Some(self.move_one(at, now).unwrap_or_else(|| self.evict(place))),
-            None => self.move_one(at, now).or_else(|| self.move_onto_probation(at, now)),
-        }
-    }
-
-    /// Moves one flow of the two buckets to a free place in its other bucket, and returns the place it left.
-    fn move_one(&mut self, at: Candidates, now: Tick) -> Option<Place> {
         for from in places(at) {
             prefetch(self.line(self.other_of(from)));
         }
-        for from in places(at) {
-            let other = self.other_of(from);
-            if let Some(to) = self.survey(other, now).empty {
-                return Some(self.relocate(from, to));
-            }
-        }
-        None
-    }
-
-    /// As `move_one`, but the place in the other bucket is that of the oldest flow on probation there.
-    fn move_onto_probation(&mut self, at: Candidates, now: Tick) -> Option<Place> {
         let mut oldest: Option<(Place, Waiting)> = None;
         for from in places(at) {
-            let other = self.other_of(from);
-            let Some(waiting) = self.survey(other, now).waiting else { continue };
-            if oldest.is_none_or(|(_, (most, _))| waiting.0 > most) {
-                oldest = Some((from, waiting));
+            let survey = self.survey(self.other_of(from), now);
+            if let Some(to) = survey.empty {
+                return Some(self.relocate(from, to));
             }
+            let older = survey.waiting.filter(|(age, _)| oldest.is_none_or(|(_, (most, _))| *age > most));
+            oldest = older.map(|found| (from, found)).or(oldest);
+        }
+        if let Some(place) = waiting {
+            return Some(self.evict(place));
         }
         let (from, (_, to)) = oldest?;
         let to = self.evict(to);
