@@ -16,7 +16,7 @@ use forwarder::{
     Request, TapSize, ThreadId, Verdict, capture_tap, request_ring,
 };
 use sluicegate_benches::{
-    Batch, DEFAULT_BATCH, FRAME_ROOM, GRE_V4, Row, Traffic, frame, pipeline, pipeline_with, snapshot,
+    Batch, DEFAULT_BATCH, FRAME_ROOM, GRE_V4, Row, Traffic, pipeline, pipeline_with, snapshot,
 };
 
 /// Batches of `turn` until as many packets as asked for have come; scaled to their number.
@@ -90,10 +90,7 @@ fn capture(c: &mut Criterion) {
             b.iter_custom(|packets| {
                 time_batches(packets, || {
                     now = Now::from_nanos(now.nanos() + 10_000);
-                    let took = batch.run(&mut pipeline, now, || {
-                        let (flow, flags) = Traffic::Flows(1_000).next(&mut state);
-                        frame(flow, flags)
-                    });
+                    let took = batch.run(&mut pipeline, now, || Traffic::Flows(1_000).next(&mut state).v4());
                     while let Some(record) = catch.pop() {
                         catch.give_back(record);
                     }
@@ -122,10 +119,7 @@ fn engine(c: &mut Criterion) {
             b.iter_custom(|packets| {
                 time_batches(packets, || {
                     now = Now::from_nanos(now.nanos() + 10_000);
-                    turn(&mut engine, now, || {
-                        let (flow, flags) = traffic.next(&mut state);
-                        frame(flow, flags)
-                    })
+                    turn(&mut engine, now, || traffic.next(&mut state).v4())
                 })
             });
         });

@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod cases;
 mod groups;
 mod rows;
+mod traffic;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -19,7 +21,8 @@ use packet::{Encapsulation, Family, Mac, Outer, Template};
 
 pub use self::batch::Batch;
 pub use self::groups::{VIP6, exact_v6, frame_v6, grouped};
-pub use self::rows::{Row, Traffic};
+pub use self::rows::Row;
+pub use self::traffic::{Flaw, Flood, Next, Traffic};
 
 /// The VIP of all frames.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);

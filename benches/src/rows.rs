@@ -1,26 +1,17 @@
 //! The rows of the bench `pipeline`: which snapshot, which traffic, how large a connection table.
 //!
 //! In: a row's name. Out: a pipeline whose flows are established, and the frames of its traffic.
-//! Not here: what is done with it: Criterion times it, `rows` counts instructions.
+//! Not here: snapshots (`cases`), packets (`traffic`), what is done with a row: Criterion times it, `rows` counts instructions.
 
-use std::net::Ipv4Addr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
-use forwarder::{
-    Guard, HashKey, Live, Now, Pipeline, PrefixSet, Snapshot, SourceLimit, ThreadCounters, Trace, TraceKey,
-};
+use forwarder::{HashPolicy, Live, Now, Pipeline, ThreadCounters};
+use packet::Encapsulation;
 
-use crate::{Batch, DEFAULT_FLOWS, VIP6, exact_v6, frame, frame_v6, pipeline_of, snapshot};
-
-/// Which flow comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traffic {
-    /// Established flows, in an order without pattern.
-    Flows(u32),
-    /// Every packet opens a flow.
-    SynFlood,
-}
+use crate::cases::{Headers, With, tunnelled};
+use crate::traffic::{ACK, Flaw, Flood, Next, SYN, Traffic};
+use crate::{Batch, DEFAULT_FLOWS, pipeline_of};
 
 /// A row: its traffic, and what is not as by default.
 #[derive(Clone, Copy, Debug)]
@@ -29,40 +20,52 @@ pub struct Row {
     pub name: &'static str,
     /// What comes.
     pub traffic: Traffic,
-    v6: bool,
-    /// 802.1Q tags on each frame.
-    tags: usize,
+    shape: Shape,
     table: usize,
     with: With,
+    /// What established flows leave of the table, others have taken.
+    is_full: bool,
 }
 
+/// What stands around the packets.
 #[derive(Clone, Copy, Debug)]
-enum With {
-    Nothing,
-    DenyList(u32),
-    Limits,
-    Tracing,
+enum Shape {
+    V4,
+    V6,
+    TwoTags,
+    Tunnelled,
 }
 
 impl Row {
     const fn of(name: &'static str, traffic: Traffic) -> Self {
-        Self { name, traffic, v6: false, tags: 0, table: DEFAULT_FLOWS, with: With::Nothing }
+        let (shape, table, with) = (Shape::V4, DEFAULT_FLOWS, With::Nothing);
+        Self { name, traffic, shape, table, with, is_full: false }
     }
 
     const fn v6(name: &'static str, traffic: Traffic) -> Self {
-        Self { v6: true, ..Self::of(name, traffic) }
+        Self { shape: Shape::V6, with: With::V6, ..Self::of(name, traffic) }
+    }
+
+    /// Of a thousand flows.
+    const fn with(name: &'static str, with: With) -> Self {
+        Self { with, ..Self::of(name, Traffic::Flows(1_000)) }
+    }
+
+    const fn carried(name: &'static str, headers: Headers) -> Self {
+        Self::with(name, With::Encapsulation(headers))
+    }
+
+    /// In a full table, of which half is of established flows.
+    const fn full(name: &'static str, traffic: Traffic) -> Self {
+        Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
     const fn table(self, flows: usize) -> Self {
         Self { table: flows, ..self }
     }
 
-    const fn with(self, with: With) -> Self {
-        Self { with, ..self }
-    }
-
     /// All rows. Those of 16 M flows take 400 MB and half a minute to establish.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 39] = [
         Self::of("one flow", Traffic::Flows(1)),
         Self::of("1000 flows", Traffic::Flows(1_000)),
         Self::of("1 M flows", Traffic::Flows(1_000_000)).table(1_500_000),
@@ -72,12 +75,36 @@ impl Row {
         Self::v6("IPv6, one flow", Traffic::Flows(1)),
         Self::v6("IPv6, 1000 flows", Traffic::Flows(1_000)),
         Self::v6("IPv6, 1 M flows", Traffic::Flows(1_000_000)).table(1_500_000),
-        Self::of("1000 flows, deny 10000", Traffic::Flows(1_000)).with(With::DenyList(10_000)),
-        Self::of("1000 flows, deny 100000", Traffic::Flows(1_000)).with(With::DenyList(100_000)),
-        Self::of("1000 flows, limits", Traffic::Flows(1_000)).with(With::Limits),
-        Self::of("syn flood, limits", Traffic::SynFlood).with(With::Limits),
-        Self::of("1000 flows, tracing", Traffic::Flows(1_000)).with(With::Tracing),
-        Self { tags: 2, ..Self::of("1000 flows, two tags", Traffic::Flows(1_000)) },
+        Self::with("1000 flows, deny 10000", With::DenyList(10_000)),
+        Self::with("1000 flows, deny 100000", With::DenyList(100_000)),
+        Self::with("1000 flows, limits", With::Limits),
+        Self { with: With::Limits, ..Self::of("syn flood, limits", Traffic::SynFlood) },
+        Self::with("1000 flows, tracing", With::Tracing),
+        Self { shape: Shape::TwoTags, ..Self::of("1000 flows, two tags", Traffic::Flows(1_000)) },
+        Self::carried("1000 flows, IPIP", Headers::of(Encapsulation::Ipip)),
+        Self::carried("1000 flows, L2", Headers::of(Encapsulation::L2)),
+        Self::carried("1000 flows, GUE", Headers::of(GUE)),
+        Self::carried("1000 flows, GUE with a checksum", Headers::of(GUE_WITH_CHECKSUM)),
+        Self::carried("1000 flows, outer IPv6", Headers { outer_v6: true, ..GRE }),
+        Self::carried("1000 flows, DF off", Headers { dont_fragment: false, ..GRE }),
+        Self::carried("1000 flows, source prefix", Headers { source_prefix: true, ..GRE }),
+        Self::with("1000 flows, reflect", With::Reflect),
+        Self::with("1000 flows, prefix VIP", With::Prefixes),
+        Self::with("1000 flows, policy addresses", With::Policy(HashPolicy::Addresses)),
+        Self::with("1000 flows, policy source", With::Policy(HashPolicy::Source)),
+        Self { shape: Shape::Tunnelled, ..Self::with("1000 flows, tunnelled arrivals", With::Tunnelled) },
+        Self::full("established", Traffic::Flows(ESTABLISHED)),
+        Self::full("syn flood alone", Traffic::After(ESTABLISHED, Flood::Syn)),
+        Self::full("ack flood alone", Traffic::After(ESTABLISHED, Flood::Ack)),
+        Self::full("udp flood alone", Traffic::After(ESTABLISHED, Flood::Udp)),
+        Self::full("established beside a syn flood", Traffic::Beside(ESTABLISHED, Flood::Syn)),
+        Self::full("established beside an ack flood", Traffic::Beside(ESTABLISHED, Flood::Ack)),
+        Self::full("established beside a udp flood", Traffic::Beside(ESTABLISHED, Flood::Udp)),
+        Self::of("truncated", Traffic::Dropped(Flaw::Truncated)),
+        Self::of("wrong header length", Traffic::Dropped(Flaw::HeaderLength)),
+        Self::of("wrong data offset", Traffic::Dropped(Flaw::DataOffset)),
+        Self::of("wrong version", Traffic::Dropped(Flaw::Version)),
+        Self::of("unserved port", Traffic::Dropped(Flaw::Port)),
     ];
 
     /// The row of this name.
@@ -92,12 +119,10 @@ impl Row {
     /// Never, as long as there is the memory.
     #[must_use]
     pub fn establish(&self, batch: &mut Batch) -> (Pipeline, Arc<ThreadCounters>, Now) {
-        let live = Live::new(self.snapshot());
+        let live = Live::new(self.with.snapshot());
         let (mut pipeline, counters) = pipeline_of(&live, None, self.table);
-        let flows = match self.traffic {
-            Traffic::Flows(flows) => flows,
-            Traffic::SynFlood => 0,
-        };
+        let flows = self.traffic.flows();
+        batch.head_room = self.with.head_room();
         let mut now = Now::from_nanos(1_000_000_000);
         // More than a tick apart: all flows are entered by a SYN, off probation, and in use.
         for flags in [SYN, ACK, ACK] {
@@ -105,22 +130,43 @@ impl Row {
             while flow < flows {
                 self.run(batch, &mut pipeline, now, || {
                     flow += 1;
-                    ((flow - 1) % flows, flags)
+                    Next::Tcp((flow - 1) % flows, flags)
                 });
             }
-            now = Now::from_nanos(now.nanos() + 500_000_000);
+            now = later(now);
         }
+        if self.is_full {
+            now = self.fill(batch, &mut pipeline, now);
+        }
+        batch.verdict = self.traffic.verdict();
         (pipeline, counters, now)
     }
 
+    /// Flows that are never heard of again take what places there are.
+    ///
+    /// # Panics
+    /// When places are left.
+    fn fill(&self, batch: &mut Batch, pipeline: &mut Pipeline, mut now: Now) -> Now {
+        for wave in 0..WAVES {
+            for flags in [SYN, ACK] {
+                let mut flow = 0x4000_0000 + wave * WAVE;
+                let end = flow + WAVE;
+                while flow < end {
+                    self.run(batch, pipeline, now, || {
+                        flow += 1;
+                        Next::Tcp(flow, flags)
+                    });
+                }
+                now = later(now);
+            }
+        }
+        let table = pipeline.flows();
+        assert!(table.len() * 100 > table.capacity() * 99, "{} places are taken", table.len());
+        now
+    }
+
     /// A batch of the row's traffic; how long `process` took. `state` is that of its generator.
-    pub fn turn(
-        &self,
-        batch: &mut Batch,
-        pipeline: &mut Pipeline,
-        now: Now,
-        state: &mut u32,
-    ) -> std::time::Duration {
+    pub fn turn(&self, batch: &mut Batch, pipeline: &mut Pipeline, now: Now, state: &mut u32) -> Duration {
         let traffic = self.traffic;
         self.run(batch, pipeline, now, || traffic.next(state))
     }
@@ -130,60 +176,20 @@ impl Row {
         batch: &mut Batch,
         pipeline: &mut Pipeline,
         now: Now,
-        mut next: impl FnMut() -> (u32, u8),
-    ) -> std::time::Duration {
-        if self.v6 {
-            return batch.run(pipeline, now, || {
-                let (flow, flags) = next();
-                frame_v6_of(flow, flags)
-            });
-        }
-        match self.tags {
-            0 => batch.run(pipeline, now, || {
-                let (flow, flags) = next();
-                frame(flow, flags)
-            }),
-            _ => batch.run(pipeline, now, || {
-                let (flow, flags) = next();
-                tagged(frame(flow, flags))
-            }),
-        }
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        let open = if self.v6 { exact_v6() } else { snapshot() };
-        let guard = match self.with {
-            With::Nothing => return open,
-            With::Tracing => return open.with_trace(Some(trace())),
-            With::DenyList(prefixes) => deny(prefixes),
-            With::Limits => limits(),
-        };
-        let mut services = open.services().to_vec();
-        services.iter_mut().for_each(|service| service.guard = Some(Arc::new(guard.clone())));
-        open.with_services(services).expect("the same services")
-    }
-}
-
-impl Traffic {
-    /// A full-period generator over the flows: each flow comes once a period, scattered. The flow's number, and TCP's flags.
-    pub fn next(self, state: &mut u32) -> (u32, u8) {
-        *state = state.wrapping_add(0x9e37_79b1);
-        match self {
-            Self::Flows(flows) => {
-                let scaled = (u64::from(*state) * u64::from(flows)) >> 32;
-                (u32::try_from(scaled).unwrap_or(0), ACK)
-            }
-            Self::SynFlood => (*state & 0x00ff_ffff, SYN),
+        mut next: impl FnMut() -> Next,
+    ) -> Duration {
+        match self.shape {
+            Shape::V4 => batch.run(pipeline, now, || next().v4()),
+            Shape::V6 => batch.run(pipeline, now, || next().v6()),
+            Shape::TwoTags => batch.run(pipeline, now, || tagged(next().v4())),
+            Shape::Tunnelled => batch.run(pipeline, now, || tunnelled(next().v4())),
         }
     }
 }
 
-/// A frame of IPv6 to [`VIP6`] from flow number `flow`.
-fn frame_v6_of(flow: u32, flags: u8) -> [u8; 74] {
-    let mut frame = frame_v6(flow, &VIP6.octets());
-    frame[56..58].copy_from_slice(&(if flow & 1 == 0 { 80u16 } else { 443 }).to_be_bytes());
-    frame[67] = flags;
-    frame
+/// Two ticks.
+fn later(now: Now) -> Now {
+    Now::from_nanos(now.nanos() + 500_000_000)
 }
 
 /// A service and a customer tag.
@@ -195,30 +201,12 @@ fn tagged(frame: [u8; 60]) -> [u8; 68] {
     tagged
 }
 
-/// A deny list of as many prefixes, scattered over all of IPv4 but for the clients' block.
-fn deny(prefixes: u32) -> Guard {
-    let scattered = (0..prefixes).map(|n| Ipv4Addr::from_bits(n.wrapping_mul(0x9e37_79b1)));
-    let others = scattered.filter(|address| address.octets()[0] != 198);
-    Guard {
-        deny: Some(Arc::new(PrefixSet::new(others.map(|address| (address.into(), 28))))),
-        ..Guard::default()
-    }
-}
-
-/// Limits that a flood at this speed does not reach: 64 packets in 10 us are 6,400,000 a second.
-fn limits() -> Guard {
-    let rate = NonZeroU32::new(10_000_000);
-    let each = |new_flows_per_second| SourceLimit { new_flows_per_second, v4_prefix: 24, v6_prefix: 64 };
-    Guard { new_flows_per_second: rate, per_source: rate.map(each), ..Guard::default() }
-}
-
-fn trace() -> Trace {
-    Trace {
-        key: TraceKey::derive(&HashKey::new([5; 16])),
-        receivers: PrefixSet::new([(Ipv4Addr::new(198, 51, 100, 9).into(), 32)]),
-        per_second: 100,
-    }
-}
-
-const ACK: u8 = 0x10;
-const SYN: u8 = 0x02;
+/// Half of the default table: each of them has a place.
+const ESTABLISHED: u32 = 500_000;
+/// A multiple of a batch.
+const WAVE: u32 = 262_144;
+/// The places of the default table, before the first of them expire, ten seconds later.
+const WAVES: u32 = 4;
+const GRE: Headers = Headers::of(Encapsulation::Gre);
+const GUE: Encapsulation = Encapsulation::Gue { udp_checksum: false };
+const GUE_WITH_CHECKSUM: Encapsulation = Encapsulation::Gue { udp_checksum: true };

@@ -161,7 +161,8 @@ fn median_of(line: &str) -> Result<f64> {
 
 const TABLES: &[&str] = &["crates/maglev-hash/src"];
 const DAY: &[&str] = &["crates/conntrack/src", "crates/maglev-hash/src"];
-const PIPELINE: &[&str] = &[
+/// All that a packet passes in memory.
+pub(crate) const PIPELINE: &[&str] = &[
     "crates/conntrack/src",
     "crates/counters/src",
     "crates/forwarder/src",

@@ -5,18 +5,19 @@
 //! Not here: the rows. Times need a quiet machine; these counts repeat on a busy one.
 //! AVX2 is counted where the processor has it: callgrind knows no AVX-512.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{self, Metadata, cargo};
+use crate::figures::{PIPELINE, origin};
 use crate::setup;
 
 /// Those that are established quickly: callgrind takes fifty times the time.
-const ROWS: [&str; 8] = [
+const ROWS: [&str; 24] = [
     "one flow",
     "1000 flows",
     "syn flood",
@@ -25,6 +26,22 @@ const ROWS: [&str; 8] = [
     "1000 flows, tracing",
     "1000 flows, two tags",
     "1000 flows, deny 10000",
+    "1000 flows, IPIP",
+    "1000 flows, L2",
+    "1000 flows, GUE",
+    "1000 flows, GUE with a checksum",
+    "1000 flows, outer IPv6",
+    "1000 flows, DF off",
+    "1000 flows, source prefix",
+    "1000 flows, reflect",
+    "1000 flows, prefix VIP",
+    "1000 flows, policy addresses",
+    "1000 flows, policy source",
+    "1000 flows, tunnelled arrivals",
+    "truncated",
+    "wrong header length",
+    "wrong data offset",
+    "unserved port",
 ];
 /// Batches of the two runs.
 const BATCHES: [u32; 2] = [100, 400];
@@ -41,12 +58,15 @@ pub(crate) fn run() -> Result<()> {
     let date = said(Command::new("date").arg("+%F"))?;
     let commit =
         said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(cargo::root()))?;
-    let mut file =
-        OpenOptions::new().append(true).open(&path).with_context(|| format!("can't open {RESULTS}"))?;
-    for (row, count) in ROWS.iter().zip(counts) {
-        writeln!(file, "{date},{commit},{count:.1},{row}")?;
+    // What stands above is of the last run; each line has the commit of its own.
+    let mut text = origin("cargo xtask bench instructions", PIPELINE, false)?;
+    for line in kept()?.lines().filter(|line| !line.starts_with('#')) {
+        writeln!(text, "{line}")?;
     }
-    Ok(())
+    for (row, count) in ROWS.iter().zip(counts) {
+        writeln!(text, "{date},{commit},{count:.1},{row}")?;
+    }
+    fs::write(&path, text).with_context(|| format!("can't write {RESULTS}"))
 }
 
 /// Counts all rows, and fails when one has grown by more than a tenth since it was kept last.

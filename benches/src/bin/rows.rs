@@ -1,6 +1,6 @@
 //! One row of the bench `pipeline`, for instruction counts and quick looks: `rows NAME BATCHES`.
 //!
-//! Prints the least and the median time of a batch, per packet. Under callgrind with `--toggle-collect='*Pipeline*process*'` two runs
+//! Prints the least and the median time of a batch, per packet, and how many of a hundred packets were plain. Under callgrind with `--toggle-collect='*Pipeline*process*'` two runs
 //! of different length give the instructions of a packet (`cargo xtask bench instructions`).
 
 use sluicegate_benches::{Batch, DEFAULT_BATCH, Row};
@@ -15,7 +15,8 @@ fn main() {
         std::process::exit(2);
     };
     let mut batch = Batch::default();
-    let (mut pipeline, _, mut now) = row.establish(&mut batch);
+    let (mut pipeline, counters, mut now) = row.establish(&mut batch);
+    let before = counters.plain.read();
     let (mut state, mut times) = (1, Vec::with_capacity(batches));
     for _ in 0..batches {
         now = forwarder::Now::from_nanos(now.nanos() + 10_000);
@@ -23,5 +24,7 @@ fn main() {
     }
     times.sort_unstable();
     let each = |at: usize| times.get(at).map_or(0.0, |time| time.as_nanos() as f64 / DEFAULT_BATCH as f64);
-    println!("{}: least {:.1} ns, median {:.1} ns", row.name, each(0), each(batches / 2));
+    let plain = 100 * (counters.plain.read() - before) / (batches * DEFAULT_BATCH).max(1) as u64;
+    let (least, median) = (each(0), each(batches / 2));
+    println!("{}: least {least:.1} ns, median {median:.1} ns, plain {plain} %", row.name);
 }
