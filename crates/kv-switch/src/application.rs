@@ -1,0 +1,202 @@
+//! What the forwarder asks of a protocol, and what a protocol says of a request.
+//!
+//! In: the payload of one datagram, or of its first fragment ([`Datagram`]). Out: an [`Ask`]: offsets and no bytes.
+//! Not here: any protocol, who may ask, which server has a key.
+//! Invariant: offsets of an [`Ask`] lie in the payload that it was read from; with another payload they name other bytes or
+//! none, and never panic.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use crate::Refusal;
+
+/// A protocol whose requests name keys. The forwarder knows none of its verbs and none of its bytes.
+///
+/// An implementation holds settings at most: no state that requests change, no clock, no allocation.
+/// These three methods route requests by key. What asks servers itself (a reply gathered from several, a cache) gets
+/// methods of its own, with defaults that refuse, so that a protocol of these three stays whole.
+pub trait Application: fmt::Debug + Send + Sync {
+    /// Reads one request.
+    ///
+    /// # Errors
+    /// [`Refusal`]: a server could misread the datagram, or it is more than one command, or no client's business.
+    fn read(&self, datagram: Datagram<'_>) -> Result<Ask, Refusal>;
+
+    /// Calls `each` with every key of the request in order, those that stand in it twice too, until `each` breaks.
+    /// `payload` is what `ask` was read from.
+    fn items(&self, payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>);
+
+    /// The key as the server stores it. It lies in `payload`, or in `room` where it had to be decoded.
+    fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
+}
+
+/// The payload of a UDP datagram, as far as it is at hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    payload: &'a [u8],
+    length: usize,
+}
+
+impl<'a> Datagram<'a> {
+    /// All of a datagram's payload.
+    #[inline]
+    #[must_use]
+    pub const fn whole(payload: &'a [u8]) -> Self {
+        Self { payload, length: payload.len() }
+    }
+
+    /// The payload in a datagram's first IP fragment, and how long the payload of the whole datagram is by its UDP header.
+    /// Bytes beyond that length are padding and are cut.
+    #[inline]
+    #[must_use]
+    pub fn first_piece(payload: &'a [u8], length: u16) -> Self {
+        let length = usize::from(length);
+        Self { payload: payload.get(..length).unwrap_or(payload), length }
+    }
+
+    /// What is at hand.
+    #[inline]
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Bytes of the whole payload: those at hand and those of later fragments.
+    #[inline]
+    #[must_use]
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether all of it is at hand.
+    #[inline]
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.payload.len() == self.length
+    }
+}
+
+/// One request: what becomes of it, and where its keys stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// How it is served when its keys are of several servers.
+    pub plan: Plan,
+    /// What it does to its keys.
+    pub effect: Effect,
+    /// Index of the verb among the application's names of verbs, for counters. Memcached's: [`crate::Verb::ALL`].
+    pub verb: u8,
+    /// Number of keys. 0 for [`Plan::Keyless`] alone.
+    pub keys: u16,
+    /// Offset behind the last key, where [`Application::items`] ends.
+    pub end: u16,
+    /// The first key; empty where there is none.
+    pub first: Item,
+}
+
+const _: () = assert!(size_of::<Ask>() <= 32); // a batch of them stands beside the packets' state
+
+impl Ask {
+    /// A request with one key.
+    #[inline]
+    #[must_use]
+    pub const fn one(verb: u8, effect: Effect, key: Item) -> Self {
+        let end = key.start.saturating_add(key.len);
+        Self { plan: Plan::One, effect, verb, keys: 1, end, first: key }
+    }
+
+    /// A request without a key.
+    #[inline]
+    #[must_use]
+    pub const fn keyless(verb: u8) -> Self {
+        let first = Item { start: 0, len: 0, encoding: Encoding::Raw };
+        Self { plan: Plan::Keyless, effect: Effect::None, verb, keys: 0, end: 0, first }
+    }
+}
+
+/// How a request is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Plan {
+    /// One key, one server.
+    One,
+    /// Several keys, one reply: whose keys are on several servers wants the replies joined.
+    Join,
+    /// No key: any server will do, so the flow decides.
+    Keyless,
+}
+
+/// What a request does to its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// Reads.
+    Read {
+        /// The reply depends on key and value alone, so that a copy may give it.
+        cacheable: bool,
+    },
+    /// Changes what is stored, whatever was there: the same at every replica.
+    Write,
+    /// Changes what is stored by what was there: replicas that differ would stay different.
+    Conditional,
+    /// Touches no key.
+    None,
+}
+
+/// Where a key stands in a payload, and how it is written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Offset of its first byte.
+    pub start: u16,
+    /// Bytes as written.
+    pub len: u16,
+    /// How it is written.
+    pub encoding: Encoding,
+}
+
+impl Item {
+    /// The key as written; empty where `payload` is shorter than the one that it was read from.
+    #[inline]
+    #[must_use]
+    pub fn bytes<'a>(&self, payload: &'a [u8]) -> &'a [u8] {
+        let start = usize::from(self.start);
+        payload.get(start..start + usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// The key at these offsets, if both fit: a UDP payload has fewer bytes than `u16` counts.
+    #[inline]
+    pub(crate) fn raw(start: usize, len: usize) -> Option<Self> {
+        let (start, len) = (u16::try_from(start).ok()?, u16::try_from(len).ok()?);
+        Some(Self { start, len, encoding: Encoding::Raw })
+    }
+}
+
+/// How a key is written in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encoding {
+    /// As it is stored.
+    Raw,
+    /// In base64 (RFC 4648 §4, padded).
+    Base64,
+}
+
+/// Room for a key that has to be decoded: one a thread.
+#[derive(Clone, Debug)]
+pub struct KeyRoom([u8; DECODED]);
+
+/// What 250 letters of base64 decode to, in whole groups of three.
+const DECODED: usize = 189;
+
+impl KeyRoom {
+    /// The room, to decode into.
+    #[inline]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Default for KeyRoom {
+    fn default() -> Self {
+        Self([0; DECODED])
+    }
+}

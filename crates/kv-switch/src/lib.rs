@@ -1,0 +1,96 @@
+//! Requests of key-value protocols over UDP: which keys they name, what they do to them, and which server has each key.
+//!
+//! In: the payload of one datagram ([`Datagram`]), a protocol ([`Application`]). Out: an [`Ask`] that says where the keys
+//! stand, or the [`Refusal`]; a key's hash ([`KeyHash`]).
+//! Not here: addresses and ports, who is alive, Maglev's table (`maglev-hash`), what is done with a request (`forwarder`).
+//! Invariant: bytes from the network never panic; what is accepted is one command that memcached reads the same way, with
+//! the same keys and to the same last byte.
+//! No clock, no I/O, and no allocation once a table is built.
+//!
+//! ```
+//! use kv_switch::{Application, Datagram, Effect, KeyRoom, Memcached, Plan};
+//!
+//! // Request 0x1234, datagram 0 of 1.
+//! let payload = b"\x12\x34\0\0\0\x01\0\0get user:17\r\n";
+//! let memcached = Memcached::new(32);
+//! let ask = memcached.read(Datagram::whole(payload)).unwrap();
+//! assert_eq!((ask.plan, ask.effect), (Plan::One, Effect::Read { cacheable: true }));
+//! assert_eq!(memcached.key(payload, &ask.first, &mut KeyRoom::default()), b"user:17");
+//! ```
+//!
+//! # Another application
+//!
+//! A protocol is a type that reads one datagram: [`Application`] wants three methods, none of which may allocate, keep state
+//! or look at a clock. This one is SmartSwitch's case, read-only blocks of a
+//! file system as Hadoop's: a request names a block by (file id, offset), 16 bytes behind a byte for the operation. All
+//! readers of a block are sent to one server, whose memory then has it.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//!
+//! use kv_switch::{Application, Ask, Datagram, Effect, Encoding, Item, KeyHash, KeyRoom, Plan, Refusal};
+//!
+//! /// `1`, file id (8 bytes), offset (8 bytes), length (4 bytes), all big-endian: read that much of a block.
+//! #[derive(Debug)]
+//! struct Blocks;
+//!
+//! const READ: u8 = 1;
+//! const REQUEST: usize = 21;
+//!
+//! impl Application for Blocks {
+//!     fn read(&self, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
+//!         let bytes = datagram.payload();
+//!         // Judge everything that the server would misread, and the length first: nothing may follow the request.
+//!         match bytes.first() {
+//!             Some(&READ) if datagram.length() == REQUEST && bytes.len() == REQUEST => {}
+//!             Some(&READ) => return Err(Refusal::WrongLength),
+//!             Some(_) => return Err(Refusal::UnknownVerb),
+//!             None => return Err(Refusal::ShortFrame),
+//!         }
+//!         let key = Item { start: 1, len: 16, encoding: Encoding::Raw };
+//!         // Blocks never change: whoever asks may be answered from a copy.
+//!         Ok(Ask::one(0, Effect::Read { cacheable: true }, key))
+//!     }
+//!
+//!     fn items(&self, _: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {
+//!         let _ = each(ask.first); // one key a request
+//!     }
+//!
+//!     fn key<'a>(&self, payload: &'a [u8], item: &Item, _: &'a mut KeyRoom) -> &'a [u8] {
+//!         item.bytes(payload)
+//!     }
+//! }
+//!
+//! let mut request = [0; REQUEST];
+//! request[0] = READ;
+//! request[1..9].copy_from_slice(&7_u64.to_be_bytes());
+//! request[9..17].copy_from_slice(&(128_u64 << 20).to_be_bytes());
+//! request[17..].copy_from_slice(&65_536_u32.to_be_bytes());
+//!
+//! let ask = Blocks.read(Datagram::whole(&request)).unwrap();
+//! let mut room = KeyRoom::default();
+//! let key = Blocks.key(&request, &ask.first, &mut room);
+//! assert_eq!(ask.plan, Plan::One);
+//! assert_eq!(key, &request[1..17]);
+//! let server = KeyHash::sip(1, 2).hash(key); // Maglev's table or a ring has the rest
+//! assert_eq!(server, KeyHash::sip(1, 2).hash(&request[1..17]));
+//!
+//! // One byte more could be another request.
+//! assert_eq!(Blocks.read(Datagram::whole(&[&request[..], &[0]].concat())), Err(Refusal::WrongLength));
+//! ```
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+// What the fuzzer compiles too names the crate from outside.
+#[cfg(test)]
+extern crate self as kv_switch;
+
+mod application;
+mod key_hash;
+mod memcached;
+mod refusal;
+
+pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan};
+pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
+pub use crate::memcached::{MAX_KEY, Memcached, Verb};
+pub use crate::refusal::Refusal;

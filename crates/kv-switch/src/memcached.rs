@@ -1,0 +1,97 @@
+//! Memcached over UDP: ASCII, binary and meta commands.
+//!
+//! In: a datagram. Out: an [`Ask`], or why it is refused.
+//! Not here: replies.
+//! Invariant: what is accepted is read by memcached (1.6.18 was asked, case by case; tests hold what it said) as this one command,
+//! with these keys, and to the datagram's last byte. Where memcached reads more than it should, less is accepted here.
+//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
+
+mod ascii;
+mod binary;
+mod frame;
+mod meta;
+mod verb;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+pub use self::verb::Verb;
+
+use crate::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Refusal};
+
+/// Bytes of the longest key.
+pub const MAX_KEY: usize = 250;
+
+/// Memcached's protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memcached {
+    max_keys: u16,
+}
+
+impl Memcached {
+    /// `max_keys`: keys that one request may name.
+    #[must_use]
+    pub const fn new(max_keys: u16) -> Self {
+        Self { max_keys }
+    }
+}
+
+impl Application for Memcached {
+    #[inline]
+    fn read(&self, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
+        if frame::first_byte(datagram)? == binary::REQUEST {
+            return binary::read(datagram, self.max_keys);
+        }
+        ascii::read(datagram, self.max_keys)
+    }
+
+    fn items(&self, payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {
+        match ask.plan {
+            Plan::Keyless => {}
+            Plan::One => {
+                let _ = each(ask.first);
+            }
+            Plan::Join if payload.get(frame::LENGTH) == Some(&binary::REQUEST) => {
+                binary::items(payload, ask, each)
+            }
+            Plan::Join => ascii::items(payload, ask, each),
+        }
+    }
+
+    #[inline]
+    fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8] {
+        let written = item.bytes(payload);
+        match item.encoding {
+            Encoding::Raw => written,
+            Encoding::Base64 => decode(written, room).unwrap_or_default(),
+        }
+    }
+}
+
+/// What `written` says in base64. Canonical alone: memcached skips letters that are none and leaves surplus bits, so that one key
+/// would have many names.
+fn decode<'a>(written: &[u8], room: &'a mut KeyRoom) -> Result<&'a [u8], Refusal> {
+    let bytes = room.bytes();
+    let len = STANDARD.decode_slice(written, bytes).map_err(|_| Refusal::BadBase64)?;
+    bytes.get(..len).filter(|key| !key.is_empty()).ok_or(Refusal::BadBase64)
+}
+
+/// A key at these offsets, of a length that memcached takes.
+#[inline]
+fn item(start: usize, len: usize) -> Result<Item, Refusal> {
+    match len {
+        0 => Err(Refusal::KeyEmpty),
+        1..=MAX_KEY => Item::raw(start, len).ok_or(Refusal::WrongLength),
+        _ => Err(Refusal::KeyTooLong),
+    }
+}
+
+/// Reads that a copy may answer, and others.
+const CACHEABLE: Effect = Effect::Read { cacheable: true };
+const UNCACHED: Effect = Effect::Read { cacheable: false };

@@ -1,0 +1,145 @@
+//! The classic text commands.
+//!
+//! In: a datagram whose command does not begin with 0x80. Out: an [`Ask`], or why it is refused.
+//! Not here: what stands in a value.
+//! Invariant: the command's last byte is the datagram's. A server whose storage command is cut short takes what follows on its
+//! socket, from other clients, for the value; one whose command it refuses takes the value for commands.
+
+use std::ops::ControlFlow;
+
+use crate::{Ask, Datagram, Effect, Item, Plan, Refusal};
+
+use super::words::{Words, alone, flags, key, seconds, unsigned, value};
+use super::{CACHEABLE, UNCACHED, Verb, frame, item, meta};
+
+#[inline]
+pub(super) fn read(datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal> {
+    let mut words = Words::line(datagram)?;
+    let verb = words.next().ok_or(Refusal::UnknownVerb)?;
+    if verb.start != frame::LENGTH {
+        return Err(Refusal::UnknownVerb); // memcached 1.6.18 takes spaces in front, later ones do not
+    }
+    match verb.text {
+        b"get" => retrieval(Verb::Get, CACHEABLE, words, datagram, max_keys),
+        b"gets" => retrieval(Verb::Gets, UNCACHED, words, datagram, max_keys),
+        [b'm', kind] => meta::read(*kind, words, datagram),
+        _ => rare(verb.text, words, datagram, max_keys),
+    }
+}
+
+fn rare(verb: &[u8], words: Words<'_>, datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal> {
+    match verb {
+        b"set" => storage(Verb::Set, Effect::Write, words, datagram),
+        b"add" => storage(Verb::Add, Effect::Conditional, words, datagram),
+        b"replace" => storage(Verb::Replace, Effect::Conditional, words, datagram),
+        b"append" => storage(Verb::Append, Effect::Conditional, words, datagram),
+        b"prepend" => storage(Verb::Prepend, Effect::Conditional, words, datagram),
+        b"cas" => storage(Verb::Cas, Effect::Conditional, words, datagram),
+        b"gat" => touching(Verb::Gat, words, datagram, max_keys),
+        b"gats" => touching(Verb::Gats, words, datagram, max_keys),
+        b"delete" => delete(words, datagram),
+        b"incr" => number(Verb::Incr, Effect::Conditional, words, datagram),
+        b"decr" => number(Verb::Decr, Effect::Conditional, words, datagram),
+        b"touch" => number(Verb::Touch, Effect::Write, words, datagram),
+        _ if ADMINISTRATIVE.contains(&verb) => Err(Refusal::Administrative),
+        _ => Err(Refusal::UnknownVerb),
+    }
+}
+
+/// `get KEY*`: the keys that are left in `words`.
+#[inline]
+fn retrieval(
+    verb: Verb,
+    effect: Effect,
+    mut words: Words<'_>,
+    datagram: Datagram<'_>,
+    max_keys: u16,
+) -> Result<Ask, Refusal> {
+    alone(&words, datagram)?;
+    let first = key(words.next())?;
+    let mut ask = Ask::one(verb.number(), effect, first);
+    for word in words.by_ref() {
+        item(word.start, word.text.len())?;
+        if ask.keys >= max_keys {
+            return Err(Refusal::TooManyKeys);
+        }
+        ask.plan = Plan::Join;
+        ask.keys += 1;
+    }
+    ask.end = u16::try_from(words.end()).map_err(|_| Refusal::WrongLength)?;
+    Ok(ask)
+}
+
+/// `gat SECONDS KEY*`.
+fn touching(verb: Verb, mut words: Words<'_>, datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal> {
+    seconds(words.want()?.text)?;
+    retrieval(verb, Effect::Write, words, datagram, max_keys)
+}
+
+/// `set KEY FLAGS SECONDS BYTES [noreply]`, and for `cas` its number behind the bytes; then the value.
+fn storage(verb: Verb, effect: Effect, mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
+    let item = key(words.next())?;
+    flags(words.want()?.text)?;
+    seconds(words.want()?.text)?;
+    let bytes = unsigned(words.want()?.text)?;
+    if verb == Verb::Cas {
+        unsigned(words.want()?.text)?;
+    }
+    words.finish()?;
+    value(&words, bytes, datagram)?;
+    Ok(Ask::one(verb.number(), effect, item))
+}
+
+/// `delete KEY [0] [noreply]`.
+fn delete(mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
+    alone(&words, datagram)?;
+    let item = key(words.next())?;
+    let mut rest = words;
+    if rest.next().is_some_and(|word| word.text == b"0") {
+        words = rest;
+    }
+    words.finish()?;
+    Ok(Ask::one(Verb::Delete.number(), Effect::Write, item))
+}
+
+/// `incr KEY NUMBER [noreply]`, `touch KEY SECONDS [noreply]`.
+fn number(verb: Verb, effect: Effect, mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
+    alone(&words, datagram)?;
+    let item = key(words.next())?;
+    let argument = words.want()?.text;
+    match verb {
+        Verb::Touch => seconds(argument)?,
+        _ => unsigned(argument).map(drop)?,
+    }
+    words.finish()?;
+    Ok(Ask::one(verb.number(), effect, item))
+}
+
+pub(super) fn items(payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {
+    let words = Words::between(payload, usize::from(ask.first.start), usize::from(ask.end));
+    for word in words {
+        let Some(item) = Item::raw(word.start, word.text.len()) else { return };
+        if each(item).is_break() {
+            return;
+        }
+    }
+}
+
+/// What clients have no business with. Whatever else memcached may know is refused as unknown.
+const ADMINISTRATIVE: &[&[u8]] = &[
+    b"cache_memlimit",
+    b"debug",
+    b"extstore",
+    b"flush_all",
+    b"lru",
+    b"lru_crawler",
+    b"misbehave",
+    b"quit",
+    b"refresh_certs",
+    b"shutdown",
+    b"slabs",
+    b"stats",
+    b"verbosity",
+    b"version",
+    b"watch",
+];

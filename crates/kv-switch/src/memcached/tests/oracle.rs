@@ -1,0 +1,112 @@
+//! What memcached does with a datagram, by a slow reader that shares nothing with the parsers: it goes on from command to command
+//! as the server does, and reads numbers, spaces, zero bytes and base64 as generously.
+
+use std::ops::ControlFlow;
+
+use kv_switch::{Application, Datagram, KeyRoom, Memcached};
+
+/// The keys of each command that the server would find, and where it would stop reading.
+struct Commands {
+    keys: Vec<Vec<Vec<u8>>>,
+    end: usize,
+}
+
+/// Any bytes, of which the first two say how much longer the datagram is than what is at hand.
+///
+/// # Panics
+/// What was accepted is not one command that ends with the datagram, or has other keys.
+pub(crate) fn check(input: &[u8]) {
+    let Some((&[high, low], payload)) = input.split_first_chunk::<2>() else { return };
+    let missing = usize::from(u16::from_be_bytes([high, low]));
+    let Ok(length) = u16::try_from(payload.len() + missing) else { return };
+    let (memcached, datagram) = (Memcached::new(32), Datagram::first_piece(payload, length));
+    let Ok(ask) = memcached.read(datagram) else { return };
+    let mut keys = Vec::new();
+    memcached.items(payload, &ask, &mut |item| {
+        assert!(usize::from(item.start) + usize::from(item.len) <= payload.len());
+        assert!(!keys.is_empty() || item == ask.first);
+        keys.push(memcached.key(payload, &item, &mut KeyRoom::default()).to_vec());
+        ControlFlow::Continue(())
+    });
+    assert_eq!(keys.len(), usize::from(ask.keys));
+    assert!(keys.len() <= 32 && keys.iter().all(|key| (1..=250).contains(&key.len())));
+    assert_eq!(&payload[4..6], [0, 1]);
+    let commands = if payload[8] == 0x80 { binary(payload, usize::from(length)) } else { text(payload) };
+    assert_eq!(commands.keys, [keys], "{}", payload.escape_ascii());
+    assert_eq!(commands.end, usize::from(length), "{}", payload.escape_ascii());
+}
+
+fn text(payload: &[u8]) -> Commands {
+    let mut found = Commands { keys: Vec::new(), end: 8 };
+    while found.end < payload.len() {
+        let rest = &payload[found.end..];
+        let Some(stop) = rest.iter().position(|&byte| byte == b'\n') else { break };
+        found.end += stop + 1;
+        let line = rest[..stop].strip_suffix(b"\r").unwrap_or(&rest[..stop]);
+        let line = line.split(|&byte| byte == 0).next().unwrap();
+        let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
+        let value = match words[0] {
+            b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => Some(words[4]),
+            b"ms" => Some(words[2]),
+            _ => None,
+        };
+        found.end += value.map_or(0, |bytes| number(bytes) + 2);
+        found.keys.push(text_keys(&words));
+    }
+    found
+}
+
+fn text_keys(words: &[&[u8]]) -> Vec<Vec<u8>> {
+    let is_meta = words[0].len() == 2;
+    match words[0] {
+        b"mn" => Vec::new(),
+        b"get" | b"gets" => words[1..].iter().map(|key| key.to_vec()).collect(),
+        b"gat" | b"gats" => words[2..].iter().map(|key| key.to_vec()).collect(),
+        b"me" if words.get(2) == Some(&b"b".as_slice()) => vec![decoded(words[1])],
+        b"me" => vec![words[1].to_vec()],
+        _ if is_meta && words[2..].iter().any(|flag| flag[0] == b'b') => vec![decoded(words[1])],
+        _ => vec![words[1].to_vec()],
+    }
+}
+
+/// strtol: spaces, a sign, digits.
+fn number(text: &[u8]) -> usize {
+    let text = String::from_utf8_lossy(text);
+    let digits: String =
+        text.trim().trim_start_matches('+').chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+/// What is no letter is skipped, and so are surplus bits.
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let letters: Vec<u8> = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*b"+/").collect();
+    let values = text.iter().filter_map(|letter| letters.iter().position(|known| known == letter));
+    let bits: Vec<bool> =
+        values.flat_map(|value| (0..6).rev().map(move |bit| value >> bit & 1 == 1)).collect();
+    bits.chunks_exact(8).map(|byte| byte.iter().fold(0, |sum, &bit| sum << 1 | u8::from(bit))).collect()
+}
+
+/// Quiet reads and the NOOP behind them count as one command.
+fn binary(payload: &[u8], length: usize) -> Commands {
+    let big_endian =
+        |from: usize, to: usize| payload[from..to].iter().fold(0, |sum, &byte| sum * 256 + usize::from(byte));
+    let mut found = Commands { keys: Vec::new(), end: 8 };
+    let mut is_open = false; // a quiet read came, so that the reply is not over
+    while found.end < length {
+        let at = found.end;
+        assert_eq!(payload[at], 0x80);
+        let key = at + 24 + usize::from(payload[at + 4]);
+        let keys = vec![payload[key..key + big_endian(at + 2, at + 4)].to_vec()];
+        match payload[at + 1] {
+            0x0a if is_open => is_open = false,
+            0x0a => found.keys.push(Vec::new()),
+            _ if is_open => found.keys.last_mut().unwrap().extend(keys),
+            opcode => {
+                found.keys.push(keys);
+                is_open = matches!(opcode, 0x09 | 0x0d);
+            }
+        }
+        found.end += 24 + big_endian(at + 8, at + 12);
+    }
+    found
+}

@@ -1,0 +1,80 @@
+//! The verbs of requests that are forwarded.
+
+/// A verb of memcached, whichever protocol it stands in. Its number is [`crate::Ask::verb`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verb {
+    /// `get`; binary GET, GETQ, GETK, GETKQ, and batches of these.
+    Get,
+    /// `gets`.
+    Gets,
+    /// `gat`; binary GAT, GATQ, GATK, GATKQ.
+    Gat,
+    /// `gats`.
+    Gats,
+    /// `set`; binary SET, SETQ.
+    Set,
+    /// `add`; binary ADD, ADDQ.
+    Add,
+    /// `replace`; binary REPLACE, REPLACEQ.
+    Replace,
+    /// `append`; binary APPEND, APPENDQ.
+    Append,
+    /// `prepend`; binary PREPEND, PREPENDQ.
+    Prepend,
+    /// `cas`.
+    Cas,
+    /// `delete`; binary DELETE, DELETEQ.
+    Delete,
+    /// `incr`; binary INCREMENT, INCREMENTQ.
+    Incr,
+    /// `decr`; binary DECREMENT, DECREMENTQ.
+    Decr,
+    /// `touch`; binary TOUCH.
+    Touch,
+    /// `mg`.
+    MetaGet,
+    /// `ms`.
+    MetaSet,
+    /// `md`.
+    MetaDelete,
+    /// `ma`.
+    MetaArithmetic,
+    /// `me`.
+    MetaDebug,
+    /// `mn`; binary NOOP.
+    Noop,
+}
+
+impl Verb {
+    /// All of them, by their numbers.
+    pub const ALL: [Self; 20] = [
+        Self::Get,
+        Self::Gets,
+        Self::Gat,
+        Self::Gats,
+        Self::Set,
+        Self::Add,
+        Self::Replace,
+        Self::Append,
+        Self::Prepend,
+        Self::Cas,
+        Self::Delete,
+        Self::Incr,
+        Self::Decr,
+        Self::Touch,
+        Self::MetaGet,
+        Self::MetaSet,
+        Self::MetaDelete,
+        Self::MetaArithmetic,
+        Self::MetaDebug,
+        Self::Noop,
+    ];
+
+    /// Its number.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
