@@ -83,7 +83,7 @@ pub struct Ask {
     pub plan: Plan,
     /// What it does to its keys.
     pub effect: Effect,
-    /// Index of the verb among the application's names of verbs, for counters. Memcached's: [`crate::Verb::ALL`].
+    /// Index of the verb among the application's, for counters: [`crate::registry::Entry::verbs`].
     pub verb: u8,
     /// Number of keys. 0 for [`Plan::Keyless`] alone.
     pub keys: u16,

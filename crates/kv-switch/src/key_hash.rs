@@ -28,13 +28,13 @@ impl KeyHash {
         Self(Kind::Sip { first, second })
     }
 
-    /// [`md5_ketama`], for a ketama ring.
+    /// [`md5_ketama`], for a [`crate::Ring`].
     #[must_use]
     pub const fn md5() -> Self {
         Self(Kind::Md5)
     }
 
-    /// [`fnv1a_64`], for a ketama ring.
+    /// [`fnv1a_64`], for a [`crate::Ring`].
     #[must_use]
     pub const fn fnv1a_64() -> Self {
         Self(Kind::Fnv1a64)

@@ -1,7 +1,8 @@
 //! Requests of key-value protocols over UDP: which keys they name, what they do to them, and which server has each key.
 //!
-//! In: the payload of one datagram ([`Datagram`]), a protocol ([`Application`]). Out: an [`Ask`] that says where the keys
-//! stand, or the [`Refusal`]; a key's hash ([`KeyHash`]).
+//! In: the payload of one datagram ([`Datagram`]), a protocol ([`Application`], by its name in the [`registry`]), routes
+//! and servers by name. Out: an [`Ask`] that says where the keys stand, or the [`Refusal`]; a key's hash ([`KeyHash`]); the
+//! target of a key ([`Routes`]); the server on a ketama ring ([`Ring`]).
 //! Not here: addresses and ports, who is alive, Maglev's table (`maglev-hash`), what is done with a request (`forwarder`).
 //! Invariant: bytes from the network never panic; what is accepted is one command that memcached reads the same way, with
 //! the same keys and to the same last byte.
@@ -21,7 +22,7 @@
 //! # Another application
 //!
 //! A protocol is a type that reads one datagram: [`Application`] wants three methods, none of which may allocate, keep state
-//! or look at a clock. This one is SmartSwitch's case, read-only blocks of a
+//! or look at a clock. Then a line in [`registry`] gives it a name. This one is SmartSwitch's case, read-only blocks of a
 //! file system as Hadoop's: a request names a block by (file id, offset), 16 bytes behind a byte for the operation. All
 //! readers of a block are sent to one server, whose memory then has it.
 //!
@@ -86,11 +87,20 @@
 extern crate self as kv_switch;
 
 mod application;
+mod header;
 mod key_hash;
 mod memcached;
+mod offset;
 mod refusal;
+pub mod registry;
+mod ring;
+mod routes;
 
 pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan};
+pub use crate::header::Header;
 pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
 pub use crate::memcached::{MAX_KEY, Memcached, Verb};
+pub use crate::offset::Offset;
 pub use crate::refusal::Refusal;
+pub use crate::ring::{Ring, RingError, Server, ring_name};
+pub use crate::routes::{RouteError, Routes};

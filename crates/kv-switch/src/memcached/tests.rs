@@ -86,6 +86,19 @@ fn the_text_commands_that_memcached_serves_are_read() {
 }
 
 #[test]
+fn names_of_verbs_stand_at_their_numbers() {
+    let named = [
+        (Verb::Get, "get"),
+        (Verb::Cas, "cas"),
+        (Verb::Touch, "touch"),
+        (Verb::MetaGet, "mg"),
+        (Verb::Noop, "noop"),
+    ];
+    assert!(named.iter().all(|&(verb, name)| Verb::NAMES[usize::from(verb.number())] == name));
+    assert_eq!(Verb::NAMES.len(), usize::from(Verb::Noop.number()) + 1);
+}
+
+#[test]
 fn separators_are_spaces_alone_and_runs_of_them_are_one() {
     one(b"get  k \r\n", Verb::Get, READ, b"k"); // libmemcached ends its lines so
     one(b"set k  0 0 5 \r\nhello\r\n", Verb::Set, Effect::Write, b"k");

@@ -47,28 +47,10 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All of them, by their numbers.
-    pub const ALL: [Self; 20] = [
-        Self::Get,
-        Self::Gets,
-        Self::Gat,
-        Self::Gats,
-        Self::Set,
-        Self::Add,
-        Self::Replace,
-        Self::Append,
-        Self::Prepend,
-        Self::Cas,
-        Self::Delete,
-        Self::Incr,
-        Self::Decr,
-        Self::Touch,
-        Self::MetaGet,
-        Self::MetaSet,
-        Self::MetaDelete,
-        Self::MetaArithmetic,
-        Self::MetaDebug,
-        Self::Noop,
+    /// What they are called in counters, by their numbers.
+    pub const NAMES: [&str; 20] = [
+        "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr",
+        "decr", "touch", "mg", "ms", "md", "ma", "me", "noop",
     ];
 
     /// Its number.
