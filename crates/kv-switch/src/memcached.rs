@@ -79,7 +79,7 @@ impl Application for Memcached {
 fn decode<'a>(written: &[u8], room: &'a mut KeyRoom) -> Result<&'a [u8], Refusal> {
     let bytes = room.bytes();
     let len = STANDARD.decode_slice(written, bytes).map_err(|_| Refusal::BadBase64)?;
-    bytes.get(..len).filter(|key| !key.is_empty()).ok_or(Refusal::BadBase64)
+    bytes.get(..len).ok_or(Refusal::BadBase64)
 }
 
 /// A key at these offsets, of a length that memcached takes.

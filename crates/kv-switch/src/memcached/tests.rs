@@ -391,7 +391,7 @@ fn the_frame_says_one_datagram() {
     let read = |payload: &[u8]| memcached.read(Datagram::whole(payload));
     // Sequence number and reserved field are ignored; memcaslap sends 0x0100.
     assert!(read(b"\x12\x34\0\x05\0\x01\x01\0get k\r\n").is_ok());
-    for total in [0_u16, 2, 0x0100, 0xffff] {
+    for total in [0_u16, 2, 0x0100, 0x0101, 0xffff] {
         let [high, low] = total.to_be_bytes();
         let payload = [b"\x12\x34\0\0", &[high, low, 0, 0][..], b"get k\r\n"].concat();
         assert_eq!(read(&payload), Err(Refusal::TotalNotOne));
