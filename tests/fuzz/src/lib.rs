@@ -19,6 +19,10 @@ mod admin_requests;
 mod bed;
 mod dns;
 mod frames;
+mod key_requests;
+#[path = "../../../crates/kv-switch/src/memcached/tests/oracle.rs"]
+#[expect(clippy::unwrap_used, reason = "a test's module")]
+mod memcached;
 mod pipeline;
 #[path = "../../../crates/packet/src/parse/tests/readers.rs"]
 mod readers;
@@ -56,6 +60,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "bgp", run: bgp::fuzzing::session, seeds: bgp::fuzzing::conversations },
     Target { name: "bfd", run: bgp::fuzzing::bfd, seeds: bgp::fuzzing::datagrams },
     Target { name: "dns", run: dns::check, seeds: dns::answers },
+    Target { name: "memcached", run: memcached::check, seeds: key_requests::seeds },
     Target { name: "config", run: toml::check, seeds: toml::files },
     Target { name: "admin", run: admin_requests::check, seeds: admin_requests::requests },
 ];
