@@ -57,6 +57,7 @@ fn parts() -> Parts {
         excluded_slots: Arc::default(),
         guard: None,
         remotes: None,
+        keyed: None,
         fragments: true,
     };
     Parts {

@@ -112,6 +112,8 @@ pub enum Command {
         destination: SocketAddr,
         /// IP protocol number.
         protocol: u8,
+        /// Of a request for this key; `None`: of the flow.
+        key: Option<String>,
         /// One row a thread.
         answer: Answer<Result<WhereView, Refusal>>,
     },

@@ -279,13 +279,14 @@ pub(super) struct OfFlow {
     source: SocketAddr,
     destination: SocketAddr,
     protocol: String,
+    key: Option<String>,
 }
 
 pub(super) async fn where_to(
     state: State<AppState>,
     of: Result<Query<OfFlow>, QueryRejection>,
 ) -> Asked<WhereView> {
-    let Query(OfFlow { source, destination, protocol }) = query(of)?;
+    let Query(OfFlow { source, destination, protocol, key }) = query(of)?;
     let protocol = match protocol.as_str() {
         "tcp" => 6,
         "udp" => 17,
@@ -296,7 +297,7 @@ pub(super) async fn where_to(
     if source.is_ipv4() != destination.is_ipv4() {
         return Err(bad_request(format!("{source} and {destination} are of different families")));
     }
-    ask(&state, |answer| Command::Where { source, destination, protocol, answer }).await?.map(Json)
+    ask(&state, |answer| Command::Where { source, destination, protocol, key, answer }).await?.map(Json)
 }
 
 pub(super) async fn config(state: State<AppState>) -> Result<Response, Refusal> {

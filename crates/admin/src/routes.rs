@@ -234,6 +234,7 @@ fn flows() -> Vec<Operation> {
             .required("query", "source", "Address and port of the client.")
             .required("query", "destination", "Address and port of the VIP.")
             .required("query", "protocol", protocol)
+            .query("key", "Of a request for this key, to a service that chooses by key.", text())
             .refuses(&[404]),
     ]
 }

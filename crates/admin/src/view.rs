@@ -54,8 +54,8 @@ mod tests {
             (to_value(encapsulations), json!(["gre", "ipip", "gue", "l2"])),
             (to_value(encapsulations.map(|one| one.to_string())), json!(["gre", "ipip", "gue", "l2"])),
             (
-                to_value([Hashed::FiveTuple, Hashed::Addresses, Hashed::Source]),
-                json!(["5-tuple", "addresses", "source"]),
+                to_value([Hashed::FiveTuple, Hashed::Addresses, Hashed::Source, Hashed::Key]),
+                json!(["5-tuple", "addresses", "source", "key"]),
             ),
             (to_value([Via::Backend, Via::Vip]), json!(["backend", "vip"])),
             (

@@ -48,6 +48,11 @@ pub(super) fn set<S: Serializer>(values: &[impl Display], to: S) -> Result<S::Ok
     to.collect_seq(values.iter().map(ToString::to_string).collect::<BTreeSet<_>>())
 }
 
+/// Values in their own order, whatever that of the file.
+pub(super) fn sorted<S: Serializer, T: Ord + Serialize>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(values.iter().collect::<BTreeSet<_>>())
+}
+
 /// A list in its order.
 pub(super) fn list<S: Serializer>(values: &[impl Display], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(values.iter().map(ToString::to_string))

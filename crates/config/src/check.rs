@@ -14,7 +14,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use self::kind::{
-    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, dns_name, is_path,
+    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Transport, dns_name,
+    is_path,
 };
 pub use self::tls::Tls;
 

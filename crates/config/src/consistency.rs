@@ -30,6 +30,7 @@ impl Sections<'_> {
         super::groups::check(self);
         super::shards::check(self);
         super::remotes::check(self);
+        super::keyed::check(self);
         self.fragments();
         self.outer_families();
         self.references();
@@ -178,7 +179,8 @@ impl Sections<'_> {
 
     fn references(&self) {
         let fallbacks = self.pools.values().filter_map(PoolDraft::fallback_pool);
-        let named = self.vips.iter().flat_map(|vip| vip.pools.iter().cloned()).chain(fallbacks);
+        let routed = self.pools.values().flat_map(PoolDraft::kv_pools).cloned();
+        let named = self.vips.iter().flat_map(|vip| vip.pools.iter().cloned()).chain(fallbacks).chain(routed);
         for name in named.filter(|name| !self.pools.contains_key(&name.value)) {
             self.report.unknown(&name, self.pools.keys(), "a section [pool.NAME]");
         }
@@ -187,7 +189,8 @@ impl Sections<'_> {
     fn unused(&self) {
         let used = self.reached(|pool| {
             let inner = pool.pools.iter().map(|reference| &*reference.pool.value);
-            inner.chain(pool.fallback.iter().map(|fallback| &*fallback.value.pool))
+            let routed = pool.kv_pools().map(|name| &*name.value);
+            inner.chain(pool.fallback.iter().map(|fallback| &*fallback.value.pool)).chain(routed)
         });
         for (name, pool) in &self.pools {
             self.warn_unless(&used, name, &pool.place, "a pool that no VIP uses");

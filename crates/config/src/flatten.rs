@@ -52,6 +52,7 @@ impl Sections<'_> {
                     .as_ref()
                     .map(|percent| percent.value)
                     .filter(|percent| *percent < 100),
+                kv: draft.kv.as_ref().and_then(|kv| kv.value.clone()),
             })
         };
         done.into_iter().map(pool).collect()

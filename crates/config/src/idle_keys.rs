@@ -11,7 +11,10 @@ use super::sections::Sections;
 
 /// Warns of each.
 pub(super) fn check(sections: &Sections<'_>) {
-    let named = sections.reached(|pool| pool.fallback.as_ref().map(|fallback| &*fallback.value.pool));
+    let named = sections.reached(|pool| {
+        let fallback = pool.fallback.as_ref().map(|fallback| &*fallback.value.pool);
+        pool.kv_pools().map(|name| &*name.value).chain(fallback)
+    });
     let holders = holders(sections, &named);
     for (name, pool) in sections.pools.iter().filter(|(name, _)| !named.contains(&***name)) {
         let Some(holder) = holders.get(&**name) else { continue };
@@ -25,6 +28,9 @@ pub(super) fn check(sections: &Sections<'_>) {
         }
         if let Some(max_down) = &pool.max_down {
             warn(&max_down.place, "max_down");
+        }
+        if let Some(kv) = &pool.kv {
+            warn(&kv.place, "kv");
         }
         if let Some(slow_start) = pool.slow_start.as_ref().filter(|_| pool.backends.is_empty()) {
             warn(&slow_start.place, "slow_start");

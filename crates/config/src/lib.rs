@@ -42,6 +42,8 @@ mod guard;
 mod idle_keys;
 mod include;
 mod io;
+mod keyed;
+mod kv;
 mod lists;
 mod log;
 mod machine;
@@ -83,14 +85,15 @@ pub use self::announce::Announce;
 pub use self::arrivals::Arrivals;
 pub use self::bgp::{BfdTimes, Bgp, BgpPeer, NextHops};
 pub use self::check::{
-    Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Via,
-    dns_name, is_path,
+    Check, CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Transport,
+    Via, dns_name, is_path,
 };
 pub use self::cluster::{Cluster, FlowTimeouts};
 pub use self::config::Config;
 pub use self::encapsulation::Encapsulation;
 pub use self::guard::{Guard, Limits, PerSource, SourceList};
 pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, Steering};
+pub use self::kv::{Failover, Kv, KvKeys, KvProtocol, KvRoute};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
 pub use self::mtu::Mtu;

@@ -41,6 +41,7 @@ pub(super) fn pools(machines: &[Machine], checks: &[Arc<Check>]) -> BTreeMap<Arc
             fallback: None,
             slow_start: None,
             max_down: None,
+            kv: None,
         };
         (shard, Arc::new(pool))
     };

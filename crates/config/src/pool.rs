@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 use super::canonical;
 use super::check::Check;
 use super::encapsulation::Encapsulation;
+use super::kv::{Kv, KvDraft};
 use super::parallel;
 use super::reader::{Node, Root, Section, distinct};
 use super::report::{At, Place};
@@ -72,6 +73,8 @@ pub struct Pool {
     /// Of its backends, the percentage that their checks may take down: 1 to 99. `None`: all of them, the default.
     #[serde(serialize_with = "canonical::some_percent")]
     pub max_down: Option<u8>,
+    /// How its UDP services choose a backend by the key of each request. Default: they do not.
+    pub kv: Option<Arc<Kv>>,
 }
 
 /// What serves instead of a pool while too few of its backends are up.
@@ -100,11 +103,17 @@ impl Pool {
         other
     }
 
+    /// The pools that may serve in its place, or have some of its keys.
+    pub fn others(&self) -> impl Iterator<Item = &Arc<str>> {
+        let fallback = self.fallback.iter().map(|fallback| &fallback.pool);
+        fallback.chain(self.kv.iter().flat_map(|kv| &kv.pools))
+    }
+
     /// The pool's own keys, as of a pool without backends.
     pub fn without_members(&self) -> Self {
-        let Self { name, shard, members: _, fallback, slow_start, max_down } = self;
-        let (name, shard, fallback) = (Arc::clone(name), shard.clone(), fallback.clone());
-        Self { name, shard, members: Vec::new(), fallback, slow_start: *slow_start, max_down: *max_down }
+        let Self { name, shard, members: _, fallback, slow_start, max_down, kv } = self;
+        let (name, shard, fallback, kv) = (Arc::clone(name), shard.clone(), fallback.clone(), kv.clone());
+        Self { name, shard, members: Vec::new(), fallback, slow_start: *slow_start, max_down: *max_down, kv }
     }
 }
 
@@ -121,6 +130,7 @@ pub(super) struct PoolDraft {
     pub(super) fallback: Option<At<Fallback>>,
     pub(super) slow_start: Option<At<Duration>>,
     pub(super) max_down: Option<At<u8>>,
+    pub(super) kv: Option<KvDraft>,
 }
 
 /// A backend as written.
@@ -148,6 +158,11 @@ impl PoolDraft {
         Some(At { value: Arc::clone(&fallback.value.pool), place: fallback.place.clone() })
     }
 
+    /// The pools to which its keys may go besides.
+    pub(super) fn kv_pools(&self) -> impl Iterator<Item = &At<Arc<str>>> {
+        self.kv.iter().flat_map(|kv| &kv.pools)
+    }
+
     /// All pools of the file by name; one with errors keeps its name, so that references to it hold.
     pub(super) fn read_all(root: &mut Root<'_>) -> BTreeMap<Arc<str>, Self> {
         let large = root.report.is_large();
@@ -168,7 +183,8 @@ impl PoolDraft {
         draft.slow_start = slow_start.and_then(|node| Some(node.at(node.duration(SECOND..=HOUR)?)));
         let max_down = section.optional("max_down");
         draft.max_down = max_down.and_then(|node| Some(node.at(node.percent(1..=100)?)));
-        section.finish(&["kv"]);
+        draft.kv = section.optional("kv").and_then(|node| KvDraft::read(&node));
+        section.finish(&[]);
         if backends.is_none() && pools.is_none() {
             node.report.absent(&node.place, "neither backends nor pools", "at least one backend or pool");
         }

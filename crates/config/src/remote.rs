@@ -172,7 +172,8 @@ impl Parts<'_> {
             });
         }
         let shard = vip.shard().cloned();
-        let pool = Pool { name: leaf, shard, members, fallback: None, slow_start: None, max_down: None };
+        let pool =
+            Pool { name: leaf, shard, members, fallback: None, slow_start: None, max_down: None, kv: None };
         let found = !ours.is_empty() && !theirs.is_empty();
         found.then(|| RemotePool { ours, pool: Arc::new(pool), theirs })
     }

@@ -33,8 +33,8 @@ fn uses(sections: &Sections<'_>) {
         for inner in &draft.pools {
             reference(sections, "pool", name, shard, &inner.pool);
         }
-        if let Some(pool) = draft.fallback_pool() {
-            reference(sections, "pool", name, shard, &pool);
+        for pool in draft.fallback_pool().iter().chain(draft.kv_pools()) {
+            reference(sections, "pool", name, shard, pool);
         }
     }
 }

@@ -10,6 +10,7 @@ mod files;
 mod groups;
 mod guards;
 mod includes;
+mod keyed;
 mod mtu;
 mod peers;
 mod pools;

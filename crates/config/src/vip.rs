@@ -125,7 +125,8 @@ pub struct Service {
     /// The pool that serves; services of one pool share it.
     #[serde(serialize_with = "pool_name")]
     pub pool: Arc<Pool>,
-    /// What of a packet chooses the backend. Default [`HashPolicy::FiveTuple`].
+    /// What of a packet chooses the backend. Default [`HashPolicy::FiveTuple`], and [`HashPolicy::Key`] where UDP leads to a pool
+    /// with `kv`.
     #[serde(serialize_with = "canonical_hash")]
     pub hash: HashPolicy,
 }
@@ -137,7 +138,10 @@ impl Vip {
 }
 
 fn canonical_hash<S: Serializer>(value: &HashPolicy, to: S) -> Result<S::Ok, S::Error> {
-    canonical::word(&HASHES, value, to)
+    match value {
+        HashPolicy::Key => to.serialize_str("key"),
+        _ => canonical::word(&HASHES, value, to),
+    }
 }
 
 /// A VIP as written.
@@ -167,7 +171,18 @@ pub(super) struct ServiceDraft {
     pub(super) ports: Ports,
     pub(super) protocol: Protocol,
     pub(super) pool: At<Arc<str>>,
-    hash: HashPolicy,
+    /// `None`: the default.
+    pub(super) hash: Option<At<HashPolicy>>,
+}
+
+impl ServiceDraft {
+    /// What chooses the backend among those of `pool`.
+    fn policy(&self, pool: &Pool) -> HashPolicy {
+        if self.protocol == Protocol::Udp && pool.kv.is_some() {
+            return HashPolicy::Key;
+        }
+        self.hash.as_ref().map_or(HashPolicy::FiveTuple, |hash| hash.value)
+    }
 }
 
 impl VipDraft {
@@ -190,7 +205,8 @@ impl VipDraft {
         let service = |draft: &ServiceDraft| {
             let at = pools.binary_search_by(|pool| pool.name.cmp(&draft.pool.value)).ok()?;
             let pool = Arc::clone(pools.get(at)?);
-            Some(Service { ports: draft.ports.clone(), protocol: draft.protocol, pool, hash: draft.hash })
+            let hash = draft.policy(&pool);
+            Some(Service { ports: draft.ports.clone(), protocol: draft.protocol, pool, hash })
         };
         let group = |named: &At<Arc<str>>| {
             let at = groups.binary_search_by(|group| group.name.cmp(&named.value)).ok()?;
@@ -289,7 +305,7 @@ fn read_service(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Servic
     };
     let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
     pools.extend(pool.clone());
-    let hash = section.or("hash", HashPolicy::FiveTuple, |node| node.choice(&HASHES, &[]));
+    let hash = section.optional("hash").and_then(|node| Some(node.at(node.choice(&HASHES, &[])?)));
     section.finish(&[]);
     let place = node.place.clone();
     Some(ServiceDraft { place, ports: ports?, protocol: protocol?, pool: pool?, hash })

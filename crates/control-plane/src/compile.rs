@@ -11,6 +11,7 @@ mod destinations;
 mod detached_slots;
 mod guards;
 mod index;
+mod keyed;
 mod peers;
 mod remotes;
 mod tables;
@@ -24,8 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, Parts, PoolTable, Prefix, PrefixGroup, PrefixSet, Service,
-    ServiceId, Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey, VipAddress,
+    Binding, Forwarding, Generation, HashKey, HashPolicy, Keyed, Parts, PoolTable, Prefix, PrefixGroup,
+    PrefixSet, Service, ServiceId, Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey, VipAddress,
 };
 use maglev_hash::{BuildError, Table};
 use packet::{Family, Outer, Template};
@@ -39,6 +40,7 @@ pub use self::way::refresh_next_hops;
 
 use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
+use self::keyed::AllRules;
 use self::tables::{TableKey, Tables};
 use crate::keys::PoolView;
 use crate::runtime_state::RuntimeState;
@@ -53,6 +55,7 @@ pub struct Compiler {
     tables: Tables,
     detached_slots: DetachedSlots,
     guards: Guards,
+    key_rules: AllRules,
 }
 
 /// A compiled configuration.
@@ -159,8 +162,9 @@ impl Compiler {
         let peers = laid_out.complete(&views, &reach, &tables);
         let LaidOut { mut index, slots, with_ways, .. } = laid_out;
         let guards = self.guards.after(config.vips_of(machine));
-        let Services { mut services, bindings, configured } =
-            services(&mut self.services, config, &views, &index, &guards)?;
+        let key_rules = self.key_rules.after(config);
+        let of_services = OfServices { views: &views, index: &index, guards: &guards, key_rules: &key_rules };
+        let Services { mut services, bindings, configured } = of_services.all(&mut self.services)?;
         index.configure(configured);
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.runtime_state.state(key));
@@ -180,7 +184,8 @@ impl Compiler {
             peers,
         })?
         .with_trace(trace(config));
-        (self.slots, self.tables, self.detached_slots, self.guards) = (slots, tables, detached_slots, guards);
+        (self.slots, self.tables, self.detached_slots) = (slots, tables, detached_slots);
+        (self.guards, self.key_rules) = (guards, key_rules);
         Ok(Compiled { snapshot, index })
     }
 
@@ -343,40 +348,53 @@ struct Services {
     configured: Vec<PoolView>,
 }
 
-/// All services of a machine, each under the number that it had before, and their addresses and ports.
-fn services(
-    numbers: &mut HashMap<String, ServiceId>,
-    config: &Config,
-    views: &Views<'_>,
-    index: &Index,
-    guards: &Guards,
-) -> Result<Services, CompileError> {
-    let mut all = Services::default();
-    for vip in config.vips_of(views.machine) {
-        let (guard, remotes) = (guards.of(vip), remotes::of(vip, index));
-        for service in &vip.services {
-            let name: Arc<str> = service_name(vip, service).into();
-            let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
-            let id = *numbers.entry(name.to_string()).or_insert(next);
-            for (family, view) in by_family(views, vip, service) {
-                let Some(pool) = index.pool(&view) else { continue };
-                all.bindings.extend(bindings_of(config, vip, service, family, all.services.len()));
-                all.services.push(Service {
-                    id,
-                    name: Arc::clone(&name),
-                    family,
-                    policy: service.hash,
-                    pool: Arc::clone(pool),
-                    excluded_slots: Arc::default(),
-                    guard: guard.clone(),
-                    remotes: remotes.clone(),
-                    fragments: vip.fragments,
-                });
-                all.configured.push(view);
+/// What services are made of.
+struct OfServices<'a> {
+    views: &'a Views<'a>,
+    index: &'a Index,
+    guards: &'a Guards,
+    key_rules: &'a AllRules,
+}
+
+impl OfServices<'_> {
+    /// All services of a machine, each under the number that it had before, and their addresses and ports.
+    fn all(&self, numbers: &mut HashMap<String, ServiceId>) -> Result<Services, CompileError> {
+        let Self { views, index, .. } = *self;
+        let mut all = Services::default();
+        for vip in views.config.vips_of(views.machine) {
+            let (guard, remotes) = (self.guards.of(vip), remotes::of(vip, index));
+            for service in &vip.services {
+                let name: Arc<str> = service_name(vip, service).into();
+                let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
+                let id = *numbers.entry(name.to_string()).or_insert(next);
+                for (family, view) in by_family(views, vip, service) {
+                    let Some(pool) = index.pool(&view) else { continue };
+                    let bindings = bindings_of(views.config, vip, service, family, all.services.len());
+                    all.bindings.extend(bindings);
+                    all.services.push(Service {
+                        id,
+                        name: Arc::clone(&name),
+                        family,
+                        policy: service.hash,
+                        pool: Arc::clone(pool),
+                        excluded_slots: Arc::default(),
+                        guard: guard.clone(),
+                        remotes: remotes.clone(),
+                        keyed: self.keyed(service, &view),
+                        fragments: vip.fragments,
+                    });
+                    all.configured.push(view);
+                }
             }
         }
+        Ok(all)
     }
-    Ok(all)
+
+    /// How a service chooses by key, if it does.
+    fn keyed(&self, service: &config::Service, view: &PoolView) -> Option<Arc<Keyed>> {
+        let is_keyed = service.hash == HashPolicy::Key;
+        is_keyed.then(|| self.key_rules.of(self.views, view, self.index)).flatten()
+    }
 }
 
 /// As what a VIP's addresses see the pool of a service: all of them (`None`), or each family by itself.

@@ -61,8 +61,8 @@ pub use path_mtu::PathMtus;
 pub use paths::Paths;
 pub use refused::Refused;
 pub use rows::{
-    CaptureBegun, count_vips, explained, problem_row, services_seen, shown, stage_shown, trace_report,
-    where_backend,
+    CaptureBegun, count_vips, explained, locate_key, problem_row, services_seen, shown, stage_shown,
+    trace_report, where_backend,
 };
 pub use unable::Unable;
 pub use verdict_log::log_changes;

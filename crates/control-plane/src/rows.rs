@@ -17,5 +17,5 @@ pub mod trace_report;
 pub use self::announcer::{services_seen, stage_shown};
 pub use self::controller::{count_vips, shown};
 pub use self::explained::{explained, where_backend};
-pub use self::questions::CaptureBegun;
+pub use self::questions::{CaptureBegun, locate_key};
 pub use self::refusal::problem_row;

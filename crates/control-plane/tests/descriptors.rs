@@ -4,7 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use config::{CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls};
+use config::{
+    CheckKind, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, TcpCheck, Tls, Transport,
+};
 use health::{Dialer, attempt};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UdpSocket};
@@ -64,7 +66,7 @@ fn a_thousand_attempts_that_are_given_up_leave_no_descriptor_and_no_task() {
     });
 }
 
-fn kinds(port: u16) -> [CheckKind; 7] {
+fn kinds(port: u16) -> [CheckKind; 8] {
     let lax = Tls { server_name: None, ca: None, verify: false };
     let http = |tls| {
         CheckKind::Http(HttpCheck {
@@ -86,7 +88,8 @@ fn kinds(port: u16) -> [CheckKind; 7] {
         grpc(None),
         grpc(Some(lax)),
         CheckKind::Dns(DnsCheck { port, name: "www.example.org".into(), record: DnsRecord::A }),
-        CheckKind::Memcached(MemcachedCheck { port }),
+        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp }),
+        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp }),
     ]
 }
 

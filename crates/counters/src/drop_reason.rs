@@ -27,6 +27,48 @@ macro_rules! drop_reasons {
                 FlowRate = "flow_rate",
                 /// The VIP is ours, but no backend of its pool serves, and no other cluster may.
                 NoBackend = "no_backend",
+                /// A keyed request whose source is none of kv.clients.
+                KvClient = "kv_client",
+                /// A keyed request from a port of servers: below 1,024, or 11211.
+                KvSourcePort = "kv_source_port",
+                /// A keyed request that ends within its protocol's header, or right behind it.
+                KvShortFrame = "kv_short_frame",
+                /// A keyed request that says that it has more or fewer than one datagram, which servers drop.
+                KvTotalNotOne = "kv_total_not_one",
+                /// A keyed request with more than one command.
+                KvSeveralCommands = "kv_several_commands",
+                /// A keyed request with a verb that is not known.
+                KvUnknownVerb = "kv_unknown_verb",
+                /// A keyed request with a command of administrators.
+                KvAdministrative = "kv_administrative",
+                /// A keyed request with a line or a value that does not end in CR LF.
+                KvLineEnd = "kv_line_end",
+                /// A keyed request with a zero byte in its line, which memcached takes for the line's end.
+                KvZeroByte = "kv_zero_byte",
+                /// A keyed request in fragments whose first one does not hold the whole key.
+                KvFirstPieceTooShort = "kv_first_piece_too_short",
+                /// A keyed request without a key, or with an empty one.
+                KvKeyEmpty = "kv_key_empty",
+                /// A keyed request with a key of more than 250 bytes.
+                KvKeyTooLong = "kv_key_too_long",
+                /// A keyed request with more keys than kv.max_keys.
+                KvTooManyKeys = "kv_too_many_keys",
+                /// A keyed request with too few or too many words for its verb.
+                KvWrongArguments = "kv_wrong_arguments",
+                /// A keyed request in which a word that must be a number is none, or is out of its range.
+                KvBadNumber = "kv_bad_number",
+                /// A keyed request in which a flag of a meta command is unknown, given twice or malformed.
+                KvBadFlag = "kv_bad_flag",
+                /// A keyed request whose key is to be base64 and is not canonical.
+                KvBadBase64 = "kv_bad_base64",
+                /// A keyed request whose lengths do not give that of the datagram: a server would misread what follows.
+                KvWrongLength = "kv_wrong_length",
+                /// A keyed request whose key lies outside of it by its own offsets.
+                KvWrongOffsets = "kv_wrong_offsets",
+                /// A keyed request with the preamble of another application.
+                KvOtherApplication = "kv_other_application",
+                /// A keyed request whose keys are of several backends.
+                KvSplit = "kv_split",
                 /// A fragment for a VIP that takes none.
                 Fragment = "fragment",
                 /// The first fragment of a datagram ends before its transport header does (RFC 1858 §3).

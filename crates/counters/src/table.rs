@@ -111,6 +111,14 @@ groups! {
         redirected: counter "fragments" "thread_redirected_fragments_total" [];
         /// Flows for which this thread chose another cluster, because no backend here serves.
         remote_flows: counter "flows" "thread_remote_flows_total" [];
+        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        keyed_reads: counter "requests" "thread_keyed_requests_total" ["effect" = "read"];
+        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        keyed_writes: counter "requests" "thread_keyed_requests_total" ["effect" = "write"];
+        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        keyed_changes: counter "requests" "thread_keyed_requests_total" ["effect" = "change"];
+        /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
+        keyed_others: counter "requests" "thread_keyed_requests_total" ["effect" = "none"];
         /// Tunnelled packets of other clusters whose outer header this thread took off.
         remote_arrivals: counter "packets" "thread_remote_arrivals_packets_total" [];
         /// Packets of which this thread gave a capture a record.

@@ -56,6 +56,7 @@ fn parts() -> Result<Parts, BuildError> {
         excluded_slots: Arc::default(),
         guard: None,
         remotes: None,
+        keyed: None,
         fragments: true,
     };
     let address = IpAddr::from(VIP).into();

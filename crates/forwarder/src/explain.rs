@@ -2,7 +2,9 @@
 //!
 //! Not here: words (`control-plane`).
 
-use crate::{Decision, DropReason, Flow, Service, ServiceId, SlotId, SlotState, Snapshot};
+use crate::{
+    Decision, DropReason, Flow, KeyPlace, Selection, Service, ServiceId, SlotId, SlotState, Snapshot,
+};
 
 /// The step that finds a packet's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub struct Explanation {
     pub service: Option<ServiceId>,
     /// Its hash under the service's policy, once it was asked for.
     pub hash: Option<u64>,
+    /// Of a request that another pool of its service has by its key: the place among [`Keyed::pools`](crate::Keyed::pools).
+    pub route: Option<u32>,
     /// What found the backend, if it came to that.
     pub step: Option<Step>,
     /// The backend that was found, or the machine that a piece is redirected to, though the packet may still be dropped on the
@@ -83,9 +87,33 @@ impl Snapshot {
         Explanation {
             service: service.map(|service| service.id),
             hash,
+            route: None,
             step: kept.map(|_| Step::FlowTable).or(chosen),
             slot: kept.or(selection.map(|selection| selection.slot)),
             outcome: if kept.is_some() { Outcome::Forward } else { outcome },
+        }
+    }
+
+    /// What would become of a request for `key` from `flow`'s source; of a service that has no keys, as [`Self::explain`] of the flow.
+    #[must_use]
+    pub fn explain_key(&self, flow: &Flow, key: &[u8]) -> Explanation {
+        let (decision, explained) = (self.decide(flow), self.explain(flow, None));
+        let service = decision.service().and_then(|index| self.services.get(index));
+        let keyed = service.and_then(|service| Some((service, service.keyed.as_deref()?)));
+        let Some((service, keyed)) = keyed.filter(|_| !matches!(decision, Decision::Refused { .. })) else {
+            return explained;
+        };
+        let KeyPlace { hash, route } = self.key_place(keyed, key);
+        let found = Explanation { hash: Some(hash), route, step: None, slot: None, ..explained };
+        if let Some(reason) = keyed.rules.refusal(flow) {
+            return Explanation { outcome: Outcome::Drop(reason), ..found };
+        }
+        match self.select_key(service, keyed, KeyPlace { hash, route }) {
+            None => Explanation { outcome: Outcome::Drop(DropReason::NoBackend), ..found },
+            Some(Selection { slot, entry, rehashed }) => {
+                let step = Some(Step::Maglev { entry, rehashed, reselected: false });
+                Explanation { step, slot: Some(slot), outcome: Outcome::Forward, ..found }
+            }
         }
     }
 

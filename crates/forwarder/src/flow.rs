@@ -105,6 +105,9 @@ pub enum HashPolicy {
     Addresses,
     /// Source address: one client, one backend, for all services of a pool.
     Source,
+    /// The key of each request ([`Service::keyed`](crate::Service::keyed)). Of a flow by itself, where no request is at hand, the
+    /// 5-tuple.
+    Key,
 }
 
 /// The cluster's secret hash key. Never printed.
@@ -270,7 +273,9 @@ impl Ends {
     #[inline(always)]
     fn tail(&self, policy: HashPolicy, protocol: u8) -> u64 {
         let [high, low] = match policy {
-            HashPolicy::FiveTuple => [self.ports, (u32::from(protocol) << 8) | TAG_FIVE_TUPLE],
+            HashPolicy::FiveTuple | HashPolicy::Key => {
+                [self.ports, (u32::from(protocol) << 8) | TAG_FIVE_TUPLE]
+            }
             HashPolicy::Addresses => [0, TAG_ADDRESSES],
             HashPolicy::Source => [0, TAG_SOURCE],
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use packet::{Family, Mac};
 
 use crate::slot::{Generation, PoolTable, ServiceId, Slot, SlotId, SlotState};
-use crate::{Guard, HashKey, HashPolicy, Prefix, Remote, Suffix, Tagging, TunnelSource};
+use crate::{Guard, HashKey, HashPolicy, Keyed, Prefix, Remote, Suffix, Tagging, TunnelSource};
 
 /// What a VIP's ports lead to.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct Service {
     pub guard: Option<Arc<Guard>>,
     /// Other clusters that have it too: its flows go there while no backend of its pool serves. `None`: nowhere.
     pub remotes: Option<Arc<Vec<Remote>>>,
+    /// How it chooses by the key of each request: with [`HashPolicy::Key`], and with that alone.
+    pub keyed: Option<Arc<Keyed>>,
     /// Whether its VIP takes fragments; the same for all services of an address.
     pub fragments: bool,
 }

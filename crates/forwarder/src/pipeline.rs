@@ -10,6 +10,7 @@ mod decapsulation;
 mod fragments;
 mod icmp;
 mod identifications;
+mod keyed;
 mod messages;
 mod outer_error;
 mod partial;
@@ -45,8 +46,9 @@ use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
 use crate::vip_table::BatchLookup;
 use crate::{
-    DropReason, Flow, Forward, HandoffReason, LaneHashers, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    Reader, RequestServer, Slot, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict, request,
+    DropReason, Flow, Forward, HandoffReason, HashPolicy, LaneHashers, Live, NoticeSink, Now, Origin, Outlet,
+    Packet, Reader, RequestServer, Slot, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict,
+    request,
 };
 
 /// What one packet thread's pipeline is made of.
@@ -249,7 +251,7 @@ impl Core {
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return self.classify_icmp(batch, packet, &flow, state);
         }
-        self.enter(batch, &flow, state).err().map(Verdict::Drop)
+        self.enter(batch, packet, &flow, state).err().map(Verdict::Drop)
     }
 
     /// Parses a packet, or what is in it if it came in a tunnel of `TunnelSourceKind`; the verdict of one that ends here.
@@ -278,7 +280,13 @@ impl Core {
 
     /// Finds the service of a packet with ports, and hashes it for stage 2.
     #[inline]
-    fn enter(&mut self, batch: &Batch<'_>, flow: &Flow, state: &mut PacketState) -> Result<(), DropReason> {
+    fn enter(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        flow: &Flow,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
         let snapshot = batch.snapshot;
         let index = snapshot.vips.find_ahead(&self.ahead, state.place, flow).ok_or(DropReason::NoVip)?;
         let service = snapshot.service(index);
@@ -288,6 +296,10 @@ impl Core {
         state.hash = snapshot.hasher.hash(service.policy, flow);
         state.key = flow_key(service, state.hash);
         (state.service, state.counted) = (index, service.id);
+        if service.policy == HashPolicy::Key {
+            state.stage = Stage::Keyed;
+            return self.read_request(batch.snapshot, packet, flow, state);
+        }
         self.flows.prefetch(state.key);
         Ok(())
     }
@@ -297,6 +309,7 @@ impl Core {
     fn choose(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) -> Option<Verdict> {
         match state.stage {
             Stage::Flow => self.choose_for_flow(batch, packet, state).err().map(Verdict::Drop),
+            Stage::Keyed => self.choose_by_key(batch, packet, state).err().map(Verdict::Drop),
             Stage::Select => choose_by_table(batch, packet, state).err().map(Verdict::Drop),
             Stage::FirstPiece => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
             Stage::LaterPiece => self.choose_for_later(batch, packet, state),

@@ -66,6 +66,20 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Index of the service among [`Snapshot::services`]; `None`: there is none, or it is not asked for.
+    #[must_use]
+    pub fn service(&self) -> Option<usize> {
+        match *self {
+            Self::NoVip | Self::Icmp { .. } => None,
+            Self::Refused { service, .. }
+            | Self::NoBackend { service, .. }
+            | Self::Chosen { service, .. }
+            | Self::Remote { service, .. } => Some(service),
+        }
+    }
+}
+
 impl Snapshot {
     /// Whether what is sent to a slot goes to another machine of ours.
     #[inline]
@@ -186,7 +200,7 @@ fn walk(pool: &PoolTable, entry: u32, from: usize, serves: impl Fn(SlotId) -> bo
 #[inline]
 pub(crate) fn flow_key(service: &Service, hash: u64) -> u64 {
     match service.policy {
-        HashPolicy::FiveTuple => hash,
+        HashPolicy::FiveTuple | HashPolicy::Key => hash,
         HashPolicy::Addresses | HashPolicy::Source => hash ^ hash_again(u64::from(service.id.0) + 1),
     }
 }

@@ -12,7 +12,7 @@ use forwarder::{Flow, ServiceId, SlotState, Snapshot};
 use packet::protocol;
 use serde::Serialize;
 
-use crate::client::{Client, Reach};
+use crate::client::{Client, Reach, escape};
 use crate::failure::verdict;
 use crate::table::{ago, or_dash, show, table, word};
 use crate::{Source, USUAL_FILE, config_check};
@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// tcp, udp, icmp (of either family; ports say nothing then), or a protocol number.
     #[arg(value_name = "PROTO", value_parser = protocol)]
     protocol: Wanted,
+    /// Of a request for this key, to a service that chooses by key; its source says only whether it is a client.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     #[command(flatten)]
     from: Source,
     /// Ask every packet thread of the running balancer, whose connection tables go before the choice.
@@ -87,7 +90,10 @@ pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let flow = Flow::new(source, destination, arguments.protocol())
         .ok_or_else(|| anyhow::anyhow!("{source} and {destination} are of different families"))?;
     // No table knows it.
-    let explanation = snapshot.explain(&flow, None);
+    let explanation = match &arguments.key {
+        Some(key) => snapshot.explain_key(&flow, key.as_bytes()),
+        None => snapshot.explain(&flow, None),
+    };
     let explained = explained(&explanation, &snapshot);
     let elsewhere = elsewhere(&snapshot, &flow, explanation.service)?;
     let protocol = arguments.protocol();
@@ -141,7 +147,8 @@ fn ask(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let client = Client::new(&Reach { socket: arguments.socket.clone(), config, wait: None })?;
     let Arguments { source, destination, .. } = arguments;
     let protocol = arguments.protocol();
-    let path = format!("/v1/where?source={source}&destination={destination}&protocol={protocol}");
+    let key = arguments.key.as_ref().map(|key| format!("&key={}", escape(key))).unwrap_or_default();
+    let path = format!("/v1/where?source={source}&destination={destination}&protocol={protocol}{key}");
     let view: WhereView = client.get(&path)?;
     show(&view, arguments.json, |view| {
         let headings = [">thread", "verdict", "service", "by", "backend", "tracked", "state", ">idle"];
@@ -216,6 +223,10 @@ fn outcome(answer: &Answer<'_>) -> String {
                 "no_vip" => "no_vip: no service has this address, port and protocol",
                 "not_allowed" => "not_allowed: the source is not on the VIP's allow list",
                 "denied" => "denied: the source is on the VIP's deny list",
+                "kv_client" => "kv_client: the source is none of the pool's clients",
+                "kv_source_port" => {
+                    "kv_source_port: requests come from ports of clients, not below 1024 or 11211"
+                }
                 "from_vip" => "from_vip: the source is a VIP, whose services would answer this one for ever",
                 _ => of_icmp(verdict).unwrap_or("no_backend: no backend of the pool has a weight"),
             };

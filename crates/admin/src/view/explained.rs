@@ -76,6 +76,8 @@ pub enum Hashed {
     Addresses,
     /// The source address.
     Source,
+    /// The key of a request.
+    Key,
 }
 
 /// A backend that was chosen.

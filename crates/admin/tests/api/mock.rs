@@ -43,8 +43,9 @@ fn words(command: &Command) -> String {
         Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
         Command::PurgeFlows { filter, .. } => format!("purge {filter:?}"),
         Command::Capture { order, .. } => order.to_string(),
-        Command::Where { source, destination, protocol, .. } => {
-            format!("where {source} {destination} {protocol}")
+        Command::Where { source, destination, protocol, key, .. } => {
+            let key = key.as_ref().map_or_else(String::new, |key| format!(" key {key:?}"));
+            format!("where {source} {destination} {protocol}{key}")
         }
         other => format!("{other:?}").split('(').next().unwrap_or_default().to_owned(),
     }
@@ -74,7 +75,7 @@ fn answer(command: Command, readings: &mut u64) {
         Command::PurgeFlows { filter, answer } => {
             drop(answer.send(known(&filter).map(|()| Purged { flows: 7 })));
         }
-        Command::Where { source, destination, protocol, answer } => {
+        Command::Where { source, destination, protocol, answer, .. } => {
             drop(answer.send(Ok(WhereView { source, destination, protocol, threads: where_rows() })));
         }
         Command::EndCapture(answer) => {

@@ -198,6 +198,9 @@ async fn where_asks_with_both_ends_and_the_protocol() {
         assert_eq!((status, &view["threads"][0]["backend"]["name"]), (StatusCode::OK, &json!("b1")));
         assert_eq!(api.last(), format!("where [2001:db8::7]:40000 [2001:db8:f::10]:80 {number}"));
     }
+    let path = "/v1/where?source=192.0.2.7:4000&destination=203.0.113.10:11211&protocol=udp&key=a%20%26b";
+    assert_eq!(api.get(path).await.0, StatusCode::OK);
+    assert_eq!(api.last(), "where 192.0.2.7:4000 203.0.113.10:11211 17 key \"a &b\"");
 }
 
 fn put(if_match: Option<&str>, text: &'static str) -> Request<Body> {

@@ -134,11 +134,23 @@ pub struct DnsCheck {
     pub record: DnsRecord,
 }
 
-/// `memcached = { port }`.
+/// `memcached = { port, transport }`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct MemcachedCheck {
     /// Default 11211.
     pub port: u16,
+    /// Default [`Transport::Tcp`].
+    pub transport: Transport,
+}
+
+/// How memcached is asked. A server may answer over TCP and drop all UDP, which it does not serve by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Over a connection.
+    Tcp,
+    /// By a datagram, as requests of a keyed pool come.
+    Udp,
 }
 
 /// The type of record that is asked for.
@@ -190,8 +202,10 @@ fn read_tcp(mut section: Section<'_>) -> Option<TcpCheck> {
 
 fn read_memcached(mut section: Section<'_>) -> MemcachedCheck {
     let port = section.or("port", 11_211, |node| node.number(1..=u16::MAX));
+    let words = [("tcp", Transport::Tcp), ("udp", Transport::Udp)];
+    let transport = section.or("transport", Transport::Tcp, |node| node.choice(&words, &[]));
     section.finish(&[]);
-    MemcachedCheck { port }
+    MemcachedCheck { port, transport }
 }
 
 fn required_port(section: &mut Section<'_>) -> Option<u16> {

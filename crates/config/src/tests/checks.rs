@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{BASE, Row, check, parsed, with_pools};
-use crate::{Check, CheckKind, DnsRecord, HttpCheck, Severity, Via};
+use crate::{Check, CheckKind, DnsRecord, HttpCheck, Severity, Transport, Via};
 
 const VIP: &str = "[vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [80], protocol = \"tcp\", pool = \"p\" }]\n";
 
@@ -74,6 +74,8 @@ fn every_kind_has_its_defaults() {
     assert_eq!((dns.port, &*dns.name, dns.record), (53, "www.example", DnsRecord::A));
     let check = the_check("memcached = {}");
     assert!(matches!(&check.kind, CheckKind::Memcached(memcached) if memcached.port == 11_211));
+    let check = the_check("memcached = { transport = \"udp\" }");
+    assert!(matches!(&check.kind, CheckKind::Memcached(memcached) if memcached.transport == Transport::Udp));
 }
 
 #[test]

@@ -82,9 +82,7 @@ fn keys_are_checked() {
 }
 
 #[test]
-fn keys_of_later_versions_are_refused_by_name() {
-    const NO: &str = "not supported by this version";
-    const OUT: &str = "leave it out";
+fn the_admin_socket_is_checked() {
     check(&[
         (
             "[io]",
@@ -101,7 +99,6 @@ fn keys_of_later_versions_are_refused_by_name() {
                 "four octal digits without execute bits, such as \"0660\"",
             )],
         ),
-        ("encapsulation = \"t\"", "encapsulation = \"t\"\nkv = {}", &[(13, "pool.p.kv", NO, OUT)]),
     ]);
 }
 

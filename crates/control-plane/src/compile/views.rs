@@ -62,11 +62,16 @@ impl<'a> Views<'a> {
     /// What may serve in place of a view, as the same addresses see it.
     pub(crate) fn fallback(&self, view: &PoolView) -> Option<PoolView> {
         let fallback = self.config.pool(&view.pool)?.fallback.as_ref()?;
-        let vip = view.vip.as_ref().filter(|_| self.apart.contains(&*fallback.pool)).cloned();
-        Some(PoolView { pool: Arc::clone(&fallback.pool), vip })
+        Some(self.beside(view, &fallback.pool))
     }
 
-    /// The pools that the machine's VIPs use, and those that may serve in their place.
+    /// Another pool, as the addresses of a view see it.
+    pub(super) fn beside(&self, view: &PoolView, pool: &Arc<str>) -> PoolView {
+        let vip = view.vip.as_ref().filter(|_| self.apart.contains(&**pool)).cloned();
+        PoolView { pool: Arc::clone(pool), vip }
+    }
+
+    /// The pools that the machine's VIPs use, and those that may serve in their place or have some of their keys.
     pub(crate) fn reach(&self) -> BTreeMap<PoolView, &'a Arc<Pool>> {
         let mut reach = BTreeMap::new();
         for vip in self.config.vips_of(self.machine) {
@@ -74,11 +79,11 @@ impl<'a> Views<'a> {
             let pools: BTreeSet<&Arc<str>> = vip.services.iter().map(|service| &service.pool.name).collect();
             for pool in pools {
                 for family in &families {
-                    let mut next = Some(self.of(vip, *family, pool));
-                    while let Some(view) = next.filter(|view| !reach.contains_key(view)) {
-                        next = self.fallback(&view);
-                        if let Some(pool) = self.config.pool(&view.pool) {
-                            reach.insert(view, pool);
+                    let mut open = vec![self.of(vip, *family, pool)];
+                    while let Some(view) = open.pop() {
+                        let Some(pool) = self.config.pool(&view.pool) else { continue };
+                        if reach.insert(view.clone(), pool).is_none() {
+                            open.extend(pool.others().map(|other| self.beside(&view, other)));
                         }
                     }
                 }
@@ -88,14 +93,15 @@ impl<'a> Views<'a> {
     }
 }
 
-/// A pool and those that may serve in its place, one after the other.
+/// A pool and those that may serve in its place or have some of its keys, each once. Keys may go round in a circle of pools.
 pub(crate) fn chain<'a>(config: &'a Config, pool: &str) -> Vec<&'a Arc<Pool>> {
     let mut chain: Vec<&Arc<Pool>> = Vec::new();
-    let mut next = config.pool(pool);
-    // The configuration has no cycle of fallbacks; this ends if it had one.
-    while let Some(pool) = next.filter(|pool| chain.iter().all(|known| known.name != pool.name)) {
-        chain.push(pool);
-        next = pool.fallback.as_ref().and_then(|fallback| config.pool(&fallback.pool));
+    let mut open: Vec<&Arc<Pool>> = config.pool(pool).into_iter().collect();
+    while let Some(pool) = open.pop() {
+        if chain.iter().all(|known| known.name != pool.name) {
+            chain.push(pool);
+            open.extend(pool.others().filter_map(|other| config.pool(other)));
+        }
     }
     chain
 }

@@ -79,6 +79,7 @@ fn of_service(service: &Service, mut of_pool: impl FnMut(&Arc<PoolTable>) -> Sum
         HashPolicy::FiveTuple => b"5-tuple",
         HashPolicy::Addresses => b"addresses",
         HashPolicy::Source => b"source",
+        HashPolicy::Key => b"key",
     };
     let mut sum = Sha256::new_with_prefix(b"service\0");
     let family: &[u8] = match service.family {
@@ -91,6 +92,9 @@ fn of_service(service: &Service, mut of_pool: impl FnMut(&Arc<PoolTable>) -> Sum
         let mut ours: Vec<String> = ours.iter().map(ToString::to_string).collect();
         ours.sort_unstable();
         add(&mut sum, [ours.join(",").as_bytes(), &of_pool(pool)]);
+    }
+    for pool in service.keyed.iter().flat_map(|keyed| &keyed.pools) {
+        add(&mut sum, [b"keys".as_slice(), &of_pool(pool)]);
     }
     sum.finalize().into()
 }

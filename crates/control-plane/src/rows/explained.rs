@@ -3,7 +3,7 @@
 //! In: an [`Explanation`], in numbers, and the snapshot that names them. Out: [`Explained`].
 
 use admin::view::{self, Explained, Hashed, Verdict, WhereBackend};
-use forwarder::{Explanation, Forwarding, HashPolicy, Outcome, Slot, Snapshot, Step};
+use forwarder::{Explanation, Forwarding, HashPolicy, Outcome, PoolTable, Service, Slot, Snapshot, Step};
 use packet::Encapsulation;
 
 /// Puts names to an explanation that was given under `snapshot`, or one not much older: numbers keep their meaning.
@@ -15,6 +15,7 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
         Some(Step::Maglev { entry, rehashed, reselected }) => Some((entry, rehashed > 0, reselected)),
         _ => None,
     };
+    let pool = service.map(|service| pool_of(service, explanation.route));
     let slot = explanation.slot.and_then(|slot| snapshot.slots().get(slot.0 as usize));
     Explained {
         verdict: match explanation.outcome {
@@ -24,15 +25,21 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
         },
         step: explanation.step.map(step_shown),
         service: service.map(|service| service.name.to_string()),
-        pool: service.map(|service| service.pool.name.to_string()),
+        pool: pool.map(|pool| pool.name.to_string()),
         hashed: service.map(|service| hashed(service.policy)),
         hash: explanation.hash.map(|hash| format!("{hash:#018x}")),
         table_entry: maglev.map(|(entry, ..)| entry.into()),
-        table_size: service.and_then(|service| service.pool.table.as_ref()).map(|table| table.size().into()),
+        table_size: pool.and_then(|pool| pool.table.as_ref()).map(|table| table.size().into()),
         rehashed: maglev.map(|(_, rehashed, _)| rehashed),
         reselected: maglev.map(|(.., reselected)| reselected),
         backend: slot.map(where_backend),
     }
+}
+
+/// The pool that a service asks: its own, or that of a key's route.
+fn pool_of(service: &Service, route: Option<u32>) -> &PoolTable {
+    let routed = route.and_then(|route| service.keyed.as_ref()?.pools.get(route as usize));
+    routed.unwrap_or(&service.pool)
 }
 
 /// The backend of a slot.
@@ -65,5 +72,6 @@ fn hashed(policy: HashPolicy) -> Hashed {
         HashPolicy::FiveTuple => Hashed::FiveTuple,
         HashPolicy::Addresses => Hashed::Addresses,
         HashPolicy::Source => Hashed::Source,
+        HashPolicy::Key => Hashed::Key,
     }
 }

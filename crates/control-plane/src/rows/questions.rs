@@ -66,13 +66,39 @@ impl Questions {
         answer: Answer<Result<WhereView, Refusal>>,
     ) {
         let Some(flow) = Flow::new(source, destination, protocol) else {
-            let words = "source and destination are of different families";
-            let _ = answer.send(Err(Refused::Conflict(words.to_owned()).into()));
+            let _ = answer.send(Err(other_families()));
             return;
         };
         let view = WhereView { source, destination, protocol, threads: Vec::new() };
         self.decide(flow, Box::new(Located { view, answer }));
     }
+}
+
+/// What each thread would do with a request for `key`. No connection table is asked, so they all say what the snapshot says.
+///
+/// # Errors
+/// Source and destination of `view` are of different families.
+pub fn locate_key(
+    view: WhereView,
+    key: &str,
+    threads: usize,
+    snapshot: &Snapshot,
+) -> Result<WhereView, Refusal> {
+    let flow = Flow::new(view.source, view.destination, view.protocol).ok_or_else(other_families)?;
+    let explanation = snapshot.explain_key(&flow, key.as_bytes());
+    let slot = explanation.slot.and_then(|slot| snapshot.slots().get(slot.0 as usize));
+    let row = |thread| WhereRow {
+        thread,
+        generation: snapshot.generation().0,
+        tracked: None,
+        chosen: slot.map(where_backend),
+        explained: explained(&explanation, snapshot),
+    };
+    Ok(WhereView { threads: (0..threads).map(row).collect(), ..view })
+}
+
+fn other_families() -> Refusal {
+    Refused::Conflict("source and destination are of different families".to_owned()).into()
 }
 
 /// A capture's stream, and the client who gets it once all taps are in place.

@@ -16,7 +16,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 }
 
 /// Keys that have one value only, or that say where others stand.
-pub(crate) const UNCHANGEABLE: [&str; 2] = ["schema", "include"];
+pub(crate) const UNCHANGEABLE: [&str; 4] = ["schema", "include", "pool.NAME.kv.hash", "pool.NAME.kv.path"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
@@ -72,6 +72,7 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("check.web.http.body_contains", "'fine'")]),
     agreed(&[("check.web-tcp.tcp.port", "81")]),
     agreed(&[("check.cache.memcached.port", "11212")]),
+    agreed(&[("check.cache.memcached.transport", "'udp'")]),
     agreed(&[("check.api.https.port", "444")]),
     agreed(&[("check.api.https.path", "'/ready'")]),
     agreed(&[("check.api.https.server_name", "'other.example'")]),
@@ -108,6 +109,19 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("pool.web.slow_start", "")]),
     agreed(&[("pool.web.max_down", "'51%'")]),
     agreed(&[("pool.web.max_down", "")]),
+    agreed(&[("pool.users.kv.protocol", "'header'"), ("pool.users.kv.id", "7")]),
+    agreed(&[("pool.users.kv.clients", "['198.51.100.0/25']")]),
+    agreed(&[("pool.users.kv.any_client", "true")]),
+    agreed(&[("pool.users.kv.routes", "[{ key = 'flag', pool = 'cache' }]")]),
+    agreed(&[("pool.users.kv.routes", "[{ key = 'flags', pool = 'web-spare' }]")]),
+    agreed(&[("pool.users.kv.routes", "[{ prefix = 'flags', pool = 'cache' }]")]),
+    agreed(&[("pool.users.kv.failover.to", "'nowhere'")]),
+    agreed(&[("pool.users.kv.failover", "{ pool = 'cache' }")]),
+    agreed(&[("pool.users.kv.max_keys", "31")]),
+    agreed(&[("pool.blocks.kv.start", "9")]),
+    agreed(&[("pool.blocks.kv.length", "17")]),
+    agreed(&[("pool.blocks.kv.failover.pool", "'cache'")]),
+    agreed(&[("pool.files.kv.id", "8")]),
     agreed(&[("pool.web.pools", "[{ pool = 'web-rack1' }, { pool = 'cache', weight = 2 }]")]),
     agreed(&[("pool.web.pools", "[{ pool = 'web-rack1' }, { pool = 'web-rack2', weight = 3 }]")]),
     agreed(&[("pool.web-rack1.encapsulation", "'fou'")]),

@@ -217,6 +217,7 @@ pub(crate) fn plain(slots: Vec<Slot>) -> Parts {
         excluded_slots: Arc::default(),
         guard: None,
         remotes: None,
+        keyed: None,
         fragments: true,
     };
     let binding =
@@ -263,6 +264,7 @@ pub(crate) fn snapshot() -> Snapshot {
         excluded_slots: Arc::default(),
         guard: None,
         remotes: Some(Arc::clone(&remotes)),
+        keyed: None,
         fragments,
     });
     let ports = [(6, 80..=80), (17, 443..=443), (17, 53..=53), (47, 0..=65535)];

@@ -152,7 +152,7 @@ impl Core {
         }
         let entered = match batch.snapshot.vips.first(&flow.destination) {
             Some(index) if is_icmp(flow) => self.enter_portless(batch, flow, index, state),
-            _ => self.enter(batch, flow, state),
+            _ => self.enter(batch, packet, flow, state),
         };
         state.stage = Stage::FirstPiece;
         let reason = entered.err()?;
@@ -191,8 +191,11 @@ impl Core {
         packet: &Packet<'_>,
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
+        let is_keyed = batch.snapshot.service(state.service).policy == HashPolicy::Key;
         let chosen = if is_icmp(&Flow::of(packet.frame(), &state.parsed)) {
             choose_by_table(batch, packet, state)
+        } else if is_keyed {
+            self.choose_by_key(batch, packet, state)
         } else {
             self.choose_for_flow(batch, packet, state)
         };
@@ -330,14 +333,14 @@ fn portless(snapshot: &Snapshot, flow: &Flow) -> Option<u32> {
     }
     let index = snapshot.vips.whole(&flow.destination, flow.protocol)?;
     let service = snapshot.services.get(index as usize)?;
-    (service.policy != HashPolicy::FiveTuple).then_some(index)
+    (!matches!(service.policy, HashPolicy::FiveTuple | HashPolicy::Key)).then_some(index)
 }
 
 /// What chooses the backend of a packet whose ports do not matter, at a service of this policy.
 pub(super) const fn without_ports(policy: HashPolicy) -> HashPolicy {
     match policy {
         HashPolicy::Source => HashPolicy::Source,
-        HashPolicy::Addresses | HashPolicy::FiveTuple => HashPolicy::Addresses,
+        HashPolicy::Addresses | HashPolicy::FiveTuple | HashPolicy::Key => HashPolicy::Addresses,
     }
 }
 

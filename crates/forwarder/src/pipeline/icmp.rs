@@ -187,6 +187,10 @@ fn quoted_flow(snapshot: &Snapshot, quoted: &Quoted) -> Result<QuotedFlow, DropR
     };
     let index = index.ok_or(DropReason::IcmpQuote)?;
     let service = snapshot.service(index);
+    // A keyed request was of no flow: which server its answer came from is not known.
+    if service.policy == HashPolicy::Key && !is_icmp {
+        return Err(DropReason::IcmpQuote);
+    }
     if quoted.ports.is_none() && has_ports(quoted.protocol) && service.policy == HashPolicy::FiveTuple {
         return Err(DropReason::IcmpQuote);
     }

@@ -115,6 +115,10 @@ impl PlainPacket {
             return None;
         };
         let service = snapshot.service(index);
+        if service.policy == HashPolicy::Key {
+            // Its request is read by the general path.
+            return None;
+        }
         if let Some(guard) = &service.guard
             && let Some(reason) = refusal(guard, &Flow::of_plain(plain))
         {

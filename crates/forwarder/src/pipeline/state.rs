@@ -27,8 +27,11 @@ pub(super) struct PacketState {
     /// Its place in the batch; the only thing that outlives one.
     pub(super) place: usize,
     pub(super) parsed: Parsed,
+    /// The flow's, or of a keyed request its key's.
     pub(super) hash: u64,
     pub(super) key: u64,
+    /// The place among a keyed service's pools of the one that has the request's key; `None`: the service's own.
+    pub(super) route: Option<u32>,
     /// Index among the snapshot's services; of a piece without ports, [`NO_SERVICE`].
     pub(super) service: u32,
     /// The number by which it is counted.
@@ -97,6 +100,8 @@ impl FlowPacket<'_> {
 pub(super) enum Stage {
     /// Ask the connection table, then Maglev.
     Flow,
+    /// Ask the table of the key's pool: a request of a keyed service.
+    Keyed,
     /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
     Select,
     /// As `Flow`, and record it for the pieces that follow.
@@ -119,6 +124,7 @@ impl PacketState {
             parsed: NOT_PARSED,
             hash: 0,
             key: 0,
+            route: None,
             service: NO_SERVICE,
             counted: ServiceId(NO_SERVICE),
             choice: Choice::NONE,

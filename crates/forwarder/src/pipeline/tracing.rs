@@ -161,5 +161,6 @@ fn explanation(snapshot: &Snapshot, marked: &Marked, state: &PacketState, outcom
     let found = || snapshot.vips.find(destination, *protocol, *destination_port);
     let service = state.service_id().or_else(|| found().map(|index| snapshot.service(index).id));
     let hash = state.service_id().map(|_| state.hash);
-    Explanation { service, hash, step: state.choice.step, slot: state.chosen(), outcome }
+    let route = state.route;
+    Explanation { service, hash, route, step: state.choice.step, slot: state.chosen(), outcome }
 }

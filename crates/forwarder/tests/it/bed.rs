@@ -71,6 +71,7 @@ pub(crate) fn service(id: u32, policy: HashPolicy, pool: &Arc<PoolTable>) -> Ser
         excluded_slots: Arc::default(),
         guard: None,
         remotes: None,
+        keyed: None,
         fragments: true,
     }
 }

@@ -12,6 +12,7 @@ mod fragments;
 mod groups;
 mod guards;
 mod icmp;
+mod keyed;
 mod originate;
 mod partial;
 mod paths;

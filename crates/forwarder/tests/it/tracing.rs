@@ -101,6 +101,7 @@ fn a_marked_packet_goes_as_any_other_and_its_step_is_told() {
             explanation: Explanation {
                 service: Some(ServiceId(0)),
                 hash: Some(hash),
+                route: None,
                 step: Some(Step::Maglev { entry, rehashed, reselected: false }),
                 slot: Some(slot),
                 outcome: Outcome::Forward,

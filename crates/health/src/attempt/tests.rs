@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use super::super::hostile::{HERE, ask, nobody, serve, silent, words};
 use super::super::{Dialer, Failure};
-use config::{CheckKind, HttpCheck, MemcachedCheck, TcpCheck};
+use config::{CheckKind, HttpCheck, MemcachedCheck, TcpCheck, Transport};
 
 fn tcp(port: u16) -> CheckKind {
     CheckKind::Tcp(TcpCheck { port })
@@ -34,7 +34,11 @@ async fn a_port_that_nobody_listens_on_refuses() {
         status: vec![200..=299],
         body_contains: None,
     };
-    for kind in [tcp(port), CheckKind::Memcached(MemcachedCheck { port }), CheckKind::Http(http)] {
+    for kind in [
+        tcp(port),
+        CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp }),
+        CheckKind::Http(http),
+    ] {
         assert_eq!(words(&kind).await, "connection refused");
     }
 }
@@ -122,7 +126,7 @@ async fn a_dropped_attempt_resets_its_connection_at_once() {
     })
     .await;
     // Reads the question and never answers, so the attempt hangs; its end shows as a reset, not as an orderly close.
-    let kind = CheckKind::Memcached(MemcachedCheck { port });
+    let kind = CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp });
     assert!(super::super::hostile::waits(&kind).await);
     assert!(was_closed.try_recv().is_err(), "an orderly close");
 }

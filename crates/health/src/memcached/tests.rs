@@ -2,12 +2,48 @@
 
 use proptest::prelude::*;
 
-use super::super::hostile::{ask, say, serve, silent, waits, words};
+use super::super::hostile::{ask, datagrams, say, serve, silent, waits, words};
 use super::*;
 use config::CheckKind;
 
 fn kind(port: u16) -> CheckKind {
-    CheckKind::Memcached(MemcachedCheck { port })
+    CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Tcp })
+}
+
+fn by_datagram(port: u16) -> CheckKind {
+    CheckKind::Memcached(MemcachedCheck { port, transport: Transport::Udp })
+}
+
+/// The answer of memcached 1.6 to a request: its frame, and a line.
+fn answer(request: &[u8], line: &str) -> Vec<u8> {
+    assert_eq!(&request[2..], b"\0\0\0\x01\0\0version\r\n");
+    [&request[..8], line.as_bytes()].concat()
+}
+
+#[tokio::test]
+async fn over_udp_the_answer_to_this_request_passes_and_no_other() {
+    let port = datagrams(|request| vec![answer(request, "VERSION 1.6.38\r\n")]).await;
+    assert_eq!(ask(&by_datagram(port)).await, Ok(()));
+    let port = datagrams(|request| {
+        let mut other = answer(request, "ERROR\r\n");
+        other[1] ^= 1;
+        let mut second_of_two = answer(request, "ERROR\r\n");
+        (second_of_two[3], second_of_two[5]) = (1, 2);
+        vec![vec![], vec![0; 300], other, second_of_two, answer(request, "VERSION 1.6.38\r\n")]
+    });
+    assert_eq!(ask(&by_datagram(port.await)).await, Ok(()));
+    let port = datagrams(|request| vec![answer(request, "ERROR\r\n")]).await;
+    assert_eq!(words(&by_datagram(port)).await, "\"ERROR\\r\", wanted \"VERSION ...\"");
+    let port = datagrams(|request| vec![answer(request, "VERSION 1.6.38")]).await;
+    assert_eq!(words(&by_datagram(port)).await, "\"VERSION 1.6.38\", wanted \"VERSION ...\"");
+}
+
+/// `-U 0`, memcached's default: TCP is answered and UDP is not.
+#[tokio::test]
+async fn a_server_without_udp_fails_over_udp_alone() {
+    let port = say("VERSION 1.6.38\r\n").await;
+    assert_eq!(ask(&kind(port)).await, Ok(()));
+    assert!(ask(&by_datagram(port)).await.is_err());
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use config::{
     CheckKind, Config, DnsCheck, DnsRecord, GrpcCheck, HttpCheck, MemcachedCheck, Ports, Protocol, Service,
-    TcpCheck, Tls, Via, dns_name, is_path,
+    TcpCheck, Tls, Transport, Via, dns_name, is_path,
 };
 
 /// One thing that is asked again and again.
@@ -72,7 +72,7 @@ enum Scheme {
     Grpc,
     Grpcs,
     Dns,
-    Memcached,
+    Memcached(Transport),
 }
 
 impl FromStr for Url {
@@ -108,7 +108,7 @@ impl Url {
             |kind| if self.rest.trim_matches('/').is_empty() { Ok(kind) } else { Err(NO_PATH.into()) };
         match self.scheme {
             Scheme::Tcp => plain(CheckKind::Tcp(TcpCheck { port })),
-            Scheme::Memcached => plain(CheckKind::Memcached(MemcachedCheck { port })),
+            Scheme::Memcached(transport) => plain(CheckKind::Memcached(MemcachedCheck { port, transport })),
             Scheme::Dns => self.dns(),
             Scheme::Grpc | Scheme::Grpcs => {
                 let service = self.rest.strip_prefix('/').unwrap_or(&self.rest).into();
@@ -248,6 +248,7 @@ fn schemes() -> String {
 fn scheme(kind: &CheckKind) -> &'static str {
     match kind {
         CheckKind::Grpc(check) if check.tls.is_some() => "grpcs",
+        CheckKind::Memcached(check) if check.transport == Transport::Udp => "memcached+udp",
         other => other.word(),
     }
 }
@@ -275,14 +276,15 @@ fn name(address: IpAddr, kind: &CheckKind) -> String {
 }
 
 /// With the usual port of each.
-const SCHEMES: [(&str, Scheme, Option<u16>); 7] = [
+const SCHEMES: [(&str, Scheme, Option<u16>); 8] = [
     ("tcp", Scheme::Tcp, None),
     ("http", Scheme::Http, Some(80)),
     ("https", Scheme::Https, Some(443)),
     ("grpc", Scheme::Grpc, None),
     ("grpcs", Scheme::Grpcs, None),
     ("dns", Scheme::Dns, Some(53)),
-    ("memcached", Scheme::Memcached, Some(11_211)),
+    ("memcached", Scheme::Memcached(Transport::Tcp), Some(11_211)),
+    ("memcached+udp", Scheme::Memcached(Transport::Udp), Some(11_211)),
 ];
 const NO_PATH: &str = "a tcp or memcached target ends with its port, such as tcp://203.0.113.1:80";
 

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use admin::view::{
     BackendChange, BackendRow, ConfigText, ConfigView, HealthView, MachineDrain, Refusal, RefusalKind,
-    ReloadReport, VipRow, entity_tag,
+    ReloadReport, VipRow, WhereView, entity_tag,
 };
 use admin::{Answer, BackendAction, Command, OrderNote};
 use admin::{CaptureOrder, CaptureStream, MachineAction};
@@ -17,7 +17,7 @@ use control_plane::controller::Controller;
 use control_plane::digest::hex;
 use control_plane::questions::{Filters, Taps};
 use control_plane::runtime_state::OverrideKey;
-use control_plane::{BackendOrder, CaptureBegun, count_vips};
+use control_plane::{BackendOrder, CaptureBegun, count_vips, locate_key};
 
 use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
@@ -67,8 +67,13 @@ impl Daemon {
                 Ok(filters) => questions.purge(filters, Box::new(answer)),
                 Err(refused) => _ = answer.send(Err(refused.into())),
             },
-            Command::Where { source, destination, protocol, answer } => {
+            Command::Where { source, destination, protocol, key: None, answer } => {
                 questions.locate(source, destination, protocol, answer);
+            }
+            Command::Where { source, destination, protocol, key: Some(key), answer } => {
+                let threads = self.forwarding.plane.packet_threads();
+                let view = WhereView { source, destination, protocol, threads: Vec::new() };
+                _ = answer.send(locate_key(view, &key, threads, &snapshot));
             }
             Command::Capture { order, answer } => self.capture(&order, answer),
             Command::EndCapture(answer) => {

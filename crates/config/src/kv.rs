@@ -1,0 +1,267 @@
+//! `kv` of a pool: requests of key-value clients go to their server by key.
+//!
+//! In: the table. Out: [`Kv`], by which UDP services of the pool choose a backend for each request.
+//! Not here: what the pool and its VIPs may not have beside it (`keyed`), reading requests (`kv-switch`).
+//! Source: AppSwitch and SmartSwitch (MemSwitch).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use forwarder::Prefix;
+use serde::Serialize;
+
+use super::arrivals::read_sources;
+use super::canonical;
+use super::reader::{Node, Section};
+use super::report::{At, Place, values};
+
+/// How a keyed pool reads requests, and which backend each has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kv {
+    /// Where in a request its key stands. Required.
+    pub protocol: KvProtocol,
+    /// Who may send requests: all others are dropped. At least one; required.
+    #[serde(serialize_with = "canonical::set")]
+    pub clients: Vec<Prefix>,
+    /// Whether `clients` may hold all addresses of a family. Default `false`.
+    pub any_client: bool,
+    /// Keys that other pools have, each once; the exact key goes before prefixes, and the longest prefix before shorter ones.
+    /// Default none.
+    #[serde(serialize_with = "canonical::sorted")]
+    pub routes: Vec<KvRoute>,
+    /// The pools that routes and failover name, each once, in the order of their names.
+    #[serde(skip)]
+    pub pools: Vec<Arc<str>>,
+    /// Where keys of a backend that does not serve go. Default [`Failover::Next`].
+    pub failover: Failover,
+    /// The most keys of one request: 1 to 32, the default.
+    pub max_keys: u8,
+}
+
+/// Where in a request its key stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvProtocol {
+    /// memcached over UDP: ASCII, binary and meta commands.
+    Memcached,
+    /// A preamble names the key's place (AppSwitch §5.1).
+    Header {
+        /// The application's number, with which each request begins. Required.
+        id: u8,
+    },
+    /// At a fixed place of every payload.
+    Offset {
+        /// Bytes in front of it: 0 to 1,400. Default 0.
+        start: u16,
+        /// Its bytes: 1 to 250. Required.
+        length: u8,
+    },
+}
+
+/// Keys of a pool that another pool has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct KvRoute {
+    /// Which.
+    #[serde(flatten)]
+    pub keys: KvKeys,
+    /// The pool's name: [`Config::pool`](super::Config::pool) has it.
+    pub pool: Arc<str>,
+}
+
+/// Which keys a route is for: 1 to 250 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvKeys {
+    /// This one.
+    Key(Arc<str>),
+    /// Those that begin with it.
+    Prefix(Arc<str>),
+}
+
+/// Where keys of a backend that does not serve go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Failover {
+    /// To the next choice of their pool.
+    Next,
+    /// To a pool.
+    Pool(Arc<str>),
+    /// Nowhere: their requests are dropped.
+    Nowhere,
+}
+
+/// As written.
+pub(super) struct KvDraft {
+    pub(super) place: Place,
+    /// `None`: it has an error.
+    pub(super) value: Option<Arc<Kv>>,
+    /// The pools that it names.
+    pub(super) pools: Vec<At<Arc<str>>>,
+}
+
+impl KvDraft {
+    pub(super) fn read(node: &Node<'_>) -> Option<Self> {
+        let mut section = node.section()?;
+        let mut pools = Vec::new();
+        let protocol = read_protocol(&mut section);
+        let any_client = section.or("any_client", false, |node| node.boolean());
+        let clients = section.required("clients", CLIENTS).and_then(|node| read_clients(&node, any_client));
+        let routes = section.optional("routes").map(|node| read_routes(&node, &mut pools));
+        let failover = section.or("failover", Failover::Next, |node| read_failover(&node, &mut pools));
+        let max_keys = section.or("max_keys", MAX_KEYS, |node| node.number(1..=MAX_KEYS));
+        section.or("hash", (), |node| node.choice(&[("maglev", ())], &["ketama", "fnv1a_64"]));
+        section.or("path", (), |node| node.choice(&[("direct", ())], &["through"]));
+        section.finish(&["replicas", "timeout", "rejoin", "cache"]);
+        let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
+        let named = named.into_iter().collect();
+        let kv = |protocol, clients, routes| Kv {
+            protocol,
+            clients,
+            any_client,
+            routes,
+            pools: named,
+            failover,
+            max_keys,
+        };
+        let routes = routes.unwrap_or_else(|| Some(Vec::new()));
+        let whole = protocol.zip(clients).zip(routes);
+        let value = whole.map(|((protocol, clients), routes)| Arc::new(kv(protocol, clients, routes)));
+        Some(Self { place: node.place.clone(), value, pools })
+    }
+}
+
+fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
+    let node = section.required("protocol", PROTOCOLS)?;
+    let (id, start, length) = (section.optional("id"), section.optional("start"), section.optional("length"));
+    let refuse = |nodes: [Option<Node<'_>>; 2], words: [&str; 2]| {
+        for (node, word) in nodes.iter().zip(words).filter_map(|(node, word)| Some((node.as_ref()?, word))) {
+            node.refuse(format!("nothing here: it is for protocol = \"{word}\""));
+        }
+    };
+    match node.choice(&WORDS, &[])? {
+        Word::Memcached => {
+            refuse([id, start], ["header", "offset"]);
+            refuse([length, None], ["offset"; 2]);
+            Some(KvProtocol::Memcached)
+        }
+        Word::Header => {
+            refuse([start, length], ["offset"; 2]);
+            let id = needed(section, id, "id", ID)?.number(0..=u8::MAX)?;
+            Some(KvProtocol::Header { id })
+        }
+        Word::Offset => {
+            refuse([id, None], ["header"; 2]);
+            let start = start.map_or(Some(0), |node| node.number(0..=MAX_START));
+            let length = needed(section, length, "length", LENGTH)?.number(1..=MAX_KEY_BYTES);
+            Some(KvProtocol::Offset { start: start?, length: length? })
+        }
+    }
+}
+
+/// A key that its protocol can't do without.
+fn needed<'a>(
+    section: &Section<'a>,
+    node: Option<Node<'a>>,
+    key: &'static str,
+    allowed: &str,
+) -> Option<Node<'a>> {
+    if node.is_none() {
+        section.report.absent(&section.place().key(key), "nothing", allowed);
+    }
+    node
+}
+
+/// A protocol's name.
+#[derive(Clone, Copy)]
+enum Word {
+    Memcached,
+    Header,
+    Offset,
+}
+
+/// Prefixes, and none that holds a whole family unless that is meant.
+fn read_clients(node: &Node<'_>, any_client: bool) -> Option<Vec<Prefix>> {
+    let clients = read_sources(node)?;
+    let open = clients.iter().find(|client| client.value.length() == 0 && !any_client);
+    if let Some(At { value, place }) = open {
+        node.report.error(place, value.to_string(), "longer prefixes, or any_client = true beside them");
+        return None;
+    }
+    Some(values(&clients))
+}
+
+fn read_routes(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Vec<KvRoute>> {
+    let nodes = node.items(ROUTES)?;
+    if nodes.len() > MAX_ROUTES {
+        return node.wrong(ROUTES);
+    }
+    let read: Vec<_> = nodes.iter().map(|node| read_route(node, pools)).collect();
+    let read: Option<Vec<_>> = read.into_iter().collect();
+    let mut seen = BTreeSet::new();
+    for (route, node) in read.iter().flatten().zip(&nodes) {
+        if !seen.insert(&route.keys) {
+            node.report.error(&node.place, "the same keys a second time", "each key and each prefix once");
+            return None;
+        }
+    }
+    read
+}
+
+fn read_route(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<KvRoute> {
+    let mut section = node.section()?;
+    let (key, prefix) = (section.optional("key"), section.optional("prefix"));
+    let pool = section.required("pool", "the name of a pool").and_then(|node| node.reference());
+    section.finish(&[]);
+    pools.extend(pool.clone());
+    let text = |node: Node<'_>| {
+        node.parse(KEY, |text| {
+            (1..=usize::from(MAX_KEY_BYTES)).contains(&text.len()).then(|| Arc::from(text))
+        })
+    };
+    let keys = match (key, prefix) {
+        (Some(key), None) => text(key).map(KvKeys::Key),
+        (None, Some(prefix)) => text(prefix).map(KvKeys::Prefix),
+        _ => {
+            node.report.error(&node.place, "not one of key and prefix", "one of them");
+            None
+        }
+    };
+    Some(KvRoute { keys: keys?, pool: pool?.value })
+}
+
+fn read_failover(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Failover> {
+    let mut section = node.section()?;
+    let (to, pool) = (section.optional("to"), section.optional("pool"));
+    section.finish(&["ttl"]);
+    match (to, pool) {
+        (Some(to), None) => {
+            let is_next = to.choice(&[("next", true), ("nowhere", false)], &[])?;
+            Some(if is_next { Failover::Next } else { Failover::Nowhere })
+        }
+        (None, Some(pool)) => {
+            let pool = pool.reference()?;
+            pools.push(pool.clone());
+            Some(Failover::Pool(pool.value))
+        }
+        _ => {
+            let allowed = "to = \"next\", to = \"nowhere\", or pool = \"NAME\"";
+            node.report.error(&node.place, "not one of to and pool", allowed);
+            None
+        }
+    }
+}
+
+const WORDS: [(&str, Word); 3] =
+    [("memcached", Word::Memcached), ("header", Word::Header), ("offset", Word::Offset)];
+const MAX_KEYS: u8 = 32;
+const MAX_KEY_BYTES: u8 = 250;
+/// What a datagram of 1,400 bytes has room for.
+const MAX_START: u16 = 1_400;
+const MAX_ROUTES: usize = 65_536;
+const PROTOCOLS: &str = "\"memcached\", \"header\" or \"offset\"";
+const ID: &str = "the application's number, an integer from 0 to 255";
+const LENGTH: &str = "the bytes of a key, an integer from 1 to 250";
+const CLIENTS: &str = "a list of 1 to 256 prefixes or addresses of clients";
+const ROUTES: &str =
+    "a list of 1 to 65,536 of { key = \"KEY\", pool = \"NAME\" } and { prefix = \"TEXT\", pool = \"NAME\" }";
+const KEY: &str = "a text of 1 to 250 bytes";

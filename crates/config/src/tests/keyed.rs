@@ -1,0 +1,177 @@
+//! `kv` of pools: what it says, and what a keyed pool may not have beside it.
+
+use super::{all, parsed, with_pools};
+use crate::{Config, Failover, KvKeys, KvProtocol};
+use forwarder::HashPolicy;
+
+const POOLS: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }]\n\
+    kv = { protocol = \"memcached\", clients = [\"198.51.100.0/24\"] }\n\
+    [pool.q]\nbackends = [{ name = \"b2\", address = \"198.18.0.2\" }]\n\
+    [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [11211], protocol = \"udp\", pool = \"p\" }, \
+    { ports = [11211], protocol = \"tcp\", pool = \"p\" }, { ports = [80], protocol = \"tcp\", pool = \"q\" }]\n";
+
+/// The file with a part replaced.
+fn text(from: &str, to: &str) -> String {
+    assert!(POOLS.contains(from), "no {from:?}");
+    with_pools(&POOLS.replacen(from, to, 1))
+}
+
+fn good(from: &str, to: &str) -> Config {
+    let (config, warnings) = parsed(&text(from, to)).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(warnings.to_string(), "");
+    config
+}
+
+#[test]
+fn udp_services_of_a_keyed_pool_choose_by_key_and_no_others() {
+    let config = good("", "");
+    let services = &config.vips()[0].services;
+    let hashes: Vec<HashPolicy> = services.iter().map(|service| service.hash).collect();
+    assert_eq!(hashes, [HashPolicy::Key, HashPolicy::FiveTuple, HashPolicy::FiveTuple]);
+    let kv = config.pool("p").unwrap().kv.as_ref().unwrap();
+    assert_eq!((kv.protocol, kv.max_keys, kv.any_client), (KvProtocol::Memcached, 32, false));
+    assert_eq!((&kv.failover, kv.routes.len()), (&Failover::Next, 0));
+    assert_eq!(kv.clients.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.0/24"]);
+}
+
+#[test]
+fn what_is_written_arrives() {
+    let more = "clients = [\"::/0\"], any_client = true, max_keys = 5, failover = { pool = \"q\" }, \
+                routes = [{ key = \"k\", pool = \"q\" }, { prefix = \"k\", pool = \"q\" }]";
+    let config = good("clients = [\"198.51.100.0/24\"]", more);
+    let kv = config.pool("p").unwrap().kv.as_ref().unwrap();
+    assert_eq!((kv.max_keys, kv.any_client), (5, true));
+    assert_eq!(kv.failover, Failover::Pool("q".into()));
+    let keys: Vec<&KvKeys> = kv.routes.iter().map(|route| &route.keys).collect();
+    assert_eq!(keys, [&KvKeys::Key("k".into()), &KvKeys::Prefix("k".into())]);
+    let config =
+        good("\"memcached\"", "\"offset\", start = 8, length = 250, failover = { to = \"nowhere\" }");
+    let kv = config.pool("p").unwrap().kv.as_ref().unwrap();
+    let header = good("\"memcached\"", "\"header\", id = 7");
+    assert_eq!(header.pool("p").unwrap().kv.as_ref().unwrap().protocol, KvProtocol::Header { id: 7 });
+    assert_eq!(kv.protocol, KvProtocol::Offset { start: 8, length: 250 });
+    assert_eq!(kv.failover, Failover::Nowhere);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let clients = "clients = [\"198.51.100.0/24\"]";
+    let rows = [
+        (
+            "\"memcached\"",
+            "\"redis\"",
+            "pool.p.kv.protocol: found \"redis\", allowed \"memcached\", \"header\", \"offset\"",
+        ),
+        ("protocol = \"memcached\", ", "", "pool.p.kv.protocol: found nothing, allowed \"memcached\""),
+        (
+            ", clients = [\"198.51.100.0/24\"]",
+            "",
+            "pool.p.kv.clients: found nothing, allowed a list of 1 to 256",
+        ),
+        (clients, "clients = []", "pool.p.kv.clients: found an empty list"),
+        (
+            clients,
+            "clients = [\"198.51.100.9\", \"0.0.0.0/0\"]",
+            "pool.p.kv.clients[1]: found 0.0.0.0/0, allowed longer prefixes, or any_client",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", start = 3",
+            "pool.p.kv.start: found 3, allowed nothing here: it is for protocol = \"offset\"",
+        ),
+        ("\"memcached\"", "\"offset\"", "pool.p.kv.length: found nothing, allowed the bytes of a key"),
+        (
+            "\"memcached\"",
+            "\"offset\", length = 251",
+            "pool.p.kv.length: found 251, allowed an integer from 1 to 250",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", max_keys = 33",
+            "pool.p.kv.max_keys: found 33, allowed an integer from 1 to 32",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", hash = \"ketama\"",
+            "pool.p.kv.hash: found \"ketama\", which is not supported",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", path = \"through\"",
+            "pool.p.kv.path: found \"through\", which is not supported",
+        ),
+        ("\"memcached\"", "\"memcached\", cache = {}", "pool.p.kv.cache: found a key that is not supported"),
+        ("\"memcached\"", "\"memcached\", failover = {}", "pool.p.kv.failover: found not one of to and pool"),
+        (
+            "\"memcached\"",
+            "\"memcached\", failover = { to = \"x\" }",
+            "pool.p.kv.failover.to: found \"x\", allowed \"next\", \"nowhere\"",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", failover = { pool = \"x\" }",
+            "pool.p.kv.failover.pool: found \"x\", allowed a section [pool.NAME]",
+        ),
+        ("\"memcached\"", "\"memcached\", routes = []", "pool.p.kv.routes: found an empty list"),
+        (
+            "\"memcached\"",
+            "\"memcached\", routes = [{ pool = \"q\" }]",
+            "pool.p.kv.routes[0]: found not one of key and prefix",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", routes = [{ key = \"\", pool = \"q\" }]",
+            "pool.p.kv.routes[0].key: found \"\", allowed a text of 1 to 250 bytes",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", routes = [{ key = \"a\", pool = \"q\" }, { key = \"a\", pool = \"p\" }]",
+            "pool.p.kv.routes[1]: found the same keys a second time",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", routes = [{ key = \"a\", pool = \"x\" }]",
+            "pool.p.kv.routes[0].pool: found \"x\", allowed a section [pool.NAME]",
+        ),
+    ];
+    for (from, to, wanted) in rows {
+        let shown: Vec<String> = all(&text(from, to)).iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), 1, "{to}: {shown:#?}");
+        assert!(shown[0].contains(wanted), "{to}: {wanted:?} not in {shown:#?}");
+    }
+}
+
+#[test]
+fn what_would_move_keys_unseen_is_refused() {
+    let routed = "\"memcached\", routes = [{ prefix = \"a\", pool = \"q\" }]";
+    let remote = "[remote.r]\nsources = [\"198.51.100.96/28\"]\naddresses = { v = [\"203.0.113.74\"] }\n";
+    let (udp, hashed) = ("\"udp\", pool = \"p\"", "\"udp\", pool = \"p\", hash = \"source\"");
+    let rows = [
+        (text("[pool.q]", "slow_start = \"5s\"\n[pool.q]"), "pool.p.slow_start: found a slow_start of"),
+        (
+            text("[pool.q]", "fallback = { pool = \"q\" }\n[pool.q]"),
+            "pool.p.fallback.pool: found a fallback of",
+        ),
+        (
+            text("\"memcached\"", routed).replace("[vip.v]", "slow_start = \"5s\"\n[vip.v]"),
+            "pool.q.slow_start: found a slow_start of",
+        ),
+        (text(udp, hashed), "vip.v.services[0].hash: found a hash beside the keyed pool \"p\""),
+        (
+            text("[vip.v]\n", "[vip.v]\nremotes = [\"r\"]\n") + remote,
+            "vip.v.remotes[0]: found remotes beside the keyed pool \"p\"",
+        ),
+    ];
+    for (text, wanted) in rows {
+        let shown: Vec<String> = all(&text).iter().map(ToString::to_string).collect();
+        assert!(shown.iter().any(|problem| problem.contains(wanted)), "{wanted:?} not in {shown:#?}\n{text}");
+    }
+}
+
+#[test]
+fn a_keyed_pool_inside_others_is_warned_of() {
+    let text = with_pools(&POOLS.replace("[pool.q]\nbackends", "[pool.q]\npools = [{ pool = \"r\" }]\n[pool.r]\nkv = { protocol = \"header\", id = 7, clients = [\"192.0.2.9\"] }\nbackends"));
+    let shown: Vec<String> = all(&text).iter().map(ToString::to_string).collect();
+    assert_eq!(shown.len(), 1, "{shown:#?}");
+    assert!(shown[0].contains("pool.r.kv: found a kv of a pool that is only inside others"), "{shown:#?}");
+}

@@ -1,0 +1,102 @@
+//! Services that choose a backend by the key of each request, not by the flow.
+//!
+//! In: what the control plane says of a keyed pool. Out: who may ask, and by which rules a request is read and its key placed.
+//! Not here: bytes of a protocol (`kv-switch`), packets (`pipeline/keyed`), the choice under a snapshot (`key_choice`).
+//! Source: AppSwitch §3; SmartSwitch §3.
+
+use std::sync::Arc;
+
+use kv_switch::{Application, KeyHash, Refusal, Routes};
+
+use crate::{DropReason, Flow, HashKey, PoolTable, PrefixSet};
+
+/// How requests of a keyed pool are read, and which of its pools has which keys.
+#[derive(Debug)]
+pub struct KeyRules {
+    /// Reads requests.
+    pub application: Box<dyn Application>,
+    /// Who may send them.
+    pub clients: PrefixSet,
+    /// From keys to places in [`Keyed::pools`].
+    pub routes: Routes,
+    /// Where keys of a backend that does not serve go.
+    pub failover: KeyFailover,
+}
+
+/// Where keys of a backend that does not serve go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFailover {
+    /// To the next choice of their pool.
+    Next,
+    /// Nowhere.
+    Nowhere,
+    /// To the pool at this place in [`Keyed::pools`].
+    Pool(u32),
+}
+
+/// What a service with [`HashPolicy::Key`](crate::HashPolicy::Key) has besides.
+#[derive(Clone, Debug)]
+pub struct Keyed {
+    /// Shared by all services of a pool.
+    pub rules: Arc<KeyRules>,
+    /// The pools that routes and failover name.
+    pub pools: Box<[Arc<PoolTable>]>,
+}
+
+/// Where a key is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPlace {
+    /// The key's hash.
+    pub hash: u64,
+    /// The place in [`Keyed::pools`] of the pool that has it; `None`: the service's own.
+    pub route: Option<u32>,
+}
+
+/// Hashes keys under a key of its own, so that nobody outside aims at a backend, and flow hashes say nothing of keys.
+pub(crate) fn key_hash(key: &HashKey) -> KeyHash {
+    let [first, second] = crate::sip::halves(&key.derive(b"kv"));
+    KeyHash::sip(first, second)
+}
+
+impl KeyRules {
+    /// Whether requests of this client are read.
+    #[inline]
+    pub(crate) fn refusal(&self, flow: &Flow) -> Option<DropReason> {
+        if !self.clients.contains_source(flow) {
+            return Some(DropReason::KvClient);
+        }
+        // A server's port, or one that a forged source has for another service to answer to: no client sends from there.
+        let is_client = flow.source_port >= FIRST_CLIENT_PORT && flow.source_port != MEMCACHED_PORT;
+        (!is_client).then_some(DropReason::KvSourcePort)
+    }
+}
+
+/// The name by which a request that is refused is dropped.
+pub(crate) fn refused(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::ShortFrame => DropReason::KvShortFrame,
+        Refusal::TotalNotOne => DropReason::KvTotalNotOne,
+        Refusal::SeveralCommands => DropReason::KvSeveralCommands,
+        Refusal::UnknownVerb => DropReason::KvUnknownVerb,
+        Refusal::Administrative => DropReason::KvAdministrative,
+        Refusal::LineEnd => DropReason::KvLineEnd,
+        Refusal::ZeroByte => DropReason::KvZeroByte,
+        Refusal::FirstPieceTooShort => DropReason::KvFirstPieceTooShort,
+        Refusal::KeyEmpty => DropReason::KvKeyEmpty,
+        Refusal::KeyTooLong => DropReason::KvKeyTooLong,
+        Refusal::TooManyKeys => DropReason::KvTooManyKeys,
+        Refusal::WrongArguments => DropReason::KvWrongArguments,
+        Refusal::BadNumber => DropReason::KvBadNumber,
+        Refusal::BadFlag => DropReason::KvBadFlag,
+        Refusal::BadBase64 => DropReason::KvBadBase64,
+        Refusal::WrongLength => DropReason::KvWrongLength,
+        Refusal::WrongOffsets => DropReason::KvWrongOffsets,
+        Refusal::OtherApplication => DropReason::KvOtherApplication,
+        // Of a later kv-switch: nothing that could be forwarded.
+        _ => DropReason::KvUnknownVerb,
+    }
+}
+
+/// Ports below are of services (RFC 6335 §6).
+const FIRST_CLIENT_PORT: u16 = 1_024;
+const MEMCACHED_PORT: u16 = 11_211;

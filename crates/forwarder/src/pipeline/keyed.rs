@@ -1,0 +1,133 @@
+//! Requests of keyed services: read, and given to the backend of their key.
+//!
+//! In: a datagram, or its first piece, for a service with [`Keyed`]. Out: where its key is looked for, in stage 1; its slot, in stage 2.
+//! Not here: where a key is (`crate::keyed`), bytes of a protocol (`kv-switch`).
+//! Invariant: a request is decided under one snapshot, and enters no connection table.
+//! Source: AppSwitch §3; SmartSwitch §3.
+
+use std::ops::ControlFlow;
+
+use kv_switch::{Ask, Datagram, Effect, KeyRoom, Plan};
+use packet::{Fragment, Parsed};
+
+use super::Core;
+use super::state::{Batch, PacketState};
+use crate::keyed::refused;
+use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Selection, Service, Snapshot, Step};
+
+impl Core {
+    /// Stage 1: where the key of a request is looked for. `state` has its service, and the hash of its flow, by which a request
+    /// without a key goes.
+    #[inline(never)]
+    pub(super) fn read_request(
+        &self,
+        snapshot: &Snapshot,
+        packet: &Packet<'_>,
+        flow: &Flow,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        let service = snapshot.service(state.service);
+        let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
+        if snapshot.vips.contains(&flow.source) {
+            return Err(DropReason::FromVip);
+        }
+        if let Some(reason) = keyed.rules.refusal(flow) {
+            return Err(reason);
+        }
+        let datagram = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?;
+        let ask = keyed.rules.application.read(datagram).map_err(refused)?;
+        let request = Request { snapshot, service, keyed, payload: datagram.payload() };
+        if let Some(KeyPlace { hash, route }) = request.place(&ask)? {
+            (state.hash, state.route) = (hash, route);
+        }
+        self.count_effect(ask.effect);
+        Ok(())
+    }
+
+    #[inline]
+    fn count_effect(&self, effect: Effect) {
+        let counters = &self.counters;
+        let counter = match effect {
+            Effect::Read { .. } => &counters.keyed_reads,
+            Effect::Write => &counters.keyed_writes,
+            Effect::Conditional => &counters.keyed_changes,
+            _ => &counters.keyed_others,
+        };
+        counter.add(1);
+    }
+
+    /// Stage 2: the backend that has the key.
+    pub(super) fn choose_by_key(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        let service = batch.snapshot.service(state.service);
+        // Each counts as a new flow.
+        if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
+            let flow = Flow::of(packet.frame(), &state.parsed);
+            self.limits.admit(guard, &batch.snapshot.hasher, &flow, batch.now)?;
+        }
+        let place = KeyPlace { hash: state.hash, route: state.route };
+        let keyed = service.keyed.as_deref();
+        let chosen = keyed.and_then(|keyed| batch.snapshot.select_key(service, keyed, place));
+        let Selection { slot, entry, rehashed } = chosen.ok_or(DropReason::NoBackend)?;
+        if rehashed > 0 {
+            self.counters.rehashed.add(1);
+        }
+        state.choice.slot = slot;
+        state.choice.step = Some(Step::Maglev { entry, rehashed, reselected: false });
+        Ok(())
+    }
+}
+
+/// A request, and what it is read by.
+struct Request<'a> {
+    snapshot: &'a Snapshot,
+    service: &'a Service,
+    keyed: &'a Keyed,
+    payload: &'a [u8],
+}
+
+impl Request<'_> {
+    /// Where its key is looked for; `None`: it has none.
+    #[inline]
+    fn place(&self, ask: &Ask) -> Result<Option<KeyPlace>, DropReason> {
+        match ask.plan {
+            Plan::Keyless => Ok(None),
+            Plan::One => Ok(Some(self.place_of(&ask.first))),
+            // What is asked of one server at once must be all on it.
+            _ => self.common_place(ask).map(Some),
+        }
+    }
+
+    #[inline]
+    fn place_of(&self, item: &kv_switch::Item) -> KeyPlace {
+        let mut room = KeyRoom::default();
+        self.snapshot.key_place(self.keyed, self.keyed.rules.application.key(self.payload, item, &mut room))
+    }
+
+    /// Where the first of several keys is looked for, if the backend there has all of them.
+    #[inline(never)]
+    fn common_place(&self, ask: &Ask) -> Result<KeyPlace, DropReason> {
+        let first = self.place_of(&ask.first);
+        let backend =
+            |place| self.snapshot.select_key(self.service, self.keyed, place).map(|chosen| chosen.slot);
+        let (wanted, mut is_split) = (backend(first), false);
+        self.keyed.rules.application.items(self.payload, ask, &mut |item| {
+            is_split = backend(self.place_of(&item)) != wanted;
+            if is_split { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if is_split { Err(DropReason::KvSplit) } else { Ok(first) }
+    }
+}
+
+/// What a packet carries: all of a datagram, or as much of it as its first piece has. `None`: its UDP header is cut short, or
+/// has a length that the packet does not have.
+fn datagram<'a>(packet: &'a Packet<'_>, parsed: &Parsed) -> Option<Datagram<'a>> {
+    let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end))?;
+    let (&[_, _, _, _, high, low, _, _], payload) = bytes.split_first_chunk::<8>()?;
+    let datagram = Datagram::first_piece(payload, u16::from_be_bytes([high, low]).checked_sub(8)?);
+    (datagram.is_whole() || parsed.fragment != Fragment::None).then_some(datagram)
+}

@@ -1,0 +1,289 @@
+//! Services that choose by key: the same backend for a key whatever its flow, a name for each refusal, and no connection table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use forwarder::*;
+use kv_switch::{Memcached, Routes};
+use proptest::prelude::*;
+use siphasher::sip::SipHasher13;
+
+use crate::bed::*;
+use crate::pieces::*;
+
+const CLIENT4: &str = "198.51.100.7";
+const CLIENT6: &str = "2001:db8:9::7";
+const PORT: u16 = 11_211;
+
+/// All backends at UDP 11211 of both VIPs by key; the first is alone in the pool of keys `flag` and of those that begin with `log:`.
+fn keyed(failover: KeyFailover) -> Parts {
+    let slots = gre_slots(5);
+    let mut parts = parts(slots.clone(), &[1; 5]);
+    let rules = KeyRules {
+        application: Box::new(Memcached::new(3)),
+        clients: PrefixSet::new([
+            (ip("198.51.100.0"), 24),
+            (ip("2001:db8:9::"), 48),
+            (ip("203.0.113.0"), 24),
+        ]),
+        routes: Routes::build(&[(b"flag", 0)], &[(b"log:", 0)]).unwrap(),
+        failover,
+    };
+    let keyed = Keyed { rules: Arc::new(rules), pools: [pool(&slots, &[1])].into() };
+    let all = pool(&slots, &[1; 5]);
+    parts.services.push(Service { keyed: Some(Arc::new(keyed)), ..service(3, HashPolicy::Key, &all) });
+    parts.bindings.extend([VIP4, VIP6].map(|vip| binding(vip, 17, PORT..=PORT, 3)));
+    parts
+}
+
+fn bed() -> Bed {
+    Bed::new(keyed(KeyFailover::Next))
+}
+
+fn framed(command: &[u8]) -> Vec<u8> {
+    [b"\x12\x34\0\0\0\x01\0\0", command].concat()
+}
+
+fn request(command: &[u8]) -> Vec<u8> {
+    udp(CLIENT4, 40_000, VIP4, PORT, &framed(command))
+}
+
+fn get(key: &str) -> Vec<u8> {
+    format!("get {key}\r\n").into_bytes()
+}
+
+/// The backend that Maglev's table has for a key, hashed by the reference interface.
+fn by_hand(key: &str) -> u8 {
+    // The 128-bit hash of the purpose's name is the key of its own.
+    let own = siphasher::sip128::SipHasher24::new_with_key(&[5; 16]).hash(b"kv").as_bytes();
+    let table = pool(&gre_slots(5), &[1; 5]);
+    let hash = SipHasher13::new_with_key(&own).hash(key.as_bytes());
+    let rank = table.table.as_ref().unwrap().lookup(hash);
+    u8::try_from(table.slots[rank as usize].0 + 1).unwrap()
+}
+
+/// All drops by reason, of those reasons that have any.
+fn drops(bed: &Bed) -> BTreeMap<&'static str, u64> {
+    let all = DropReason::ALL.iter().map(|reason| (reason.name(), bed.counters.drops(*reason)));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+proptest! {
+    #[test]
+    fn a_key_has_its_backend_from_any_client_by_any_command(
+        key in "[!-~]{1,60}", ports in prop::collection::vec(1024_u16..11_000, 3), v6: bool,
+    ) {
+        prop_assume!(key != "flag" && !key.starts_with("log:"));
+        let mut bed = bed();
+        let (client, vip) = if v6 { (CLIENT6, VIP6) } else { (CLIENT4, VIP4) };
+        let commands =
+            [get(&key), format!("set {key} 0 0 2\r\nab\r\n").into_bytes(), format!("mg {key} v\r\n").into_bytes()];
+        for (port, command) in ports.iter().zip(commands) {
+            let frame = udp(client, *port, vip, PORT, &framed(&command));
+            prop_assert_eq!(bed.backend_of(&frame), Some(by_hand(&key)), "{:?}", drops(&bed));
+        }
+        let tagged = tagged(&udp(client, 5000, vip, PORT, &framed(&get(&key))), 0x8100, 7);
+        prop_assert!(matches!(bed.send(24, &tagged), (Verdict::Tx, _)));
+        prop_assert_eq!(bed.pipeline.flows().len(), 0);
+    }
+}
+
+#[test]
+fn where_says_what_the_pipeline_does() {
+    let mut bed = bed();
+    for key in (0..200).map(|n| format!("key{n}")).chain(["flag".into(), "log:1".into(), "flags".into()]) {
+        let sent = bed.backend_of(&request(&get(&key))).unwrap();
+        let flow = Flow::new((ip(CLIENT4), 40_000), (ip(VIP4), PORT), 17).unwrap();
+        let said = bed.live.current().explain_key(&flow, key.as_bytes());
+        assert_eq!((said.outcome, said.slot), (Outcome::Forward, Some(SlotId(u32::from(sent) - 1))), "{key}");
+        let is_routed = key == "flag" || key.starts_with("log:");
+        assert_eq!((said.route, sent == 1 || !is_routed), (is_routed.then_some(0), true), "{key}");
+    }
+    let flow = Flow::new((ip("192.0.2.9"), 40_000), (ip(VIP4), PORT), 17).unwrap();
+    let said = bed.live.current().explain_key(&flow, b"key");
+    assert_eq!((said.outcome, said.slot), (Outcome::Drop(DropReason::KvClient), None));
+}
+
+/// One request for each reason, with its own name.
+fn refused() -> Vec<(DropReason, Vec<u8>)> {
+    let long = vec![b'k'; 251];
+    let from = |source, port| udp(source, port, VIP4, PORT, &framed(&get("a")));
+    let mut total = framed(&get("a"));
+    total[5] = 2;
+    vec![
+        (DropReason::KvClient, from("192.0.2.9", 40_000)),
+        (DropReason::KvSourcePort, from(CLIENT4, 1_023)),
+        (DropReason::KvSourcePort, from(CLIENT4, PORT)),
+        (DropReason::FromVip, from(VIP4, 40_000)),
+        (DropReason::KvShortFrame, udp(CLIENT4, 40_000, VIP4, PORT, b"\x12\x34\0\0\0")),
+        (DropReason::KvTotalNotOne, udp(CLIENT4, 40_000, VIP4, PORT, &total)),
+        (DropReason::KvSeveralCommands, request(b"get a\r\nget b\r\n")),
+        (DropReason::KvUnknownVerb, request(b"hello world\r\n")),
+        (DropReason::KvAdministrative, request(b"flush_all\r\n")),
+        (DropReason::KvLineEnd, request(b"get a\n")),
+        (DropReason::KvZeroByte, request(b"get a\0b\r\n")),
+        (DropReason::KvKeyTooLong, request(&[b"get ", &long[..], b"\r\n"].concat())),
+        (DropReason::KvTooManyKeys, request(b"get a b c d\r\n")),
+        (DropReason::KvWrongArguments, request(b"set a 0 0\r\n")),
+        (DropReason::KvBadNumber, request(b"set a 0 0 x\r\nab\r\n")),
+        (DropReason::KvBadFlag, request(b"mg a !\r\n")),
+        (DropReason::KvBadBase64, request(b"mg a!= b\r\n")),
+        (DropReason::KvWrongLength, request(b"set a 0 0 9\r\nab\r\n")),
+    ]
+}
+
+#[test]
+fn each_refusal_is_dropped_by_its_name() {
+    for (reason, frame) in refused() {
+        let mut bed = bed();
+        let before = frame.clone();
+        let (verdict, after) = bed.send(24, &frame);
+        assert_eq!(verdict, Verdict::Drop(reason), "{}", frame[42..].escape_ascii());
+        assert_eq!((drops(&bed), after), (BTreeMap::from([(reason.name(), 1)]), before));
+    }
+}
+
+#[test]
+fn keys_of_one_backend_go_there_together_and_those_of_several_nowhere() {
+    let mut bed = bed();
+    let keys: Vec<String> = (0..200).map(|n| format!("key{n}")).collect();
+    let mut by_backend: BTreeMap<u8, Vec<&str>> = BTreeMap::new();
+    for key in &keys {
+        by_backend.entry(by_hand(key)).or_default().push(key);
+    }
+    let backends: BTreeSet<u8> = by_backend.keys().copied().collect();
+    assert_eq!(backends.len(), 5);
+    for (backend, keys) in &by_backend {
+        let frame = request(format!("get {} {} {}\r\n", keys[0], keys[1], keys[2]).as_bytes());
+        let (verdict, out) = bed.send(24, &frame);
+        assert_eq!((verdict, out[14 + 19]), (Verdict::Tx, *backend));
+        assert_eq!(out[14 + 24 + 20..], frame[14 + 20..], "the request itself is as it came");
+    }
+    let one = |backend: u8| by_backend[&backend][0];
+    let split = request(format!("get {} {} {}\r\n", one(1), one(1), one(2)).as_bytes());
+    assert_eq!(bed.send(24, &split).0, Verdict::Drop(DropReason::KvSplit));
+}
+
+#[test]
+fn keys_of_a_backend_that_does_not_serve_go_where_failover_says_and_the_others_stay() {
+    let keys: Vec<String> = (0..300).map(|n| format!("key{n}")).collect();
+    for (state, failover) in [SlotState::Down, SlotState::Draining].into_iter().flat_map(|state| {
+        [KeyFailover::Next, KeyFailover::Nowhere, KeyFailover::Pool(0)].map(|to| (state, to))
+    }) {
+        let mut bed = Bed::new(keyed(failover));
+        let mut states = vec![SlotState::Serving; 5];
+        states[2] = state;
+        bed.live.publish(bed.live.current().with_states(states).unwrap());
+        let mut seen = BTreeSet::new();
+        for key in &keys {
+            let sent = bed.backend_of(&request(&get(key)));
+            if by_hand(key) == 3 {
+                seen.insert(sent);
+            } else {
+                assert_eq!(sent, Some(by_hand(key)), "{key}: {failover:?}");
+            }
+        }
+        let expected = match failover {
+            KeyFailover::Next => [1, 2, 4, 5].map(Some).into(),
+            KeyFailover::Nowhere => [None].into(),
+            KeyFailover::Pool(_) => [Some(1)].into(),
+        };
+        assert_eq!(seen, expected, "{state:?} {failover:?}");
+    }
+}
+
+#[test]
+fn later_pieces_of_a_large_set_follow_the_first_which_must_hold_the_key() {
+    for (client, vip) in [(CLIENT4, VIP4), (CLIENT6, VIP6)] {
+        let mut bed = bed();
+        let whole = |key: &str| {
+            let command = [format!("set {key} 0 0 2000\r\n").as_bytes(), &[b'v'; 2000], b"\r\n"].concat();
+            let mut payload = udp_payload(40_000, PORT, command.len() + 8);
+            payload.splice(8.., framed(&command));
+            payload
+        };
+        for (id, key) in (1..60).map(|id| (id, format!("key{id}"))) {
+            let datagram = Datagram { source: client, vip, protocol: 17, id, payload: whole(&key) };
+            let pieces = datagram.cut(1024);
+            let order = if id % 2 == 0 { [0, 1] } else { [1, 0] };
+            let out: Vec<_> = order.iter().flat_map(|place| bed.all(&pieces[*place])).collect();
+            let sent: Vec<_> = out.iter().map(|(verdict, frame)| (*verdict, frame[14 + 19])).collect();
+            assert_eq!(sent, [(Verdict::Tx, by_hand(&key)); 2], "{key} {order:?}");
+        }
+        let payload = whole(&"k".repeat(250));
+        let datagram = Datagram { source: client, vip, protocol: 17, id: 99, payload };
+        let (first, later) = (datagram.piece(0, 128), datagram.piece(128, 1024));
+        assert_eq!(bed.all(&first)[0].0, Verdict::Drop(DropReason::KvFirstPieceTooShort));
+        assert_eq!(
+            bed.all(&later)[0].0,
+            Verdict::Drop(DropReason::KvFirstPieceTooShort),
+            "it follows its first"
+        );
+    }
+}
+
+#[test]
+fn a_udp_length_that_the_packet_does_not_have_is_malformed_and_padding_is_none_of_it() {
+    let mut bed = bed();
+    let mut frame = request(&get("a"));
+    frame.extend([0; 9]);
+    let expected = by_hand("a");
+    assert_eq!(bed.backend_of(&frame), Some(expected), "Ethernet's padding");
+    let length = 14 + 20 + 4;
+    frame[length + 1] += 1;
+    assert!(matches!(bed.send(24, &frame).0, Verdict::Drop(DropReason::Malformed)));
+}
+
+#[test]
+fn each_request_counts_as_a_new_flow_for_the_limits() {
+    let mut parts = keyed(KeyFailover::Next);
+    let guard = Guard { new_flows_per_second: NonZeroU32::new(3), ..Guard::default() };
+    parts.services[3].guard = Some(Arc::new(guard));
+    let mut bed = Bed::new(parts);
+    let sent: Vec<bool> = (0..5).map(|_| bed.send(24, &request(&get("a"))).0 == Verdict::Tx).collect();
+    assert_eq!(sent, [true, true, true, false, false]);
+    assert_eq!(drops(&bed), BTreeMap::from([("flow_rate", 2)]));
+}
+
+#[test]
+fn a_request_without_a_key_goes_by_its_flow() {
+    let mut bed = bed();
+    let ports = 20_000..20_100;
+    let sent: BTreeSet<_> = ports
+        .map(|port| bed.backend_of(&udp(CLIENT4, port, VIP4, PORT, &framed(b"mn\r\n"))).unwrap())
+        .collect();
+    assert_eq!(sent.len(), 5);
+}
+
+/// What memcached would answer is not known here: an error about it names no flow.
+#[test]
+fn an_icmp_error_about_an_answer_is_dropped_by_name() {
+    let mut bed = bed();
+    let answer = udp(VIP4, PORT, CLIENT4, 40_000, &framed(b"END\r\n"));
+    let link =
+        etherparse::PacketBuilder::ethernet2(ROUTER, OURS).ipv4([198, 51, 100, 1], [203, 0, 113, 10], 64);
+    let unreachable = etherparse::icmpv4::DestUnreachableHeader::Port;
+    let mut error = Vec::new();
+    link.icmpv4(etherparse::Icmpv4Type::DestinationUnreachable(unreachable))
+        .write(&mut error, &answer[14..])
+        .unwrap();
+    assert_eq!(bed.send(24, &error).0, Verdict::Drop(DropReason::IcmpQuote));
+}
+
+proptest! {
+    #[test]
+    fn any_payload_is_forwarded_as_it_came_or_dropped_and_nothing_panics(
+        bytes in prop::collection::vec(any::<u8>(), 0..200), is_framed: bool,
+    ) {
+        let mut bed = bed();
+        let payload = if is_framed { framed(&bytes) } else { bytes };
+        let frame = udp(CLIENT4, 40_000, VIP4, PORT, &payload);
+        match bed.send(24, &frame) {
+            (Verdict::Tx, out) => prop_assert_eq!(&out[14 + 24 + 20..], &frame[14 + 20..]),
+            (Verdict::Drop(_), out) => prop_assert_eq!(out, frame),
+            (other, _) => prop_assert!(false, "{other:?}"),
+        }
+        prop_assert_eq!(bed.pipeline.flows().len(), 0);
+    }
+}
