@@ -25,6 +25,8 @@ pub(crate) enum Lane {
     Net,
     /// BGP and BFD with bird, FRR and gobgpd in namespaces, and a cluster of two behind them: root
     Bgp,
+    /// Keyed services: real memcached servers and clients in namespaces: root
+    Kv,
     /// Alert rules by promtool, a real Prometheus, the status page in Chromium: root
     Web,
     /// Zero-copy and the kernel's own tunnels, in a VM: root
@@ -32,7 +34,7 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    pub(crate) const ALL: [Self; 5] = [Self::Unit, Self::Net, Self::Bgp, Self::Web, Self::ZeroCopy];
+    pub(crate) const ALL: [Self; 6] = [Self::Unit, Self::Net, Self::Bgp, Self::Kv, Self::Web, Self::ZeroCopy];
 
     /// Debian packages that it needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
@@ -40,6 +42,7 @@ impl Lane {
             Self::Unit => setup::BUILD.to_vec(),
             Self::Net => [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, setup::ROUTERS].concat(),
             Self::Bgp => [setup::BUILD, setup::BED, setup::ROUTERS].concat(),
+            Self::Kv => [setup::BUILD, setup::BED, setup::KV].concat(),
             Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),
             Self::ZeroCopy => [setup::BUILD, setup::BED, setup::VM].concat(),
         }
@@ -50,6 +53,7 @@ impl Lane {
             Self::Unit => "unit",
             Self::Net => "net",
             Self::Bgp => "bgp",
+            Self::Kv => "kv",
             Self::Web => "web",
             Self::ZeroCopy => "zero-copy",
         }
@@ -59,7 +63,7 @@ impl Lane {
         Duration::from_secs(match self {
             Self::Unit => 8 * 60,
             Self::Net => 6 * 60,
-            Self::Bgp => 4 * 60,
+            Self::Bgp | Self::Kv => 4 * 60,
             Self::Web => 2 * 60,
             Self::ZeroCopy => 3 * 60,
         })
@@ -71,6 +75,7 @@ impl Lane {
             Self::Unit => &[],
             Self::Net => &["net", "tunnel", "bpf", "next_hop"],
             Self::Bgp => &["routers", "cluster"],
+            Self::Kv => &["kv"],
             Self::Web => &["web"],
             Self::ZeroCopy => &[zero_copy::TEST],
         }
@@ -85,7 +90,10 @@ impl Lane {
             (Self::Unit, _) => unit(steps),
             (_, None) => steps.failed("not run: its programs are not built".to_owned()),
             (Self::Net, Some(built)) => net(steps, built),
-            (Self::Bgp, Some(built)) => bgp(steps, built),
+            (Self::Bgp | Self::Kv, Some(built)) => {
+                programs(steps, built, self);
+                steps.check(built.balancer().and_then(nothing_left));
+            }
             (Self::Web, Some(built)) => web(steps, built),
             (Self::ZeroCopy, Some(built)) => zero_copy::run(steps, built),
         }
@@ -233,11 +241,6 @@ fn net(steps: &mut Steps, built: &Built) {
         steps.check(demo::run(Some(binary.to_owned()), true, false));
         steps.check(nothing_left(binary));
     }
-}
-
-fn bgp(steps: &mut Steps, built: &Built) {
-    programs(steps, built, Lane::Bgp);
-    steps.check(built.balancer().and_then(nothing_left));
 }
 
 fn web(steps: &mut Steps, built: &Built) {

@@ -28,6 +28,9 @@ pub(crate) const CAPTURE: &[&str] = &["tshark"];
 /// For the tests against routers.
 pub(crate) const ROUTERS: &[&str] = &["bird2", "frr", "gobgpd"];
 
+/// For keyed services: servers, and clients that are nobody's here.
+pub(crate) const KV: &[&str] = &["memcached", "libmemcached-tools"];
+
 /// For the status page and the metrics; Chromium draws no text without a font.
 pub(crate) const WEB: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core", "prometheus"];
 

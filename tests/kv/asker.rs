@@ -1,0 +1,64 @@
+//! A client of memcached's UDP protocol, one request at a time, with its frame in plain sight.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use testbed::Namespace;
+
+/// Asks one server from one socket.
+pub(crate) struct Asker {
+    socket: UdpSocket,
+    next: AtomicU16,
+}
+
+impl Asker {
+    pub(crate) fn new(ns: &Namespace, server: SocketAddr) -> Self {
+        Self::from_port(ns, server, 0)
+    }
+
+    /// From a port of its own; 0: any.
+    pub(crate) fn from_port(ns: &Namespace, server: SocketAddr, port: u16) -> Self {
+        let socket = ns.run(move || {
+            let any: SocketAddr =
+                if server.is_ipv4() { ([0; 4], port).into() } else { ([0; 8], port).into() };
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.connect(server).unwrap();
+            socket
+        });
+        Self { socket, next: AtomicU16::new(1) }
+    }
+
+    /// Sends a command in a frame of its own.
+    pub(crate) fn send(&self, command: &[u8]) -> [u8; 8] {
+        let [high, low] = self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let frame = [high, low, 0, 0, 0, 1, 0, 0];
+        self.send_plainly(&[&frame, command].concat());
+        frame
+    }
+
+    /// Sends these bytes.
+    pub(crate) fn send_plainly(&self, datagram: &[u8]) {
+        self.socket.send(datagram).unwrap();
+    }
+
+    /// The answer to a command, without its frame; `None`: none came within `patience`.
+    pub(crate) fn ask_within(&self, command: &[u8], patience: Duration) -> Option<Vec<u8>> {
+        let frame = self.send(command);
+        let (end, mut room) = (Instant::now() + patience, [0; 2_048]);
+        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            self.socket.set_read_timeout(Some(left)).unwrap();
+            match self.socket.recv(&mut room) {
+                Ok(length) if room[..2] == frame[..2] => return Some(room[8..length].to_vec()),
+                Ok(_) => {}
+                // An ICMP error about an earlier request: a server that is not there.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionRefused) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        None
+    }
+}

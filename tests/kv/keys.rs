@@ -1,0 +1,150 @@
+//! Every key has its server, whoever asks, and finds another one when that is gone.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use testbed::{Process, VIP_V4, eventually};
+
+use crate::scene::{BOUND, PORT, SILENCE, Scene, config, memcached};
+
+const KEYS: usize = 300;
+
+/// The server that `where --key` names for each key.
+fn owners(scene: &Scene) -> Vec<usize> {
+    let host = &scene.bed.balancers[0];
+    let (client, vip) = (SocketAddr::new(scene.bed.client.v4.into(), 4000), SocketAddr::new(VIP_V4, PORT));
+    let socket = testbed::LbConfig::admin_socket(&scene.bed, 0);
+    let of = |key: usize| {
+        let (client, vip, key) = (client.to_string(), vip.to_string(), format!("key{key}"));
+        let args = [
+            "where",
+            &client,
+            &vip,
+            "udp",
+            "--key",
+            &key,
+            "--json",
+            "--live",
+            "--socket",
+            socket.to_str().unwrap(),
+        ];
+        let ended = Process::to_end(&host.ns, scene.bed.program().unwrap(), &args, BOUND).unwrap();
+        let answer: serde_json::Value =
+            serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{ended:?}"));
+        let name = answer["threads"][0]["backend"]["name"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        scene.bed.backends.iter().position(|host| host.name == name).unwrap()
+    };
+    (0..KEYS).step_by(10).map(of).collect()
+}
+
+fn stored(key: usize) -> Vec<u8> {
+    format!("VALUE key{key} 0 {}\r\nvalue of {key}\r\nEND\r\n", format!("value of {key}").len()).into_bytes()
+}
+
+fn set(key: usize) -> Vec<u8> {
+    let value = format!("value of {key}");
+    format!("set key{key} 0 0 {}\r\n{value}\r\n", value.len()).into_bytes()
+}
+
+fn get(key: usize) -> Vec<u8> {
+    format!("get key{key}\r\n").into_bytes()
+}
+
+/// Who has each key, by asking all servers at their own addresses: one of them.
+fn holders(scene: &Scene) -> Vec<usize> {
+    let clients: Vec<_> = (0..scene.bed.backends.len()).map(|backend| scene.beside(backend)).collect();
+    let of = |key: usize| {
+        let has = |asker: &crate::asker::Asker| asker.ask_within(&get(key), BOUND).unwrap() == stored(key);
+        let holders: Vec<usize> = (0..clients.len()).filter(|backend| has(&clients[*backend])).collect();
+        assert_eq!(holders.len(), 1, "key {key} is on {holders:?}\n{}", scene.diagnosis());
+        holders[0]
+    };
+    (0..KEYS).map(of).collect()
+}
+
+#[test]
+fn a_key_goes_to_its_server_from_every_client_in_both_families_and_the_server_answers_itself() {
+    let scene = Scene::new(|bed| config(bed, ""));
+    for key in 0..KEYS {
+        // Each from another port: the flow says nothing.
+        let client = scene.client(key % 2 == 0);
+        assert_eq!(scene.ask(&client, &set(key)), b"STORED\r\n");
+    }
+    let holders = holders(&scene);
+    let named: Vec<usize> = holders.iter().step_by(10).copied().collect();
+    assert_eq!(owners(&scene), named, "where --key names the servers that have them");
+    assert_eq!(holders.iter().collect::<BTreeSet<_>>().len(), 3, "each server has some");
+    for key in 0..KEYS {
+        assert_eq!(scene.ask(&scene.client(key % 2 == 1), &get(key)), stored(key));
+    }
+    let binary = [b"\x80\0\0\x04\0\0\0\0\0\0\0\x04\xde\xad\xbe\xef\0\0\0\0\0\0\0\0key7".as_slice()].concat();
+    let answer = scene.ask(&scene.client(true), &binary);
+    assert_eq!(
+        (&answer[..2], &answer[12..16], &answer[28..]),
+        (&b"\x81\0"[..], &b"\xde\xad\xbe\xef"[..], &b"value of 7"[..])
+    );
+    assert_eq!(scene.ask(&scene.client(true), b"mg key7 v O123\r\n"), b"VA 10 O123\r\nvalue of 7\r\n");
+    scene.drops_become(&[]);
+    let counters = scene.balancer.counters().unwrap();
+    assert_eq!(counters.over_threads(&["flow_table", "inserts"]), 0, "{}", scene.diagnosis());
+}
+
+#[test]
+fn keys_of_a_server_that_dies_find_another_and_those_of_the_others_stay() {
+    let mut scene = Scene::new(|bed| config(bed, ""));
+    let client = scene.client(true);
+    for key in 0..KEYS {
+        assert_eq!(scene.ask(&client, &set(key)), b"STORED\r\n");
+    }
+    let before = holders(&scene);
+    let (dead, start) = (before[0], Instant::now());
+    drop(scene.servers[dead].take());
+    let answered = eventually(BOUND, || client.ask_within(&get(0), SILENCE)).unwrap();
+    eprintln!("the first answer came {:?} after the server's death", start.elapsed());
+    assert_eq!(answered, b"END\r\n", "another server, which does not have it");
+    scene.serving(2);
+    for key in (0..KEYS).filter(|key| before[*key] != dead) {
+        assert_eq!(scene.ask(&client, &get(key)), stored(key), "a key of a server that lives stays there");
+    }
+    for key in (0..KEYS).filter(|key| before[*key] == dead) {
+        assert_eq!(scene.ask(&client, &set(key)), b"STORED\r\n");
+        assert_eq!(scene.ask(&client, &get(key)), stored(key));
+    }
+    let host = &scene.bed.backends[dead];
+    scene.servers[dead] = Some(memcached(&scene.bed, host));
+    scene.serving(3);
+    // Each family has its own verdict of it: that of the other may come first.
+    for key in (0..KEYS).filter(|key| before[*key] == dead) {
+        let is_back = || (scene.ask(&client, &get(key)) == b"END\r\n").then_some(());
+        assert!(eventually(BOUND, is_back).is_some(), "key {key} is its own again, and it is empty");
+    }
+}
+
+#[test]
+fn routes_send_exact_keys_and_prefixes_to_their_pools() {
+    let routes =
+        ", routes = [{ key = \"key1\", pool = \"second\" }, { prefix = \"key1\", pool = \"third\" }]";
+    let scene = Scene::new(|bed| {
+        let mut config = config(bed, routes);
+        let pool = |name: &str, host: &testbed::Host| {
+            format!(
+                "[pool.{name}]\nencapsulation = \"tunnel\"\nbackends = [{{ name = \"{}\", address = \"{}\" }}]\n",
+                host.name, host.v4
+            )
+        };
+        config.more += &(pool("second", &bed.backends[1]) + &pool("third", &bed.backends[2]));
+        config.pool.truncate(1);
+        config
+    });
+    let client = scene.client(true);
+    for key in 0..KEYS {
+        assert_eq!(scene.ask(&client, &set(key)), b"STORED\r\n");
+    }
+    let expected = |key: usize| match key.to_string() {
+        text if text == "1" => 1,
+        text if text.starts_with('1') => 2,
+        _ => 0,
+    };
+    assert_eq!(holders(&scene), (0..KEYS).map(expected).collect::<Vec<_>>());
+}

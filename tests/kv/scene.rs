@@ -1,0 +1,112 @@
+//! A bed whose backends run memcached, and a balancer with a keyed pool of them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use testbed::{Balancer, Bed, BedSpec, Decap, Host, LbConfig, Process, Service, eventually};
+
+use crate::asker::Asker;
+
+/// Ten times what any wait here takes on two busy cores.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+/// For what must not come: on these links a reply takes less than a millisecond.
+pub(crate) const SILENCE: Duration = Duration::from_millis(300);
+pub(crate) const PORT: u16 = 11_211;
+
+/// Dropped in this order: the balancer first, the bed last.
+pub(crate) struct Scene {
+    pub(crate) balancer: Balancer,
+    /// In the order of the backends.
+    pub(crate) servers: Vec<Option<Process>>,
+    _decaps: Vec<Decap>,
+    pub(crate) bed: Bed,
+}
+
+/// A keyed pool of all backends, for the bed's client, checked as its requests come; with further keys of `kv`.
+pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
+    let mut config = LbConfig::new(bed);
+    let service = |protocol| Service { ports: PORT.to_string(), protocol, hash: None };
+    config.services = vec![service("udp"), service("tcp")];
+    let (v4, v6) = (bed.client.v4, bed.client.v6);
+    config.pool_keys = format!(
+        "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{v4}\", \"{v6}\"]{kv} }}\n"
+    );
+    config.more = "[check.cache]\nmemcached = { transport = \"udp\" }\nvia = \"vip\"\n\
+                   interval = \"600ms\"\ntimeout = \"300ms\"\nfall = 2\n"
+        .into();
+    config
+}
+
+impl Scene {
+    pub(crate) fn new(config: impl FnOnce(&Bed) -> LbConfig) -> Self {
+        let bed = Bed::new(&BedSpec::default()).unwrap();
+        let servers = bed.backends.iter().map(|host| Some(memcached(&bed, host))).collect();
+        let decaps = Decap::start_all(&bed).unwrap();
+        let balancer = Balancer::start(&bed, 0, &config(&bed)).unwrap();
+        let scene = Self { balancer, servers, _decaps: decaps, bed };
+        scene.serving(scene.bed.backends.len());
+        scene
+    }
+
+    /// A client of the first VIP of a family.
+    pub(crate) fn client(&self, ipv4: bool) -> Asker {
+        Asker::new(&self.bed.client.ns, self.bed.vip(ipv4, PORT))
+    }
+
+    /// A client of one server, on its own machine.
+    pub(crate) fn beside(&self, backend: usize) -> Asker {
+        let host = &self.bed.backends[backend];
+        Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT))
+    }
+
+    /// The answer through the balancer.
+    pub(crate) fn ask(&self, client: &Asker, command: &[u8]) -> Vec<u8> {
+        client
+            .ask_within(command, BOUND)
+            .unwrap_or_else(|| panic!("no answer to {}\n{}", command.escape_ascii(), self.diagnosis()))
+    }
+
+    /// Waits until so many backends serve.
+    pub(crate) fn serving(&self, count: usize) {
+        let serves = || {
+            let answer = self.balancer.ask("/v1/backends").ok()?;
+            let backends = answer.as_array()?;
+            let up = backends.iter().filter(|backend| backend["state"] == "serving").count();
+            (up == count).then_some(())
+        };
+        assert!(eventually(BOUND, serves).is_some(), "not {count} serving\n{}", self.diagnosis());
+    }
+
+    /// Waits until so many packets have been dropped for that reason; none was for another.
+    pub(crate) fn drops_become(&self, wanted: &[(&str, u64)]) {
+        let mut wanted: Vec<_> =
+            wanted.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
+        wanted.sort();
+        let have = || {
+            let mut drops = self.balancer.counters().unwrap().drops();
+            drops.sort();
+            (drops == wanted).then_some(())
+        };
+        assert!(eventually(BOUND, have).is_some(), "not {wanted:?}\n{}", self.diagnosis());
+    }
+
+    pub(crate) fn diagnosis(&self) -> String {
+        let counters = self.balancer.counters().map(|counters| format!("{:#}", counters.0));
+        format!("{}\n{}", self.balancer.process.tail(), counters.unwrap_or_else(|error| error.to_string()))
+    }
+}
+
+/// A server at the VIPs, to answer clients itself, and at its own address.
+pub(crate) fn memcached(bed: &Bed, host: &Host) -> Process {
+    let vips = bed.spec.vips.iter().map(|vip| SocketAddr::new(*vip, PORT).to_string());
+    let listen =
+        vips.chain([SocketAddr::new(host.v4.into(), PORT).to_string()]).collect::<Vec<_>>().join(",");
+    let args = ["-u", "nobody", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"];
+    let server =
+        Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args).unwrap();
+    let asker = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT));
+    let answers =
+        || asker.ask_within(b"version\r\n", SILENCE).filter(|answer| answer.starts_with(b"VERSION "));
+    assert!(eventually(BOUND, || answers().map(drop)).is_some(), "{}", server.tail());
+    server
+}
