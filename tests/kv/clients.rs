@@ -1,6 +1,7 @@
 //! Clients that nobody here wrote.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 use testbed::{Host, Process, VIP_V4, eventually};
 
@@ -32,23 +33,30 @@ fn the_fragmented_sets_of_memcslap_reach_their_servers_whole() {
     let ended = Process::to_end(&scene.bed.client.ns, "memcslap", &args, 10 * BOUND).unwrap();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     scene.drops_become(&[]);
-    let stats = |backend: usize| {
-        let answer = scene.beside(backend).ask_within(b"stats\r\n", BOUND).unwrap();
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        let value = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} "))).unwrap();
-            line.parse::<u64>().unwrap()
-        };
-        value("cmd_set")
+    let stats = |host: &Host| -> u64 {
+        let text = say(host, "stats\r\nquit\r\n");
+        let line = text.lines().find_map(|line| line.strip_prefix("STAT cmd_set ")).unwrap();
+        line.parse().unwrap()
     };
     // A server answers at its own address while sets wait at the VIP's.
     let all = || {
         let (stored, refused): (u64, u64) =
-            ((0..3).map(stats).sum(), scene.bed.backends.iter().map(full).sum());
+            (scene.bed.backends.iter().map(stats).sum(), scene.bed.backends.iter().map(full).sum());
         (stored > 0 && stored + refused == 400).then_some(())
     };
     assert!(eventually(BOUND, all).is_some(), "not all of 400 sets came whole\n{}", scene.diagnosis());
     assert_eq!(scene.balancer.counters().unwrap().over_threads(&["keyed_writes"]), 400);
+}
+
+/// What a server says over TCP, at its own address.
+fn say(host: &Host, words: &'static str) -> String {
+    let server = SocketAddr::new(host.v4.into(), PORT);
+    host.ns.run(move || {
+        let (mut stream, mut text) = (TcpStream::connect(server).unwrap(), String::new());
+        stream.write_all(words.as_bytes()).unwrap();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    })
 }
 
 /// Whole datagrams that found a host's receive buffers full.

@@ -31,8 +31,9 @@ pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
     config.pool_keys = format!(
         "checks = [\"cache\"]\nkv = {{ protocol = \"memcached\", clients = [\"{v4}\", \"{v6}\"]{kv} }}\n"
     );
+    // A slow machine is no dead server.
     config.more = "[check.cache]\nmemcached = { transport = \"udp\" }\nvia = \"vip\"\n\
-                   interval = \"600ms\"\ntimeout = \"300ms\"\nfall = 2\n"
+                   interval = \"1s\"\ntimeout = \"900ms\"\nfall = 4\n"
         .into();
     config
 }
