@@ -1,13 +1,42 @@
 //! Addresses and prefixes as the file may write them.
 //!
-//! In: text. Out: [`IpAddr`]s that one host can have, [`Prefix`]es and [`Suffix`]es without bits outside their length.
+//! In: text, or the node that has it. Out: [`IpAddr`]s that one host can have, [`Prefix`]es and [`Suffix`]es without bits outside their length.
 //! Not here: host names. A static binary has no dependable resolver, so they are refused in words.
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use config_text::Node;
+use config_text::words::quote;
 use forwarder::{Prefix, Suffix};
 
-use crate::words::quote;
+/// What a value of the file may be beside what [`Node`] reads by itself.
+pub(super) trait AddressNode {
+    /// An address that one host can have.
+    fn unicast(&self) -> Option<IpAddr>;
+    /// A prefix of a cluster's addresses.
+    fn prefix(&self) -> Option<Prefix>;
+    /// A prefix or an address that packets may come from.
+    fn source(&self, allowed: &str) -> Option<Prefix>;
+}
+
+impl AddressNode for Node<'_> {
+    fn unicast(&self) -> Option<IpAddr> {
+        self.read(UNICAST, unicast)
+    }
+
+    fn prefix(&self) -> Option<Prefix> {
+        self.read(GROUP_PREFIX, prefix)
+    }
+
+    fn source(&self, allowed: &str) -> Option<Prefix> {
+        let text = self.as_str().or_else(|| self.wrong(allowed))?;
+        let refuse = |flaw: PrefixFlaw| {
+            let (found, allowed) = flaw.words(|| quote(text), allowed);
+            self.report.error(&self.place, found, allowed);
+        };
+        source(text).map_err(refuse).ok()
+    }
+}
 
 /// Reads `ADDRESS/LENGTH` without host bits; says what is wrong with it otherwise.
 pub(super) fn prefix(text: &str) -> Result<Prefix, String> {
@@ -93,7 +122,7 @@ fn bits_from(text: &str) -> Option<u8> {
 }
 
 /// Reads an address that one host can have; says what is wrong with it otherwise.
-pub(super) fn unicast(text: &str) -> Result<IpAddr, String> {
+fn unicast(text: &str) -> Result<IpAddr, String> {
     let shown = quote(text);
     let Ok(address) = text.parse::<IpAddr>() else {
         let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
@@ -125,7 +154,7 @@ fn flaw(address: IpAddr) -> Option<&'static str> {
 }
 
 pub(super) const UNICAST: &str = "the IPv4 or IPv6 address of one host (host names are not resolved)";
-pub(super) const GROUP_PREFIX: &str =
+const GROUP_PREFIX: &str =
     "a unicast prefix such as \"198.51.100.128/25\", of 8 bits at least and zero behind its length";
 pub(super) const SUFFIX: &str =
     "an address and how many of its last bits count, such as \"0.0.0.20/7\", zero in front of them";

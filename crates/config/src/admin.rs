@@ -9,13 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use config_text::words::quote;
+use config_text::{At, Node, Place, Section};
 use serde::{Serialize, Serializer};
 
 use super::canonical;
 use super::pem::{Outside, PrivateKey};
-use super::reader::{Node, Section};
-use super::report::{At, Place};
-use crate::words::quote;
 
 /// The admin interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

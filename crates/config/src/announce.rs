@@ -6,15 +6,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use config_text::words::quote;
+use config_text::{At, Node, Place, Section, distinct, values};
 use serde::{Serialize, Serializer};
 
 use ::bgp::{Attributes, Community, LargeCommunity};
 use forwarder::Prefix;
 
+use super::address::AddressNode;
 use super::canonical;
-use super::reader::{Node, Section, distinct};
-use super::report::{At, Place, values};
-use crate::words::quote;
 
 /// How a VIP is announced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use config_text::At;
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
 use super::bgp::BgpDraft;
 use super::pool::Pool;
-use super::report::At;
 use super::sections::{Sections, announced, known, machine_names, routes};
 use super::vip::VipDraft;
 use super::{announcement_checks, sessions};

@@ -4,13 +4,13 @@
 //! Not here: peers, which may always send fragments (`peers`); opening tunnels (`forwarder`).
 //! Source: paper §2.1.
 
+use config_text::{At, Node};
 use serde::{Serialize, Serializer};
 
 use forwarder::{Prefix, TunnelProtocols};
 
+use super::address::AddressNode;
 use super::canonical;
-use super::reader::Node;
-use super::report::At;
 
 /// Encapsulators between routers and balancers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

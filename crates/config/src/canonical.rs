@@ -11,11 +11,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_text::format_duration;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::ports::show;
-use super::quantity::format_duration;
 
 pub(super) fn span<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&format_duration(*value))

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_text::{Node, Place, Root, format_duration};
 use serde::Serialize;
 
 pub use self::kind::{
@@ -21,9 +22,6 @@ pub use self::tls::Tls;
 
 use super::canonical;
 use super::pem::Outside;
-use super::quantity::format_duration;
-use super::reader::{Node, Root};
-use super::report::Place;
 
 /// One way to find out whether a backend works.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]

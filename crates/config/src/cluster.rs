@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_text::{At, Node, Place, Root, Section};
 use serde::Serialize;
 
 use super::arrivals::Arrivals;
@@ -14,8 +15,6 @@ use super::canonical;
 use super::mtu::Mtu;
 use super::pem::Outside;
 use super::pool::read_checks;
-use super::reader::{Node, Root, Section};
-use super::report::{At, Place};
 use super::secret::HashKey;
 
 /// What all machines of a cluster share.

@@ -10,14 +10,14 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use config_text::Place;
+use config_text::words::count_of;
 use forwarder::Suffix;
 
 use super::pool::{BackendDraft, Pool, PoolDraft};
 use super::ports::{Ports, show};
-use super::report::Place;
 use super::sections::{Sections, each_once, in_order, is_flawed};
 use super::vip::{ServiceDraft, VipDraft};
-use crate::words::count_of;
 
 impl Sections<'_> {
     /// Runs every check.

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use config_text::{Report, Root};
+
 use super::admin::Admin;
 use super::bgp::BgpDraft;
 use super::config::{Config, Content};
@@ -17,10 +19,8 @@ use super::machine::{Machine, MachineDraft};
 use super::pem::Outside;
 use super::pool::Pool;
 use super::prefix_group::{GroupDraft, PrefixGroup};
-use super::reader::Root;
 use super::remote;
 use super::remote_pool::RemotePool;
-use super::report::Report;
 use super::sections::Sections;
 use super::source::Source;
 use super::trace::Trace;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use config_text::{Node, Place, Root};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -14,8 +15,6 @@ use forwarder::{Prefix, TooBig};
 
 use super::address::{self, PREFIX};
 use super::canonical;
-use super::reader::{Node, Root};
-use super::report::Place;
 
 /// How a packet travels to a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -8,11 +8,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use config_text::{At, Field, Place, values};
 use forwarder::{FILTER_PREFIXES, Prefix, Suffix, aggregate};
 
-use super::field::Field;
 use super::prefix_group::GroupDraft;
-use super::report::{At, Place, values};
 use super::sections::{Sections, each_once, is_flawed};
 use super::vip::VipDraft;
 

@@ -10,13 +10,14 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use config_text::{Node, Section};
 use serde::{Serialize, Serializer};
 
 use forwarder::Prefix;
 
+use super::address::AddressNode;
 use super::canonical::{self, Sealed};
 use super::lists::{Block, Lists};
-use super::reader::{Node, Section};
 
 /// Who may use a VIP, and how fast.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

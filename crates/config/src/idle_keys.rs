@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::report::Place;
+use config_text::Place;
+
 use super::sections::Sections;
 
 /// Warns of each.

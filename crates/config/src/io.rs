@@ -6,11 +6,11 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use config_text::{Node, Section};
 use forwarder::NoSocket;
 use serde::{Serialize, Serializer};
 
 use super::canonical;
-use super::reader::{Node, Section};
 
 /// How packets get in and out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

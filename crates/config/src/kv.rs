@@ -7,13 +7,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use config_text::{At, Node, Place, Section, values};
 use forwarder::Prefix;
 use serde::Serialize;
 
 use super::arrivals::read_sources;
 use super::canonical;
-use super::reader::{Node, Section};
-use super::report::{At, Place, values};
 
 /// How a keyed pool reads requests, and which backend each has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -26,7 +26,6 @@ mod announce;
 mod announcement_checks;
 mod announcements;
 mod arrivals;
-mod base_dir;
 mod bgp;
 mod canonical;
 mod check;
@@ -35,12 +34,10 @@ mod config;
 mod consistency;
 mod drafts;
 mod encapsulation;
-mod field;
 mod flatten;
 mod groups;
 mod guard;
 mod idle_keys;
-mod include;
 mod io;
 mod keyed;
 mod kv;
@@ -48,32 +45,22 @@ mod lists;
 mod log;
 mod machine;
 mod mtu;
-mod near_miss;
-mod parallel;
 mod peers;
 mod pem;
-mod pieces;
 mod pool;
 mod ports;
 mod prefix_group;
-mod problem;
-mod quantity;
-mod reader;
 mod remote;
 mod remote_pool;
 mod remotes;
-mod report;
 mod secret;
 mod sections;
 mod sessions;
 mod shards;
 mod source;
-mod statements;
-mod syntax;
 mod trace;
 mod vip;
 mod vlan;
-pub mod words;
 
 #[cfg(test)]
 mod tests;
@@ -102,8 +89,6 @@ pub use self::pem::PrivateKey;
 pub use self::pool::{Backend, Fallback, Member, Pool};
 pub use self::ports::{Ports, Protocol};
 pub use self::prefix_group::PrefixGroup;
-pub use self::problem::{Problem, Problems, Severity};
-pub use self::quantity::{format_duration, parse_duration};
 pub use self::remote::Remote;
 pub use self::remote_pool::RemotePool;
 pub use self::secret::{HashKey, SecretError, SecretName, read_secret};
@@ -111,13 +96,13 @@ pub use self::source::Source;
 pub use self::trace::Trace;
 pub use self::vip::{Service, Vip};
 pub use self::vlan::{Vlan, VlanRule};
+pub use config_text::{Problem, Problems, Severity, format_duration, parse_duration, words};
 pub use forwarder::{Prefix, Suffix};
 
-use self::base_dir::BaseDir;
+use config_text::{BaseDir, MAX_BYTES, Report, Root, gather, parallel, read_text};
+
 use self::drafts::Drafts;
 use self::pem::Outside;
-use self::reader::{Root, Section};
-use self::report::Report;
 
 /// How [`parse`] reads a secret; [`load`] uses [`read_secret`] with the process's environment.
 pub type ReadSecret<'a> = &'a dyn Fn(&SecretName) -> Result<String, SecretError>;
@@ -150,13 +135,12 @@ pub fn load_without_secrets(path: &Path) -> Result<(Config, Problems), Problems>
 /// Where the files say that the admin socket is, whatever else is wrong with them: the balancer that runs read them before
 /// they were broken, and is asked about just then. `None`: they say nothing that can be read.
 pub fn admin_socket(path: &Path) -> Option<PathBuf> {
-    let report = Report::new();
-    let parts = include::gather(&report, path, first_text(path).ok()?, None);
-    let socket = parts
-        .iter()
-        .find_map(|part| Some(part.table.get_ref().get("admin")?.get_ref().get("socket")?.get_ref()));
+    let report = Report::default();
+    let parts = gather(&report, path, first_text(path).ok()?, NAMED, None);
+    let admin = Root::new(&report, &parts).each("admin").into_iter();
+    let socket = admin.filter_map(|admin| admin.section()?.optional("socket")).next();
     let Some(socket) = socket else { return Some(AdminSocket::default().path) };
-    Some(PathBuf::from(socket.get("path")?.get_ref().as_str()?))
+    Some(PathBuf::from(socket.section()?.optional("path")?.as_str()?))
 }
 
 /// Checks the text of a file; `file` names it in messages and gives the folder of relative paths. With
@@ -186,26 +170,27 @@ pub fn parse_confined(
 }
 
 fn first_text(path: &Path) -> Result<String, Problems> {
-    include::read_text(path, include::MAX_BYTES).map_err(|problem| Problems(vec![problem]))
+    read_text(path, MAX_BYTES).map_err(Problems::from)
 }
 
 fn assemble(text: String, file: &Path, outside: Outside<'_>) -> Result<(Config, Problems), Problems> {
-    let report = Report::new();
-    let parts = include::gather(&report, file, text, outside.within);
+    let report = Report::default();
+    let parts = gather(&report, file, text, NAMED, outside.within);
     let large = report.is_large();
     let (texts, config) = parallel::both(
         large,
         || Source::all(&report),
         || {
-            let sections =
-                parts.iter().map(|part| Section::of_file(&report, part.base, part.table.get_ref()));
-            let drafts = Drafts::read(&report, Root::new(&report, sections.collect()), &outside);
+            let drafts = Drafts::read(&report, Root::new(&report, &parts), &outside);
             parallel::both(large, || drop(parts), || drafts.build()).1
         },
     );
     let problems = report.finish()?;
     // Without an error everything was read; should that fail to hold, no half configuration gets out.
-    let unread = || Problems(vec![Problem::of_file(file, "an incomplete configuration", "a complete one")]);
+    let unread = || Problems::from(Problem::of_file(file, "an incomplete configuration", "a complete one"));
     let whole = |config: Config| Config { sources: [texts, config.sources].concat(), ..config };
     config.map(|config| (whole(config), problems)).ok_or_else(unread)
 }
+
+/// The kinds of sections that have names, as `[pool.web]`.
+const NAMED: &[&str] = &["check", "encapsulation", "machine", "pool", "prefix_group", "remote", "vip"];

@@ -16,15 +16,13 @@ use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use config_text::words::quote;
+use config_text::{BaseDir, Node, Problem, real_path};
 use forwarder::Prefix;
 use sha2::{Digest, Sha256};
 
 use super::address::source;
-use super::base_dir::{self, BaseDir, real};
-use super::problem::{Problem, Severity};
-use super::reader::Node;
 use super::source::Source;
-use crate::words::quote;
 
 /// Prefixes that came together, sorted, each once. Equal when they say the same.
 #[derive(Debug)]
@@ -83,10 +81,10 @@ impl<'a> Lists<'a> {
         let name = node.parse(NAME, |text| is_below(text).then_some(text))?;
         let path = node.folder().join(name);
         if self.within.is_some_and(|base| !base.holds(&path)) {
-            base_dir::beyond(node.report, &node.place, &path.display().to_string());
+            node.report.beyond(&node.place, &path.display().to_string());
             return None;
         }
-        let real = real(&path);
+        let real = real_path(&path);
         if let Some(known) = self.files.borrow().get(&real) {
             return known.clone();
         }
@@ -157,14 +155,8 @@ impl Reading<'_> {
         }
         // The last place says that there are more.
         let found = if self.flaws == MAX_FLAWS { format!("{found}, and maybe more below") } else { found };
-        self.node.report.elsewhere(Problem {
-            file: self.path.into(),
-            position: Some((line, column)),
-            field: self.node.place.field.to_string(),
-            found,
-            allowed,
-            severity: Severity::Error,
-        });
+        let field = self.node.place.field.to_string();
+        self.node.report.elsewhere(Problem::of_file(self.path, found, allowed).at(line, column, field));
         None
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! In: the table. Out: [`Log`]; without a table its defaults. Not here: the writing (the binary's).
 
+use config_text::Section;
 use serde::Serialize;
-
-use super::reader::Section;
 
 /// What is logged, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

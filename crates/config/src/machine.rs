@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use config_text::{At, Node, Place, Root, distinct, values};
 use serde::Serialize;
 
+use super::address::AddressNode;
 use super::canonical;
-use super::reader::{Node, Root, distinct};
-use super::report::{At, Place, values};
 use super::vlan::{self, Vlan};
 
 /// One machine that runs the balancer.

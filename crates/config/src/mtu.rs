@@ -7,14 +7,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use config_text::{Place, Report, Section};
 use serde::Serialize;
 
 use packet::Family;
 
 use super::encapsulation::Encapsulation;
 use super::pool::{Member, Pool};
-use super::reader::Section;
-use super::report::{Place, Report};
 
 /// Lengths of IP packets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use config_text::{At, Place, Report};
+
 use super::check::{Check, Via};
 use super::encapsulation::Encapsulation;
 use super::machine::Machine;
 use super::pool::{Backend, Member, Pool};
-use super::report::{At, Place, Report};
 use super::sections::Sections;
 
 /// Whether a pool is that of a shard's machines: they are checked as backends are, and are none.

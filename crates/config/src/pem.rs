@@ -11,17 +11,16 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use config_text::words::{count_of, quote};
+use config_text::{BaseDir, Node};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Serialize, Serializer};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::ReadSecret;
-use super::base_dir::{self, BaseDir};
 use super::canonical;
-use super::reader::Node;
 use super::secret::{Cause, SecretError, SecretName};
-use crate::words::{count_of, quote};
 
 /// How the reader gets at secrets and certificates.
 #[derive(Clone, Copy)]
@@ -93,7 +92,7 @@ impl Outside<'_> {
     fn reports_beyond(&self, node: &Node<'_>, path: &Path) -> bool {
         let is_beyond = self.within.is_some_and(|base| base.keeps_out(node) || !base.holds(path));
         if is_beyond {
-            base_dir::beyond(node.report, &node.place, node.as_str().unwrap_or_default());
+            node.report.beyond(&node.place, node.as_str().unwrap_or_default());
         }
         is_beyond
     }

@@ -8,15 +8,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_text::{At, Node, Place, Root, Section, distinct, parallel};
 use serde::{Serialize, Serializer};
 
+use super::address::AddressNode;
 use super::canonical;
 use super::check::Check;
 use super::encapsulation::Encapsulation;
 use super::kv::{Kv, KvDraft};
-use super::parallel;
-use super::reader::{Node, Root, Section, distinct};
-use super::report::{At, Place};
 
 /// A host that serves. It is its name, which is unique in the cluster and is its Maglev key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

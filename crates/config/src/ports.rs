@@ -7,8 +7,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use super::reader::Node;
-use crate::words::quote;
+use config_text::Node;
+use config_text::words::quote;
 
 /// The IP protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use config_text::{At, Node, Place, Root, values};
 use serde::{Serialize, Serializer};
 
 use forwarder::Prefix;
 
-use super::reader::{Node, Root};
-use super::report::{At, Place, values};
+use super::address::AddressNode;
 
 /// Prefixes that are alike: an address in one of them has the VIP that its last bits say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use config_text::{At, Node, Place, Root, Section, values};
 use serde::Serialize;
 
 use forwarder::{Prefix, Suffix};
 
+use super::address::AddressNode;
 use super::arrivals::read_sources;
 use super::canonical;
 use super::check::Check;
 use super::encapsulation::{Encapsulation, EncapsulationDraft};
 use super::pool::{Backend, Member, Pool};
-use super::reader::{Node, Root, Section};
 use super::remote_pool::RemotePool;
-use super::report::{At, Place, values};
 use super::vip::VipDraft;
 
 /// Another cluster.

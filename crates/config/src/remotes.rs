@@ -8,11 +8,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use config_text::At;
 use forwarder::{Prefix, TooBig};
 
 use super::prefix_group::GroupDraft;
 use super::remote::RemoteDraft;
-use super::report::At;
 use super::sections::{Sections, is_flawed};
 use super::vip::VipDraft;
 

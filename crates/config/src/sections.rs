@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use config_text::words::few;
+use config_text::{At, Place, Report, Root, hint, values};
 use forwarder::Prefix;
 
 use super::announce::AnnounceDraft;
@@ -15,15 +17,11 @@ use super::encapsulation::{self, Encapsulation, EncapsulationDraft};
 use super::io::Io;
 use super::lists::Lists;
 use super::machine::MachineDraft;
-use super::near_miss::hint;
 use super::pem::Outside;
 use super::pool::PoolDraft;
 use super::prefix_group::GroupDraft;
-use super::reader::Root;
 use super::remote::RemoteDraft;
-use super::report::{At, Place, Report, values};
 use super::vip::VipDraft;
-use crate::words::few;
 
 /// All sections that refer to one another.
 pub(super) struct Sections<'r> {

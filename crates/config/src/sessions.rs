@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ::bgp::Family;
+use config_text::At;
 
 use super::bgp::{BgpDraft, PeerDraft};
 use super::machine::MachineDraft;
-use super::report::At;
 use super::sections::{Sections, known, machine_names};
 use super::vip::VipDraft;
 

@@ -8,9 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::field::Field;
-use super::near_miss::hint;
-use super::report::{At, Place};
+use config_text::{At, Field, Place, hint};
+
 use super::sections::Sections;
 
 type Shard<'d> = Option<&'d Arc<str>>;

@@ -14,11 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use config_text::{Report, Text};
 use sha2::{Digest, Sha256};
 
 use super::admin::Admin;
 use super::check::CheckDraft;
-use super::report::Report;
 use super::secret::HashKey;
 
 /// One file of a configuration.
@@ -82,7 +82,7 @@ impl Source {
     }
 
     pub(super) fn all(report: &Report) -> Vec<Self> {
-        let source = |text: &super::report::Text| Self {
+        let source = |text: &Text| Self {
             path: Arc::clone(&text.path),
             text: text.text.as_str().into(),
             digest: Sha256::digest(&text.text).into(),

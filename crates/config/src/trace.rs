@@ -3,12 +3,13 @@
 //! In: the section. Out: [`Trace`]; without the section nothing is reported.
 //! Not here: marks and their key, which comes of the cluster's (`forwarder`).
 
+use config_text::Section;
 use serde::Serialize;
 
 use forwarder::Prefix;
 
+use super::address::AddressNode;
 use super::canonical;
-use super::reader::Section;
 
 /// Where reports of marked packets go, and how many a second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use config_text::{At, Node, Place, Root, Section, distinct, values};
 use serde::{Serialize, Serializer};
 
 use forwarder::{HashPolicy, Prefix, Suffix};
 
-use super::address::{self, SUFFIX};
+use super::address::{self, AddressNode, SUFFIX};
 use super::announce::{Announce, AnnounceDraft};
 use super::canonical;
 use super::guard::Guard;
@@ -19,9 +20,7 @@ use super::lists::Lists;
 use super::pool::{Pool, read_checks};
 use super::ports::{Ports, Protocol};
 use super::prefix_group::PrefixGroup;
-use super::reader::{Node, Root, Section, distinct};
 use super::remote_pool::RemotePool;
-use super::report::{At, Place, values};
 
 /// A virtual service: addresses, and what answers on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

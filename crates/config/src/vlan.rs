@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::reader::{Node, Section};
+use config_text::{Node, Section};
 
 /// What becomes of the VLAN tags of frames that leave by an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::bgp::{Family, Md5Key};
+use config_text::{At, Node, Place, Section, values};
 
+use super::super::address::AddressNode;
 use super::super::announce::each_once;
 use super::super::pem::Outside;
-use super::super::reader::{Node, Section};
-use super::super::report::{At, Place, values};
 use super::{BfdTimes, Bgp, BgpPeer, NextHops};
 
 /// The section as written.

@@ -7,6 +7,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use config_text::{Node, Section};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
@@ -14,7 +15,6 @@ use super::tls::Tls;
 use crate::canonical;
 use crate::pem::Outside;
 use crate::ports::read_ranges;
-use crate::reader::{Node, Section};
 
 /// What is asked of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
+use config_text::{Node, Section};
 use serde::Serialize;
 
 use crate::canonical;
 use crate::pem::Outside;
-use crate::reader::{Node, Section};
 
 /// How a checker's TLS treats the backend's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -10,22 +10,22 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue, Error};
 
-use super::statements::{Statement, Unclosed, statements};
+use crate::statements::{Statement, Unclosed, statements};
 use crate::words::quote;
 
 /// What is wrong at an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Flaw {
-    pub(super) offset: usize,
-    pub(super) found: String,
-    pub(super) allowed: &'static str,
+pub(crate) struct Flaw {
+    pub(crate) offset: usize,
+    pub(crate) found: String,
+    pub(crate) allowed: &'static str,
 }
 
 /// The flaws, at most [`MOST`], and what is left of the text: nothing behind the last of so many.
 ///
 /// # Cost
 /// A parse of the whole for each, of 32 MiB in all.
-pub(super) fn mend(text: &str) -> (String, Vec<Flaw>) {
+pub(crate) fn mend(text: &str) -> (String, Vec<Flaw>) {
     let (mut left, mut flaws) = (text.to_owned(), Vec::new());
     let most = (PARSED_BYTES / text.len().max(1)).clamp(1, MOST);
     while flaws.len() < most {

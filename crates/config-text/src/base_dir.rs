@@ -6,12 +6,12 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::reader::Node;
-use super::report::{Place, Report};
+use crate::reader::Node;
+use crate::report::{Place, Report};
 use crate::words::quote;
 
 /// The folder that a configuration from elsewhere may read from.
-pub(super) struct BaseDir {
+pub struct BaseDir {
     /// As the first file's name has it.
     named: PathBuf,
     /// With links followed.
@@ -20,14 +20,14 @@ pub(super) struct BaseDir {
 
 impl BaseDir {
     /// The folder of a configuration's first file.
-    pub(super) fn around(first: &Path) -> Self {
+    pub fn around(first: &Path) -> Self {
         let named = first.parent().unwrap_or(Path::new("")).to_owned();
-        let real = real(if named.as_os_str().is_empty() { Path::new(".") } else { &named });
+        let real = real_path(if named.as_os_str().is_empty() { Path::new(".") } else { &named });
         Self { named, real }
     }
 
     /// Judges a name before anything is looked for by it: of what lies outside, not even its existence is shown.
-    pub(super) fn keeps_out(&self, node: &Node<'_>) -> bool {
+    pub fn keeps_out(&self, node: &Node<'_>) -> bool {
         let Some(name) = node.as_str() else { return false };
         // `.?` matches `..`.
         let dotted = |part: &str| part.starts_with('.') && part.contains(['*', '?', '[']);
@@ -40,8 +40,8 @@ impl BaseDir {
     }
 
     /// Whether a file lies below, once links are followed. One that is not there may pass: there is nothing to read.
-    pub(super) fn holds(&self, path: &Path) -> bool {
-        self.covers(path) && (real(path).starts_with(&self.real) || !path.exists())
+    pub fn holds(&self, path: &Path) -> bool {
+        self.covers(path) && (real_path(path).starts_with(&self.real) || !path.exists())
     }
 }
 
@@ -62,13 +62,15 @@ fn climbs(path: &Path) -> bool {
     false
 }
 
-/// Reports a name that leads outside.
-pub(super) fn beyond(report: &Report, place: &Place, name: &str) {
-    let found = format!("{}, which leads out of the configuration's folder", quote(name));
-    report.error(place, found, "files in that folder and below, for a configuration that is put");
+impl Report {
+    /// Reports a name that leads outside.
+    pub fn beyond(&self, place: &Place, name: &str) {
+        let found = format!("{}, which leads out of the configuration's folder", quote(name));
+        self.error(place, found, "files in that folder and below, for a configuration that is put");
+    }
 }
 
 /// A file's identity, under whichever name it is opened.
-pub(super) fn real(path: &Path) -> PathBuf {
+pub fn real_path(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use std::thread::{available_parallelism, scope};
 
 /// `work` on each item, results in the order of the items; in this thread alone unless `large`.
-pub(super) fn map<T: Send, R: Send>(items: Vec<T>, large: bool, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+pub fn map<T: Send, R: Send>(items: Vec<T>, large: bool, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     if !large {
         return items.into_iter().map(work).collect();
     }
@@ -28,11 +28,7 @@ pub(super) fn map<T: Send, R: Send>(items: Vec<T>, large: bool, work: impl Fn(T)
 }
 
 /// Both, side by side when they are `large`.
-pub(super) fn both<A: Send, B>(
-    large: bool,
-    one: impl FnOnce() -> A + Send,
-    other: impl FnOnce() -> B,
-) -> (A, B) {
+pub fn both<A: Send, B>(large: bool, one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
     if !large {
         return (one(), other());
     }
@@ -44,7 +40,7 @@ pub(super) fn both<A: Send, B>(
 }
 
 /// How many threads run at a time.
-pub(super) fn processors() -> usize {
+pub fn processors() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 

@@ -11,29 +11,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::parallel::{self, processors};
+use crate::parallel::{self, processors};
 
 /// A piece: where it begins in its text, and what it says.
-pub(super) type Piece<'a> = (usize, Spanned<DeTable<'a>>);
+pub(crate) type Piece<'a> = (usize, Spanned<DeTable<'a>>);
 
-/// Parses a text, in pieces when that gives the same; `None`: it is not TOML.
-pub(super) fn parse(text: &str) -> Option<Vec<Piece<'_>>> {
-    let pieces = is_large(text.len()).then(|| parse_in_pieces(text, processors())).flatten();
+/// Parses a text, in pieces when that gives the same; `None`: it is not TOML. `named` are the kinds of which
+/// [`Root::named`](crate::Root::named) is asked: their sections `[kind.name]` merge.
+pub(crate) fn parse<'a>(text: &'a str, named: &[&str]) -> Option<Vec<Piece<'a>>> {
+    let pieces = is_large(text.len()).then(|| parse_in_pieces(text, processors(), named)).flatten();
     pieces.or_else(|| Some(vec![(0, DeTable::parse(text).ok()?)]))
 }
 
 /// Whether texts of this length are worth a thread: some milliseconds.
-pub(super) fn is_large(bytes: usize) -> bool {
+pub(crate) fn is_large(bytes: usize) -> bool {
     bytes >= LARGE
 }
 
-fn parse_in_pieces(text: &str, count: usize) -> Option<Vec<Piece<'_>>> {
+fn parse_in_pieces<'a>(text: &'a str, count: usize, named: &[&str]) -> Option<Vec<Piece<'a>>> {
     let parsed = parallel::map(cut(text, count), true, |(base, piece)| {
         let (table, errors) = DeTable::parse_recoverable(piece);
         errors.is_empty().then_some((base, table))
     });
     let pieces: Vec<Piece<'_>> = parsed.into_iter().collect::<Option<_>>()?;
-    are_apart(text, &pieces).then_some(pieces)
+    are_apart(text, &pieces, named).then_some(pieces)
 }
 
 /// At most `count` pieces of about one length, each but the first beginning with a header.
@@ -62,9 +63,9 @@ fn header(text: &str) -> Option<usize> {
     })
 }
 
-/// Whether the pieces say together what the text says: what several of them have is one of [`NAMED`], by headers
+/// Whether the pieces say together what the text says: what several of them have is one of `named`, by headers
 /// `[kind.name]` alone, and each name is in one piece alone.
-fn are_apart(text: &str, pieces: &[Piece<'_>]) -> bool {
+fn are_apart(text: &str, pieces: &[Piece<'_>], named: &[&str]) -> bool {
     let mut kinds: BTreeMap<&str, Vec<Option<&DeTable<'_>>>> = BTreeMap::new();
     for (base, table) in pieces {
         for (key, value) in table.get_ref() {
@@ -78,7 +79,7 @@ fn are_apart(text: &str, pieces: &[Piece<'_>]) -> bool {
     let mut shared = kinds.iter().filter(|(_, in_pieces)| in_pieces.len() > 1);
     kinds.keys().all(|kind| asked_first(kind))
         && shared
-            .all(|(kind, in_pieces)| NAMED.contains(kind) && differ(in_pieces) && !has_header(text, kind))
+            .all(|(kind, in_pieces)| named.contains(kind) && differ(in_pieces) && !has_header(text, kind))
 }
 
 fn differ(in_pieces: &[Option<&DeTable<'_>>]) -> bool {
@@ -97,8 +98,6 @@ fn has_header(text: &str, kind: &str) -> bool {
     text.lines().filter_map(inside).any(|inside| inside == kind || inside.contains('\\'))
 }
 
-/// What [`Root::named`](super::reader::Root::named) reads: sections `[kind.name]` of all files merge.
-const NAMED: [&str; 7] = ["check", "encapsulation", "machine", "pool", "prefix_group", "remote", "vip"];
 const LARGE: usize = 256 << 10;
 
 #[cfg(test)]
@@ -107,6 +106,8 @@ mod tests {
     use toml::{Table, Value};
 
     use super::*;
+
+    const NAMED: &[&str] = &["pool", "vip"];
 
     /// Lines that make headers, sub-tables, and texts that look like headers and are none.
     const LINES: [&str; 18] = [
@@ -153,7 +154,7 @@ mod tests {
         ) {
             let text = lines.join("\n");
             let whole = DeTable::parse_recoverable(&text);
-            let Some(pieces) = parse_in_pieces(&text, count) else { return Ok(()) };
+            let Some(pieces) = parse_in_pieces(&text, count, NAMED) else { return Ok(()) };
             prop_assert!(whole.1.is_empty(), "{text}");
             prop_assert_eq!(merged(&text, &pieces), text.parse::<Table>().unwrap());
             for (base, piece) in &pieces {
@@ -173,7 +174,7 @@ mod tests {
     fn a_large_text_of_sections_is_parsed_in_pieces() {
         let section = |number| format!("[pool.p{number}]\nbackends = [{{ name = \"b{number}\" }}]\n\n");
         let text: String = (0..100).map(section).collect();
-        let pieces = parse_in_pieces(&text, 4).unwrap();
+        let pieces = parse_in_pieces(&text, 4, NAMED).unwrap();
         assert_eq!(pieces.len(), 4);
         assert!(pieces.iter().all(|(base, _)| text[*base..].starts_with("[pool.p")));
         let names = |(_, table): &Piece<'_>| table.get_ref()["pool"].get_ref().as_table().unwrap().len();
@@ -183,10 +184,10 @@ mod tests {
     #[test]
     fn a_section_that_stands_once_is_never_parted() {
         let text = "[admin.socket]\npath = 1\n[pool.a]\nx = 1\n[admin.tcp]\naddress = 2\n";
-        assert!(parse_in_pieces(text, 2).is_none());
-        assert!(parse_in_pieces(&text.replace("[admin.socket]", "[pool.c]"), 2).is_some());
+        assert!(parse_in_pieces(text, 2, NAMED).is_none());
+        assert!(parse_in_pieces(&text.replace("[admin.socket]", "[pool.c]"), 2, NAMED).is_some());
         // Asked of the first piece alone.
-        assert!(parse_in_pieces("[pool.a]\nx = 1_000_000_000_000\n[include.b]\nx = 1\n", 2).is_none());
+        assert!(parse_in_pieces("[pool.a]\nx = 1_000_000_000_000\n[include.b]\nx = 1\n", 2, NAMED).is_none());
     }
 
     #[test]
@@ -200,7 +201,7 @@ mod tests {
             "[pool.a]\nx = 1\n[ pool ]\n[pool.b]\nx = 1\n['pool']",
         ];
         for text in refused {
-            assert!(parse_in_pieces(text, 2).is_none(), "{text}");
+            assert!(parse_in_pieces(text, 2, NAMED).is_none(), "{text}");
             assert!(!DeTable::parse_recoverable(text).1.is_empty(), "{text}");
         }
     }

@@ -14,30 +14,30 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::base_dir::{self, BaseDir, real};
-use super::pieces::{self, Piece};
-use super::problem::Problem;
-use super::reader::{Node, Section};
-use super::report::{At, MAX_FILES, Place, Report, Text};
-use super::syntax::{self, Flaw};
+use crate::base_dir::{BaseDir, real_path};
+use crate::pieces::{self, Piece};
+use crate::problem::Problem;
+use crate::reader::{Node, Part, Section};
+use crate::report::{At, MAX_FILES, Place, Report, Text};
+use crate::syntax::{self, Flaw};
 use crate::words::quote;
 
-/// One file, or a piece of a large one: where it begins, and what it says.
-pub(super) struct Part<'a> {
-    pub(super) base: usize,
-    pub(super) table: Spanned<DeTable<'a>>,
-}
-
-/// The first file and all that it includes.
-pub(super) fn gather<'a>(
+/// The first file, `text` under the name `path`, and all that it includes, beneath `within` where there is one. Large files are
+/// parsed in pieces, between the sections `[kind.name]` of those kinds that [`Root::named`](crate::Root::named) is
+/// asked for: `named`.
+///
+/// # Cost
+/// Reads the files; of large texts, on all processors.
+pub fn gather<'a>(
     report: &'a Report,
     path: &Path,
     text: String,
+    named: &'a [&'static str],
     within: Option<&'a BaseDir>,
 ) -> Vec<Part<'a>> {
     let left = MAX_BYTES.saturating_sub(text.len() as u64);
     let (parts, seen) = (Vec::new(), BTreeMap::new());
-    let mut gatherer = Gatherer { report, parts, seen, path: Vec::new(), left, within };
+    let mut gatherer = Gatherer { report, parts, seen, path: Vec::new(), left, named, within };
     gatherer.file(path, text, None);
     gatherer.parts
 }
@@ -51,6 +51,7 @@ struct Gatherer<'a> {
     path: Vec<PathBuf>,
     /// How many bytes all further files may have.
     left: u64,
+    named: &'a [&'static str],
     /// Beyond it nothing is included.
     within: Option<&'a BaseDir>,
 }
@@ -67,13 +68,13 @@ impl<'a> Gatherer<'a> {
             );
             return;
         };
-        let pieces = match (pieces::parse(&kept.text), place.filter(|_| self.within.is_some())) {
+        let pieces = match (pieces::parse(&kept.text, self.named), place.filter(|_| self.within.is_some())) {
             (Some(pieces), _) => pieces,
             // What the parser says quotes the file.
             (None, Some(place)) => return self.other_content(path, place),
             (None, None) => self.mended(kept),
         };
-        let real = real(path);
+        let real = real_path(path);
         self.seen.insert(real.clone(), false);
         self.path.push(path.to_owned());
         // A piece that is not the first begins with a header, and has none.
@@ -102,7 +103,7 @@ impl<'a> Gatherer<'a> {
         let inside = |node: &&Node<'_>| {
             let outside = self.within.is_some_and(|base| base.keeps_out(node));
             if outside {
-                base_dir::beyond(self.report, &node.place, node.as_str().unwrap_or_default());
+                self.report.beyond(&node.place, node.as_str().unwrap_or_default());
             }
             !outside
         };
@@ -112,9 +113,9 @@ impl<'a> Gatherer<'a> {
     fn include(&mut self, file: &At<PathBuf>) {
         let At { value: path, place } = file;
         if self.within.is_some_and(|base| !base.holds(path)) {
-            return base_dir::beyond(self.report, place, &path.display().to_string());
+            return self.report.beyond(place, &path.display().to_string());
         }
-        match self.seen.get(&real(path)) {
+        match self.seen.get(&real_path(path)) {
             Some(true) => return,
             Some(false) => return self.ring(path, place),
             None => {}
@@ -149,8 +150,8 @@ impl<'a> Gatherer<'a> {
     }
 
     fn ring(&self, path: &Path, place: &Place) {
-        let target = real(path);
-        let ring = self.path.iter().skip_while(|step| real(step) != target).map(PathBuf::as_path);
+        let target = real_path(path);
+        let ring = self.path.iter().skip_while(|step| real_path(step) != target).map(PathBuf::as_path);
         let names: Vec<String> = ring.chain([path]).map(|step| step.display().to_string()).collect();
         self.report.error(
             place,
@@ -213,7 +214,7 @@ fn quote_all(names: &[String]) -> String {
 }
 
 /// Reads a file of at most `most` bytes, which is at most 16 MiB.
-pub(super) fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
+pub fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Problem::of_file(path, "no such file", READABLE),
         _ => Problem::of_file(path, error.to_string(), READABLE),
@@ -241,7 +242,7 @@ pub(super) fn read_text(path: &Path, most: u64) -> Result<String, Problem> {
 }
 
 /// How much all files together may hold.
-pub(super) const MAX_BYTES: u64 = 16 << 20;
+pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_DEPTH: usize = 16;
 const UTF_8: &str = "UTF-8";
 const READABLE: &str = "a readable TOML file";

@@ -33,7 +33,8 @@ pub fn few<T: Display>(all: impl IntoIterator<Item = T>) -> String {
 }
 
 /// A string in quotes for a message: control characters escaped, long ones cut.
-pub(crate) fn quote(text: &str) -> String {
+#[must_use]
+pub fn quote(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((cut, _)) => format!("{:?}... of {} bytes", &text[..cut], text.len()),
         None => format!("{text:?}"),

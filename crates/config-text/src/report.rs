@@ -2,7 +2,7 @@
 //!
 //! In: places (offset, field) from the reader and the checks. Out: [`Problems`], sorted.
 //! An offset counts through all files in the order in which they were added, so that a place is one number.
-//! Invariant: one error collected means that no [`Config`](super::Config) leaves [`parse`](super::parse);
+//! Invariant: with one error collected [`Report::finish`] gives an error;
 //! therefore a reader may go on with a default after it has reported one.
 //! After a syntax error the parser has skipped text, so what seems to be missing may only be unread:
 //! problems of absence, warnings, and problems on that same line are then left out.
@@ -11,40 +11,44 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::field::Field;
-use super::near_miss::hint;
-use super::pieces;
-use super::problem::{Problem, Problems, Severity};
+use crate::field::Field;
+use crate::near_miss::hint;
+use crate::pieces;
+use crate::problem::{Problem, Problems, Severity};
 use crate::words::quote;
 
 /// Where a value stands: its byte offset in all files and the path of keys that leads to it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place {
-    pub(super) offset: usize,
-    pub(super) field: Field,
+pub struct Place {
+    /// In bytes, through all files in the order in which they were read.
+    pub offset: usize,
+    /// The path of keys.
+    pub field: Field,
 }
 
 impl Place {
     /// Of a key at the top of the first file.
-    pub(super) fn top(key: &'static str) -> Self {
+    pub fn top(key: &'static str) -> Self {
         Self { offset: 0, field: Field::of(key) }
     }
 
     /// Of a key that the table here has not, and might.
-    pub(super) fn key(&self, key: &'static str) -> Self {
+    pub fn key(&self, key: &'static str) -> Self {
         Self { offset: self.offset, field: Arc::new(self.field.clone()).key(key) }
     }
 }
 
 /// A checked value that remembers where it was written.
 #[derive(Clone, Debug)]
-pub(super) struct At<T> {
-    pub(super) value: T,
-    pub(super) place: Place,
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Where it was written.
+    pub place: Place,
 }
 
 /// The values without their places.
-pub(super) fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
+pub fn values<T: Clone>(list: &[At<T>]) -> Vec<T> {
     list.iter().map(|at| at.value.clone()).collect()
 }
 
@@ -74,31 +78,36 @@ impl Collected {
 }
 
 /// One file that was read.
-pub(super) struct Text {
-    pub(super) path: Arc<Path>,
-    pub(super) text: String,
+pub struct Text {
+    /// As it was named.
+    pub path: Arc<Path>,
+    /// All of it.
+    pub text: String,
     /// The offset of its first byte.
-    pub(super) base: usize,
+    pub(crate) base: usize,
     line_starts: Vec<usize>,
     /// Of a text that is not TOML, what can be read, at the same offsets.
-    pub(super) mended: OnceLock<String>,
+    pub(crate) mended: OnceLock<String>,
 }
 
 /// The collector for one configuration.
-pub(super) struct Report {
+pub struct Report {
     /// Filled from the front and never moved, because what is parsed from them borrows them.
     texts: Box<[OnceLock<Text>]>,
     collected: Mutex<Vec<Collected>>,
 }
 
-impl Report {
-    pub(super) fn new() -> Self {
+/// Without a file, and without a problem.
+impl Default for Report {
+    fn default() -> Self {
         let texts = std::iter::repeat_with(OnceLock::new).take(MAX_FILES).collect();
         Self { texts, collected: Mutex::default() }
     }
+}
 
+impl Report {
     /// Keeps one more file; `None` when there are [`MAX_FILES`] already.
-    pub(super) fn add(&self, path: &Path, text: String) -> Option<&Text> {
+    pub(crate) fn add(&self, path: &Path, text: String) -> Option<&Text> {
         let free = self.texts.iter().find(|cell| cell.get().is_none())?;
         // One more than its length, so that the end of a file is not the start of the next.
         let base = self.texts().last().map_or(0, |last| last.base + last.text.len() + 1);
@@ -114,17 +123,17 @@ impl Report {
     }
 
     /// The files so far, in the order in which they were added.
-    pub(super) fn texts(&self) -> impl Iterator<Item = &Text> {
+    pub fn texts(&self) -> impl Iterator<Item = &Text> {
         self.texts.iter().map_while(OnceLock::get)
     }
 
     /// Whether there is work for several threads.
-    pub(super) fn is_large(&self) -> bool {
+    pub fn is_large(&self) -> bool {
         pieces::is_large(self.texts().map(|text| text.text.len()).sum())
     }
 
     /// The folder of the file in which a place stands.
-    pub(super) fn folder(&self, place: &Place) -> PathBuf {
+    pub fn folder(&self, place: &Place) -> PathBuf {
         let file = self.file(place.offset).map(|(_, text)| &*text.path);
         file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned()
     }
@@ -134,38 +143,33 @@ impl Report {
     }
 
     /// TOML itself is broken at `offset`.
-    pub(super) fn syntax(&self, offset: usize, found: String, allowed: &str) {
+    pub(crate) fn syntax(&self, offset: usize, found: String, allowed: &str) {
         self.push(Ground::Syntax, &Place { offset, field: Field::default() }, found, allowed);
     }
 
     /// A value that is there is wrong.
-    pub(super) fn error(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
+    pub fn error(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
         self.push(Ground::Value, place, found, allowed);
     }
 
     /// Something that should be there is not: a key, or the target of a reference.
-    pub(super) fn absent(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
+    pub fn absent(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
         self.push(Ground::Absence, place, found, allowed);
     }
 
     /// A name that nothing has; `allowed` says what has names, and the nearest of `known` follows as a hint.
-    pub(super) fn unknown<'k>(
-        &self,
-        name: &At<Arc<str>>,
-        known: impl Iterator<Item = &'k Arc<str>>,
-        allowed: &str,
-    ) {
+    pub fn unknown<'k>(&self, name: &At<Arc<str>>, known: impl Iterator<Item = &'k Arc<str>>, allowed: &str) {
         let hint = hint(&name.value, known.map(|known| &**known));
         self.absent(&name.place, format!("\"{}\"", name.value), format!("{allowed}{hint}"));
     }
 
     /// Usable, and probably not meant.
-    pub(super) fn warning(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
+    pub fn warning(&self, place: &Place, found: impl Into<String>, allowed: impl Into<String>) {
         self.push(Ground::Doubt, place, found, allowed);
     }
 
     /// A second place for the message of a problem at `from`: its field and line, and its file when it is another.
-    pub(super) fn name(&self, place: &Place, from: &Place) -> String {
+    pub fn name(&self, place: &Place, from: &Place) -> String {
         let (line, _) = self.position(place.offset);
         let file = |place: &Place| self.file(place.offset);
         match (file(place), file(from)) {
@@ -177,18 +181,18 @@ impl Report {
     }
 
     /// A problem of a file that can't be read, at the place that asked for it.
-    pub(super) fn unreadable(&self, place: &Place, problem: &Problem) {
+    pub(crate) fn unreadable(&self, place: &Place, problem: &Problem) {
         let found = format!("{}: {}", quote(&problem.file.display().to_string()), problem.found);
         self.error(place, found, problem.allowed.as_str());
     }
 
     /// A problem in a file that is not TOML and was not kept.
-    pub(super) fn elsewhere(&self, problem: Problem) {
+    pub fn elsewhere(&self, problem: Problem) {
         self.collect(Collected { ground: Ground::Value, file: MAX_FILES, problem });
     }
 
     /// All that was collected: `Err` with errors and warnings when there is an error, else the warnings.
-    pub(super) fn finish(self) -> Result<Problems, Problems> {
+    pub fn finish(self) -> Result<Problems, Problems> {
         let collected = self.collected.into_inner().unwrap_or_else(PoisonError::into_inner);
         let line = |one: &Collected| (one.file, one.problem.line());
         let broken: BTreeSet<_> =
@@ -235,4 +239,4 @@ impl Report {
 }
 
 /// More files than a cluster has VIPs worth a file of their own.
-pub(super) const MAX_FILES: usize = 1_024;
+pub(crate) const MAX_FILES: usize = 1_024;

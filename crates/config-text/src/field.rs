@@ -11,7 +11,7 @@ use crate::words::quote;
 
 /// The path of keys to one value; empty: a file's top. A clone allocates nothing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Field {
+pub struct Field {
     within: Option<Arc<Field>>,
     last: Option<Step>,
 }
@@ -25,22 +25,22 @@ enum Step {
 
 impl Field {
     /// A key at a file's top.
-    pub(super) fn of(key: &'static str) -> Self {
+    pub fn of(key: &'static str) -> Self {
         Self { within: None, last: Some(Step::Key(key)) }
     }
 
     /// A key in this table.
-    pub(super) fn key(self: &Arc<Self>, key: &'static str) -> Self {
+    pub fn key(self: &Arc<Self>, key: &'static str) -> Self {
         self.child(Step::Key(key))
     }
 
     /// A key in this table that the file chose.
-    pub(super) fn name(self: &Arc<Self>, name: Arc<str>) -> Self {
+    pub fn name(self: &Arc<Self>, name: Arc<str>) -> Self {
         self.child(Step::Name(name))
     }
 
     /// An element of this list, counted from 0.
-    pub(super) fn element(self: &Arc<Self>, index: usize) -> Self {
+    pub fn element(self: &Arc<Self>, index: usize) -> Self {
         self.child(Step::Element(index))
     }
 

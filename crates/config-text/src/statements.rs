@@ -10,28 +10,28 @@ use std::ops::Range;
 
 /// A header, or a key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Statement {
-    pub(super) range: Range<usize>,
-    pub(super) is_header: bool,
+pub(crate) struct Statement {
+    pub(crate) range: Range<usize>,
+    pub(crate) is_header: bool,
     /// Where the keys are: of a header all of it, else in front of `=`.
-    pub(super) keys: Range<usize>,
-    pub(super) unclosed: Option<Unclosed>,
+    pub(crate) keys: Range<usize>,
+    pub(crate) unclosed: Option<Unclosed>,
 }
 
 /// A bracket that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unclosed {
+pub(crate) struct Unclosed {
     /// Where it is missing.
-    pub(super) at: usize,
+    pub(crate) at: usize,
     /// Where its partner is.
-    pub(super) open: usize,
+    pub(crate) open: usize,
 }
 
 /// All statements of a text.
 ///
 /// # Cost
 /// Linear in the text.
-pub(super) fn statements(text: &str) -> Vec<Statement> {
+pub(crate) fn statements(text: &str) -> Vec<Statement> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
         let blank = rest.len() - rest.trim_start().len();

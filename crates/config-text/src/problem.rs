@@ -21,8 +21,8 @@ pub enum Severity {
 /// Displayed as `file:line:column: field.path: found X, allowed Y`; a warning says so before the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub(super) file: Arc<Path>,
-    pub(super) position: Option<(usize, usize)>,
+    pub(crate) file: Arc<Path>,
+    pub(crate) position: Option<(usize, usize)>,
     /// The field, such as `pool.web.backends[0].weight`; empty for errors of TOML syntax.
     pub field: String,
     /// What stands in the file. Never a secret.
@@ -35,7 +35,7 @@ pub struct Problem {
 
 impl Problem {
     /// A problem of the file as a whole: it has no line.
-    pub(super) fn of_file(file: &Path, found: impl Into<String>, allowed: impl Into<String>) -> Self {
+    pub fn of_file(file: &Path, found: impl Into<String>, allowed: impl Into<String>) -> Self {
         Self {
             file: file.into(),
             position: None,
@@ -44,6 +44,12 @@ impl Problem {
             allowed: allowed.into(),
             severity: Severity::Error,
         }
+    }
+
+    /// The same at a line and column, both from 1, for a value that the field `field` led to.
+    #[must_use]
+    pub fn at(self, line: usize, column: usize, field: String) -> Self {
+        Self { position: Some((line, column)), field, ..self }
     }
 
     /// The file as it was named by the caller.
@@ -86,7 +92,13 @@ impl fmt::Display for Problem {
 
 /// Every problem of one file, sorted by line and column. Displayed one a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Problems(pub(super) Vec<Problem>);
+pub struct Problems(pub(crate) Vec<Problem>);
+
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Self {
+        Self(vec![problem])
+    }
+}
 
 impl Problems {
     /// The problems in the order of the file.

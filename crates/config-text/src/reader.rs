@@ -7,41 +7,48 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forwarder::Prefix;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::address::{self, PrefixFlaw};
-use super::field::Field;
-use super::near_miss::hint;
-use super::quantity::{format_duration, parse_duration, parse_percent};
-use super::report::{At, Place, Report};
+use crate::field::Field;
+use crate::near_miss::hint;
+use crate::quantity::{format_duration, parse_duration, parse_percent};
+use crate::report::{At, Place, Report};
 use crate::words::quote;
 
+/// One file, or a piece of a large one: where it begins, and what it says.
+pub struct Part<'a> {
+    pub(crate) base: usize,
+    pub(crate) table: Spanned<DeTable<'a>>,
+}
+
 /// All files together: sections of one kind merge, and a section for all may stand once.
-pub(super) struct Root<'a> {
-    pub(super) report: &'a Report,
+pub struct Root<'a> {
+    /// Where problems go.
+    pub report: &'a Report,
     files: Vec<Section<'a>>,
 }
 
 impl<'a> Root<'a> {
-    pub(super) fn new(report: &'a Report, files: Vec<Section<'a>>) -> Self {
-        Self { report, files }
+    /// Over the parts of all files, as [`gather`](crate::gather) has them.
+    pub fn new(report: &'a Report, parts: &'a [Part<'a>]) -> Self {
+        let files = parts.iter().map(|part| Section::of_file(report, part.base, part.table.get_ref()));
+        Self { report, files: files.collect() }
     }
 
     /// A key that each file may have.
-    pub(super) fn each(&mut self, key: &'static str) -> Vec<Node<'a>> {
+    pub fn each(&mut self, key: &'static str) -> Vec<Node<'a>> {
         self.files.iter_mut().filter_map(|file| file.optional(key)).collect()
     }
 
     /// A section that stands once in all files.
-    pub(super) fn once(&mut self, key: &'static str) -> Option<Node<'a>> {
+    pub fn once(&mut self, key: &'static str) -> Option<Node<'a>> {
         let mut nodes = self.each(key).into_iter();
         let first = nodes.next()?;
         for other in nodes {
@@ -53,7 +60,7 @@ impl<'a> Root<'a> {
     }
 
     /// As [`once`](Self::once); its absence is reported.
-    pub(super) fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
+    pub fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
         let node = self.once(key);
         if node.is_none() {
             self.report.absent(&Place::top(key), "nothing", allowed);
@@ -63,7 +70,7 @@ impl<'a> Root<'a> {
 
     /// The entries of the sections `[KEY.NAME]` of all files, in the order of the names. One under a name that is no
     /// name, or a second time, is reported, and read all the same for what is wrong inside.
-    pub(super) fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
+    pub fn named(&mut self, key: &'static str) -> Vec<(Arc<str>, Node<'a>)> {
         let sections: Vec<_> = self.each(key).into_iter().filter_map(|node| node.section()).collect();
         let mut entries: Vec<(Arc<str>, Node<'a>)> = sections.into_iter().flat_map(Section::named).collect();
         // Of equals the first comes last, so that it is the one that a map keeps.
@@ -83,7 +90,7 @@ impl<'a> Root<'a> {
     }
 
     /// Ends every file.
-    pub(super) fn finish(self, later: &[&'static str]) {
+    pub fn finish(self, later: &[&'static str]) {
         for file in self.files {
             file.finish(later);
         }
@@ -91,8 +98,9 @@ impl<'a> Root<'a> {
 }
 
 /// One table of a file, and the keys that were asked for so far.
-pub(super) struct Section<'a> {
-    pub(super) report: &'a Report,
+pub struct Section<'a> {
+    /// Where problems go.
+    pub report: &'a Report,
     offset: usize,
     field: Arc<Field>,
     /// The offset of the file that it stands in.
@@ -103,25 +111,23 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// The whole of a file that begins at `base`.
-    pub(super) fn of_file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Self {
+    pub(crate) fn of_file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Self {
         Self { report, offset: base, field: Arc::default(), base, table, known: Vec::new() }
     }
 
     /// Where it stands.
-    pub(super) fn place(&self) -> Place {
+    pub fn place(&self) -> Place {
         Place { offset: self.offset, field: (*self.field).clone() }
     }
 
     /// The value of `key`, when there is one.
-    pub(super) fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
+    pub fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
         self.known.push(key);
-        #[cfg(test)]
-        tests::note(&self.field.to_string(), key, self.table.contains_key(key));
         self.table.get(key).map(|value| self.node(self.field.key(key), value))
     }
 
     /// The value of `key`; its absence is reported.
-    pub(super) fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
+    pub fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
         let node = self.optional(key);
         if node.is_none() {
             let place = Place { offset: self.offset, field: self.field.key(key) };
@@ -131,12 +137,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of `key` as `read` sees it, else `default`.
-    pub(super) fn or<T>(
-        &mut self,
-        key: &'static str,
-        default: T,
-        read: impl FnOnce(Node<'a>) -> Option<T>,
-    ) -> T {
+    pub fn or<T>(&mut self, key: &'static str, default: T, read: impl FnOnce(Node<'a>) -> Option<T>) -> T {
         self.optional(key).and_then(read).unwrap_or(default)
     }
 
@@ -159,7 +160,7 @@ impl<'a> Section<'a> {
     }
 
     /// Every entry of a table with any keys.
-    pub(super) fn entries(self) -> Vec<(&'a str, Node<'a>)> {
+    pub fn entries(self) -> Vec<(&'a str, Node<'a>)> {
         let entry = |(key, value)| {
             let key: &'a Spanned<_> = key;
             let key: &'a std::borrow::Cow<'a, str> = key.get_ref();
@@ -170,7 +171,7 @@ impl<'a> Section<'a> {
 
     /// Reports the keys that no reader asked for; those of `later` are of the product's whole shape, and
     /// this version does not serve them.
-    pub(super) fn finish(mut self, later: &[&'static str]) {
+    pub fn finish(mut self, later: &[&'static str]) {
         self.known.sort_unstable();
         // A kind of section is asked for more than once.
         self.known.dedup();
@@ -197,32 +198,34 @@ impl<'a> Section<'a> {
 }
 
 /// One value of the file.
-pub(super) struct Node<'a> {
-    pub(super) report: &'a Report,
-    pub(super) place: Place,
+pub struct Node<'a> {
+    /// Where problems go.
+    pub report: &'a Report,
+    /// Where it stands.
+    pub place: Place,
     base: usize,
     value: &'a DeValue<'a>,
 }
 
 impl<'a> Node<'a> {
     /// Keeps the place of this node beside a value that was read from it.
-    pub(super) fn at<T>(&self, value: T) -> At<T> {
+    pub fn at<T>(&self, value: T) -> At<T> {
         At { value, place: self.place.clone() }
     }
 
     /// Reports that this value is not what is allowed here.
-    pub(super) fn refuse(&self, allowed: impl Into<String>) {
+    pub fn refuse(&self, allowed: impl Into<String>) {
         self.report.error(&self.place, describe(self.value), allowed);
     }
 
     /// As [`refuse`](Self::refuse), where a value is wanted.
-    pub(super) fn wrong<T>(&self, allowed: impl Into<String>) -> Option<T> {
+    pub fn wrong<T>(&self, allowed: impl Into<String>) -> Option<T> {
         self.refuse(allowed);
         None
     }
 
     /// The string, when it is one; nothing is reported.
-    pub(super) fn as_str(&self) -> Option<&'a str> {
+    pub fn as_str(&self) -> Option<&'a str> {
         match self.value {
             DeValue::String(text) => Some(text.as_ref()),
             _ => None,
@@ -230,7 +233,7 @@ impl<'a> Node<'a> {
     }
 
     /// The integer, when it is one that fits; nothing is reported.
-    pub(super) fn as_integer(&self) -> Option<i128> {
+    pub fn as_integer(&self) -> Option<i128> {
         match self.value {
             DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix()).ok(),
             _ => None,
@@ -238,17 +241,17 @@ impl<'a> Node<'a> {
     }
 
     /// A string that `read` understands.
-    pub(super) fn parse<T>(&self, allowed: &str, read: impl FnOnce(&'a str) -> Option<T>) -> Option<T> {
+    pub fn parse<T>(&self, allowed: &str, read: impl FnOnce(&'a str) -> Option<T>) -> Option<T> {
         self.as_str().and_then(read).or_else(|| self.wrong(allowed))
     }
 
     /// A name: of a pool, a VIP, a backend, a machine.
-    pub(super) fn name(&self) -> Option<Arc<str>> {
+    pub fn name(&self) -> Option<Arc<str>> {
         self.parse(NAME, |text| is_name(text).then(|| Arc::from(text)))
     }
 
     /// An integer within a range.
-    pub(super) fn number<T>(&self, allowed: RangeInclusive<T>) -> Option<T>
+    pub fn number<T>(&self, allowed: RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i128> + PartialOrd + Display,
     {
@@ -259,7 +262,7 @@ impl<'a> Node<'a> {
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(&self) -> Option<bool> {
+    pub fn boolean(&self) -> Option<bool> {
         match self.value {
             DeValue::Boolean(truth) => Some(*truth),
             _ => self.wrong("true or false"),
@@ -267,7 +270,7 @@ impl<'a> Node<'a> {
     }
 
     /// A duration within a range.
-    pub(super) fn duration(&self, allowed: RangeInclusive<Duration>) -> Option<Duration> {
+    pub fn duration(&self, allowed: RangeInclusive<Duration>) -> Option<Duration> {
         let duration = self.as_str().and_then(parse_duration);
         duration.filter(|duration| allowed.contains(duration)).or_else(|| {
             let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
@@ -276,7 +279,7 @@ impl<'a> Node<'a> {
     }
 
     /// A percentage within a range: `"50%"`.
-    pub(super) fn percent(&self, allowed: RangeInclusive<u8>) -> Option<u8> {
+    pub fn percent(&self, allowed: RangeInclusive<u8>) -> Option<u8> {
         let percent = self.as_str().and_then(parse_percent);
         percent.filter(|percent| allowed.contains(percent)).or_else(|| {
             self.wrong(format!("a whole percentage from \"{}%\" to \"{}%\"", allowed.start(), allowed.end()))
@@ -284,7 +287,7 @@ impl<'a> Node<'a> {
     }
 
     /// One of a few words; those of `later` are refused as not supported yet.
-    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
+    pub fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
         let chosen = self.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text));
         if let Some((_, value)) = chosen {
             return Some(*value);
@@ -301,44 +304,24 @@ impl<'a> Node<'a> {
     }
 
     /// A string that `read` understands, else says what is wrong with.
-    pub(super) fn read<T>(&self, allowed: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
+    pub fn read<T>(&self, allowed: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
         let text = self.as_str().or_else(|| self.wrong(allowed))?;
         read(text).map_err(|found| self.report.error(&self.place, found, allowed)).ok()
     }
 
-    /// An address that one host can have.
-    pub(super) fn unicast(&self) -> Option<IpAddr> {
-        self.read(address::UNICAST, address::unicast)
-    }
-
     /// An address and a port to listen on; `allowed` has examples.
-    pub(super) fn listen(&self, allowed: &str) -> Option<SocketAddr> {
+    pub fn listen(&self, allowed: &str) -> Option<SocketAddr> {
         let good = |address: &SocketAddr| address.port() > 0 && !address.ip().is_multicast();
         self.parse(allowed, |text| text.parse().ok().filter(good))
     }
 
-    /// A prefix of a cluster's addresses.
-    pub(super) fn prefix(&self) -> Option<Prefix> {
-        self.read(address::GROUP_PREFIX, address::prefix)
-    }
-
-    /// A prefix or an address that packets may come from.
-    pub(super) fn source(&self, allowed: &str) -> Option<Prefix> {
-        let text = self.as_str().or_else(|| self.wrong(allowed))?;
-        let refuse = |flaw: PrefixFlaw| {
-            let (found, allowed) = flaw.words(|| quote(text), allowed);
-            self.report.error(&self.place, found, allowed);
-        };
-        address::source(text).map_err(refuse).ok()
-    }
-
     /// The name of something, and where it stands.
-    pub(super) fn reference(&self) -> Option<At<Arc<str>>> {
+    pub fn reference(&self) -> Option<At<Arc<str>>> {
         Some(self.at(self.name()?))
     }
 
     /// The elements of a list that has at least one.
-    pub(super) fn items(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
+    pub fn items(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
         let items = self.list(allowed)?;
         if items.is_empty() {
             self.report.error(&self.place, "an empty list", allowed);
@@ -348,7 +331,7 @@ impl<'a> Node<'a> {
     }
 
     /// The elements of a list.
-    pub(super) fn list(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
+    pub fn list(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
         let DeValue::Array(array) = self.value else { return self.wrong(allowed) };
         let list = Arc::new(self.place.field.clone());
         let element = |(index, value): (usize, &'a Spanned<DeValue<'a>>)| {
@@ -360,17 +343,17 @@ impl<'a> Node<'a> {
     }
 
     /// The folder of the file that it stands in.
-    pub(super) fn folder(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         self.report.folder(&self.place)
     }
 
     /// Whether this is a table without keys.
-    pub(super) fn is_empty_table(&self) -> bool {
+    pub fn is_empty_table(&self) -> bool {
         matches!(self.value, DeValue::Table(table) if table.is_empty())
     }
 
     /// A table, or `false`.
-    pub(super) fn section_or_false(&self) -> Option<Section<'a>> {
+    pub fn section_or_false(&self) -> Option<Section<'a>> {
         match self.value {
             DeValue::Boolean(false) => None,
             DeValue::Table(_) => self.section(),
@@ -379,7 +362,7 @@ impl<'a> Node<'a> {
     }
 
     /// A table.
-    pub(super) fn section(&self) -> Option<Section<'a>> {
+    pub fn section(&self) -> Option<Section<'a>> {
         let DeValue::Table(table) = self.value else { return self.wrong("a table") };
         let Place { offset, field } = self.place.clone();
         let (report, base, field) = (self.report, self.base, Arc::new(field));
@@ -388,7 +371,7 @@ impl<'a> Node<'a> {
 }
 
 /// What `read` makes of each element, each value once; `again` reports an element that repeats one.
-pub(super) fn distinct<T: Ord + Clone>(
+pub fn distinct<T: Ord + Clone>(
     nodes: &[Node<'_>],
     read: impl Fn(&Node<'_>) -> Option<T>,
     again: impl Fn(&Node<'_>),
@@ -432,23 +415,3 @@ fn is_name(text: &str) -> bool {
 
 const LATER: &str = "not supported by this version";
 const NAME: &str = "a name of 1 to 64 letters, digits, '.', '_' or '-', not starting with '.' or '-'";
-
-#[cfg(test)]
-pub(super) mod tests {
-    use std::cell::RefCell;
-    use std::collections::BTreeMap;
-
-    thread_local! {
-        /// Every key that was asked for, by the section's field, and whether it ever was there.
-        static ASKED: RefCell<BTreeMap<(String, String), bool>> = RefCell::default();
-    }
-
-    pub(super) fn note(field: &str, key: &str, there: bool) {
-        ASKED.with_borrow_mut(|asked| *asked.entry((field.to_owned(), key.to_owned())).or_default() |= there);
-    }
-
-    /// What was asked for since the last call.
-    pub(crate) fn take() -> BTreeMap<(String, String), bool> {
-        ASKED.take()
-    }
-}

@@ -8,7 +8,7 @@ use strsim::osa_distance;
 
 /// The nearest of `known`, when it is near enough to be a slip of the finger, or a longer form of the word;
 /// the first of equals.
-pub(super) fn near_miss<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+fn near_miss<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let length = word.chars().count();
     let known: Vec<&str> = known.into_iter().take(MAX_KNOWN + 1).collect();
     if length > MAX_CHARS || known.len() > MAX_KNOWN {
@@ -25,7 +25,7 @@ pub(super) fn near_miss<'k>(word: &str, known: impl IntoIterator<Item = &'k str>
 }
 
 /// A hint for the end of a message, or nothing.
-pub(super) fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+pub fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> String {
     near_miss(word, known).map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default()
 }
 
