@@ -1,0 +1,255 @@
+//! How a configuration grows: memory, reload and the cost of a packet, by VIPs, pools and backends over three decades each, and all at
+//! once up to 10,000 VIPs, 1,000 pools and 100,000 backends. CSV on standard output.
+//!
+//! A row is a process of its own, so that its memory is its own. `read` and `compile` are what a reload does before it is published:
+//! from the file to a checked configuration, and from there to a snapshot of which every table is another than before. `resident` is
+//! that of configuration and snapshot in use, `peak` the most while the second came to be, the first still held. `packet` is the least
+//! and the median of batches through the pipeline, 100,000 flows established over all VIPs, IPv6, GRE over IPv6, default
+//! configuration, all counters on; the connection table is counted apart, in the last rows.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use config::Config;
+use conntrack::FlowTable;
+use control_plane::compile::{CompileInput, Compiler, destinations};
+use control_plane::runtime_state::RuntimeState;
+use forwarder::{Generation, Live, Now, Snapshot};
+use next_hop::{Resolved, Table};
+use packet::Tags;
+use sluicegate_benches::{Batch, DEFAULT_BATCH, frame_v6, pipeline};
+
+/// What a row is of.
+#[derive(Clone, Copy)]
+struct Point {
+    axis: &'static str,
+    vips: usize,
+    pools: usize,
+    /// In each pool.
+    backends: usize,
+    slots: u32,
+}
+
+const fn point(axis: &'static str, [vips, pools, backends]: [usize; 3], slots: u32) -> Point {
+    Point { axis, vips, pools, backends, slots }
+}
+
+const POINTS: [Point; 16] = [
+    point("vips", [10, 10, 10], 65_537),
+    point("vips", [100, 10, 10], 65_537),
+    point("vips", [1_000, 10, 10], 65_537),
+    point("vips", [10_000, 10, 10], 65_537),
+    point("pools", [1_000, 1, 10], 65_537),
+    point("pools", [1_000, 10, 10], 65_537),
+    point("pools", [1_000, 100, 10], 65_537),
+    point("pools", [1_000, 1_000, 10], 65_537),
+    point("backends", [100, 100, 1], 100_003),
+    point("backends", [100, 100, 10], 100_003),
+    point("backends", [100, 100, 100], 100_003),
+    point("backends", [100, 100, 1_000], 100_003),
+    point("all", [10, 1, 100], 65_537),
+    point("all", [100, 10, 100], 65_537),
+    point("all", [1_000, 100, 100], 65_537),
+    point("all", [10_000, 1_000, 100], 65_537),
+];
+
+fn main() {
+    let row = std::env::args().skip_while(|argument| argument != "row").nth(1);
+    if let Some(row) = row.and_then(|row| row.parse::<usize>().ok()).and_then(|row| POINTS.get(row)) {
+        println!("{}", measure(row));
+        return;
+    }
+    println!("axis,vips,pools,backends,file_kb,read_ms,compile_ms,resident_mb,peak_mb,least_ns,median_ns");
+    for row in 0..POINTS.len() {
+        let this = std::env::current_exe().expect("a program has a path");
+        let output = Command::new(this).args(["row", &row.to_string()]).output().expect("it runs again");
+        assert!(output.status.success(), "row {row}: {}", String::from_utf8_lossy(&output.stderr));
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+    }
+    for flows in [16_000, 160_000, 1_600_000, 16_000_000] {
+        let before = resident("VmRSS");
+        let table = FlowTable::new(&conntrack::Config { capacity: flows, ..conntrack::Config::default() });
+        let bytes = table.as_ref().expect("memory").memory_bytes();
+        eprintln!("{flows} places: {bytes} bytes, {:.1} MB resident", resident("VmRSS") - before);
+    }
+}
+
+fn measure(point: &Point) -> String {
+    let folder = Folder::new();
+    let files = [0, 1].map(|shift| folder.file(point, shift));
+    let bytes = fs::metadata(&files[0]).expect("it was written").len();
+    let before = resident("VmRSS");
+    let mut compiler = Compiler::default();
+    let (first, table) = load(&files[0], &mut compiler, 1, None);
+    let kept = resident("VmRSS") - before;
+    let (second, _) = load(&files[1], &mut compiler, 2, Some(table));
+    let peak = resident("VmHWM") - before;
+    let live = Live::new(second.snapshot);
+    let (least, median) = cost(&live, point.vips);
+    drop(first);
+    format!(
+        "{},{},{},{},{},{:.1},{:.1},{kept:.1},{peak:.1},{least:.1},{median:.1}",
+        point.axis,
+        point.vips,
+        point.pools,
+        point.pools * point.backends,
+        bytes / 1_000,
+        second.read.as_secs_f64() * 1e3,
+        second.compile.as_secs_f64() * 1e3,
+    )
+}
+
+/// What is held of a file that was loaded, and how long that took.
+struct Loaded {
+    _config: Config,
+    snapshot: Snapshot,
+    read: Duration,
+    compile: Duration,
+}
+
+/// As a reload does it. Backends' ways are asked for the first time alone, of nobody.
+fn load(path: &Path, compiler: &mut Compiler, generation: u64, ways: Option<Table>) -> (Loaded, Table) {
+    let start = Instant::now();
+    let config = config::load(path).expect("a configuration without an error").0;
+    let read = start.elapsed();
+    let ways = ways.unwrap_or_else(|| Table {
+        next_hops: destinations(&config, "lb1", None)
+            .into_iter()
+            .map(|address| (address, Ok(WAY)))
+            .collect::<HashMap<_, _>>(),
+        ..Table::default()
+    });
+    let runtime_state = RuntimeState::default();
+    let from = CompileInput {
+        generation: Generation(generation),
+        machine: "lb1",
+        next_hops: &ways,
+        runtime_state: &runtime_state,
+        states: &[],
+        now: Duration::from_secs(generation),
+    };
+    let start = Instant::now();
+    let snapshot = compiler.compile(&config, from).expect("a snapshot").snapshot;
+    let compile = start.elapsed();
+    (Loaded { _config: config, snapshot, read, compile }, ways)
+}
+
+/// The least and the median of batches, in ns a packet.
+fn cost(live: &Live, vips: usize) -> (f64, f64) {
+    let (mut pipeline, _) = pipeline(live);
+    let mut batch = Batch::default();
+    batch.head_room = GRE_OVER_V6;
+    let mut now = Now::from_nanos(1_000_000_000);
+    for flags in [0x02, 0x10, 0x10] {
+        let mut flow = 0;
+        while flow < FLOWS {
+            batch.run(&mut pipeline, now, || {
+                flow += 1;
+                frame((flow - 1) % FLOWS, vips, flags)
+            });
+        }
+        now = Now::from_nanos(now.nanos() + 500_000_000);
+    }
+    let (mut state, mut times) = (1_u32, Vec::with_capacity(BATCHES));
+    for _ in 0..BATCHES {
+        now = Now::from_nanos(now.nanos() + 10_000);
+        let took = batch.run(&mut pipeline, now, || {
+            state = state.wrapping_add(0x9e37_79b1);
+            let scaled = (u64::from(state) * u64::from(FLOWS)) >> 32;
+            frame(u32::try_from(scaled).unwrap_or(0), vips, 0x10)
+        });
+        times.push(took);
+    }
+    times.sort_unstable();
+    let each = |time: Duration| time.as_nanos() as f64 / DEFAULT_BATCH as f64;
+    (each(times[0]), each(times[BATCHES / 2]))
+}
+
+/// Each flow has its VIP, in an order that looks like chance.
+fn frame(flow: u32, vips: usize, flags: u8) -> [u8; 74] {
+    let vip = (u64::from(flow.wrapping_mul(0x9e37_79b1)) * vips as u64) >> 32;
+    let address = 0x2001_0db8_0001_u128 << 80 | u128::from(vip);
+    let mut frame = frame_v6(flow, &address.to_be_bytes());
+    frame[67] = flags;
+    frame
+}
+
+/// Of this process, in MB: `VmRSS` now, `VmHWM` at most.
+fn resident(what: &str) -> f64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says it");
+    let kib = line.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok());
+    kib.expect("a number") * 1.024e-3
+}
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("sluicegate-scale-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a folder of its own");
+        let key = folder.join("key");
+        fs::write(&key, "000102030405060708090a0b0c0d0e0f\n").expect("room for a key");
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).expect("a file of its own");
+        Self(folder)
+    }
+
+    /// Another `shift` gives every backend another weight.
+    fn file(&self, point: &Point, shift: usize) -> PathBuf {
+        let path = self.0.join(format!("{shift}.toml"));
+        fs::write(&path, text(&self.0.join("key"), point, shift)).expect("room for a file");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // it is a folder of temporary files
+    }
+}
+
+fn text(key: &Path, point: &Point, shift: usize) -> String {
+    let mut text = format!(
+        "[cluster]\nname = \"c\"\nhash_key_file = \"{}\"\ntable_size = {}\n[io]\nmax_vips = 16384\n[machine.lb1]\ninterfaces = [\"eth0\"]\n\
+         addresses = [\"192.0.2.1\", \"2001:db8::1\"]\n",
+        key.display(),
+        point.slots
+    );
+    for pool in 0..point.pools {
+        _ = writeln!(text, "[pool.p{pool}]\nbackends = [");
+        for backend in 0..point.backends {
+            let weight = 1 + (backend + shift) % 3;
+            let address = format!("2001:db8:2:{pool:x}::{backend:x}");
+            _ = writeln!(
+                text,
+                "  {{ name = \"p{pool}-{backend}\", address = \"{address}\", weight = {weight} }},"
+            );
+        }
+        text += "]\n";
+    }
+    for vip in 0..point.vips {
+        let services = format!("{{ ports = [80], protocol = \"tcp\", pool = \"p{}\" }}", vip % point.pools);
+        _ = writeln!(text, "[vip.v{vip}]\naddresses = [\"2001:db8:1::{vip:x}\"]\nservices = [{services}]");
+    }
+    text
+}
+
+const WAY: Resolved = Resolved {
+    interface: 2,
+    leaves_by: 2,
+    tags: Tags::NONE,
+    destination: [2, 0, 0, 0, 0, 2],
+    source: [2, 0, 0, 0, 0, 1],
+    mtu_bytes: 1_500,
+    gateway: None,
+    preferred_source: None,
+};
+const FLOWS: u32 = 100_000;
+const BATCHES: usize = 20_000;
+const GRE_OVER_V6: usize = 44;
