@@ -28,6 +28,11 @@ pub trait Application: fmt::Debug + Send + Sync {
 
     /// The key as the server stores it. It lies in `payload`, or in `room` where it had to be decoded.
     fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
+
+    /// What its verbs are called in counters, by [`Ask::verb`]. A protocol whose verbs nobody knows has one.
+    fn verbs(&self) -> &'static [&'static str] {
+        &["request"]
+    }
 }
 
 /// The payload of a UDP datagram, as far as it is at hand.
@@ -83,7 +88,7 @@ pub struct Ask {
     pub plan: Plan,
     /// What it does to its keys.
     pub effect: Effect,
-    /// Index of the verb among the application's, for counters: [`crate::registry::Entry::verbs`].
+    /// Index of the verb among the application's, for counters: [`Application::verbs`].
     pub verb: u8,
     /// Number of keys. 0 for [`Plan::Keyless`] alone.
     pub keys: u16,

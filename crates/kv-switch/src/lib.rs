@@ -1,6 +1,6 @@
 //! Requests of key-value protocols over UDP: which keys they name, what they do to them, and which server has each key.
 //!
-//! In: the payload of one datagram ([`Datagram`]), a protocol ([`Application`], by its name in the [`registry`]), routes
+//! In: the payload of one datagram ([`Datagram`]), a protocol ([`Application`]), routes
 //! and servers by name. Out: an [`Ask`] that says where the keys stand, or the [`Refusal`]; a key's hash ([`KeyHash`]); the
 //! target of a key ([`Routes`]); the server on a ketama ring ([`Ring`]).
 //! Not here: addresses and ports, who is alive, Maglev's table (`maglev-hash`), what is done with a request (`forwarder`).
@@ -22,7 +22,7 @@
 //! # Another application
 //!
 //! A protocol is a type that reads one datagram: [`Application`] wants three methods, none of which may allocate, keep state
-//! or look at a clock. Then a line in [`registry`] gives it a name. This one is SmartSwitch's case, read-only blocks of a
+//! or look at a clock. What gives it a name is the reader of the file (`kv.protocol`). This one is SmartSwitch's case, read-only blocks of a
 //! file system as Hadoop's: a request names a block by (file id, offset), 16 bytes behind a byte for the operation. All
 //! readers of a block are sent to one server, whose memory then has it.
 //!
@@ -92,7 +92,6 @@ mod key_hash;
 mod memcached;
 mod offset;
 mod refusal;
-pub mod registry;
 mod ring;
 mod routes;
 

@@ -72,6 +72,10 @@ impl Application for Memcached {
             Encoding::Base64 => decode(written, room).unwrap_or_default(),
         }
     }
+
+    fn verbs(&self) -> &'static [&'static str] {
+        &Verb::NAMES
+    }
 }
 
 /// What `written` says in base64. Canonical alone: memcached skips letters that are none and leaves surplus bits, so that one key

@@ -6,8 +6,7 @@
 use std::alloc::System;
 use std::ops::ControlFlow;
 
-use kv_switch::registry::{self, Settings};
-use kv_switch::{Datagram, KeyHash, KeyRoom, Ring, Routes, Server};
+use kv_switch::{Application, Datagram, Header, KeyHash, KeyRoom, Memcached, Offset, Ring, Routes, Server};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -15,9 +14,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
 fn requests_take_no_memory() {
-    let settings = Settings { id: Some(7), offset: Some(8), length: Some(4), ..Settings::default() };
-    let applications: Vec<_> =
-        registry::APPLICATIONS.iter().map(|entry| (entry.make)(&settings).unwrap()).collect();
+    let applications: [&dyn Application; 3] = [&Memcached::new(32), &Header::new(7), &Offset::new(8, 4)];
     let frame = *b"\x12\x34\0\0\0\x01\0\0";
     let commands: [&[u8]; 5] =
         [b"get a bb ccc\r\n", b"set k 0 0 2\r\nhi\r\n", b"mg aw== b v\r\n", b"stats\r\n", b"get \0\r\n"];

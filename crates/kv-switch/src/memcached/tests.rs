@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::{Application, Ask, Datagram, Effect, KeyRoom, Memcached, Plan, Refusal, Verb};
+use crate::{Application, Ask, Datagram, Effect, KeyRoom, Memcached, Offset, Plan, Refusal, Verb};
 
 mod generated;
 mod oracle;
@@ -96,6 +96,7 @@ fn names_of_verbs_stand_at_their_numbers() {
     ];
     assert!(named.iter().all(|&(verb, name)| Verb::NAMES[usize::from(verb.number())] == name));
     assert_eq!(Verb::NAMES.len(), usize::from(Verb::Noop.number()) + 1);
+    assert_eq!((Memcached::new(1).verbs(), Offset::new(0, 1).verbs()), (&Verb::NAMES[..], &["request"][..]));
 }
 
 #[test]
