@@ -114,6 +114,14 @@ pub enum CompileError {
         /// Why.
         cause: BuildError,
     },
+    /// A keyed pool's routes give no table.
+    #[error("pool {pool}: {cause}")]
+    Routes {
+        /// The pool.
+        pool: String,
+        /// Why.
+        cause: kv_switch::RouteError,
+    },
     /// All numbers of slots or services are in use.
     #[error("more slots or services than 24 bits can number")]
     TooMany,
@@ -162,7 +170,7 @@ impl Compiler {
         let peers = laid_out.complete(&views, &reach, &tables);
         let LaidOut { mut index, slots, with_ways, .. } = laid_out;
         let guards = self.guards.after(config.vips_of(machine));
-        let key_rules = self.key_rules.after(config);
+        let key_rules = self.key_rules.after(config)?;
         let of_services = OfServices { views: &views, index: &index, guards: &guards, key_rules: &key_rules };
         let Services { mut services, bindings, configured } = of_services.all(&mut self.services)?;
         index.configure(configured);

@@ -103,7 +103,7 @@ impl Snapshot {
         let Some((service, keyed)) = keyed.filter(|_| !matches!(decision, Decision::Refused { .. })) else {
             return explained;
         };
-        let KeyPlace { hash, route } = self.key_place(keyed, key);
+        let KeyPlace { hash, route } = keyed.rules.place(key);
         let found = Explanation { hash: Some(hash), route, step: None, slot: None, ..explained };
         if let Some(reason) = keyed.rules.refusal(flow) {
             return Explanation { outcome: Outcome::Drop(reason), ..found };

@@ -3,15 +3,17 @@
 //! Not here: reading requests (`pipeline/keyed`), rules and pools (`keyed`).
 //! Invariant: where a key is depends on the key, the pool's table and the states alone, the same on every machine and thread.
 
-use crate::{KeyFailover, KeyPlace, Keyed, PoolTable, Selection, Service, Snapshot};
+use crate::{KeyFailover, KeyPlace, KeyRules, Keyed, PoolTable, Selection, Service, Snapshot};
+
+impl KeyRules {
+    /// Where a key is looked for.
+    #[inline]
+    pub(crate) fn place(&self, key: &[u8]) -> KeyPlace {
+        KeyPlace { hash: self.hash.hash(key), route: self.routes.lookup(key) }
+    }
+}
 
 impl Snapshot {
-    /// Where a key of a service is looked for.
-    #[inline]
-    pub(crate) fn key_place(&self, keyed: &Keyed, key: &[u8]) -> KeyPlace {
-        KeyPlace { hash: self.key_hash.hash(key), route: keyed.rules.routes.lookup(key) }
-    }
-
     /// The backend that has a key's place, as states have it now.
     #[inline]
     pub(crate) fn select_key(&self, service: &Service, keyed: &Keyed, place: KeyPlace) -> Option<Selection> {

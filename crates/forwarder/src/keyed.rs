@@ -17,6 +17,8 @@ pub struct KeyRules {
     pub application: Box<dyn Application>,
     /// Who may send them.
     pub clients: PrefixSet,
+    /// Hashes keys.
+    pub hash: KeyHash,
     /// From keys to places in [`Keyed::pools`].
     pub routes: Routes,
     /// Where keys of a backend that does not serve go.
@@ -52,13 +54,15 @@ pub struct KeyPlace {
     pub route: Option<u32>,
 }
 
-/// Hashes keys under a key of its own, so that nobody outside aims at a backend, and flow hashes say nothing of keys.
-pub(crate) fn key_hash(key: &HashKey) -> KeyHash {
-    let [first, second] = crate::sip::halves(&key.derive(b"kv"));
-    KeyHash::sip(first, second)
-}
-
 impl KeyRules {
+    /// Hashes keys for Maglev's tables, under a key of its own: nobody outside aims at a backend, and flow hashes say nothing of
+    /// keys.
+    #[must_use]
+    pub fn maglev_hash(key: &HashKey) -> KeyHash {
+        let [first, second] = crate::sip::halves(&key.derive(b"kv"));
+        KeyHash::sip(first, second)
+    }
+
     /// Whether requests of this client are read.
     #[inline]
     pub(crate) fn refusal(&self, flow: &Flow) -> Option<DropReason> {

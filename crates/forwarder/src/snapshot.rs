@@ -9,12 +9,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use kv_switch::KeyHash;
 use packet::{Family, LinkHeader, Prepared, Template};
 
 use crate::filter::{MAX_ENCAP_OVERHEAD, filter};
 use crate::flow::mapped;
-use crate::keyed::key_hash;
 use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
 use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
 use crate::vip_table::{Claim, Key, VipTable};
@@ -25,7 +23,6 @@ use crate::{FlowHasher, GuardId, InterfaceId, Prefix, Tagging, Trace, TunnelSour
 pub struct Snapshot {
     pub(crate) generation: Generation,
     pub(crate) hasher: FlowHasher,
-    pub(crate) key_hash: KeyHash,
     pub(crate) vips: Arc<VipTable>,
     pub(crate) services: Arc<[Service]>,
     pub(crate) slots: Arc<[Slot]>,
@@ -58,7 +55,6 @@ impl Snapshot {
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
-            key_hash: key_hash(&parts.hash_key),
             vips: Arc::new(vips),
             services: parts.services.into(),
             headers: prepared(&parts.slots, &parts.next_hop),

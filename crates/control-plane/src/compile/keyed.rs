@@ -7,33 +7,45 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use config::{Config, Failover, Kv, KvKeys, KvProtocol, Pool};
+use config::{Config, Failover, HashKey, Kv, KvKeys, KvProtocol, Pool};
 use forwarder::{KeyFailover, KeyRules, Keyed, PrefixSet};
 use kv_switch::{Application, Header, Memcached, Offset, Routes};
 
-use super::Index;
 use super::views::Views;
+use super::{CompileError, Index};
 use crate::keys::PoolView;
 
 /// The rules of one generation, by pool.
 #[derive(Debug, Default)]
-pub(super) struct AllRules(HashMap<Arc<str>, (Arc<Kv>, Arc<KeyRules>)>);
+pub(super) struct AllRules(HashMap<Arc<str>, Made>);
+
+/// Rules, and what they were made of.
+#[derive(Debug)]
+struct Made {
+    kv: Arc<Kv>,
+    hash_key: HashKey,
+    rules: Arc<KeyRules>,
+}
 
 impl AllRules {
     /// Those of the next generation.
-    pub(super) fn after(&self, config: &Config) -> Self {
-        let rules = |(pool, kv): (&Arc<Pool>, &Arc<Kv>)| {
-            let known = self.0.get(&pool.name).filter(|(before, _)| before == kv);
-            let rules = known.map_or_else(|| Arc::new(rules(kv)), |(_, rules)| Arc::clone(rules));
-            (Arc::clone(&pool.name), (Arc::clone(kv), rules))
+    pub(super) fn after(&self, config: &Config) -> Result<Self, CompileError> {
+        let hash_key = config.cluster().hash_key;
+        let made = |(pool, kv): (&Arc<Pool>, &Arc<Kv>)| {
+            let known = self.0.get(&pool.name).filter(|made| made.kv == *kv && made.hash_key == hash_key);
+            let rules = match known {
+                Some(made) => Arc::clone(&made.rules),
+                None => Arc::new(rules(pool, kv, &hash_key)?),
+            };
+            Ok((Arc::clone(&pool.name), Made { kv: Arc::clone(kv), hash_key, rules }))
         };
         let keyed = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
-        Self(keyed.map(rules).collect())
+        keyed.map(made).collect::<Result<_, _>>().map(Self)
     }
 
     /// What a service of this pool reads requests by; `None`: the pool has no keys.
     pub(super) fn of(&self, views: &Views<'_>, view: &PoolView, index: &Index) -> Option<Arc<Keyed>> {
-        let (kv, rules) = self.0.get(&view.pool)?;
+        let Made { kv, rules, .. } = self.0.get(&view.pool)?;
         let pool = |name: &Arc<str>| index.pool(&views.beside(view, name)).map(Arc::clone);
         // A pool without a table in reach would shift the places of those behind it; the configuration was checked for it.
         let pools = kv.pools.iter().map(pool).collect::<Option<_>>()?;
@@ -41,7 +53,7 @@ impl AllRules {
     }
 }
 
-fn rules(kv: &Kv) -> KeyRules {
+fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileError> {
     let place =
         |name: &Arc<str>| u32::try_from(kv.pools.partition_point(|other| other < name)).unwrap_or(u32::MAX);
     let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
@@ -51,17 +63,19 @@ fn rules(kv: &Kv) -> KeyRules {
             KvKeys::Prefix(text) => prefixes.push((text.as_bytes(), place(&route.pool))),
         }
     }
-    KeyRules {
+    let routes = Routes::build(&exact, &prefixes)
+        .map_err(|cause| CompileError::Routes { pool: pool.name.to_string(), cause })?;
+    Ok(KeyRules {
         application: application(kv),
         clients: PrefixSet::new(kv.clients.iter().map(|prefix| (prefix.address(), prefix.length()))),
-        // The file has each once, and none empty.
-        routes: Routes::build(&exact, &prefixes).unwrap_or_default(),
+        hash: KeyRules::maglev_hash(&forwarder::HashKey::new(*hash_key.bytes())),
+        routes,
         failover: match &kv.failover {
             Failover::Next => KeyFailover::Next,
             Failover::Nowhere => KeyFailover::Nowhere,
             Failover::Pool(name) => KeyFailover::Pool(place(name)),
         },
-    }
+    })
 }
 
 fn application(kv: &Kv) -> Box<dyn Application> {

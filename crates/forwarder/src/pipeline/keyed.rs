@@ -105,7 +105,7 @@ impl Request<'_> {
     #[inline]
     fn place_of(&self, item: &kv_switch::Item) -> KeyPlace {
         let mut room = KeyRoom::default();
-        self.snapshot.key_place(self.keyed, self.keyed.rules.application.key(self.payload, item, &mut room))
+        self.keyed.rules.place(self.keyed.rules.application.key(self.payload, item, &mut room))
     }
 
     /// Where the first of several keys is looked for, if the backend there has all of them.

@@ -29,6 +29,7 @@ fn keyed(failover: KeyFailover) -> Parts {
         ]),
         routes: Routes::build(&[(b"flag", 0)], &[(b"log:", 0)]).unwrap(),
         failover,
+        hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
     };
     let keyed = Keyed { rules: Arc::new(rules), pools: [pool(&slots, &[1])].into() };
     let all = pool(&slots, &[1; 5]);
