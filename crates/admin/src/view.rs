@@ -45,11 +45,15 @@ mod tests {
 
     #[test]
     fn enums_have_the_words_of_the_api() {
-        let steps = [Step::FlowTable, Step::Maglev, Step::Remote, Step::FragmentTable, Step::Redirect];
+        let steps =
+            [Step::FlowTable, Step::Maglev, Step::Ring, Step::Remote, Step::FragmentTable, Step::Redirect];
         let flows = [FlowState::New, FlowState::Established, FlowState::Closing, FlowState::Udp];
         let encapsulations = [Encapsulation::Gre, Encapsulation::Ipip, Encapsulation::Gue, Encapsulation::L2];
         for (found, words) in [
-            (to_value(steps), json!(["flow_table", "maglev", "remote", "fragment_table", "redirect"])),
+            (
+                to_value(steps),
+                json!(["flow_table", "maglev", "ring", "remote", "fragment_table", "redirect"]),
+            ),
             (to_value(flows), json!(["new", "established", "closing", "udp"])),
             (to_value(encapsulations), json!(["gre", "ipip", "gue", "l2"])),
             (to_value(encapsulations.map(|one| one.to_string())), json!(["gre", "ipip", "gue", "l2"])),

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::check::Check;
+use super::keyed;
 use super::pool::{Backend, Member, Pool, PoolDraft, PoolReference};
 use super::sections::Sections;
 
@@ -39,12 +40,13 @@ impl Sections<'_> {
             }
             done.insert(name, members);
         }
+        let rings = keyed::rings(self);
         let pool = |(name, members): (&str, Members)| {
             let draft = &self.pools[name];
             Arc::new(Pool {
                 name: name.into(),
                 shard: draft.shard().cloned(),
-                members: members.into_values().collect(),
+                members: keyed::name_on_ring(self, name, members.into_values().collect(), rings.get(name)),
                 fallback: draft.fallback.as_ref().map(|fallback| fallback.value.clone()),
                 slow_start: draft.slow_start.as_ref().map(|span| span.value),
                 max_down: draft
@@ -180,6 +182,7 @@ impl Sections<'_> {
                 backend: shared,
                 leaf: Arc::clone(&leaf),
                 encapsulation: Arc::clone(encapsulation),
+                ring_name: backend.ring_name.clone(),
                 weight: backend.weight,
                 checks: Arc::clone(checks),
             };

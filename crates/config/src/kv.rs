@@ -35,6 +35,8 @@ pub struct Kv {
     pub failover: Failover,
     /// The most keys of one request: 1 to 32, the default.
     pub max_keys: u8,
+    /// What says which backend has a key. Default [`KvHash::Maglev`].
+    pub hash: KvHash,
 }
 
 /// Where in a request its key stands.
@@ -55,6 +57,19 @@ pub enum KvProtocol {
         /// Its bytes: 1 to 250. Required.
         length: u8,
     },
+}
+
+/// What says which backend has a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvHash {
+    /// Maglev's table over a keyed hash.
+    Maglev,
+    /// The ring of libmemcached (`KETAMA_WEIGHTED`) and of nutcracker (`distribution: ketama`), over MD5.
+    Ketama,
+    /// The same ring over their `fnv1a_64`, nutcracker's default.
+    #[serde(rename = "fnv1a_64")]
+    Fnv1a64,
 }
 
 /// Keys of a pool that another pool has.
@@ -108,7 +123,7 @@ impl KvDraft {
         let routes = section.optional("routes").map(|node| read_routes(&node, &mut pools));
         let failover = section.or("failover", Failover::Next, |node| read_failover(&node, &mut pools));
         let max_keys = section.or("max_keys", MAX_KEYS, |node| node.number(1..=MAX_KEYS));
-        section.or("hash", (), |node| node.choice(&[("maglev", ())], &["ketama", "fnv1a_64"]));
+        let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES, &[]));
         section.or("path", (), |node| node.choice(&[("direct", ())], &["through"]));
         section.finish(&["replicas", "timeout", "rejoin", "cache"]);
         let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
@@ -121,6 +136,7 @@ impl KvDraft {
             pools: named,
             failover,
             max_keys,
+            hash,
         };
         let routes = routes.unwrap_or_else(|| Some(Vec::new()));
         let whole = protocol.zip(clients).zip(routes);
@@ -252,6 +268,8 @@ fn read_failover(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Failo
 
 const WORDS: [(&str, Word); 3] =
     [("memcached", Word::Memcached), ("header", Word::Header), ("offset", Word::Offset)];
+const HASHES: [(&str, KvHash); 3] =
+    [("maglev", KvHash::Maglev), ("ketama", KvHash::Ketama), ("fnv1a_64", KvHash::Fnv1a64)];
 const MAX_KEYS: u8 = 32;
 const MAX_KEY_BYTES: u8 = 250;
 /// What a datagram of 1,400 bytes has room for.

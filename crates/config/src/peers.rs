@@ -55,6 +55,7 @@ fn member(machine: &Machine, pool: &Arc<str>, checks: &[Arc<Check>]) -> Option<M
         backend: Arc::new(backend),
         leaf: Arc::clone(pool),
         encapsulation: Arc::new(Encapsulation::for_peers()),
+        ring_name: None,
         weight: 1,
         checks: checks.into(),
     })

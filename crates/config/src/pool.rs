@@ -38,6 +38,8 @@ pub struct Member {
     /// How packets travel to it: that of the pool that lists it.
     #[serde(serialize_with = "encapsulation_name")]
     pub encapsulation: Arc<Encapsulation>,
+    /// Its name among the servers of a ring. `Some` exactly where the pool's keys are on one, and there each once.
+    pub ring_name: Option<Arc<str>>,
     /// Weights multiplied along each path to the backend and added over the paths. 0: no new flows.
     pub weight: u32,
     /// All of these must pass: those of its leaf pool and of every pool that contains that one, each once, in the
@@ -137,6 +139,8 @@ pub(super) struct BackendDraft {
     pub(super) name: At<Arc<str>>,
     pub(super) address: At<IpAddr>,
     pub(super) weight: u32,
+    /// The name by which clients' files have it. `None`: its address, with the port.
+    pub(super) ring_name: Option<Arc<str>>,
 }
 
 /// A pool inside a pool.
@@ -226,8 +230,11 @@ fn read_backend(node: &Node<'_>) -> Option<BackendDraft> {
     let address = section.required("address", super::address::UNICAST);
     let address = address.and_then(|node| Some(node.at(node.unicast()?)));
     let weight = read_weight(&mut section);
+    let ring_name = section.optional("ring_name").and_then(|node| {
+        node.parse(RING_NAME, |text| (1..=MAX_RING_NAME).contains(&text.len()).then(|| Arc::from(text)))
+    });
     section.finish(&[]);
-    Some(BackendDraft { name: name?, address: address?, weight })
+    Some(BackendDraft { name: name?, address: address?, weight, ring_name })
 }
 
 fn read_reference(node: &Node<'_>) -> Option<PoolReference> {
@@ -246,6 +253,10 @@ fn read_weight(section: &mut Section<'_>) -> u32 {
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
+/// As long as a DNS name and a port.
+const MAX_RING_NAME: usize = 260;
+const RING_NAME: &str =
+    "the server's name in the clients' file, 1 to 260 bytes, such as \"198.18.1.1:11212\"";
 const CHECKS: &str = "a list of names of checks";
 const BACKENDS: &str = "a list of { name = \"b1\", address = \"198.18.1.1\", weight = 1 }";
 const POOLS: &str = "a list of { pool = \"NAME\", weight = 1 }";

@@ -167,6 +167,7 @@ impl Parts<'_> {
                 backend: Arc::new(Backend { name: Arc::clone(name), address }),
                 leaf: Arc::clone(&leaf),
                 encapsulation: self.encapsulation(remote)?,
+                ring_name: None,
                 weight: 1,
                 checks: self.checks.into(),
             });

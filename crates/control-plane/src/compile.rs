@@ -14,6 +14,7 @@ mod index;
 mod keyed;
 mod peers;
 mod remotes;
+mod rings;
 mod tables;
 mod views;
 mod way;
@@ -41,6 +42,7 @@ pub use self::way::refresh_next_hops;
 use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
 use self::keyed::AllRules;
+use self::rings::Rings;
 use self::tables::{TableKey, Tables};
 use crate::keys::PoolView;
 use crate::runtime_state::RuntimeState;
@@ -56,6 +58,7 @@ pub struct Compiler {
     detached_slots: DetachedSlots,
     guards: Guards,
     key_rules: AllRules,
+    rings: Rings,
 }
 
 /// A compiled configuration.
@@ -114,6 +117,14 @@ pub enum CompileError {
         /// Why.
         cause: BuildError,
     },
+    /// A keyed pool's backends give no ring.
+    #[error("pool {pool}: {cause}")]
+    Ring {
+        /// The pool.
+        pool: String,
+        /// Why.
+        cause: kv_switch::RingError,
+    },
     /// A keyed pool's routes give no table.
     #[error("pool {pool}: {cause}")]
     Routes {
@@ -170,9 +181,17 @@ impl Compiler {
         let peers = laid_out.complete(&views, &reach, &tables);
         let LaidOut { mut index, slots, with_ways, .. } = laid_out;
         let guards = self.guards.after(config.vips_of(machine));
-        let key_rules = self.key_rules.after(config)?;
-        let of_services = OfServices { views: &views, index: &index, guards: &guards, key_rules: &key_rules };
-        let Services { mut services, bindings, configured } = of_services.all(&mut self.services)?;
+        let (key_rules, mut rings) = (self.key_rules.after(config)?, self.rings.after());
+        let of_services = OfServices {
+            views: &views,
+            index: &index,
+            guards: &guards,
+            key_rules: &key_rules,
+            tables: &tables,
+            runtime_state: from.runtime_state,
+        };
+        let Services { mut services, bindings, configured } =
+            of_services.all(&mut self.services, &mut rings)?;
         index.configure(configured);
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.runtime_state.state(key));
@@ -193,7 +212,7 @@ impl Compiler {
         })?
         .with_trace(trace(config));
         (self.slots, self.tables, self.detached_slots) = (slots, tables, detached_slots);
-        (self.guards, self.key_rules) = (guards, key_rules);
+        (self.guards, self.key_rules, self.rings) = (guards, key_rules, rings.settled());
         Ok(Compiled { snapshot, index })
     }
 
@@ -208,7 +227,11 @@ impl Compiler {
         let keys = reach.iter().map(|(view, pool)| TableKey::of(config, view, pool, from.runtime_state));
         let remotes = remotes::all(config, machine).map(|remote| &remote.pool);
         let fixed = remotes.chain(config.peers(machine));
-        let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).collect();
+        let first = keyed::of_first_choice(config);
+        let first = reach.iter().filter(|(view, _)| first.contains(&*view.pool));
+        let first =
+            first.map(|(view, pool)| TableKey::of_first_choice(config, view, pool, from.runtime_state));
+        let keys = keys.chain(fixed.map(|pool| TableKey::of_all(config, pool))).chain(first).collect();
         let (laid_out, tables) = std::thread::scope(|scope| {
             let tables = scope.spawn(|| self.tables.build(keys, config.cluster()));
             let laid_out = LaidOut::new(&self.slots, config, machine, reach, from);
@@ -362,11 +385,17 @@ struct OfServices<'a> {
     index: &'a Index,
     guards: &'a Guards,
     key_rules: &'a AllRules,
+    tables: &'a Tables,
+    runtime_state: &'a RuntimeState,
 }
 
 impl OfServices<'_> {
     /// All services of a machine, each under the number that it had before, and their addresses and ports.
-    fn all(&self, numbers: &mut HashMap<String, ServiceId>) -> Result<Services, CompileError> {
+    fn all(
+        &self,
+        numbers: &mut HashMap<String, ServiceId>,
+        rings: &mut Rings,
+    ) -> Result<Services, CompileError> {
         let Self { views, index, .. } = *self;
         let mut all = Services::default();
         for vip in views.config.vips_of(views.machine) {
@@ -388,7 +417,7 @@ impl OfServices<'_> {
                         excluded_slots: Arc::default(),
                         guard: guard.clone(),
                         remotes: remotes.clone(),
-                        keyed: self.keyed(service, &view),
+                        keyed: self.keyed(service, &view, rings)?,
                         fragments: vip.fragments,
                     });
                     all.configured.push(view);
@@ -399,9 +428,16 @@ impl OfServices<'_> {
     }
 
     /// How a service chooses by key, if it does.
-    fn keyed(&self, service: &config::Service, view: &PoolView) -> Option<Arc<Keyed>> {
-        let is_keyed = service.hash == HashPolicy::Key;
-        is_keyed.then(|| self.key_rules.of(self.views, view, self.index)).flatten()
+    fn keyed(
+        &self,
+        service: &config::Service,
+        view: &PoolView,
+        rings: &mut Rings,
+    ) -> Result<Option<Arc<Keyed>>, CompileError> {
+        if service.hash != HashPolicy::Key {
+            return Ok(None);
+        }
+        self.key_rules.of(self, view, rings)
     }
 }
 

@@ -89,9 +89,12 @@ impl RuntimeState {
     /// Not yet reduced by slow start.
     #[must_use]
     pub fn weight(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {
-        if self.state(key) != SlotState::Serving {
-            return 0;
-        }
+        if self.state(key) == SlotState::Serving { self.weight_of_all(key, weight, own) } else { 0 }
+    }
+
+    /// The same whether or not it serves.
+    #[must_use]
+    pub fn weight_of_all(&self, key: &SlotKey, weight: u32, own: u32) -> u32 {
         match self.override_of(key).weight {
             None => weight,
             // The path's factor is weight / own; where the file says 0 it is not known, and counts as 1.

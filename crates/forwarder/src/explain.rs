@@ -2,9 +2,7 @@
 //!
 //! Not here: words (`control-plane`).
 
-use crate::{
-    Decision, DropReason, Flow, KeyPlace, Selection, Service, ServiceId, SlotId, SlotState, Snapshot,
-};
+use crate::{Decision, DropReason, Flow, KeyPlace, Service, ServiceId, SlotId, SlotState, Snapshot};
 
 /// The step that finds a packet's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +17,13 @@ pub enum Step {
         rehashed: u8,
         /// The connection table knows the flow, but its backend is gone, down, or no longer the service's.
         reselected: bool,
+    },
+    /// A ring of keys chose.
+    Ring {
+        /// The point that named the backend.
+        point: u32,
+        /// The key's own backend does not serve.
+        rehashed: bool,
     },
     /// No backend here serves: another cluster was chosen.
     Remote,
@@ -110,9 +115,9 @@ impl Snapshot {
         }
         match self.select_key(service, keyed, KeyPlace { hash, route }) {
             None => Explanation { outcome: Outcome::Drop(DropReason::NoBackend), ..found },
-            Some(Selection { slot, entry, rehashed }) => {
-                let step = Some(Step::Maglev { entry, rehashed, reselected: false });
-                Explanation { step, slot: Some(slot), outcome: Outcome::Forward, ..found }
+            Some(chosen) => {
+                let step = Some(keyed.step(&chosen));
+                Explanation { step, slot: Some(chosen.slot), outcome: Outcome::Forward, ..found }
             }
         }
     }

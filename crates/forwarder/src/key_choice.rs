@@ -1,9 +1,14 @@
 //! The choice of a backend by a request's key: one function for the packet path and `where`.
 //!
 //! Not here: reading requests (`pipeline/keyed`), rules and pools (`keyed`).
-//! Invariant: where a key is depends on the key, the pool's table and the states alone, the same on every machine and thread.
+//! Invariant: where a key is depends on the key, the pool's table or rings and the states alone, the same on every machine and thread.
 
-use crate::{KeyFailover, KeyPlace, KeyRules, Keyed, PoolTable, Selection, Service, Snapshot};
+use kv_switch::Ring;
+
+use crate::{
+    KeyFailover, KeyPlace, KeyRules, Keyed, Placement, PoolTable, Selection, Service, SlotId, SlotState,
+    Snapshot, Step,
+};
 
 impl KeyRules {
     /// Where a key is looked for.
@@ -13,24 +18,84 @@ impl KeyRules {
     }
 }
 
+impl Keyed {
+    /// What found a backend. All pools of a service are of one kind.
+    #[inline]
+    pub(crate) fn step(&self, chosen: &Selection) -> Step {
+        let Selection { entry, rehashed, .. } = *chosen;
+        match self.placements.first() {
+            Some(Placement::Ring(_)) => Step::Ring { point: entry, rehashed: rehashed > 0 },
+            _ => Step::Maglev { entry, rehashed, reselected: false },
+        }
+    }
+
+    /// The pool that a route leads to, and where its keys are; `None`: the service's own.
+    #[inline]
+    fn pool<'a>(&'a self, service: &'a Service, route: Option<u32>) -> Option<KeyPool<'a>> {
+        let (table, place) = match route {
+            None => (&service.pool, 0),
+            Some(route) => (self.pools.get(route as usize)?, route as usize + 1),
+        };
+        Some((table, self.placements.get(place)?))
+    }
+}
+
+type KeyPool<'a> = (&'a PoolTable, &'a Placement);
+
 impl Snapshot {
     /// The backend that has a key's place, as states have it now.
     #[inline]
     pub(crate) fn select_key(&self, service: &Service, keyed: &Keyed, place: KeyPlace) -> Option<Selection> {
-        let pool = |route: u32| keyed.pools.get(route as usize).map(|pool| &**pool);
-        let own = place.route.map_or(Some(&*service.pool), pool)?;
+        let own = keyed.pool(service, place.route)?;
         match keyed.rules.failover {
-            KeyFailover::Next => self.select(own, place.hash),
+            KeyFailover::Next => self.select_serving(own, place.hash),
             KeyFailover::Nowhere => self.select_only(own, place.hash),
-            KeyFailover::Pool(other) => {
-                self.select_only(own, place.hash).or_else(|| self.select(pool(other)?, place.hash))
-            }
+            KeyFailover::Pool(other) => self
+                .select_only(own, place.hash)
+                .or_else(|| self.select_serving(keyed.pool(service, Some(other))?, place.hash)),
         }
     }
 
+    /// The first choice that serves.
+    #[inline]
+    fn select_serving(&self, (pool, placement): KeyPool<'_>, hash: u64) -> Option<Selection> {
+        let Placement::Ring(rings) = placement else { return self.select(pool, hash) };
+        let live = rings.live.as_deref()?;
+        let mut chosen = self.on_ring(live, pool, hash)?;
+        // On a ring without those that do not serve even the first choice may be another than the key's own.
+        if let Some(all) = rings.all.as_deref().filter(|all| !std::ptr::eq(*all, live)) {
+            let own = pool.slots.get(usize::from(all.lookup(hash)));
+            chosen.rehashed |= u8::from(own != Some(&chosen.slot));
+        }
+        Some(chosen)
+    }
+
     /// The first choice alone, if it serves.
-    fn select_only(&self, pool: &PoolTable, hash: u64) -> Option<Selection> {
-        let (slot, entry) = self.select_first(pool, hash)?;
-        Some(Selection { slot, entry, rehashed: 0 })
+    fn select_only(&self, (pool, placement): KeyPool<'_>, hash: u64) -> Option<Selection> {
+        let chosen = match placement {
+            Placement::Ring(rings) => {
+                return self.on_ring(rings.all.as_deref()?, pool, hash).filter(|c| c.rehashed == 0);
+            }
+            Placement::Maglev { all } => {
+                let table = all.as_deref()?;
+                let entry = table.slot_of(hash);
+                let slot = *pool.slots.get(table.get(entry) as usize)?;
+                Selection { slot, entry, rehashed: 0 }
+            }
+        };
+        (self.state(chosen.slot) == SlotState::Serving).then_some(chosen)
+    }
+
+    /// The first server of a ring that serves.
+    fn on_ring(&self, ring: &Ring, pool: &PoolTable, hash: u64) -> Option<Selection> {
+        let (mut serving, mut rehashed) = (SlotId(0), 0);
+        let chosen = ring.choose(hash, |server| {
+            let slot = pool.slots.get(usize::from(server)).copied();
+            let slot = slot.filter(|slot| self.state(*slot) == SlotState::Serving);
+            serving = slot.unwrap_or(serving);
+            rehashed |= u8::from(slot.is_none());
+            slot.is_some()
+        })?;
+        Some(Selection { slot: serving, entry: chosen.point, rehashed })
     }
 }

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use kv_switch::{Application, KeyHash, Refusal, Routes};
+use kv_switch::{Application, KeyHash, Refusal, Ring, Routes};
+use maglev_hash::Table;
 
 use crate::{DropReason, Flow, HashKey, PoolTable, PrefixSet};
 
@@ -43,6 +44,31 @@ pub struct Keyed {
     pub rules: Arc<KeyRules>,
     /// The pools that routes and failover name.
     pub pools: Box<[Arc<PoolTable>]>,
+    /// What says where the keys of each pool are: the service's own first, then [`Keyed::pools`].
+    pub placements: Box<[Placement]>,
+}
+
+/// What says where a pool's keys are.
+#[derive(Clone, Debug)]
+pub enum Placement {
+    /// The pool's table.
+    Maglev {
+        /// The table of all backends that have a weight, whatever their states, by the same ranks: the pool's own follows states.
+        /// `None`: there is none, or [`KeyFailover::Next`] asks for none.
+        all: Option<Arc<Table>>,
+    },
+    /// Rings.
+    Ring(Rings),
+}
+
+/// A pool's keys as clients with a ring place them. Servers are numbered by their rank in the pool's table.
+#[derive(Clone, Debug)]
+pub struct Rings {
+    /// Of all backends that have a weight: where clients that eject none have a key. `None`: there is none.
+    pub all: Option<Arc<Ring>>,
+    /// Of those that serve, as of this generation's tables: where clients that eject the others have it. With weights another
+    /// ring than the points that are left of `all`. Until tables follow a state, the point behind counts.
+    pub live: Option<Arc<Ring>>,
 }
 
 /// Where a key is looked for.

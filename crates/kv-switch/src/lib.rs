@@ -101,5 +101,5 @@ pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
 pub use crate::memcached::{MAX_KEY, Memcached, Verb};
 pub use crate::offset::Offset;
 pub use crate::refusal::Refusal;
-pub use crate::ring::{Ring, RingError, Server, ring_name};
+pub use crate::ring::{Choice, Ring, RingError, Server, ring_name};
 pub use crate::routes::{RouteError, Routes};

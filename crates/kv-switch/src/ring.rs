@@ -43,6 +43,15 @@ pub enum RingError {
     },
 }
 
+/// A server that a ring chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Its index.
+    pub server: u16,
+    /// The index of the point that named it, below [`Ring::len`].
+    pub point: u32,
+}
+
 /// Points on a circle of 32 bits, and whose each is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
@@ -90,7 +99,7 @@ impl Ring {
     #[inline]
     #[must_use]
     pub fn lookup(&self, hash: u64) -> u16 {
-        self.choose(hash, |_| true).unwrap_or_default() // a ring has points
+        self.choose(hash, |_| true).map_or(0, |chosen| chosen.server) // a ring has points
     }
 
     /// The first server behind the hash that is `usable`, or `None` if none is. While weights are equal this is where clients go
@@ -101,10 +110,17 @@ impl Ring {
     /// As [`Self::lookup`], and a step for each point of servers that are not usable: one and a half where a third of them are
     /// down, all points where all are.
     #[inline]
-    pub fn choose(&self, hash: u64, mut usable: impl FnMut(u16) -> bool) -> Option<u16> {
+    pub fn choose(&self, hash: u64, mut usable: impl FnMut(u16) -> bool) -> Option<Choice> {
         let at = self.points.partition_point(|&point| u64::from(point) < hash);
         let (before, from) = self.owners.split_at_checked(at)?;
-        from.iter().chain(before).copied().find(|&owner| usable(owner))
+        let points = (at..).zip(from).chain(before.iter().enumerate());
+        let (point, &server) = points.into_iter().find(|&(_, &owner)| usable(owner))?;
+        Some(Choice { server, point: u32::try_from(point).unwrap_or(u32::MAX) })
+    }
+
+    /// All points in their order, each with its server.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u16)> {
+        self.points.iter().copied().zip(self.owners.iter().copied())
     }
 
     /// Number of points.

@@ -23,9 +23,9 @@ pub struct Explained {
     pub hashed: Option<Hashed>,
     /// Its hash, in hex.
     pub hash: Option<String>,
-    /// The Maglev table's entry, when that was asked.
+    /// The Maglev table's entry, when that was asked, or the ring's point.
     pub table_entry: Option<u64>,
-    /// Entries of that table.
+    /// Entries of that table, or points of that ring.
     pub table_size: Option<u64>,
     /// The first entry's backend does not serve.
     pub rehashed: Option<bool>,
@@ -57,6 +57,8 @@ pub enum Step {
     FlowTable,
     /// The Maglev table.
     Maglev,
+    /// The ring by which clients place keys: `table_entry` is its point.
+    Ring,
     /// No backend here serves: `backend` is another cluster.
     Remote,
     /// The fragment table.
@@ -129,6 +131,10 @@ impl Explained {
             (Some(Step::FragmentTable), ..) => "fragment table".to_owned(),
             (Some(Step::Redirect), ..) => "redirected".to_owned(),
             (Some(Step::Remote), ..) => "no backend here serves".to_owned(),
+            (Some(Step::Ring), Some(point), Some(size)) => {
+                let next = if self.rehashed == Some(true) { ", its own backend does not serve" } else { "" };
+                format!("ring point {point} of {size}{next}")
+            }
             (Some(Step::Maglev), Some(entry), Some(size)) => {
                 let again = if self.rehashed == Some(true) { ", hashed again" } else { "" };
                 let anew = if self.reselected == Some(true) { ", its backend was gone" } else { "" };

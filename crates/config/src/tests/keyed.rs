@@ -1,7 +1,7 @@
 //! `kv` of pools: what it says, and what a keyed pool may not have beside it.
 
 use super::{all, parsed, with_pools};
-use crate::{Config, Failover, KvKeys, KvProtocol};
+use crate::{Config, Failover, KvHash, KvKeys, KvProtocol};
 use forwarder::HashPolicy;
 
 const POOLS: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }]\n\
@@ -92,8 +92,8 @@ fn what_is_wrong_is_named() {
         ),
         (
             "\"memcached\"",
-            "\"memcached\", hash = \"ketama\"",
-            "pool.p.kv.hash: found \"ketama\", which is not supported",
+            "\"memcached\", hash = \"crc32\"",
+            "pool.p.kv.hash: found \"crc32\", allowed \"maglev\", \"ketama\", \"fnv1a_64\"",
         ),
         (
             "\"memcached\"",
@@ -174,4 +174,62 @@ fn a_keyed_pool_inside_others_is_warned_of() {
     let shown: Vec<String> = all(&text).iter().map(ToString::to_string).collect();
     assert_eq!(shown.len(), 1, "{shown:#?}");
     assert!(shown[0].contains("pool.r.kv: found a kv of a pool that is only inside others"), "{shown:#?}");
+}
+
+/// Two backends on a ring, the second with a name of its own, and a pool that has some of their keys.
+const RING: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }, \
+    { name = \"b2\", address = \"198.18.0.2\", ring_name = \"cache2\" }]\n\
+    kv = { protocol = \"memcached\", clients = [\"198.51.100.0/24\"], hash = \"ketama\", routes = [{ prefix = \"a\", pool = \"q\" }] }\n\
+    [pool.q]\nbackends = [{ name = \"b3\", address = \"2001:db8::3\", ring_name = \"\" }]\n\
+    [vip.v]\naddresses = [\"203.0.113.1\"]\nservices = [{ ports = [11211], protocol = \"udp\", pool = \"p\" }, \
+    { ports = [80], protocol = \"tcp\", pool = \"q\" }]\n";
+
+/// The names on the rings of both pools.
+fn ring_names(text: &str) -> [Vec<Option<String>>; 2] {
+    let (config, _) = parsed(text).unwrap_or_else(|problems| panic!("{problems}"));
+    ["p", "q"].map(|pool| {
+        let members = &config.pool(pool).unwrap().members;
+        members.iter().map(|member| member.ring_name.as_deref().map(str::to_owned)).collect()
+    })
+}
+
+#[test]
+fn names_on_a_ring_are_the_files_or_address_and_port_as_clients_write_them() {
+    let text = with_pools(&RING.replace(", ring_name = \"\"", ""));
+    let named = |names: &[&str]| names.iter().map(|name| Some((*name).to_owned())).collect::<Vec<_>>();
+    assert_eq!(ring_names(&text), [named(&["198.18.0.1", "cache2"]), named(&["2001:db8::3"])]);
+    let other = text.replace("[11211]", "[11212]").replace("ketama", "fnv1a_64");
+    assert_eq!(ring_names(&other), [named(&["198.18.0.1:11212", "cache2"]), named(&["2001:db8::3:11212"])]);
+    let (config, _) = parsed(&other).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.pool("p").unwrap().kv.as_ref().unwrap().hash, KvHash::Fnv1a64);
+    assert_eq!(ring_names(&text.replace("ketama", "maglev")), [vec![None; 2], vec![None]]);
+    // All have names: ports are of no matter.
+    let several = text.replace("[11211]", "[\"11211-11212\"]");
+    let whole = several
+        .replace("0.1\"", "0.1\", ring_name = \"cache1\"")
+        .replace("::3\"", "::3\", ring_name = \"c\"");
+    assert_eq!(ring_names(&whole), [named(&["cache1", "cache2"]), named(&["c"])]);
+}
+
+#[test]
+fn what_is_wrong_with_a_ring_is_named() {
+    let plain = with_pools(&RING.replace(", ring_name = \"\"", ""));
+    for (text, wanted) in [
+        (with_pools(RING), "pool.q.backends[0].ring_name: found \"\", allowed the server's name"),
+        (
+            plain.replace("\"cache2\"", "\"198.18.0.1\""),
+            "pool.p: found backends \"b1\" and \"b2\" as \"198.18.0.1\" on one ring, allowed each ring_name once",
+        ),
+        (
+            plain.replace("[11211]", "[11211, 11212]"),
+            "pool.p: found no ring_name of backend \"b1\" beside services at several ports",
+        ),
+        (
+            plain.replace("[11211]", "[\"11211-11212\"]"),
+            "pool.q: found no ring_name of backend \"b3\" beside services at several ports",
+        ),
+    ] {
+        let shown: Vec<String> = all(&text).iter().map(ToString::to_string).collect();
+        assert!(shown.iter().any(|problem| problem.contains(wanted)), "{wanted:?} not in {shown:#?}\n{text}");
+    }
 }

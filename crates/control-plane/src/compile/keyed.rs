@@ -4,15 +4,16 @@
 //! from one generation to the next while the file says the same.
 //! Not here: reading requests (`kv-switch`), choosing (`forwarder`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use config::{Config, Failover, HashKey, Kv, KvKeys, KvProtocol, Pool};
-use forwarder::{KeyFailover, KeyRules, Keyed, PrefixSet};
-use kv_switch::{Application, Header, Memcached, Offset, Routes};
+use config::{Config, Failover, HashKey, Kv, KvHash, KvKeys, KvProtocol, Pool};
+use forwarder::{KeyFailover, KeyRules, Keyed, Placement, PrefixSet};
+use kv_switch::{Application, Header, KeyHash, Memcached, Offset, Routes};
 
-use super::views::Views;
-use super::{CompileError, Index};
+use super::rings::Rings;
+use super::tables::TableKey;
+use super::{CompileError, OfServices};
 use crate::keys::PoolView;
 
 /// The rules of one generation, by pool.
@@ -44,13 +45,46 @@ impl AllRules {
     }
 
     /// What a service of this pool reads requests by; `None`: the pool has no keys.
-    pub(super) fn of(&self, views: &Views<'_>, view: &PoolView, index: &Index) -> Option<Arc<Keyed>> {
-        let Made { kv, rules, .. } = self.0.get(&view.pool)?;
-        let pool = |name: &Arc<str>| index.pool(&views.beside(view, name)).map(Arc::clone);
+    pub(super) fn of(
+        &self,
+        inputs: &OfServices<'_>,
+        view: &PoolView,
+        rings: &mut Rings,
+    ) -> Result<Option<Arc<Keyed>>, CompileError> {
+        let OfServices { views, index, .. } = *inputs;
+        let Some(Made { kv, rules, .. }) = self.0.get(&view.pool) else { return Ok(None) };
+        let views: Vec<PoolView> = kv.pools.iter().map(|name| views.beside(view, name)).collect();
         // A pool without a table in reach would shift the places of those behind it; the configuration was checked for it.
-        let pools = kv.pools.iter().map(pool).collect::<Option<_>>()?;
-        Some(Arc::new(Keyed { rules: Arc::clone(rules), pools }))
+        let pools = views.iter().map(|view| index.pool(view).map(Arc::clone)).collect::<Option<_>>();
+        let Some(pools) = pools else { return Ok(None) };
+        let of = |view| placement(inputs, kv, view, rings);
+        let placements = [view].into_iter().chain(&views).map(of).collect::<Result<_, _>>()?;
+        Ok(Some(Arc::new(Keyed { rules: Arc::clone(rules), pools, placements })))
     }
+}
+
+/// What says where the keys of a pool are that `kv` is for, or leads to.
+fn placement(
+    inputs: &OfServices<'_>,
+    kv: &Kv,
+    view: &PoolView,
+    rings: &mut Rings,
+) -> Result<Placement, CompileError> {
+    let (config, runtime_state) = (inputs.views.config, inputs.runtime_state);
+    let Some(pool) = config.pool(&view.pool) else { return Ok(Placement::Maglev { all: None }) };
+    if kv.hash != KvHash::Maglev {
+        return rings.of(config, view, pool, runtime_state).map(Placement::Ring);
+    }
+    let key = TableKey::of_first_choice(config, view, pool, runtime_state);
+    let all = (kv.failover != Failover::Next).then(|| inputs.tables.of(&key)).flatten();
+    Ok(Placement::Maglev { all })
+}
+
+/// The pools whose keys stay away from other backends of theirs while their own does not serve.
+pub(super) fn of_first_choice(config: &Config) -> BTreeSet<&str> {
+    let keyed = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
+    let wanted = keyed.filter(|(_, kv)| kv.hash == KvHash::Maglev && kv.failover != Failover::Next);
+    wanted.flat_map(|(pool, kv)| [&pool.name].into_iter().chain(&kv.pools)).map(|name| &**name).collect()
 }
 
 fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileError> {
@@ -68,7 +102,11 @@ fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileEr
     Ok(KeyRules {
         application: application(kv),
         clients: PrefixSet::new(kv.clients.iter().map(|prefix| (prefix.address(), prefix.length()))),
-        hash: KeyRules::maglev_hash(&forwarder::HashKey::new(*hash_key.bytes())),
+        hash: match kv.hash {
+            KvHash::Maglev => KeyRules::maglev_hash(&forwarder::HashKey::new(*hash_key.bytes())),
+            KvHash::Ketama => KeyHash::md5(),
+            KvHash::Fnv1a64 => KeyHash::fnv1a_64(),
+        },
         routes,
         failover: match &kv.failover {
             Failover::Next => KeyFailover::Next,

@@ -55,6 +55,24 @@ impl TableKey {
 }
 
 impl TableKey {
+    /// The pool's members with the weights that they have whether or not they serve.
+    pub(super) fn of_first_choice(
+        config: &Config,
+        view: &PoolView,
+        pool: &Pool,
+        runtime_state: &RuntimeState,
+    ) -> Self {
+        let weighed = |member: &Member| {
+            let own = own_weight(config, pool, member);
+            let weight = runtime_state.weight_of_all(&view.key(member), member.weight, own);
+            (Arc::clone(&member.backend.name), weight)
+        };
+        let backends = pool.members.iter().map(weighed).collect();
+        let cluster = config.cluster();
+        let content = Content { size: cluster.table_size, key: *cluster.hash_key.bytes(), backends };
+        Self { pool: Arc::clone(&pool.name), content }
+    }
+
     /// All members of a pool with the weights of the file, whatever their state: the same on every machine.
     pub(super) fn of_all(config: &Config, pool: &Pool) -> Self {
         let members = pool.members.iter();
@@ -87,6 +105,11 @@ impl Tables {
         }
         next.pools = keys.into_iter().map(|key| key.content).collect();
         Ok(next)
+    }
+
+    /// The table of one of its keys. `None`: all weights are 0.
+    pub(super) fn of(&self, key: &TableKey) -> Option<Arc<Table>> {
+        self.by_content.get(&key.content).cloned().flatten()
     }
 
     /// Table and weights of each pool, in the order of the keys. `None`: all weights are 0.

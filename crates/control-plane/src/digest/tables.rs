@@ -8,7 +8,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use forwarder::{HashPolicy, PoolTable, Remote, Service, SlotState, Snapshot, THIS_MACHINE};
+use forwarder::{
+    HashPolicy, Placement, PoolTable, Remote, Rings, Service, SlotState, Snapshot, THIS_MACHINE,
+};
+use kv_switch::Ring;
 use maglev_hash::Table;
 use packet::Family;
 use sha2::{Digest, Sha256};
@@ -44,8 +47,9 @@ impl Tables {
         let mut of_pool = |pool: &Arc<PoolTable>| {
             *pools.entry(Arc::as_ptr(pool)).or_insert_with(|| self.pool(snapshot, pool))
         };
+        let services = snapshot.services().iter();
         let mut lines: Vec<Sum> =
-            snapshot.services().iter().map(|service| of_service(service, &mut of_pool)).collect();
+            services.map(|service| of_service(snapshot, service, &mut of_pool)).collect();
         lines.sort_unstable();
         let peers = snapshot.peers().map(&mut of_pool).unwrap_or_default();
         let mut sum = Sha256::new_with_prefix(b"sluicegate live tables, version 2\0");
@@ -74,7 +78,11 @@ impl Tables {
     }
 }
 
-fn of_service(service: &Service, mut of_pool: impl FnMut(&Arc<PoolTable>) -> Sum) -> Sum {
+fn of_service(
+    snapshot: &Snapshot,
+    service: &Service,
+    mut of_pool: impl FnMut(&Arc<PoolTable>) -> Sum,
+) -> Sum {
     let policy: &[u8] = match service.policy {
         HashPolicy::FiveTuple => b"5-tuple",
         HashPolicy::Addresses => b"addresses",
@@ -95,6 +103,36 @@ fn of_service(service: &Service, mut of_pool: impl FnMut(&Arc<PoolTable>) -> Sum
     }
     for pool in service.keyed.iter().flat_map(|keyed| &keyed.pools) {
         add(&mut sum, [b"keys".as_slice(), &of_pool(pool)]);
+    }
+    if let Some(keyed) = service.keyed.as_deref() {
+        add(&mut sum, [keyed.rules.hash.name().as_bytes()]);
+        let pools = [&service.pool].into_iter().chain(&keyed.pools);
+        for (pool, placement) in pools.zip(&keyed.placements) {
+            let [first, second] = of_placement(snapshot, pool, placement);
+            add(&mut sum, [first.as_slice(), &second]);
+        }
+    }
+    sum.finalize().into()
+}
+
+/// Of where keys are while all serve, and where now if that is no table of the pool.
+fn of_placement(snapshot: &Snapshot, pool: &PoolTable, placement: &Placement) -> [Sum; 2] {
+    let ring = |ring: &Option<Arc<Ring>>| ring.as_deref().map(|ring| of_ring(snapshot, pool, ring));
+    match placement {
+        Placement::Maglev { all } => [all.as_deref().map(of_table).unwrap_or_default(), Sum::default()],
+        Placement::Ring(Rings { all, live }) => [all, live].map(|one| ring(one).unwrap_or_default()),
+    }
+}
+
+/// Each point, and whose it is by name.
+fn of_ring(snapshot: &Snapshot, pool: &PoolTable, ring: &Ring) -> Sum {
+    let mut sum = Sha256::new_with_prefix(b"ring\0");
+    for (point, server) in ring.iter() {
+        let slot = pool.slots.get(usize::from(server));
+        let backend =
+            slot.and_then(|slot| snapshot.slots().get(slot.0 as usize)).map(|slot| slot.backend.as_bytes());
+        sum.update(point.to_be_bytes());
+        add(&mut sum, backend);
     }
     sum.finalize().into()
 }

@@ -3,7 +3,9 @@
 //! In: an [`Explanation`], in numbers, and the snapshot that names them. Out: [`Explained`].
 
 use admin::view::{self, Explained, Hashed, Verdict, WhereBackend};
-use forwarder::{Explanation, Forwarding, HashPolicy, Outcome, PoolTable, Service, Slot, Snapshot, Step};
+use forwarder::{
+    Explanation, Forwarding, HashPolicy, Outcome, Placement, PoolTable, Service, Slot, Snapshot, Step,
+};
 use packet::Encapsulation;
 
 /// Puts names to an explanation that was given under `snapshot`, or one not much older: numbers keep their meaning.
@@ -11,8 +13,9 @@ use packet::Encapsulation;
 pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
     let wanted = explanation.service;
     let service = wanted.and_then(|id| snapshot.services().iter().find(|service| service.id == id));
-    let maglev = match explanation.step {
+    let asked = match explanation.step {
         Some(Step::Maglev { entry, rehashed, reselected }) => Some((entry, rehashed > 0, reselected)),
+        Some(Step::Ring { point, rehashed }) => Some((point, rehashed, false)),
         _ => None,
     };
     let pool = service.map(|service| pool_of(service, explanation.route));
@@ -28,10 +31,10 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
         pool: pool.map(|pool| pool.name.to_string()),
         hashed: service.map(|service| hashed(service.policy)),
         hash: explanation.hash.map(|hash| format!("{hash:#018x}")),
-        table_entry: maglev.map(|(entry, ..)| entry.into()),
-        table_size: pool.and_then(|pool| pool.table.as_ref()).map(|table| table.size().into()),
-        rehashed: maglev.map(|(_, rehashed, _)| rehashed),
-        reselected: maglev.map(|(.., reselected)| reselected),
+        table_entry: asked.map(|(entry, ..)| entry.into()),
+        table_size: service.and_then(|service| size_of_asked(service, explanation)),
+        rehashed: asked.map(|(_, rehashed, _)| rehashed),
+        reselected: asked.map(|(.., reselected)| reselected),
         backend: slot.map(where_backend),
     }
 }
@@ -40,6 +43,15 @@ pub fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Explained {
 fn pool_of(service: &Service, route: Option<u32>) -> &PoolTable {
     let routed = route.and_then(|route| service.keyed.as_ref()?.pools.get(route as usize));
     routed.unwrap_or(&service.pool)
+}
+
+/// The entries of what a service was asked by: its pool's table, or the ring of its keys.
+fn size_of_asked(service: &Service, explanation: &Explanation) -> Option<u64> {
+    let place = explanation.route.map_or(0, |route| route as usize + 1);
+    match service.keyed.as_deref().and_then(|keyed| keyed.placements.get(place)) {
+        Some(Placement::Ring(rings)) => u64::try_from(rings.live.as_ref()?.len()).ok(),
+        _ => Some(pool_of(service, explanation.route).table.as_ref()?.size().into()),
+    }
 }
 
 /// The backend of a slot.
@@ -61,6 +73,7 @@ fn step_shown(step: Step) -> view::Step {
     match step {
         Step::FlowTable => view::Step::FlowTable,
         Step::Maglev { .. } => view::Step::Maglev,
+        Step::Ring { .. } => view::Step::Ring,
         Step::Remote => view::Step::Remote,
         Step::FragmentTable => view::Step::FragmentTable,
         Step::Redirect => view::Step::Redirect,

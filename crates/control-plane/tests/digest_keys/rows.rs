@@ -16,7 +16,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 }
 
 /// Keys that have one value only, or that say where others stand.
-pub(crate) const UNCHANGEABLE: [&str; 4] = ["schema", "include", "pool.NAME.kv.hash", "pool.NAME.kv.path"];
+pub(crate) const UNCHANGEABLE: [&str; 3] = ["schema", "include", "pool.NAME.kv.path"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
@@ -118,6 +118,9 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("pool.users.kv.failover.to", "'nowhere'")]),
     agreed(&[("pool.users.kv.failover", "{ pool = 'cache' }")]),
     agreed(&[("pool.users.kv.max_keys", "31")]),
+    agreed(&[("pool.users.kv.hash", "'ketama'")]),
+    agreed(&[("pool.files.kv.hash", "'fnv1a_64'")]),
+    agreed(&[("pool.files.backends", "[{ name = 'd2', address = '198.18.5.2', ring_name = 'files3' }]")]),
     agreed(&[("pool.blocks.kv.start", "9")]),
     agreed(&[("pool.blocks.kv.length", "17")]),
     agreed(&[("pool.blocks.kv.failover.pool", "'cache'")]),

@@ -13,7 +13,7 @@ use packet::{Fragment, Parsed};
 use super::Core;
 use super::state::{Batch, PacketState};
 use crate::keyed::refused;
-use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Selection, Service, Snapshot, Step};
+use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot};
 
 impl Core {
     /// Stage 1: where the key of a request is looked for. `state` has its service, and the hash of its flow, by which a request
@@ -72,12 +72,12 @@ impl Core {
         let place = KeyPlace { hash: state.hash, route: state.route };
         let keyed = service.keyed.as_deref();
         let chosen = keyed.and_then(|keyed| batch.snapshot.select_key(service, keyed, place));
-        let Selection { slot, entry, rehashed } = chosen.ok_or(DropReason::NoBackend)?;
-        if rehashed > 0 {
+        let chosen = chosen.ok_or(DropReason::NoBackend)?;
+        if chosen.rehashed > 0 {
             self.counters.rehashed.add(1);
         }
-        state.choice.slot = slot;
-        state.choice.step = Some(Step::Maglev { entry, rehashed, reselected: false });
+        state.choice.slot = chosen.slot;
+        state.choice.step = keyed.map(|keyed| keyed.step(&chosen));
         Ok(())
     }
 }

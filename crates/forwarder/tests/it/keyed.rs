@@ -31,8 +31,9 @@ fn keyed(failover: KeyFailover) -> Parts {
         failover,
         hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
     };
-    let keyed = Keyed { rules: Arc::new(rules), pools: [pool(&slots, &[1])].into() };
-    let all = pool(&slots, &[1; 5]);
+    let (all, logs) = (pool(&slots, &[1; 5]), pool(&slots, &[1]));
+    let placements = [&all, &logs].map(|pool| Placement::Maglev { all: pool.table.clone() }).into();
+    let keyed = Keyed { rules: Arc::new(rules), pools: [logs].into(), placements };
     parts.services.push(Service { keyed: Some(Arc::new(keyed)), ..service(3, HashPolicy::Key, &all) });
     parts.bindings.extend([VIP4, VIP6].map(|vip| binding(vip, 17, PORT..=PORT, 3)));
     parts

@@ -76,7 +76,7 @@ impl Traced {
 fn maglev(step: Option<Step>) -> Option<(u8, bool)> {
     match step? {
         Step::Maglev { rehashed, reselected, .. } => Some((rehashed, reselected)),
-        Step::FlowTable | Step::Remote | Step::FragmentTable | Step::Redirect => None,
+        Step::FlowTable | Step::Ring { .. } | Step::Remote | Step::FragmentTable | Step::Redirect => None,
     }
 }
 

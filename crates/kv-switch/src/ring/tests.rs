@@ -130,7 +130,11 @@ proptest! {
         let ends = points.iter().step_by(37).flat_map(|&(point, _)| [point.wrapping_sub(1), point, point.wrapping_add(1)]);
         for hash in hashes.into_iter().chain([0, u32::MAX]).chain(ends) {
             prop_assert_eq!(Some(ring.lookup(hash.into())), slow(&points, hash, &all));
-            prop_assert_eq!(ring.choose(hash.into(), |owner| usable.contains(&owner)), slow(&points, hash, &usable));
+            let chosen = ring.choose(hash.into(), |owner| usable.contains(&owner));
+            prop_assert_eq!(chosen.map(|chosen| chosen.server), slow(&points, hash, &usable));
+            if let Some(chosen) = chosen {
+                prop_assert_eq!(ring.iter().nth(chosen.point as usize).unwrap().1, chosen.server);
+            }
         }
     }
 
@@ -139,7 +143,8 @@ proptest! {
         let (names, down) = (names(count, |_| 11_211), down.index(count));
         let (whole, rest) = (ring(&names, |_| 1, &[]), ring(&names, |_| 1, &[down]));
         for hash in keys.iter().flat_map(|key| [md5_ketama(key), fnv1a_64(key)]).map(u64::from) {
-            prop_assert_eq!(whole.choose(hash, |owner| usize::from(owner) != down), Some(rest.lookup(hash)));
+            let next = whole.choose(hash, |owner| usize::from(owner) != down).map(|chosen| chosen.server);
+            prop_assert_eq!(next, Some(rest.lookup(hash)));
         }
     }
 }

@@ -1,0 +1,87 @@
+//! The rings of pools whose keys are where clients' own rings have them.
+//!
+//! In: a pool, the weights and states of its members. Out: [`Rings`], kept from one generation to the next and shared by content.
+//! Not here: what a ring is (`kv-switch`), the names on it (`config`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use config::{Config, Pool};
+use forwarder::SlotState;
+use kv_switch::{Ring, RingError, Server};
+
+use super::CompileError;
+use super::index::own_weight;
+use crate::keys::PoolView;
+use crate::runtime_state::RuntimeState;
+
+/// Name and weight of each server by rank; `None`: left out.
+type Content = Vec<Option<(Arc<str>, u32)>>;
+
+/// The rings of one generation and, while it is compiled, of the one before.
+#[derive(Debug, Default)]
+pub(super) struct Rings {
+    before: HashMap<Content, Option<Arc<Ring>>>,
+    by_content: HashMap<Content, Option<Arc<Ring>>>,
+}
+
+impl Rings {
+    /// Of the next generation, which has none yet.
+    pub(super) fn after(&self) -> Self {
+        Self { before: self.by_content.clone(), by_content: HashMap::new() }
+    }
+
+    /// The same without those that this generation did not want.
+    pub(super) fn settled(self) -> Self {
+        Self { before: HashMap::new(), ..self }
+    }
+
+    /// Those of a pool as `view` sees it.
+    pub(super) fn of(
+        &mut self,
+        config: &Config,
+        view: &PoolView,
+        pool: &Pool,
+        runtime_state: &RuntimeState,
+    ) -> Result<forwarder::Rings, CompileError> {
+        let (mut all, mut live) = (Content::new(), Content::new());
+        for member in &pool.members {
+            let (key, own) = (view.key(member), own_weight(config, pool, member));
+            let weight = runtime_state.weight_of_all(&key, member.weight, own);
+            let server = member.ring_name.clone().filter(|_| weight > 0).map(|name| (name, weight));
+            let serves = runtime_state.state(&key) == SlotState::Serving;
+            live.push(server.clone().filter(|_| serves));
+            all.push(server);
+        }
+        let wrong = |cause| CompileError::Ring { pool: pool.name.to_string(), cause };
+        Ok(forwarder::Rings { all: self.ring(all).map_err(wrong)?, live: self.ring(live).map_err(wrong)? })
+    }
+
+    fn ring(&mut self, content: Content) -> Result<Option<Arc<Ring>>, RingError> {
+        if let Some(known) = self.by_content.get(&content) {
+            return Ok(known.clone());
+        }
+        let ring = match self.before.remove(&content) {
+            Some(known) => known,
+            None => build(&content)?,
+        };
+        self.by_content.insert(content, ring.clone());
+        Ok(ring)
+    }
+}
+
+/// `None`: nobody is left.
+fn build(content: &[Option<(Arc<str>, u32)>]) -> Result<Option<Arc<Ring>>, RingError> {
+    match Ring::build(&content.iter().map(server).collect::<Vec<_>>()) {
+        Ok(ring) => Ok(Some(Arc::new(ring))),
+        Err(RingError::NoServers) => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn server(known: &Option<(Arc<str>, u32)>) -> Server<'_> {
+    match known {
+        Some((name, weight)) => Server { ring_name: name, weight: *weight, is_ejected: false },
+        None => Server { ring_name: "", weight: 1, is_ejected: true },
+    }
+}
