@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
-use kv_switch::{Memcached, Routes};
+use kv_switch::{Application, Header, Memcached, Routes};
 use proptest::prelude::*;
 use siphasher::sip::SipHasher13;
 
@@ -18,10 +18,14 @@ const PORT: u16 = 11_211;
 
 /// All backends at UDP 11211 of both VIPs by key; the first is alone in the pool of keys `flag` and of those that begin with `log:`.
 fn keyed(failover: KeyFailover) -> Parts {
+    keyed_by(Box::new(Memcached::new(3)), failover)
+}
+
+fn keyed_by(application: Box<dyn Application>, failover: KeyFailover) -> Parts {
     let slots = gre_slots(5);
     let mut parts = parts(slots.clone(), &[1; 5]);
     let rules = KeyRules {
-        application: Box::new(Memcached::new(3)),
+        application,
         clients: PrefixSet::new([
             (ip("198.51.100.0"), 24),
             (ip("2001:db8:9::"), 48),
@@ -125,6 +129,7 @@ fn refused() -> Vec<(DropReason, Vec<u8>)> {
         (DropReason::KvAdministrative, request(b"flush_all\r\n")),
         (DropReason::KvLineEnd, request(b"get a\n")),
         (DropReason::KvZeroByte, request(b"get a\0b\r\n")),
+        (DropReason::KvKeyEmpty, request(b"get\r\n")),
         (DropReason::KvKeyTooLong, request(&[b"get ", &long[..], b"\r\n"].concat())),
         (DropReason::KvTooManyKeys, request(b"get a b c d\r\n")),
         (DropReason::KvWrongArguments, request(b"set a 0 0\r\n")),
@@ -288,4 +293,63 @@ proptest! {
         }
         prop_assert_eq!(bed.pipeline.flows().len(), 0);
     }
+}
+
+#[test]
+fn refusals_of_a_preamble_have_their_names() {
+    let preamble =
+        |id: u8, start: u32, end: u32| [&[id], &start.to_be_bytes()[..], &end.to_be_bytes(), b"abc"].concat();
+    for (reason, payload) in [
+        (DropReason::KvOtherApplication, preamble(8, 9, 12)),
+        (DropReason::KvWrongOffsets, preamble(7, 9, 13)),
+        (DropReason::KvKeyEmpty, preamble(7, 9, 9)),
+    ] {
+        let mut bed = Bed::new(keyed_by(Box::new(Header::new(7)), KeyFailover::Next));
+        assert_eq!(bed.send(24, &udp(CLIENT4, 40_000, VIP4, PORT, &payload)).0, Verdict::Drop(reason));
+    }
+    let mut bed = Bed::new(keyed_by(Box::new(Header::new(7)), KeyFailover::Next));
+    let sent = bed.backend_of(&udp(CLIENT4, 40_000, VIP4, PORT, &preamble(7, 9, 12)));
+    assert_eq!(sent, Some(by_hand("abc")));
+}
+
+#[test]
+fn requests_are_counted_by_what_they_do_and_those_that_are_dropped_are_not() {
+    for (command, expected) in [
+        (b"get a\r\n".as_slice(), [1, 0, 0, 0]),
+        (b"set a 0 0 2\r\nab\r\n", [0, 1, 0, 0]),
+        (b"incr a 1\r\n", [0, 0, 1, 0]),
+        (b"mn\r\n", [0, 0, 0, 1]),
+        (b"flush_all\r\n", [0; 4]),
+    ] {
+        let mut bed = bed();
+        bed.send(24, &request(command));
+        let all = &bed.counters;
+        let counted = [&all.keyed_reads, &all.keyed_writes, &all.keyed_changes, &all.keyed_others];
+        assert_eq!(counted.map(|counter| counter.read()), expected, "{}", command.escape_ascii());
+    }
+}
+
+#[test]
+fn the_first_port_of_clients_is_1024() {
+    let of = |port| bed().send(24, &udp(CLIENT4, port, VIP4, PORT, &framed(&get("a")))).0;
+    let wrong = Verdict::Drop(DropReason::KvSourcePort);
+    assert_eq!(
+        [1, 1_023, 1_024, 11_210, 11_211, 11_212].map(of),
+        [wrong, wrong, Verdict::Tx, Verdict::Tx, wrong, Verdict::Tx]
+    );
+}
+
+#[test]
+fn a_key_whose_own_backend_does_not_serve_is_counted_as_rehashed() {
+    let mut bed = bed();
+    let mut states = vec![SlotState::Serving; 5];
+    states[2] = SlotState::Down;
+    bed.live.publish(bed.live.current().with_states(states).unwrap());
+    let mut expected = 0;
+    for key in (0..100).map(|n| format!("key{n}")) {
+        bed.send(24, &request(&get(&key)));
+        expected += u64::from(by_hand(&key) == 3);
+    }
+    assert!(expected > 5);
+    assert_eq!(bed.counters.rehashed.read(), expected);
 }
