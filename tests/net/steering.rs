@@ -39,6 +39,7 @@ fn carries_all(scene: &Scene, queues: usize) {
         ["rx", "steered", "from_threads", "tx"].map(|name| by_thread(&counts, name));
     println!("received {received:?}, steered {steered:?}, taken over {taken:?}, sent {sent:?}");
     assert_eq!((counts.threads(), counts.drops()), (2 + queues, vec![]));
+    assert_eq!(counts.0["packet_threads"], 2);
     assert_eq!((&received[..2], &sent[..2]), (&[0, 0][..], &[0, 0][..]), "packet threads have no queue");
     // 100 flows miss one of two threads with probability 2^-99, and one of four queues with 4 x (3/4)^100 < 1e-11.
     assert!(taken[..2].iter().all(|count| *count > 0) && received[2..].iter().all(|count| *count > 0));

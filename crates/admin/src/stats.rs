@@ -24,8 +24,11 @@ pub struct Stats {
     pub interfaces: BTreeMap<String, InterfaceStats>,
     /// The sum over the threads.
     pub total: ThreadStats,
-    /// By thread: packet threads, then the I/O threads of software steering.
+    /// By thread: packet threads, then the I/O threads of software steering, in the order of their queues.
     pub threads: Vec<ThreadStats>,
+    /// How many of them are packet threads.
+    #[serde(default)]
+    pub packet_threads: usize,
     /// By backend's name, over all its memberships.
     pub backends: BTreeMap<String, TrafficStats>,
     /// By service's name, such as `www tcp 80,443`.

@@ -39,6 +39,7 @@ pub(crate) fn stats(plane: &mut DataPlane, snapshot: &Snapshot, index: &Index) -
         interfaces: interfaces(plane),
         total,
         threads,
+        packet_threads: plane.packet_threads(),
         backends: backends(&plane.counters, snapshot, index),
         services: services(&plane.counters, snapshot),
     }

@@ -76,7 +76,10 @@ fn machine(page: &mut Page, status: &Status) {
     page.lines("ready", if status.ready { "yes" } else { "no" }, &status.not_ready);
     let health = if status.forwarder.healthy { "healthy" } else { "not healthy" };
     page.lines("forwarder", health, &status.forwarder.why);
-    let threads = count_of(status.threads, "thread");
+    let mut threads = count_of(status.threads, "packet thread");
+    if status.io_threads > 0 {
+        threads += &format!(", {}", count_of(status.io_threads, "I/O thread"));
+    }
     page.line("interface", format!("{interface}, {threads}, {mode}, {xdp_mode}"));
     page.line("generation", generation(status));
     let [configuration, tables] = digests(status);
@@ -175,7 +178,9 @@ mod tests {
         let pending = "io.batch: 64 -> 32".to_owned();
         let status = Status { threads: 1, needs_restart: vec![pending], ..Status::default() };
         let page = words(&status);
-        assert!(page.contains("interface    , 1 thread, ,"), "{page}");
+        assert!(page.contains("interface    , 1 packet thread, ,"), "{page}");
+        let page_of_steering = words(&Status { threads: 2, io_threads: 1, ..Status::default() });
+        assert!(page_of_steering.contains(", 2 packet threads, 1 I/O thread,"), "{page_of_steering}");
         assert!(page.contains("next start   io.batch: 64 -> 32\n"), "{page}");
         assert!(!words(&Status::default()).contains("next start"));
     }

@@ -78,6 +78,7 @@ pub(super) fn full_input() -> MetricsInput {
             )]),
             total: thread(),
             threads: vec![thread()],
+            packet_threads: 1,
             backends: BTreeMap::from([("b1".into(), traffic(40))]),
             services: BTreeMap::from([("www tcp 80,443".into(), traffic(50))]),
         },

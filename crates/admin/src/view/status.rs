@@ -49,6 +49,9 @@ pub struct Status {
     pub xdp_mode: String,
     /// Packet threads.
     pub threads: usize,
+    /// I/O threads, which receive and send for them; 0 without software steering.
+    #[serde(default)]
+    pub io_threads: usize,
     /// VIPs.
     pub vips: VipTotals,
     /// Memberships by state.

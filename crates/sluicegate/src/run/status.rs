@@ -63,6 +63,7 @@ impl Daemon {
             mode: plane.socket_mode.name().to_owned(),
             xdp_mode: plane.steers.mode().name().to_owned(),
             threads: plane.packet_threads(),
+            io_threads: plane.counters.len() - plane.packet_threads(),
             vips,
             backends,
             bgp: self.announcer.totals(),

@@ -29,7 +29,7 @@ pub(crate) struct Rates {
     pub(crate) backends: Vec<Row>,
     /// By reason, most first; reasons that never occurred are left out.
     pub(crate) drops: Vec<Drops>,
-    /// By packet thread.
+    /// Packet threads, then I/O threads.
     pub(crate) threads: Vec<Thread>,
 }
 
@@ -59,6 +59,10 @@ pub(crate) struct Drops {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Thread {
+    /// It receives and sends for packet threads, and forwards nothing.
+    pub(crate) is_io: bool,
+    /// Among its kind.
+    pub(crate) number: usize,
     /// Of the time; the rest is spinning or sleep.
     pub(crate) busy_share: f64,
     pub(crate) packets_per_second: f64,
@@ -68,10 +72,13 @@ pub(crate) struct Thread {
 impl Rates {
     pub(crate) fn between(before: &Stats, now: &Stats, took: Duration) -> Self {
         let per = Per(took.as_secs_f64().max(f64::MIN_POSITIVE));
-        let nothing = ThreadStats::default();
+        let (nothing, packet_threads) = (ThreadStats::default(), now.packet_threads);
         let thread = |(number, now): (usize, &ThreadStats)| {
             let before = before.threads.get(number).unwrap_or(&nothing);
+            let is_io = number >= packet_threads;
             Thread {
+                is_io,
+                number: if is_io { number - packet_threads } else { number },
                 busy_share: (per.second(before.busy_nanos, now.busy_nanos) / 1e9).min(1.0),
                 packets_per_second: per.second(before.rx, now.rx),
                 flow_entries: now.flows.entries,
@@ -202,7 +209,8 @@ mod tests {
         };
         Stats {
             total: thread.clone(),
-            threads: vec![thread],
+            threads: vec![thread.clone(), thread],
+            packet_threads: 1,
             backends: [("b1".to_owned(), traffic(packets[0])), ("b2".to_owned(), traffic(packets[1]))].into(),
             ..Stats::default()
         }
@@ -224,6 +232,8 @@ mod tests {
             Traffic { packets_per_second: 200.0, bits_per_second: 160_000.0, new_flows_per_second: 20.0 }
         );
         assert_eq!(rates.threads[0].busy_share, 0.25);
+        let threads: Vec<_> = rates.threads.iter().map(|thread| (thread.is_io, thread.number)).collect();
+        assert_eq!(threads, [(false, 0), (true, 0)]);
         assert_eq!(
             rates.drops,
             [Drops { reason: "no_vip".into(), packets_per_second: 3.0, packets: 10 }],

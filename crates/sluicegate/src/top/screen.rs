@@ -116,16 +116,17 @@ fn draw_traffic(frame: &mut Frame<'_>, area: Rect, title: &'static str, rows: &[
 }
 
 fn draw_threads(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
-    let cells = rates.threads.iter().enumerate().map(|(number, thread)| {
+    let cells = rates.threads.iter().map(|thread| {
         let style = if thread.busy_share > BUSY { Style::new().red() } else { Style::new() };
         let busy = format!("{:.1}%", thread.busy_share * 100.0);
         let flows = short_count(thread.flow_entries);
         let numbers = [busy, short(thread.packets_per_second), flows];
-        Row::new(std::iter::once(Cell::from(number.to_string())).chain(numbers.map(right))).style(style)
+        let name = format!("{}-{}", if thread.is_io { "io" } else { "packet" }, thread.number);
+        Row::new(std::iter::once(Cell::from(name)).chain(numbers.map(right))).style(style)
     });
     let widths = [Constraint::Fill(1), Constraint::Length(7), Constraint::Length(9), Constraint::Length(8)];
     let head = ["thread".into(), right("busy"), right("packets/s"), right("flows")];
-    draw_table(frame, area, "packet threads", Table::new(cells, widths), Row::new(head));
+    draw_table(frame, area, "threads", Table::new(cells, widths), Row::new(head));
 }
 
 fn draw_drops(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
@@ -182,7 +183,22 @@ mod tests {
             services: vec![row("www tcp 80,443", "ready")],
             backends: vec![row("b1", "serving"), row("b\x1b2", "draining")],
             drops: vec![Drops { reason: "no_vip".into(), packets_per_second: 3.0, packets: 12 }],
-            threads: vec![Thread { busy_share: 0.255, packets_per_second: 12_345.0, flow_entries: 1_500 }],
+            threads: vec![
+                Thread {
+                    is_io: false,
+                    number: 0,
+                    busy_share: 0.255,
+                    packets_per_second: 0.0,
+                    flow_entries: 1_500,
+                },
+                Thread {
+                    is_io: true,
+                    number: 0,
+                    busy_share: 0.5,
+                    packets_per_second: 12_345.0,
+                    flow_entries: 0,
+                },
+            ],
         }
     }
 
@@ -213,7 +229,9 @@ mod tests {
             "12.3k packets/s, 6.50Mbit/s, 42 new flows/s, 1.50k of 1.00M flow entries",
             "www tcp 80,443",
             "b1",
+            "packet-0",
             "25.5%",
+            "io-0",
             "no_vip",
             "backends: 1 serving, 1 draining, 12 down, 0 unknown   down: b3 in web and 11 more",
             "ready",
