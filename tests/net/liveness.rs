@@ -122,7 +122,7 @@ fn turns(scene: &Scene) -> u64 {
 
 /// What a thread may turn in `span` that wakes every 100 ms, with room for what wakes it besides.
 fn most_turns(span: Duration) -> u64 {
-    2 * (span.as_millis() / 100) as u64 + 20
+    20 * span.as_secs() + u64::from(span.subsec_millis() / 50) + 20
 }
 
 /// Whether a span of a second and more, with turns in it, had no more of them than rest allows: a thread still spins for a while

@@ -93,7 +93,7 @@ fn status_says_what_is_and_ends_with_a_finding() {
         "refused 1h00m ago, took 3.5 ms: pool.web: no backend",
         "b2 in web: draining, for 12s",
         "local failure",
-        "interface    eth0, 2 threads, copy, driver",
+        "interface    eth0, 2 packet threads, copy, driver",
         "next start   io.batch: 64 -> 32",
         "MTU of eth0 is 1500",
     ];

@@ -322,7 +322,7 @@ fn requests_are_counted_by_what_they_do_and_those_that_are_dropped_are_not() {
         (b"flush_all\r\n", [0; 4]),
     ] {
         let mut bed = bed();
-        bed.send(24, &request(command));
+        let _ = bed.send(24, &request(command));
         let all = &bed.counters;
         let counted = [&all.keyed_reads, &all.keyed_writes, &all.keyed_changes, &all.keyed_others];
         assert_eq!(counted.map(|counter| counter.read()), expected, "{}", command.escape_ascii());
@@ -347,7 +347,7 @@ fn a_key_whose_own_backend_does_not_serve_is_counted_as_rehashed() {
     bed.live.publish(bed.live.current().with_states(states).unwrap());
     let mut expected = 0;
     for key in (0..100).map(|n| format!("key{n}")) {
-        bed.send(24, &request(&get(&key)));
+        let _ = bed.send(24, &request(&get(&key)));
         expected += u64::from(by_hand(&key) == 3);
     }
     assert!(expected > 5);
