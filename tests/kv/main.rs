@@ -8,4 +8,5 @@ mod asker;
 mod clients;
 mod keys;
 mod refused;
+mod rejoin;
 mod scene;

@@ -99,10 +99,15 @@ impl Scene {
 
 /// A server at the VIPs, to answer clients itself, and at its own address.
 pub(crate) fn memcached(bed: &Bed, host: &Host) -> Process {
+    memcached_with(bed, host, &[])
+}
+
+/// The same with further arguments.
+pub(crate) fn memcached_with(bed: &Bed, host: &Host, more: &[&str]) -> Process {
     let vips = bed.spec.vips.iter().map(|vip| SocketAddr::new(*vip, PORT).to_string());
     let listen =
         vips.chain([SocketAddr::new(host.v4.into(), PORT).to_string()]).collect::<Vec<_>>().join(",");
-    let args = ["-u", "nobody", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"];
+    let args = [&["-u", "nobody", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"], more].concat();
     let server =
         Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args).unwrap();
     let asker = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT));

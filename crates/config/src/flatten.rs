@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::check::Check;
-use super::keyed;
+use super::keyed::{self, RingPorts};
 use super::pool::{Backend, Member, Pool, PoolDraft, PoolReference};
 use super::sections::Sections;
 
@@ -41,23 +41,22 @@ impl Sections<'_> {
             done.insert(name, members);
         }
         let rings = keyed::rings(self);
-        let pool = |(name, members): (&str, Members)| {
-            let draft = &self.pools[name];
-            Arc::new(Pool {
-                name: name.into(),
-                shard: draft.shard().cloned(),
-                members: keyed::name_on_ring(self, name, members.into_values().collect(), rings.get(name)),
-                fallback: draft.fallback.as_ref().map(|fallback| fallback.value.clone()),
-                slow_start: draft.slow_start.as_ref().map(|span| span.value),
-                max_down: draft
-                    .max_down
-                    .as_ref()
-                    .map(|percent| percent.value)
-                    .filter(|percent| *percent < 100),
-                kv: draft.kv.as_ref().and_then(|kv| kv.value.clone()),
-            })
-        };
-        done.into_iter().map(pool).collect()
+        done.into_iter().map(|(name, members)| Arc::new(self.pool(name, members, rings.get(name)))).collect()
+    }
+
+    /// A pool with these members.
+    fn pool(&self, name: &str, members: Members, ring: Option<&RingPorts>) -> Pool {
+        let draft = &self.pools[name];
+        let max_down = draft.max_down.as_ref().map(|percent| percent.value);
+        Pool {
+            name: name.into(),
+            shard: draft.shard().cloned(),
+            members: keyed::name_on_ring(self, name, members.into_values().collect(), ring),
+            fallback: draft.fallback.as_ref().map(|fallback| fallback.value.clone()),
+            slow_start: draft.slow_start.as_ref().map(|span| span.value),
+            max_down: max_down.filter(|percent| *percent < 100),
+            kv: draft.kv.as_ref().and_then(|kv| kv.value.clone()),
+        }
     }
 
     /// The checks of every pool: its own, and those of the pools around it, which come after it in `order`.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::kv::KvHash;
+use super::kv::{KvHash, Rejoin};
 use super::pool::{Member, PoolDraft};
 use super::ports::{Ports, Protocol};
 use super::sections::Sections;
@@ -57,6 +57,20 @@ fn by_key(sections: &Sections<'_>, vip: &VipDraft, service: &ServiceDraft) {
         let found = format!("a hash beside the keyed pool \"{}\"", service.pool.value);
         sections.report.error(&hash.place, found, "nothing here: the key chooses");
     }
+    if let Some(kv) =
+        sections.pools.get(&service.pool.value).and_then(|pool| pool.kv.as_ref()?.value.as_ref())
+        && kv.rejoin == Rejoin::Flush
+        && service.ports.each().is_none_or(|ports| ports.count() > MAX_FLUSHED_PORTS)
+    {
+        let found = format!(
+            "ports {} beside rejoin = \"flush\" of the pool \"{}\"",
+            service.ports, service.pool.value
+        );
+        let allowed = format!(
+            "at most {MAX_FLUSHED_PORTS} ports, at each of which a server is emptied, or rejoin = \"serve\""
+        );
+        sections.report.error(&service.place, found, allowed);
+    }
 }
 
 /// The ports at which clients have the servers of a ring; `None` among them: a range of ports.
@@ -100,11 +114,7 @@ pub(super) fn name_on_ring(
     let Some(ports) = ring else {
         return members.into_iter().map(|member| Member { ring_name: None, ..member }).collect();
     };
-    let only = match ports.iter().collect::<Vec<_>>()[..] {
-        [] => Some(MEMCACHED_PORT),
-        [one] => *one,
-        _ => None,
-    };
+    let only = only_port(ports);
     let wrong = |found: String, allowed: &str| {
         sections.pools.get(pool).inspect(|draft| sections.report.error(&draft.place, found, allowed));
     };
@@ -129,6 +139,16 @@ pub(super) fn name_on_ring(
     named
 }
 
+/// The port that all services of a ring have; memcached's own where there is no service.
+fn only_port(ports: &RingPorts) -> Option<u16> {
+    let mut ports = ports.iter();
+    match (ports.next(), ports.next()) {
+        (None, _) => Some(MEMCACHED_PORT),
+        (Some(only), None) => *only,
+        _ => None,
+    }
+}
+
 /// A server's name where its file gives it none: its address, with the port where that is not memcached's own.
 fn default_name(address: IpAddr, port: u16) -> Arc<str> {
     let name = if port == MEMCACHED_PORT { address.to_string() } else { format!("{address}:{port}") };
@@ -137,3 +157,5 @@ fn default_name(address: IpAddr, port: u16) -> Arc<str> {
 
 const MEMCACHED_PORT: u16 = 11_211;
 const PORTS: &str = "a ring_name for each backend, or one port for all UDP services of the pool";
+/// A server is asked at each of them by itself.
+const MAX_FLUSHED_PORTS: usize = 16;

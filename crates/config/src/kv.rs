@@ -37,6 +37,18 @@ pub struct Kv {
     pub max_keys: u8,
     /// What says which backend has a key. Default [`KvHash::Maglev`].
     pub hash: KvHash,
+    /// What becomes of a server that was away before it serves again. Default [`Rejoin::Flush`] for memcached, else the other.
+    pub rejoin: Rejoin,
+}
+
+/// What becomes of a server that was away: meanwhile others were given its keys, and what it holds of them may be old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rejoin {
+    /// It is emptied by `flush_all` at its own address and the ports of the UDP services, and serves then.
+    Flush,
+    /// It serves at once.
+    Serve,
 }
 
 /// Where in a request its key stands.
@@ -125,7 +137,8 @@ impl KvDraft {
         let max_keys = section.or("max_keys", MAX_KEYS, |node| node.number(1..=MAX_KEYS));
         let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES, &[]));
         section.or("path", (), |node| node.choice(&[("direct", ())], &["through"]));
-        section.finish(&["replicas", "timeout", "rejoin", "cache"]);
+        let rejoin = read_rejoin(section.optional("rejoin"), protocol);
+        section.finish(&["replicas", "timeout", "cache"]);
         let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
         let named = named.into_iter().collect();
         let kv = |protocol, clients, routes| Kv {
@@ -137,6 +150,7 @@ impl KvDraft {
             failover,
             max_keys,
             hash,
+            rejoin,
         };
         let routes = routes.unwrap_or_else(|| Some(Vec::new()));
         let whole = protocol.zip(clients).zip(routes);
@@ -171,6 +185,18 @@ fn read_protocol(section: &mut Section<'_>) -> Option<KvProtocol> {
             Some(KvProtocol::Offset { start: start?, length: length? })
         }
     }
+}
+
+/// Of a protocol that is not known no command empties a server.
+fn read_rejoin(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Rejoin {
+    let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+    let default = if is_memcached { Rejoin::Flush } else { Rejoin::Serve };
+    let Some(node) = node else { return default };
+    let read = node.choice(&[("flush", Rejoin::Flush), ("serve", Rejoin::Serve)], &[]);
+    if read == Some(Rejoin::Flush) && !is_memcached {
+        node.refuse("\"serve\": only memcached can be emptied");
+    }
+    read.unwrap_or(default)
 }
 
 /// A key that its protocol can't do without.

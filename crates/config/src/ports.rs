@@ -89,6 +89,14 @@ impl fmt::Display for Ports {
 }
 
 impl Ports {
+    /// Each of those that are listed; `None`: any may be meant.
+    pub fn each(&self) -> Option<impl Iterator<Item = u16>> {
+        match self {
+            Self::Any => None,
+            Self::Listed(ranges) => Some(ranges.iter().cloned().flatten()),
+        }
+    }
+
     /// Reads the ports of a protocol that has them.
     pub(super) fn read(node: &Node<'_>) -> Option<Self> {
         if node.as_str() == Some("any") {

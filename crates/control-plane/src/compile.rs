@@ -33,6 +33,7 @@ use maglev_hash::{BuildError, Table};
 use packet::{Family, Outer, Template};
 
 pub use self::destinations::destinations;
+pub(crate) use self::index::own_weight;
 pub use self::index::{Index, Membership};
 pub(crate) use self::peers::others;
 pub(crate) use self::remotes::all as remote_pools;
@@ -56,6 +57,12 @@ pub struct Compiler {
     services: HashMap<String, ServiceId>,
     tables: Tables,
     detached_slots: DetachedSlots,
+    kept: Kept,
+}
+
+/// What services of the next generation share with those of this one while the file says the same.
+#[derive(Debug, Default)]
+struct Kept {
     guards: Guards,
     key_rules: AllRules,
     rings: Rings,
@@ -180,18 +187,8 @@ impl Compiler {
         let (mut laid_out, tables) = self.lay_out(config, machine, &reach, from)?;
         let peers = laid_out.complete(&views, &reach, &tables);
         let LaidOut { mut index, slots, with_ways, .. } = laid_out;
-        let guards = self.guards.after(config.vips_of(machine));
-        let (key_rules, mut rings) = (self.key_rules.after(config)?, self.rings.after());
-        let of_services = OfServices {
-            views: &views,
-            index: &index,
-            guards: &guards,
-            key_rules: &key_rules,
-            tables: &tables,
-            runtime_state: from.runtime_state,
-        };
-        let Services { mut services, bindings, configured } =
-            of_services.all(&mut self.services, &mut rings)?;
+        let (services, kept) = self.services_of(&views, &index, &tables, from)?;
+        let Services { mut services, bindings, configured } = services;
         index.configure(configured);
         let detached_slots = self.detached_slots.after(&services, &index, from.now, ages(config));
         let states = slots.states(|key| from.runtime_state.state(key));
@@ -212,8 +209,25 @@ impl Compiler {
         })?
         .with_trace(trace(config));
         (self.slots, self.tables, self.detached_slots) = (slots, tables, detached_slots);
-        (self.guards, self.key_rules, self.rings) = (guards, key_rules, rings.settled());
+        self.kept = kept;
         Ok(Compiled { snapshot, index })
+    }
+
+    /// The services, and what of them the next generation may keep.
+    fn services_of(
+        &mut self,
+        views: &Views<'_>,
+        index: &Index,
+        tables: &Tables,
+        from: CompileInput<'_>,
+    ) -> Result<(Services, Kept), CompileError> {
+        let guards = self.kept.guards.after(views.config.vips_of(views.machine));
+        let (key_rules, mut rings) = (self.kept.key_rules.after(views.config)?, self.kept.rings.after());
+        let runtime_state = from.runtime_state;
+        let inputs =
+            OfServices { views, index, guards: &guards, key_rules: &key_rules, tables, runtime_state };
+        let services = inputs.all(&mut self.services, &mut rings)?;
+        Ok((services, Kept { guards, key_rules, rings: rings.settled() }))
     }
 
     /// Memberships, and beside them tables, into which most of the time goes.

@@ -6,8 +6,10 @@
 //! Invariant: a verdict costs a byte a slot, whatever the number of pools; tables follow.
 
 mod changes;
+mod emptied;
 mod fallback;
 mod plan;
+mod rejoin;
 mod slow_start;
 
 use std::cell::LazyCell;
@@ -21,8 +23,10 @@ pub use self::changes::{Changes, Running, Side, changes};
 
 use self::fallback::{Fallbacks, Rule};
 pub use self::plan::HeldPool;
+pub use self::rejoin::Flushing;
 
 use self::plan::Plan;
+use self::rejoin::Rejoins;
 use self::slow_start::SlowStart;
 use crate::compile::{CompileError, CompileInput, Compiled, Compiler, Index, Membership, find_machine};
 use crate::keys::SlotKey;
@@ -42,6 +46,7 @@ pub struct Controller {
     results: HashMap<TargetKey, HealthState>,
     fallbacks: Fallbacks,
     slow_start: SlowStart,
+    rejoins: Rejoins,
     /// `None`: a job has it.
     compiler: Option<Compiler>,
     /// The tables don't follow the states yet.
@@ -151,6 +156,7 @@ impl Controller {
             results: HashMap::new(),
             fallbacks: Fallbacks::default(),
             slow_start: SlowStart::default(),
+            rejoins: Rejoins::default(),
             compiler: Some(Compiler::default()),
             stale: false,
             settled: false,
@@ -275,12 +281,13 @@ impl Controller {
     pub fn finish(&mut self, done: Done, now: Duration) -> Result<Snapshot, CompileError> {
         self.compiler = Some(done.compiler);
         let (compiled, plan) = done.result.inspect_err(|_| self.stale |= done.leaves_stale)?;
-        self.known().judge(&plan, &self.results, &mut self.runtime_state);
+        let away = self.known().judge(&plan, &self.results, &mut self.runtime_state);
         (self.config, self.generation) = (done.config, done.generation);
         (self.index, self.plan) = (Arc::new(compiled.index), Arc::new(plan));
         self.results.retain(|target, _| !self.plan.memberships_of(target).is_empty());
         self.fallbacks.retain(|pool| self.index.has_fallback(pool));
         self.keep_overrides_of_memberships();
+        self.follow_absence(away);
         let states =
             self.compiler.as_ref().map(|compiler| compiler.states(&self.runtime_state)).unwrap_or_default();
         // What changed since the job set out is not in its tables.
@@ -380,9 +387,11 @@ impl Controller {
         current: &Snapshot,
         now: Duration,
     ) -> Result<Option<Snapshot>, CompileError> {
+        let keys: Vec<&SlotKey> = keys.collect();
+        self.note_absence(&keys);
         let mut states = current.states().to_vec();
         let mut changed = false;
-        for membership in keys.filter_map(|key| self.index.membership(key)) {
+        for membership in keys.into_iter().filter_map(|key| self.index.membership(key)) {
             let Some(place) = states.get_mut(membership.slot.0 as usize) else { continue };
             let state = self.runtime_state.state(&membership.key);
             changed |= *place != state;
@@ -420,7 +429,8 @@ impl Controller {
     }
 
     fn known(&self) -> Known {
-        Known { index: Arc::clone(&self.index), plan: Arc::clone(&self.plan) }
+        let away = self.rejoins.away.clone();
+        Known { index: Arc::clone(&self.index), plan: Arc::clone(&self.plan), away }
     }
 
     /// Pools of which more backends fail than `max_down` lets go: the last states hold.
@@ -457,16 +467,18 @@ impl Controller {
 struct Known {
     index: Arc<Index>,
     plan: Arc<Plan>,
+    away: HashSet<SlotKey>,
 }
 
 impl Known {
-    /// Verdicts of all memberships in `plan`. One that was there before without a check counted as up.
+    /// Verdicts of all memberships in `plan`. One that was there before without a check counted as up. Gives those that are to be
+    /// emptied before they serve.
     fn judge(
         &self,
         plan: &Plan,
         results: &HashMap<TargetKey, HealthState>,
         runtime_state: &mut RuntimeState,
-    ) {
+    ) -> HashSet<SlotKey> {
         let apart = LazyCell::new(|| self.apart(runtime_state));
         let before = |key: &SlotKey| match (runtime_state.health.get(key), &key.vip) {
             (Some(before), _) => *before,
@@ -484,6 +496,9 @@ impl Known {
         };
         let judged = plan.judge(plan.checked(), results, before);
         runtime_state.health = judged.into_iter().map(|(key, state)| (key.clone(), state)).collect();
+        let away = self.away_in(plan, runtime_state);
+        runtime_state.flushing = plan.flushing(&away, runtime_state);
+        away
     }
 
     /// Memberships that some VIP saw up, by checks through it.

@@ -65,4 +65,4 @@ pub use rows::{
     trace_report, where_backend,
 };
 pub use unable::Unable;
-pub use verdict_log::log_changes;
+pub use verdict_log::{log_changes, log_flushed, log_flushes};

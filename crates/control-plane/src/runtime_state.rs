@@ -5,7 +5,7 @@
 //! Invariant: the default says of everything that it serves as the file has it; so a file is compiled for `config check`,
 //! `where` and `replay`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use forwarder::SlotState;
@@ -52,6 +52,8 @@ pub struct RuntimeState {
     pub quarters: HashMap<SlotKey, u8>,
     /// Pools in whose place their fallback serves.
     pub fallbacks: BTreeSet<PoolView>,
+    /// Memberships of keyed pools that would serve, and are emptied first: they were away (`controller::rejoin`).
+    pub flushing: HashSet<SlotKey>,
 }
 
 impl RuntimeState {
@@ -75,12 +77,14 @@ impl RuntimeState {
         Override { mode: narrow.mode.or(wide.mode), weight: narrow.weight.or(wide.weight) }
     }
 
-    /// What the membership may be given. Down goes before draining: a dead backend's flows are lost on it.
+    /// What the membership may be given. Down goes before draining: a dead backend's flows are lost on it. One that is emptied has
+    /// its old flows, of other services, and no keys.
     #[must_use]
     pub fn state(&self, key: &SlotKey) -> SlotState {
         match (self.override_of(key).mode, self.health(key)) {
             (Some(Mode::Down), _) | (_, HealthState::Down | HealthState::Unknown) => SlotState::Down,
             (Some(Mode::Drain), HealthState::Up) => SlotState::Draining,
+            (None, HealthState::Up) if self.flushing.contains(key) => SlotState::Draining,
             (None, HealthState::Up) => SlotState::Serving,
         }
     }

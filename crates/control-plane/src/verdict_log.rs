@@ -1,12 +1,13 @@
-//! Verdicts of health checks as lines of the log, under the target `health`.
+//! Verdicts of health checks, and servers that are emptied, as lines of the log, under the target `health`.
 //!
-//! In: verdicts that turned, and the controller that knows the names behind a target. Out: a line each: down is a warning, up is
+//! In: verdicts that turned, what came of emptying servers, and the controller that knows the names behind a target. Out: a line each: down is a warning, up is
 //! information. Not here: what follows from a verdict (`controller`).
 
 use config::words::{count_of, few};
-use health::{HealthState, StateChange, TargetKey};
+use health::{Flush, Flushed, HealthState, StateChange, TargetKey};
 
 use crate::controller::Controller;
+use crate::keys::SlotKey;
 
 /// Logs a line for each; of very many at once, for the first 64 and for the number of the others.
 pub fn log_changes(controller: &Controller, turned: &[StateChange]) {
@@ -38,6 +39,36 @@ fn line(controller: &Controller, turned: &StateChange) {
             );
         }
         HealthState::Unknown => {}
+    }
+}
+
+/// Logs servers that begin to be emptied.
+pub fn log_flushes(controller: &Controller, begun: &[Flush]) {
+    for (key, server) in
+        begun.iter().take(LINES).filter_map(|one| Some((controller.flushed_for(one.number)?.0, one.server)))
+    {
+        let SlotKey { backend, pool, .. } = key;
+        tracing::info!(
+            target: "health", change = "backend", %backend, %pool, %server, "a backend was away: it is emptied before it serves again"
+        );
+    }
+}
+
+/// Logs what came of emptying servers, before the controller takes it in: a failure when it is another than the last.
+pub fn log_flushed(controller: &Controller, outcomes: &[Flushed]) {
+    for Flushed { number, result } in outcomes.iter().take(LINES) {
+        let Some((SlotKey { backend, pool, address, .. }, before)) = controller.flushed_for(*number) else {
+            continue;
+        };
+        match result {
+            Ok(()) => tracing::info!(
+                target: "health", change = "backend", %backend, %pool, %address, "a backend that was away is empty"
+            ),
+            Err(reason) if before.last_error.as_ref() != Some(reason) => tracing::warn!(
+                target: "health", change = "backend", %backend, %pool, %address, reason, "a backend can't be emptied, and does not serve before it is"
+            ),
+            Err(_) => {}
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
+#[path = "controller/rejoin.rs"]
+mod rejoin;
 #[path = "controller/vips.rs"]
 mod vips;
 

@@ -41,8 +41,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     }
                 }
             }
-            // It takes three backends in two pools.
-            Event::LocalFailure(_) => {}
+            // The first takes three backends in two pools; nothing is emptied here.
+            Event::LocalFailure(_) | Event::Flushed(_) => {}
         }
     }
     Ok(())

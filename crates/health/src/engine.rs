@@ -2,6 +2,7 @@
 //!
 //! In: the set of targets, as each generation of the configuration has it. Out: changes of state, and reports.
 //! It runs on a thread of its own, so that neither a reload nor a table build delays it.
+//! Beside them it empties servers (`flushes`), which says nothing of how they are.
 //! Modules: `target`, `verdicts` (results to verdicts; the rule of local failure), `runner` (the loop), `flights` (attempts under
 //! way), `schedule`, `wheel`, `pace` (when), `record` (the past), `registry`, `exchange` (the way in and out).
 //! Not here: what one attempt does (`attempt`), what a state does to traffic (the caller).
@@ -9,6 +10,7 @@
 
 mod exchange;
 mod flights;
+mod flushes;
 mod pace;
 mod record;
 mod registry;
@@ -19,11 +21,13 @@ mod verdicts;
 mod wheel;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 pub use self::exchange::Events;
 pub use self::target::{HealthState, TargetKey, TargetReport, ThroughKey, Watched};
@@ -44,6 +48,8 @@ pub enum Event {
     /// Targets that this machine has not been able to ask several times in a row, and why: no port, no permission. Their
     /// verdicts stay, since it says nothing of the backend. `None`: it was asked again, or is watched no more.
     Unable(Vec<(TargetKey, Option<String>)>),
+    /// What came of emptying servers: of each the latest.
+    Flushed(Vec<Flushed>),
 }
 
 /// A new state of a target.
@@ -57,11 +63,34 @@ pub struct StateChange {
     pub why: Option<String>,
 }
 
+/// A server that is to be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// Another for each time that one is to be emptied: what came of an earlier time says nothing of this one.
+    pub number: u64,
+    /// Its own address, and the port that it serves at.
+    pub server: SocketAddr,
+    /// Between two attempts.
+    pub interval: Duration,
+    /// Of each.
+    pub timeout: Duration,
+}
+
+/// What came of an attempt to empty a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flushed {
+    /// Its [`Flush::number`].
+    pub number: u64,
+    /// It is empty; else why that is not known. It is tried again then.
+    pub result: Result<(), String>,
+}
+
 /// The running scheduler. Dropping it ends its thread and every attempt.
 #[derive(Debug)]
 pub struct Health {
     exchange: Arc<Exchange>,
     registry: Mutex<Registry>,
+    flushes: watch::Sender<Vec<Flush>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -84,16 +113,19 @@ impl Health {
         let exchange = Arc::new(Exchange::default());
         let (stop, stopped) = oneshot::channel();
         let shared = Arc::clone(&exchange);
+        let (flushes, wanted) = watch::channel(Vec::new());
+        let emptied = Arc::clone(&exchange);
         let thread = std::thread::Builder::new().name("health".into()).spawn(move || {
             runtime.block_on(async {
                 // A task of its own, which sockets wake without a write to the runtime's eventfd.
                 tokio::spawn(tokio::task::unconstrained(Runner::new(shared, dialing, most)));
+                tokio::spawn(flushes::carry_out(wanted, emptied));
                 let _ = stopped.await;
             });
         })?;
         let events = Events(Arc::clone(&exchange));
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok((Self { exchange, registry: Mutex::default(), stop, thread }, events))
+        Ok((Self { exchange, registry: Mutex::default(), flushes, stop, thread }, events))
     }
 
     /// Makes `wanted` the set of targets. Those that were watched before keep verdict, history and schedule; those that are
@@ -106,6 +138,12 @@ impl Health {
         // Held until the change is handed over: two callers' sets must not be handed over in another order than found.
         let mut registry = lock(&self.registry);
         self.exchange.change(registry.replace(wanted));
+    }
+
+    /// Makes `wanted` the servers to be emptied, each by its number; attempts for a number that is gone end. A server is asked until it
+    /// says that it is empty, and then not again under that number. Nothing of this is a check's result.
+    pub fn flush(&self, wanted: Vec<Flush>) {
+        self.flushes.send_replace(wanted);
     }
 
     /// What is known of all targets, in no order. Waits for the health thread: some milliseconds with 20,000 targets.

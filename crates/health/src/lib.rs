@@ -1,7 +1,7 @@
 //! Health checks of backends: TCP, HTTP, gRPC, DNS and memcached, straight or through a load balancer's tunnel.
 //!
-//! In: the set of targets ([`Watched`]): an address, a check, the pools that it counts for. Out: changes of state
-//! ([`Event`]), and reports for operators ([`TargetReport`]).
+//! In: the set of targets ([`Watched`]): an address, a check, the pools that it counts for; servers to be emptied ([`Flush`]).
+//! Out: changes of state and what came of emptying ([`Event`]), and reports for operators ([`TargetReport`]).
 //! Modules: `attempt` (one probe), `http`, `grpc`, `dns`, `memcached` (its kinds), `tls`, `dial` (how connections are made),
 //! `tunnel` (the way of clients' packets), `failure`, `engine` (which target is probed when, what its answers mean).
 //! Not here: what a state does to traffic.
@@ -43,9 +43,11 @@ mod tunnel;
 pub use self::attempt::attempt;
 pub use self::dial::Dialer;
 pub use self::engine::{
-    Event, Events, Health, HealthState, StateChange, TargetKey, TargetReport, ThroughKey, Watched,
+    Event, Events, Flush, Flushed, Health, HealthState, StateChange, TargetKey, TargetReport, ThroughKey,
+    Watched,
 };
 pub use self::failure::Failure;
+pub use self::memcached::flush;
 pub use self::tunnel::{
     Tunnel, TunnelCounts, TunnelDialer, TunnelError, TunnelNumbers, TunnelSetup, remove_leftovers,
 };

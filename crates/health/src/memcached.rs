@@ -1,7 +1,7 @@
-//! memcached: `version`.
+//! memcached: `version`, which is a check, and `flush_all`, which empties a server.
 //!
-//! In: the check. Out: passed when the answer is `VERSION` and something.
-//! Source: memcached's `doc/protocol.txt`, "version" and "UDP protocol".
+//! In: the check, or a server's address. Out: passed when the answer is `VERSION` and something, or `OK`.
+//! Source: memcached's `doc/protocol.txt`, "version", "flush_all" and "UDP protocol".
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,42 +15,62 @@ use config::{MemcachedCheck, Transport};
 pub(super) async fn attempt(check: &MemcachedCheck, address: IpAddr, dialer: &Dialer) -> Result<(), Failure> {
     let peer = SocketAddr::new(address, check.port);
     match check.transport {
-        Transport::Tcp => over_tcp(peer, dialer).await,
-        Transport::Udp => over_udp(peer, dialer).await,
+        Transport::Tcp => over_tcp(&VERSION, peer, dialer).await,
+        Transport::Udp => over_udp(&VERSION, peer, dialer).await,
     }
 }
 
+/// Empties the server at `peer`, over UDP where TCP is refused: it may serve UDP alone. Once. What it held before is gone when this
+/// passes. Waits as long as it takes, as [`attempt`](crate::attempt) does.
+///
+/// # Errors
+/// Why it can't be said that the server is empty.
+pub async fn flush(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
+    match over_tcp(&FLUSH, peer, dialer).await {
+        Err(Failure::Refused) => over_udp(&FLUSH, peer, dialer).await,
+        ended => ended,
+    }
+}
+
+/// A command of one line, whose answer is one.
+struct Command {
+    line: &'static [u8],
+    passes: fn(&[u8]) -> bool,
+    /// What passes, in words.
+    wanted: &'static str,
+}
+
 /// What does not answer this request is no answer, and it goes on waiting.
-async fn over_udp(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
+async fn over_udp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(|error| Failure::Local(error.to_string().into()))?;
     let [high, low] = id;
     let frame = [high, low, 0, 0, 0, 1, 0, 0];
     let socket = dialer.udp(peer).await.map_err(|error| Failure::from(&error))?;
-    socket.send(&[&frame, QUESTION].concat()).await.map_err(|error| Failure::from(&error))?;
+    socket.send(&[&frame, command.line].concat()).await.map_err(|error| Failure::from(&error))?;
     let mut buffer = [0; LONGEST_LINE];
     loop {
         let length = socket.recv(&mut buffer).await.map_err(|error| Failure::from(&error))?;
         let answer = buffer.get(..length).unwrap_or_default();
         if let Some(line) = answer.strip_prefix(&frame[..]) {
-            return judge(line).unwrap_or_else(|| Err(not_a_version(line)));
+            return command.judge(line).unwrap_or_else(|| Err(command.other(line)));
         }
     }
 }
 
-async fn over_tcp(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
+async fn over_tcp(command: &Command, peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
     let mut stream = dialer.tcp(peer).await.map_err(|error| Failure::from(&error))?;
-    stream.write_all(QUESTION).await.map_err(|error| Failure::from(&error))?;
+    stream.write_all(command.line).await.map_err(|error| Failure::from(&error))?;
     let mut buffer = [0; LONGEST_LINE];
     let mut length = 0;
     loop {
         let Some(room) = buffer.get_mut(length..).filter(|room| !room.is_empty()) else {
-            return Err(not_a_version(&buffer));
+            return Err(command.other(&buffer));
         };
         let read = stream.read(room).await.map_err(|error| Failure::from(&error))?;
         length += read;
         let answer = buffer.get(..length).unwrap_or_default();
-        match judge(answer) {
+        match command.judge(answer) {
             Some(verdict) => return verdict,
             None if read == 0 => return Err(Failure::Closed),
             None => {}
@@ -58,22 +78,26 @@ async fn over_tcp(peer: SocketAddr, dialer: &Dialer) -> Result<(), Failure> {
     }
 }
 
-/// `None`: the line has no end yet.
-fn judge(answer: &[u8]) -> Option<Result<(), Failure>> {
-    let end = answer.iter().position(|&byte| byte == b'\n')?;
-    let line = answer.get(..end).unwrap_or_default();
-    let version = line.strip_prefix(b"VERSION ").and_then(|rest| rest.strip_suffix(b"\r"));
-    Some(match version {
-        Some(version) if !version.is_empty() => Ok(()),
-        _ => Err(not_a_version(line)),
-    })
+impl Command {
+    /// `None`: the line has no end yet.
+    fn judge(&self, answer: &[u8]) -> Option<Result<(), Failure>> {
+        let end = answer.iter().position(|&byte| byte == b'\n')?;
+        let line = answer.get(..end).unwrap_or_default();
+        let passes = line.strip_suffix(b"\r").is_some_and(self.passes);
+        Some(if passes { Ok(()) } else { Err(self.other(line)) })
+    }
+
+    fn other(&self, line: &[u8]) -> Failure {
+        Failure::Malformed(format!("{}, wanted {:?}", quote(line), self.wanted).into())
+    }
 }
 
-fn not_a_version(line: &[u8]) -> Failure {
-    Failure::Malformed(format!("{}, wanted \"VERSION ...\"", quote(line)).into())
-}
-
-const QUESTION: &[u8] = b"version\r\n";
+const VERSION: Command = Command {
+    line: b"version\r\n",
+    passes: |line| line.strip_prefix(b"VERSION ").is_some_and(|version| !version.is_empty()),
+    wanted: "VERSION ...",
+};
+const FLUSH: Command = Command { line: b"flush_all\r\n", passes: |line| line == b"OK", wanted: "OK" };
 const LONGEST_LINE: usize = 256;
 
 #[cfg(test)]

@@ -281,7 +281,7 @@ fn list_backends(common: &Common) -> anyhow::Result<ExitCode> {
             row.pool.clone(),
             row.address.to_string(),
             state_by_vip(row),
-            word(&row.why),
+            row.flush_error.as_ref().map_or_else(|| word(&row.why), |error| format!("rejoin: {error}")),
             says(row.overridden),
             format!("{}/{}", row.weight_effective, row.weight_configured),
             format!("{:.2}%", share * 100.0),

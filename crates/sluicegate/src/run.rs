@@ -39,11 +39,11 @@ use control_plane::digest::Digests;
 use control_plane::drain::Observed;
 use control_plane::publisher::Publisher;
 use control_plane::questions::Questions;
-use control_plane::{Orders, Paths, log_changes, services_seen};
+use control_plane::{Orders, Paths, log_changes, log_flushed, services_seen};
 use datapath::DataPlane;
 use datapath::interface::Interface;
 use forwarder::{Live, Notice, Slot, Snapshot};
-use health::Event;
+use health::{Event, Flushed};
 use next_hop::Table;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -233,6 +233,7 @@ impl Daemon {
                 },
             }
             self.begin_waiting_work();
+            self.checks.flush(&self.controller);
             self.become_ready_when_checked();
         };
         self.log_final_counters();
@@ -240,6 +241,9 @@ impl Daemon {
     }
 
     fn take_event(&mut self, event: Event) {
+        if let Event::Flushed(outcomes) = &event {
+            self.take_flushed(outcomes);
+        }
         let Some(turned) = self.checks.take(event) else { return };
         let verdicts: Vec<_> = turned.iter().map(|turned| (turned.key.clone(), turned.state)).collect();
         let now = self.lifecycle.elapsed();
@@ -249,6 +253,16 @@ impl Daemon {
             Err(error) => tracing::error!(%error, "verdicts not taken over"),
         }
         log_changes(&self.controller, &turned);
+    }
+
+    /// What came of emptying servers.
+    fn take_flushed(&mut self, outcomes: &[Flushed]) {
+        log_flushed(&self.controller, outcomes);
+        match self.controller.flushed(outcomes, &self.publisher.current(), self.lifecycle.elapsed()) {
+            Ok(Some(snapshot)) => self.publish_states(snapshot),
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "what came of emptying backends not taken over"),
+        }
     }
 
     /// Other states or tables of the same configuration: nothing of the filter changes.

@@ -94,15 +94,21 @@ fn traffic(page: &mut Page, status: &Status) {
         &format!("{} of {} ready", vips.ready, vips.total),
         &named("not ready", &names.vips, vips.total - vips.ready),
     );
-    let StateTotals { serving, draining, down, unknown } = status.backends;
-    let states = format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown");
-    page.lines("backends", &states, &named("down", &names.backends, down));
+    let states = backend_states(status.backends);
+    page.lines("backends", &states, &named("down", &names.backends, status.backends.down));
     if let Some(bgp) = status.bgp {
         let (sessions, vips) = (format!("{} of {}", bgp.established, bgp.peers), count_of(bgp.vips, "VIP"));
         let announced = format!("{sessions} with a session, {} of {vips} announced", bgp.announced);
         let without = named("without a session", &names.routers, bgp.peers - bgp.established);
         page.lines("routers", &announced, &without);
     }
+}
+
+/// How many backends are in each state; `flushing` comes with keyed pools alone.
+pub(crate) fn backend_states(totals: StateTotals) -> String {
+    let StateTotals { serving, draining, down, unknown, flushing } = totals;
+    let flushing = if flushing == 0 { String::new() } else { format!(", {flushing} flushing") };
+    format!("{serving} serving, {draining} draining, {down} down, {unknown} unknown{flushing}")
 }
 
 /// Those of `all` that are named, and how many are not.

@@ -105,8 +105,8 @@ impl Look {
         let mut rates = reading.since(last);
         *last = reading;
         let status: Status = client.get("/v1/status")?;
-        let StateTotals { serving, draining, down, unknown } = status.backends;
-        if serving + draining + down + unknown <= MOST_STATES {
+        let StateTotals { serving, draining, down, unknown, flushing } = status.backends;
+        if serving + draining + down + unknown + flushing <= MOST_STATES {
             rates.enter_states(&client.get::<Vec<BackendRow>>("/v1/backends")?);
         }
         if status.vips.total <= MOST_STATES {

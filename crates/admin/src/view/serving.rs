@@ -143,6 +143,8 @@ pub struct BackendRow {
     pub bytes: u64,
     /// Its checks' verdicts.
     pub checks: Vec<CheckRow>,
+    /// Of one that is `flushing`: why the last attempt to empty it failed; null: none did.
+    pub flush_error: Option<String>,
 }
 
 /// What a membership gets.
@@ -157,6 +159,8 @@ pub enum BackendState {
     Down,
     /// Nothing: no check has ended yet.
     Unknown,
+    /// No key and no new flow before its server is empty: it was away, and may hold what was changed elsewhere.
+    Flushing,
 }
 
 /// Who decided a membership's state or weight.
@@ -174,6 +178,8 @@ pub enum Why {
     SlowStart,
     /// The file gives it no weight.
     NoWeight,
+    /// `kv.rejoin` of its keyed pool: its server is emptied first.
+    Rejoin,
 }
 
 /// A check's verdict on a backend.

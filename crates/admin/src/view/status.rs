@@ -189,6 +189,8 @@ pub struct StateTotals {
     pub down: usize,
     /// Not checked yet, and in no table.
     pub unknown: usize,
+    /// Out of it until they are empty: they were away from a keyed pool.
+    pub flushing: usize,
 }
 
 /// An operator's override.

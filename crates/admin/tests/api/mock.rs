@@ -144,8 +144,9 @@ pub(crate) fn status() -> Status {
         mode: "copy".into(),
         xdp_mode: "driver".into(),
         threads: 2,
+        io_threads: 0,
         vips: VipTotals { total: 1, ready: 0 },
-        backends: StateTotals { serving: 1, draining: 1, down: 12, unknown: 0 },
+        backends: StateTotals { serving: 1, draining: 1, down: 12, unknown: 0, flushing: 0 },
         bgp: Some(BgpTotals { peers: 2, established: 1, vips: 3, announced: 2 }),
         down: DownView {
             backends: vec!["b3 in web".into(), "b4 in web".into()],
@@ -229,6 +230,7 @@ fn backends() -> Vec<BackendRow> {
         packets: 9,
         bytes: 576,
         checks: vec![check],
+        flush_error: None,
     };
     let draining = BackendRow {
         name: "b2".into(),

@@ -1,7 +1,7 @@
 //! `kv` of pools: what it says, and what a keyed pool may not have beside it.
 
 use super::{all, parsed, with_pools};
-use crate::{Config, Failover, KvHash, KvKeys, KvProtocol};
+use crate::{Config, Failover, KvHash, KvKeys, KvProtocol, Rejoin};
 use forwarder::HashPolicy;
 
 const POOLS: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }]\n\
@@ -138,6 +138,38 @@ fn what_is_wrong_is_named() {
         let shown: Vec<String> = all(&text(from, to)).iter().map(ToString::to_string).collect();
         assert_eq!(shown.len(), 1, "{to}: {shown:#?}");
         assert!(shown[0].contains(wanted), "{to}: {wanted:?} not in {shown:#?}");
+    }
+}
+
+#[test]
+fn a_server_is_emptied_where_a_command_does_it_and_the_file_does_not_say_otherwise() {
+    let rejoin = |from: &str, to: &str| good(from, to).pool("p").unwrap().kv.as_ref().unwrap().rejoin;
+    assert_eq!(rejoin("", ""), Rejoin::Flush);
+    assert_eq!(rejoin("\"memcached\"", "\"memcached\", rejoin = \"flush\""), Rejoin::Flush);
+    assert_eq!(rejoin("\"memcached\"", "\"memcached\", rejoin = \"serve\""), Rejoin::Serve);
+    for other in ["\"header\", id = 7", "\"offset\", length = 9"] {
+        assert_eq!(rejoin("\"memcached\"", other), Rejoin::Serve);
+        assert_eq!(rejoin("\"memcached\"", &format!("{other}, rejoin = \"serve\"")), Rejoin::Serve);
+        let flush = format!("{other}, rejoin = \"flush\"");
+        let shown = all(&text("\"memcached\"", &flush));
+        assert_eq!(shown.len(), 1, "{shown:#?}");
+        let wanted = "pool.p.kv.rejoin: found \"flush\", allowed \"serve\": only memcached can be emptied";
+        assert!(shown[0].to_string().ends_with(wanted), "{shown:#?}");
+    }
+}
+
+#[test]
+fn a_server_is_emptied_at_few_ports() {
+    let udp = "ports = [11211], protocol = \"udp\"";
+    let ports = |ports: &str| text(udp, &format!("ports = {ports}, protocol = \"udp\""));
+    assert!(all(&ports("[11211, \"12000-12014\"]")).is_empty(), "16");
+    for many in ["[11211, \"12000-12015\"]", "\"any\""] {
+        let shown = all(&ports(many));
+        assert_eq!(shown.len(), 1, "{shown:#?}");
+        assert!(shown[0].to_string().contains("vip.v.services[0]: found ports "), "{shown:#?}");
+        assert!(shown[0].allowed.ends_with("or rejoin = \"serve\""), "{shown:#?}");
+        let serve = ports(many).replace("\"memcached\"", "\"memcached\", rejoin = \"serve\"");
+        assert!(all(&serve).is_empty());
     }
 }
 

@@ -228,7 +228,7 @@ impl Index {
 }
 
 /// The weight in its leaf pool, by the file, of a member of `pool`.
-pub(super) fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
+pub(crate) fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
     if member.leaf == pool.name {
         return member.weight;
     }

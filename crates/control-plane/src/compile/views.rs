@@ -35,6 +35,11 @@ impl<'a> Views<'a> {
         Self { config, machine, vips, apart: apart.collect() }
     }
 
+    /// Of which.
+    pub(crate) fn config(&self) -> &'a Config {
+        self.config
+    }
+
     /// The families that the addresses of a VIP are of.
     pub(crate) fn families(vip: &Vip) -> BTreeSet<Family> {
         let suffixes = vip.suffixes.iter().map(|suffix| suffix.address());
@@ -66,7 +71,7 @@ impl<'a> Views<'a> {
     }
 
     /// Another pool, as the addresses of a view see it.
-    pub(super) fn beside(&self, view: &PoolView, pool: &Arc<str>) -> PoolView {
+    pub(crate) fn beside(&self, view: &PoolView, pool: &Arc<str>) -> PoolView {
         let vip = view.vip.as_ref().filter(|_| self.apart.contains(&**pool)).cloned();
         PoolView { pool: Arc::clone(pool), vip }
     }

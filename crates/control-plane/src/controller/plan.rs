@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::emptied::{Emptied, emptied};
 use crate::compile::{Index, Views, chain, others, remote_pools};
 use crate::keys::{PoolView, SlotKey, VipFamily};
 use crate::runtime_state::RuntimeState;
@@ -26,6 +27,8 @@ pub(super) struct Plan {
     bounded: BTreeMap<PoolView, Bounded>,
     /// Those of them that hold a membership.
     bounds: HashMap<SlotKey, Vec<PoolView>>,
+    /// Memberships that are emptied before they serve again, once they were away.
+    emptied: HashMap<SlotKey, Emptied>,
 }
 
 /// A pool of which so many backends may be taken down by their checks.
@@ -61,8 +64,9 @@ impl fmt::Display for HeldPool {
 
 impl Plan {
     pub(super) fn new(config: &Config, machine: &Machine) -> Self {
-        let mut plan = Self { vips: vips_by_pool(config, machine), ..Self::default() };
         let views = Views::new(config, machine);
+        let emptied = emptied(&views, config.vips_of(machine));
+        let mut plan = Self { vips: vips_by_pool(config, machine), emptied, ..Self::default() };
         let mut seen = HashSet::new();
         for (view, pool) in views.reach() {
             let addresses = view.vip.as_ref().map(|at| views.addresses(at)).unwrap_or_default();
@@ -111,6 +115,11 @@ impl Plan {
     /// The VIPs that lead to a pool.
     pub(super) fn vips_of(&self, pool: &str) -> &[Arc<str>] {
         self.vips.get(pool).map_or(&[], Vec::as_slice)
+    }
+
+    /// Memberships that are emptied before they serve again.
+    pub(super) fn emptied(&self) -> &HashMap<SlotKey, Emptied> {
+        &self.emptied
     }
 
     /// Whether a VIP leads to one of these pools.

@@ -104,15 +104,19 @@ fn of_service(
     for pool in service.keyed.iter().flat_map(|keyed| &keyed.pools) {
         add(&mut sum, [b"keys".as_slice(), &of_pool(pool)]);
     }
-    if let Some(keyed) = service.keyed.as_deref() {
-        add(&mut sum, [keyed.rules.hash.name().as_bytes()]);
-        let pools = [&service.pool].into_iter().chain(&keyed.pools);
-        for (pool, placement) in pools.zip(&keyed.placements) {
-            let [first, second] = of_placement(snapshot, pool, placement);
-            add(&mut sum, [first.as_slice(), &second]);
-        }
-    }
+    add_places_of_keys(&mut sum, snapshot, service);
     sum.finalize().into()
+}
+
+/// How keys are hashed, and where each pool has them.
+fn add_places_of_keys(sum: &mut Sha256, snapshot: &Snapshot, service: &Service) {
+    let Some(keyed) = service.keyed.as_deref() else { return };
+    add(sum, [keyed.rules.hash.name().as_bytes()]);
+    let pools = [&service.pool].into_iter().chain(&keyed.pools);
+    for (pool, placement) in pools.zip(&keyed.placements) {
+        let [first, second] = of_placement(snapshot, pool, placement);
+        add(sum, [first.as_slice(), &second]);
+    }
 }
 
 /// Of where keys are while all serve, and where now if that is no table of the pool.

@@ -112,6 +112,7 @@ impl Controller {
             packets: 0,
             bytes: 0,
             checks: targets.map(|target| check_row(target, reports.get(target).copied())).collect(),
+            flush_error: seen.all.iter().find_map(|(membership, _)| self.flush_error(&membership.key)),
             less_for: seen.less_for(),
         }
     }
@@ -121,6 +122,7 @@ impl Controller {
         let unknown = self.runtime_state().health(key) == HealthState::Unknown;
         match state {
             SlotState::Serving => BackendState::Serving,
+            SlotState::Draining if self.runtime_state().flushing.contains(key) => BackendState::Flushing,
             SlotState::Draining => BackendState::Draining,
             SlotState::Down | SlotState::Free
                 if unknown && self.runtime_state().override_of(key).mode != Some(Mode::Down) =>
@@ -129,6 +131,10 @@ impl Controller {
             }
             SlotState::Down | SlotState::Free => BackendState::Down,
         }
+    }
+
+    fn flush_error(&self, key: &SlotKey) -> Option<String> {
+        self.flushing(key)?.last_error.clone()
     }
 
     fn weight(&self, membership: &Membership) -> u32 {
@@ -141,6 +147,7 @@ impl Controller {
             (Some(Mode::Down), _) => Some(Why::Operator),
             (_, HealthState::Down | HealthState::Unknown) => Some(Why::Health),
             (Some(Mode::Drain), HealthState::Up) => Some(Why::Operator),
+            (None, HealthState::Up) if self.runtime_state().flushing.contains(key) => Some(Why::Rejoin),
             (None, HealthState::Up) if self.runtime_state().quarters.contains_key(key) => {
                 Some(Why::SlowStart)
             }
@@ -229,6 +236,7 @@ impl Controller {
                 BackendState::Draining => &mut totals.draining,
                 BackendState::Down => &mut totals.down,
                 BackendState::Unknown => &mut totals.unknown,
+                BackendState::Flushing => &mut totals.flushing,
             } += 1;
         }
         (totals, down)
@@ -275,8 +283,9 @@ fn rank(state: BackendState) -> u8 {
     match state {
         BackendState::Serving => 0,
         BackendState::Draining => 1,
-        BackendState::Unknown => 2,
-        BackendState::Down => 3,
+        BackendState::Flushing => 2,
+        BackendState::Unknown => 3,
+        BackendState::Down => 4,
     }
 }
 
@@ -399,6 +408,7 @@ fn removed(slot: &forwarder::Slot) -> BackendRow {
         packets: 0,
         bytes: 0,
         checks: Vec::new(),
+        flush_error: None,
         less_for: Vec::new(),
     }
 }

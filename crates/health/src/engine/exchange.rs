@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::flights::Ready;
 use super::record::Ability;
 use super::target::{Difference, Spec, TargetKey, TargetReport};
-use super::{Event, StateChange};
+use super::{Event, Flushed, StateChange};
 use crate::lock;
 
 #[derive(Debug, Default)]
@@ -37,6 +37,7 @@ struct Inbox {
 struct Outbox {
     turned: BTreeMap<u32, StateChange>,
     abilities: HashMap<TargetKey, Option<String>>,
+    flushed: BTreeMap<u64, Flushed>,
     local_failure: bool,
     /// What the reader got last.
     reported_failure: bool,
@@ -105,6 +106,17 @@ impl Exchange {
         self.news.notify_one();
     }
 
+    /// Publishes what came of emptying a server.
+    pub(super) fn flushed(&self, flushed: Flushed) {
+        lock(&self.outbox).flushed.insert(flushed.number, flushed);
+        self.news.notify_one();
+    }
+
+    /// Drops what waits for the reader about servers that need not be emptied.
+    pub(super) fn keep_flushed(&self, is_wanted: impl Fn(u64) -> bool) {
+        lock(&self.outbox).flushed.retain(|number, _| is_wanted(*number));
+    }
+
     /// Drops what waits for the reader about this target.
     pub(super) fn forget(&self, id: u32) {
         lock(&self.outbox).turned.remove(&id);
@@ -129,6 +141,10 @@ impl Exchange {
         if !outbox.turned.is_empty() {
             let turned = std::mem::take(&mut outbox.turned);
             return Ok(Some(Event::Changed(turned.into_values().collect())));
+        }
+        if !outbox.flushed.is_empty() {
+            let flushed = std::mem::take(&mut outbox.flushed);
+            return Ok(Some(Event::Flushed(flushed.into_values().collect())));
         }
         if !outbox.abilities.is_empty() {
             return Ok(Some(Event::Unable(std::mem::take(&mut outbox.abilities).into_iter().collect())));

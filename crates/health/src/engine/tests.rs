@@ -66,7 +66,7 @@ async fn until(
                         known.insert(port, state);
                     }
                 }
-                Event::Unable(unable) => panic!("{unable:?}"),
+                other @ (Event::Unable(_) | Event::Flushed(_)) => panic!("{other:?}"),
             }
         }
     };

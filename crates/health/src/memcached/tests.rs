@@ -95,14 +95,42 @@ fn a_line_is_judged_by_its_first_word_and_its_end() {
         (b"", None),
     ];
     for (answer, passes) in table {
-        assert_eq!(judge(answer).map(|verdict| verdict.is_ok()), passes, "{}", answer.escape_ascii());
+        assert_eq!(VERSION.judge(answer).map(|verdict| verdict.is_ok()), passes, "{}", answer.escape_ascii());
     }
 }
 
 proptest! {
     #[test]
     fn any_bytes_are_judged_and_only_a_version_passes(answer in prop::collection::vec(any::<u8>(), 0..300)) {
-        let passes = matches!(judge(&answer), Some(Ok(())));
+        let passes = matches!(VERSION.judge(&answer), Some(Ok(())));
         prop_assert!(!passes || answer.starts_with(b"VERSION "));
     }
+}
+
+/// What comes of emptying a server that answers so.
+async fn flushed(answer: &'static str) -> Result<(), String> {
+    let port = serve(move |mut stream| async move {
+        let mut asked = [0; 32];
+        let length = stream.read(&mut asked).await?;
+        assert_eq!(&asked[..length], b"flush_all\r\n");
+        for byte in answer.bytes() {
+            stream.write_all(&[byte]).await?;
+            tokio::task::yield_now().await;
+        }
+        stream.shutdown().await
+    });
+    let server = SocketAddr::new(super::super::hostile::HERE, port.await);
+    flush(server, &Dialer::Direct).await.map_err(|failure| failure.to_string())
+}
+
+#[tokio::test]
+async fn a_server_is_empty_when_it_says_ok_and_nothing_else() {
+    assert_eq!(flushed("OK\r\n").await, Ok(()));
+    for other in
+        ["OK\n", "OKAY\r\n", "ok\r\n", "\r\n", "VERSION 1.6.38\r\n", "CLIENT_ERROR flush_all not allowed\r\n"]
+    {
+        let words = flushed(other).await.unwrap_err();
+        assert!(words.ends_with("wanted \"OK\""), "{other:?}: {words}");
+    }
+    assert_eq!(flushed("OK").await.unwrap_err(), Failure::Closed.to_string());
 }

@@ -17,7 +17,7 @@ use control_plane::controller::Controller;
 use control_plane::publisher::{self, Publisher};
 use datapath::Replay;
 use forwarder::{InterfaceId, Live, NextHopMode, Notice, Prefix, Snapshot};
-use health::HealthState;
+use health::{Flushed, HealthState};
 use next_hop::{Resolved, Table};
 use packet::{Mac, Tags};
 
@@ -124,6 +124,12 @@ impl Control {
         let up = self.controller.watched().into_iter().map(|watched| (watched.key, HealthState::Up));
         let up: Vec<_> = up.collect();
         if let Some(snapshot) = self.controller.verdicts(&up, &self.publisher.current(), now)? {
+            self.publish(snapshot)?;
+        }
+        // Nobody is there to be emptied.
+        let empty = self.controller.flushes().into_iter();
+        let empty: Vec<_> = empty.map(|flush| Flushed { number: flush.number, result: Ok(()) }).collect();
+        if let Some(snapshot) = self.controller.flushed(&empty, &self.publisher.current(), now)? {
             self.publish(snapshot)?;
         }
         self.follow_states(now)

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::Config;
-use control_plane::Unable;
 use control_plane::controller::Controller;
-use health::{Event, Events, Health, StateChange, TargetReport};
+use control_plane::{Unable, log_flushes};
+use health::{Event, Events, Flush, Health, StateChange, TargetReport};
 
 use super::health_tunnel::{Found, HealthTunnel};
 
@@ -18,6 +18,8 @@ pub(super) struct Checks {
     engine: Arc<Health>,
     events: Events,
     tunnel: HealthTunnel,
+    /// Servers that are being emptied.
+    flushes: Vec<Flush>,
     /// Why checks through the tunnel can't be made.
     tunnel_fault: Option<String>,
     /// The tunnel is being looked at.
@@ -37,6 +39,7 @@ impl Checks {
             engine: Arc::new(engine),
             events,
             tunnel,
+            flushes: Vec::new(),
             tunnel_fault: None,
             is_mending: false,
             local_failure: None,
@@ -58,6 +61,18 @@ impl Checks {
         self.engine.watch(self.tunnel.reachable(controller.watched()));
     }
 
+    /// Has those servers emptied that the controller wants to be.
+    pub(super) fn flush(&mut self, controller: &Controller) {
+        let wanted = controller.flushes();
+        if wanted == self.flushes {
+            return;
+        }
+        let begun: Vec<Flush> = wanted.iter().filter(|one| !self.flushes.contains(one)).copied().collect();
+        log_flushes(controller, &begun);
+        self.engine.flush(wanted.clone());
+        self.flushes = wanted;
+    }
+
     /// Verdicts that turned, if that is the event.
     pub(super) fn take(&mut self, event: Event) -> Option<Vec<StateChange>> {
         match event {
@@ -74,6 +89,8 @@ impl Checks {
                 tracing::info!(change = "backend", "checks pass again: verdicts go on");
             }
             Event::Unable(news) => self.unable.take(news, Instant::now()),
+            // The daemon's own: it takes it in before all others.
+            Event::Flushed(_) => {}
         }
         None
     }

@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use admin::view::StateTotals;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
@@ -14,7 +13,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
 use super::rates::{self, Rates, bits, short};
 use super::{Look, Shown};
-use crate::status::named;
+use crate::status::{backend_states, named};
 use crate::table::{ago, clean};
 
 pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown) {
@@ -68,9 +67,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, Look { status, rates }: &Look, s
         short_count(rates.flow_entries),
         short_count(rates.flow_capacity),
     );
-    let StateTotals { serving, draining, down, unknown } = status.backends;
-    let states = format!("backends: {serving} serving, {draining} draining, {down} down, {unknown} unknown");
-    let down = named("down", &status.down.backends, down).join("");
+    let states = format!("backends: {}", backend_states(status.backends));
+    let down = named("down", &status.down.backends, status.backends.down).join("");
     let down = if down.is_empty() { down } else { format!("   {}", clean(&down)) };
     let lines = vec![
         Line::from(vec![clean(&about).into(), is]),
@@ -165,7 +163,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use admin::view::{DownView, Status};
+    use admin::view::{DownView, StateTotals, Status};
 
     use super::super::rates::{Drops, Thread, Traffic};
     use super::*;
@@ -208,7 +206,7 @@ mod tests {
             cluster: "fra1".into(),
             generation: 7,
             uptime_seconds: 3_725.0,
-            backends: StateTotals { serving: 1, draining: 1, down: 12, unknown: 0 },
+            backends: StateTotals { serving: 1, draining: 1, down: 12, unknown: 0, flushing: 0 },
             down: DownView { backends: vec!["b3 in web".into()], ..DownView::default() },
             ..Status::default()
         };
