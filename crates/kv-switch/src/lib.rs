@@ -87,6 +87,7 @@
 extern crate self as kv_switch;
 
 mod application;
+mod exchange;
 mod header;
 mod key_hash;
 mod memcached;
@@ -96,6 +97,7 @@ mod ring;
 mod routes;
 
 pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan};
+pub use crate::exchange::{ExchangeError, ExchangeId, Exchanges, REST};
 pub use crate::header::Header;
 pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
 pub use crate::memcached::{MAX_KEY, Memcached, Verb};
