@@ -8,13 +8,13 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::Refusal;
+use crate::{Answer, NoAnswer, OwnId, Refusal, Stored};
 
 /// A protocol whose requests name keys. The forwarder knows none of its verbs and none of its bytes.
 ///
 /// An implementation holds settings at most: no state that requests change, no clock, no allocation.
-/// These three methods route requests by key. What asks servers itself (a reply gathered from several, a cache) gets
-/// methods of its own, with defaults that refuse, so that a protocol of these three stays whole.
+/// The first three methods route requests by key. Those behind [`Self::verbs`] ask servers themselves, for a request whose keys are
+/// on several of them; they refuse unless a protocol says otherwise, so that one of three methods is whole.
 pub trait Application: fmt::Debug + Send + Sync {
     /// Reads one request.
     ///
@@ -32,6 +32,61 @@ pub trait Application: fmt::Debug + Send + Sync {
     /// What its verbs are called in counters, by [`Ask::verb`]. A protocol whose verbs nobody knows has one.
     fn verbs(&self) -> &'static [&'static str] {
         &["request"]
+    }
+
+    /// Writes to `out` what one server is asked for `items`, which are keys of `request`: a payload of one datagram, to which each
+    /// of these keys has an answer of its own. Returns its length; `None`: such a request is never asked by parts, `items` has none,
+    /// or `out` is too short (ask for fewer keys at once).
+    fn write_part(
+        &self,
+        _request: &Request<'_>,
+        _items: &mut dyn Iterator<Item = Item>,
+        _own: OwnId,
+        _out: &mut [u8],
+    ) -> Option<usize> {
+        None
+    }
+
+    /// The id in a datagram to one of our own ports, to find the exchange by that it may answer.
+    fn answer_id(&self, _payload: &[u8]) -> Option<u16> {
+        None
+    }
+
+    /// Reads a server's answer to a part of `request` that was written with `own`. Whether it came from that server's address to
+    /// the right port is the caller's to see. The key lies in `payload`, or in `room` where it had to be decoded.
+    ///
+    /// # Errors
+    /// [`NoAnswer`]: it is not one, whoever sent it. The exchange waits on.
+    fn read_answer<'a>(
+        &self,
+        _request: &Request<'_>,
+        _own: OwnId,
+        _payload: &'a [u8],
+        _room: &'a mut KeyRoom,
+    ) -> Result<Answer<'a>, NoAnswer> {
+        Err(NoAnswer::NeverAsked)
+    }
+
+    /// How many datagrams the reply to `request` has. `found`: what there is under its keys, by their numbers in the order of the
+    /// request. `None`: as [`Self::write_part`], or the reply is too long for the protocol.
+    fn reply_datagrams<'a>(
+        &self,
+        _request: &Request<'_>,
+        _found: &dyn Fn(u16) -> Option<Stored<'a>>,
+    ) -> Option<u16> {
+        None
+    }
+
+    /// Writes to `out` the reply's datagram of that number, counted from 0, and returns its length. `None`: there is no such
+    /// datagram, or `out` is too short.
+    fn write_reply<'a>(
+        &self,
+        _request: &Request<'_>,
+        _found: &dyn Fn(u16) -> Option<Stored<'a>>,
+        _number: u16,
+        _out: &mut [u8],
+    ) -> Option<usize> {
+        None
     }
 }
 
@@ -113,9 +168,17 @@ impl Ask {
     #[inline]
     #[must_use]
     pub const fn keyless(verb: u8) -> Self {
-        let first = Item { start: 0, len: 0, encoding: Encoding::Raw };
-        Self { plan: Plan::Keyless, effect: Effect::None, verb, keys: 0, end: 0, first }
+        Self { plan: Plan::Keyless, effect: Effect::None, verb, keys: 0, end: 0, first: Item::EMPTY }
     }
+}
+
+/// A client's request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Its datagram, whole.
+    pub payload: &'a [u8],
+    /// What was read of it.
+    pub ask: &'a Ask,
 }
 
 /// How a request is served.
@@ -159,6 +222,9 @@ pub struct Item {
 }
 
 impl Item {
+    /// No key.
+    pub(crate) const EMPTY: Self = Self { start: 0, len: 0, encoding: Encoding::Raw };
+
     /// The key as written; empty where `payload` is shorter than the one that it was read from.
     #[inline]
     #[must_use]

@@ -94,7 +94,7 @@ impl<T> Exchanges<T> {
         }
     }
 
-    fn with_ids(first_port: u16, ids: usize, capacity: usize, timeouts: &[u64]) -> Self {
+    pub(crate) fn with_ids(first_port: u16, ids: usize, capacity: usize, timeouts: &[u64]) -> Self {
         let slot = |_| Slot { entry: None, turn: 0, due: 0, chain: FREE, previous: NONE, next: NONE };
         let spans = [0, REST].into_iter().chain(timeouts.iter().copied());
         let mut table = Self {

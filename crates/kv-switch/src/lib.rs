@@ -2,7 +2,8 @@
 //!
 //! In: the payload of one datagram ([`Datagram`]), a protocol ([`Application`]), routes
 //! and servers by name. Out: an [`Ask`] that says where the keys stand, or the [`Refusal`]; a key's hash ([`KeyHash`]); the
-//! target of a key ([`Routes`]); the server on a ketama ring ([`Ring`]).
+//! target of a key ([`Routes`]); the server on a ketama ring ([`Ring`]); what servers are asked for a request whose keys are on
+//! several of them, and the reply that comes of it.
 //! Not here: addresses and ports, who is alive, Maglev's table (`maglev-hash`), what is done with a request (`forwarder`).
 //! Invariant: bytes from the network never panic; what is accepted is one command that memcached reads the same way, with
 //! the same keys and to the same last byte.
@@ -19,9 +20,54 @@
 //! assert_eq!(memcached.key(payload, &ask.first, &mut KeyRoom::default()), b"user:17");
 //! ```
 //!
+//! # Requests of our own
+//!
+//! Where the keys of a request are on several servers, each is asked for its [part](Application::write_part), the answers are
+//! [gathered](Gather), and one [reply](Application::write_reply) goes to the client. An [exchange](Exchanges) is one such part under
+//! way: its id finds what an answer answers, and what a server says is believed only if it carries the nonce too.
+//!
+//! ```
+//! use kv_switch::{Application, Arrival, Datagram, ExchangeId, Exchanges, Gather, KeyRoom, Memcached, OwnId, Progress, Request};
+//!
+//! let payload = b"\x12\x34\0\0\0\x01\0\0get a b\r\n";
+//! let memcached = Memcached::new(32);
+//! let ask = memcached.read(Datagram::whole(payload)).unwrap();
+//! let request = Request { payload, ask: &ask };
+//! // Server 0 has `a`, server 1 has `b`; each is asked within 20 ms.
+//! let mut gather = Gather::new(&memcached, &request, &mut |_, key| Some(u8::from(key == b"b"))).unwrap();
+//! let mut exchanges = Exchanges::new(61_000..=61_015, 4_096, &[20_000_000]).unwrap();
+//! let (now, nonce) = (0, 0x0123_4567_89ab_cdef); // nobody may guess the nonce
+//! let ids = [0, 1].map(|part| exchanges.begin(now, 0, part).unwrap());
+//! let mut out = [0; 1_472];
+//! let own = OwnId { request: ids[0].request, nonce };
+//! let length = memcached.write_part(&request, &mut gather.part(0), own, &mut out).unwrap();
+//! assert_eq!(out[8..length], *b"mg a k f v O0123456789abcdef\r\n");
+//!
+//! // Server 1 answers first, to the port that it was asked from. Frames have whatever numbers the caller gives them.
+//! let frames = [&b"EN kb O0123456789abcdef\r\n"[..], b"VA 2 ka f7 O0123456789abcdef\r\nhi\r\n"];
+//! let frames = [(1, 0), (0, 1)].map(|(part, frame): (usize, usize)| {
+//!     [&ids[part].request.to_be_bytes(), &[0, 0, 0, 1, 0, 0][..], frames[frame]].concat()
+//! });
+//! let mut progress = Progress::Unchanged;
+//! for (frame, bytes) in (0..).zip(&frames) {
+//!     let id = ExchangeId { port: 61_000, request: memcached.answer_id(bytes).unwrap() };
+//!     let part = *exchanges.find(id).unwrap();
+//!     let (own, mut room) = (OwnId { request: id.request, nonce }, KeyRoom::default());
+//!     let answer = memcached.read_answer(&request, own, bytes, &mut room).unwrap();
+//!     progress = gather.answer(&memcached, &request, &Arrival { part, frame, answer });
+//!     exchanges.end(now, id); // it has all that it was asked
+//! }
+//! assert_eq!(progress, Progress::Complete);
+//!
+//! let found = |key| gather.place(key).map(|place| place.value.within(&frames[place.frame as usize]));
+//! assert_eq!(memcached.reply_datagrams(&request, &found), Some(1));
+//! let length = memcached.write_reply(&request, &found, 0, &mut out).unwrap();
+//! assert_eq!(out[..length], *b"\x12\x34\0\0\0\x01\0\0VALUE a 7 2\r\nhi\r\nEND\r\n");
+//! ```
+//!
 //! # Another application
 //!
-//! A protocol is a type that reads one datagram: [`Application`] wants three methods, none of which may allocate, keep state
+//! A protocol is a type that reads one datagram: [`Application`] wants three methods and refuses the rest, none of which may allocate, keep state
 //! or look at a clock. What gives it a name is the reader of the file (`kv.protocol`). This one is SmartSwitch's case, read-only blocks of a
 //! file system as Hadoop's: a request names a block by (file id, offset), 16 bytes behind a byte for the operation. All
 //! readers of a block are sent to one server, whose memory then has it.
@@ -86,8 +132,10 @@
 #[cfg(test)]
 extern crate self as kv_switch;
 
+mod answer;
 mod application;
 mod exchange;
+mod gather;
 mod header;
 mod key_hash;
 mod memcached;
@@ -96,8 +144,10 @@ mod refusal;
 mod ring;
 mod routes;
 
-pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan};
+pub use crate::answer::{Answer, Content, NoAnswer, OwnId, Stored, Value};
+pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Request};
 pub use crate::exchange::{ExchangeError, ExchangeId, Exchanges, REST};
+pub use crate::gather::{Arrival, Gather, Late, MAX_KEYS, Place, Progress};
 pub use crate::header::Header;
 pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
 pub use crate::memcached::{MAX_KEY, Memcached, Verb};

@@ -1,16 +1,20 @@
 //! Memcached over UDP: ASCII, binary and meta commands.
 //!
-//! In: a datagram. Out: an [`Ask`], or why it is refused.
-//! Not here: replies.
+//! In: a datagram. Out: an [`Ask`], or why it is refused; a request for some of its keys (`parts`), what a server answers to that
+//! (`answers`), and one reply for all (`replies`).
 //! Invariant: what is accepted is read by memcached (1.6.18 was asked, case by case; tests hold what it said) as this one command,
 //! with these keys, and to the datagram's last byte. Where memcached reads more than it should, less is accepted here.
 //! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
 
+mod answers;
 mod ascii;
 mod binary;
 mod frame;
 mod meta;
+mod parts;
+mod replies;
 mod verb;
+mod window;
 mod words;
 
 #[cfg(test)]
@@ -23,7 +27,10 @@ use base64::engine::general_purpose::STANDARD;
 
 pub use self::verb::Verb;
 
-use crate::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Refusal};
+use crate::{
+    Answer, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, NoAnswer, OwnId, Plan, Refusal,
+    Request, Stored,
+};
 
 /// Bytes of the longest key.
 pub const MAX_KEY: usize = 250;
@@ -75,6 +82,48 @@ impl Application for Memcached {
 
     fn verbs(&self) -> &'static [&'static str] {
         &Verb::NAMES
+    }
+
+    fn write_part(
+        &self,
+        request: &Request<'_>,
+        items: &mut dyn Iterator<Item = Item>,
+        own: OwnId,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        parts::write(request, items, own, out)
+    }
+
+    fn answer_id(&self, payload: &[u8]) -> Option<u16> {
+        frame::answer(payload).map(|(answer, _)| answer.id)
+    }
+
+    fn read_answer<'a>(
+        &self,
+        request: &Request<'_>,
+        own: OwnId,
+        payload: &'a [u8],
+        room: &'a mut KeyRoom,
+    ) -> Result<Answer<'a>, NoAnswer> {
+        answers::read(request, own, payload, room)
+    }
+
+    fn reply_datagrams<'a>(
+        &self,
+        request: &Request<'_>,
+        found: &dyn Fn(u16) -> Option<Stored<'a>>,
+    ) -> Option<u16> {
+        replies::datagrams(request, found)
+    }
+
+    fn write_reply<'a>(
+        &self,
+        request: &Request<'_>,
+        found: &dyn Fn(u16) -> Option<Stored<'a>>,
+        number: u16,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        replies::write(request, found, number, out)
     }
 }
 

@@ -78,24 +78,26 @@ pub(super) fn items(payload: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> Con
 
 /// What stands in a request's header and is looked at.
 #[derive(Clone, Copy, Debug)]
-struct Header {
-    opcode: u8,
+pub(super) struct Header {
+    pub(super) opcode: u8,
     key: usize,
     extras: usize,
-    body: usize,
+    pub(super) body: usize,
+    pub(super) opaque: [u8; 4],
     cas: bool,
 }
 
 impl Header {
-    fn at(payload: &[u8], at: usize) -> Option<Self> {
+    pub(super) fn at(payload: &[u8], at: usize) -> Option<Self> {
         let (header, _) = payload.get(at..)?.split_first_chunk::<LENGTH>()?;
         let &[magic, opcode, key @ .., _, _, _, _] = header.first_chunk::<8>()?;
         let (words, _) = header.as_chunks::<4>();
-        let &[_, _, body, _, cas, more] = words else { return None };
+        let &[_, _, body, opaque, cas, more] = words else { return None };
         let extras = usize::from(*header.get(4)?);
         let body = usize::try_from(u32::from_be_bytes(body)).ok()?;
         let key = usize::from(u16::from_be_bytes(key));
-        (magic == REQUEST).then_some(Self { opcode, key, extras, body, cas: cas != [0; 4] || more != [0; 4] })
+        let cas = cas != [0; 4] || more != [0; 4];
+        (magic == REQUEST).then_some(Self { opcode, key, extras, body, opaque, cas })
     }
 
     /// The key of the command at `at`, if its lengths are those of `shape`.
@@ -105,6 +107,12 @@ impl Header {
             return Err(Refusal::WrongLength);
         }
         item(at + LENGTH + self.extras, self.key)
+    }
+
+    /// GETQ or GETKQ, and its key.
+    pub(super) fn quiet_read(&self, at: usize) -> Option<Item> {
+        let key = self.key(at, Shape { extras: 0, value: false });
+        key.ok().filter(|_| QUIET_READS.contains(&self.opcode))
     }
 
     /// No extras, no key, no value.
@@ -156,7 +164,11 @@ const fn effect(verb: Verb, cas: bool) -> Effect {
 }
 
 /// Bytes of a header.
-const LENGTH: usize = 24;
-const NOOP: u8 = 0x0a;
+pub(super) const LENGTH: usize = 24;
+/// The first byte of an answer.
+pub(super) const RESPONSE: u8 = 0x81;
+pub(super) const NOOP: u8 = 0x0a;
+pub(super) const GETK: u8 = 0x0c;
+pub(super) const GETKQ: u8 = 0x0d;
 /// GETQ, GETKQ.
-const QUIET_READS: [u8; 2] = [0x09, 0x0d];
+const QUIET_READS: [u8; 2] = [0x09, GETKQ];

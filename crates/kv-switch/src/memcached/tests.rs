@@ -4,8 +4,12 @@ use std::ops::ControlFlow;
 
 use crate::{Application, Ask, Datagram, Effect, KeyRoom, Memcached, Offset, Plan, Refusal, Verb};
 
+mod adversary;
+mod gathered;
 mod generated;
 mod oracle;
+mod reader;
+mod server;
 
 const READ: Effect = Effect::Read { cacheable: true };
 const FORWARDED: Effect = Effect::Read { cacheable: false };

@@ -1,0 +1,92 @@
+//! What servers are asked by us, and what they answer.
+//!
+//! In: what a protocol reads of a server's answer. Out: words for it, and for why a datagram is none.
+//! Not here: bytes of a protocol, sockets, who waits for what (`exchange`, `gather`).
+//! Invariant: offsets of a [`Value`] lie in the answer that it was read from; with another payload they name other bytes or none.
+
+use thiserror::Error;
+
+/// What a request of our own carries, so that its answer is known by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnId {
+    /// The request id: [`crate::ExchangeId::request`].
+    pub request: u16,
+    /// What nobody else can know: a keyed hash of a counter. A protocol with less room carries its lower bits.
+    pub nonce: u64,
+}
+
+/// What a server says of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The key, as stored.
+    pub key: &'a [u8],
+    /// What the server has under it.
+    pub content: Content,
+}
+
+/// What a server has under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A value, whole in this datagram.
+    Value(Value),
+    /// Nothing.
+    Missing,
+    /// A value that goes on in further datagrams. Those carry nothing but a request id of 16 bits and cannot be told from forged
+    /// ones, so that nobody waits for them.
+    TooLong,
+}
+
+/// A value, and where it lies in the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Offset of its first byte.
+    pub start: u16,
+    /// Its bytes.
+    pub len: u16,
+    /// Flags that clients store with it.
+    pub flags: u32,
+    /// Its version; 0 where it was not asked for.
+    pub cas: u64,
+}
+
+impl Value {
+    /// With its bytes; empty where `answer` is not the payload that it was read from.
+    #[must_use]
+    pub fn within<'a>(&self, answer: &'a [u8]) -> Stored<'a> {
+        let start = usize::from(self.start);
+        let bytes = answer.get(start..start + usize::from(self.len)).unwrap_or_default();
+        Stored { flags: self.flags, cas: self.cas, bytes }
+    }
+}
+
+/// What a reply says of a key that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored<'a> {
+    /// Flags that clients store with a value.
+    pub flags: u32,
+    /// The value's version.
+    pub cas: u64,
+    /// The value.
+    pub bytes: &'a [u8],
+}
+
+/// Why a datagram is no answer to a request of ours.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoAnswer {
+    /// The protocol, or this kind of request, is never asked by us.
+    #[error("requests of this kind are not asked by the balancer")]
+    NeverAsked,
+    /// It ends within its own header, or its lengths do not give that of the datagram.
+    #[error("the answer is malformed")]
+    Malformed,
+    /// Another request's id.
+    #[error("the answer has another request's id")]
+    OtherRequest,
+    /// Another request's nonce, or none: an error that a server reports has none.
+    #[error("the answer does not carry the request's nonce")]
+    OtherNonce,
+    /// The second datagram of an answer, or a later one.
+    #[error("the datagram continues an answer, and carries nothing that shows whose")]
+    Continuation,
+}

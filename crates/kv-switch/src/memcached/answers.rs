@@ -1,0 +1,173 @@
+//! What a server answers to a request of `parts`.
+//!
+//! In: a datagram from a server. Out: one key, and what there is under it; or why it is no answer.
+//! Not here: who sent it, to which port.
+//! Invariant: an answer has the request's id, its nonce (64 bits in text, 32 in binary), a key, and nothing that was not asked for.
+//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c` (`process_mget_command`), `proto_bin.c`.
+
+use memchr::memchr;
+
+use crate::{Answer, Content, KeyRoom, MAX_KEY, NoAnswer, OwnId, Request, Value};
+
+use super::frame::{self, Frame};
+use super::parts::{Kind, opaque};
+use super::{binary, decode, words};
+
+pub(super) fn read<'a>(
+    request: &Request<'_>,
+    own: OwnId,
+    payload: &'a [u8],
+    room: &'a mut KeyRoom,
+) -> Result<Answer<'a>, NoAnswer> {
+    let kind = Kind::of(request).ok_or(NoAnswer::NeverAsked)?;
+    let (frame, _) = frame::answer(payload).ok_or(NoAnswer::Malformed)?;
+    match frame {
+        Frame { id, .. } if id != own.request => return Err(NoAnswer::OtherRequest),
+        Frame { sequence: 0, total: 1.., .. } => {}
+        Frame { total: 0, .. } => return Err(NoAnswer::OtherNonce), // a quiet miss, which we never ask for
+        _ => return Err(NoAnswer::Continuation),
+    }
+    let datagram = Datagram { payload, goes_on: frame.total > 1 };
+    match kind {
+        Kind::Text { has_cas, .. } => datagram.text(own, has_cas, room),
+        Kind::Batch => datagram.binary(own),
+    }
+}
+
+/// The first datagram of an answer.
+#[derive(Clone, Copy, Debug)]
+struct Datagram<'a> {
+    payload: &'a [u8],
+    goes_on: bool,
+}
+
+impl<'a> Datagram<'a> {
+    /// `VA BYTES FLAG*`, the value and CR LF; or `EN FLAG*`.
+    fn text(self, own: OwnId, has_cas: bool, room: &'a mut KeyRoom) -> Result<Answer<'a>, NoAnswer> {
+        let text = self.payload.get(frame::LENGTH..).unwrap_or_default();
+        let stop = memchr(b'\n', text).ok_or(NoAnswer::OtherNonce)?;
+        let line = text.get(..stop).and_then(|line| line.strip_suffix(b"\r")).ok_or(NoAnswer::Malformed)?;
+        let mut words = line.split(|&byte| byte == b' ');
+        let bytes = match words.next() {
+            Some(b"VA") => Some(number(words.next().unwrap_or_default())?),
+            Some(b"EN") => None,
+            _ => return Err(NoAnswer::OtherNonce),
+        };
+        let flags = Flags::read(words, own)?;
+        let key = flags.key(room)?;
+        let start = frame::LENGTH + stop + 1;
+        let Some(bytes) = bytes else {
+            let is_all = self.payload.len() == start && !self.goes_on;
+            return if is_all {
+                Ok(Answer { key, content: Content::Missing })
+            } else {
+                Err(NoAnswer::Malformed)
+            };
+        };
+        let (Some(stored), true) = (flags.stored, flags.cas.is_some() == has_cas) else {
+            return Err(NoAnswer::Malformed);
+        };
+        let value = self.value(start, bytes, 2)?;
+        if !self.goes_on && !self.payload.ends_with(b"\r\n") {
+            return Err(NoAnswer::Malformed);
+        }
+        let content = value.map_or(Content::TooLong, |(start, len)| {
+            Content::Value(Value { start, len, flags: stored, cas: flags.cas.unwrap_or_default() })
+        });
+        Ok(Answer { key, content })
+    }
+
+    /// The answer to a GETK.
+    fn binary(self, own: OwnId) -> Result<Answer<'a>, NoAnswer> {
+        let behind = self.payload.get(frame::LENGTH..).unwrap_or_default();
+        let (header, body) = behind.split_first_chunk::<{ binary::LENGTH }>().ok_or(NoAnswer::Malformed)?;
+        let &[magic, opcode, k0, k1, extras, _, s0, s1, b0, b1, b2, b3, o0, o1, o2, o3, ref cas @ ..] =
+            header;
+        if (magic, opcode, [o0, o1, o2, o3]) != (binary::RESPONSE, binary::GETK, opaque(own)) {
+            return Err(NoAnswer::OtherNonce);
+        }
+        let (extras, key) = (usize::from(extras), usize::from(u16::from_be_bytes([k0, k1])));
+        let total = u64::from(u32::from_be_bytes([b0, b1, b2, b3]));
+        let bytes = total.checked_sub((extras + key) as u64).ok_or(NoAnswer::Malformed)?;
+        let start = frame::LENGTH + binary::LENGTH + extras + key;
+        let key = body.get(extras..extras + key).filter(|key| (1..=MAX_KEY).contains(&key.len()));
+        let key = key.ok_or(NoAnswer::Malformed)?;
+        let content = match (u16::from_be_bytes([s0, s1]), body.first_chunk::<4>(), extras) {
+            (0, Some(flags), 4) => self.value(start, bytes, 0)?.map_or(Content::TooLong, |(start, len)| {
+                let (flags, cas) = (u32::from_be_bytes(*flags), u64::from_be_bytes(*cas));
+                Content::Value(Value { start, len, flags, cas })
+            }),
+            (NOT_FOUND, _, 0) if bytes == 0 && self.payload.len() == start && !self.goes_on => {
+                Content::Missing
+            }
+            _ => return Err(NoAnswer::Malformed),
+        };
+        Ok(Answer { key, content })
+    }
+
+    /// Start and length of a value of `bytes`, with `tail` bytes behind it; `None`: it does not end in this datagram.
+    fn value(&self, start: usize, bytes: u64, tail: u64) -> Result<Option<(u16, u16)>, NoAnswer> {
+        let left = self.payload.len().checked_sub(start).ok_or(NoAnswer::Malformed)? as u64;
+        match bytes.saturating_add(tail) {
+            all if all == left && !self.goes_on => {}
+            all if all > left && self.goes_on => return Ok(None),
+            _ => return Err(NoAnswer::Malformed),
+        }
+        let (start, bytes) = (u16::try_from(start), u16::try_from(bytes));
+        start.and_then(|start| Ok(Some((start, bytes?)))).map_err(|_| NoAnswer::Malformed)
+    }
+}
+
+/// The flags of an answer to `mg`.
+#[derive(Clone, Copy, Debug)]
+struct Flags<'a> {
+    key: Option<&'a [u8]>,
+    is_base64: bool,
+    has_nonce: bool,
+    stored: Option<u32>,
+    cas: Option<u64>,
+}
+
+impl<'a> Flags<'a> {
+    fn read(words: impl Iterator<Item = &'a [u8]>, own: OwnId) -> Result<Self, NoAnswer> {
+        let mut read = Self { key: None, is_base64: false, has_nonce: false, stored: None, cas: None };
+        for word in words {
+            match word {
+                [b'k', key @ ..] if read.key.is_none() => read.key = Some(key),
+                [b'O', nonce @ ..] if !read.has_nonce => {
+                    read.has_nonce = hexadecimal(nonce) == Some(own.nonce);
+                    if !read.has_nonce {
+                        return Err(NoAnswer::OtherNonce);
+                    }
+                }
+                [b'f', flags @ ..] if read.stored.is_none() => {
+                    read.stored = Some(u32::try_from(number(flags)?).map_err(|_| NoAnswer::Malformed)?);
+                }
+                [b'c', cas @ ..] if read.cas.is_none() => read.cas = Some(number(cas)?),
+                [b'b'] if !read.is_base64 => read.is_base64 = true, // stored by that name: told so though not asked
+                [b'W' | b'X' | b'Z'] => {} // won, stale, given to another already: also unasked
+                _ => return Err(NoAnswer::Malformed),
+            }
+        }
+        if read.has_nonce { Ok(read) } else { Err(NoAnswer::OtherNonce) }
+    }
+
+    fn key(&self, room: &'a mut KeyRoom) -> Result<&'a [u8], NoAnswer> {
+        let key = self.key.filter(|key| (1..=MAX_KEY).contains(&key.len())).ok_or(NoAnswer::Malformed)?;
+        if self.is_base64 { decode(key, room).map_err(|_| NoAnswer::Malformed) } else { Ok(key) }
+    }
+}
+
+fn number(digits: &[u8]) -> Result<u64, NoAnswer> {
+    words::unsigned(digits).map_err(|_| NoAnswer::Malformed)
+}
+
+/// 16 digits, as we write them.
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    let lower = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let digits = str::from_utf8(digits).ok().filter(|digits| lower && digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// The status of a key that is not there.
+const NOT_FOUND: u16 = 1;
