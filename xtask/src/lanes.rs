@@ -75,7 +75,7 @@ impl Lane {
             Self::Unit => &[],
             Self::Net => &["net", "tunnel", "bpf", "next_hop"],
             Self::Bgp => &["routers", "cluster"],
-            Self::Kv => &["kv"],
+            Self::Kv => &["kv", "servers"],
             Self::Web => &["web"],
             Self::ZeroCopy => &[zero_copy::TEST],
         }

@@ -1,0 +1,270 @@
+//! What we ask real memcached servers by parts, and the reply that we make of it, beside what one server with all keys answers.
+//!
+//! Needs root and memcached: `cargo test -p sluicegate-kv-switch --test servers`. All of it happens in a network namespace of its own
+//! that ends with the test.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../src/memcached/tests/reader.rs"]
+mod reader;
+
+use std::net::UdpSocket;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use kv_switch::{
+    Application, Arrival, Datagram, Gather, KeyRoom, Memcached, OwnId, Place, Progress, Request,
+};
+use nix::sched::{CloneFlags, unshare};
+
+const MEMCACHED: Memcached = Memcached::new(32);
+/// Three that have a third of the keys each, and one that has all.
+const SERVERS: [&str; 4] = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"];
+const ALL: usize = 3;
+/// Ten times what a server takes to begin on two busy cores.
+const BOUND: Duration = Duration::from_secs(20);
+const NOOP: [u8; 4] = *b"last";
+
+/// A memcached, and a socket to ask it from.
+struct Server {
+    process: Child,
+    socket: UdpSocket,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    fn start(address: &str) -> Self {
+        let args = ["-u", "nobody", "-l", address, "-p", "11211", "-U", "11211", "-t", "1", "-m", "64"];
+        let process = Command::new("memcached").args(args).spawn().unwrap();
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect((address, 11_211)).unwrap();
+        let server = Self { process, socket };
+        let end = Instant::now() + BOUND;
+        while !server.is_there() {
+            assert!(Instant::now() < end, "memcached at {address} does not answer");
+        }
+        server
+    }
+
+    fn is_there(&self) -> bool {
+        self.socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let _ = self.socket.send(&framed(b"version\r\n")); // an error of the one before: nobody is there
+        let mut room = [0; 64];
+        let is_there =
+            self.socket.recv(&mut room).is_ok_and(|length| room[8..length].starts_with(b"VERSION"));
+        // What it answers to those before comes too.
+        while is_there && self.socket.recv(&mut room).is_ok() {}
+        self.socket.set_read_timeout(Some(BOUND)).unwrap();
+        is_there
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut room = [0; 2_048];
+        let length = self.socket.recv(&mut room).expect("an answer");
+        room[..length].to_vec()
+    }
+
+    /// The one datagram that it answers a command with, without its frame.
+    fn ask(&self, command: &[u8]) -> Vec<u8> {
+        self.socket.send(&framed(command)).unwrap();
+        self.receive()[8..].to_vec()
+    }
+
+    /// All that it answers a client's request with, in one.
+    fn whole(&self, payload: &[u8]) -> Vec<u8> {
+        self.socket.send(payload).unwrap();
+        let mut bytes = Vec::new();
+        let is_over = |bytes: &[u8]| {
+            bytes.ends_with(b"END\r\n") && payload[8] != 0x80
+                || bytes.len() >= 24 && bytes[bytes.len() - 24..][..2] == [0x81, 0x0a]
+        };
+        while !is_over(&bytes) {
+            bytes.extend(&self.receive()[8..]);
+        }
+        bytes
+    }
+}
+
+fn framed(command: &[u8]) -> Vec<u8> {
+    [b"\x12\x34\0\0\0\x01\0\0", command].concat()
+}
+
+/// Servers with the keys `key0` to `key39`, some of them long, and none under `no..`. A key is on the server of its last letter.
+fn servers() -> Vec<Server> {
+    unshare(CloneFlags::CLONE_NEWNET).unwrap(); // this thread's, and its children's
+    let addresses = SERVERS.map(|address| format!("addr add {address}/32 dev lo"));
+    for arguments in addresses.iter().map(String::as_str).chain(["link set lo up"]) {
+        let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
+        assert!(status.success(), "ip {arguments}");
+    }
+    let servers: Vec<Server> = SERVERS.iter().map(|address| Server::start(address)).collect();
+    for number in 0..40_usize {
+        let key = format!("key{number}");
+        let value = match number % 5 {
+            0 => Vec::new(),
+            1 => b"END\r\nVALUE x 0 1\r\n\0\xff".to_vec(),
+            2 => vec![b'v'; 1_200],
+            _ => number.to_string().into_bytes(),
+        };
+        let line = format!("set {key} {} 0 {}\r\n", number * 107_374_182, value.len());
+        for server in [owner(key.as_bytes()), ALL] {
+            assert_eq!(servers[server].ask(&[line.as_bytes(), &value, b"\r\n"].concat()), b"STORED\r\n");
+        }
+    }
+    // A key that was stored by its name in base64: `mg` says so of it, `get` does not.
+    for server in [owner(b"k"), ALL] {
+        assert_eq!(servers[server].ask(b"ms aw== 2 b F9\r\nhi\r\n"), b"HD\r\n");
+    }
+    servers
+}
+
+fn owner(key: &[u8]) -> usize {
+    usize::from(key[key.len() - 1]) % 3
+}
+
+/// The reply that is made of what the three servers say.
+fn gathered(servers: &[Server], payload: &[u8], nonce: u64) -> Vec<u8> {
+    let ask = MEMCACHED.read(Datagram::whole(payload)).unwrap();
+    let request = Request { payload, ask: &ask };
+    let part_of = |key: &[u8]| u8::try_from(owner(key)).ok();
+    let mut gather = Gather::new(&MEMCACHED, &request, &mut |_, key| part_of(key)).unwrap();
+    let parts: Vec<u8> = (0..3).filter(|&part| gather.waits_for(part)).collect();
+    let own = |part: u8| OwnId { request: 700 + u16::from(part), nonce: nonce + u64::from(part) };
+    for &part in &parts {
+        let mut out = [0; 4_096];
+        let length = MEMCACHED.write_part(&request, &mut gather.part(part), own(part), &mut out).unwrap();
+        servers[usize::from(part)].socket.send(&out[..length]).unwrap();
+    }
+    let (mut frames, mut last) = (Vec::new(), Progress::Waiting);
+    for &part in &parts {
+        while gather.waits_for(part) {
+            let datagram = servers[usize::from(part)].receive();
+            assert_eq!(MEMCACHED.answer_id(&datagram), Some(own(part).request));
+            let mut room = KeyRoom::default();
+            let answer = MEMCACHED.read_answer(&request, own(part), &datagram, &mut room);
+            let answer = answer.unwrap_or_else(|error| panic!("{error}: {}", datagram.escape_ascii()));
+            let frame = u32::try_from(frames.len()).unwrap();
+            last = gather.answer(&MEMCACHED, &request, &Arrival { part, frame, answer });
+            frames.push(datagram);
+        }
+    }
+    assert_eq!(last, Progress::Complete);
+    let found = |key| {
+        let Place { frame, value } = gather.place(key)?;
+        Some(value.within(&frames[usize::try_from(frame).unwrap()]))
+    };
+    let total = MEMCACHED.reply_datagrams(&request, &found).unwrap();
+    let datagrams: Vec<Vec<u8>> = (0..total)
+        .map(|number| {
+            let mut out = [0; 1_400];
+            let length = MEMCACHED.write_reply(&request, &found, number, &mut out).unwrap();
+            out[..length].to_vec()
+        })
+        .collect();
+    reader::joined([0x12, 0x34], &datagrams)
+}
+
+/// A request in binary, whose reads tell their keys by turns.
+fn batch(keys: &[Vec<u8>]) -> Vec<u8> {
+    let header = |opcode: u8, key: &[u8], opaque: [u8; 4]| {
+        let length = u8::try_from(key.len()).unwrap();
+        [&[0x80, opcode, 0, length, 0, 0, 0, 0, 0, 0, 0, length], &opaque[..], &[0; 8], key].concat()
+    };
+    let reads = (0..)
+        .zip(keys)
+        .map(|(number, key)| header([0x09, 0x0d][number % 2], key, [7, 7, 7, u8::try_from(number).unwrap()]));
+    framed(&[reads.collect::<Vec<_>>().concat(), header(0x0a, b"", NOOP)].concat())
+}
+
+/// Lists of keys: few and many, there and not, and some twice.
+fn lists() -> Vec<Vec<Vec<u8>>> {
+    let key = |number: usize| match number % 7 {
+        6 => format!("no{number}").into_bytes(),
+        _ => format!("key{}", number % 40).into_bytes(),
+    };
+    let mut lists: Vec<Vec<Vec<u8>>> =
+        (0..40).map(|from| (from..from + 2 + from % 31).map(key).collect()).collect();
+    lists.push(vec![b"no1".to_vec(), b"no2".to_vec()]);
+    lists.push(vec![b"k".to_vec(), b"key1".to_vec(), b"k".to_vec()]);
+    lists.push((0..32).map(|number| format!("key{number}").into_bytes()).collect());
+    lists.push((0..32).map(|number| format!("key{}", number % 3).into_bytes()).collect());
+    lists
+}
+
+#[test]
+fn a_reply_of_three_servers_is_that_of_one_with_all_keys() {
+    let servers = servers();
+    for (number, keys) in (1..).zip(lists()) {
+        let names = keys.join(&b' ');
+        let text = |verb: &str| framed(&[verb.as_bytes(), b" ", &names, b"\r\n"].concat());
+        for (verb, nonce) in [("get", 1_000), ("gat 100", 2_000)] {
+            let (ours, theirs) =
+                (gathered(&servers, &text(verb), number * nonce), servers[ALL].whole(&text(verb)));
+            assert_eq!(ours, theirs, "{verb} {}", names.escape_ascii());
+        }
+        // Each server counts versions by itself: they are those of the key's own.
+        for (verb, nonce) in [("gets", 3_000), ("gats 0", 4_000)] {
+            let ours = reader::text(&gathered(&servers, &text(verb), number * nonce), true);
+            let theirs = reader::text(&servers[ALL].whole(&text(verb)), true);
+            assert_eq!(ours.len(), theirs.len());
+            for (ours, mut theirs) in ours.into_iter().zip(theirs) {
+                let line = [b"gets ", &ours.key[..], b"\r\n"].concat();
+                theirs.cas = reader::text(&servers[owner(&ours.key)].whole(&framed(&line)), true)[0].cas;
+                assert_eq!(ours, theirs);
+            }
+        }
+        let payload = batch(&keys);
+        let ours = reader::batch(&gathered(&servers, &payload, number * 5_000), NOOP);
+        let theirs = reader::batch(&servers[ALL].whole(&payload), NOOP);
+        let without = |hits: &[reader::Hit]| -> Vec<reader::Hit> {
+            hits.iter().cloned().map(|hit| reader::Hit { cas: 0, ..hit }).collect()
+        };
+        assert_eq!(without(&ours), without(&theirs));
+        assert!(ours.iter().all(|hit| hit.cas > 0));
+    }
+    // `gat` did what it says: whole seconds are left, on the key's own server.
+    assert_eq!(
+        gathered(&servers, &framed(b"gat 100 key3 key4\r\n"), 9),
+        servers[ALL].whole(&framed(b"get key3 key4\r\n"))
+    );
+    let left = servers[owner(b"key3")].ask(b"mg key3 t\r\n");
+    let seconds: u32 = String::from_utf8(left).unwrap().trim().strip_prefix("HD t").unwrap().parse().unwrap();
+    assert!((1..=100).contains(&seconds), "{seconds}");
+}
+
+#[test]
+fn a_value_that_one_datagram_does_not_hold_fails_the_request() {
+    let servers = servers();
+    let value = vec![b'v'; 3_000];
+    let server = &servers[owner(b"long")];
+    let set = framed(&[b"set long 0 0 3000\r\n", &value[..], b"\r\n"].concat());
+    server.socket.send(&set).unwrap();
+    assert_eq!(server.receive()[8..], *b"STORED\r\n");
+    for payload in [framed(b"get long key1\r\n"), batch(&[b"long".to_vec(), b"key1".to_vec()])] {
+        let ask = MEMCACHED.read(Datagram::whole(&payload)).unwrap();
+        let request = Request { payload: &payload, ask: &ask };
+        let mut gather =
+            Gather::new(&MEMCACHED, &request, &mut |number, _| u8::try_from(number).ok()).unwrap();
+        let (own, mut out) = (OwnId { request: 3, nonce: 0xabcd }, [0; 512]);
+        let length = MEMCACHED.write_part(&request, &mut gather.part(0), own, &mut out).unwrap();
+        server.socket.send(&out[..length]).unwrap();
+        let mut room = KeyRoom::default();
+        let datagram = server.receive();
+        let answer = MEMCACHED.read_answer(&request, own, &datagram, &mut room).unwrap();
+        assert_eq!(
+            gather.answer(&MEMCACHED, &request, &Arrival { part: 0, frame: 0, answer }),
+            Progress::Failed
+        );
+        for _ in 0..2 {
+            let datagram = server.receive();
+            let answer = MEMCACHED.read_answer(&request, own, &datagram, &mut room).map(drop);
+            assert_eq!(answer, Err(kv_switch::NoAnswer::Continuation));
+        }
+    }
+}
