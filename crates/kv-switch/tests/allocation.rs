@@ -6,7 +6,10 @@
 use std::alloc::System;
 use std::ops::ControlFlow;
 
-use kv_switch::{Application, Datagram, Header, KeyHash, KeyRoom, Memcached, Offset, Ring, Routes, Server};
+use kv_switch::{
+    Application, Arrival, Datagram, Exchanges, Gather, Header, KeyHash, KeyRoom, Late, Memcached, Offset,
+    OwnId, Progress, Request, Ring, Routes, Server,
+};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -43,6 +46,12 @@ fn requests_take_no_memory() {
             });
         }
     };
+    let mut exchanges = Exchanges::new(61_000..=61_000, 64, &[20]).unwrap();
+    let mut written = 0;
+    let mut pass = || {
+        pass();
+        written += gathered(&mut exchanges);
+    };
     // The least of some runs: the test harness has a thread of its own, whose allocations may come on top in one.
     let once = |_| {
         let region = Region::new(ALLOCATOR);
@@ -51,4 +60,36 @@ fn requests_take_no_memory() {
     };
     assert_eq!((0..10).map(once).min(), Some(0));
     assert_eq!((keys, refused), (120, 80)); // ten times: memcached's 3, 1 and 1, the preamble's 1, and 6 by place; 3 and 5
+    assert_eq!(written, 10 * (REPLY.len() + 8));
+}
+
+const REPLY: &[u8] = b"VALUE a 7 2\r\nhi\r\nEND\r\n";
+
+/// A request by two parts, one of which has an answer and one none in time. Returns the length of the reply.
+fn gathered(exchanges: &mut Exchanges<u8>) -> usize {
+    let (memcached, payload) = (Memcached::new(32), b"\0\x09\0\0\0\x01\0\0get a b\r\n");
+    let ask = memcached.read(Datagram::whole(payload)).unwrap();
+    let request = Request { payload, ask: &ask };
+    let mut gather = Gather::new(&memcached, &request, &mut |_, key| Some(u8::from(key == b"b"))).unwrap();
+    let now = exchanges.next_due().unwrap_or_default();
+    let (mut out, mut answer) = ([0; 1_400], *b"\0\0\0\0\0\x01\0\0VA 2 ka f7 O0000000000000003\r\nhi\r\n");
+    for part in 0..2 {
+        let id = exchanges.begin(now, 0, part).unwrap();
+        let own = OwnId { request: id.request, nonce: 3 };
+        memcached.write_part(&request, &mut gather.part(part), own, &mut out).unwrap();
+        if part == 0 {
+            answer[..2].copy_from_slice(&id.request.to_be_bytes());
+            let mut room = KeyRoom::default();
+            let answer = memcached.read_answer(&request, own, &answer, &mut room).unwrap();
+            let arrival = Arrival { part: *exchanges.find(id).unwrap(), frame: 0, answer };
+            assert_eq!(gather.answer(&memcached, &request, &arrival), Progress::Waiting);
+            exchanges.end(now, id).unwrap();
+        }
+    }
+    let (_, part) = exchanges.expire(exchanges.next_due().unwrap()).unwrap();
+    assert_eq!(gather.expire(part, Late::IsMissing), Progress::Complete);
+    let found = |key| gather.place(key).map(|place| place.value.within(&answer));
+    let length = memcached.write_reply(&request, &found, 0, &mut out).unwrap();
+    assert_eq!(&out[8..length], REPLY);
+    length
 }
