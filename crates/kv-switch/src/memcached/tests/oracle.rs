@@ -3,11 +3,12 @@
 
 use std::ops::ControlFlow;
 
-use kv_switch::{Application, Datagram, KeyRoom, Memcached};
+use kv_switch::{Application, Datagram, KeyRoom, Memcached, Verb};
 
-/// The keys of each command that the server would find, and where it would stop reading.
+/// The keys of each command that the server would find, what it calls the last one, and where it would stop reading.
 struct Commands {
     keys: Vec<Vec<Vec<u8>>>,
+    verb: &'static str,
     end: usize,
 }
 
@@ -34,10 +35,11 @@ pub(crate) fn check(input: &[u8]) {
     let commands = if payload[8] == 0x80 { binary(payload, usize::from(length)) } else { text(payload) };
     assert_eq!(commands.keys, [keys], "{}", payload.escape_ascii());
     assert_eq!(commands.end, usize::from(length), "{}", payload.escape_ascii());
+    assert_eq!(Verb::NAMES[usize::from(ask.verb)], commands.verb, "{}", payload.escape_ascii());
 }
 
 fn text(payload: &[u8]) -> Commands {
-    let mut found = Commands { keys: Vec::new(), end: 8 };
+    let mut found = Commands { keys: Vec::new(), verb: "", end: 8 };
     while found.end < payload.len() {
         let rest = &payload[found.end..];
         let Some(stop) = rest.iter().position(|&byte| byte == b'\n') else { break };
@@ -45,16 +47,39 @@ fn text(payload: &[u8]) -> Commands {
         let line = rest[..stop].strip_suffix(b"\r").unwrap_or(&rest[..stop]);
         let line = line.split(|&byte| byte == 0).next().unwrap();
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
-        let value = match words[0] {
-            b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => Some(words[4]),
-            b"ms" => Some(words[2]),
-            _ => None,
-        };
-        found.end += value.map_or(0, |bytes| number(bytes) + 2);
+        found.end += value(&words).map_or(0, |bytes| bytes + 2);
         found.keys.push(text_keys(&words));
+        let verb = if words[0] == b"mn" { b"noop" } else { words[0] };
+        found.verb = TEXT.iter().find(|name| name.as_bytes() == verb).expect("a verb that it serves");
     }
     found
 }
+
+/// Bytes of the value that the server reads behind a line. It takes the value of a line that it refuses for further commands.
+fn value(words: &[&[u8]]) -> Option<usize> {
+    let has = |count: usize| words.len() == count || (words.len() == count + 1 && words[count] == b"noreply");
+    let numbers = match words[0] {
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" if has(5) => &words[2..5],
+        b"cas" if has(6) => &words[2..6],
+        b"ms" => &words[2..3],
+        _ => return None,
+    };
+    let numbers: Vec<i128> = numbers.iter().map(|word| number(word)).collect::<Option<_>>()?;
+    match numbers[..] {
+        [bytes] => usize::try_from(bytes).ok(),
+        [flags, seconds, bytes, ..] => {
+            u32::try_from(flags).ok()?;
+            i32::try_from(seconds).ok()?;
+            usize::try_from(bytes).ok()
+        }
+        _ => None,
+    }
+}
+
+const TEXT: [&str; 20] = [
+    "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr",
+    "decr", "touch", "mg", "ms", "md", "ma", "me", "noop",
+];
 
 fn text_keys(words: &[&[u8]]) -> Vec<Vec<u8>> {
     let is_meta = words[0].len() == 2;
@@ -69,12 +94,9 @@ fn text_keys(words: &[&[u8]]) -> Vec<Vec<u8>> {
     }
 }
 
-/// strtol: spaces, a sign, digits.
-fn number(text: &[u8]) -> usize {
-    let text = String::from_utf8_lossy(text);
-    let digits: String =
-        text.trim().trim_start_matches('+').chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().unwrap()
+/// strtol, and nothing behind the digits: spaces, a sign, digits.
+fn number(text: &[u8]) -> Option<i128> {
+    String::from_utf8_lossy(text).trim().parse().ok()
 }
 
 /// What is no letter is skipped, and so are surplus bits.
@@ -90,7 +112,7 @@ fn decoded(text: &[u8]) -> Vec<u8> {
 fn binary(payload: &[u8], length: usize) -> Commands {
     let big_endian =
         |from: usize, to: usize| payload[from..to].iter().fold(0, |sum, &byte| sum * 256 + usize::from(byte));
-    let mut found = Commands { keys: Vec::new(), end: 8 };
+    let mut found = Commands { keys: Vec::new(), verb: "", end: 8 };
     let mut is_open = false; // a quiet read came, so that the reply is not over
     while found.end < length {
         let at = found.end;
@@ -99,14 +121,36 @@ fn binary(payload: &[u8], length: usize) -> Commands {
         let keys = vec![payload[key..key + big_endian(at + 2, at + 4)].to_vec()];
         match payload[at + 1] {
             0x0a if is_open => is_open = false,
-            0x0a => found.keys.push(Vec::new()),
+            0x0a => {
+                found.keys.push(Vec::new());
+                found.verb = "noop";
+            }
             _ if is_open => found.keys.last_mut().unwrap().extend(keys),
             opcode => {
                 found.keys.push(keys);
+                found.verb = binary_verb(opcode);
                 is_open = matches!(opcode, 0x09 | 0x0d);
             }
         }
         found.end += 24 + big_endian(at + 8, at + 12);
     }
     found
+}
+
+/// By the table of memcached's document on its binary protocol.
+fn binary_verb(opcode: u8) -> &'static str {
+    match opcode {
+        0x00 | 0x09 | 0x0c | 0x0d => "get",
+        0x01 | 0x11 => "set",
+        0x02 | 0x12 => "add",
+        0x03 | 0x13 => "replace",
+        0x04 | 0x14 => "delete",
+        0x05 | 0x15 => "incr",
+        0x06 | 0x16 => "decr",
+        0x0e | 0x19 => "append",
+        0x0f | 0x1a => "prepend",
+        0x1c => "touch",
+        0x1d | 0x1e | 0x23 | 0x24 => "gat",
+        other => panic!("{other:#x} is no client's"),
+    }
 }
