@@ -11,9 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use compile::{CompileInput, Compiler, RuntimeState};
 use config::{self, Config};
-use control_plane::compile::{CompileInput, Compiler};
-use control_plane::runtime_state::RuntimeState;
 use criterion::{Criterion, criterion_group, criterion_main};
 use forwarder::Generation;
 use next_hop::Table;

@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use compile::{CompileInput, Compiler, RuntimeState, destinations};
 use config::Config;
 use conntrack::FlowTable;
-use control_plane::compile::{CompileInput, Compiler, destinations};
-use control_plane::runtime_state::RuntimeState;
 use forwarder::{Generation, Live, Now, Snapshot};
 use next_hop::{Resolved, Table};
 use packet::Tags;

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use control_plane::PathMtus;
-use control_plane::compile::{compile_file, destinations, refresh_next_hops};
+use compile::{PathMtus, compile_file, destinations, refresh_next_hops};
 use forwarder::{Live, Slot, SlotId, SlotState, Snapshot};
 use health::{Tunnel, TunnelDialer, TunnelError, TunnelNumbers, TunnelSetup};
 use next_hop::{self, Resolver, Unresolved};

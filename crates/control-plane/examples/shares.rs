@@ -6,8 +6,8 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
+use compile::compile_file;
 use config::load_without_secrets;
-use control_plane::compile::compile_file;
 use control_plane::explained;
 use forwarder::Flow;
 use packet::protocol;

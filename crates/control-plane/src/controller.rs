@@ -28,9 +28,10 @@ pub use self::rejoin::Flushing;
 use self::plan::Plan;
 use self::rejoin::Rejoins;
 use self::slow_start::SlowStart;
-use crate::compile::{CompileError, CompileInput, Compiled, Compiler, Index, Membership, find_machine};
-use crate::keys::SlotKey;
-use crate::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
+use compile::{
+    CompileError, CompileInput, Compiled, Compiler, Index, Membership, Override, OverrideKey, RuntimeState,
+    SlotKey, find_machine,
+};
 use config::Config;
 use health::{HealthState, TargetKey, Watched};
 
@@ -510,14 +511,3 @@ impl Known {
 }
 
 const VIPS_NAMED: usize = 64;
-
-impl Mode {
-    /// The word for it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Drain => "draining",
-            Self::Down => "down",
-        }
-    }
-}

@@ -21,7 +21,7 @@
 //! # services = [{ ports = [80], protocol = "tcp", pool = "web" }]"#;
 //! let key = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
 //! let (config, _) = config::parse(text, "sluicegate.toml".as_ref(), &key).expect("no problems");
-//! let snapshot = control_plane::compile::compile_file(&config, "lb1")?.snapshot;
+//! let snapshot = compile::compile_file(&config, "lb1")?.snapshot;
 //! let (client, vip): (SocketAddr, SocketAddr) = ("198.51.100.7:40000".parse()?, "203.0.113.10:80".parse()?);
 //! let flow = forwarder::Flow::new(client, vip, packet::protocol::TCP).expect("one family");
 //! let explained = control_plane::explained(&snapshot.explain(&flow, None), &snapshot);
@@ -33,31 +33,24 @@
 
 pub mod announce;
 pub mod capture;
-pub mod compile;
 pub mod controller;
 pub mod digest;
 pub mod drain;
 mod flow_counts;
-mod keys;
 mod log_orders;
 mod orders;
-mod path_mtu;
 mod paths;
 pub mod publisher;
 pub mod questions;
 mod refused;
 pub mod reload;
 mod rows;
-pub mod runtime_state;
-mod slots;
 mod unable;
 mod verdict_log;
 
 pub use flow_counts::FlowCounts;
-pub use keys::{PoolView, SlotKey, VipFamily};
 pub use log_orders::{LogOrder, LogOrders};
 pub use orders::{BackendOrder, Ordered, Orders};
-pub use path_mtu::PathMtus;
 pub use paths::Paths;
 pub use refused::Refused;
 pub use rows::{

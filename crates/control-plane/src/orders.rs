@@ -10,10 +10,9 @@ use std::time::Duration;
 use admin::{BackendAction, OrderNote};
 use forwarder::Snapshot;
 
-use crate::compile::{CompileError, Membership};
 use crate::controller::Controller;
 use crate::refused::Refused;
-use crate::runtime_state::{Mode, Override, OverrideKey};
+use compile::{CompileError, Membership, Mode, Override, OverrideKey};
 
 /// By whom, why and when each override that is in force was given.
 #[derive(Debug, Default)]

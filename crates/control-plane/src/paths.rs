@@ -13,8 +13,7 @@ use forwarder::Snapshot;
 use next_hop::{NextHopError, NextHops, Table, Unresolved, Wanted, Watch};
 use tokio::sync::{mpsc, watch};
 
-use crate::compile::{CompileError, destinations, refresh_next_hops};
-use crate::path_mtu::PathMtus;
+use compile::{CompileError, PathMtus, destinations, refresh_next_hops};
 
 /// Next hops and path MTUs, and the task that keeps the former fresh.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use forwarder::{
     WhereAnswer, Whose,
 };
 
-use crate::compile::Index;
 use crate::flow_counts::FlowCounts;
 use crate::refused::Refused;
+use compile::Index;
 
 /// The packet threads, as they are asked.
 pub trait Threads {

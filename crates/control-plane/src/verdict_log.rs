@@ -7,7 +7,7 @@ use config::words::{count_of, few};
 use health::{Flush, Flushed, HealthState, StateChange, TargetKey};
 
 use crate::controller::Controller;
-use crate::keys::SlotKey;
+use compile::SlotKey;
 
 /// Logs a line for each; of very many at once, for the first 64 and for the number of the others.
 pub fn log_changes(controller: &Controller, turned: &[StateChange]) {

@@ -12,10 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use compile::{Mode, Override, OverrideKey, PoolView};
 use config::{Config, parse};
-use control_plane::PoolView;
 use control_plane::controller::{Controller, Running, Side, changes};
-use control_plane::runtime_state::{Mode, Override, OverrideKey};
 use forwarder::{Decision, Flow, SlotState, Snapshot};
 use health::{HealthState, TargetKey};
 use maglev_hash::disruption;

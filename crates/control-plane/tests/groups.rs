@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use compile::compile_file;
 use config::{Config, parse};
-use control_plane::compile::compile_file;
 use control_plane::controller::{Controller, Running, Side, changes};
 use forwarder::{Decision, Flow, Snapshot};
 

@@ -7,10 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use compile::{CompileInput, Compiler, Mode, Override, OverrideKey, RuntimeState};
 use config::{Config, parse};
-use control_plane::compile::{CompileInput, Compiler};
 use control_plane::digest::Digests;
-use control_plane::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
 use forwarder::{Flow, Generation, Keyed, Placement, SlotState, Snapshot};
 
 const HEAD: &str = "[cluster]\nname = \"test\"\nhash_key_file = \"hash.key\"\n\

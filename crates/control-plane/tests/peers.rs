@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admin::{BackendAction, OrderNote};
+use compile::{OverrideKey, PathMtus, compile_file, refresh_next_hops};
 use config::{Config, parse};
-use control_plane::compile::{compile_file, refresh_next_hops};
 use control_plane::controller::Controller;
-use control_plane::runtime_state::OverrideKey;
-use control_plane::{BackendOrder, Orders, PathMtus};
+use control_plane::{BackendOrder, Orders};
 use forwarder::{PoolTable, SlotId, SlotState, Snapshot, THIS_MACHINE, TunnelProtocols, TunnelSourceKind};
 use next_hop::{Resolved, Table};
 use packet::Tags;

@@ -33,8 +33,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use compile::{CompileError, destinations, find_machine};
 use config::{self, Config, Machine, Problem, Problems};
-use control_plane::compile::{CompileError, destinations, find_machine};
 use datapath::interface::{Finding, Severity, privilege_findings};
 use next_hop::{NextHopError, NextHops, Resolver};
 

@@ -36,11 +36,16 @@ impl Keyed {
             None => (&service.pool, 0),
             Some(route) => (self.pools.get(route as usize)?, route as usize + 1),
         };
-        Some((table, self.placements.get(place)?))
+        Some(KeyPool { table, placement: self.placements.get(place)? })
     }
 }
 
-type KeyPool<'a> = (&'a PoolTable, &'a Placement);
+/// A pool, and where its keys are.
+#[derive(Clone, Copy)]
+struct KeyPool<'a> {
+    table: &'a PoolTable,
+    placement: &'a Placement,
+}
 
 impl Snapshot {
     /// The backend that has a key's place, as states have it now.
@@ -58,7 +63,8 @@ impl Snapshot {
 
     /// The first choice that serves.
     #[inline]
-    fn select_serving(&self, (pool, placement): KeyPool<'_>, hash: u64) -> Option<Selection> {
+    fn select_serving(&self, of: KeyPool<'_>, hash: u64) -> Option<Selection> {
+        let KeyPool { table: pool, placement } = of;
         let Placement::Ring(rings) = placement else { return self.select(pool, hash) };
         let live = rings.live.as_deref()?;
         let mut chosen = self.on_ring(live, pool, hash)?;
@@ -71,7 +77,8 @@ impl Snapshot {
     }
 
     /// The first choice alone, if it serves.
-    fn select_only(&self, (pool, placement): KeyPool<'_>, hash: u64) -> Option<Selection> {
+    fn select_only(&self, of: KeyPool<'_>, hash: u64) -> Option<Selection> {
+        let KeyPool { table: pool, placement } = of;
         let chosen = match placement {
             Placement::Ring(rings) => {
                 return self.on_ring(rings.all.as_deref()?, pool, hash).filter(|c| c.rehashed == 0);

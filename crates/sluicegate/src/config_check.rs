@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use compile::Compiler;
 use config::{self, Config, Machine, Problems};
-use control_plane::compile::Compiler;
 use control_plane::digest::hex;
 use control_plane::problem_row;
 use serde::Serialize;
@@ -77,7 +77,7 @@ pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// The machines to compile for.
 fn machines<'c>(config: &'c Config, arguments: &Arguments) -> anyhow::Result<Vec<&'c Machine>> {
     if let Some(name) = &arguments.machine {
-        return Ok(vec![control_plane::compile::find_machine(config, name)?]);
+        return Ok(vec![compile::find_machine(config, name)?]);
     }
     let host = nix::unistd::gethostname().ok();
     let host = host.as_ref().map(|host| host.to_string_lossy());

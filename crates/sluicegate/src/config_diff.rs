@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use compile::{Compiled, Compiler};
 use config::{self, Config, Machine, Problems};
-use control_plane::compile::{Compiled, Compiler};
 use control_plane::controller::{Changes, Running, Side, changes};
 use serde_json::json;
 

@@ -19,8 +19,8 @@ use admin::{
 };
 use anyhow::Context;
 use axum::Router;
+use compile::find_machine;
 use config::{AdminSocket, AdminTcp, Config};
-use control_plane::compile::find_machine;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

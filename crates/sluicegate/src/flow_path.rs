@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use admin::view::{Explained, Step, Verdict, WhereBackend, WhereRow, WhereView};
 use clap::Args;
-use control_plane::compile::compile_file;
+use compile::compile_file;
 use control_plane::explained;
 use forwarder::{Flow, ServiceId, SlotState, Snapshot};
 use packet::protocol;

@@ -29,11 +29,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use admin::Command;
 use admin::view::VipRow;
+use compile::{destinations, find_machine};
 use config::words::few;
 use config::{Config, NextHop};
 use control_plane::announce::{Announcer, Seen};
 use control_plane::capture::Captures;
-use control_plane::compile::{destinations, find_machine};
 use control_plane::controller::Controller;
 use control_plane::digest::Digests;
 use control_plane::drain::Observed;

@@ -10,8 +10,8 @@ use admin::stats::{
     FlowTableStats, FragmentTableStats, InterfaceStats, SocketStats, Stats, ThreadStats, TrafficStats,
     XdpStats,
 };
+use compile::Index;
 use config::words::few;
-use control_plane::compile::Index;
 use datapath::{DataPlane, SocketCounters};
 use forwarder::{Counter, DropReason, PairCounter, Service, SlotId, Snapshot, ThreadCounters, TraceRefusal};
 

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use compile::trace_key;
 use config::{Config, parse_duration};
-use control_plane::compile::trace_key;
 use control_plane::trace_report::{REPORT_BYTES, Report};
 use forwarder::{Flow, MARK_BYTES, Mark, TraceKey};
 use packet::protocol;

@@ -14,7 +14,7 @@ use bgp::bfd::BfdConfig;
 use bgp::{Attributes, Connect, Desired, PeerConfig, Prefix, Routes};
 
 use super::decision::{Rules, Stage, Times};
-use crate::compile::{Views, by_family};
+use compile::{Views, by_family};
 use config::{Announce, Bgp, BgpPeer, Config, Machine, Vip};
 use packet::Family;
 

@@ -18,8 +18,7 @@ use maglev_hash::{Disruption, disruption};
 use self::keys::Keys;
 pub use self::settings::Running;
 
-use crate::compile::{Index, service_name};
-use crate::keys::PoolView;
+use compile::{Index, PoolView, service_name};
 use config::words::{count, count_of};
 use config::{Config, Machine, Member, Pool, Prefix, PrefixGroup, Remote, Service, SourceList, Vip};
 

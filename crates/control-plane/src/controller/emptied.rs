@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use config::{Member, Protocol, Rejoin, Vip};
 
-use crate::compile::{Views, own_weight};
-use crate::keys::{PoolView, SlotKey};
+use compile::{PoolView, SlotKey, Views, own_weight};
 
 /// An interval and a time-out.
 type Pace = (Duration, Duration);

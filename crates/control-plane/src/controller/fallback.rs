@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::keys::PoolView;
+use compile::PoolView;
 
 /// What a pool says of its fallback.
 #[derive(Clone, Copy, Debug)]

@@ -10,9 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::emptied::{Emptied, emptied};
-use crate::compile::{Index, Views, chain, others, remote_pools};
-use crate::keys::{PoolView, SlotKey, VipFamily};
-use crate::runtime_state::RuntimeState;
+use compile::{Index, PoolView, RuntimeState, SlotKey, Views, VipFamily, chain, others, remote_pools};
 use config::{Config, Machine, Member, Via, Vip};
 use health::{HealthState, TargetKey, ThroughKey, Watched};
 

@@ -18,9 +18,7 @@ use health::{Flush, Flushed, HealthState};
 use super::emptied::Emptied;
 use super::plan::Plan;
 use super::{Controller, Known};
-use crate::compile::CompileError;
-use crate::keys::SlotKey;
-use crate::runtime_state::RuntimeState;
+use compile::{CompileError, RuntimeState, SlotKey};
 
 /// Those that were away.
 #[derive(Debug, Default)]

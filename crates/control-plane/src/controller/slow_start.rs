@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::keys::SlotKey;
+use compile::SlotKey;
 
 /// Those on their way up.
 #[derive(Clone, Debug, Default)]

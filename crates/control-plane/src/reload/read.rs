@@ -13,8 +13,8 @@ use config::Config;
 use super::{Loaded, Origin};
 use next_hop::NextHops;
 
-use crate::compile::destinations;
 use crate::refused::Refused;
+use compile::destinations;
 
 /// Where a configuration is read, and what is there already.
 #[derive(Clone, Debug)]

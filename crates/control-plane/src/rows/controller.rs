@@ -8,16 +8,14 @@ use std::time::Instant;
 
 use forwarder::{ServiceId, SlotId, SlotState, Snapshot};
 
-use crate::compile::{Index, Membership, service_name};
 use crate::controller::Controller;
 use crate::flow_counts::FlowCounts;
-use crate::keys::SlotKey;
-use crate::runtime_state::{Mode, Override, OverrideKey};
 use admin::stats::TrafficStats;
 use admin::view::{
     self, BackendRow, BackendState, CheckRow, CheckState, DownView, FamilyRow, MembershipChange,
     Override as OverrideView, SeenByVip, ServiceRow, StateTotals, TargetRow, VipRow, Why,
 };
+use compile::{Index, Membership, Mode, Override, OverrideKey, SlotKey, service_name};
 use config::{Service, Via, Vip};
 use health::{HealthState, TargetKey, TargetReport};
 use packet::Family;

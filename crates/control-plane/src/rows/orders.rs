@@ -10,7 +10,7 @@ use crate::announce::Announcer;
 use crate::controller::Controller;
 use crate::drain::Shutdown;
 use crate::orders::{BackendOrder, Ordered, Orders};
-use crate::runtime_state::{Override, OverrideKey};
+use compile::{Override, OverrideKey};
 
 impl Orders {
     /// Carries an order out as [`Orders::give`], and says what it changed; with the snapshot to publish, if a state has.

@@ -11,9 +11,9 @@ use forwarder::{Decision, Flow, FlowEntry, FlowState, Snapshot, WhereAnswer};
 
 use super::{explained, where_backend};
 use crate::capture::Captured;
-use crate::compile::Index;
 use crate::questions::{Client, Flows, Questions};
 use crate::refused::Refused;
+use compile::Index;
 
 impl Client<Flows> for Answer<Result<FlowPage, Refusal>> {
     fn has_gone(&self) -> bool {

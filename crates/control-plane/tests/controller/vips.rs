@@ -97,8 +97,7 @@ fn a_diff_names_what_is_checked_for_the_first_time() {
     let said = |old: &str, new: &str| {
         let (old, new) = (config(old), config(new));
         let running = Running::of(&old, "lb1");
-        let compiled =
-            [&old, &new].map(|config| control_plane::compile::compile_file(config, "lb1").unwrap().index);
+        let compiled = [&old, &new].map(|config| compile::compile_file(config, "lb1").unwrap().index);
         let [old, new] =
             [(&old, &compiled[0]), (&new, &compiled[1])].map(|(config, index)| Side { config, index });
         changes(&running, old, new, "lb1")

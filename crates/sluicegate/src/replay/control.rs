@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use compile::{PathMtus, find_machine, refresh_next_hops};
 use config::Config;
-use control_plane::PathMtus;
-use control_plane::compile::{find_machine, refresh_next_hops};
 use control_plane::controller::Controller;
 use control_plane::publisher::{self, Publisher};
 use datapath::Replay;

@@ -11,12 +11,12 @@ use admin::view::{
 };
 use admin::{Answer, BackendAction, Command, OrderNote};
 use admin::{CaptureOrder, CaptureStream, MachineAction};
+use compile::OverrideKey;
 use config::Source;
 use control_plane::capture::Tapped;
 use control_plane::controller::Controller;
 use control_plane::digest::hex;
 use control_plane::questions::{Filters, Taps};
-use control_plane::runtime_state::OverrideKey;
 use control_plane::{BackendOrder, CaptureBegun, count_vips, locate_key};
 
 use super::{Daemon, Inspections};

@@ -8,8 +8,8 @@
 use std::fmt::{self, Debug, Formatter};
 use std::time::{Duration, Instant};
 
+use compile::Index;
 use control_plane::FlowCounts;
-use control_plane::compile::Index;
 use control_plane::questions::Client;
 use forwarder::Snapshot;
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use admin::stats::Stats;
-use control_plane::compile::Index;
+use compile::Index;
 use control_plane::controller::Controller;
 use control_plane::{publisher, questions};
 use datapath::DataPlane;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use admin::Answer;
 use admin::view::{Refusal, ReloadReport};
+use compile::{CompileError, Index};
 use config::{Config, Problem, Problems};
 use control_plane::Refused;
-use control_plane::compile::{CompileError, Index};
 use control_plane::controller::{Done, Job, Side, changes};
 use control_plane::publisher::{Generation, Publisher, Withdrawn};
 use control_plane::reload::{Ended, Host, InForce, Loaded, Origin, Place, Request, read, reload, too_many};

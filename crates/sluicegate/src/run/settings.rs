@@ -1,7 +1,7 @@
 //! The configuration in the data plane's terms.
 
+use compile::{find_machine, timeouts};
 use config::{self, Config};
-use control_plane::compile::{find_machine, timeouts};
 use datapath::interface::Interface;
 use datapath::{Idle, IoMode, Settings, inspect};
 use forwarder::{FragmentConfig, IcmpRates};

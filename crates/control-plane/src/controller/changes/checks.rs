@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use super::Changes;
 use super::keys::{Difference, Keys};
-use crate::compile::Views;
-use crate::keys::is_checked_through_vip;
+use compile::{Views, is_checked_through_vip};
 use config::words::few;
 use config::{Check, Config, Encapsulation, Member, Pool};
 

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use maglev_hash::{BuildError, Options, Seed, Table};
 
-use super::CompileError;
-use super::index::own_weight;
+use crate::CompileError;
+use crate::index::own_weight;
 use crate::keys::{PoolView, SlotKey};
 use crate::runtime_state::RuntimeState;
 use config::{Cluster, Config, Member, Pool};
 
 /// What a pool's table depends on, besides the cluster's size and key.
 #[derive(Clone, Debug)]
-pub(super) struct TableKey {
+pub(crate) struct TableKey {
     pool: Arc<str>,
     content: Content,
 }
@@ -31,14 +31,14 @@ struct Content {
 
 /// The tables of one generation.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(crate) struct Tables {
     by_content: HashMap<Content, Option<Arc<Table>>>,
     pools: Vec<Content>,
 }
 
 impl TableKey {
     /// The pool's members with the weights that they have now, as `view` sees them.
-    pub(super) fn of(config: &Config, view: &PoolView, pool: &Pool, runtime_state: &RuntimeState) -> Self {
+    pub(crate) fn of(config: &Config, view: &PoolView, pool: &Pool, runtime_state: &RuntimeState) -> Self {
         let weighed = |member: &Member| {
             let key = view.key(member);
             let weight = runtime_state.weight(&key, member.weight, own_weight(config, pool, member));
@@ -56,7 +56,7 @@ impl TableKey {
 
 impl TableKey {
     /// The pool's members with the weights that they have whether or not they serve.
-    pub(super) fn of_first_choice(
+    pub(crate) fn of_first_choice(
         config: &Config,
         view: &PoolView,
         pool: &Pool,
@@ -74,7 +74,7 @@ impl TableKey {
     }
 
     /// All members of a pool with the weights of the file, whatever their state: the same on every machine.
-    pub(super) fn of_all(config: &Config, pool: &Pool) -> Self {
+    pub(crate) fn of_all(config: &Config, pool: &Pool) -> Self {
         let members = pool.members.iter();
         let backends = members.map(|member| (Arc::clone(&member.backend.name), member.weight)).collect();
         let cluster = config.cluster();
@@ -85,7 +85,7 @@ impl TableKey {
 
 impl Tables {
     /// The tables for `keys`: those of `self` where they serve, new ones for the rest.
-    pub(super) fn build(&self, keys: Vec<TableKey>, cluster: &Cluster) -> Result<Self, CompileError> {
+    pub(crate) fn build(&self, keys: Vec<TableKey>, cluster: &Cluster) -> Result<Self, CompileError> {
         let mut next = Self::default();
         let mut missing: HashMap<&Content, &TableKey> = HashMap::new();
         for key in &keys {
@@ -108,12 +108,12 @@ impl Tables {
     }
 
     /// The table of one of its keys. `None`: all weights are 0.
-    pub(super) fn of(&self, key: &TableKey) -> Option<Arc<Table>> {
+    pub(crate) fn of(&self, key: &TableKey) -> Option<Arc<Table>> {
         self.by_content.get(&key.content).cloned().flatten()
     }
 
     /// Table and weights of each pool, in the order of the keys. `None`: all weights are 0.
-    pub(super) fn of_pools(&self) -> impl Iterator<Item = (Option<Arc<Table>>, Vec<u32>)> {
+    pub(crate) fn of_pools(&self) -> impl Iterator<Item = (Option<Arc<Table>>, Vec<u32>)> {
         self.pools.iter().map(|content| {
             let table = self.by_content.get(content).cloned().flatten();
             (table, content.backends.iter().map(|(_, weight)| *weight).collect())

@@ -57,7 +57,8 @@ impl SlotKey {
 }
 
 /// Whether a check of it goes through the VIPs that use it.
-pub(crate) fn is_checked_through_vip(member: &Member) -> bool {
+#[must_use]
+pub fn is_checked_through_vip(member: &Member) -> bool {
     member.checks.iter().any(|check| check.via == Via::Vip)
 }
 

@@ -56,6 +56,17 @@ pub struct RuntimeState {
     pub flushing: HashSet<SlotKey>,
 }
 
+impl Mode {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Drain => "draining",
+            Self::Down => "down",
+        }
+    }
+}
+
 impl RuntimeState {
     /// What the checks find.
     #[must_use]

@@ -68,7 +68,7 @@ impl Index {
         self.peers.contains(&slot)
     }
 
-    pub(super) fn know_peers(&mut self, peers: impl Iterator<Item = SlotId>) {
+    pub(crate) fn know_peers(&mut self, peers: impl Iterator<Item = SlotId>) {
         self.peers = peers.collect();
     }
 
@@ -143,7 +143,7 @@ impl Index {
     }
 
     /// All slots that a service may choose under this configuration, whichever serve now.
-    pub(super) fn slots_within<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = SlotId> + use<'a> {
+    pub(crate) fn slots_within<'a>(&'a self, view: &PoolView) -> impl Iterator<Item = SlotId> + use<'a> {
         self.chain(view).flat_map(|(_, entry)| entry.table.slots.iter().copied())
     }
 
@@ -154,7 +154,7 @@ impl Index {
     }
 
     /// Remembers which pool the file gives each service.
-    pub(super) fn configure(&mut self, configured: Vec<PoolView>) {
+    pub(crate) fn configure(&mut self, configured: Vec<PoolView>) {
         self.configured = configured;
     }
 
@@ -167,12 +167,12 @@ impl Index {
         }
     }
 
-    pub(super) fn member(&self, member: &Member) -> Option<&Membership> {
+    pub(crate) fn member(&self, member: &Member) -> Option<&Membership> {
         self.membership(&SlotKey::of(member, None))
     }
 
     /// Enters a pool's memberships, and gives their slots in the pool's order; `claim` is asked once for each membership.
-    pub(super) fn enter<E>(
+    pub(crate) fn enter<E>(
         &mut self,
         config: &Config,
         pool: &Pool,
@@ -217,7 +217,7 @@ impl Index {
     }
 
     /// Adds the pool itself, once its memberships have their slots and its table stands; `fallback` may serve in its place.
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &mut self,
         view: PoolView,
         table: PoolTable,
@@ -228,7 +228,8 @@ impl Index {
 }
 
 /// The weight in its leaf pool, by the file, of a member of `pool`.
-pub(crate) fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
+#[must_use]
+pub fn own_weight(config: &Config, pool: &Pool, member: &Member) -> u32 {
     if member.leaf == pool.name {
         return member.weight;
     }

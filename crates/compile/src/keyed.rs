@@ -11,14 +11,14 @@ use config::{Config, Failover, HashKey, Kv, KvHash, KvKeys, KvProtocol, Pool};
 use forwarder::{KeyFailover, KeyRules, Keyed, Placement, PrefixSet};
 use kv_switch::{Application, Header, KeyHash, Memcached, Offset, Routes};
 
-use super::rings::Rings;
-use super::tables::TableKey;
-use super::{CompileError, OfServices};
 use crate::keys::PoolView;
+use crate::rings::Rings;
+use crate::tables::TableKey;
+use crate::{CompileError, OfServices};
 
 /// The rules of one generation, by pool.
 #[derive(Debug, Default)]
-pub(super) struct AllRules(HashMap<Arc<str>, Made>);
+pub(crate) struct AllRules(HashMap<Arc<str>, Made>);
 
 /// Rules, and what they were made of.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Made {
 
 impl AllRules {
     /// Those of the next generation.
-    pub(super) fn after(&self, config: &Config) -> Result<Self, CompileError> {
+    pub(crate) fn after(&self, config: &Config) -> Result<Self, CompileError> {
         let hash_key = config.cluster().hash_key;
         let made = |(pool, kv): (&Arc<Pool>, &Arc<Kv>)| {
             let known = self.0.get(&pool.name).filter(|made| made.kv == *kv && made.hash_key == hash_key);
@@ -45,7 +45,7 @@ impl AllRules {
     }
 
     /// What a service of this pool reads requests by; `None`: the pool has no keys.
-    pub(super) fn of(
+    pub(crate) fn of(
         &self,
         inputs: &OfServices<'_>,
         view: &PoolView,
@@ -81,7 +81,7 @@ fn placement(
 }
 
 /// The pools whose keys stay away from other backends of theirs while their own does not serve.
-pub(super) fn of_first_choice(config: &Config) -> BTreeSet<&str> {
+pub(crate) fn of_first_choice(config: &Config) -> BTreeSet<&str> {
     let keyed = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
     let wanted = keyed.filter(|(_, kv)| kv.hash == KvHash::Maglev && kv.failover != Failover::Next);
     wanted.flat_map(|(pool, kv)| [&pool.name].into_iter().chain(&kv.pools)).map(|name| &**name).collect()

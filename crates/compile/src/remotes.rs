@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use forwarder::{Forwarding, Remote, Slot, SlotId};
 
-use super::{CompileError, Index};
 use crate::keys::PoolView;
+use crate::{CompileError, Index};
 use config::{Config, Machine, Prefix, RemotePool, Vip};
 
 /// Where the VIPs of a machine are served elsewhere.
-pub(crate) fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a RemotePool> {
+pub fn all<'a>(config: &'a Config, machine: &Machine) -> impl Iterator<Item = &'a RemotePool> {
     config.vips_of(machine).flat_map(|vip| &vip.remote_pools)
 }
 
 /// Enters the pools of `elsewhere` with their memberships, and gives the slots of each.
-pub(super) fn enter(
+pub(crate) fn enter(
     index: &mut Index,
     draft: &mut crate::slots::Draft<'_>,
     config: &Config,
@@ -30,7 +30,7 @@ pub(super) fn enter(
         let mut theirs = remote.theirs.iter();
         let view = PoolView::of_all(&remote.pool.name);
         let slots = index.enter(config, &remote.pool, &view, |key, member| {
-            let slot = super::slot(member, machine)?;
+            let slot = crate::slot(member, machine)?;
             let slot = theirs.next().map_or(slot.clone(), |prefix| to_cluster(slot, *prefix));
             draft.claim(key, slot).ok_or(CompileError::TooMany)
         })?;
@@ -40,7 +40,7 @@ pub(super) fn enter(
 }
 
 /// What a VIP's services may be redirected to.
-pub(super) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
+pub(crate) fn of(vip: &Vip, index: &Index) -> Option<Arc<Vec<Remote>>> {
     let remote = |remote: &RemotePool| {
         let pool = Arc::clone(index.pool(&PoolView::of_all(&remote.pool.name))?);
         Some(Remote { ours: remote.ours.to_vec(), pool })

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use compile::{
+    CompileError, CompileInput, Compiler, PathMtus, RuntimeState, destinations, refresh_next_hops,
+};
 use config::{Config, parse};
-use control_plane::PathMtus;
-use control_plane::compile::{CompileError, CompileInput, Compiler, destinations, refresh_next_hops};
-use control_plane::runtime_state::RuntimeState;
 use forwarder::{Decision, DropReason, Flow, Generation, Guard, NextHopMode, SlotState, Snapshot, Tagging};
 use next_hop::{Resolved, Table, Unresolved};
 use packet::{Tag, Tags};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use forwarder::{SlotState, Snapshot};
 
-use super::others;
+use crate::others;
 use config::Config;
 
 /// The addresses that a machine's packets are sent to by this configuration, its peers' among them, and those of `current`'s slots that still drain.

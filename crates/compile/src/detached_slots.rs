@@ -11,13 +11,13 @@ use std::time::Duration;
 use forwarder::{Service, ServiceId, SlotId};
 use packet::Family;
 
-use super::Index;
+use crate::Index;
 use crate::keys::PoolView;
 use crate::slots::Ages;
 
 /// By service: what it may choose, and what it has left behind since when.
 #[derive(Clone, Debug, Default)]
-pub(super) struct DetachedSlots {
+pub(crate) struct DetachedSlots {
     within: HashMap<Entry, Arc<BTreeSet<SlotId>>>,
     left: HashMap<Entry, BTreeMap<SlotId, Detached>>,
 }
@@ -33,7 +33,7 @@ struct Detached {
 
 impl DetachedSlots {
     /// As of the next generation, whose services are still led where the configuration has them.
-    pub(super) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
+    pub(crate) fn after(&self, services: &[Service], index: &Index, now: Duration, ages: Ages) -> Self {
         let mut next = Self::default();
         let mut by_pool: HashMap<&PoolView, Arc<BTreeSet<SlotId>>> = HashMap::new();
         for (service, view) in services.iter().zip(index.configured()) {
@@ -57,7 +57,7 @@ impl DetachedSlots {
     }
 
     /// Excludes what was left a drain time ago, and forgets what no flow can name any more. Gives whether anything changed.
-    pub(super) fn advance(&mut self, now: Duration, ages: Ages) -> bool {
+    pub(crate) fn advance(&mut self, now: Duration, ages: Ages) -> bool {
         let mut changed = false;
         for left in self.left.values_mut() {
             left.retain(|_, detached| {
@@ -75,7 +75,7 @@ impl DetachedSlots {
     }
 
     /// Sets the excluded slots of each service.
-    pub(super) fn exclude(&self, services: &mut [Service]) {
+    pub(crate) fn exclude(&self, services: &mut [Service]) {
         for service in services {
             let left = self.left.get(&entry(service)).into_iter().flatten();
             service.excluded_slots =

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use forwarder::{InterfaceId, NextHop, NextHopMode, Slot, Snapshot, Tagging, Translation};
 use packet::{Mac, Tag, Tags};
 
-use super::{CompileError, find_machine};
 use crate::path_mtu::PathMtus;
+use crate::{CompileError, find_machine};
 use config::{self, Config, Machine, Vlan, VlanRule};
 
 /// The same snapshot with what is now known of next hops and of the paths behind them.
@@ -33,7 +33,7 @@ pub fn refresh_next_hops(
 }
 
 /// Each slot's next hop and the MTU of its way.
-pub(super) fn fill_in(slots: &mut [Slot], machine: &Machine, next_hops: &next_hop::Table) {
+pub(crate) fn fill_in(slots: &mut [Slot], machine: &Machine, next_hops: &next_hop::Table) {
     let taggings = taggings(machine);
     for slot in slots {
         (slot.next_hop, slot.mtu) = way_to(slot.address, &taggings, next_hops);
@@ -57,7 +57,7 @@ fn way_to(address: IpAddr, taggings: &[Tagging], next_hops: &next_hop::Table) ->
     (Some(hop), u16::try_from(found.mtu_bytes).unwrap_or(u16::MAX))
 }
 
-pub(super) fn mode(config: &Config, machine: &Machine, next_hops: &next_hop::Table) -> NextHopMode {
+pub(crate) fn mode(config: &Config, machine: &Machine, next_hops: &next_hop::Table) -> NextHopMode {
     match config.io().next_hop {
         config::NextHop::Resolve => NextHopMode::Resolve,
         config::NextHop::Reflect => NextHopMode::Reflect {
@@ -93,4 +93,4 @@ fn translation(rule: &VlanRule) -> Translation {
 }
 
 /// Where no way is known.
-pub(super) const ETHERNET_MTU: u16 = 1500;
+pub(crate) const ETHERNET_MTU: u16 = 1500;

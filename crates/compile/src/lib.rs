@@ -6,15 +6,42 @@
 //! Not here: reading files, health, publishing.
 //! Invariant: the tables depend on names, weights, size and key alone; a slot's number keeps its meaning until every flow
 //! that could name it has timed out.
+//!
+//! ```
+//! # let text = r#"
+//! # [cluster]
+//! # name = "c"
+//! # hash_key_file = "hash.key"
+//! # [machine.lb1]
+//! # addresses = ["192.0.2.1"]
+//! # interfaces = ["eth0"]
+//! # [pool.web]
+//! # backends = [{ name = "b1", address = "198.18.0.1" }]
+//! # [vip.www]
+//! # addresses = ["203.0.113.10"]
+//! # services = [{ ports = [80], protocol = "tcp", pool = "web" }]"#;
+//! let key = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+//! let (config, _) = config::parse(text, "sluicegate.toml".as_ref(), &key).expect("no problems");
+//! let compiled = compile::compile_file(&config, "lb1")?;
+//! let names: Vec<&str> = compiled.index.memberships().iter().map(|found| &*found.key.backend).collect();
+//! assert_eq!(names, ["b1"]);
+//! # Ok::<_, compile::CompileError>(())
+//! ```
+
+#![forbid(unsafe_code)]
 
 mod destinations;
 mod detached_slots;
 mod guards;
 mod index;
 mod keyed;
+mod keys;
+mod path_mtu;
 mod peers;
 mod remotes;
 mod rings;
+mod runtime_state;
+mod slots;
 mod tables;
 mod views;
 mod way;
@@ -33,11 +60,13 @@ use maglev_hash::{BuildError, Table};
 use packet::{Family, Outer, Template};
 
 pub use self::destinations::destinations;
-pub(crate) use self::index::own_weight;
-pub use self::index::{Index, Membership};
-pub(crate) use self::peers::others;
-pub(crate) use self::remotes::all as remote_pools;
-pub(crate) use self::views::{Views, chain};
+pub use self::index::{Index, Membership, own_weight};
+pub use self::keys::{PoolView, SlotKey, VipFamily, is_checked_through_vip};
+pub use self::path_mtu::PathMtus;
+pub use self::peers::others;
+pub use self::remotes::all as remote_pools;
+pub use self::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
+pub use self::views::{Views, chain};
 pub use self::way::refresh_next_hops;
 
 use self::detached_slots::DetachedSlots;
@@ -45,8 +74,6 @@ use self::guards::Guards;
 use self::keyed::AllRules;
 use self::rings::Rings;
 use self::tables::{TableKey, Tables};
-use crate::keys::PoolView;
-use crate::runtime_state::RuntimeState;
 use crate::slots::{Ages, Slots};
 use config::{self, Config, Machine, Member, Pool, Ports};
 
@@ -456,7 +483,8 @@ impl OfServices<'_> {
 }
 
 /// As what a VIP's addresses see the pool of a service: all of them (`None`), or each family by itself.
-pub(crate) fn by_family(
+#[must_use]
+pub fn by_family(
     views: &Views<'_>,
     vip: &config::Vip,
     service: &config::Service,
@@ -576,7 +604,8 @@ fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
 }
 
 /// Names a service in logs and metrics, and keeps its number over reloads: `www tcp 80,443`.
-pub(crate) fn service_name(vip: &config::Vip, service: &config::Service) -> String {
+#[must_use]
+pub fn service_name(vip: &config::Vip, service: &config::Service) -> String {
     let protocol = match service.protocol {
         config::Protocol::Tcp => "tcp".to_owned(),
         config::Protocol::Udp => "udp".to_owned(),

@@ -13,7 +13,7 @@ use config::{Limits, PerSource, SourceList, Vip};
 
 /// The guards of one generation.
 #[derive(Debug, Default)]
-pub(super) struct Guards {
+pub(crate) struct Guards {
     /// By the digests of a list's parts.
     sets: HashMap<Vec<[u8; 32]>, Arc<PrefixSet>>,
     numbers: HashMap<Arc<str>, GuardId>,
@@ -25,7 +25,7 @@ impl Guards {
     ///
     /// # Cost
     /// Linear in lists; a set is built for each content that this generation does not have.
-    pub(super) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
+    pub(crate) fn after<'a>(&self, vips: impl Iterator<Item = &'a Vip>) -> Self {
         let guarded: Vec<&Vip> = vips.filter(|vip| vip.guard != config::Guard::default()).collect();
         let mut next = Self { numbers: self.numbers_of(&guarded), ..Self::default() };
         for vip in guarded {
@@ -44,7 +44,7 @@ impl Guards {
     }
 
     /// What packets for a VIP are asked.
-    pub(super) fn of(&self, vip: &Vip) -> Option<Arc<Guard>> {
+    pub(crate) fn of(&self, vip: &Vip) -> Option<Arc<Guard>> {
         self.guards.get(&vip.name).cloned()
     }
 

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use forwarder::{PoolTable, Prefix, THIS_MACHINE, TunnelProtocols, TunnelSource, TunnelSourceKind};
 use maglev_hash::Table;
 
-use super::Index;
+use crate::Index;
 use config::{Config, Machine, Member, Pool};
 
 /// The other machines of the shard; as a pool, so that they are checked like backends.
-pub(crate) fn others(config: &Config, machine: &Machine) -> Option<Pool> {
+#[must_use]
+pub fn others(config: &Config, machine: &Machine) -> Option<Pool> {
     config.peers(machine).map(|pool| pool.without(machine.name()))
 }
 
 /// All of them with this one, over a table that is the same on every machine.
-pub(super) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option<Arc<Table>>) -> PoolTable {
+pub(crate) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option<Arc<Table>>) -> PoolTable {
     let slot = |member: &Member| {
         if *member.backend.name == *machine.name() {
             return THIS_MACHINE;
@@ -33,7 +34,7 @@ pub(super) fn table(pool: &Pool, machine: &Machine, index: &Index, table: Option
 }
 
 /// Peers from every address that they have, other clusters and encapsulators from theirs.
-pub(super) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
+pub(crate) fn senders(config: &Config, machine: &Machine) -> Vec<TunnelSource> {
     let mut senders = Vec::new();
     let peers = config.machines().iter().filter(|other| {
         other.name() != machine.name() && machine.shard().is_some() && other.shard() == machine.shard()

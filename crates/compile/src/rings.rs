@@ -10,8 +10,8 @@ use config::{Config, Pool};
 use forwarder::SlotState;
 use kv_switch::{Ring, RingError, Server};
 
-use super::CompileError;
-use super::index::own_weight;
+use crate::CompileError;
+use crate::index::own_weight;
 use crate::keys::PoolView;
 use crate::runtime_state::RuntimeState;
 
@@ -20,24 +20,24 @@ type Content = Vec<Option<(Arc<str>, u32)>>;
 
 /// The rings of one generation and, while it is compiled, of the one before.
 #[derive(Debug, Default)]
-pub(super) struct Rings {
+pub(crate) struct Rings {
     before: HashMap<Content, Option<Arc<Ring>>>,
     by_content: HashMap<Content, Option<Arc<Ring>>>,
 }
 
 impl Rings {
     /// Of the next generation, which has none yet.
-    pub(super) fn after(&self) -> Self {
+    pub(crate) fn after(&self) -> Self {
         Self { before: self.by_content.clone(), by_content: HashMap::new() }
     }
 
     /// The same without those that this generation did not want.
-    pub(super) fn settled(self) -> Self {
+    pub(crate) fn settled(self) -> Self {
         Self { before: HashMap::new(), ..self }
     }
 
     /// Those of a pool as `view` sees it.
-    pub(super) fn of(
+    pub(crate) fn of(
         &mut self,
         config: &Config,
         view: &PoolView,

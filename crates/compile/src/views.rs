@@ -15,18 +15,22 @@ use packet::Family;
 use crate::keys::{PoolView, VipFamily, is_checked_through_vip};
 
 /// Which views a machine's VIPs have.
-pub(crate) struct Views<'a> {
-    pub(super) config: &'a Config,
-    pub(super) machine: &'a Machine,
+#[derive(Debug)]
+pub struct Views<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) machine: &'a Machine,
     vips: HashMap<&'a str, &'a Vip>,
     /// Pools with checks through VIPs, and those that such a pool may serve for.
     apart: HashSet<&'a str>,
 }
 
 impl<'a> Views<'a> {
+    /// Those of a machine.
+    ///
     /// # Cost
     /// A look at each member of each pool.
-    pub(crate) fn new(config: &'a Config, machine: &'a Machine) -> Self {
+    #[must_use]
+    pub fn new(config: &'a Config, machine: &'a Machine) -> Self {
         let through = |pool: &&Arc<Pool>| pool.members.iter().any(is_checked_through_vip);
         let own: HashSet<&str> = config.pools().iter().filter(through).map(|pool| &*pool.name).collect();
         let names = config.pools().iter().map(|pool| &*pool.name);
@@ -36,19 +40,22 @@ impl<'a> Views<'a> {
     }
 
     /// Of which.
-    pub(crate) fn config(&self) -> &'a Config {
+    #[must_use]
+    pub fn config(&self) -> &'a Config {
         self.config
     }
 
     /// The families that the addresses of a VIP are of.
-    pub(crate) fn families(vip: &Vip) -> BTreeSet<Family> {
+    #[must_use]
+    pub fn families(vip: &Vip) -> BTreeSet<Family> {
         let suffixes = vip.suffixes.iter().map(|suffix| suffix.address());
         vip.addresses.iter().copied().chain(suffixes).map(Family::of).collect()
     }
 
     /// As what the addresses of a VIP see a pool. Through a family that the machine has no address of nothing can be asked: what
     /// is found through the other holds.
-    pub(crate) fn of(&self, vip: &Vip, family: Family, pool: &Arc<str>) -> PoolView {
+    #[must_use]
+    pub fn of(&self, vip: &Vip, family: Family, pool: &Arc<str>) -> PoolView {
         let asks = |family: &Family| self.machine.addresses.iter().any(|own| Family::of(*own) == *family);
         let vip = self.apart.contains(&**pool).then(|| {
             let other = || Self::families(vip).into_iter().find(asks);
@@ -59,25 +66,29 @@ impl<'a> Views<'a> {
     }
 
     /// Where these addresses of a VIP can be asked.
-    pub(crate) fn addresses(&self, at: &VipFamily) -> Vec<IpAddr> {
+    #[must_use]
+    pub fn addresses(&self, at: &VipFamily) -> Vec<IpAddr> {
         let addresses = self.vips.get(&*at.vip).map(|vip| vip.reachable_at()).unwrap_or_default();
         addresses.into_iter().filter(|address| Family::of(*address) == at.family).collect()
     }
 
     /// What may serve in place of a view, as the same addresses see it.
-    pub(crate) fn fallback(&self, view: &PoolView) -> Option<PoolView> {
+    #[must_use]
+    pub fn fallback(&self, view: &PoolView) -> Option<PoolView> {
         let fallback = self.config.pool(&view.pool)?.fallback.as_ref()?;
         Some(self.beside(view, &fallback.pool))
     }
 
     /// Another pool, as the addresses of a view see it.
-    pub(crate) fn beside(&self, view: &PoolView, pool: &Arc<str>) -> PoolView {
+    #[must_use]
+    pub fn beside(&self, view: &PoolView, pool: &Arc<str>) -> PoolView {
         let vip = view.vip.as_ref().filter(|_| self.apart.contains(&**pool)).cloned();
         PoolView { pool: Arc::clone(pool), vip }
     }
 
     /// The pools that the machine's VIPs use, and those that may serve in their place or have some of their keys.
-    pub(crate) fn reach(&self) -> BTreeMap<PoolView, &'a Arc<Pool>> {
+    #[must_use]
+    pub fn reach(&self) -> BTreeMap<PoolView, &'a Arc<Pool>> {
         let mut reach = BTreeMap::new();
         for vip in self.config.vips_of(self.machine) {
             let families = Self::families(vip);
@@ -99,7 +110,8 @@ impl<'a> Views<'a> {
 }
 
 /// A pool and those that may serve in its place or have some of its keys, each once. Keys may go round in a circle of pools.
-pub(crate) fn chain<'a>(config: &'a Config, pool: &str) -> Vec<&'a Arc<Pool>> {
+#[must_use]
+pub fn chain<'a>(config: &'a Config, pool: &str) -> Vec<&'a Arc<Pool>> {
     let mut chain: Vec<&Arc<Pool>> = Vec::new();
     let mut open: Vec<&Arc<Pool>> = config.pool(pool).into_iter().collect();
     while let Some(pool) = open.pop() {
