@@ -7,6 +7,7 @@
 mod asker;
 mod clients;
 mod keys;
+mod killed;
 mod refused;
 mod rejoin;
 mod scene;

@@ -107,7 +107,8 @@ pub(crate) fn memcached_with(bed: &Bed, host: &Host, more: &[&str]) -> Process {
     let vips = bed.spec.vips.iter().map(|vip| SocketAddr::new(*vip, PORT).to_string());
     let listen =
         vips.chain([SocketAddr::new(host.v4.into(), PORT).to_string()]).collect::<Vec<_>>().join(",");
-    let args = [&["-u", "nobody", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"], more].concat();
+    // As root it stays who it is: a change of user would clear the signal that ends it with its test.
+    let args = [&["-u", "root", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"], more].concat();
     let server =
         Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args).unwrap();
     let asker = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT));

@@ -4,15 +4,16 @@
 //! failure makes the task fail. A lane over its budget is told, not failed: time decides nothing. What lanes run is built before
 //! them, once, as a lane `build` of its own: their seconds are those of tests.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use crate::bare::{self, Readme};
 use crate::build::{Built, cargo_lane};
 use crate::cargo::{self, Metadata, cargo};
+use crate::leftovers::nothing_left;
 use crate::steps::Steps;
 use crate::{demo, fuzz, instructions, setup, tidy, zero_copy};
 
@@ -272,19 +273,6 @@ fn config_files(is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let files: Vec<_> = paths.into_iter().filter(named).collect();
     ensure!(!files.is_empty(), "no rules in config/");
     Ok(files)
-}
-
-/// Fails when a process of the binary under test is still there.
-fn nothing_left(binary: &Path) -> Result<()> {
-    let binary = binary.canonicalize()?;
-    let ours = |process: &std::fs::DirEntry| {
-        std::fs::read_link(process.path().join("exe")).is_ok_and(|program| program == binary)
-    };
-    let left: Vec<_> = std::fs::read_dir("/proc")?.flatten().filter(ours).map(|p| p.file_name()).collect();
-    if !left.is_empty() {
-        bail!("the tests left processes of {}: {left:?}", binary.display());
-    }
-    Ok(())
 }
 
 /// Both builds, with optimisations for the demo, and the lanes.

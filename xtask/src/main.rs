@@ -18,6 +18,7 @@ mod fuzz;
 mod instructions;
 mod lanes;
 mod latency;
+mod leftovers;
 mod offer;
 mod pace;
 mod peers;

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo;
+use crate::{cargo, leftovers};
 
 /// Steps that have run.
 pub(crate) struct Steps {
@@ -141,6 +141,7 @@ impl Observed {
 /// Runs a command with its output on standard error, and reads along.
 fn watch(command: &mut Command, mut observed: Observed) -> Result<Run> {
     let (reader, writer) = pipe()?;
+    leftovers::mark(command);
     command.stdout(writer.try_clone()?).stderr(writer);
     let words = words(command);
     let mut child = command.spawn().with_context(|| format!("can't run {words}"))?;

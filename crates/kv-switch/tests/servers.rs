@@ -40,8 +40,10 @@ impl Drop for Server {
 
 impl Server {
     fn start(address: &str) -> Self {
-        let args = ["-u", "nobody", "-l", address, "-p", "11211", "-U", "11211", "-t", "1", "-m", "64"];
-        let process = Command::new("memcached").args(args).spawn().unwrap();
+        // It ends with the thread that started it. As root it stays who it is: a change of user would clear that signal.
+        let args = ["-u", "root", "-l", address, "-p", "11211", "-U", "11211", "-t", "1", "-m", "64"];
+        let process =
+            Command::new("setpriv").args(["--pdeathsig", "KILL", "memcached"]).args(args).spawn().unwrap();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect((address, 11_211)).unwrap();
         let server = Self { process, socket };

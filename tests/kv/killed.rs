@@ -1,0 +1,43 @@
+//! A test that is killed leaves none of its servers.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::{env, fs, thread};
+
+use testbed::{Bed, BedSpec, eventually};
+
+use crate::scene::{BOUND, memcached};
+
+/// Not a test of its own: what the next one kills.
+#[test]
+fn holder_of_a_server() {
+    if env::var_os(HOLDER).is_none() {
+        return;
+    }
+    let bed = Bed::new(&BedSpec { backends: 1, ..BedSpec::default() }).unwrap();
+    let server = memcached(&bed, &bed.backends[0]);
+    println!("\nHELD {}", server.id());
+    loop {
+        thread::park();
+    }
+}
+
+#[test]
+fn a_killed_test_leaves_no_memcached() {
+    let mut holder = Command::new(env::current_exe().unwrap())
+        .args(["killed::holder_of_a_server", "--exact", "--nocapture"])
+        .env(HOLDER, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    let held = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("HELD ").map(str::to_owned));
+    let server = format!("/proc/{}", held.unwrap());
+    assert_eq!(fs::read_to_string(format!("{server}/comm")).unwrap(), "memcached\n");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert!(eventually(BOUND, || (!Path::new(&server).exists()).then_some(())).is_some(), "{server}");
+}
+
+const HOLDER: &str = "SLUICEGATE_TEST_HOLDER";
