@@ -88,6 +88,9 @@ fn a_key_goes_to_its_server_from_every_client_in_both_families_and_the_server_an
     scene.drops_become(&[]);
     let counters = scene.balancer.counters().unwrap();
     assert_eq!(counters.over_threads(&["flow_table", "inserts"]), 0, "{}", scene.diagnosis());
+    let requests = |verb| counters.over_threads(&["requests", verb]);
+    let keys = KEYS as u64;
+    assert_eq!(["set", "get", "mg", "add"].map(requests), [keys, keys + 1, 1, 0], "{}", scene.diagnosis());
 }
 
 #[test]

@@ -82,6 +82,8 @@ counters::thread! {
             pub trace_refused: BTreeMap<String, u64>,
             /// Drops by reason's name; every reason is there.
             pub drops: BTreeMap<String, u64>,
+            /// Requests for keyed services that were read, by verb's name; every verb is there.
+            pub requests: BTreeMap<String, u64>,
             /// The connection table.
             pub flows: FlowTableStats,
             /// The fragment table.
@@ -141,6 +143,9 @@ impl AddAssign<&ThreadStats> for ThreadStats {
         for (reason, more) in &other.drops {
             *self.drops.entry(reason.clone()).or_default() += more;
         }
+        for (verb, more) in &other.requests {
+            *self.requests.entry(verb.clone()).or_default() += more;
+        }
         self.flows.add(&other.flows);
         self.fragments.add(&other.fragments);
         self.socket.add(&other.socket);
@@ -159,6 +164,7 @@ mod tests {
             batch_sizes: vec![1, 2],
             drops: [("no_vip".to_owned(), 7)].into(),
             trace_refused: [("mac".to_owned(), 7)].into(),
+            requests: [("get".to_owned(), 7)].into(),
             ..ThreadStats::default()
         };
         let mut value = serde_json::to_value(&one).unwrap();

@@ -5,6 +5,7 @@
 //! Invariant: `rx + from_threads + originated = tx + replies + to_threads + drops + held` once a batch is done.
 
 use counters::Counter;
+use kv_switch::Verb;
 
 use crate::{DropReason, TraceRefusal};
 
@@ -51,6 +52,8 @@ counters::thread! {
             pub fragment_table: FragmentTableCounters,
             /// By [`DropReason`].
             drops: Box<[Counter]>,
+            /// Requests for keyed services that were read, by [`Verb::number`].
+            verbs: [Counter; Verb::NAMES.len()],
             /// Packets that began like a marked one and were not reported, by [`TraceRefusal`].
             trace_refused: [Counter; TraceRefusal::ALL.len()],
             backends: Box<[PairCounter]>,
@@ -94,6 +97,19 @@ impl ThreadCounters {
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.drops.get(reason.index()).map_or(0, Counter::read)
+    }
+
+    /// Counts a request that was read.
+    #[inline]
+    pub(crate) fn request(&self, verb: u8) {
+        if let Some(counter) = self.verbs.get(usize::from(verb)) {
+            counter.add(1);
+        }
+    }
+
+    /// Requests for keyed services that were read, by the name of their verb.
+    pub fn requests(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Verb::NAMES.into_iter().zip(self.verbs.iter().map(Counter::read))
     }
 
     /// Counts a packet that began like a marked one, and was not reported.

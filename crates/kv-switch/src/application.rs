@@ -13,7 +13,7 @@ use crate::{Answer, NoAnswer, OwnId, Refusal, Stored};
 /// A protocol whose requests name keys. The forwarder knows none of its verbs and none of its bytes.
 ///
 /// An implementation holds settings at most: no state that requests change, no clock, no allocation.
-/// The first three methods route requests by key. Those behind [`Self::verbs`] ask servers themselves, for a request whose keys are
+/// The first three methods route requests by key. Those behind [`Self::key`] ask servers themselves, for a request whose keys are
 /// on several of them; they refuse unless a protocol says otherwise, so that one of three methods is whole.
 pub trait Application: fmt::Debug + Send + Sync {
     /// Reads one request.
@@ -28,11 +28,6 @@ pub trait Application: fmt::Debug + Send + Sync {
 
     /// The key as the server stores it. It lies in `payload`, or in `room` where it had to be decoded.
     fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
-
-    /// What its verbs are called in counters, by [`Ask::verb`]. A protocol whose verbs nobody knows has one.
-    fn verbs(&self) -> &'static [&'static str] {
-        &["request"]
-    }
 
     /// Writes to `out` what one server is asked for `items`, which are keys of `request`: a payload of one datagram, to which each
     /// of these keys has an answer of its own. Returns its length; `None`: such a request is never asked by parts, `items` has none,
@@ -143,7 +138,8 @@ pub struct Ask {
     pub plan: Plan,
     /// What it does to its keys.
     pub effect: Effect,
-    /// Index of the verb among the application's, for counters: [`Application::verbs`].
+    /// Number of the verb, for counters: [`Verb::number`](crate::Verb::number). A protocol of other verbs has
+    /// [`Verb::Request`](crate::Verb::Request).
     pub verb: u8,
     /// Number of keys. 0 for [`Plan::Keyless`] alone.
     pub keys: u16,

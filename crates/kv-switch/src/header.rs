@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::{Application, Ask, Datagram, Effect, Item, KeyRoom, MAX_KEY, Refusal};
+use crate::{Application, Ask, Datagram, Effect, Item, KeyRoom, MAX_KEY, Refusal, Verb};
 
 /// Requests with AppSwitch's preamble.
 ///
@@ -53,7 +53,7 @@ impl Application for Header {
         if key.bytes(datagram.payload()).is_empty() {
             return Err(Refusal::FirstPieceTooShort);
         }
-        Ok(Ask::one(0, Effect::Conditional, key))
+        Ok(Ask::one(Verb::Request.number(), Effect::Conditional, key))
     }
 
     fn items(&self, _: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {

@@ -75,7 +75,7 @@
 //! ```
 //! use std::ops::ControlFlow;
 //!
-//! use kv_switch::{Application, Ask, Datagram, Effect, Encoding, Item, KeyHash, KeyRoom, Plan, Refusal};
+//! use kv_switch::{Application, Ask, Datagram, Effect, Encoding, Item, KeyHash, KeyRoom, Plan, Refusal, Verb};
 //!
 //! /// `1`, file id (8 bytes), offset (8 bytes), length (4 bytes), all big-endian: read that much of a block.
 //! #[derive(Debug)]
@@ -96,7 +96,7 @@
 //!         }
 //!         let key = Item { start: 1, len: 16, encoding: Encoding::Raw };
 //!         // Blocks never change: whoever asks may be answered from a copy.
-//!         Ok(Ask::one(0, Effect::Read { cacheable: true }, key))
+//!         Ok(Ask::one(Verb::Request.number(), Effect::Read { cacheable: true }, key))
 //!     }
 //!
 //!     fn items(&self, _: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {

@@ -80,10 +80,6 @@ impl Application for Memcached {
         }
     }
 
-    fn verbs(&self) -> &'static [&'static str] {
-        &Verb::NAMES
-    }
-
     fn write_part(
         &self,
         request: &Request<'_>,

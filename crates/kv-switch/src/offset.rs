@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Refusal};
+use crate::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Refusal, Verb};
 
 /// Requests whose key has a fixed place.
 ///
@@ -40,7 +40,7 @@ impl Application for Offset {
         if self.key.bytes(datagram.payload()).is_empty() {
             return Err(Refusal::FirstPieceTooShort);
         }
-        Ok(Ask::one(0, Effect::Conditional, self.key))
+        Ok(Ask::one(Verb::Request.number(), Effect::Conditional, self.key))
     }
 
     fn items(&self, _: &[u8], ask: &Ask, each: &mut dyn FnMut(Item) -> ControlFlow<()>) {

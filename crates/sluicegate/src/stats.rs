@@ -110,18 +110,16 @@ fn traffic<'a>(pairs: impl Iterator<Item = &'a PairCounter>) -> TrafficStats {
 
 /// One thread's.
 pub(crate) fn thread(counters: &ThreadCounters, socket: &SocketCounters) -> ThreadStats {
-    let by_reason = |name: &str, count| (name.to_owned(), count);
+    let by_name = |name: &str, count| (name.to_owned(), count);
     ThreadStats {
         batches: counters.batches.read(),
         batch_sizes: counters.batch_sizes.iter().map(Counter::read).collect(),
         trace_refused: TraceRefusal::ALL
             .iter()
-            .map(|refusal| by_reason(refusal.name(), counters.trace_refusals(*refusal)))
+            .map(|refusal| by_name(refusal.name(), counters.trace_refusals(*refusal)))
             .collect(),
-        drops: DropReason::ALL
-            .iter()
-            .map(|reason| by_reason(reason.name(), counters.drops(*reason)))
-            .collect(),
+        drops: DropReason::ALL.iter().map(|reason| by_name(reason.name(), counters.drops(*reason))).collect(),
+        requests: counters.requests().map(|(verb, count)| by_name(verb, count)).collect(),
         flows: FlowTableStats::from_values(counters.flow_table.values()),
         fragments: FragmentTableStats::from_values(counters.fragment_table.values()),
         socket: SocketStats::from_values(socket.values()),

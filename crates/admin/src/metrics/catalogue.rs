@@ -97,6 +97,9 @@ catalogue! {
     // Drops and the XDP program.
     DROPS: Counter "packets" "dropped_packets_total" ["reason"]
         "Packets that a packet thread dropped for this reason.";
+    REQUESTS: Counter "requests" "keyed_requests_total" ["verb"]
+        "Requests for keyed services that packet threads read, by their verb: memcached's, or request of protocols whose verbs \
+         are not known.";
     XDP_MODE: Gauge "1" "xdp_mode_info" ["mode"]
         "Always 1: the label says how the XDP program is attached, driver or generic; ingress: there is none, and packet sockets.";
     SOCKET_MODE: Gauge "1" "xdp_socket_mode_info" ["interface", "mode"]

@@ -147,6 +147,9 @@ impl Samples {
         for (reason, count) in &input.stats.total.drops {
             self.push(&the::DROPS, &[reason], *count);
         }
+        for (verb, count) in &input.stats.total.requests {
+            self.push(&the::REQUESTS, &[verb], *count);
+        }
         self.group(counters::XDP, &[], &input.stats.xdp.values());
         self.push(&the::XDP_MODE, &[&input.stats.xdp_mode], 1);
         for (interface, mode) in &input.stats.mode {

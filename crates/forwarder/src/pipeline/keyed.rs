@@ -40,14 +40,15 @@ impl Core {
         if let Some(KeyPlace { hash, route }) = request.place(&ask)? {
             (state.hash, state.route) = (hash, route);
         }
-        self.count_effect(ask.effect);
+        self.count_request(&ask);
         Ok(())
     }
 
     #[inline]
-    fn count_effect(&self, effect: Effect) {
+    fn count_request(&self, ask: &Ask) {
         let counters = &self.counters;
-        let counter = match effect {
+        counters.request(ask.verb);
+        let counter = match ask.effect {
             Effect::Read { .. } => &counters.keyed_reads,
             Effect::Write => &counters.keyed_writes,
             Effect::Conditional => &counters.keyed_changes,

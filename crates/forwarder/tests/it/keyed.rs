@@ -326,7 +326,55 @@ fn requests_are_counted_by_what_they_do_and_those_that_are_dropped_are_not() {
         let all = &bed.counters;
         let counted = [&all.keyed_reads, &all.keyed_writes, &all.keyed_changes, &all.keyed_others];
         assert_eq!(counted.map(|counter| counter.read()), expected, "{}", command.escape_ascii());
+        let verbs = bed.counters.requests().map(|(_, count)| count).sum::<u64>();
+        assert_eq!(verbs, expected.iter().sum(), "{}", command.escape_ascii());
     }
+}
+
+#[test]
+fn requests_are_counted_by_their_verb_and_those_that_are_dropped_are_not() {
+    let mut bed = bed();
+    let with_value = |words: &str| format!("{words}\r\nab\r\n").into_bytes();
+    let commands = [
+        get("a"),
+        b"gets a\r\n".to_vec(),
+        b"gat 9 a\r\n".to_vec(),
+        b"gats 9 a\r\n".to_vec(),
+        with_value("set a 0 0 2"),
+        with_value("add a 0 0 2"),
+        with_value("replace a 0 0 2"),
+        with_value("append a 0 0 2"),
+        with_value("prepend a 0 0 2"),
+        with_value("cas a 0 0 2 1"),
+        b"delete a\r\n".to_vec(),
+        b"incr a 1\r\n".to_vec(),
+        b"decr a 1\r\n".to_vec(),
+        b"touch a 1\r\n".to_vec(),
+        b"mg a v\r\n".to_vec(),
+        with_value("ms a 2"),
+        b"md a\r\n".to_vec(),
+        b"ma a\r\n".to_vec(),
+        b"me a\r\n".to_vec(),
+        b"mn\r\n".to_vec(),
+    ];
+    let mut expected = BTreeMap::new();
+    // Each as often as no other.
+    for (times, command) in (1..).zip(&commands) {
+        (0..times).for_each(|_| assert!(matches!(bed.send(24, &request(command)), (Verdict::Tx, _))));
+        let verb = command.split(u8::is_ascii_whitespace).next().unwrap();
+        expected.insert(if verb == b"mn" { "noop" } else { std::str::from_utf8(verb).unwrap() }, times);
+    }
+    let elsewhere = (0..).map(|n| format!("key{n}")).find(|key| by_hand(key) != by_hand("a")).unwrap();
+    let split = request(format!("get a {elsewhere}\r\n").as_bytes());
+    for frame in refused().into_iter().map(|(_, frame)| frame).chain([split]) {
+        assert!(matches!(bed.send(24, &frame).0, Verdict::Drop(_)));
+    }
+    expected.insert("request", 0);
+    assert_eq!(bed.counters.requests().collect::<BTreeMap<_, _>>(), expected);
+    let mut bed = Bed::new(keyed_by(Box::new(Header::new(7)), KeyFailover::Next));
+    let preamble = [&[7, 0, 0, 0, 9, 0, 0, 0, 12], &b"abc"[..]].concat();
+    assert!(bed.backend_of(&udp(CLIENT4, 40_000, VIP4, PORT, &preamble)).is_some());
+    assert!(bed.counters.requests().all(|(verb, count)| count == u64::from(verb == "request")));
 }
 
 #[test]

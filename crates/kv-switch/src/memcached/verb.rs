@@ -1,6 +1,6 @@
 //! The verbs of requests that are forwarded.
 
-/// A verb of memcached, whichever protocol it stands in. Its number is [`crate::Ask::verb`].
+/// A verb of memcached, whichever protocol it stands in, or of nobody knows whom. Its number is [`crate::Ask::verb`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verb {
@@ -44,13 +44,15 @@ pub enum Verb {
     MetaDebug,
     /// `mn`; binary NOOP.
     Noop,
+    /// Of a protocol whose verbs are not known.
+    Request,
 }
 
 impl Verb {
     /// What they are called in counters, by their numbers.
-    pub const NAMES: [&str; 20] = [
+    pub const NAMES: [&str; 21] = [
         "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr",
-        "decr", "touch", "mg", "ms", "md", "ma", "me", "noop",
+        "decr", "touch", "mg", "ms", "md", "ma", "me", "noop", "request",
     ];
 
     /// Its number.
