@@ -6,6 +6,7 @@
 
 mod asker;
 mod clients;
+mod hot_keys;
 mod keys;
 mod killed;
 mod refused;

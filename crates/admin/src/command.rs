@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::view::{
     BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, EventKind, EventsView, FlowPage, HealthView,
-    LogChange, LogLevel, LogView, MachineDrain, Purged, Refusal, ReloadReport, Status, VipRow, WhereView,
+    HotKeysView, LogChange, LogLevel, LogView, MachineDrain, Purged, Refusal, ReloadReport, Status, VipRow,
+    WhereView,
 };
 use crate::stats::Stats;
 
@@ -126,6 +127,24 @@ pub enum Command {
     },
     /// End the capture that runs: its stream comes to its end.
     EndCapture(Answer<Result<CaptureEnd, Refusal>>),
+    /// Count keys of requests for a while. It ends at once when the answer is dropped.
+    HotKeys {
+        /// Whose, and how long.
+        order: HotKeysOrder,
+        /// Not found when there is no such VIP, or no service that chooses by key; a conflict while others are counted.
+        answer: Answer<Result<HotKeysView, Refusal>>,
+    },
+}
+
+/// Which keys are to be counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HotKeysOrder {
+    /// Of this VIP's requests; `None`: of all.
+    pub vip: Option<String>,
+    /// At most so many, from 1 to [`HOT_KEYS_AT_MOST`].
+    pub limit: usize,
+    /// For so long, up to [`HOT_KEYS_SECONDS_AT_MOST`].
+    pub within: Duration,
 }
 
 /// Which packets are to be captured, and how many. All conditions must hold.
@@ -240,5 +259,9 @@ pub const CONFIG_BYTES: usize = 16 << 20;
 pub const SNAP_BYTES: RangeInclusive<usize> = 64..=2_048;
 /// Changes of state that are kept, and the longest list of them.
 pub const EVENTS_AT_MOST: usize = 1_000;
+/// The longest list of keys.
+pub const HOT_KEYS_AT_MOST: usize = 1_000;
+/// The longest that keys are counted for one answer: it must come within [`ANSWER_WITHIN_SECONDS`].
+pub const HOT_KEYS_SECONDS_AT_MOST: u64 = 20;
 /// The longest list of flows in one answer.
 pub const FLOWS_AT_MOST: usize = 10_000;

@@ -35,6 +35,7 @@ mod connection_limiter;
 mod document;
 mod guard;
 mod handlers;
+mod hot_keys;
 pub mod metrics;
 mod page;
 pub mod pcapng;
@@ -50,7 +51,8 @@ pub mod view;
 pub use app_state::Rules;
 pub use command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureOrder, CaptureStream, Command,
-    EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, LogOrder, MachineAction, OrderNote, SNAP_BYTES,
+    EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST,
+    HotKeysOrder, LogOrder, MachineAction, OrderNote, SNAP_BYTES,
 };
 pub use page::status_page;
 pub use roles::{Role, Roles};

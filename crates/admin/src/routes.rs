@@ -16,14 +16,15 @@ use tokio::sync::mpsc;
 use super::app_state::{AppState, PUT_CONFIG, RELOAD, Rules};
 use super::capture::{self, CAPTURE_SECONDS_AT_MOST};
 use super::command::{
-    Answer, BackendAction, Command, EVENTS_AT_MOST, FLOWS_AT_MOST, MachineAction, SNAP_BYTES,
+    Answer, BackendAction, Command, EVENTS_AT_MOST, FLOWS_AT_MOST, HOT_KEYS_AT_MOST,
+    HOT_KEYS_SECONDS_AT_MOST, MachineAction, SNAP_BYTES,
 };
 use super::document::{Content, Operation, document};
 use super::view::{
-    BackendChange, CaptureEnd, ConfigView, EventsView, FlowPage, LogChange, LogLevel, MachineDrain, Purged,
-    Refusal, RefusalKind, ReloadReport, WhereView,
+    BackendChange, CaptureEnd, ConfigView, EventsView, FlowPage, HotKeysView, LogChange, LogLevel,
+    MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
 };
-use super::{guard, handlers, refuse};
+use super::{guard, handlers, hot_keys, refuse};
 
 /// One route as it stands in the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +57,8 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
 
 fn table() -> Vec<Operation> {
     let orders = [backend_orders(), machine_orders(), log_orders()];
-    let all = [reading(), events(), flows(), captures(), configuration()].into_iter().chain(orders);
+    let all =
+        [reading(), events(), flows(), hot_keys(), captures(), configuration()].into_iter().chain(orders);
     all.flatten().collect()
 }
 
@@ -236,6 +238,23 @@ fn flows() -> Vec<Operation> {
             .required("query", "protocol", protocol)
             .query("key", "Of a request for this key, to a service that chooses by key.", text())
             .refuses(&[404]),
+    ]
+}
+
+/// Keys of requests.
+fn hot_keys() -> Vec<Operation> {
+    let top = Operation::json::<HotKeysView>(
+        "post",
+        "/v1/kv/top",
+        "Count the keys of requests for services that choose by key, for a while: which are asked for most, and who has them.",
+        "Those that were asked for most first. It comes when they have been counted.",
+        plain(post(hot_keys::top)),
+    );
+    vec![
+        top.query("vip", "Of this VIP's services. Default: of all.", text())
+            .query("limit", "How many keys. Default: 20.", number(1, HOT_KEYS_AT_MOST))
+            .query("seconds", "How long they are counted. Default: 2.", number(1, HOT_KEYS_SECONDS_AT_MOST))
+            .refuses(&[403, 404, 409]),
     ]
 }
 

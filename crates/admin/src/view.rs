@@ -11,6 +11,7 @@ mod explained;
 mod flows;
 mod generation;
 mod health;
+mod hot_keys;
 mod log;
 mod refusal;
 mod serving;
@@ -26,6 +27,7 @@ pub use explained::{Encapsulation, Explained, Hashed, Step, Verdict, WhereBacken
 pub use flows::{FlowPage, FlowRow, FlowState, Purged, WhereRow, WhereView};
 pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
 pub use health::{CheckState, HealthView, TargetRow, Via};
+pub use hot_keys::{HotKeyRow, HotKeysView, HotServiceRow};
 pub use log::{LogChange, LogLevel, LogOrderRow, LogView};
 pub use refusal::{ProblemView, Refusal, RefusalKind, Severity};
 pub use serving::{

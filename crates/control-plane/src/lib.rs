@@ -37,6 +37,7 @@ pub mod controller;
 pub mod digest;
 pub mod drain;
 mod flow_counts;
+pub mod hot_keys;
 mod log_orders;
 mod orders;
 mod paths;

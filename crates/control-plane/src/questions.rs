@@ -1,4 +1,4 @@
-//! Questions to the packet threads: list flows, forget flows, where would this go, capture.
+//! Questions to the packet threads: list flows, forget flows, where would this go, capture, count keys.
 //!
 //! In: questions, the threads' answers. Out: each question's answer to its client, when every thread has been asked.
 //! A table is walked in bounded steps, each a request in the thread's ring, answered between two batches. The control loop
@@ -14,6 +14,7 @@ use forwarder::{
     Cursor, Flow, FlowEntry, FlowFilter, Reply, Request, Service, ServiceId, SlotId, Snapshot, Tap, ThreadId,
     WhereAnswer, Whose,
 };
+use kv_switch::HotKeys;
 
 use crate::flow_counts::FlowCounts;
 use crate::refused::Refused;
@@ -45,6 +46,9 @@ struct Walk {
     /// A request is out.
     asked: bool,
 }
+
+/// Counters of keys, one a thread.
+pub type Counters = VecDeque<Box<HotKeys>>;
 
 /// Taps that wait to be put in place, one a thread.
 pub type Taps = VecDeque<Box<Tap>>;
@@ -85,6 +89,12 @@ enum Goal {
         flow: Flow,
         found: Vec<WhereAnswer>,
         client: Box<dyn Client<Vec<WhereAnswer>>>,
+    },
+    /// Has each thread count keys by one of these, or none; the answer is those that were there.
+    HotKeys {
+        next: Counters,
+        found: Counters,
+        client: Box<dyn Client<Counters>>,
     },
     /// Puts a tap into each thread, or none; those that were there are freed.
     Tap {
@@ -186,6 +196,11 @@ impl Questions {
         self.enter(Goal::Tap { taps, client }, vec![FlowFilter::All]);
     }
 
+    /// Counts keys by these, one a thread, or no more.
+    pub fn count_keys(&mut self, next: Counters, client: Box<dyn Client<Counters>>) {
+        self.enter(Goal::HotKeys { next, found: Counters::new(), client }, vec![FlowFilter::All]);
+    }
+
     fn enter(&mut self, goal: Goal, filters: Vec<FlowFilter>) {
         let from = Cursor::default();
         self.waiting.push_back(Walk { goal, filters, thread: 0, filter: 0, from, asked: false });
@@ -223,7 +238,7 @@ impl Walk {
                 Goal::Purge { client, .. } => client.has_gone(),
                 Goal::Where { client, .. } => client.has_gone(),
                 // Each thread's turn comes: a client who has gone closes the taps, and they are fetched after that.
-                Goal::Tap { .. } => false,
+                Goal::Tap { .. } | Goal::HotKeys { .. } => false,
             }
     }
 
@@ -243,11 +258,14 @@ impl Walk {
             Goal::Purge { .. } => Request::Purge { filter, from: self.from },
             Goal::Where { flow, .. } => Request::Where(*flow),
             Goal::Tap { taps, .. } => Request::Capture(taps.pop_front()),
+            Goal::HotKeys { next, .. } => Request::HotKeys(next.pop_front()),
         };
         let refused = threads.ask(ThreadId(self.thread), request);
         self.asked = refused.is_ok();
-        if let (Goal::Tap { taps, .. }, Err(Request::Capture(Some(tap)))) = (&mut self.goal, refused) {
-            taps.push_front(tap);
+        match (&mut self.goal, refused) {
+            (Goal::Tap { taps, .. }, Err(Request::Capture(Some(tap)))) => taps.push_front(tap),
+            (Goal::HotKeys { next, .. }, Err(Request::HotKeys(Some(counter)))) => next.push_front(counter),
+            _ => {}
         }
     }
 
@@ -270,6 +288,10 @@ impl Walk {
             }
             (Goal::Where { found, .. }, Reply::Where(answer)) => {
                 found.push(answer);
+                None
+            }
+            (Goal::HotKeys { found, .. }, Reply::HotKeys(counter)) => {
+                found.extend(counter);
                 None
             }
             (Goal::Tap { .. }, Reply::Capture(_)) => None,
@@ -303,6 +325,7 @@ impl Goal {
             Self::Count { found, client } => client.answer(found, snapshot, index),
             Self::Purge { count, client } => client.answer(count, snapshot, index),
             Self::Where { found, client, .. } => client.answer(found, snapshot, index),
+            Self::HotKeys { found, client, .. } => client.answer(found, snapshot, index),
             Self::Tap { client: Some(client), .. } => client.answer((), snapshot, index),
             Self::Tap { client: None, .. } => {}
         }

@@ -6,8 +6,8 @@
 use kv_switch::Ring;
 
 use crate::{
-    KeyFailover, KeyPlace, KeyRules, Keyed, Placement, PoolTable, Selection, Service, SlotId, SlotState,
-    Snapshot, Step,
+    KeyFailover, KeyPlace, KeyRules, Keyed, Placement, PoolTable, Selection, Service, ServiceId, SlotId,
+    SlotState, Snapshot, Step,
 };
 
 impl KeyRules {
@@ -48,6 +48,19 @@ struct KeyPool<'a> {
 }
 
 impl Snapshot {
+    /// The backends that have a service's key now: one, or one for each family of a VIP that its checks pass through.
+    pub fn owners_of_key<'a>(
+        &'a self,
+        service: ServiceId,
+        key: &'a [u8],
+    ) -> impl Iterator<Item = SlotId> + 'a {
+        let of_service = self.services().iter().filter(move |one| one.id == service);
+        of_service.filter_map(move |service| {
+            let keyed = service.keyed.as_deref()?;
+            Some(self.select_key(service, keyed, keyed.rules.place(key))?.slot)
+        })
+    }
+
     /// The backend that has a key's place, as states have it now.
     #[inline]
     pub(crate) fn select_key(&self, service: &Service, keyed: &Keyed, place: KeyPlace) -> Option<Selection> {

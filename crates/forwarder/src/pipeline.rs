@@ -27,6 +27,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use conntrack::FlowTable;
+use kv_switch::HotKeys;
 use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::icmp::IcmpRates;
@@ -136,6 +137,7 @@ struct Core {
     cuts: Vec<Cut>,
     limits: Limits,
     tap: Option<Box<Tap>>,
+    hot_keys: Option<Box<HotKeys>>,
     tracing: Tracing,
     identifications: Identifications,
     looks: Looks,
@@ -186,6 +188,7 @@ impl Pipeline {
             cuts,
             limits,
             tap: None,
+            hot_keys: None,
             tracing,
             identifications,
             looks: Looks::default(),
@@ -504,8 +507,8 @@ impl Forward for Pipeline {
         core.publish_table_counters();
         if let Some(server) = &mut self.requests {
             let (thread, snapshot) = (core.config.thread, self.reader.load());
-            let (flows, tap) = (&mut core.flows, &mut core.tap);
-            server.serve(&mut request::Context { thread, snapshot, flows, tap, now: now.tick() });
+            let (flows, tap, hot_keys) = (&mut core.flows, &mut core.tap, &mut core.hot_keys);
+            server.serve(&mut request::Context { thread, snapshot, flows, tap, hot_keys, now: now.tick() });
         }
     }
 

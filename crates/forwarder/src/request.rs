@@ -4,6 +4,7 @@
 //! allocates nothing; a long answer comes in pieces, each asked for with the cursor of the last.
 
 use conntrack::{Cursor, Entry, Filter, FlowTable, Tick};
+use kv_switch::HotKeys;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::capture::Tap;
@@ -70,6 +71,8 @@ pub enum Request {
     Where(Flow),
     /// Put this tap in the place of the one that is there; `None`: capture nothing.
     Capture(Option<Box<Tap>>),
+    /// Count keys of requests by this; `None`: count none.
+    HotKeys(Option<Box<HotKeys>>),
 }
 
 /// An answer.
@@ -100,6 +103,8 @@ pub enum Reply {
     Where(WhereAnswer),
     /// The tap that was there, for the requester to free.
     Capture(Option<Box<Tap>>),
+    /// The counter that was there, with what it has counted.
+    HotKeys(Option<Box<HotKeys>>),
 }
 
 /// What a thread says of a flow.
@@ -163,6 +168,7 @@ pub(crate) struct Context<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) tap: &'a mut Option<Box<Tap>>,
+    pub(crate) hot_keys: &'a mut Option<Box<HotKeys>>,
     pub(crate) now: Tick,
 }
 
@@ -187,6 +193,7 @@ impl RequestServer {
             }
             Request::Where(flow) => Reply::Where(answer_where(context, &flow)),
             Request::Capture(tap) => Reply::Capture(std::mem::replace(context.tap, tap)),
+            Request::HotKeys(next) => Reply::HotKeys(std::mem::replace(context.hot_keys, next)),
         };
         // There is room: it was looked for above, and nobody else produces.
         let _ = self.replies.push(reply);

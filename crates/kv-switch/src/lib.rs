@@ -137,6 +137,7 @@ mod application;
 mod exchange;
 mod gather;
 mod header;
+mod hot_keys;
 mod key_hash;
 mod memcached;
 mod offset;
@@ -149,6 +150,7 @@ pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item,
 pub use crate::exchange::{ExchangeError, ExchangeId, Exchanges, REST};
 pub use crate::gather::{Arrival, Gather, Late, MAX_KEYS, Place, Progress};
 pub use crate::header::Header;
+pub use crate::hot_keys::{HotKey, HotKeys, hottest};
 pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
 pub use crate::memcached::{MAX_KEY, Memcached, Verb};
 pub use crate::offset::Offset;

@@ -7,8 +7,8 @@ use std::alloc::System;
 use std::ops::ControlFlow;
 
 use kv_switch::{
-    Application, Arrival, Datagram, Exchanges, Gather, Header, KeyHash, KeyRoom, Late, Memcached, Offset,
-    OwnId, Progress, Request, Ring, Routes, Server,
+    Application, Arrival, Datagram, Exchanges, Gather, Header, HotKeys, KeyHash, KeyRoom, Late, Memcached,
+    Offset, OwnId, Progress, Request, Ring, Routes, Server,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -29,6 +29,8 @@ fn requests_take_no_memory() {
     let routes = Routes::build(&[(b"a", 1)], &[(b"b", 2), (b"bb", 3)]).unwrap();
     let hashes = [KeyHash::sip(1, 2), KeyHash::md5(), KeyHash::fnv1a_64()];
     let (mut keys, mut refused) = (0, 0);
+    // Fewer than there are keys: each gives way to others.
+    let mut hot_keys = HotKeys::new(2, [0], KeyHash::sip(1, 2));
     let mut pass = || {
         for (application, request) in
             applications.iter().flat_map(|one| requests.iter().map(move |request| (one, request)))
@@ -40,6 +42,7 @@ fn requests_take_no_memory() {
             application.items(request, &ask, &mut |item| {
                 let mut room = KeyRoom::default();
                 let key = application.key(request, &item, &mut room);
+                hot_keys.count(0, key);
                 let owners = hashes.map(|hash| ring.lookup(hash.hash(key) & 0xffff_ffff));
                 keys += usize::from(owners.iter().all(|&owner| owner < 2) && routes.lookup(key) != Some(0));
                 ControlFlow::Continue(())
@@ -60,6 +63,7 @@ fn requests_take_no_memory() {
     };
     assert_eq!((0..10).map(once).min(), Some(0));
     assert_eq!((keys, refused), (120, 80)); // ten times: memcached's 3, 1 and 1, the preamble's 1, and 6 by place; 3 and 5
+    assert_eq!(hot_keys.asked(0), keys as u64);
     assert_eq!(written, 10 * (REPLY.len() + 8));
 }
 

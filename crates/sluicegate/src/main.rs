@@ -2,7 +2,7 @@
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
 //! manager), `privileges`, `signals`, `logging` with `event_log`. Its clients: `client` with `status`, `digest`, `operate`,
-//! `routers`, `live_config`, `log_level`, `events`, `top`, `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
+//! `routers`, `live_config`, `log_level`, `events`, `top`, `hot_keys` (`kv top`), `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
 //! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
@@ -22,6 +22,7 @@ mod event_log;
 mod events;
 mod failure;
 mod flow_path;
+mod hot_keys;
 mod live_config;
 mod liveness;
 mod log_level;
@@ -91,6 +92,9 @@ enum Verb {
     /// Tracked flows of the running balancer.
     #[command(subcommand)]
     Flow(operate::FlowVerb),
+    /// Requests by key of the running balancer.
+    #[command(subcommand)]
+    Kv(hot_keys::KvVerb),
     /// The log of the running balancer.
     #[command(subcommand)]
     Log(log_level::LogVerb),
@@ -181,6 +185,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Bgp(verb) => routers::bgp(&verb),
         Verb::Machine(verb) => routers::machine(&verb),
         Verb::Flow(verb) => operate::flow(&verb),
+        Verb::Kv(verb) => hot_keys::kv(&verb),
         Verb::Log(verb) => log_level::log(&verb),
         Verb::Where(arguments) => flow_path::answer(&arguments),
         Verb::Capture(arguments) => capture::capture(&arguments),

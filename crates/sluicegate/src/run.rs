@@ -3,7 +3,7 @@
 //! In: a configuration, signals, next hops, verdicts of health checks, commands of the admin API. Out: a running balancer.
 //! Each part owns its state; [`Daemon`] is all of them on one loop. Modules: `commands` and `status` (the API), `reload` (its
 //! steps), `configuration` with `files`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`, `lifecycle`,
-//! `capture`, `settings`, `turns` (work of other threads that needs the loop).
+//! `hot_keys`, `settings`, `turns` (work of other threads that needs the loop).
 //! Not here: any decision about a packet, a configuration, health, an order or a drain (`control_plane`).
 //! Invariant: nothing that takes more than a few milliseconds runs on the control loop.
 
@@ -13,6 +13,7 @@ mod configuration;
 mod counting;
 mod forwarding;
 mod health_tunnel;
+mod hot_keys;
 mod lifecycle;
 mod links;
 mod reload;
@@ -126,6 +127,8 @@ struct Inspections {
     questions: Questions,
     captures: Captures,
     counting: Counting,
+    /// Keys are being counted.
+    counts_keys: bool,
 }
 
 /// The admin API's end in the daemon.

@@ -176,7 +176,7 @@ fn watch(
 }
 
 /// Waits for a key that leaves, or until the screen is to be drawn again.
-fn operator_leaves(wait: Duration) -> anyhow::Result<bool> {
+pub(crate) fn operator_leaves(wait: Duration) -> anyhow::Result<bool> {
     let deadline = Instant::now() + wait;
     while event::poll(deadline.saturating_duration_since(Instant::now()))? {
         match event::read()? {
@@ -239,7 +239,7 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 /// A screen shows no more rows; each look would cost megabytes.
 const MOST_STATES: usize = 1_000;
 /// How often the screen is drawn while nothing is heard.
-const KEYS_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// Readings in the sparkline.
 const HISTORY: usize = 240;
 

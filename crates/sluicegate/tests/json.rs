@@ -181,6 +181,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("flow list", "SOCKET"),
     ("flow purge", "--all SOCKET"),
     ("health list", "SOCKET"),
+    ("kv top", "SOCKET"),
     ("log level", "SOCKET"),
     ("machine drain", "SOCKET"),
     ("machine undrain", "SOCKET"),

@@ -7,8 +7,8 @@ use admin::stats::{FlowTableStats, Stats, ThreadStats, TrafficStats};
 use admin::view::Explained;
 use admin::view::*;
 use admin::{
-    Answer, BackendAction, CaptureOrder, CaptureStream, Command, EventQuery, FlowQuery, LogOrder,
-    MachineAction,
+    Answer, BackendAction, CaptureOrder, CaptureStream, Command, EventQuery, FlowQuery, HotKeysOrder,
+    LogOrder, MachineAction,
 };
 use tokio::sync::mpsc;
 
@@ -43,6 +43,9 @@ fn words(command: &Command) -> String {
         Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
         Command::PurgeFlows { filter, .. } => format!("purge {filter:?}"),
         Command::Capture { order, .. } => order.to_string(),
+        Command::HotKeys { order: HotKeysOrder { vip, limit, within }, .. } => {
+            format!("{limit} hot keys of {vip:?} in {within:?}")
+        }
         Command::Where { source, destination, protocol, key, .. } => {
             let key = key.as_ref().map_or_else(String::new, |key| format!(" key {key:?}"));
             format!("where {source} {destination} {protocol}{key}")
@@ -78,11 +81,29 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Where { source, destination, protocol, answer, .. } => {
             drop(answer.send(Ok(WhereView { source, destination, protocol, threads: where_rows() })));
         }
+        Command::HotKeys { order, answer } => drop(answer.send(hot_keys(&order))),
         Command::EndCapture(answer) => {
             drop(answer.send(Ok(CaptureEnd { matched: 9, captured: 3, lost: 1 })));
         }
         _ => {}
     }
+}
+
+fn hot_keys(order: &HotKeysOrder) -> Result<HotKeysView, Refusal> {
+    if order.vip.as_deref() == Some("www") {
+        return Err(Refusal::new(RefusalKind::NotFound, "no service of VIP \"www\" chooses by key"));
+    }
+    let row = |key: &str, rate, backends: &[&str]| HotKeyRow {
+        service: "users udp 11211".to_owned(),
+        key: key.to_owned(),
+        requests_per_second: rate,
+        requests_per_second_at_most: rate + 0.5,
+        share: rate / 1_000.0,
+        backends: backends.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let service = HotServiceRow { service: "users udp 11211".to_owned(), requests_per_second: 1_000.0 };
+    let keys = vec![row("user:17", 250.0, &["m1"]), row("\\xff", 12.5, &[])];
+    Ok(HotKeysView { seconds: order.within.as_secs_f64(), services: vec![service], keys })
 }
 
 /// A chunk a second, as many as were asked for; the log has what became of the stream.

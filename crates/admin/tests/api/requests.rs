@@ -188,6 +188,32 @@ async fn flows_are_listed_and_purged_by_what_was_named() {
 }
 
 #[tokio::test]
+async fn hot_keys_are_asked_for_with_their_bounds() {
+    let api = Api::new(false).await;
+    let (status, view) = api.post("/v1/kv/top", "").await;
+    assert_eq!(
+        (status, &view["keys"][1]["key"], &view["seconds"]),
+        (StatusCode::OK, &json!("\\xff"), &json!(2.0))
+    );
+    assert_eq!(api.last(), "20 hot keys of None in 2s");
+    assert_eq!(api.post("/v1/kv/top?vip=users&limit=1000&seconds=20", "").await.0, StatusCode::OK);
+    assert_eq!(api.last(), "1000 hot keys of Some(\"users\") in 20s");
+    assert_eq!(api.post("/v1/kv/top?vip=www", "").await.0, StatusCode::NOT_FOUND);
+    for (query, words) in [
+        ("limit=0", "limit=0, allowed 1 to 1000"),
+        ("limit=1001", "limit=1001, allowed 1 to 1000"),
+        ("seconds=0", "seconds=0, allowed 1 to 20"),
+        ("seconds=21", "seconds=21, allowed 1 to 20"),
+        ("for=2s", "unknown field"),
+    ] {
+        let path = format!("/v1/kv/top?{query}");
+        let (status, refusal) = api.post(&path, "").await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
+        assert!(refusal["error"].as_str().unwrap().contains(words), "{query}: {refusal}");
+    }
+}
+
+#[tokio::test]
 async fn where_asks_with_both_ends_and_the_protocol() {
     let api = Api::new(false).await;
     for (protocol, number) in [("tcp", 6), ("udp", 17), ("47", 47)] {

@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 
-use kv_switch::{Ask, Datagram, Effect, KeyRoom, Plan};
+use kv_switch::{Ask, Datagram, Effect, HotKeys, KeyRoom, Plan};
 use packet::{Fragment, Parsed};
 
 use super::Core;
@@ -20,7 +20,7 @@ impl Core {
     /// without a key goes.
     #[inline(never)]
     pub(super) fn read_request(
-        &self,
+        &mut self,
         snapshot: &Snapshot,
         packet: &Packet<'_>,
         flow: &Flow,
@@ -41,6 +41,9 @@ impl Core {
             (state.hash, state.route) = (hash, route);
         }
         self.count_request(&ask);
+        if let Some(hot_keys) = &mut self.hot_keys {
+            request.count_keys(&ask, hot_keys);
+        }
         Ok(())
     }
 
@@ -107,6 +110,17 @@ impl Request<'_> {
     fn place_of(&self, item: &kv_switch::Item) -> KeyPlace {
         let mut room = KeyRoom::default();
         self.keyed.rules.place(self.keyed.rules.application.key(self.payload, item, &mut room))
+    }
+
+    /// Counts each of its keys, for who asks which are hot.
+    #[cold]
+    fn count_keys(&self, ask: &Ask, hot_keys: &mut HotKeys) {
+        let application = &self.keyed.rules.application;
+        application.items(self.payload, ask, &mut |item| {
+            let mut room = KeyRoom::default();
+            hot_keys.count(self.service.id.0, application.key(self.payload, &item, &mut room));
+            ControlFlow::Continue(())
+        });
     }
 
     /// Where the first of several keys is looked for, if the backend there has all of them.

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
-use kv_switch::{Application, Header, Memcached, Routes};
+use kv_switch::{Application, Header, HotKeys, KeyHash, Memcached, Routes};
 use proptest::prelude::*;
 use siphasher::sip::SipHasher13;
 
@@ -400,4 +400,52 @@ fn a_key_whose_own_backend_does_not_serve_is_counted_as_rehashed() {
     }
     assert!(expected > 5);
     assert_eq!(bed.counters.rehashed.read(), expected);
+}
+
+/// Puts a counter of keys in, and gives back the one that was there.
+fn count(bed: &mut Bed, next: Option<HotKeys>) -> Option<Box<HotKeys>> {
+    bed.port.ask(Request::HotKeys(next.map(Box::new))).unwrap();
+    bed.poll();
+    match bed.port.answer() {
+        Some(Reply::HotKeys(old)) => old,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_asks_is_told_the_hottest_keys_of_what_was_read_and_of_nothing_before_or_after() {
+    let mut bed = bed();
+    let _ = bed.send(24, &request(&get("before")));
+    // Service 3 is the keyed one.
+    assert!(count(&mut bed, Some(HotKeys::new(16, [3], KeyHash::sip(1, 2)))).is_none());
+    for turn in 0..30 {
+        let key = ["hot", "warm", "hot", "flag", "hot", "warm"][turn % 6];
+        let command = match turn % 3 {
+            0 => get(key),
+            1 => format!("set {key} 0 0 2\r\nab\r\n").into_bytes(),
+            _ => format!("md {key}\r\n").into_bytes(),
+        };
+        assert_eq!(bed.send(24, &request(&command)).0, Verdict::Tx);
+    }
+    // `aG90` is `hot`; of several keys each counts; what is refused, and what has no key, does not.
+    let _ = bed.send(24, &request(b"mg aG90 b v\r\n"));
+    let _ = bed.send(24, &request(b"get warm warm\r\n"));
+    let _ = bed.send(24, &request(b"mn\r\n"));
+    refused().iter().for_each(|(_, frame)| drop(bed.send(24, frame)));
+    let _ = bed.send(24, &tcp(CLIENT4, 40_000, VIP4, 80, "S"));
+    let counted = count(&mut bed, None).expect("the one that was put in");
+    let _ = bed.send(24, &request(&get("after")));
+    let found = kv_switch::hottest([&*counted], 10);
+    let rows: Vec<_> = found.iter().map(|hot| (&*hot.key, hot.service, hot.at_least, hot.at_most)).collect();
+    assert_eq!(rows, [(&b"hot"[..], 3, 16, 16), (b"warm", 3, 12, 12), (b"flag", 3, 5, 5)]);
+    assert_eq!(counted.asked(3), 33);
+    assert!(count(&mut bed, None).is_none(), "it is gone");
+
+    let snapshot = bed.live.current();
+    let owner = |key: &str| {
+        snapshot.owners_of_key(ServiceId(3), key.as_bytes()).map(|slot| slot.0 + 1).collect::<Vec<_>>()
+    };
+    assert_eq!(owner("flag"), [1], "by its route");
+    assert_eq!(["hot", "warm"].map(owner), ["hot", "warm"].map(|key| vec![u32::from(by_hand(key))]));
+    assert_eq!(snapshot.owners_of_key(ServiceId(0), b"hot").count(), 0, "it chooses by flow");
 }

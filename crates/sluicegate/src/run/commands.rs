@@ -76,6 +76,7 @@ impl Daemon {
                 _ = answer.send(locate_key(view, &key, threads, &snapshot));
             }
             Command::Capture { order, answer } => self.capture(&order, answer),
+            Command::HotKeys { order, answer } => self.count_keys(order, answer),
             Command::EndCapture(answer) => {
                 _ = answer.send(self.inspections.captures.end().map(Into::into).map_err(Into::into))
             }
