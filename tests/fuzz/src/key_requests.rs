@@ -1,7 +1,7 @@
 //! Requests of memcached clients, behind two bytes that say how much of the datagram is not at hand.
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let text: [&[u8]; 14] = [
+    let text: [&[u8]; 15] = [
         b"get foo\r\n",
         b"gets a b  c \r\n",
         b"gat 100 a b\r\n",
@@ -16,6 +16,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         b"ma k N0 D5 J10 MI v\r\n",
         b"me k b\r\n",
         b"mn\r\n",
+        b"version\r\n",
     ];
     let quiet =
         [binary(0x09, b"", b"a", b""), binary(0x0d, b"", b"bc", b""), binary(0x0a, b"", b"", b"")].concat();
@@ -25,6 +26,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         binary(0x05, &[0; 20], b"n", b""),
         binary(0x0e, b"", b"foo", b"x"),
         binary(0x1d, &[0; 4], b"foo", b""),
+        binary(0x0a, b"", b"", b""),
+        binary(0x0b, b"", b"", b""),
         quiet,
     ];
     let mut seeds: Vec<Vec<u8>> = text.iter().map(|command| datagram(0, command)).collect();

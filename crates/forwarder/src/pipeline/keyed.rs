@@ -37,8 +37,9 @@ impl Core {
         let datagram = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?;
         let ask = keyed.rules.application.read(datagram).map_err(refused)?;
         let request = Request { snapshot, service, keyed, payload: datagram.payload() };
-        if let Some(KeyPlace { hash, route }) = request.place(&ask)? {
-            (state.hash, state.route) = (hash, route);
+        match request.place(&ask)? {
+            Some(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
+            None => state.is_keyless = true,
         }
         self.count_request(&ask);
         if let Some(hot_keys) = &mut self.hot_keys {
@@ -60,7 +61,7 @@ impl Core {
         counter.add(1);
     }
 
-    /// Stage 2: the backend that has the key.
+    /// Stage 2: the backend that has the key; for a request without one any that serves, as for a flow.
     pub(super) fn choose_by_key(
         &mut self,
         batch: &Batch<'_>,
@@ -74,8 +75,11 @@ impl Core {
             self.limits.admit(guard, &batch.snapshot.hasher, &flow, batch.now)?;
         }
         let place = KeyPlace { hash: state.hash, route: state.route };
-        let keyed = service.keyed.as_deref();
-        let chosen = keyed.and_then(|keyed| batch.snapshot.select_key(service, keyed, place));
+        let keyed = service.keyed.as_deref().filter(|_| !state.is_keyless);
+        let chosen = match keyed {
+            Some(keyed) => batch.snapshot.select_key(service, keyed, place),
+            None => batch.snapshot.select(&service.pool, state.hash),
+        };
         let chosen = chosen.ok_or(DropReason::NoBackend)?;
         if chosen.rehashed > 0 {
             self.counters.rehashed.add(1);

@@ -32,6 +32,8 @@ pub(super) struct PacketState {
     pub(super) key: u64,
     /// The place among a keyed service's pools of the one that has the request's key; `None`: the service's own.
     pub(super) route: Option<u32>,
+    /// A keyed service's request that names no key.
+    pub(super) is_keyless: bool,
     /// Index among the snapshot's services; of a piece without ports, [`NO_SERVICE`].
     pub(super) service: u32,
     /// The number by which it is counted.
@@ -125,6 +127,7 @@ impl PacketState {
             hash: 0,
             key: 0,
             route: None,
+            is_keyless: false,
             service: NO_SERVICE,
             counted: ServiceId(NO_SERVICE),
             choice: Choice::NONE,

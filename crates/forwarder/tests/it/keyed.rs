@@ -254,13 +254,32 @@ fn each_request_counts_as_a_new_flow_for_the_limits() {
 }
 
 #[test]
-fn a_request_without_a_key_goes_by_its_flow() {
-    let mut bed = bed();
-    let ports = 20_000..20_100;
-    let sent: BTreeSet<_> = ports
-        .map(|port| bed.backend_of(&udp(CLIENT4, port, VIP4, PORT, &framed(b"mn\r\n"))).unwrap())
-        .collect();
-    assert_eq!(sent.len(), 5);
+fn a_request_without_a_key_goes_by_its_flow_to_any_that_serves_whatever_failover_says() {
+    let version = [&[0x80, 0x0b], &[0; 22][..]].concat();
+    for failover in [KeyFailover::Next, KeyFailover::Nowhere, KeyFailover::Pool(0)] {
+        let mut parts = keyed(failover);
+        let mut by_ring = parts.services[3].keyed.as_deref().unwrap().clone();
+        by_ring.placements = [(); 2].map(|()| Placement::Ring(Rings { all: None, live: None })).into();
+        for on_ring in [false, true] {
+            if on_ring {
+                parts.services[3].keyed = Some(Arc::new(by_ring.clone()));
+            }
+            let mut bed = Bed::new(parts.clone());
+            let mut sent = |ports: std::ops::Range<u16>, command: &[u8]| -> BTreeSet<Option<u8>> {
+                ports.map(|port| bed.backend_of(&udp(CLIENT4, port, VIP4, PORT, &framed(command)))).collect()
+            };
+            for command in [&b"mn\r\n"[..], b"version\r\n", &version] {
+                assert_eq!(sent(20_000..20_100, command), [1, 2, 3, 4, 5].map(Some).into());
+                assert_eq!(sent(20_000..20_001, command).len(), 1);
+            }
+            let mut states = vec![SlotState::Serving; 5];
+            states[2] = SlotState::Down;
+            bed.live.publish(bed.live.current().with_states(states).unwrap());
+            let mut sent = |port| bed.backend_of(&udp(CLIENT4, port, VIP4, PORT, &framed(b"version\r\n")));
+            let left: BTreeSet<_> = (20_000..20_100).map(&mut sent).collect();
+            assert_eq!(left, [1, 2, 4, 5].map(Some).into(), "{failover:?}");
+        }
+    }
 }
 
 /// What memcached would answer is not known here: an error about it names no flow.
@@ -319,6 +338,7 @@ fn requests_are_counted_by_what_they_do_and_those_that_are_dropped_are_not() {
         (b"set a 0 0 2\r\nab\r\n", [0, 1, 0, 0]),
         (b"incr a 1\r\n", [0, 0, 1, 0]),
         (b"mn\r\n", [0, 0, 0, 1]),
+        (b"version\r\n", [0, 0, 0, 1]),
         (b"flush_all\r\n", [0; 4]),
     ] {
         let mut bed = bed();

@@ -11,7 +11,7 @@ use memchr::memchr3;
 
 use crate::{Ask, Datagram, Effect, Item, Plan, Refusal};
 
-use super::words::{Words, alone, flags, key, seconds, unsigned, value};
+use super::words::{Words, alone, flags, key, no_more, seconds, unsigned, value};
 use super::{CACHEABLE, UNCACHED, Verb, frame, item, meta};
 
 #[inline]
@@ -55,6 +55,7 @@ fn rare(verb: &[u8], words: Words<'_>, datagram: Datagram<'_>, max_keys: u16) ->
         b"incr" => number(Verb::Incr, Effect::Conditional, words, datagram),
         b"decr" => number(Verb::Decr, Effect::Conditional, words, datagram),
         b"touch" => number(Verb::Touch, Effect::Write, words, datagram),
+        b"version" => no_more(words, datagram).map(|()| Ask::keyless(Verb::Version.number())),
         _ if ADMINISTRATIVE.contains(&verb) => Err(Refusal::Administrative),
         _ => Err(Refusal::UnknownVerb),
     }
@@ -159,6 +160,5 @@ const ADMINISTRATIVE: &[&[u8]] = &[
     b"slabs",
     b"stats",
     b"verbosity",
-    b"version",
     b"watch",
 ];

@@ -27,7 +27,7 @@ pub(super) fn read(datagram: Datagram<'_>, max_keys: u16) -> Result<Ask, Refusal
         Ordering::Greater => return Err(Refusal::WrongLength),
         Ordering::Equal => {}
     }
-    if verb == Verb::Noop {
+    if matches!(verb, Verb::Noop | Verb::Version) {
         return if header.is_bare() { Ok(Ask::keyless(verb.number())) } else { Err(Refusal::WrongLength) };
     }
     let key = header.key(frame::LENGTH, shape)?;
@@ -147,8 +147,9 @@ fn shape(opcode: u8) -> Result<(Verb, Shape), Refusal> {
         0x1c => (Verb::Touch, touched),
         0x1d | 0x1e | 0x23 | 0x24 => (Verb::Gat, touched),
         NOOP => (Verb::Noop, key),
-        // QUIT, FLUSH, VERSION, STAT, QUITQ, FLUSHQ, VERBOSITY, SASL.
-        0x07 | 0x08 | 0x0b | 0x10 | 0x17 | 0x18 | 0x1b | 0x20..=0x22 => return Err(Refusal::Administrative),
+        0x0b => (Verb::Version, key),
+        // QUIT, FLUSH, STAT, QUITQ, FLUSHQ, VERBOSITY, SASL.
+        0x07 | 0x08 | 0x10 | 0x17 | 0x18 | 0x1b | 0x20..=0x22 => return Err(Refusal::Administrative),
         _ => return Err(Refusal::UnknownVerb),
     })
 }

@@ -5,20 +5,19 @@
 
 use crate::{Ask, Datagram, Effect, Encoding, Item, KeyRoom, Refusal};
 
-use super::words::{Words, alone, flags, key, seconds, unsigned, value};
+use super::words::{Words, alone, flags, key, no_more, seconds, unsigned, value};
 use super::{CACHEABLE, UNCACHED, Verb, decode};
 
 pub(super) fn read(kind: u8, mut words: Words<'_>, datagram: Datagram<'_>) -> Result<Ask, Refusal> {
-    if kind == b's' {
-        return set(words, datagram);
+    match kind {
+        b's' => return set(words, datagram),
+        b'n' => return no_more(words, datagram).map(|()| Ask::keyless(Verb::Noop.number())),
+        _ => {}
     }
-    if !b"gdaen".contains(&kind) {
+    if !b"gdae".contains(&kind) {
         return Err(Refusal::UnknownVerb);
     }
     alone(&words, datagram)?;
-    if kind == b'n' {
-        return words.next().map_or(Ok(Ask::keyless(Verb::Noop.number())), |_| Err(Refusal::WrongArguments));
-    }
     let key = key(words.next())?;
     let (verb, allowed) = match kind {
         b'g' => (Verb::MetaGet, GET),

@@ -97,6 +97,7 @@ fn names_of_verbs_stand_at_their_numbers() {
         (Verb::Touch, "touch"),
         (Verb::MetaGet, "mg"),
         (Verb::Noop, "noop"),
+        (Verb::Version, "version"),
         (Verb::Request, "request"),
     ];
     assert!(named.iter().all(|&(verb, name)| Verb::NAMES[usize::from(verb.number())] == name));
@@ -211,7 +212,6 @@ fn unknown_verbs_and_an_administrators_are_refused() {
         "stats cachedump 1 1",
         "flush_all",
         "flush_all 10 noreply",
-        "version",
         "verbosity 1",
         "quit",
         "shutdown",
@@ -231,13 +231,39 @@ fn unknown_verbs_and_an_administrators_are_refused() {
     {
         refused(format!("{line}\r\n").as_bytes(), Refusal::UnknownVerb);
     }
-    for opcode in [0x07, 0x08, 0x0b, 0x10, 0x17, 0x18, 0x1b, 0x20, 0x21, 0x22] {
+    for opcode in [0x07, 0x08, 0x10, 0x17, 0x18, 0x1b, 0x20, 0x21, 0x22] {
         refused(&binary(opcode, b"", b"", b""), Refusal::Administrative);
         refused(&binary(opcode, b"\0\0\0\x01", b"k", b""), Refusal::Administrative);
     }
     for opcode in [0x1f, 0x25, 0x30, 0x40, 0xff] {
         refused(&binary(opcode, b"", b"k", b""), Refusal::UnknownVerb);
     }
+}
+
+/// A client that takes a connection from its pool asks for one of these, and waits for the answer.
+#[test]
+fn what_names_no_key_and_changes_nothing_is_read_when_it_stands_alone() {
+    for (line, opcode, verb) in [("mn", 0x0a, Verb::Noop), ("version", 0x0b, Verb::Version)] {
+        let (text, bare) = (format!("{line}\r\n"), binary(opcode, b"", b"", b""));
+        for command in [text.as_bytes(), format!("{line} \r\n").as_bytes(), &bare] {
+            assert_eq!(read(command), Ok(Ask::keyless(verb.number())), "{}", command.escape_ascii());
+            assert_eq!(keys(command), [[]; 0]);
+        }
+        for behind in [&b"get k\r\n"[..], b"flush_all\r\n", &binary(0x08, b"", b"", b""), b"\0"] {
+            refused(&[text.as_bytes(), behind].concat(), Refusal::SeveralCommands);
+            refused(&[&bare[..], behind].concat(), Refusal::SeveralCommands);
+        }
+        refused(format!("{line} x\r\n").as_bytes(), Refusal::WrongArguments);
+        refused(format!("{line} noreply\r\n").as_bytes(), Refusal::WrongArguments);
+        refused(line.as_bytes(), Refusal::LineEnd);
+        refused(format!(" {line}\r\n").as_bytes(), Refusal::UnknownVerb);
+        refused(format!("{line}s\r\n").as_bytes(), Refusal::UnknownVerb);
+        refused(&binary(opcode, b"", b"k", b""), Refusal::WrongLength);
+        refused(&binary(opcode, &[0; 4], b"", b""), Refusal::WrongLength);
+        refused(&binary(opcode, b"", b"", b"x"), Refusal::WrongLength);
+    }
+    let quiet = binary(0x09, b"", b"k", b"");
+    refused(&[quiet, binary(0x0b, b"", b"", b"")].concat(), Refusal::SeveralCommands);
 }
 
 #[test]
@@ -276,8 +302,6 @@ fn meta_commands_have_the_flags_of_their_verb() {
     one(b"md k C5\r\n", Verb::MetaDelete, Effect::Conditional, b"k");
     one(b"ma k N0 D5 J10 MI v t c\r\n", Verb::MetaArithmetic, Effect::Conditional, b"k");
     one(b"me k\r\n", Verb::MetaDebug, FORWARDED, b"k");
-    assert_eq!(read(b"mn\r\n").unwrap(), Ask::keyless(Verb::Noop.number()));
-    refused(b"mn x\r\n", Refusal::WrongArguments);
     for line in [
         "mg k v v",
         "mg k v1",
@@ -355,8 +379,6 @@ fn the_binary_commands_that_memcached_serves_are_read() {
         refused(&binary(opcode, b"", b"foo", b""), Refusal::WrongLength);
     }
     one(&binary(0, b"", b"k\0 \n", b""), Verb::Get, READ, b"k\0 \n"); // any byte
-    assert_eq!(read(&binary(0x0a, b"", b"", b"")).unwrap(), Ask::keyless(Verb::Noop.number()));
-    refused(&binary(0x0a, b"", b"k", b""), Refusal::WrongLength);
     refused(&binary(0, b"", b"k", b"x"), Refusal::WrongLength);
     refused(&binary(0, b"\0\0\0\0", b"k", b""), Refusal::WrongLength);
 }

@@ -44,15 +44,17 @@ pub enum Verb {
     MetaDebug,
     /// `mn`; binary NOOP.
     Noop,
+    /// `version`; binary VERSION.
+    Version,
     /// Of a protocol whose verbs are not known.
     Request,
 }
 
 impl Verb {
     /// What they are called in counters, by their numbers.
-    pub const NAMES: [&str; 21] = [
+    pub const NAMES: [&str; 22] = [
         "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr",
-        "decr", "touch", "mg", "ms", "md", "ma", "me", "noop", "request",
+        "decr", "touch", "mg", "ms", "md", "ma", "me", "noop", "version", "request",
     ];
 
     /// Its number.

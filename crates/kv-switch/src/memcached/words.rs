@@ -105,6 +105,12 @@ pub(super) fn alone(words: &Words<'_>, datagram: Datagram<'_>) -> Result<(), Ref
     if words.behind() == datagram.length() { Ok(()) } else { Err(Refusal::SeveralCommands) }
 }
 
+/// The line must be all of the datagram, and have no further word.
+pub(super) fn no_more(mut words: Words<'_>, datagram: Datagram<'_>) -> Result<(), Refusal> {
+    alone(&words, datagram)?;
+    words.next().map_or(Ok(()), |_| Err(Refusal::WrongArguments))
+}
+
 /// A value of `bytes` and CR LF must be what is left of the datagram.
 pub(super) fn value(words: &Words<'_>, bytes: u64, datagram: Datagram<'_>) -> Result<(), Refusal> {
     let left = datagram.length().checked_sub(words.behind() + 2).ok_or(Refusal::WrongLength)?;

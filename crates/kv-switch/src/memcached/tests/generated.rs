@@ -183,6 +183,8 @@ const WORDS: &[&str] = &[
     "ma ",
     "me ",
     "mn",
+    "version",
+    "version ",
     "k ",
     "aw== ",
     "0 ",

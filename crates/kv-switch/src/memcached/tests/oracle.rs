@@ -76,15 +76,15 @@ fn value(words: &[&[u8]]) -> Option<usize> {
     }
 }
 
-const TEXT: [&str; 20] = [
+const TEXT: [&str; 21] = [
     "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "delete", "incr",
-    "decr", "touch", "mg", "ms", "md", "ma", "me", "noop",
+    "decr", "touch", "mg", "ms", "md", "ma", "me", "noop", "version",
 ];
 
 fn text_keys(words: &[&[u8]]) -> Vec<Vec<u8>> {
     let is_meta = words[0].len() == 2;
     match words[0] {
-        b"mn" => Vec::new(),
+        b"mn" | b"version" => Vec::new(),
         b"get" | b"gets" => words[1..].iter().map(|key| key.to_vec()).collect(),
         b"gat" | b"gats" => words[2..].iter().map(|key| key.to_vec()).collect(),
         b"me" if words.get(2) == Some(&b"b".as_slice()) => vec![decoded(words[1])],
@@ -121,9 +121,9 @@ fn binary(payload: &[u8], length: usize) -> Commands {
         let keys = vec![payload[key..key + big_endian(at + 2, at + 4)].to_vec()];
         match payload[at + 1] {
             0x0a if is_open => is_open = false,
-            0x0a => {
+            opcode @ (0x0a | 0x0b) => {
                 found.keys.push(Vec::new());
-                found.verb = "noop";
+                found.verb = if opcode == 0x0a { "noop" } else { "version" };
             }
             _ if is_open => found.keys.last_mut().unwrap().extend(keys),
             opcode => {
