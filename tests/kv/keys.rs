@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use testbed::{Process, VIP_V4, eventually};
+use testbed::{Asker, Process, VIP_V4, eventually};
 
 use crate::scene::{BOUND, PORT, SILENCE, Scene, config, memcached};
 
@@ -55,7 +55,7 @@ fn get(key: usize) -> Vec<u8> {
 fn holders(scene: &Scene) -> Vec<usize> {
     let clients: Vec<_> = (0..scene.bed.backends.len()).map(|backend| scene.beside(backend)).collect();
     let of = |key: usize| {
-        let has = |asker: &crate::asker::Asker| asker.ask_within(&get(key), BOUND).unwrap() == stored(key);
+        let has = |asker: &Asker| asker.ask_within(&get(key), BOUND).unwrap() == stored(key);
         let holders: Vec<usize> = (0..clients.len()).filter(|backend| has(&clients[*backend])).collect();
         assert_eq!(holders.len(), 1, "key {key} is on {holders:?}\n{}", scene.diagnosis());
         holders[0]

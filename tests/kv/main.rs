@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod asker;
 mod clients;
 mod hot_keys;
 mod keys;

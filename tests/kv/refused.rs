@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 
-use testbed::VIP_V4;
+use testbed::{Asker, VIP_V4};
 
-use crate::asker::Asker;
 use crate::scene::{BOUND, PORT, SILENCE, Scene, config};
 
 #[test]

@@ -1,9 +1,8 @@
 //! A server that was away holds what was overwritten elsewhere meanwhile: nobody reads that.
 
 use nix::sys::signal::Signal;
-use testbed::eventually;
+use testbed::{Asker, eventually};
 
-use crate::asker::Asker;
 use crate::scene::{BOUND, Scene, config, memcached, memcached_with};
 
 const KEYS: usize = 60;

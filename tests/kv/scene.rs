@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use testbed::{Balancer, Bed, BedSpec, Decap, Host, LbConfig, Process, Service, eventually};
-
-use crate::asker::Asker;
+use testbed::{
+    Asker, Balancer, Bed, BedSpec, Decap, Host, LbConfig, MEMCACHED_PORT, Process, Service, eventually,
+    start_memcached,
+};
 
 /// Ten times what any wait here takes on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 /// For what must not come: on these links a reply takes less than a millisecond.
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
-pub(crate) const PORT: u16 = 11_211;
+pub(crate) const PORT: u16 = MEMCACHED_PORT;
 
 /// Dropped in this order: the balancer first, the bed last.
 pub(crate) struct Scene {
@@ -104,16 +105,5 @@ pub(crate) fn memcached(bed: &Bed, host: &Host) -> Process {
 
 /// The same with further arguments.
 pub(crate) fn memcached_with(bed: &Bed, host: &Host, more: &[&str]) -> Process {
-    let vips = bed.spec.vips.iter().map(|vip| SocketAddr::new(*vip, PORT).to_string());
-    let listen =
-        vips.chain([SocketAddr::new(host.v4.into(), PORT).to_string()]).collect::<Vec<_>>().join(",");
-    // As root it stays who it is: a change of user would clear the signal that ends it with its test.
-    let args = [&["-u", "root", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"], more].concat();
-    let server =
-        Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args).unwrap();
-    let asker = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), PORT));
-    let answers =
-        || asker.ask_within(b"version\r\n", SILENCE).filter(|answer| answer.starts_with(b"VERSION "));
-    assert!(eventually(BOUND, || answers().map(drop)).is_some(), "{}", server.tail());
-    server
+    start_memcached(bed, host, more).unwrap()
 }

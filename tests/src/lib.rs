@@ -6,6 +6,7 @@
 //! Traffic stays in namespaces made here; addresses are from documentation ranges. Needs root, `ip`, `ethtool`, `setpriv`.
 #![forbid(unsafe_code)]
 
+mod asker;
 mod balancer;
 mod bed;
 mod blast;
@@ -20,6 +21,7 @@ mod http_client;
 mod http_server;
 mod link;
 mod manager;
+mod memcached;
 mod namespace;
 mod pcap;
 mod pieces;
@@ -33,6 +35,7 @@ mod udp_flows;
 mod udp_inbox;
 mod wait;
 
+pub use asker::Asker;
 pub use balancer::{Balancer, Farewell, binary};
 pub use bed::{Bed, BedSpec, Host, VIP_V4, VIP_V6};
 pub use blast::{Flood, blast, send_at};
@@ -47,6 +50,7 @@ pub use http_client::{Client, Connection, Failure, Response};
 pub use http_server::HttpServer;
 pub use link::{Device, DeviceCounts, Veth, device_counts, mac_of, take_in};
 pub use manager::Manager;
+pub use memcached::{MEMCACHED_PORT, start_memcached};
 pub use namespace::Namespace;
 pub use pcap::{read_pcap, write_pcap};
 pub use pieces::{cut, join, may_be_cut};

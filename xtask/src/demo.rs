@@ -22,17 +22,9 @@ use crate::{cargo, report, setup};
 
 /// Runs the demo with the binary given, or a fresh build.
 pub(crate) fn run(binary: Option<PathBuf>, json: bool, keep: bool) -> Result<()> {
-    setup::require_root("the demo")?;
-    setup::ensure(setup::BED)?;
-    let program = match binary {
-        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display()))?,
-        None => {
-            setup::ensure(setup::BUILD)?;
-            cargo::release_binary()?
-        }
-    };
+    let program = ready(binary, setup::BED)?;
     let start = Instant::now();
-    let stage = Stage::build(program)?;
+    let stage = Stage::build(program, |bed| Ok(LbConfig::new(bed).weights(&WEIGHTS)))?;
     let mut figures = stage.play()?;
     if keep {
         figures.seconds = start.elapsed().as_secs_f64();
@@ -48,20 +40,35 @@ pub(crate) fn run(binary: Option<PathBuf>, json: bool, keep: bool) -> Result<()>
     Ok(())
 }
 
-struct Stage {
-    balancer: Balancer,
+/// Sees to it that what a demo needs is here: root, packages, and the balancer, built where none is given.
+pub(crate) fn ready(binary: Option<PathBuf>, packages: &[&str]) -> Result<PathBuf> {
+    setup::require_root("the demo")?;
+    setup::ensure(packages)?;
+    match binary {
+        Some(path) => path.canonicalize().with_context(|| format!("no balancer at {}", path.display())),
+        None => {
+            setup::ensure(setup::BUILD)?;
+            cargo::release_binary()
+        }
+    }
+}
+
+/// A bed with a running balancer.
+pub(crate) struct Stage {
+    pub(crate) balancer: Balancer,
     decaps: Vec<Decap>,
-    bed: Bed,
+    pub(crate) bed: Bed,
 }
 
 impl Stage {
-    fn build(program: PathBuf) -> Result<Self> {
+    /// `config` is asked for when the bed stands, before the balancer starts.
+    pub(crate) fn build(program: PathBuf, config: impl FnOnce(&Bed) -> Result<LbConfig>) -> Result<Self> {
         eprintln!(
             "building the bed: client, router, balancer, 3 backends; its veth pairs with their offloads off (ethtool -K ... tx off)"
         );
         let bed = Bed::new(&BedSpec { program: Some(program), queues: QUEUES, ..BedSpec::default() })?;
         let decaps = Decap::start_all(&bed)?;
-        let balancer = Balancer::start(&bed, 0, &LbConfig::new(&bed).weights(&WEIGHTS))?;
+        let balancer = Balancer::start(&bed, 0, &config(&bed)?)?;
         Ok(Self { balancer, decaps, bed })
     }
 
@@ -156,14 +163,14 @@ impl Stage {
     }
 
     /// Reads all counts, again and again until they agree since `before`; what they are in the end is for the faults.
-    fn settled(&self, before: &Counts) -> Result<Counts> {
+    pub(crate) fn settled(&self, before: &Counts) -> Result<Counts> {
         let agreed = eventually(PATIENCE, || {
             self.counts().ok().filter(|now| now.since(before).agree() && now.received > before.received)
         });
         agreed.map_or_else(|| self.counts(), Ok)
     }
 
-    fn counts(&self) -> Result<Counts> {
+    pub(crate) fn counts(&self) -> Result<Counts> {
         let counters = self.balancer.counters()?;
         let balancer = &self.bed.balancers[0];
         let mut lost_on_links = device_counts(&balancer.ns, balancer.device)?.tx_dropped;
@@ -240,7 +247,8 @@ fn packet_of(seen: &Captured) -> Option<Packet> {
 
 const REQUESTS: usize = 300;
 const WORKERS: usize = 16;
-const WEIGHTS: [u32; 3] = [1, 2, 3];
+/// Of the backends of each demo.
+pub(crate) const WEIGHTS: [u32; 3] = [1, 2, 3];
 const QUEUES: u32 = 2;
 const FLOWS: u16 = 1000;
 const BLAST: Duration = Duration::from_secs(2);

@@ -116,7 +116,7 @@ impl Share {
         6.0 * (f64::from(self.of_requests) * part * (1.0 - part)).sqrt()
     }
 
-    fn is_plausible(&self) -> bool {
+    pub(crate) fn is_plausible(&self) -> bool {
         (f64::from(self.requests) - self.expected()).abs() <= self.tolerance()
     }
 }

@@ -15,7 +15,7 @@ use crate::build::{Built, cargo_lane};
 use crate::cargo::{self, Metadata, cargo};
 use crate::leftovers::nothing_left;
 use crate::steps::Steps;
-use crate::{demo, fuzz, instructions, setup, tidy, zero_copy};
+use crate::{demo, demo_kv, fuzz, instructions, setup, tidy, zero_copy};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -26,7 +26,7 @@ pub(crate) enum Lane {
     Net,
     /// BGP and BFD with bird, FRR and gobgpd in namespaces, and a cluster of two behind them: root
     Bgp,
-    /// Keyed services: real memcached servers and clients in namespaces: root
+    /// Keyed services: real memcached servers and clients in namespaces, and their demo: root
     Kv,
     /// Alert rules by promtool, a real Prometheus, the status page in Chromium: root
     Web,
@@ -91,10 +91,11 @@ impl Lane {
             (Self::Unit, _) => unit(steps),
             (_, None) => steps.failed("not run: its programs are not built".to_owned()),
             (Self::Net, Some(built)) => net(steps, built),
-            (Self::Bgp | Self::Kv, Some(built)) => {
+            (Self::Bgp, Some(built)) => {
                 programs(steps, built, self);
                 steps.check(built.balancer().and_then(nothing_left));
             }
+            (Self::Kv, Some(built)) => kv(steps, built),
             (Self::Web, Some(built)) => web(steps, built),
             (Self::ZeroCopy, Some(built)) => zero_copy::run(steps, built),
         }
@@ -240,6 +241,14 @@ fn net(steps: &mut Steps, built: &Built) {
     }
     if let Some(binary) = steps.check(built.balancer()) {
         steps.check(demo::run(Some(binary.to_owned()), true, false));
+        steps.check(nothing_left(binary));
+    }
+}
+
+fn kv(steps: &mut Steps, built: &Built) {
+    programs(steps, built, Lane::Kv);
+    if let Some(binary) = steps.check(built.balancer()) {
+        steps.check(demo_kv::run(Some(binary.to_owned()), true));
         steps.check(nothing_left(binary));
     }
 }

@@ -10,6 +10,8 @@ mod bench;
 mod build;
 mod cargo;
 mod demo;
+mod demo_kv;
+mod demo_kv_stats;
 mod demo_stats;
 mod dist;
 mod figures;
@@ -114,6 +116,9 @@ struct Demo {
     /// The figures as one JSON object on standard output
     #[arg(long)]
     json: bool,
+    /// Requests by key: three memcached servers, one of which is killed
+    #[arg(long, conflicts_with = "keep")]
+    kv: bool,
     /// Leave the bed standing until Ctrl-C, and say how to play with it
     #[arg(long)]
     keep: bool,
@@ -152,7 +157,8 @@ struct Test {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
-        Task::Demo(Demo { json, keep, bin }) => demo::run(bin, json, keep),
+        Task::Demo(Demo { kv: true, json, bin, .. }) => demo_kv::run(bin, json),
+        Task::Demo(Demo { json, keep, bin, .. }) => demo::run(bin, json, keep),
         Task::Test(Test { lanes, long }) => lanes::run(&lanes, long),
         Task::Ci { long } => lanes::run(&[], long),
         Task::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds),

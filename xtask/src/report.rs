@@ -102,7 +102,7 @@ pub(crate) fn json(figures: &Figures) -> Value {
     })
 }
 
-fn counted(counts: &Counts) -> String {
+pub(crate) fn counted(counts: &Counts) -> String {
     let Counts { redirected, lost_before_threads, received, dropped, sent, lost_on_links, taken_off } =
         counts;
     format!(
@@ -114,7 +114,7 @@ fn counted(counts: &Counts) -> String {
     )
 }
 
-fn counts_json(counts: &Counts) -> Value {
+pub(crate) fn counts_json(counts: &Counts) -> Value {
     json!({
         "redirected": counts.redirected, "lost_before_threads": counts.lost_before_threads,
         "received": counts.received, "dropped": counts.dropped, "sent": counts.sent,

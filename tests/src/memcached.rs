@@ -1,0 +1,38 @@
+//! Memcached on backends of the bed.
+//!
+//! In: a bed, a backend. Out: a server that answers: at the VIPs, as whoever answers clients itself must, and at its own address.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::{Asker, Bed, Host, Process, eventually};
+
+/// The port that it serves, over UDP and TCP.
+pub const MEMCACHED_PORT: u16 = 11_211;
+
+/// Starts one, with further arguments, and waits until it answers over UDP.
+///
+/// # Errors
+/// There is none on this machine, or it does not answer: what it said is in the message.
+pub fn start_memcached(bed: &Bed, host: &Host, more: &[&str]) -> Result<Process> {
+    let own = SocketAddr::new(host.v4.into(), MEMCACHED_PORT);
+    let vips = bed.spec.vips.iter().map(|vip| SocketAddr::new(*vip, MEMCACHED_PORT));
+    let listen = vips.chain([own]).map(|address| address.to_string()).collect::<Vec<_>>().join(",");
+    // As root it stays who it is: a change of user would clear the signal that ends it with its test.
+    let args = [&["-u", "root", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"], more].concat();
+    let server = Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args)?;
+    let asker = Asker::new(&host.ns, own);
+    let answers = || {
+        let said = asker.ask_within(b"version\r\n", LOOK)?;
+        said.starts_with(b"VERSION ").then_some(())
+    };
+    if eventually(BOUND, answers).is_none() {
+        bail!("memcached on {} does not answer:\n{}", host.name, server.tail());
+    }
+    Ok(server)
+}
+
+const LOOK: Duration = Duration::from_millis(300);
+const BOUND: Duration = Duration::from_secs(20);

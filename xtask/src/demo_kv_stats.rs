@@ -1,0 +1,225 @@
+//! What the demo of keyed services measures, what of it is wrong, and how it looks.
+//!
+//! In: counts. Out: [`KvFigures::faults`], empty when each key was where it belongs.
+//! Not here: how they are got (`demo_kv`), the counts along a packet's way (`demo_stats`).
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::demo_stats::{Counts, Share};
+use crate::report;
+
+/// All figures of one run.
+#[derive(Debug, Default)]
+pub(crate) struct KvFigures {
+    pub(crate) memcaslap: Memcaslap,
+    /// Keys by server, as the servers themselves say; weights let expect them.
+    pub(crate) shares: Vec<Share>,
+    /// Keys that were not on exactly one server.
+    pub(crate) astray: usize,
+    pub(crate) death: Death,
+    pub(crate) counts: Counts,
+    /// Drop reason and packets.
+    pub(crate) drops: Vec<(String, u64)>,
+    /// Keys asked for and answered without the balancer.
+    pub(crate) after_stop: (usize, usize),
+    /// From the first namespace to the last figure.
+    pub(crate) seconds: f64,
+}
+
+/// What libmemcached's client counted itself.
+#[derive(Debug, Default)]
+pub(crate) struct Memcaslap {
+    pub(crate) gets: u64,
+    pub(crate) sets: u64,
+    /// Values that were read and not those that it had stored.
+    pub(crate) wrong: u64,
+    pub(crate) missed: u64,
+    /// Requests without an answer.
+    pub(crate) lost: u64,
+}
+
+/// What happened to keys when their server was killed.
+#[derive(Debug, Default)]
+pub(crate) struct Death {
+    pub(crate) server: String,
+    /// Its keys.
+    pub(crate) owned: usize,
+    /// From its end to the first answer about one of them.
+    pub(crate) seconds: f64,
+    /// Of its keys: those of which the next server said first that it does not have them, which is so.
+    pub(crate) missed: usize,
+    /// Of its keys: those that were stored anew, and read.
+    pub(crate) stored: usize,
+    /// Where they are then.
+    pub(crate) shares: Vec<Share>,
+    /// Keys of the others, and those of them that were where they had been, with their values.
+    pub(crate) others: usize,
+    pub(crate) stayed: usize,
+    /// Answers, about any key, with another value than its last.
+    pub(crate) wrong: usize,
+}
+
+impl KvFigures {
+    /// What is wrong, in words; nothing when all is well.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let Death { server, owned, missed, stored, others, stayed, wrong, .. } = &self.death;
+        let Memcaslap { gets, sets, wrong: false_values, missed: misses, lost } = self.memcaslap;
+        let shares = self.shares.iter().chain(&self.death.shares);
+        let mut faults: Vec<String> = shares
+            .filter(|share| !share.is_plausible())
+            .map(|share| format!("{}: {} of {} keys", share.backend, share.requests, share.of_requests))
+            .collect();
+        let mut expect = |is_well: bool, fault: String| faults.extend((!is_well).then_some(fault));
+        expect(gets > 0 && sets > 0, format!("memcaslap had {gets} gets and {sets} sets"));
+        expect(
+            false_values + misses + lost == 0,
+            format!("memcaslap: {false_values} wrong values, {misses} misses, {lost} lost"),
+        );
+        expect(self.astray == 0, format!("{} keys were not on one server", self.astray));
+        expect(*wrong == 0, format!("{wrong} wrong values"));
+        expect(*owned > 0 && missed == owned, format!("{server}: {missed} of its {owned} keys moved on"));
+        expect(stored == owned, format!("{server}: {stored} of its {owned} keys were stored anew"));
+        expect(*others > 0 && stayed == others, format!("{stayed} of {others} keys of the others stayed"));
+        expect(
+            self.counts.agree() && self.counts.received > 0,
+            format!("the counts don't agree: {:?}", self.counts),
+        );
+        expect(self.drops.is_empty(), format!("drops: {:?}", self.drops));
+        let (asked, answered) = self.after_stop;
+        expect(
+            asked > 0 && answered == 0,
+            format!("{answered} of {asked} keys were found without the balancer"),
+        );
+        faults
+    }
+
+    /// For people.
+    pub(crate) fn words(&self) -> String {
+        let Memcaslap { gets, sets, wrong, missed, lost } = self.memcaslap;
+        let mut text = format!(
+            "memcaslap over UDP: {gets} gets, {sets} sets; {wrong} wrong values, {missed} misses, {lost} without an answer\n\n"
+        );
+        let keys: u32 = self.shares.iter().map(|share| share.requests).sum();
+        let _ = writeln!(text, "{keys} keys; not on exactly one server: {}", self.astray);
+        text.extend(self.shares.iter().map(share_words));
+        let Death { server, owned, seconds, missed, stored, shares, others, stayed, wrong } = &self.death;
+        let _ = writeln!(
+            text,
+            "\n{server} killed: the first answer about one of its {owned} keys after {seconds:.1} s\n  \
+             {missed} are misses at their next server first, {stored} are stored anew and found there:"
+        );
+        text.extend(shares.iter().map(share_words));
+        let _ = writeln!(text, "  {stayed} of {others} keys of the others are where they were");
+        let _ = writeln!(text, "  wrong values: {wrong}");
+        let drops: Vec<String> =
+            self.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        let _ =
+            writeln!(text, "\ndrops: {}", if drops.is_empty() { "none".into() } else { drops.join(", ") });
+        let _ = writeln!(text, "counts of all requests\n{}", report::counted(&self.counts));
+        let (asked, answered) = self.after_stop;
+        let _ = writeln!(text, "balancer stopped: {answered} of {asked} keys found");
+        let _ = writeln!(text, "{:.1} s in all", self.seconds);
+        text
+    }
+
+    /// For programs. Its names are stable.
+    pub(crate) fn json(&self) -> Value {
+        let Death { server, owned, seconds, missed, stored, shares, others, stayed, wrong } = &self.death;
+        let Memcaslap { gets, sets, wrong: false_values, missed: misses, lost } = self.memcaslap;
+        let rows = |shares: &[Share]| shares.iter().map(share_json).collect::<Vec<_>>();
+        json!({
+            "memcaslap": {
+                "gets": gets, "sets": sets, "wrong": false_values, "missed": misses, "lost": lost,
+            },
+            "shares": rows(&self.shares),
+            "astray": self.astray,
+            "death": {
+                "server": server, "owned": owned, "seconds": seconds, "missed": missed, "stored": stored,
+                "shares": rows(shares), "others": others, "stayed": stayed, "wrong": wrong,
+            },
+            "counts": report::counts_json(&self.counts),
+            "drops": self.drops.iter().map(|(k, v)| (k.clone(), json!(v))).collect::<serde_json::Map<_, _>>(),
+            "after_stop": { "asked": self.after_stop.0, "answered": self.after_stop.1 },
+            "seconds": self.seconds,
+            "faults": self.faults(),
+        })
+    }
+}
+
+fn share_words(share: &Share) -> String {
+    let Share { backend, weight, requests, of_requests, .. } = share;
+    let (expected, tolerance) = (share.expected(), share.tolerance());
+    format!(
+        "  {backend}: {requests} of {of_requests} keys; weight {weight}, expected {expected:.0} +- {tolerance:.0}\n"
+    )
+}
+
+fn share_json(share: &Share) -> Value {
+    json!({
+        "server": share.backend, "weight": share.weight, "keys": share.requests,
+        "expected": share.expected(), "tolerance": share.tolerance(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(requests: u32) -> Share {
+        Share { backend: "b1".into(), weight: 1, requests, of_requests: 300, of_weight: 3 }
+    }
+
+    fn good() -> KvFigures {
+        KvFigures {
+            memcaslap: Memcaslap { gets: 9, sets: 1, ..Memcaslap::default() },
+            shares: vec![share(100)],
+            death: Death {
+                server: "b3".into(),
+                owned: 200,
+                missed: 200,
+                stored: 200,
+                shares: vec![share(100)],
+                others: 100,
+                stayed: 100,
+                ..Death::default()
+            },
+            counts: Counts { redirected: 9, received: 9, sent: 9, taken_off: 9, ..Counts::default() },
+            after_stop: (20, 0),
+            ..KvFigures::default()
+        }
+    }
+
+    #[test]
+    fn good_figures_have_no_fault_and_each_bad_one_has_its_own() {
+        assert_eq!(good().faults(), [""; 0]);
+        type Change = fn(&mut KvFigures);
+        let changes: [(Change, &str); 17] = [
+            (|f| f.memcaslap.gets = 0, "0 gets"),
+            (|f| f.memcaslap.wrong = 1, "1 wrong values, 0 misses"),
+            (|f| f.memcaslap.missed = 1, "1 misses"),
+            (|f| f.memcaslap.lost = 1, "1 lost"),
+            // 100 +- 49
+            (|f| f.shares[0] = share(150), "150 of 300 keys"),
+            (|f| f.death.shares[0] = share(50), "50 of 300 keys"),
+            (|f| f.astray = 1, "one server"),
+            (|f| f.death.wrong = 1, "1 wrong values"),
+            (|f| f.death.missed = 199, "moved on"),
+            (|f| f.death.stored = 199, "stored anew"),
+            (|f| f.death.stayed = 99, "stayed"),
+            (|f| f.counts.taken_off = 8, "don't agree"),
+            (|f| f.counts = Counts::default(), "don't agree"),
+            (|f| f.drops.push(("kv_split".into(), 1)), "kv_split"),
+            (|f| f.after_stop = (20, 1), "1 of 20"),
+            (|f| f.after_stop = (0, 0), "0 of 0"),
+            (|f| (f.death.others, f.death.stayed) = (0, 0), "0 of 0"),
+        ];
+        for (change, word) in changes {
+            let mut figures = good();
+            change(&mut figures);
+            let faults = figures.faults();
+            assert!(faults.len() == 1 && faults[0].contains(word), "{word}: {faults:?}");
+        }
+    }
+}
