@@ -49,7 +49,7 @@ fn the_fragmented_sets_of_memcslap_reach_their_servers_whole() {
 }
 
 /// What a server says over TCP, at its own address.
-fn say(host: &Host, words: &'static str) -> String {
+pub(crate) fn say(host: &Host, words: &'static str) -> String {
     let server = SocketAddr::new(host.v4.into(), PORT);
     host.ns.run(move || {
         let (mut stream, mut text) = (TcpStream::connect(server).unwrap(), String::new());

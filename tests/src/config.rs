@@ -60,6 +60,8 @@ pub struct PoolMember {
     pub address: IpAddr,
     /// Its share, relative to the others.
     pub weight: u32,
+    /// The key `ring_name`, when it is not the default.
+    pub ring_name: Option<&'static str>,
 }
 
 /// What the file says. All fields may be changed; `new` gives what the bed offers.
@@ -99,7 +101,12 @@ impl LbConfig {
     /// GRE over IPv4 to all backends with weight 1, for HTTP and both UDP ports.
     #[must_use]
     pub fn new(bed: &Bed) -> Self {
-        let member = |host: &Host| PoolMember { name: host.name.clone(), address: host.v4.into(), weight: 1 };
+        let member = |host: &Host| PoolMember {
+            name: host.name.clone(),
+            address: host.v4.into(),
+            weight: 1,
+            ring_name: None,
+        };
         let service = |port: u16, protocol| Service { ports: port.to_string(), protocol, hash: None };
         Self {
             log_level: "info",
@@ -210,8 +217,10 @@ impl LbConfig {
     }
 
     fn members(&self) -> String {
-        self.pool.iter().fold(String::new(), |mut text, PoolMember { name, address, weight }| {
-            let _ = write!(text, "{{ name = \"{name}\", address = \"{address}\", weight = {weight} }}, ");
+        self.pool.iter().fold(String::new(), |mut text, PoolMember { name, address, weight, ring_name }| {
+            let ring = ring_name.map(|name| format!(", ring_name = \"{name}\"")).unwrap_or_default();
+            let _ =
+                write!(text, "{{ name = \"{name}\", address = \"{address}\", weight = {weight}{ring} }}, ");
             text
         })
     }

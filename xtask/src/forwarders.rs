@@ -26,7 +26,12 @@ impl Ours {
     fn config(&self, stage: &Stage) -> LbConfig {
         let mut config = LbConfig::new(&stage.bed).encapsulation(self.encapsulation);
         if config.pool.is_empty() {
-            config.pool.push(PoolMember { name: "b1".into(), address: [198, 18, 1, 1].into(), weight: 1 });
+            config.pool.push(PoolMember {
+                name: "b1".into(),
+                address: [198, 18, 1, 1].into(),
+                weight: 1,
+                ring_name: None,
+            });
         }
         config.services.push(Service { ports: REQUEST_PORT.to_string(), protocol: "tcp", hash: None });
         if self.io == Io::AfPacket {

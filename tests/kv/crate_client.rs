@@ -1,0 +1,86 @@
+//! The crate `memcache`, in binary over UDP: a pool of connections, each asked for its version before each use.
+
+use std::sync::mpsc::channel;
+
+use memcache::Client;
+use testbed::eventually;
+
+use crate::scene::{BOUND, Scene, config};
+
+const SMALL: usize = 200;
+const LARGE: usize = 20;
+
+fn value(key: usize) -> String {
+    format!("value of {key}")
+}
+
+/// As many bytes as that, in 15 fragments; replies come in as many datagrams.
+fn large(key: usize) -> Vec<u8> {
+    (0..20_000).map(|at| u8::try_from((at * 7 + key) % 251).unwrap()).collect()
+}
+
+/// All that it does, in the namespace of the scene's client.
+fn talk(url: &str) -> Result<(), memcache::MemcacheError> {
+    let client = Client::builder()
+        .add_server(url)?
+        .with_max_pool_size(1)
+        .with_connection_timeout(BOUND)
+        .with_read_timeout(BOUND)
+        .build()?;
+    for (_, version) in client.version()? {
+        assert!(version.starts_with("1."), "{version}");
+    }
+    for key in 0..SMALL {
+        client.set(&format!("small{key}"), value(key), 0)?;
+    }
+    for key in 0..LARGE {
+        client.set(&format!("large{key}"), &large(key)[..], 0)?;
+    }
+    for key in 0..SMALL {
+        assert_eq!(client.get::<String>(&format!("small{key}"))?, Some(value(key)));
+    }
+    for key in 0..LARGE {
+        assert_eq!(client.get::<Vec<u8>>(&format!("large{key}"))?, Some(large(key)));
+    }
+    assert_eq!(client.get::<String>("nothing")?, None);
+    client.set("number", 40, 0)?;
+    assert_eq!(client.increment("number", 5)?, 45);
+    assert_eq!(client.decrement("number", 3)?, 42);
+    assert!(client.touch("number", 1_000)?);
+    client.append("small0", "!")?;
+    assert_eq!(client.get::<String>("small0")?, Some(value(0) + "!"));
+    assert!(client.delete("small1")? && !client.delete("small1")?);
+    assert_eq!(client.get::<String>("small1")?, None);
+    Ok(())
+}
+
+#[test]
+fn the_memcache_crate_finds_all_that_it_stored_by_udp_up_to_20_kb() {
+    for hash in ["maglev", "ketama"] {
+        let scene = Scene::new(|bed| config(bed, &format!(", hash = \"{hash}\"")));
+        let url = format!("memcache+udp://{}?protocol=binary", scene.bed.vip(true, crate::scene::PORT));
+        // Without an answer to VERSION it waits for ever, and its thread with it.
+        let (tell, done) = channel();
+        drop(scene.bed.client.ns.spawn(move || drop(tell.send(talk(&url)))));
+        let done = done.recv_timeout(BOUND).unwrap_or_else(|_| panic!("{hash}\n{}", scene.diagnosis()));
+        assert!(done.is_ok(), "{hash}: {done:?}\n{}", scene.diagnosis());
+        scene.drops_become(&[]);
+        let count = |name| scene.balancer.counters().unwrap().over_threads(&[name]);
+        // A version at each check-out, beside as many requests.
+        let requests = u64::try_from(SMALL + LARGE).unwrap();
+        assert!(eventually(BOUND, || (count("keyed_others") > 2 * requests).then_some(())).is_some());
+        assert!(
+            count("keyed_reads") > requests && count("keyed_writes") >= requests,
+            "{}",
+            scene.diagnosis()
+        );
+        let stored = (0..3).filter(|backend| {
+            (0..LARGE).any(|key| {
+                let answer =
+                    scene.beside(*backend).ask_within(format!("mg large{key} s\r\n").as_bytes(), BOUND);
+                answer.unwrap().starts_with(b"HD s20000")
+            })
+        });
+        assert_eq!(stored.count(), 3, "each server has some");
+    }
+}
