@@ -122,6 +122,7 @@ fn binary(payload: &[u8], length: usize) -> Commands {
         match payload[at + 1] {
             0x0a if is_open => is_open = false,
             opcode @ (0x0a | 0x0b) => {
+                assert_eq!(big_endian(at + 8, at + 12), 0, "it refuses one with a body");
                 found.keys.push(Vec::new());
                 found.verb = if opcode == 0x0a { "noop" } else { "version" };
             }
