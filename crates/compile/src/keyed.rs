@@ -11,10 +11,13 @@ use config::{Config, Failover, HashKey, Kv, KvHash, KvKeys, KvProtocol, Pool};
 use forwarder::{KeyFailover, KeyRules, Keyed, Placement, PrefixSet};
 use kv_switch::{Application, Header, KeyHash, Memcached, Offset, Routes};
 
+use crate::CompileError;
+use crate::index::Index;
 use crate::keys::PoolView;
 use crate::rings::Rings;
-use crate::tables::TableKey;
-use crate::{CompileError, OfServices};
+use crate::runtime_state::RuntimeState;
+use crate::tables::{TableKey, Tables};
+use crate::views::Views;
 
 /// The rules of one generation, by pool.
 #[derive(Debug, Default)]
@@ -47,11 +50,11 @@ impl AllRules {
     /// What a service of this pool reads requests by; `None`: the pool has no keys.
     pub(crate) fn of(
         &self,
-        inputs: &OfServices<'_>,
+        inputs: &Inputs<'_>,
         view: &PoolView,
         rings: &mut Rings,
     ) -> Result<Option<Arc<Keyed>>, CompileError> {
-        let OfServices { views, index, .. } = *inputs;
+        let Inputs { views, index, .. } = *inputs;
         let Some(Made { kv, rules, .. }) = self.0.get(&view.pool) else { return Ok(None) };
         let views: Vec<PoolView> = kv.pools.iter().map(|name| views.beside(view, name)).collect();
         // A pool without a table in reach would shift the places of those behind it; the configuration was checked for it.
@@ -63,9 +66,17 @@ impl AllRules {
     }
 }
 
+/// What keyed services are made of, besides the rules.
+pub(crate) struct Inputs<'a> {
+    pub(crate) views: &'a Views<'a>,
+    pub(crate) index: &'a Index,
+    pub(crate) tables: &'a Tables,
+    pub(crate) runtime_state: &'a RuntimeState,
+}
+
 /// What says where the keys of a pool are that `kv` is for, or leads to.
 fn placement(
-    inputs: &OfServices<'_>,
+    inputs: &Inputs<'_>,
     kv: &Kv,
     view: &PoolView,
     rings: &mut Rings,

@@ -41,6 +41,7 @@ mod peers;
 mod remotes;
 mod rings;
 mod runtime_state;
+mod services;
 mod slots;
 mod tables;
 mod views;
@@ -48,13 +49,12 @@ mod way;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{
-    Binding, Forwarding, Generation, HashKey, HashPolicy, Keyed, Parts, PoolTable, Prefix, PrefixGroup,
-    PrefixSet, Service, ServiceId, Slot, SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey, VipAddress,
+    Forwarding, Generation, HashKey, Parts, PoolTable, Prefix, PrefixGroup, PrefixSet, ServiceId, Slot,
+    SlotId, SlotState, Snapshot, Timeouts, Trace, TraceKey,
 };
 use maglev_hash::{BuildError, Table};
 use packet::{Family, Outer, Template};
@@ -66,6 +66,7 @@ pub use self::path_mtu::PathMtus;
 pub use self::peers::others;
 pub use self::remotes::all as remote_pools;
 pub use self::runtime_state::{Mode, Override, OverrideKey, RuntimeState};
+pub use self::services::{by_family, service_name};
 pub use self::views::{Views, chain};
 pub use self::way::refresh_next_hops;
 
@@ -73,9 +74,10 @@ use self::detached_slots::DetachedSlots;
 use self::guards::Guards;
 use self::keyed::AllRules;
 use self::rings::Rings;
+use self::services::{OfServices, Services};
 use self::tables::{TableKey, Tables};
 use crate::slots::{Ages, Slots};
-use config::{self, Config, Machine, Member, Pool, Ports};
+use config::{self, Config, Machine, Member, Pool};
 
 /// Compiles one configuration after another for one machine.
 #[derive(Debug, Default)]
@@ -411,110 +413,6 @@ pub fn timeouts(config: &Config) -> Timeouts {
     Timeouts { new: from.new, established: from.established, closing: from.closing, udp: from.udp }
 }
 
-/// The services of a generation.
-#[derive(Default)]
-struct Services {
-    services: Vec<Service>,
-    bindings: Vec<Binding>,
-    /// What the file gives each.
-    configured: Vec<PoolView>,
-}
-
-/// What services are made of.
-struct OfServices<'a> {
-    views: &'a Views<'a>,
-    index: &'a Index,
-    guards: &'a Guards,
-    key_rules: &'a AllRules,
-    tables: &'a Tables,
-    runtime_state: &'a RuntimeState,
-}
-
-impl OfServices<'_> {
-    /// All services of a machine, each under the number that it had before, and their addresses and ports.
-    fn all(
-        &self,
-        numbers: &mut HashMap<String, ServiceId>,
-        rings: &mut Rings,
-    ) -> Result<Services, CompileError> {
-        let Self { views, index, .. } = *self;
-        let mut all = Services::default();
-        for vip in views.config.vips_of(views.machine) {
-            let (guard, remotes) = (self.guards.of(vip), remotes::of(vip, index));
-            for service in &vip.services {
-                let name: Arc<str> = service_name(vip, service).into();
-                let next = ServiceId(u32::try_from(numbers.len()).map_err(|_| CompileError::TooMany)?);
-                let id = *numbers.entry(name.to_string()).or_insert(next);
-                for (family, view) in by_family(views, vip, service) {
-                    let Some(pool) = index.pool(&view) else { continue };
-                    let bindings = bindings_of(views.config, vip, service, family, all.services.len());
-                    all.bindings.extend(bindings);
-                    all.services.push(Service {
-                        id,
-                        name: Arc::clone(&name),
-                        family,
-                        policy: service.hash,
-                        pool: Arc::clone(pool),
-                        excluded_slots: Arc::default(),
-                        guard: guard.clone(),
-                        remotes: remotes.clone(),
-                        keyed: self.keyed(service, &view, rings)?,
-                        fragments: vip.fragments,
-                    });
-                    all.configured.push(view);
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    /// How a service chooses by key, if it does.
-    fn keyed(
-        &self,
-        service: &config::Service,
-        view: &PoolView,
-        rings: &mut Rings,
-    ) -> Result<Option<Arc<Keyed>>, CompileError> {
-        if service.hash != HashPolicy::Key {
-            return Ok(None);
-        }
-        self.key_rules.of(self, view, rings)
-    }
-}
-
-/// As what a VIP's addresses see the pool of a service: all of them (`None`), or each family by itself.
-#[must_use]
-pub fn by_family(
-    views: &Views<'_>,
-    vip: &config::Vip,
-    service: &config::Service,
-) -> Vec<(Option<Family>, PoolView)> {
-    let families = Views::families(vip).into_iter();
-    let seen: Vec<_> =
-        families.map(|family| (Some(family), views.of(vip, family, &service.pool.name))).collect();
-    match &*seen {
-        [(_, first), rest @ ..] if rest.iter().all(|(_, view)| view == first) => vec![(None, first.clone())],
-        _ => seen,
-    }
-}
-
-/// What leads to the service that is `number` in the snapshot.
-fn bindings_of<'a>(
-    config: &Config,
-    vip: &config::Vip,
-    service: &'a config::Service,
-    family: Option<Family>,
-    number: usize,
-) -> impl Iterator<Item = Binding> + use<'a> {
-    let protocol = service.protocol.number();
-    let addresses = vip_addresses(config, vip).into_iter();
-    let wanted = addresses.filter(move |at| family.is_none_or(|family| at.family() == family));
-    wanted.flat_map(move |address| {
-        let ranges = port_ranges(service).into_iter();
-        ranges.map(move |ports| Binding { address, protocol, ports, service: number })
-    })
-}
-
 /// All groups: one whose VIPs other machines serve keeps its addresses out of groups with shorter prefixes here too.
 fn groups(config: &Config) -> Vec<PrefixGroup> {
     let group = |group: &Arc<config::PrefixGroup>| PrefixGroup {
@@ -522,18 +420,6 @@ fn groups(config: &Config) -> Vec<PrefixGroup> {
         prefixes: group.prefixes.to_vec(),
     };
     config.groups().iter().map(group).collect()
-}
-
-/// What the VIP is matched by.
-fn vip_addresses(config: &Config, vip: &config::Vip) -> Vec<VipAddress> {
-    let number = vip
-        .group
-        .as_ref()
-        .and_then(|own| config.groups().binary_search_by(|group| group.name.cmp(&own.name)).ok());
-    let suffixes = number.into_iter().flat_map(|group| {
-        vip.suffixes.iter().map(move |suffix| VipAddress::Suffix { group, suffix: *suffix })
-    });
-    vip.addresses.iter().copied().map(VipAddress::Exact).chain(suffixes).collect()
 }
 
 /// The machine of this name.
@@ -594,32 +480,4 @@ fn forwarding(member: &Member, machine: &Machine) -> Result<Forwarding, CompileE
         spread.unwrap_or(plain)
     };
     Ok(Forwarding::Tunnel { v4: template(Family::V4), v6: template(Family::V6) })
-}
-
-fn port_ranges(service: &config::Service) -> Vec<RangeInclusive<u16>> {
-    match &service.ports {
-        Ports::Any => vec![0..=u16::MAX],
-        Ports::Listed(ranges) => ranges.clone(),
-    }
-}
-
-/// Names a service in logs and metrics, and keeps its number over reloads: `www tcp 80,443`.
-#[must_use]
-pub fn service_name(vip: &config::Vip, service: &config::Service) -> String {
-    let protocol = match service.protocol {
-        config::Protocol::Tcp => "tcp".to_owned(),
-        config::Protocol::Udp => "udp".to_owned(),
-        config::Protocol::Number(number) => number.to_string(),
-    };
-    let ports = match &service.ports {
-        Ports::Any => "any".to_owned(),
-        Ports::Listed(ranges) => {
-            let one = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
-                (first, last) if first == last => first.to_string(),
-                (first, last) => format!("{first}-{last}"),
-            };
-            ranges.iter().map(one).collect::<Vec<_>>().join(",")
-        }
-    };
-    format!("{} {protocol} {ports}", vip.name)
 }
