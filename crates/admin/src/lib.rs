@@ -33,6 +33,7 @@ mod client_stream;
 mod command;
 mod connection_limiter;
 mod document;
+mod event_log;
 mod guard;
 mod handlers;
 mod hot_keys;
@@ -54,6 +55,7 @@ pub use command::{
     EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST,
     HotKeysOrder, LogOrder, MachineAction, OrderNote, SNAP_BYTES,
 };
+pub use event_log::EventLog;
 pub use page::status_page;
 pub use roles::{Role, Roles};
 pub use routes::{Route, router, routes};

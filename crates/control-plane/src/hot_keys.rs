@@ -1,16 +1,14 @@
-//! The keys that are asked for most: counters for packet threads, and what they have come to.
+//! The keys that are asked for most: counters for packet threads.
 //!
-//! In: an order of the admin API; counters as they come back. Out: a counter for each thread; rows, with the backends that have
-//! each key now.
-//! Not here: how keys are counted (`kv-switch`), how counters reach the threads (`questions`), when they are fetched (`sluicegate`).
+//! In: an order of the admin API. Out: a counter for each thread.
+//! Not here: how keys are counted (`kv-switch`), what they have come to (`rows`), how counters reach the threads (`questions`), when they are fetched (`sluicegate`).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use admin::view::{HotKeyRow, HotKeysView, HotServiceRow};
 use admin::{FlowQuery, HotKeysOrder};
-use forwarder::{Service, ServiceId, Snapshot};
-use kv_switch::{HotKey, HotKeys, KeyHash, hottest};
+use forwarder::{Service, Snapshot};
+use kv_switch::{HotKeys, KeyHash};
 
 use crate::questions::{Counters, Filters};
 use crate::refused::Refused;
@@ -40,46 +38,8 @@ pub fn counters(order: &HotKeysOrder, threads: usize, snapshot: &Snapshot) -> Re
     Ok((0..threads).map(counter).collect())
 }
 
-/// What counters have come to in so many seconds.
-#[must_use]
-pub fn view(counters: &Counters, seconds: f64, limit: usize, snapshot: &Snapshot) -> HotKeysView {
-    let per_second = |count: u64| count as f64 / seconds.max(LEAST_SECONDS);
-    let services: BTreeMap<u32, &str> =
-        snapshot.services().iter().map(|service| (service.id.0, &*service.name)).collect();
-    let asked = |service: u32| counters.iter().map(|counter| counter.asked(service)).sum::<u64>();
-    let service_row = |(id, name): (&u32, &&str)| HotServiceRow {
-        service: (*name).to_owned(),
-        requests_per_second: per_second(asked(*id)),
-    };
-    let key_row = |hot: &HotKey| HotKeyRow {
-        // One that a reload has taken out meanwhile has no name.
-        service: services.get(&hot.service).copied().unwrap_or("-").to_owned(),
-        key: hot.key.escape_ascii().to_string(),
-        requests_per_second: per_second(hot.at_least),
-        requests_per_second_at_most: per_second(hot.at_most),
-        share: hot.at_least as f64 / asked(hot.service).max(1) as f64,
-        backends: backends(hot, snapshot),
-    };
-    HotKeysView {
-        seconds,
-        services: services.iter().filter(|(id, _)| asked(**id) > 0).map(service_row).collect(),
-        keys: hottest(counters.iter().map(|counter| &**counter), limit).iter().map(key_row).collect(),
-    }
-}
-
-fn backends(hot: &HotKey, snapshot: &Snapshot) -> Vec<String> {
-    let slots = snapshot.owners_of_key(ServiceId(hot.service), &hot.key);
-    let names = slots.filter_map(|slot| snapshot.slots().get(slot.0 as usize));
-    let mut names: Vec<String> = names.map(|slot| slot.backend.to_string()).collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
 /// Keys that a thread knows at once: one with a thousandth of a thread's requests is not missed.
 const ROOM: usize = 1_024;
-/// Of a count that was ended as it began.
-const LEAST_SECONDS: f64 = 0.001;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 //! Not here: SipHash itself (`forwarder`), of which the vector code is the same rounds over lanes.
 //! Invariant: a function that needs an instruction set is handed out only where the processor has said that it has it.
 
-use forwarder::LaneHashers;
+use sip_lanes::LaneHashers;
 
 /// The fastest that this processor can run.
 #[must_use]
@@ -24,7 +24,7 @@ mod x86 {
         _mm256_xor_si256,
     };
 
-    use forwarder::{LANES, LaneHashers, Lanes, SipKey, hash_many, last_word};
+    use sip_lanes::{LANES, LaneHashers, Lanes, SipKey, hash_many, last_word};
 
     /// `None`: the processor has neither AVX-512 nor AVX2.
     pub(super) fn hashers() -> Option<LaneHashers> {
@@ -169,7 +169,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use forwarder::{HashKey, LANES, Lanes, SipKey};
+    use forwarder::HashKey;
+    use sip_lanes::{LANES, Lanes, SipKey};
 
     /// Of what the processor has, the best; and AVX2 where it is not the best.
     fn all() -> Vec<LaneHashers> {

@@ -10,7 +10,7 @@ use packet::{Addresses, Parsed, Plain};
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher24;
 
-use crate::sip::{SipKey, halves};
+use sip_lanes::{SipKey, halves};
 
 /// The 5-tuple. IPv4 addresses are v4-mapped; ports are 0 where the protocol has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -85,7 +85,7 @@ impl KeyRules {
     /// keys.
     #[must_use]
     pub fn maglev_hash(key: &HashKey) -> KeyHash {
-        let [first, second] = crate::sip::halves(&key.derive(b"kv"));
+        let [first, second] = sip_lanes::halves(&key.derive(b"kv"));
         KeyHash::sip(first, second)
     }
 

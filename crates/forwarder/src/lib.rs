@@ -52,7 +52,6 @@ mod remote;
 mod request;
 mod rewrite;
 mod selection;
-mod sip;
 mod slot;
 mod snapshot;
 mod tagging;
@@ -86,7 +85,6 @@ pub use request::{
     FlowEntry, FlowFilter, Reply, Request, RequestPort, RequestServer, WhereAnswer, Whose, request_ring,
 };
 pub use selection::{Decision, Selection};
-pub use sip::{HashMany, LANES, LaneHashers, Lanes, SipKey, hash_many, last_word};
 pub use slot::{
     Forwarding, Generation, NextHop, PoolTable, ServiceId, Slot, SlotId, SlotState, THIS_MACHINE, TooBig,
 };

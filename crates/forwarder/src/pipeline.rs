@@ -47,10 +47,10 @@ use crate::rewrite::{Fit, RewriteParams, Written, rewrite};
 use crate::selection::flow_key;
 use crate::vip_table::BatchLookup;
 use crate::{
-    DropReason, Flow, Forward, HandoffReason, HashPolicy, LaneHashers, Live, NoticeSink, Now, Origin, Outlet,
-    Packet, Reader, RequestServer, Slot, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict,
-    request,
+    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
+    Reader, RequestServer, Slot, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict, request,
 };
+use sip_lanes::LaneHashers;
 
 /// What one packet thread's pipeline is made of.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use admin::EventLog;
 use admin::view::{LogChange, LogOrderRow, LogView};
 use anyhow::Context;
 use config::{Log, LogFormat, LogLevel};
@@ -11,8 +12,6 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
-
-use crate::event_log::EventLog;
 
 /// What stays of the start: the events, and the level, which follows the configuration and operators' orders.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `signals`, `logging` with `event_log`. Its clients: `client` with `status`, `digest`, `operate`,
+//! manager), `privileges`, `signals`, `logging`. Its clients: `client` with `status`, `digest`, `operate`,
 //! `routers`, `live_config`, `log_level`, `events`, `top`, `hot_keys` (`kv top`), `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
 //! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
@@ -18,7 +18,6 @@ mod config_diff;
 mod digest;
 mod doctor;
 mod doors;
-mod event_log;
 mod events;
 mod failure;
 mod flow_path;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use forwarder::{Flow, Reply, Request, ThreadId};
 
 use super::*;
-use compile::Index;
 use crate::controller::Controller;
 use crate::questions::{Client, Questions, Threads};
+use crate::rows::hot_keys_view;
+use compile::Index;
 
 /// VIP `users` chooses by key over UDP and by flow over TCP, `www` by flow.
 fn started() -> (Controller, Snapshot) {
@@ -56,7 +57,7 @@ fn rows_have_rates_shares_and_the_backend_that_where_names() {
     for (thread, key, times) in [(0, &b"k1"[..], 6), (1, b"k1", 2), (1, b"\xff \"", 3), (0, b"k3", 1)] {
         (0..times).for_each(|_| counters[thread].count(service, key));
     }
-    let view = view(&counters, 4.0, 2, &snapshot);
+    let view = hot_keys_view(&counters, 4.0, 2, &snapshot);
     let rows: Vec<_> = view.keys.iter().map(|row| (&*row.key, row.requests_per_second, row.share)).collect();
     assert_eq!(rows, [("k1", 2.0, 8.0 / 12.0), ("\\xff \\\"", 0.75, 0.25)]);
     assert!(view.keys.iter().all(|row| row.requests_per_second == row.requests_per_second_at_most));
@@ -72,7 +73,7 @@ fn rows_have_rates_shares_and_the_backend_that_where_names() {
     // Of a service that a reload has taken out meanwhile.
     let mut gone = HotKeys::new(1, [99], KeyHash::sip(1, 2));
     gone.count(99, b"k");
-    let rows = super::view(&[Box::new(gone)].into(), 0.0, 2, &snapshot).keys;
+    let rows = hot_keys_view(&[Box::new(gone)].into(), 0.0, 2, &snapshot).keys;
     assert_eq!((&*rows[0].service, rows[0].backends.len(), rows[0].requests_per_second), ("-", 0, 1_000.0));
 }
 

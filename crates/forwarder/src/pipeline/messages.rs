@@ -3,7 +3,7 @@
 //! Not here: what a message says (`flow`), the hash (`sip`).
 //! Invariant: message `n` stands in lane `n % LANES` of group `n / LANES`; what lies behind the last is of earlier batches.
 
-use crate::sip::{HashMany, LANES, Lanes, SipKey};
+use sip_lanes::{HashMany, LANES, Lanes, SipKey};
 
 /// Messages of `WORDS` words, each with the place of its packet in the batch.
 #[derive(Debug)]

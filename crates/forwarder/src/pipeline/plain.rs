@@ -17,12 +17,12 @@ use super::state::{Batch, Choice, FlowPacket, NO_SERVICE, PacketState};
 use super::{Core, Scratch};
 use crate::flow::Ends;
 use crate::selection::flow_key;
-use crate::sip::LaneHashers;
 use crate::trace::has_magic;
 use crate::vip_table::BatchLookup;
 use crate::{
     DropReason, Flow, Guard, HandoffReason, HashPolicy, Origin, Packet, Service, ServiceId, Snapshot,
 };
+use sip_lanes::LaneHashers;
 
 /// What is known of the plain packets of a batch.
 #[derive(Debug)]

@@ -18,9 +18,10 @@ use super::messages::Messages;
 use super::threads::{gatherer, thread_of_flow};
 use crate::flow::Ends;
 use crate::{
-    DropReason, Flow, Forward, HandoffReason, HashPolicy, LaneHashers, Live, Now, Outlet, Packet, Reader,
-    Snapshot, ThreadCounters, ThreadId, Verdict,
+    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, Now, Outlet, Packet, Reader, Snapshot,
+    ThreadCounters, ThreadId, Verdict,
 };
+use sip_lanes::LaneHashers;
 
 /// What an I/O thread's steering is made of.
 #[derive(Clone, Copy, Debug)]

@@ -291,7 +291,7 @@ const fn mix([first, second]: [u64; 2]) -> usize {
 /// The bytes of an address, as two little-endian words.
 #[inline]
 fn words_of(address: &[u8; 16]) -> [u64; 2] {
-    crate::sip::halves(address)
+    sip_lanes::halves(address)
 }
 
 /// The address of these words.

@@ -9,6 +9,7 @@ use etherparse::PacketBuilder;
 use forwarder::*;
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
+use sip_lanes::LaneHashers;
 
 pub(crate) const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 2];

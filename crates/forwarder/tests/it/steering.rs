@@ -8,6 +8,7 @@ use etherparse::PacketBuilder;
 use forwarder::*;
 use packet::Encapsulation;
 use proptest::prelude::*;
+use sip_lanes::LaneHashers;
 use siphasher::sip::SipHasher13;
 
 use crate::bed::*;

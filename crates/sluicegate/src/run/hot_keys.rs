@@ -10,7 +10,8 @@ use std::time::Instant;
 use admin::view::{HotKeysView, Refusal, RefusalKind};
 use admin::{Answer, HotKeysOrder};
 use compile::Index;
-use control_plane::hot_keys::{counters, view};
+use control_plane::hot_keys::counters;
+use control_plane::hot_keys_view;
 use control_plane::questions::{Client, Counters};
 use forwarder::Snapshot;
 
@@ -89,7 +90,12 @@ impl Client<Counters> for Ended {
 
     fn answer(self: Box<Self>, counters: Counters, snapshot: &Snapshot, _: &Index) {
         let Order { asked, answer, daemon } = self.order;
-        let _ = answer.send(Ok(view(&counters, self.since.elapsed().as_secs_f64(), asked.limit, snapshot)));
+        let _ = answer.send(Ok(hot_keys_view(
+            &counters,
+            self.since.elapsed().as_secs_f64(),
+            asked.limit,
+            snapshot,
+        )));
         daemon.send(|daemon| daemon.inspections.counts_keys = false);
     }
 }

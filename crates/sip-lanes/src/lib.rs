@@ -1,8 +1,20 @@
 //! SipHash-1-3 of whole words: one message, or eight side by side.
 //!
 //! In: a key, messages of a fixed number of little-endian words. Out: the hashes that the crate `siphasher` gives for their bytes.
-//! Not here: what a message says (`flow`); lanes by vector instructions, which need `unsafe` ([`LaneHashers`] takes them in).
+//! Not here: what a message says (`forwarder`); lanes by vector instructions, which need `unsafe` ([`LaneHashers`] takes them in).
 //! Source: Aumasson and Bernstein, *SipHash: a fast short-input PRF*, INDOCRYPT 2012, §2; 1-3 are its rounds.
+//!
+//! ```
+//! use sip_lanes::{LANES, LaneHashers, SipKey};
+//!
+//! let key = SipKey::new(b"sixteen bytes ..");
+//! // Word by word, eight messages next to each other: lane n says n and 7.
+//! let messages = [[[0, 1, 2, 3, 4, 5, 6, 7], [7; LANES]]];
+//! let mut hashes = [[0; LANES]];
+//! (LaneHashers::PORTABLE.two)(key, &messages, &mut hashes);
+//! assert_eq!(hashes[0][3], key.hash(&[3, 7]));
+//! ```
+#![forbid(unsafe_code)]
 
 /// Messages that are hashed side by side.
 pub const LANES: usize = 8;
@@ -17,13 +29,14 @@ pub struct SipKey([u64; 2]);
 impl SipKey {
     /// From its 16 bytes.
     #[must_use]
-    pub(crate) fn new(bytes: &[u8; 16]) -> Self {
+    pub fn new(bytes: &[u8; 16]) -> Self {
         let [first, second] = halves(bytes);
         Self([first, second])
     }
 
     /// The 16 bytes.
-    pub(crate) fn bytes(self) -> [u8; 16] {
+    #[must_use]
+    pub fn bytes(self) -> [u8; 16] {
         (u128::from(self.0[0]) | u128::from(self.0[1]) << 64).to_le_bytes()
     }
 
@@ -43,7 +56,7 @@ impl SipKey {
     /// The hash of one message.
     #[must_use]
     #[inline(always)]
-    pub(crate) fn hash<const WORDS: usize>(self, words: &[u64; WORDS]) -> u64 {
+    pub fn hash<const WORDS: usize>(self, words: &[u64; WORDS]) -> u64 {
         let mut state = self.start();
         for word in words {
             state[3] ^= word;
@@ -83,8 +96,9 @@ const fn round([mut a, mut b, mut c, mut d]: [u64; 4]) -> [u64; 4] {
 }
 
 /// Both halves of 16 bytes, as little-endian words.
+#[must_use]
 #[inline(always)]
-pub(crate) fn halves(bytes: &[u8; 16]) -> [u64; 2] {
+pub fn halves(bytes: &[u8; 16]) -> [u64; 2] {
     let all = u128::from_le_bytes(*bytes);
     #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted")]
     let halves = [all as u64, (all >> 64) as u64];

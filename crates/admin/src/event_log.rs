@@ -10,8 +10,6 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use admin::view::{EventKind, EventRow, EventSeverity, EventsView};
-use admin::{EVENTS_AT_MOST, EventQuery};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
@@ -20,9 +18,12 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::command::{EVENTS_AT_MOST, EventQuery};
+use crate::view::{EventKind, EventRow, EventSeverity, EventsView};
+
 /// The events that are kept; every copy is of the same ones.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct EventLog(Arc<Mutex<Kept>>);
+pub struct EventLog(Arc<Mutex<Kept>>);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -32,14 +33,14 @@ struct Kept {
 
 impl EventLog {
     /// What listens to the log.
-    pub(crate) fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> + use<S> {
+    pub fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> + use<S> {
         let is_change = filter_fn(|line| line.is_event() && line.fields().field(CHANGE).is_some());
         // No change is said below it.
         Listener(self.clone()).with_filter(is_change.with_max_level_hint(LevelFilter::INFO))
     }
 
     /// What was asked for, oldest first. `now` is the time of day.
-    pub(crate) fn view(&self, query: &EventQuery, boot_id: &str, now: SystemTime) -> EventsView {
+    pub fn view(&self, query: &EventQuery, boot_id: &str, now: SystemTime) -> EventsView {
         let kept = self.kept();
         let oldest = query.since.map_or(0.0, |since| seconds(now.checked_sub(since).unwrap_or(UNIX_EPOCH)));
         let is_meant = |row: &&EventRow| {

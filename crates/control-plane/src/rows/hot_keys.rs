@@ -1,0 +1,48 @@
+//! The keys that are asked for most: what counters have come to, with the backends that have each key now.
+
+use std::collections::BTreeMap;
+
+use admin::view::{HotKeyRow, HotKeysView, HotServiceRow};
+use forwarder::{ServiceId, Snapshot};
+use kv_switch::{HotKey, hottest};
+
+use crate::questions::Counters;
+
+/// What counters have come to in so many seconds.
+#[must_use]
+pub fn hot_keys_view(counters: &Counters, seconds: f64, limit: usize, snapshot: &Snapshot) -> HotKeysView {
+    let per_second = |count: u64| count as f64 / seconds.max(LEAST_SECONDS);
+    let services: BTreeMap<u32, &str> =
+        snapshot.services().iter().map(|service| (service.id.0, &*service.name)).collect();
+    let asked = |service: u32| counters.iter().map(|counter| counter.asked(service)).sum::<u64>();
+    let service_row = |(id, name): (&u32, &&str)| HotServiceRow {
+        service: (*name).to_owned(),
+        requests_per_second: per_second(asked(*id)),
+    };
+    let key_row = |hot: &HotKey| HotKeyRow {
+        // One that a reload has taken out meanwhile has no name.
+        service: services.get(&hot.service).copied().unwrap_or("-").to_owned(),
+        key: hot.key.escape_ascii().to_string(),
+        requests_per_second: per_second(hot.at_least),
+        requests_per_second_at_most: per_second(hot.at_most),
+        share: hot.at_least as f64 / asked(hot.service).max(1) as f64,
+        backends: backends(hot, snapshot),
+    };
+    HotKeysView {
+        seconds,
+        services: services.iter().filter(|(id, _)| asked(**id) > 0).map(service_row).collect(),
+        keys: hottest(counters.iter().map(|counter| &**counter), limit).iter().map(key_row).collect(),
+    }
+}
+
+fn backends(hot: &HotKey, snapshot: &Snapshot) -> Vec<String> {
+    let slots = snapshot.owners_of_key(ServiceId(hot.service), &hot.key);
+    let names = slots.filter_map(|slot| snapshot.slots().get(slot.0 as usize));
+    let mut names: Vec<String> = names.map(|slot| slot.backend.to_string()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Of a count that was ended as it began.
+const LEAST_SECONDS: f64 = 0.001;
