@@ -7,10 +7,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::{
-    Binding, Forwarding, Guard, HashKey, HashPolicy, NextHopMode, Parts, Prefix, PrefixGroup, PrefixSet,
-    Snapshot, SourceLimit, Suffix, Trace, TraceKey, TunnelProtocols, TunnelSource, TunnelSourceKind,
-    VipAddress,
+    Binding, Forwarding, Guard, HashKey, HashPolicy, KeyFailover, KeyRules, Keyed, NextHopMode, Parts,
+    Placement, Prefix, PrefixGroup, PrefixSet, Snapshot, SourceLimit, Suffix, Trace, TraceKey,
+    TunnelProtocols, TunnelSource, TunnelSourceKind, VipAddress,
 };
+use kv_switch::{Memcached, Routes};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
 
 use crate::{VIP, VIP6, binding, parts};
@@ -32,6 +33,8 @@ pub(crate) enum With {
     Reflect,
     /// From an encapsulator, by GRE.
     Tunnelled,
+    /// UDP port 11211, whose backends are chosen by memcached's keys.
+    Keyed,
 }
 
 /// How packets are carried to backends.
@@ -106,6 +109,7 @@ impl With {
                 };
             }
             Self::Tunnelled => parts.tunnels = vec![encapsulator()],
+            Self::Keyed => by_key(parts),
             _ => {}
         }
     }
@@ -118,6 +122,23 @@ impl With {
             _ => crate::GRE_V4,
         }
     }
+}
+
+/// By what `kv = { protocol = "memcached", clients = ["198.18.0.0/15"] }` gives.
+fn by_key(parts: &mut Parts) {
+    let rules = KeyRules {
+        application: Box::new(Memcached::new(32)),
+        clients: PrefixSet::new([(Ipv4Addr::new(198, 18, 0, 0).into(), 15)]),
+        hash: KeyRules::maglev_hash(&parts.hash_key),
+        routes: Routes::build(&[], &[]).expect("none"),
+        failover: KeyFailover::Next,
+    };
+    let placements = [Placement::Maglev { all: None }].into();
+    let keyed = Arc::new(Keyed { rules: Arc::new(rules), pools: [].into(), placements });
+    for service in &mut parts.services {
+        (service.policy, service.keyed) = (HashPolicy::Key, Some(Arc::clone(&keyed)));
+    }
+    parts.bindings = vec![Binding { protocol: 17, ..binding(VIP.into(), 11_211) }];
 }
 
 fn by_prefix(parts: &mut Parts) {

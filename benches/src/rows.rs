@@ -34,6 +34,7 @@ enum Shape {
     V6,
     TwoTags,
     Tunnelled,
+    Request,
 }
 
 impl Row {
@@ -65,7 +66,7 @@ impl Row {
     }
 
     /// All rows. Those of 16 M flows take 400 MB and half a minute to establish.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::of("one flow", Traffic::Flows(1)),
         Self::of("1000 flows", Traffic::Flows(1_000)),
         Self::of("1 M flows", Traffic::Flows(1_000_000)).table(1_500_000),
@@ -93,6 +94,11 @@ impl Row {
         Self::with("1000 flows, policy addresses", With::Policy(HashPolicy::Addresses)),
         Self::with("1000 flows, policy source", With::Policy(HashPolicy::Source)),
         Self { shape: Shape::Tunnelled, ..Self::with("1000 flows, tunnelled arrivals", With::Tunnelled) },
+        Self {
+            shape: Shape::Request,
+            with: With::Keyed,
+            ..Self::of("keyed get, 1 M keys", Traffic::Gets(1_000_000))
+        },
         Self::full("established", Traffic::Flows(ESTABLISHED)),
         Self::full("syn flood alone", Traffic::After(ESTABLISHED, Flood::Syn)),
         Self::full("ack flood alone", Traffic::After(ESTABLISHED, Flood::Ack)),
@@ -183,6 +189,7 @@ impl Row {
             Shape::V6 => batch.run(pipeline, now, || next().v6()),
             Shape::TwoTags => batch.run(pipeline, now, || tagged(next().v4())),
             Shape::Tunnelled => batch.run(pipeline, now, || tunnelled(next().v4())),
+            Shape::Request => batch.run(pipeline, now, || next().request()),
         }
     }
 }

@@ -21,6 +21,8 @@ pub enum Traffic {
     After(u32, Flood),
     /// Nothing but packets that are dropped.
     Dropped(Flaw),
+    /// Requests of memcached for as many keys, in an order without pattern.
+    Gets(u32),
 }
 
 /// A flood from random sources.
@@ -58,6 +60,8 @@ pub enum Next {
     Udp(u32),
     /// TCP of a flow, with something wrong.
     Flawed(u32, Flaw),
+    /// `get` of a key.
+    Get(u32),
 }
 
 impl Traffic {
@@ -65,7 +69,7 @@ impl Traffic {
     pub(crate) const fn flows(self) -> u32 {
         match self {
             Self::Flows(flows) | Self::Beside(flows, _) | Self::After(flows, _) => flows,
-            Self::SynFlood | Self::Dropped(_) => 0,
+            Self::SynFlood | Self::Dropped(_) | Self::Gets(_) => 0,
         }
     }
 
@@ -88,6 +92,7 @@ impl Traffic {
             Self::Beside(flows, _) if *state & 1 == 0 => Next::Tcp(scaled(*state, flows), ACK),
             Self::Beside(_, flood) | Self::After(_, flood) => flood.packet(forged(*state)),
             Self::Dropped(flaw) => Next::Flawed(scaled(*state, 1_000), flaw),
+            Self::Gets(keys) => Next::Get(scaled(*state, keys)),
         }
     }
 }
@@ -126,7 +131,27 @@ impl Next {
                 frame[at] = byte;
                 frame
             }
+            Self::Get(_) => unreachable!("requests have a length of their own"),
         }
+    }
+
+    /// The frame of a request over IPv4: a key of 32 bytes, a thousand clients.
+    pub(crate) fn request(self) -> [u8; 88] {
+        let Self::Get(key) = self else { unreachable!("a row of requests has these alone") };
+        let mut out = [b'0'; 88];
+        out[..42].copy_from_slice(&frame(key % 1_000, 0)[..42]);
+        out[16..18].copy_from_slice(&74u16.to_be_bytes());
+        out[23] = protocol::UDP;
+        // The server's port; the datagram's length; no checksum.
+        out[36..42].copy_from_slice(&[0x2b, 0xcb, 0, 54, 0, 0]);
+        out[42..54].copy_from_slice(b"\x12\x34\0\0\0\x01\0\0get ");
+        let mut left = key;
+        for digit in out[54..86].iter_mut().rev() {
+            *digit = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        out[86..].copy_from_slice(b"\r\n");
+        out
     }
 
     /// The frame of a TCP packet over IPv6, to [`VIP6`].
