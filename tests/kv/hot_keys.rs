@@ -86,7 +86,7 @@ fn the_hottest_keys_come_in_their_order_with_the_server_that_has_each() {
             .collect();
         assert_eq!(row["backends"], serde_json::json!(holders), "{row}");
     }
-    let service = view["services"][0]["requests_per_second"].as_f64().unwrap();
+    let service = view["services"][0]["keys_per_second"].as_f64().unwrap();
     let first = view["keys"][0]["requests_per_second"].as_f64().unwrap();
     assert!((first / service - HOT[0].1).abs() < TOLERANCE, "{view:#}");
 }

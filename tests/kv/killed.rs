@@ -1,7 +1,6 @@
 //! A test that is killed leaves none of its servers.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{env, fs, thread};
 
@@ -25,7 +24,10 @@ fn holder_of_a_server() {
 
 #[test]
 fn a_killed_test_leaves_no_memcached() {
-    let mut holder = Command::new(env::current_exe().unwrap())
+    // It ends with this process too.
+    let mut holder = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(env::current_exe().unwrap())
         .args(["killed::holder_of_a_server", "--exact", "--nocapture"])
         .env(HOLDER, "1")
         .stdout(Stdio::piped())
@@ -37,7 +39,9 @@ fn a_killed_test_leaves_no_memcached() {
     assert_eq!(fs::read_to_string(format!("{server}/comm")).unwrap(), "memcached\n");
     holder.kill().unwrap();
     holder.wait().unwrap();
-    assert!(eventually(BOUND, || (!Path::new(&server).exists()).then_some(())).is_some(), "{server}");
+    // Of what has ended and was not waited for yet, no command is left.
+    let is_gone = || fs::read(format!("{server}/cmdline")).unwrap_or_default().is_empty().then_some(());
+    assert!(eventually(BOUND, is_gone).is_some(), "{server}");
 }
 
 const HOLDER: &str = "SLUICEGATE_TEST_HOLDER";

@@ -82,7 +82,7 @@ impl KvStage {
         let server = self.stage.bed.vip(true, MEMCACHED_PORT).to_string();
         eprintln!("memcaslap over UDP to {server}");
         let args = ["-s", &server, "-U", "-T", "1", "-c", "8", "-x", "20000", "-X", "64", "-v", "1.0"];
-        let ended = Process::to_end(&self.stage.bed.client.ns, "memcaslap", &args, PATIENCE)?;
+        let ended = Process::to_end(&self.stage.bed.client.ns, "memcaslap", &args, 10 * PATIENCE)?;
         let count = |name: &str| -> Result<u64> {
             let line = ended.out.lines().find_map(|line| line.trim().strip_prefix(name));
             let digits = line.map(|line| line.trim_matches(|c: char| !c.is_ascii_digit()));

@@ -48,6 +48,7 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
         Some(Order::Said { words, reason }) => {
             tracing::info!(change = "order", %peer, reason, "an operator's order: {words}");
         }
+        Some(Order::Noted(words)) => tracing::info!(%peer, "an operator's order: {words}"),
         Some(Order::Logged) => tracing::debug!(%peer, %method, path, "an operator's order"),
         None => tracing::warn!(%peer, %method, path, status, "an operator's order was refused"),
     }
@@ -59,6 +60,8 @@ async fn judge(State(state): State<AppState>, request: Request, next: Next) -> R
 pub(super) enum Order {
     /// This, and why its giver wants it.
     Said { words: String, reason: Option<String> },
+    /// This, in the log alone: it changes nothing, and is given again and again.
+    Noted(String),
     /// A reload logs its outcome itself.
     Logged,
 }

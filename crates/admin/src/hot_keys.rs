@@ -44,9 +44,10 @@ pub(super) async fn top(
     which: Result<Query<WhichKeys>, QueryRejection>,
 ) -> Result<Done<HotKeysView>, Refusal> {
     let order = query(which)?.0.order()?;
+    let of = order.vip.as_ref().map(|name| format!(" of VIP {name}")).unwrap_or_default();
+    let words = format!("keys{of} counted for {} s", order.within.as_secs());
     let view = ask(&state, |answer| Command::HotKeys { order, answer }).await??;
-    // A screen that is drawn anew every two seconds is no line of the log each time.
-    Ok(done(Order::Logged, view))
+    Ok(done(Order::Noted(words), view))
 }
 
 const KEYS_USUALLY: usize = 20;

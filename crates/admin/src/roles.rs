@@ -18,7 +18,7 @@ use super::app_state::{PUT_CONFIG, RELOAD};
 pub enum Role {
     /// Questions.
     Read,
-    /// Orders: drains, weights, flows, captures, the log's level.
+    /// Orders: drains, weights, flows, captures, hot keys, the log's level.
     Operate,
     /// Another configuration: put, or read from the file again.
     Configure,

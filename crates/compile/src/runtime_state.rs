@@ -1,7 +1,7 @@
 //! What is in force beside the file: verdicts of health, operator's overrides, slow start, fallbacks.
 //!
 //! In: what the controller learns. Out: the state and the weight of each membership.
-//! Not here: how verdicts come about (`health`), tables (`compile`).
+//! Not here: how verdicts come about (`health`), tables (`tables`).
 //! Invariant: the default says of everything that it serves as the file has it; so a file is compiled for `config check`,
 //! `where` and `replay`.
 
@@ -52,7 +52,7 @@ pub struct RuntimeState {
     pub quarters: HashMap<SlotKey, u8>,
     /// Pools in whose place their fallback serves.
     pub fallbacks: BTreeSet<PoolView>,
-    /// Memberships of keyed pools that would serve, and are emptied first: they were away (`controller::rejoin`).
+    /// Memberships of keyed pools that would serve, and are emptied first: they were away (`control_plane`).
     pub flushing: HashSet<SlotKey>,
 }
 

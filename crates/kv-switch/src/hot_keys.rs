@@ -274,17 +274,19 @@ pub fn hottest<'a>(threads: impl IntoIterator<Item = &'a HotKeys>, most: usize) 
             *known += thread.missed();
         }
     }
-    let merged = found.into_iter().map(|((service, key), [at_least, at_most, known])| HotKey {
+    let merged =
+        found.into_iter().map(|(of, [at_least, at_most, known])| (of, at_least, at_most + missed - known));
+    let mut keys: Vec<_> = merged.collect();
+    // Those that are equal stay in the order of their names.
+    keys.sort_by_key(|&(_, at_least, at_most)| std::cmp::Reverse((at_least, at_most)));
+    keys.truncate(most);
+    let owned = |((service, key), at_least, at_most): ((u32, &[u8]), u64, u64)| HotKey {
         service,
         key: key.into(),
         at_least,
-        at_most: at_most + missed - known,
-    });
-    let mut keys: Vec<HotKey> = merged.collect();
-    // Those that are equal stay in the order of their names.
-    keys.sort_by_key(|key| std::cmp::Reverse((key.at_least, key.at_most)));
-    keys.truncate(most);
-    keys
+        at_most,
+    };
+    keys.into_iter().map(owned).collect()
 }
 
 fn at<T: Copy + Default>(row: &[T], place: usize) -> T {

@@ -8,13 +8,14 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Duration;
 
-use admin::view::{HotKeyRow, HotKeysView};
-use admin::{HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST};
+use admin::view::{HotKeyRow, HotKeysView, HotServiceRow};
+use admin::{HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST, RefusalKind};
 use clap::{Args, Subcommand};
 use config::parse_duration;
 use ratatui::widgets::Paragraph;
 
 use crate::client::{Client, Reach, escape};
+use crate::failure::Failure;
 use crate::table::{clean, show, table};
 use crate::top::{KEYS_EVERY, operator_leaves};
 
@@ -104,7 +105,8 @@ fn path(arguments: &Arguments) -> String {
     format!("/v1/kv/top?limit={}&seconds={}{vip}", arguments.limit, arguments.within.as_secs())
 }
 
-/// One look after the other, on a thread of its own: a balancer that counts must not keep the operator from leaving.
+/// One look after the other, on a thread of its own: a balancer that counts must not keep the operator from leaving. Where
+/// another client's look comes between, the next one waits for its end.
 fn look_on(question: Question, first: HotKeysView) -> Receiver<anyhow::Result<HotKeysView>> {
     let (sender, looks) = mpsc::channel();
     std::thread::spawn(move || {
@@ -115,9 +117,20 @@ fn look_on(question: Question, first: HotKeysView) -> Receiver<anyhow::Result<Ho
                 return;
             }
             look = question.ask();
+            while look.as_ref().is_err_and(is_conflict) {
+                std::thread::sleep(KEYS_EVERY);
+                look = question.ask();
+            }
         }
     });
     looks
+}
+
+fn is_conflict(error: &anyhow::Error) -> bool {
+    let failure = error.downcast_ref::<Failure>();
+    failure.is_some_and(
+        |failure| matches!(failure, Failure::Refused(refusal) if refusal.kind == RefusalKind::Conflict),
+    )
 }
 
 /// Draws looks as they come, until `leaves` says so, which waits for keys as long as it is told.
@@ -141,12 +154,13 @@ fn watch(
 }
 
 fn words(view: &HotKeysView) -> String {
-    let service = |row: &admin::view::HotServiceRow| {
-        format!("{}: {:.1} requests/s\n", clean(&row.service), row.requests_per_second)
-    };
-    let head: String = view.services.iter().map(service).collect();
+    let service =
+        |row: &HotServiceRow| format!("{}: {:.1} keys/s\n", clean(&row.service), row.keys_per_second);
+    // Of services whose keys are shown: there may be more than the screen has lines.
+    let is_shown = |row: &&HotServiceRow| view.keys.iter().any(|key| key.service == row.service);
+    let head: String = view.services.iter().filter(is_shown).map(service).collect();
     if view.keys.is_empty() {
-        return format!("no request in {:.1} s\n", view.seconds);
+        return format!("no key was asked for in {:.1} s\n", view.seconds);
     }
     let row = |row: &HotKeyRow| {
         [
@@ -167,7 +181,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use admin::view::HotServiceRow;
     use clap::Parser;
 
     use super::*;
@@ -207,10 +220,7 @@ mod tests {
         };
         HotKeysView {
             seconds: 2.0,
-            services: vec![HotServiceRow {
-                service: "users udp 11211".to_owned(),
-                requests_per_second: 200.0,
-            }],
+            services: vec![HotServiceRow { service: "users udp 11211".to_owned(), keys_per_second: 200.0 }],
             keys: vec![row("user:17", 125.0, &["m1"]), row("\\x1b[2J", 9.5, &[])],
         }
     }

@@ -20,7 +20,7 @@ pub struct HotServiceRow {
     /// Its name, such as `users udp 11211`.
     pub service: String,
     /// Keys of its requests: one that names several counts once for each.
-    pub requests_per_second: f64,
+    pub keys_per_second: f64,
 }
 
 /// One key.

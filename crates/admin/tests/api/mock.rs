@@ -101,7 +101,7 @@ fn hot_keys(order: &HotKeysOrder) -> Result<HotKeysView, Refusal> {
         share: rate / 1_000.0,
         backends: backends.iter().map(|name| (*name).to_owned()).collect(),
     };
-    let service = HotServiceRow { service: "users udp 11211".to_owned(), requests_per_second: 1_000.0 };
+    let service = HotServiceRow { service: "users udp 11211".to_owned(), keys_per_second: 1_000.0 };
     let keys = vec![row("user:17", 250.0, &["m1"]), row("\\xff", 12.5, &[])];
     Ok(HotKeysView { seconds: order.within.as_secs_f64(), services: vec![service], keys })
 }

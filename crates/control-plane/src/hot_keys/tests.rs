@@ -62,7 +62,7 @@ fn rows_have_rates_shares_and_the_backend_that_where_names() {
     assert_eq!(rows, [("k1", 2.0, 8.0 / 12.0), ("\\xff \\\"", 0.75, 0.25)]);
     assert!(view.keys.iter().all(|row| row.requests_per_second == row.requests_per_second_at_most));
     assert_eq!((view.seconds, view.services.len()), (4.0, 1));
-    assert_eq!((&*view.services[0].service, view.services[0].requests_per_second), ("users udp 11211", 3.0));
+    assert_eq!((&*view.services[0].service, view.services[0].keys_per_second), ("users udp 11211", 3.0));
     let [client, vip] =
         ["198.51.100.7:4000", "203.0.113.1:11211"].map(|end| end.parse::<std::net::SocketAddr>().unwrap());
     let flow = Flow::new(client, vip, 17).unwrap();

@@ -17,7 +17,7 @@ pub fn hot_keys_view(counters: &Counters, seconds: f64, limit: usize, snapshot: 
     let asked = |service: u32| counters.iter().map(|counter| counter.asked(service)).sum::<u64>();
     let service_row = |(id, name): (&u32, &&str)| HotServiceRow {
         service: (*name).to_owned(),
-        requests_per_second: per_second(asked(*id)),
+        keys_per_second: per_second(asked(*id)),
     };
     let key_row = |hot: &HotKey| HotKeyRow {
         // One that a reload has taken out meanwhile has no name.

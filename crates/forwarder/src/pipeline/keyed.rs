@@ -13,7 +13,8 @@ use packet::{Fragment, Parsed};
 use super::Core;
 use super::state::{Batch, PacketState};
 use crate::keyed::refused;
-use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot};
+use crate::selection::Selection;
+use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
 
 impl Core {
     /// Stage 1: where the key of a request is looked for. `state` has its service, and the hash of its flow, by which a request
@@ -85,7 +86,9 @@ impl Core {
             self.counters.rehashed.add(1);
         }
         state.choice.slot = chosen.slot;
-        state.choice.step = keyed.map(|keyed| keyed.step(&chosen));
+        let Selection { entry, rehashed, .. } = chosen;
+        let by_flow = Step::Maglev { entry, rehashed, reselected: false };
+        state.choice.step = Some(keyed.map_or(by_flow, |keyed| keyed.step(&chosen)));
         Ok(())
     }
 }

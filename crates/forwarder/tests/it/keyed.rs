@@ -376,6 +376,7 @@ fn requests_are_counted_by_their_verb_and_those_that_are_dropped_are_not() {
         b"ma a\r\n".to_vec(),
         b"me a\r\n".to_vec(),
         b"mn\r\n".to_vec(),
+        b"version\r\n".to_vec(),
     ];
     let mut expected = BTreeMap::new();
     // Each as often as no other.

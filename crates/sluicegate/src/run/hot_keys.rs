@@ -1,10 +1,12 @@
 //! Counting keys for an operator: put in place, awaited, fetched.
 //!
 //! In: an order of the API. Out: its answer, when the time is over.
-//! Not here: how keys are counted (`kv-switch`), rows (`control_plane::hot_keys`).
-//! Invariant: for one client at a time. When that has gone, the counters are fetched at once; their memory is freed here.
+//! Not here: how keys are counted (`kv-switch`), rows (`control_plane::rows`).
+//! Invariant: for one client at a time. When that has gone, the counters are fetched at once. What takes as long as there are
+//! threads and keys (memory for counters, their sum) is done beside the control loop.
 
 use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
 use std::time::Instant;
 
 use admin::view::{HotKeysView, Refusal, RefusalKind};
@@ -25,20 +27,21 @@ impl Daemon {
             _ = answer.send(Err(Refusal::new(RefusalKind::Conflict, words)));
             return;
         }
-        let threads = self.forwarding.plane.packet_threads();
-        match counters(&asked, threads, &self.publisher.current()) {
-            Ok(counters) => {
-                self.inspections.counts_keys = true;
-                let order = Order { asked, answer, daemon: self.turns.handle() };
-                self.inspections.questions.count_keys(counters, Box::new(Begun(order)));
-            }
-            Err(refused) => _ = answer.send(Err(refused.into())),
-        }
+        self.inspections.counts_keys = true;
+        let (threads, snapshot) = (self.forwarding.plane.packet_threads(), self.publisher.current());
+        let order = Order { asked, answer, daemon: self.turns.handle() };
+        tokio::task::spawn_blocking(move || match counters(&order.asked, threads, &snapshot) {
+            Ok(counters) => order.daemon.clone().send(move |daemon| {
+                daemon.inspections.questions.count_keys(counters, Box::new(Begun(order)));
+            }),
+            Err(refused) => order.end(Err(refused.into())),
+        });
     }
 
     /// The time is over, or the client has gone.
     fn fetch_keys(&mut self, order: Order, since: Instant) {
-        self.inspections.questions.count_keys(Counters::new(), Box::new(Ended { order, since }));
+        let ended = Ended { order, since, snapshot: self.publisher.current() };
+        self.inspections.questions.count_keys(Counters::new(), Box::new(ended));
     }
 }
 
@@ -46,6 +49,14 @@ struct Order {
     asked: HotKeysOrder,
     answer: Answer<Result<HotKeysView, Refusal>>,
     daemon: Handle<Daemon>,
+}
+
+impl Order {
+    /// Answers, and lets the next client ask.
+    fn end(self, result: Result<HotKeysView, Refusal>) {
+        self.daemon.send(|daemon| daemon.inspections.counts_keys = false);
+        let _ = self.answer.send(result); // the client may have gone
+    }
 }
 
 impl Debug for Order {
@@ -81,6 +92,7 @@ impl Client<Counters> for Begun {
 struct Ended {
     order: Order,
     since: Instant,
+    snapshot: Arc<Snapshot>,
 }
 
 impl Client<Counters> for Ended {
@@ -88,14 +100,12 @@ impl Client<Counters> for Ended {
         self.order.answer.is_closed()
     }
 
-    fn answer(self: Box<Self>, counters: Counters, snapshot: &Snapshot, _: &Index) {
-        let Order { asked, answer, daemon } = self.order;
-        let _ = answer.send(Ok(hot_keys_view(
-            &counters,
-            self.since.elapsed().as_secs_f64(),
-            asked.limit,
-            snapshot,
-        )));
-        daemon.send(|daemon| daemon.inspections.counts_keys = false);
+    fn answer(self: Box<Self>, counters: Counters, _: &Snapshot, _: &Index) {
+        let Self { order, since, snapshot } = *self;
+        let seconds = since.elapsed().as_secs_f64();
+        tokio::task::spawn_blocking(move || {
+            let view = hot_keys_view(&counters, seconds, order.asked.limit, &snapshot);
+            order.end(Ok(view));
+        });
     }
 }
