@@ -18,7 +18,7 @@ use crate::refused::Refused;
 /// # Errors
 /// There is no such VIP, or no service of it chooses by key.
 /// # Cost
-/// [`ROOM`] keys a thread, some 300 KB.
+/// 1,024 keys a thread, some 300 KB.
 pub fn counters(order: &HotKeysOrder, threads: usize, snapshot: &Snapshot) -> Result<Counters, Refused> {
     let vip =
         order.vip.as_ref().map(|name| Filters::of(&FlowQuery::Vip(name.clone()), snapshot)).transpose()?;
