@@ -229,12 +229,15 @@ mod tests {
     fn a_look_is_a_table_with_the_services_above() {
         assert_eq!(
             words(&view()),
-            "users udp 11211: 200.0 requests/s\n\n\
+            "users udp 11211: 200.0 keys/s\n\n\
              REQUESTS/S  AT MOST  SHARE  BACKEND  SERVICE          KEY\n     \
              125.0    127.0  62.5%  m1       users udp 11211  user:17\n       \
              9.5     11.5   4.8%  -        users udp 11211  \\x1b[2J\n"
         );
-        assert_eq!(words(&HotKeysView { seconds: 2.0, ..HotKeysView::default() }), "no request in 2.0 s\n");
+        assert_eq!(
+            words(&HotKeysView { seconds: 2.0, ..HotKeysView::default() }),
+            "no key was asked for in 2.0 s\n"
+        );
     }
 
     #[test]
