@@ -18,7 +18,8 @@ const SEED: [u8; 16] = *b"seed of a bench.";
 const BUDGET: f64 = 0.45;
 
 fn fast(backends: &[Backend<'_>], size: u32) -> Table {
-    let options = Options { size, seed: Seed::new(SEED), allow_coarse: true };
+    let mut options = Options::new(Seed::new(SEED));
+    (options.size, options.allow_coarse) = (size, true);
     build(backends, &options).expect("a prime size and different names")
 }
 

@@ -18,7 +18,8 @@ pub fn equal(names: &[Vec<u8>]) -> Vec<Backend<'_>> {
 
 /// The product's table over sorted names: a rank is a place in `names`.
 pub(crate) fn table(backends: &[Backend<'_>], size: u32, seed: [u8; 16]) -> Table {
-    let options = Options { size, seed: Seed::new(seed), allow_coarse: true };
+    let mut options = Options::new(Seed::new(seed));
+    (options.size, options.allow_coarse) = (size, true);
     build(backends, &options).expect("a prime size and different names")
 }
 

@@ -40,3 +40,8 @@ pub use prefetch::prefetch;
 pub use table::{FlowTable, Glance, Hit, Inserted, Query};
 pub use tick::{TICKS_PER_SECOND, Tick};
 pub use walk::{Cursor, Filter};
+
+/// The example of the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -60,3 +60,8 @@ fn filled<T: Clone>(len: usize, value: T) -> Option<Box<[T]>> {
 
 /// No place, in links between places of an array.
 const NONE: u32 = u32::MAX;
+
+/// The example of the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

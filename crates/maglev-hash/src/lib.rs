@@ -75,8 +75,9 @@ pub struct Backend<'a> {
     pub weight: u32,
 }
 
-/// What a table depends on beside its backends, and how strict to be.
+/// What a table depends on beside its backends, and how strict to be: [`Options::new`], and what else is wanted set.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Slots of the table: a prime, at most [`MAX_SIZE`].
     pub size: u32,
@@ -187,3 +188,8 @@ fn fill<E: Copy + Default>(
     let mut walks: Vec<Walk<E>> = seats.iter().map(walk).collect();
     populate(size, &mut walks, turns, endgame_at(size))
 }
+
+/// The example of the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -80,3 +80,8 @@ pub use crate::template::{Inner, Template, WriteError};
 pub use crate::ttl::decrement_ttl;
 pub use crate::tunnel::{Tunnelled, decapsulate};
 pub use crate::udp::Udp;
+
+/// The example of the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
