@@ -8,10 +8,10 @@ use datapath::interface::{Privileges, privilege_findings};
 use datapath::{Decap, DecapCounts, Prefix, host_addresses};
 use serde_json::{Map, Value, json};
 
-use crate::out::outln;
-use crate::signals::EndSignals;
-use crate::table::json_line;
 use crate::{logging, privileges};
+use admin_client::out::outln;
+use admin_client::signals::EndSignals;
+use admin_client::table::json_line;
 
 /// What to take off, and from which sources.
 #[derive(Debug, Args)]

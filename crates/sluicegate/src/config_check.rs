@@ -16,9 +16,9 @@ use control_plane::problem_row;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::failure::verdict;
-use crate::out::{errln, out};
-use crate::table::print_json;
+use admin_client::failure::verdict;
+use admin_client::out::{errln, out};
+use admin_client::table::print_json;
 
 /// What to check.
 #[derive(Debug, Args)]

@@ -13,10 +13,10 @@ use clap::Args;
 use control_plane::digest::{TABLE_ALGORITHM, hex, of_configuration};
 use serde::Serialize;
 
-use crate::client::{Client, Reach, patience};
 use crate::config_check;
-use crate::status::order;
-use crate::table::{clean, or_dash, show};
+use admin_client::client::{Client, Reach, patience};
+use admin_client::status::order;
+use admin_client::table::{clean, or_dash, show};
 
 /// Of which configuration.
 #[derive(Debug, Args)]

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::Source;
-use crate::failure::verdict;
-use crate::out::outln;
-use crate::table::print_json;
+use admin_client::failure::verdict;
+use admin_client::out::outln;
+use admin_client::table::print_json;
 
 /// What to look at.
 #[derive(Debug, Args)]

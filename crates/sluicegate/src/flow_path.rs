@@ -12,10 +12,10 @@ use forwarder::{Flow, ServiceId, SlotState, Snapshot};
 use packet::protocol;
 use serde::Serialize;
 
-use crate::client::{Client, Reach, escape};
-use crate::failure::verdict;
-use crate::table::{ago, or_dash, show, table, word};
 use crate::{Source, USUAL_FILE, config_check};
+use admin_client::client::{Client, Reach, escape};
+use admin_client::failure::verdict;
+use admin_client::table::{ago, or_dash, show, table, word};
 
 /// The flow.
 #[derive(Debug, Args)]

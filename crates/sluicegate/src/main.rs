@@ -1,9 +1,8 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `signals`, `logging`. Its clients: `client` with `status`, `digest`, `operate`,
-//! `routers`, `live_config`, `log_level`, `events`, `top`, `hot_keys` (`kv top`), `capture`, whose rows `table` prints and `out` writes, and whose errors are a `failure`. What needs no
-//! daemon: `config_check`, `config_diff`, `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`).
+//! manager), `privileges`, `logging`. What needs none, or only may ask it: `config_check`, `config_diff`, `digest`, `doctor`, `probe`,
+//! `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`). Not here: verbs that ask it and print (`admin_client`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -11,42 +10,30 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
-mod capture;
-mod client;
 mod config_check;
 mod config_diff;
 mod digest;
 mod doctor;
 mod doors;
-mod events;
-mod failure;
 mod flow_path;
-mod hot_keys;
-mod live_config;
 mod liveness;
-mod log_level;
 mod logging;
 mod notify;
-mod operate;
-mod out;
 mod privileges;
 mod probe;
 mod replay;
-mod routers;
 mod run;
-mod signals;
 mod stats;
-mod status;
-mod table;
-mod top;
 mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use admin_client::client::Common;
+use admin_client::{
+    capture, events, failure, hot_keys, live_config, log_level, operate, routers, status, top,
+};
 use clap::{Args, Parser, Subcommand};
-
-use crate::client::Common;
 
 /// A layer-4 load balancer in user space on AF_XDP.
 #[derive(Debug, Parser)]

@@ -28,9 +28,9 @@ use self::metrics::Metrics;
 use self::target::{Target, Trust, Url};
 use self::view::{Form, View};
 
-use crate::failure::{usage, verdict};
-use crate::out::errln;
-use crate::signals::EndSignals;
+use admin_client::failure::{usage, verdict};
+use admin_client::out::errln;
+use admin_client::signals::EndSignals;
 
 /// What to probe, and how.
 #[derive(Debug, Args)]

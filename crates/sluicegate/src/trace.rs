@@ -28,10 +28,10 @@ use self::frame::Probe;
 use self::link::Link;
 use self::view::{Seen, Trace};
 use crate::config_check;
-use crate::failure::{usage, verdict};
 use crate::flow_path::socket;
 use crate::run::unix_micros;
-use crate::table::show;
+use admin_client::failure::{usage, verdict};
+use admin_client::table::show;
 
 /// The packet, and the way that it goes.
 #[derive(Debug, Args)]

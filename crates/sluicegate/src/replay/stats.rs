@@ -8,8 +8,8 @@ use forwarder::{DropReason, ThreadCounters};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::out::outln;
-use crate::table::print_json;
+use admin_client::out::outln;
+use admin_client::table::print_json;
 
 /// Frames, but for `reloads`.
 #[derive(Debug, Default, Serialize)]

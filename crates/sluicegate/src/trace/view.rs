@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::link::Link;
 use super::{Arguments, Protocol};
-use crate::table::word;
+use admin_client::table::word;
 
 /// A trace under way.
 #[derive(Debug, Serialize)]

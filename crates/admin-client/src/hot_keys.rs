@@ -21,14 +21,14 @@ use crate::top::{KEYS_EVERY, operator_leaves};
 
 /// `sluicegate kv`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum KvVerb {
+pub enum KvVerb {
     /// The keys that are asked for most, with the backend that has each now; on a terminal until `q`.
     Top(Arguments),
 }
 
 /// Which keys, and how to look.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     #[command(flatten)]
     reach: Reach,
     /// Of this VIP's services.
@@ -63,7 +63,7 @@ fn within(text: &str) -> Result<Duration, String> {
 }
 
 /// Carries out a verb of `kv`.
-pub(crate) fn kv(verb: &KvVerb) -> anyhow::Result<ExitCode> {
+pub fn kv(verb: &KvVerb) -> anyhow::Result<ExitCode> {
     let KvVerb::Top(arguments) = verb;
     let question = Question::of(arguments)?;
     // On a terminal before the screen is taken over, so that an error stays readable.

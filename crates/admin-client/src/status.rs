@@ -11,7 +11,7 @@ use crate::log_level::ordered;
 use crate::table::{ago, clean, word};
 
 /// 1 when traffic would not be served, or something is wrong.
-pub(crate) fn status(common: &Common) -> anyhow::Result<ExitCode> {
+pub fn status(common: &Common) -> anyhow::Result<ExitCode> {
     let status: Status = common.get("/v1/status")?;
     common.show(&status, words)?;
     Ok(verdict(is_well(&status)))
@@ -152,7 +152,7 @@ fn overridden(row: &OverrideRow) -> String {
 }
 
 /// What an order says of which backend: the same on machines that have the same orders.
-pub(crate) fn order(row: &OverrideRow) -> String {
+pub fn order(row: &OverrideRow) -> String {
     let pool = row.pool.as_ref().map(|pool| format!(" in {pool}")).unwrap_or_default();
     let state = row.says.state.map(|state| format!(" {}", word(&state))).unwrap_or_default();
     let weight = row.says.weight.map(|weight| format!(" weight {weight}")).unwrap_or_default();

@@ -17,14 +17,14 @@ use crate::table::{ago, failed, lines, or_dash, table, word};
 
 /// `sluicegate bgp`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum BgpVerb {
+pub enum BgpVerb {
     /// Peers, their sessions, and what is announced where and why not; 1 when a session or an announcement is missing.
     Status(Common),
 }
 
 /// `sluicegate machine`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum MachineVerb {
+pub enum MachineVerb {
     /// Take this machine out: its routes are announced as about to go, then withdrawn; the balancer forwards on
     /// until traffic has gone (5 s without a packet) or `cluster.drain_time` has passed, and ends.
     Drain(Drain),
@@ -34,7 +34,7 @@ pub(crate) enum MachineVerb {
 
 /// How to drain.
 #[derive(Debug, Args)]
-pub(crate) struct Drain {
+pub struct Drain {
     #[command(flatten)]
     common: Common,
     /// Return when the balancer has ended, and not at once.
@@ -43,7 +43,7 @@ pub(crate) struct Drain {
 }
 
 /// Carries out a verb of `bgp`.
-pub(crate) fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode> {
+pub fn bgp(BgpVerb::Status(common): &BgpVerb) -> anyhow::Result<ExitCode> {
     let view: BgpView = common.get("/v1/bgp")?;
     common.show(&view, words)?;
     let is_announced =
@@ -116,7 +116,7 @@ fn some(words: &[String]) -> String {
 }
 
 /// Carries out a verb of `machine`.
-pub(crate) fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
+pub fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
     let (common, action) = match verb {
         MachineVerb::Drain(drain) => (&drain.common, "drain"),
         MachineVerb::Undrain(common) => (common, "undrain"),

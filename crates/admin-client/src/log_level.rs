@@ -12,7 +12,7 @@ use crate::table::{ago, clean, lines};
 
 /// `sluicegate log`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum LogVerb {
+pub enum LogVerb {
     /// Show the level of the log, the file's, and who ordered what until when; with LEVEL order another one for a while.
     ///
     /// An order outlives a reload, not a restart. The events keep their own lines, whatever is written.
@@ -21,7 +21,7 @@ pub(crate) enum LogVerb {
 
 /// Which level, and how long.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// `error`, `warn`, `info`, `debug` or `trace`, each with what stands before it; `file` takes an order back, exit code 1 when
     /// there is none.
     #[arg(value_name = "LEVEL", value_parser = level)]
@@ -52,7 +52,7 @@ fn level(text: &str) -> Result<LevelOrFile, String> {
 }
 
 /// Carries out a verb of `log`.
-pub(crate) fn log(LogVerb::Level(asked): &LogVerb) -> anyhow::Result<ExitCode> {
+pub fn log(LogVerb::Level(asked): &LogVerb) -> anyhow::Result<ExitCode> {
     let Arguments { level, lasts, reason, common } = asked;
     let change: LogChange = match (level, lasts, reason) {
         (None, ..) => {

@@ -30,19 +30,20 @@ use crate::table::show;
 
 /// Which balancer, and how long it is waited for.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Reach {
+pub struct Reach {
     /// The admin socket of the running balancer.
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    pub(crate) socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
     /// Take the socket's path from this configuration file.
     #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Give up when the balancer has not answered by then. Default: 10s; 45s for a reload and for `config put`.
     #[arg(long = "wait", value_name = "DURATION", value_parser = patience)]
-    pub(crate) wait: Option<Duration>,
+    pub wait: Option<Duration>,
 }
 
-pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+/// How long is waited: from 1 ms to 1 h.
+pub fn patience(text: &str) -> Result<Duration, String> {
     parse_duration(text)
         .filter(|wait| (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(wait))
         .ok_or_else(|| "a duration from 1ms to 1h, such as \"10s\"".to_owned())
@@ -50,36 +51,43 @@ pub(crate) fn patience(text: &str) -> Result<Duration, String> {
 
 /// Which balancer, and how to print.
 #[derive(Debug, Args)]
-pub(crate) struct Common {
+pub struct Common {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub reach: Reach,
     /// Print JSON.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 impl Common {
-    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+    /// The balancer that is meant.
+    ///
+    /// # Errors
+    /// The configuration file has no socket.
+    pub fn client(&self) -> anyhow::Result<Client> {
         Client::new(&self.reach)
     }
 
-    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+    /// Asks for what is at `path`.
+    ///
+    /// # Errors
+    /// [`Failure`], or an answer of another version.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.client()?.get(path)
     }
 
     /// Prints an answer, as JSON where that is asked for.
-    pub(crate) fn show<T: Serialize>(
-        &self,
-        answer: &T,
-        words: impl FnOnce(&T) -> String,
-    ) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// As [`show`].
+    pub fn show<T: Serialize>(&self, answer: &T, words: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
         show(answer, self.json, words)
     }
 }
 
 /// A balancer that can be asked.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     socket: PathBuf,
     wait: Option<Duration>,
     runtime: tokio::runtime::Runtime,
@@ -87,7 +95,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// Does not connect yet: each request has a connection of its own.
-    pub(crate) fn new(reach: &Reach) -> anyhow::Result<Self> {
+    pub fn new(reach: &Reach) -> anyhow::Result<Self> {
         let socket = match (&reach.socket, &reach.config) {
             (Some(path), _) => path.clone(),
             (None, Some(file)) => socket_of(file)?,
@@ -97,36 +105,38 @@ impl Client {
         Ok(Self { socket, wait: reach.wait, runtime })
     }
 
-    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+    /// Asks for what is at `path`.
+    ///
+    /// # Errors
+    /// [`Failure`], or an answer of another version; so for all that follow.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.send(PATIENCE, Request::get(path), Bytes::new())
     }
 
-    pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
+    /// Sends `body` to `path`.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
         self.send(PATIENCE, Request::post(path), serde_json::to_vec(body)?.into())
     }
 
     /// A reload reads files, builds tables and looks for neighbours before it answers.
-    pub(crate) fn reload<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+    pub fn reload<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         self.send(RELOAD_PATIENCE, Request::post("/v1/reload"), Bytes::new())
     }
 
-    pub(crate) fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+    /// Takes back what is at `path`.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.send(PATIENCE, Request::delete(path), Bytes::new())
     }
 
-    pub(crate) fn put<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        if_match: &str,
-        body: String,
-    ) -> anyhow::Result<T> {
+    /// Puts `body` in the place of what has the entity tag `if_match`.
+    pub fn put<T: DeserializeOwned>(&self, path: &str, if_match: &str, body: String) -> anyhow::Result<T> {
         self.send(RELOAD_PATIENCE, Request::put(path).header(header::IF_MATCH, if_match), body.into())
     }
 
     /// Posts to `path`, and hands the answer's body to `take` as it comes, until it ends or `take` breaks.
     /// `began` makes what it is taken with, once it begins. The first SIGINT or SIGTERM asks the balancer to end it, by DELETE; the second
     /// ends it here.
-    pub(crate) fn follow<T>(
+    pub fn follow<T>(
         &self,
         path: &str,
         began: impl FnOnce() -> anyhow::Result<T>,
@@ -229,7 +239,7 @@ fn socket_of(file: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// A name as a part of a path or of a query.
-pub(crate) fn escape(name: &str) -> String {
+pub fn escape(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -12,7 +12,7 @@ use crate::table::lines;
 
 /// What to put where.
 #[derive(Debug, Args)]
-pub(crate) struct Put {
+pub struct Put {
     /// The new configuration, one file whole.
     file: PathBuf,
     /// The entity tag that the change started from (`config get --json`), or `*` for whatever is in force.
@@ -23,7 +23,7 @@ pub(crate) struct Put {
 }
 
 /// Prints what is in force: the text of one file as it is, of several each under its path.
-pub(crate) fn get(common: &Common) -> anyhow::Result<ExitCode> {
+pub fn get(common: &Common) -> anyhow::Result<ExitCode> {
     let view: ConfigView = common.get("/v1/config")?;
     common.show(&view, |view| match view.files.as_slice() {
         [only] => only.text.clone(),
@@ -33,7 +33,7 @@ pub(crate) fn get(common: &Common) -> anyhow::Result<ExitCode> {
 }
 
 /// Takes a configuration in the file's place.
-pub(crate) fn put(put: &Put) -> anyhow::Result<ExitCode> {
+pub fn put(put: &Put) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&put.file).with_context(|| put.file.display().to_string())?;
     let tag = match put.if_match.as_str() {
         "*" => "*".to_owned(),
@@ -43,7 +43,7 @@ pub(crate) fn put(put: &Put) -> anyhow::Result<ExitCode> {
 }
 
 /// Has the file read again.
-pub(crate) fn reload(common: &Common) -> anyhow::Result<ExitCode> {
+pub fn reload(common: &Common) -> anyhow::Result<ExitCode> {
     say(common, &common.client()?.reload()?)
 }
 

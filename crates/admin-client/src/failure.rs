@@ -13,8 +13,9 @@ use serde_json::json;
 use crate::out::{errln, outln};
 use crate::table::{json_line, word};
 
+/// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The command line contradicts itself, the file or this machine.
     Usage(String),
     /// No balancer answers at the socket.
@@ -39,12 +40,12 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// An error of usage.
-pub(crate) fn usage(wrong: impl Into<String>) -> anyhow::Error {
+pub fn usage(wrong: impl Into<String>) -> anyhow::Error {
     Failure::Usage(wrong.into()).into()
 }
 
 /// Says why a verb has no answer; the exit code that it ends with.
-pub(crate) fn tell(error: &anyhow::Error) -> ExitCode {
+pub fn tell(error: &anyhow::Error) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
     if wants_json() {
         let problems: &[_] = match failure {
@@ -67,7 +68,7 @@ pub(crate) fn tell(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Says what is wrong with a command line that could not be read; help and the version are no such thing.
-pub(crate) fn tell_unread(error: &clap::Error) -> ExitCode {
+pub fn tell_unread(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && wants_json() {
         let words = error.render().to_string();
         tell_json("usage", words.trim_start_matches("error: ").trim_end(), &[]);
@@ -100,7 +101,7 @@ fn wants_json() -> bool {
 }
 
 /// 0 when all is well, else 1.
-pub(crate) fn verdict(is_well: bool) -> ExitCode {
+pub fn verdict(is_well: bool) -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

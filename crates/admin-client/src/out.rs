@@ -16,31 +16,36 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 /// As `print!`, but a closed pipe is no panic.
+#[macro_export]
 macro_rules! out {
     ($($words:tt)*) => { $crate::out::write(format_args!($($words)*)) };
 }
 
 /// As `println!`, but a closed pipe is no panic.
+#[macro_export]
 macro_rules! outln {
     () => { $crate::out::write(format_args!("\n")) };
     ($($words:tt)*) => { $crate::out::write(format_args!("{}\n", format_args!($($words)*))) };
 }
 
 /// As `eprintln!`, but a closed pipe is no panic.
+#[macro_export]
 macro_rules! errln {
     ($($words:tt)*) => { $crate::out::write_error(format_args!("{}\n", format_args!($($words)*))) };
 }
 
-pub(crate) use {errln, out, outln};
+pub use {errln, out, outln};
 
-pub(crate) fn write(words: Arguments<'_>) {
+/// What [`out!`] and [`outln!`] come to.
+pub fn write(words: Arguments<'_>) {
     if let Err(error) = write_to(&mut io::stdout().lock(), words) {
         errln!("sluicegate: cannot write to standard output: {error}");
         std::process::exit(1);
     }
 }
 
-pub(crate) fn write_error(words: Arguments<'_>) {
+/// What [`errln!`] comes to.
+pub fn write_error(words: Arguments<'_>) {
     // There is nowhere to write an error of standard error.
     let _ = io::stderr().lock().write_fmt(words);
 }
@@ -54,7 +59,7 @@ fn write_to(to: &mut impl Write, words: Arguments<'_>) -> io::Result<()> {
 }
 
 /// An empty file for what clients sent: mode 0600, no symbolic link followed, no file of another user.
-pub(crate) fn create_private(path: &Path) -> anyhow::Result<File> {
+pub fn create_private(path: &Path) -> anyhow::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(OWNER_ALONE).custom_flags(OFlag::O_NOFOLLOW.bits());
     let file = match options.open(path) {

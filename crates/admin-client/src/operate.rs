@@ -21,7 +21,7 @@ use crate::table::{ago, failed, lines, or_dash, table, word};
 
 /// Which backend.
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub struct Which {
     /// The backend.
     #[arg(value_name = "BACKEND")]
     name: String,
@@ -34,7 +34,7 @@ pub(crate) struct Which {
 
 /// What an order says beside.
 #[derive(Debug, Default, Args)]
-pub(crate) struct Beside {
+pub struct Beside {
     /// Why: shown by `status` and in the log.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) fn whole_seconds(text: &str) -> Result<u64, String> {
 
 /// `sluicegate backend`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum BackendVerb {
+pub enum BackendVerb {
     /// Every membership with its state; 1 when one does not serve.
     List(Common),
     /// No new flows; those it has go on to their end.
@@ -81,7 +81,7 @@ pub(crate) enum BackendVerb {
 
 /// A weight, or the file's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FileOr(Option<u32>);
+pub struct FileOr(Option<u32>);
 
 fn weight(text: &str) -> Result<FileOr, String> {
     match text {
@@ -95,7 +95,7 @@ fn weight(text: &str) -> Result<FileOr, String> {
 
 /// `backend drain`: its `--wait` is for the flows.
 #[derive(Debug, Args)]
-pub(crate) struct Drain {
+pub struct Drain {
     /// The backend.
     #[arg(value_name = "BACKEND")]
     name: String,
@@ -125,14 +125,14 @@ fn time(text: &str) -> Result<Duration, String> {
 
 /// `sluicegate vip`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum VipVerb {
+pub enum VipVerb {
     /// Every service of every VIP; 1 when one is not ready.
     List(Common),
 }
 
 /// `sluicegate health`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum HealthVerb {
+pub enum HealthVerb {
     /// Every check target; 1 when one is not up.
     List(Common),
 }
@@ -140,7 +140,7 @@ pub(crate) enum HealthVerb {
 /// Which flows.
 #[derive(Debug, Args)]
 #[group(id = "flows", multiple = false)]
-pub(crate) struct WhichFlows {
+pub struct WhichFlows {
     /// Those of this VIP.
     #[arg(long, value_name = "VIP", group = "flows")]
     vip: Option<String>,
@@ -154,7 +154,7 @@ pub(crate) struct WhichFlows {
 
 /// `sluicegate flow`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum FlowVerb {
+pub enum FlowVerb {
     /// Tracked flows; by default of all VIPs.
     List {
         #[command(flatten)]
@@ -175,7 +175,7 @@ pub(crate) enum FlowVerb {
 }
 
 /// Carries out a verb of `backend`.
-pub(crate) fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
+pub fn backend(verb: &BackendVerb) -> anyhow::Result<ExitCode> {
     match verb {
         BackendVerb::List(common) => list_backends(common),
         BackendVerb::Drain(asked) => drain(asked),
@@ -315,7 +315,7 @@ fn state_by_vip(row: &BackendRow) -> String {
 }
 
 /// Carries out a verb of `vip`.
-pub(crate) fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
+pub fn vip(VipVerb::List(common): &VipVerb) -> anyhow::Result<ExitCode> {
     let rows: Vec<VipRow> = common.get("/v1/vips")?;
     let headings =
         ["vip", "addresses", "service", "pool", "served by", "serving", "ready", ">flows", ">packets"];
@@ -356,7 +356,7 @@ fn serving(service: &ServiceRow) -> String {
 }
 
 /// Carries out a verb of `health`.
-pub(crate) fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<ExitCode> {
+pub fn health(HealthVerb::List(common): &HealthVerb) -> anyhow::Result<ExitCode> {
     let view: HealthView = common.get("/v1/health")?;
     common.show(&view, |view| {
         let fault = view.own_fault.as_slice();
@@ -381,7 +381,7 @@ fn target_row(row: &TargetRow) -> [String; TARGET_HEADINGS.len()] {
 }
 
 /// Carries out a verb of `flow`.
-pub(crate) fn flow(verb: &FlowVerb) -> anyhow::Result<ExitCode> {
+pub fn flow(verb: &FlowVerb) -> anyhow::Result<ExitCode> {
     match verb {
         FlowVerb::List { which, limit, common } => list_flows(which, *limit, common),
         FlowVerb::Purge { which, common } => {

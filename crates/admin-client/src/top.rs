@@ -25,7 +25,7 @@ use crate::table::{or_dash, show, table};
 
 /// How to look.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     #[command(flatten)]
     reach: Reach,
     /// From one reading to the next.
@@ -47,7 +47,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Looks until `q`, or once.
-pub(crate) fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub fn top(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.json && !arguments.once {
         return Err(usage("top --json prints one interval and ends, so it wants --once: top --once --json"));
     }

@@ -17,7 +17,7 @@ use crate::table::{clean, json_line, lines};
 
 /// Which events.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// No older than this, such as `10m`: 1 s to 30 days, in whole seconds.
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     since: Option<u64>,
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 }
 
 /// Prints what is asked for, oldest first.
-pub(crate) fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
+pub fn events(asked: &Arguments) -> anyhow::Result<ExitCode> {
     let client = asked.common.client()?;
     let mut about = Vec::new();
     about.extend((!asked.kind.is_empty()).then(|| format!("kind={}", asked.kind.join(","))));

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::out::{out, outln};
 
 /// Lines of rows under headings, without spaces at their ends. A heading that begins with `>` is right-aligned.
-pub(crate) fn table<const N: usize>(
+pub fn table<const N: usize>(
     headings: [&'static str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
@@ -48,11 +48,7 @@ pub(crate) fn lines(head: &str, texts: &[String]) -> String {
 }
 
 /// Prints an answer: as JSON for scripts, else in words.
-pub(crate) fn show<T: Serialize>(
-    answer: &T,
-    json: bool,
-    words: impl FnOnce(&T) -> String,
-) -> anyhow::Result<()> {
+pub fn show<T: Serialize>(answer: &T, json: bool, words: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     if json {
         return print_json(answer);
     }
@@ -61,7 +57,7 @@ pub(crate) fn show<T: Serialize>(
 }
 
 /// Without control characters, and on a terminal not endless: what goes on to a file or a program is whole.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     static LONGEST: LazyLock<usize> =
         LazyLock::new(|| if io::stdout().is_terminal() { CELL } else { usize::MAX });
     cleaned(text, *LONGEST)
@@ -89,7 +85,7 @@ struct Answer<'a, T> {
 ///
 /// # Errors
 /// Of an answer that is no object.
-pub(crate) fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
+pub fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
     outln!("{}", serde_json::to_string_pretty(&Answer { schema: 1, answer })?);
     Ok(())
 }
@@ -98,12 +94,12 @@ pub(crate) fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`print_json`].
-pub(crate) fn json_line(answer: &impl Serialize) -> serde_json::Result<String> {
+pub fn json_line(answer: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(&Answer { schema: 1, answer })
 }
 
 /// A time that has passed: its two largest units.
-pub(crate) fn ago(seconds: f64) -> String {
+pub fn ago(seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -125,12 +121,12 @@ pub(crate) fn failed(why: Option<&str>, seconds: Option<f64>) -> String {
 }
 
 /// A value, or `-` where there is none.
-pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
+pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// A value of the API by the word that JSON has for it.
-pub(crate) fn word(value: &impl Serialize) -> String {
+pub fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         Ok(serde_json::Value::Null) | Err(_) => "-".to_owned(),

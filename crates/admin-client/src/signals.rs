@@ -4,19 +4,21 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(crate) struct EndSignals {
+/// Both, caught.
+#[derive(Debug)]
+pub struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl EndSignals {
     /// From here on they end the process no more.
-    pub(crate) fn catch() -> io::Result<Self> {
+    pub fn catch() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
     /// The next of either. Nothing is lost when it is dropped before.
-    pub(crate) async fn recv(&mut self) {
+    pub async fn recv(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -26,7 +26,7 @@ use crate::out::{create_private, errln};
 /// Not captured: pieces of a packet that had to be cut, answers to pieces, what a full ring or mailbox ends after the
 /// verdict (`tx_full`, `mailbox_full`, `no_frame`). A held piece is captured when it comes and when it goes.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// Packets of this VIP.
     #[arg(long, value_name = "NAME")]
     vip: Option<String>,
@@ -91,7 +91,7 @@ impl Arguments {
 
 /// Captures until a bound is reached, a signal comes or the reader of standard output has gone. 1 when it was broken off, so
 /// that it is not known what was lost.
-pub(crate) fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub fn capture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let client = Client::new(&arguments.reach)?;
     let name = arguments.write.display().to_string();
     let (mut blocks, mut reader_gone) = (Blocks::default(), false);
