@@ -3,7 +3,7 @@
 //! In: what the caller keeps of a request, and the time in nanoseconds. Out: the id that the request is sent under and that finds it
 //! again; requests whose time is over, in the order of their deadlines.
 //! Not here: datagrams, sockets, the clock, what an answer has to say (`Application::read_answer`).
-//! Invariant: an id names one exchange at a time, and none for [`REST`] after that has ended: a late answer finds nobody.
+//! Invariant: an id names one exchange at a time, and none for [`EXCHANGE_REST_NS`] after that has ended: a late answer finds nobody.
 //!
 //! A slot has a share of all ids and uses them in turn. Behind the last of them it rests, by which time all of them have. The slot
 //! that became free last is used next: were all used alike, all would come to rest together.
@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use thiserror::Error;
 
 /// Nanoseconds between an exchange's end and the next one of its id.
-pub const REST: u64 = 2_000_000_000;
+pub const EXCHANGE_REST_NS: u64 = 2_000_000_000;
 
 /// What an answer comes to: one of our own UDP ports, and the id that the protocol carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,7 +83,7 @@ impl<T> Exchanges<T> {
     /// # Errors
     /// [`ExchangeError`].
     /// # Cost
-    /// Takes all memory that it will ever have: `T` and 48 bytes a slot. `ids / REST` exchanges a second at most, half a million
+    /// Takes all memory that it will ever have: `T` and 48 bytes a slot. `ids / EXCHANGE_REST_NS` exchanges a second at most, half a million
     /// with 16 ports; at half of that rate half of the slots rest.
     pub fn new(ports: RangeInclusive<u16>, capacity: usize, timeouts: &[u64]) -> Result<Self, ExchangeError> {
         let first_port = *ports.start();
@@ -96,7 +96,7 @@ impl<T> Exchanges<T> {
 
     pub(crate) fn with_ids(first_port: u16, ids: usize, capacity: usize, timeouts: &[u64]) -> Self {
         let slot = |_| Slot { entry: None, turn: 0, due: 0, chain: FREE, previous: NONE, next: NONE };
-        let spans = [0, REST].into_iter().chain(timeouts.iter().copied());
+        let spans = [0, EXCHANGE_REST_NS].into_iter().chain(timeouts.iter().copied());
         let mut table = Self {
             slots: (0..capacity).map(slot).collect(),
             chains: spans.map(|span| Chain { span, first: NONE, last: NONE }).collect(),

@@ -39,6 +39,7 @@ enum State {
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The caller's number for the frame that the answer came in.
     pub frame: u32,

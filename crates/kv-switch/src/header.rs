@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::{Application, Ask, Datagram, Effect, Item, KeyRoom, MAX_KEY, Refusal, Verb};
+use crate::{Application, Ask, Datagram, Effect, Item, KeyRoom, MAX_KEY_BYTES, Refusal, Verb};
 
 /// Requests with AppSwitch's preamble.
 ///
@@ -47,7 +47,7 @@ impl Application for Header {
         }
         let key = match end.checked_sub(start).ok_or(Refusal::WrongOffsets)? {
             0 => return Err(Refusal::KeyEmpty),
-            len @ 1..=MAX_KEY => Item::raw(start, len).ok_or(Refusal::WrongOffsets)?,
+            len @ 1..=MAX_KEY_BYTES => Item::raw(start, len).ok_or(Refusal::WrongOffsets)?,
             _ => return Err(Refusal::KeyTooLong),
         };
         if key.bytes(datagram.payload()).is_empty() {

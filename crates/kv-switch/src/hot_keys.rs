@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{KeyHash, MAX_KEY};
+use crate::{KeyHash, MAX_KEY_BYTES};
 
 /// Counts keys. One for each packet thread; its asker brings the memory and takes it away.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Cell {
     over: u64,
     service: u32,
     len: u8,
-    key: [u8; MAX_KEY],
+    key: [u8; MAX_KEY_BYTES],
 }
 
 impl Cell {
@@ -54,6 +54,7 @@ impl Cell {
 
 /// One key of several threads together.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HotKey {
     /// The service's number.
     pub service: u32,
@@ -99,7 +100,7 @@ impl HotKeys {
         let place = self.services.binary_search_by_key(&service, |asked| asked.service);
         let Some(asked) = place.ok().and_then(|place| self.services.get_mut(place)) else { return };
         asked.keys += 1;
-        if key.len() > MAX_KEY {
+        if key.len() > MAX_KEY_BYTES {
             return;
         }
         let hash = self.hash.hash(key).wrapping_add(u64::from(service).wrapping_mul(SPREAD));
@@ -304,7 +305,7 @@ fn number(place: usize) -> u16 {
     u16::try_from(place).unwrap_or(NONE)
 }
 
-const EMPTY: Cell = Cell { hash: 0, over: 0, service: 0, len: 0, key: [0; MAX_KEY] };
+const EMPTY: Cell = Cell { hash: 0, over: 0, service: 0, len: 0, key: [0; MAX_KEY_BYTES] };
 /// No cell has this number.
 const NONE: u16 = u16::MAX;
 const MOST_ROOM: usize = 16_384;

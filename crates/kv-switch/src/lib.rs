@@ -147,13 +147,18 @@ mod routes;
 
 pub use crate::answer::{Answer, Content, NoAnswer, OwnId, Stored, Value};
 pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Request};
-pub use crate::exchange::{ExchangeError, ExchangeId, Exchanges, REST};
+pub use crate::exchange::{EXCHANGE_REST_NS, ExchangeError, ExchangeId, Exchanges};
 pub use crate::gather::{Arrival, Gather, Late, MAX_KEYS, Place, Progress};
 pub use crate::header::Header;
 pub use crate::hot_keys::{HotKey, HotKeys, hottest};
 pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};
-pub use crate::memcached::{MAX_KEY, Memcached, Verb};
+pub use crate::memcached::{MAX_KEY_BYTES, Memcached, Verb};
 pub use crate::offset::Offset;
 pub use crate::refusal::Refusal;
 pub use crate::ring::{Choice, Ring, RingError, Server, ring_name};
 pub use crate::routes::{RouteError, Routes};
+
+/// The example of the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Bytes of the longest key.
-pub const MAX_KEY: usize = 250;
+pub const MAX_KEY_BYTES: usize = 250;
 
 /// Memcached's protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ fn decode<'a>(written: &[u8], room: &'a mut KeyRoom) -> Result<&'a [u8], Refusal
 fn item(start: usize, len: usize) -> Result<Item, Refusal> {
     match len {
         0 => Err(Refusal::KeyEmpty),
-        1..=MAX_KEY => Item::raw(start, len).ok_or(Refusal::WrongLength),
+        1..=MAX_KEY_BYTES => Item::raw(start, len).ok_or(Refusal::WrongLength),
         _ => Err(Refusal::KeyTooLong),
     }
 }

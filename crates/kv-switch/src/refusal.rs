@@ -61,27 +61,3 @@ pub enum Refusal {
     #[error("the preamble is another application's")]
     OtherApplication,
 }
-
-impl Refusal {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 18] = [
-        Self::ShortFrame,
-        Self::TotalNotOne,
-        Self::SeveralCommands,
-        Self::UnknownVerb,
-        Self::Administrative,
-        Self::LineEnd,
-        Self::ZeroByte,
-        Self::FirstPieceTooShort,
-        Self::KeyEmpty,
-        Self::KeyTooLong,
-        Self::TooManyKeys,
-        Self::WrongArguments,
-        Self::BadNumber,
-        Self::BadFlag,
-        Self::BadBase64,
-        Self::WrongLength,
-        Self::WrongOffsets,
-        Self::OtherApplication,
-    ];
-}

@@ -45,6 +45,7 @@ pub enum RingError {
 
 /// A server that a ring chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// Its index.
     pub server: u16,

@@ -95,8 +95,9 @@ fn sorted(rules: &[(&[u8], u32)]) -> Result<Box<[Rule]>, RouteError> {
     let mut sorted: Vec<Rule> =
         rules.iter().map(|&(text, target)| Rule { text: text.into(), target, shorter: 0 }).collect();
     sorted.sort_unstable_by(|one, other| one.text.cmp(&other.text));
-    if let Some(twice) = sorted.array_windows().find(|[one, next]| one.text == next.text) {
-        return Err(RouteError::Twice(twice[0].text.clone()));
+    let is_twice = |pair: &&[Rule]| matches!(pair, [one, next] if one.text == next.text);
+    if let Some([rule, ..]) = sorted.windows(2).find(is_twice) {
+        return Err(RouteError::Twice(rule.text.clone()));
     }
     Ok(sorted.into())
 }

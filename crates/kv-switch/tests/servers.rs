@@ -158,7 +158,7 @@ fn gathered(servers: &[Server], payload: &[u8], nonce: u64) -> Vec<u8> {
     }
     assert_eq!(last, Progress::Complete);
     let found = |key| {
-        let Place { frame, value } = gather.place(key)?;
+        let Place { frame, value, .. } = gather.place(key)?;
         Some(value.within(&frames[usize::try_from(frame).unwrap()]))
     };
     let total = MEMCACHED.reply_datagrams(&request, &found).unwrap();

@@ -100,7 +100,7 @@ fn the_hottest_come_first_in_the_midst_of_keys_that_come_once() {
 #[test]
 fn a_key_of_two_services_is_two_and_keys_have_every_byte_and_length() {
     let mut counted = counter(8);
-    let long = [0xff; MAX_KEY + 1];
+    let long = [0xff; MAX_KEY_BYTES + 1];
     for (service, key) in
         [(1, &b"a"[..]), (7, b"a"), (7, b""), (1, b"a\0"), (1, &long[1..]), (1, &long), (2, b"a")]
     {

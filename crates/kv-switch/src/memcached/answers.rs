@@ -7,7 +7,7 @@
 
 use memchr::memchr;
 
-use crate::{Answer, Content, KeyRoom, MAX_KEY, NoAnswer, OwnId, Request, Value};
+use crate::{Answer, Content, KeyRoom, MAX_KEY_BYTES, NoAnswer, OwnId, Request, Value};
 
 use super::frame::{self, Frame};
 use super::parts::{Kind, opaque};
@@ -90,7 +90,7 @@ impl<'a> Datagram<'a> {
         let total = u64::from(u32::from_be_bytes([b0, b1, b2, b3]));
         let bytes = total.checked_sub((extras + key) as u64).ok_or(NoAnswer::Malformed)?;
         let start = frame::LENGTH + binary::LENGTH + extras + key;
-        let key = body.get(extras..extras + key).filter(|key| (1..=MAX_KEY).contains(&key.len()));
+        let key = body.get(extras..extras + key).filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
         let key = key.ok_or(NoAnswer::Malformed)?;
         let content = match (u16::from_be_bytes([s0, s1]), body.first_chunk::<4>(), extras) {
             (0, Some(flags), 4) => self.value(start, bytes, 0)?.map_or(Content::TooLong, |(start, len)| {
@@ -153,7 +153,8 @@ impl<'a> Flags<'a> {
     }
 
     fn key(&self, room: &'a mut KeyRoom) -> Result<&'a [u8], NoAnswer> {
-        let key = self.key.filter(|key| (1..=MAX_KEY).contains(&key.len())).ok_or(NoAnswer::Malformed)?;
+        let key =
+            self.key.filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len())).ok_or(NoAnswer::Malformed)?;
         if self.is_base64 { decode(key, room).map_err(|_| NoAnswer::Malformed) } else { Ok(key) }
     }
 }

@@ -2,6 +2,7 @@
 
 /// A verb of memcached, whichever protocol it stands in, or of nobody knows whom. Its number is [`crate::Ask::verb`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum Verb {
     /// `get`; binary GET, GETQ, GETK, GETKQ, and batches of these.
