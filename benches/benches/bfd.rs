@@ -8,7 +8,6 @@ use std::io::IoSliceMut;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -67,7 +66,7 @@ fn sessions() -> f64 {
     }
     let packets = || {
         let counters = bfd.counters();
-        counters.sent.load(Ordering::Relaxed) + counters.received.load(Ordering::Relaxed)
+        counters.sent + counters.received
     };
     let (before, spent) = (packets(), processor_time());
     sleep(MEASURED);

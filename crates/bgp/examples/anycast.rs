@@ -24,7 +24,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut peer = PeerConfig::new("router", router.parse()?, router_asn.parse()?);
     peer.local_address = Some(own.into());
     peer.connect = Connect::Dial; // port 179 needs privileges
-    let config = SpeakerConfig { asn: asn.parse()?, router_id: own, listen: Vec::new(), peers: vec![peer] };
+    let mut config = SpeakerConfig::new(asn.parse()?, own);
+    config.peers.push(peer);
     let speaker = Speaker::start(config)?;
 
     let mut routes = Routes::new();

@@ -46,6 +46,7 @@ impl Default for BfdPorts {
 
 /// A peer to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BfdConfig {
     /// What the operator calls it; unique.
     pub name: String,
@@ -100,6 +101,7 @@ impl BfdConfig {
 
 /// A session's state has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BfdChange {
     /// The session's name.
     pub name: String,
@@ -121,6 +123,7 @@ impl BfdChange {
 
 /// A session, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BfdStatus {
     /// Its peer.
     pub peer: IpAddr,
@@ -134,28 +137,54 @@ pub struct BfdStatus {
     pub losses: u64,
 }
 
-/// Packets, over all sessions. One writer; read at any time.
-#[derive(Debug, Default)]
+/// Packets, over all sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BfdCounters {
     /// Sent.
-    pub sent: AtomicU64,
+    pub sent: u64,
     /// The kernel refused to send.
-    pub send_failed: AtomicU64,
+    pub send_failed: u64,
     /// Received, good and bad.
-    pub received: AtomicU64,
+    pub received: u64,
     /// Of those: came over a router, as the hop limit says.
-    pub far: AtomicU64,
+    pub far: u64,
     /// Of those: not BFD, or with a field that must not be so.
-    pub malformed: AtomicU64,
+    pub malformed: u64,
     /// Of those: for no session of ours.
-    pub stray: AtomicU64,
+    pub stray: u64,
+}
+
+/// [`BfdCounters`] as they are counted. One writer; read at any time.
+#[derive(Debug, Default)]
+struct Tally {
+    sent: AtomicU64,
+    send_failed: AtomicU64,
+    received: AtomicU64,
+    far: AtomicU64,
+    malformed: AtomicU64,
+    stray: AtomicU64,
+}
+
+impl Tally {
+    fn read(&self) -> BfdCounters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        BfdCounters {
+            sent: read(&self.sent),
+            send_failed: read(&self.send_failed),
+            received: read(&self.received),
+            far: read(&self.far),
+            malformed: read(&self.malformed),
+            stray: read(&self.stray),
+        }
+    }
 }
 
 /// What the thread and the handle both see.
 #[derive(Debug, Default)]
 struct Shared {
     status: Mutex<BTreeMap<String, BfdStatus>>,
-    counters: BfdCounters,
+    counters: Tally,
 }
 
 impl Shared {
@@ -216,8 +245,8 @@ impl Bfd {
 
     /// Packets, over all sessions.
     #[must_use]
-    pub fn counters(&self) -> &BfdCounters {
-        &self.shared.counters
+    pub fn counters(&self) -> BfdCounters {
+        self.shared.counters.read()
     }
 
     fn ask(&self, config: BfdConfig, command: fn(Box<BfdConfig>, Answer) -> Command) -> Result<(), BfdError> {

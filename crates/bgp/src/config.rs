@@ -10,8 +10,9 @@ use zeroize::Zeroizing;
 
 use crate::prefix::Family;
 
-/// A speaker: ourselves, and the peers to begin with.
+/// A speaker: ourselves, and the peers to begin with. [`SpeakerConfig::new`], and what else is wanted set.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SpeakerConfig {
     /// Our AS number.
     pub asn: u32,
@@ -24,6 +25,12 @@ pub struct SpeakerConfig {
 }
 
 impl SpeakerConfig {
+    /// A speaker that listens nowhere and has no peer yet.
+    #[must_use]
+    pub fn new(asn: u32, router_id: Ipv4Addr) -> Self {
+        Self { asn, router_id, listen: Vec::new(), peers: Vec::new() }
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         if self.asn == 0 || self.asn == AS_TRANS {
             let what = format!("{} stands for nobody (RFC 7607, 6793)", self.asn);
@@ -38,6 +45,7 @@ impl SpeakerConfig {
 
 /// A peer. [`PeerConfig::new`] fills in what is seldom changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerConfig {
     /// What the operator calls it; unique.
     pub name: String,
@@ -71,6 +79,7 @@ pub struct PeerConfig {
 
 /// What routes say of where to send packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NextHops {
     /// Of IPv4 routes; `None`: our address in the session.
     pub v4: Option<Ipv4Addr>,
@@ -82,6 +91,7 @@ pub struct NextHops {
 
 /// Time limits of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Times {
     /// Silence that ends the session, as proposed: zero (never), or at least 3 s, in whole seconds. The lower side wins.
     pub hold: Duration,
@@ -285,6 +295,7 @@ impl fmt::Debug for Md5Key {
 /// A field that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{field}: {what}", if peer.is_empty() { String::new() } else { format!("peer {peer}: ") })]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The peer's name; empty: the speaker itself.
     pub peer: String,

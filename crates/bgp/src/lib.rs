@@ -11,13 +11,9 @@
 //! use bgp::{Attributes, Desired, PeerConfig, Routes, Speaker, SpeakerConfig};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! let router = PeerConfig::new("router", "192.0.2.1".parse()?, 65_000);
-//! let speaker = Speaker::start(SpeakerConfig {
-//!     asn: 64_512,
-//!     router_id: "192.0.2.10".parse()?,
-//!     listen: Vec::new(), // we dial
-//!     peers: vec![router],
-//! })?;
+//! let mut config = SpeakerConfig::new(64_512, "192.0.2.10".parse()?);
+//! config.peers.push(PeerConfig::new("router", "192.0.2.1".parse()?, 65_000));
+//! let speaker = Speaker::start(config)?;
 //! let mut routes = Routes::new();
 //! routes.insert("198.51.100.53/32".parse()?, Attributes::default())?;
 //! speaker.announce(Desired::everyone(routes)); // sent once the session is up
@@ -59,4 +55,9 @@ pub use message::Capability;
 pub use prefix::{BadPrefix, Family, Prefix};
 pub use route::{Attributes, Community, Desired, LargeCommunity, Routes, TooManyCommunities};
 pub use speaker::{Speaker, StartError};
-pub use status::{Counts, Negotiated, PeerStatus, State, Status};
+pub use status::{Counts, Negotiated, PeerStatus, State, Status, StatusWatch};
+
+/// The example of the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -48,6 +48,7 @@ impl Open {
 
 /// What a speaker can do, as its OPEN says.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Capability {
     /// Routes of a family (RFC 4760).
     Multiprotocol(Family),

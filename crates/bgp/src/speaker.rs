@@ -22,7 +22,7 @@ use crate::peer::{Inputs, Order, Peer};
 use crate::report::Report;
 use crate::route::Desired;
 use crate::session::Stop;
-use crate::status::{PeerStatus, Status};
+use crate::status::{PeerStatus, Status, StatusWatch};
 use parting::Parting;
 
 /// A BGP speaker that announces, and imports nothing.
@@ -113,8 +113,8 @@ impl Speaker {
 
     /// Wakes at every change of a state, an error, or a number of announced routes.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Status> {
-        self.board.subscribe()
+    pub fn watch(&self) -> StatusWatch {
+        StatusWatch(self.board.subscribe())
     }
 
     /// Adds a peer.

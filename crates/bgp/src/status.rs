@@ -5,11 +5,31 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
+
 use crate::message::Capability;
 use crate::prefix::Family;
 
 /// All peers, by their names.
 pub type Status = BTreeMap<String, PeerStatus>;
+
+/// The status as it changes: [`Speaker::watch`](crate::Speaker::watch).
+#[derive(Clone, Debug)]
+pub struct StatusWatch(pub(crate) watch::Receiver<Status>);
+
+impl StatusWatch {
+    /// All peers, as they are now. [`StatusWatch::changed`] waits for what comes after.
+    #[must_use]
+    pub fn look(&mut self) -> Status {
+        self.0.borrow_and_update().clone()
+    }
+
+    /// Waits until something has changed since the last look, or since the last change that this has waited for. `false`: the
+    /// speaker is gone, and nothing will.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
 
 /// A state of RFC 4271 §8.2.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +58,7 @@ impl fmt::Display for State {
 
 /// A peer and its session.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct PeerStatus {
     /// Its name.
     pub name: String,
@@ -86,6 +107,7 @@ impl PeerStatus {
 
 /// Of one session, from its begin on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counts {
     /// IPv4 routes that the peer has from us now.
     pub announced_v4: usize,
@@ -119,6 +141,7 @@ impl Counts {
 
 /// What both ends agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Negotiated {
     /// The peer's AS number.
     pub asn: u32,

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -21,6 +20,12 @@ fn start(own: u16, peer: u16) -> (Bfd, Receiver<BfdChange>) {
 fn session(name: &str, local: &str, peer: &str) -> BfdConfig {
     let mut config = BfdConfig::new(name, peer.parse().unwrap());
     config.local = Some(local.parse().unwrap());
+    config
+}
+
+fn changed(config: &BfdConfig, change: impl FnOnce(&mut BfdConfig)) -> BfdConfig {
+    let mut config = config.clone();
+    change(&mut config);
     config
 }
 
@@ -99,10 +104,9 @@ fn packets_from_afar_of_strangers_and_of_no_sense_are_counted_and_dropped() {
     let stranger = Hand::new(65, 35_784, 33_784, 63);
     stranger.send(255, 1, 0);
     stranger.send(255, 2, mine);
-    let counters = bfd.counters();
     let seen = || {
-        [&counters.received, &counters.far, &counters.malformed, &counters.stray]
-            .map(|counter| counter.load(Ordering::Relaxed))
+        let counters = bfd.counters();
+        [counters.received, counters.far, counters.malformed, counters.stray]
     };
     let began = std::time::Instant::now();
     while seen()[0] < 5 && began.elapsed() < BOUND {
@@ -128,16 +132,17 @@ fn other_times_are_taken_over_by_a_session_that_goes_on() {
     for heard in [&a_heard, &b_heard] {
         wait_for(heard, SessionState::Up);
     }
-    let hand = |interval, multiplier| BfdConfig { interval, multiplier, ..config.clone() };
     for (interval, multiplier) in [(1_000, 5), (50, 20), (100, 30)] {
-        a.change(hand(Duration::from_millis(interval), multiplier)).unwrap();
+        let interval = Duration::from_millis(interval);
+        let times = changed(&config, |config| (config.interval, config.multiplier) = (interval, multiplier));
+        a.change(times).unwrap();
         std::thread::sleep(Duration::from_millis(500));
     }
     assert_eq!((a.status()["r"].losses, b.status()["r"].losses), (0, 0));
     assert!(a_heard.try_recv().is_err() && b_heard.try_recv().is_err(), "no state has changed");
-    let moved = BfdConfig { local: Some("127.0.0.73".parse().unwrap()), ..config.clone() };
+    let moved = changed(&config, |config| config.local = Some("127.0.0.73".parse().unwrap()));
     assert!(a.change(moved).unwrap_err().to_string().contains("local stay"));
-    let unknown = BfdConfig { name: "s".into(), ..config };
+    let unknown = changed(&config, |config| config.name = "s".into());
     assert_eq!(a.change(unknown).unwrap_err().to_string(), "BFD session s: name: no session has it");
 }
 
@@ -149,8 +154,7 @@ fn removal_says_admin_down_and_frees_name_and_peer() {
     bfd.add(config.clone()).unwrap();
     let twice = bfd.add(config.clone()).unwrap_err();
     assert_eq!(twice.to_string(), "BFD session hand: name: another session has it");
-    let mut other = config.clone();
-    other.name = "other".into();
+    let other = changed(&config, |config| config.name = "other".into());
     assert_eq!(bfd.add(other).unwrap_err().to_string(), "BFD session other: peer: another session has it");
     bfd.remove("hand");
     let last = loop {
@@ -168,10 +172,10 @@ fn removal_says_admin_down_and_frees_name_and_peer() {
 fn fields_out_of_range_are_named() {
     let (bfd, _changes) = start(38_784, 39_784);
     let good = session("x", "127.0.0.68", "127.0.0.69");
-    let fast = BfdConfig { interval: Duration::from_millis(9), ..good.clone() };
+    let fast = changed(&good, |config| config.interval = Duration::from_millis(9));
     assert_eq!(bfd.add(fast).unwrap_err().to_string(), "BFD session x: interval: 10 ms to 10 s are allowed");
-    let none = BfdConfig { multiplier: 0, ..good.clone() };
+    let none = changed(&good, |config| config.multiplier = 0);
     assert_eq!(bfd.add(none).unwrap_err().to_string(), "BFD session x: multiplier: 1 to 255 are allowed");
-    let mixed = BfdConfig { local: Some("::1".parse().unwrap()), ..good };
+    let mixed = changed(&good, |config| config.local = Some("::1".parse().unwrap()));
     assert_eq!(bfd.add(mixed).unwrap_err().to_string(), "BFD session x: local: must be of the peer's family");
 }

@@ -38,6 +38,7 @@ impl fmt::Display for SessionState {
 /// Why a session is down (RFC 5880 §4.1), as far as we say it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Diagnostic {
     /// Nothing is wrong, or nothing was ever heard.
     #[default]

@@ -64,7 +64,8 @@ impl Running {
 
     pub(crate) fn start_in(ns: &Namespace, asn: u32, router_id: Ipv4Addr, peers: Vec<PeerConfig>) -> Self {
         let listen = vec![([0, 0, 0, 0], 179).into(), (Ipv6Addr::UNSPECIFIED, 179).into()];
-        let config = SpeakerConfig { asn, router_id, listen, peers };
+        let mut config = SpeakerConfig::new(asn, router_id);
+        (config.listen, config.peers) = (listen, peers);
         let (runtime, speaker) = ns.run(move || {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.worker_threads(1).enable_all().build().unwrap();

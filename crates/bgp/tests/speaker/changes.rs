@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use bgp::{Attributes, Desired, Prefix, Routes, Speaker, SpeakerConfig, State};
+use bgp::{Attributes, Desired, Prefix, Routes, Speaker, State};
 
 use crate::hand::*;
 
@@ -216,13 +216,7 @@ async fn peers_that_change_their_names_keep_their_sessions_and_get_the_tables_of
 async fn listeners_open_move_and_close_while_sessions_go_on() {
     let mut config = peer("a", ([127, 0, 0, 26], 9).into());
     config.connect = bgp::Connect::Listen;
-    let speaker = Speaker::start(SpeakerConfig {
-        asn: OUR_ASN,
-        router_id: OUR_ID,
-        listen: vec![],
-        peers: vec![config],
-    })
-    .unwrap();
+    let speaker = start(vec![], vec![config]);
     assert_eq!(speaker.listens_at(), []);
     let free = |last| async move { listen(last).await.1 };
     let (first, second, taken) = (free(24).await, free(25).await, listen(23).await);
@@ -251,8 +245,7 @@ async fn nobody_gets_in_unsigned_at_an_address_that_is_listened_at_after_the_pee
     let mut config = peer("a", ([127, 0, 0, 50], 9).into());
     config.connect = bgp::Connect::Listen;
     config.md5 = Some(bgp::Md5Key::new("s3cret").unwrap());
-    let none = SpeakerConfig { asn: OUR_ASN, router_id: OUR_ID, listen: vec![], peers: vec![config.clone()] };
-    let speaker = Speaker::start(none).unwrap();
+    let speaker = start(vec![], vec![config.clone()]);
     let at = listen(51).await.1;
     assert!(speaker.listen(&[at]).is_empty());
     let unsigned = tokio::time::timeout(Duration::from_millis(700), Router::dial(50, at)).await;

@@ -16,8 +16,13 @@ pub(crate) const OUR_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 
 /// A speaker on a free port of loopback.
 pub(crate) fn speaker(peers: Vec<PeerConfig>) -> Speaker {
-    let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    Speaker::start(SpeakerConfig { asn: OUR_ASN, router_id: OUR_ID, listen, peers }).unwrap()
+    start(vec![SocketAddr::from(([127, 0, 0, 1], 0))], peers)
+}
+
+pub(crate) fn start(listen: Vec<SocketAddr>, peers: Vec<PeerConfig>) -> Speaker {
+    let mut config = SpeakerConfig::new(OUR_ASN, OUR_ID);
+    (config.listen, config.peers) = (listen, peers);
+    Speaker::start(config).unwrap()
 }
 
 /// A peer at a loopback address, with short waits.
@@ -34,8 +39,8 @@ pub(crate) async fn until(speaker: &Speaker, name: &str, wanted: impl Fn(&PeerSt
     let mut watch = speaker.watch();
     let found = async {
         loop {
-            if let Some(status) = watch.borrow_and_update().get(name).filter(|status| wanted(status)) {
-                return status.clone();
+            if let Some(status) = watch.look().remove(name).filter(|status| wanted(status)) {
+                return status;
             }
             // Counters that wake nobody are looked at now and then.
             drop(timeout(Duration::from_millis(50), watch.changed()).await);

@@ -43,14 +43,16 @@ async fn rekeyed(last: u8) -> (Speaker, PeerConfig, TcpListener, Router) {
     let mut router = Router::accept(&first).await;
     router.shake_hands(ROUTER_ID, 0).await;
     established(&speaker, "a").await;
-    let config = PeerConfig { port: next.port(), ..keyed(config, "two") };
+    let mut config = keyed(config, "two");
+    config.port = next.port();
     assert!(speaker.set_peers(vec![config.clone()]).is_empty());
     set_key(&second, "two");
     (speaker, config, second, router)
 }
 
-fn keyed(config: PeerConfig, key: &str) -> PeerConfig {
-    PeerConfig { md5: Some(Md5Key::new(key).unwrap()), ..config }
+fn keyed(mut config: PeerConfig, key: &str) -> PeerConfig {
+    config.md5 = Some(Md5Key::new(key).unwrap());
+    config
 }
 
 /// Under the key "two".
@@ -114,7 +116,8 @@ async fn a_router_that_lost_its_session_for_the_new_key_has_another_soon() {
 #[tokio::test]
 async fn a_router_that_calls_under_the_new_key_gets_a_session_once_it_ignores_the_old_one() {
     let at = ([127, 0, 0, 63], 9).into();
-    let config = PeerConfig { connect: Connect::Listen, ..peer("a", at) };
+    let mut config = peer("a", at);
+    config.connect = Connect::Listen;
     let speaker = speaker(vec![keyed(config.clone(), "two")]);
     let mut router = call(63, speaker.listens_at()[0]).await;
     router.shake_hands(ROUTER_ID, 0).await;

@@ -335,12 +335,8 @@ impl Flush {
 impl Running {
     fn open(identity: Identity, plan: &Plan, listen: &[SocketAddr]) -> Result<Self, AnnounceError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(AnnounceError::Thread)?;
-        let config = SpeakerConfig {
-            asn: identity.asn,
-            router_id: identity.router_id,
-            listen: listen.to_vec(),
-            peers: plan.peers.clone(),
-        };
+        let mut config = SpeakerConfig::new(identity.asn, identity.router_id);
+        (config.listen, config.peers) = (listen.to_vec(), plan.peers.clone());
         let runtime = Quiet(Some(runtime));
         let speaker = {
             let _inside = runtime.0.as_ref().map(Runtime::enter);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgp::bfd::{Bfd, BfdChange, BfdConfig};
-use bgp::{Speaker, State, Status};
+use bgp::{Speaker, State, StatusWatch};
 use tokio::sync::watch;
 
 /// By the peer's address.
@@ -56,11 +56,7 @@ impl Kept {
 }
 
 /// Keeps a BFD session for each BGP session that is established and wants one; until the speaker is gone.
-pub(super) async fn keep(
-    bfd: Arc<Bfd>,
-    mut status: watch::Receiver<Status>,
-    mut wanted: watch::Receiver<Watched>,
-) {
+pub(super) async fn keep(bfd: Arc<Bfd>, mut status: StatusWatch, mut wanted: watch::Receiver<Watched>) {
     let mut have = BTreeMap::new();
     loop {
         let mut up = up_now(&mut status, &mut wanted);
@@ -70,18 +66,15 @@ pub(super) async fn keep(
         }
         follow(&bfd, &mut have, &up);
         tokio::select! {
-            Ok(()) = status.changed() => {}
+            true = status.changed() => {}
             Ok(()) = wanted.changed() => {}
             else => return,
         }
     }
 }
 
-fn up_now(
-    status: &mut watch::Receiver<Status>,
-    wanted: &mut watch::Receiver<Watched>,
-) -> BTreeMap<IpAddr, Up> {
-    let (status, wanted) = (status.borrow_and_update(), wanted.borrow_and_update());
+fn up_now(status: &mut StatusWatch, wanted: &mut watch::Receiver<Watched>) -> BTreeMap<IpAddr, Up> {
+    let (status, wanted) = (status.look(), wanted.borrow_and_update());
     let up = status.values().filter(|peer| peer.state == State::Established);
     up.map(|peer| {
         (peer.address, Up { wanted: wanted.get(&peer.address).cloned(), session: peer.established })
@@ -116,7 +109,7 @@ fn follow(bfd: &Bfd, have: &mut BTreeMap<IpAddr, Kept>, up: &BTreeMap<IpAddr, Up
 
 /// On the thread of BFD: a peer that is lost takes its BGP session with it.
 pub(super) fn changed(speaker: &Speaker, change: &BfdChange) {
-    let BfdChange { name, from, to, diagnostic } = change;
+    let BfdChange { name, from, to, diagnostic, .. } = change;
     let status = speaker.status();
     let peer = status.values().find(|peer| peer.address.to_string() == *name);
     // A router ends BFD with the BGP session, whose end has been reported.
@@ -157,8 +150,9 @@ mod tests {
     fn a_bfd_session_ends_for_no_configuration_while_its_bgp_session_is_up() {
         let peer = [192, 0, 2, 0].into();
         let config = BfdConfig::new("192.0.2.0", peer);
-        let slower = BfdConfig { interval: Duration::from_secs(1), multiplier: 5, ..config.clone() };
-        let elsewhere = BfdConfig { local: Some([192, 0, 2, 1].into()), ..config.clone() };
+        let (mut slower, mut elsewhere) = (config.clone(), config.clone());
+        (slower.interval, slower.multiplier) = (Duration::from_secs(1), 5);
+        elsewhere.local = Some([192, 0, 2, 1].into());
         let kept = Kept { config: config.clone(), session: 1 };
         let fate =
             |wanted: Option<&BfdConfig>, session| kept.fate(Some(&Up { wanted: wanted.cloned(), session }));

@@ -191,8 +191,9 @@ fn session(peer: &BgpPeer, bgp: &Bgp, listens: bool) -> PeerConfig {
 
 fn watched(peer: &BgpPeer) -> Option<BfdConfig> {
     let times = peer.bfd?;
-    let config = BfdConfig::new(&peer.address.to_string(), peer.address);
-    Some(BfdConfig { local: peer.source, interval: times.interval, multiplier: times.multiplier, ..config })
+    let mut config = BfdConfig::new(&peer.address.to_string(), peer.address);
+    (config.local, config.interval, config.multiplier) = (peer.source, times.interval, times.multiplier);
+    Some(config)
 }
 
 /// What a VIP's rules stand under. A VIP's name has no space.
