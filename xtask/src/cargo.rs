@@ -100,6 +100,16 @@ impl<'a> Package<'a> {
         room.to_str()
     }
 
+    /// Whether its manifest names one: it is of use without the rest.
+    pub(crate) fn has_readme(&self) -> bool {
+        self.0["readme"].is_string()
+    }
+
+    /// The oldest compiler that builds it.
+    pub(crate) fn rust_version(&self) -> &'a str {
+        self.0["rust_version"].as_str().unwrap_or_default()
+    }
+
     /// Names of its targets of a kind, such as `bench`; with `unlisted`, those alone that `cargo test` passes over.
     pub(crate) fn targets(&self, kind: &'a str, unlisted: bool) -> impl Iterator<Item = &'a str> {
         let all = self.0["targets"].as_array().into_iter().flatten();

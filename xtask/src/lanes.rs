@@ -15,7 +15,7 @@ use crate::build::{Built, cargo_lane};
 use crate::cargo::{self, Metadata, cargo};
 use crate::leftovers::nothing_left;
 use crate::steps::Steps;
-use crate::{demo, demo_kv, fuzz, instructions, setup, tidy, zero_copy};
+use crate::{demo, demo_kv, fuzz, instructions, libraries, setup, tidy, zero_copy};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -193,7 +193,9 @@ fn unit(steps: &mut Steps) {
     steps.tests(cargo_lane("test").arg("--no-fail-fast"));
     steps.tests(&mut loom());
     steps.check(tidy::run());
+    steps.check(libraries::api(false));
     if steps.is_long() {
+        libraries::alone(steps);
         advisories(steps);
         miri(steps);
     }

@@ -1,4 +1,4 @@
-//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|dist|setup`.
+//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|dist|setup|tidy|api`.
 //!
 //! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
 //! Not here: anything that the product needs to run.
@@ -21,6 +21,7 @@ mod instructions;
 mod lanes;
 mod latency;
 mod leftovers;
+mod libraries;
 mod offer;
 mod pace;
 mod peers;
@@ -109,6 +110,12 @@ enum Task {
         #[arg(value_name = "PATH", requires = "report")]
         checkout: Option<PathBuf>,
     },
+    /// Compare the public API of each crate that stands alone with its api.txt
+    Api {
+        /// Keep it as it is now
+        #[arg(long)]
+        write: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -168,6 +175,7 @@ fn main() -> ExitCode {
         Task::Figures { names, draw, bin } => figures::run(&names, draw, bin.as_deref()),
         Task::Setup { lanes } => setup_all(&lanes),
         Task::Tidy { report: false, .. } => tidy::run(),
+        Task::Api { write } => libraries::api(write),
         Task::Tidy { checkout, .. } => tidy::report(checkout.as_deref().unwrap_or(cargo::root())),
     };
     match done {
