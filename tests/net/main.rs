@@ -34,6 +34,7 @@ mod path;
 mod path_mtu;
 mod probe;
 mod queues;
+mod quick_start;
 mod refusals;
 mod reload;
 mod remote;

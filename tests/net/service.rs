@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -229,9 +229,8 @@ fn a_drain_ends_with_the_drain_time_whatever_is_sent() {
     assert_eq!(scene.balancer.process.wait(BOUND).unwrap().code(), Some(0));
 }
 
-#[test]
-fn the_unit_is_understood_and_confined_as_promised() {
-    let (path, text) = unit();
+/// systemd knows all that a unit says, and calls it little exposed.
+fn is_understood_and_confined(path: &Path) {
     let analyze = |arguments: &[&str]| {
         let output =
             Command::new("systemd-analyze").args(arguments).env("SYSTEMD_COLORS", "0").output().unwrap();
@@ -245,11 +244,18 @@ fn the_unit_is_understood_and_confined_as_promised() {
     assert!(figure <= 2.5, "{said}");
     // What a setting that is not known or has no such value is, systemd says here.
     let folder = testbed::TempDir::new().unwrap();
-    let copy = folder.path().join("sluicegate.service");
+    let (copy, text) = (folder.path().join(path.file_name().unwrap()), fs::read_to_string(path).unwrap());
     fs::write(&copy, text.replace("/usr/bin/sluicegate", testbed::binary().unwrap().to_str().unwrap()))
         .unwrap();
     let (success, said) = analyze(&["verify", "--man=no", copy.to_str().unwrap()]);
     assert!(success && !said.contains("sluicegate"), "{said}");
+}
+
+#[test]
+fn the_units_are_understood_and_confined_as_promised() {
+    let (path, text) = unit();
+    is_understood_and_confined(&path);
+    is_understood_and_confined(&path.with_file_name("sluicegate-decap.service"));
     let users = path.with_extension("sysusers").canonicalize().unwrap();
     let output = Command::new("systemd-sysusers").arg("--dry-run").arg(users).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);

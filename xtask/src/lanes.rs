@@ -41,7 +41,10 @@ impl Lane {
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Unit => setup::BUILD.to_vec(),
-            Self::Net => [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, setup::ROUTERS].concat(),
+            Self::Net => {
+                [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, setup::QUICK_START, setup::ROUTERS]
+                    .concat()
+            }
             Self::Bgp => [setup::BUILD, setup::BED, setup::ROUTERS].concat(),
             Self::Kv => [setup::BUILD, setup::BED, setup::KV].concat(),
             Self::Web => [setup::BUILD, setup::BED, setup::WEB].concat(),

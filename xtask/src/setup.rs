@@ -25,6 +25,9 @@ pub(crate) const SERVICE: &[&str] = &["systemd", "bpftool", "procps"];
 /// For the test of captures, which it reads.
 pub(crate) const CAPTURE: &[&str] = &["tshark"];
 
+/// For the commands of `docs/quick-start.md`.
+pub(crate) const QUICK_START: &[&str] = &["curl", "openssl", "python3"];
+
 /// For the tests against routers.
 pub(crate) const ROUTERS: &[&str] = &["bird2", "frr", "gobgpd"];
 
