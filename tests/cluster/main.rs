@@ -6,6 +6,7 @@
 
 mod hostile;
 mod next_hops;
+mod routers_page;
 mod scene;
 mod sessions;
 mod traffic;

@@ -29,12 +29,17 @@ pub(crate) struct Scene {
 impl Scene {
     /// Both machines up; the router may not have heard of them yet.
     pub(crate) fn new(kind: RouterKind, sessions: &[RouterSession]) -> Self {
+        Self::with(|bed| Router::start(bed, kind, sessions).unwrap(), config)
+    }
+
+    /// The same with another router, or another configuration of the machines.
+    pub(crate) fn with(router: impl FnOnce(&Bed) -> Router, config: impl FnOnce(&Bed) -> LbConfig) -> Self {
         let bed = Bed::new(&BedSpec { balancers: 2, ..BedSpec::default() }).unwrap();
         // The bed's own routes: here BGP brings them.
         let routes: Vec<String> =
             bed.spec.vips.iter().map(|vip| format!("route del {}", host_route(*vip))).collect();
         bed.router.ip(&routes.join("\n")).unwrap();
-        let router = Router::start(&bed, kind, sessions).unwrap();
+        let router = router(&bed);
         let decaps = Decap::start_all(&bed).unwrap();
         let config = config(&bed);
         let machines = [0, 1].map(|index| Some(Balancer::start(&bed, index, &config).unwrap()));
@@ -130,7 +135,7 @@ fn host_route(vip: IpAddr) -> String {
 }
 
 /// As an operator writes it: one file for the cluster, sessions of both families, with a key and BFD.
-fn config(bed: &Bed) -> LbConfig {
+pub(crate) fn config(bed: &Bed) -> LbConfig {
     let key = bed.dir().join("bgp.key");
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key).unwrap();
     file.write_all(ROUTER_KEY.as_bytes()).unwrap();

@@ -56,7 +56,9 @@ pub use pcap::{read_pcap, write_pcap};
 pub use pieces::{cut, join, may_be_cut};
 pub use process::{Ended, Line, Process, Stream};
 pub use router::{Router, RouterKind};
-pub use router_config::{CLUSTER_ASN, ROUTER_ASN, ROUTER_KEY, RouterSession, config as router_config};
+pub use router_config::{
+    CLUSTER_ASN, FRR_BFDD, ROUTER_ASN, ROUTER_KEY, RouterSession, config as router_config,
+};
 pub use temp::TempDir;
 pub use tunnels::Tunnels;
 pub use udp::{UdpReply, UdpServer, udp_ask};

@@ -191,8 +191,8 @@ filter vips {
 }
 ";
 
-/// As bird's.
-pub(crate) const FRR_BFDD: &str = "bfd
+/// What FRR's bfdd is told, of the profile that sessions name: as slow as bird's.
+pub const FRR_BFDD: &str = "bfd
  profile fast
   detect-multiplier 10
   receive-interval 100
