@@ -52,6 +52,7 @@ pub fn patience(text: &str) -> Result<Duration, String> {
 /// Which balancer, and how to print.
 #[derive(Debug, Args)]
 pub struct Common {
+    /// Which balancer.
     #[command(flatten)]
     pub reach: Reach,
     /// Print JSON.

@@ -60,8 +60,10 @@ pub enum BackendVerb {
     Undrain(Which),
     /// No packet: its flows go to others at once.
     Down {
+        /// Which backend.
         #[command(flatten)]
         which: Which,
+        /// What the order says beside.
         #[command(flatten)]
         beside: Beside,
     },
@@ -69,8 +71,10 @@ pub enum BackendVerb {
     Up(Which),
     /// Another weight, or the file's again.
     Weight {
+        /// Which backend.
         #[command(flatten)]
         which: Which,
+        /// What the order says beside.
         #[command(flatten)]
         beside: Beside,
         /// A number, or `file`.
@@ -157,18 +161,22 @@ pub struct WhichFlows {
 pub enum FlowVerb {
     /// Tracked flows; by default of all VIPs.
     List {
+        /// Which flows.
         #[command(flatten)]
         which: WhichFlows,
         /// At most so many, up to 10,000.
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: usize,
+        /// Which balancer, and how to print.
         #[command(flatten)]
         common: Common,
     },
     /// Forget flows: the next packet of each is a new flow's. Wants `--vip`, `--backend` or `--all`.
     Purge {
+        /// Which flows.
         #[command(flatten)]
         which: WhichFlows,
+        /// Which balancer, and how to print.
         #[command(flatten)]
         common: Common,
     },
