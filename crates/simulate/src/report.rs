@@ -1,0 +1,242 @@
+//! What runs say, in words and as JSON.
+//!
+//! In: scenarios and their outcomes. Out: a [`Report`], displayed as tables. Not here: the drawing (`svg`).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::outcome::{Counts, Outcome};
+use crate::plan::in_words;
+use crate::scenario::{Lifetimes, Router, Scenario};
+
+/// The answer of `simulate`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// One for each pool; none: nothing that moves a flow changes.
+    pub runs: Vec<Run>,
+}
+
+/// A scenario, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// The pool, or the script.
+    pub label: String,
+    /// The seed.
+    pub seed: u64,
+    /// How long.
+    pub duration_seconds: f64,
+    /// Machines and backends that are ever there.
+    pub machines: usize,
+    /// The same.
+    pub backends: usize,
+    /// Slots of the tables.
+    pub table_size: u32,
+    /// `plain`, or the number of buckets.
+    pub router: String,
+    /// Flows that live at the start.
+    pub living_flows: u32,
+    /// New ones in a second.
+    pub arrivals_per_second: f64,
+    /// Mean lifetime.
+    pub lifetime_seconds: f64,
+    /// Its distribution.
+    pub lifetimes: &'static str,
+    /// Between two packets of a flow.
+    pub packet_interval_seconds: f64,
+    /// Places of a machine's flow table; `null`: as many as it takes.
+    pub flow_table_places: Option<u32>,
+    /// What changed, and when.
+    pub events: Vec<Occurrence>,
+    /// By hashing, with flow tables and without.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Occurrence {
+    /// When.
+    pub at_seconds: f64,
+    /// What.
+    pub what: String,
+}
+
+impl Run {
+    /// Of a scenario and its outcomes; parts of one event are one.
+    #[must_use]
+    pub fn new(scenario: &Scenario, mut outcomes: Vec<Outcome>) -> Self {
+        outcomes.iter_mut().for_each(|outcome| outcome.by_event = joined(scenario, &outcome.by_event));
+        let traffic = &scenario.traffic;
+        let events = scenario.events.iter().filter(|event| !event.label.is_empty());
+        Self {
+            label: scenario.label.clone(),
+            seed: scenario.seed,
+            duration_seconds: seconds(scenario.duration_ms),
+            machines: scenario.machines.len(),
+            backends: scenario.backends.len(),
+            table_size: scenario.versions.first().map_or(0, |version| version.table_size),
+            router: match scenario.router {
+                Router::Plain => "plain".to_owned(),
+                Router::Resilient { buckets } => format!("resilient, {buckets} buckets"),
+            },
+            living_flows: traffic.flows,
+            arrivals_per_second: traffic.arrivals,
+            lifetime_seconds: seconds(traffic.lifetime_ms),
+            lifetimes: match traffic.lifetimes {
+                Lifetimes::Fixed => "fixed",
+                Lifetimes::Exponential => "exponential",
+                Lifetimes::LogNormal => "log-normal",
+            },
+            packet_interval_seconds: seconds(traffic.packet_interval_ms),
+            flow_table_places: scenario.flow_tables.places,
+            events: events
+                .map(|event| Occurrence { at_seconds: seconds(event.at_ms), what: event.label.clone() })
+                .collect(),
+            outcomes,
+        }
+    }
+}
+
+/// By events that have a label; the others belong to the one before.
+fn joined(scenario: &Scenario, counts: &[Counts]) -> Vec<Counts> {
+    let mut all: Vec<Counts> = counts.iter().take(1).copied().collect();
+    for (event, count) in scenario.events.iter().zip(counts.iter().skip(1)) {
+        if event.label.is_empty()
+            && let Some(last) = all.last_mut()
+        {
+            last.add(count);
+        } else {
+            all.push(*count);
+        }
+    }
+    all
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.runs.is_empty() {
+            return writeln!(f, "no pool, key, table or machine changes: no flow moves");
+        }
+        for (place, run) in self.runs.iter().enumerate() {
+            if place > 0 {
+                writeln!(f)?;
+            }
+            run.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { label, machines, backends, table_size, router, living_flows, lifetimes, seed, .. } = self;
+        let time = |seconds: f64| format!("{seconds}s");
+        let places =
+            self.flow_table_places.map_or("as many places as it takes".to_owned(), |n| format!("{n} places"));
+        writeln!(
+            f,
+            "{label}: {machines} machines ({router} ECMP), {backends} backends, tables of {table_size} slots"
+        )?;
+        writeln!(
+            f,
+            "{living_flows} flows live at once, {lifetimes} lifetimes of {} in the mean, a packet each {}; flow tables: {places}",
+            time(self.lifetime_seconds),
+            time(self.packet_interval_seconds)
+        )?;
+        writeln!(f, "seed {seed}, {} simulated\n", time(self.duration_seconds))?;
+        f.write_str(&self.totals())?;
+        f.write_str(&self.by_event())
+    }
+}
+
+impl Run {
+    fn totals(&self) -> String {
+        let head = [
+            "hashing",
+            "flow tables",
+            "flows",
+            "moved",
+            "broken",
+            "share",
+            "lost",
+            "unserved",
+            "untracked",
+            "backends",
+            "worst",
+            "machines",
+            "worst",
+        ];
+        let row = |outcome: &Outcome| {
+            let (counts, balances) = (outcome.counts, [outcome.backends, outcome.machines]);
+            let [backends, machines] =
+                balances.map(|balance| [format!("{:.3}", balance.at_start), format!("{:.3}", balance.worst)]);
+            let mut row = vec![outcome.hashing.name().to_owned(), with(outcome.flow_tables).to_owned()];
+            row.extend([outcome.flows, counts.moved, counts.broken].map(|n| n.to_string()));
+            row.push(format!("{:.3} %", 100.0 * outcome.broken_share()));
+            row.extend([counts.lost, counts.unserved, counts.untracked].map(|n| n.to_string()));
+            row.extend(backends);
+            row.extend(machines);
+            row
+        };
+        table(&head.map(str::to_owned), &self.outcomes.iter().map(row).collect::<Vec<_>>(), 2)
+    }
+
+    fn by_event(&self) -> String {
+        if self.events.is_empty() {
+            return String::new();
+        }
+        let mut head = vec!["from".to_owned(), "event".to_owned()];
+        head.extend(
+            self.outcomes.iter().map(|one| format!("{} {}", one.hashing.name(), with(one.flow_tables))),
+        );
+        let row = |place: usize, event: &Occurrence| {
+            let broken =
+                self.outcomes.iter().map(|one| one.by_event.get(place + 1).map_or(0, |counts| counts.broken));
+            let mut row = vec![format!("{}s", event.at_seconds), event.what.clone()];
+            row.extend(broken.map(|broken| broken.to_string()));
+            row
+        };
+        let rows: Vec<Vec<String>> =
+            self.events.iter().enumerate().map(|(place, event)| row(place, event)).collect();
+        format!("\nbroken from each event to the next:\n{}", table(&head, &rows, 2))
+    }
+}
+
+fn with(flow_tables: bool) -> &'static str {
+    if flow_tables { "with" } else { "without" }
+}
+
+/// Lines of columns, of which the first `words` are aligned to the left.
+fn table(head: &[String], rows: &[Vec<String>], words: usize) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).chain(head.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let head: Vec<String> = head.iter().map(|cell| cell.to_uppercase()).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if column < words { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text += "\n";
+    }
+    text
+}
+
+/// Milliseconds as seconds.
+fn seconds(time_ms: u32) -> f64 {
+    f64::from(time_ms) / 1_000.0
+}
+
+/// A time in the words of the script.
+pub(crate) fn at(seconds: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time of a scenario: 32 bits of milliseconds"
+    )]
+    let time_ms = (seconds * 1_000.0) as u32;
+    in_words(time_ms)
+}
