@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use config::{Config, Problems, words};
+use config_text::parallel;
 
 use crate::own::{clusters, pools};
 use crate::plan::Cluster;
@@ -99,17 +100,16 @@ pub enum SimulateError {
 /// # Errors
 /// [`SimulateError`].
 /// # Cost
-/// See [`run`](crate::run), six times for each pool: three ways of hashing, with flow tables and without.
+/// See [`run`](crate::run), six times for each pool, on all processors: three ways of hashing, with flow tables and without.
 pub fn simulate(arguments: &Arguments) -> Result<Report, SimulateError> {
     let mut report = Report { runs: Vec::new() };
     for scenario in scenarios(arguments)? {
         let failed = |cause| SimulateError::Scenario { label: scenario.label.clone(), cause };
-        let mut outcomes = Vec::new();
-        for hashing in Hashing::ALL {
-            for with_tables in [true, false] {
-                outcomes.push(crate::run(&scenario, hashing, with_tables).map_err(failed)?);
-            }
-        }
+        let ways = Hashing::ALL.into_iter().flat_map(|hashing| [(hashing, true), (hashing, false)]);
+        let outcomes = parallel::map(ways.collect(), true, |(hashing, with_tables)| {
+            crate::run(&scenario, hashing, with_tables)
+        });
+        let outcomes = outcomes.into_iter().collect::<Result<_, _>>().map_err(failed)?;
         report.runs.push(Run::new(&scenario, outcomes));
     }
     if let Some(file) = &arguments.svg {

@@ -1,6 +1,6 @@
 //! Flows: when they begin, when they send, what is kept of one.
 //!
-//! In: [`Traffic`](crate::Traffic) and a seed. Out: flows in the order of their first packets. 32 bytes a flow that lives.
+//! In: [`Traffic`](crate::Traffic) and a seed. Out: flows in the order of their first packets. 32 bytes a flow.
 //! Not here: where a flow goes. Its hashes follow from its number, and are not kept.
 
 use crate::random::{Stream, draw, unit};
@@ -13,7 +13,7 @@ pub(crate) struct Flow {
     pub(crate) number: u32,
     /// Its first packet.
     pub(crate) first_ms: u32,
-    /// Its last packet; 0: it has ended.
+    /// Its last packet.
     pub(crate) last_ms: u32,
     /// Where its first packet went.
     pub(crate) backend: u16,

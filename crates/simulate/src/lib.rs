@@ -35,6 +35,7 @@
 
 mod arguments;
 mod flow;
+mod load;
 mod outcome;
 mod own;
 mod owners;
@@ -67,7 +68,8 @@ pub use svg::svg;
 /// # Errors
 /// [`ScenarioError`]: it cannot be run.
 /// # Cost
-/// Some 50 ns for each living flow and epoch (moment at which something changes), 32 bytes a living flow.
+/// Some 50 ns for each flow and epoch (moment at which something changes) in which it sends. No memory a flow; where places of flow
+/// tables are limited, 40 bytes a living flow.
 pub fn run(scenario: &Scenario, hashing: Hashing, with_tables: bool) -> Result<Outcome, ScenarioError> {
     scenario.check()?;
     Ok(run::run(&world::World::new(scenario, hashing)?, with_tables))

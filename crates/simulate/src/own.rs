@@ -83,12 +83,7 @@ fn cluster(old: &Config, new: Option<&Config>, pair: &Pair<'_>) -> Cluster {
     let names: Vec<&String> = before.union(&after).collect();
     let changing = |from: &BTreeSet<String>, to: &BTreeSet<String>| {
         let changes = |name: &&String| to.contains(*name) && !from.contains(*name);
-        names
-            .iter()
-            .enumerate()
-            .filter(|(_, name)| changes(*name))
-            .map(|(place, _)| place)
-            .collect::<Vec<_>>()
+        names.iter().enumerate().filter(|(_, name)| changes(name)).map(|(place, _)| place).collect::<Vec<_>>()
     };
     let (joining, leaving) = (changing(&before, &after), changing(&after, &before));
     let change = new.map(|new| {

@@ -32,6 +32,8 @@ pub(crate) struct Epoch {
 #[derive(Debug)]
 pub(crate) struct Timeline {
     pub(crate) epochs: Vec<Epoch>,
+    /// Where they begin, close together: the search goes through it for each packet that is looked at.
+    starts: Vec<u32>,
     duration_ms: u32,
 }
 
@@ -60,22 +62,25 @@ impl Timeline {
             now.take(scenario, step, epochs.len());
             epochs.push(now.epoch.clone());
         }
-        Self { epochs, duration_ms: scenario.duration_ms }
+        let starts = epochs.iter().map(|epoch| epoch.from_ms).collect();
+        Self { epochs, starts, duration_ms: scenario.duration_ms }
     }
 
     /// When an epoch ends: that is no part of it.
     pub(crate) fn end_ms(&self, epoch: usize) -> u32 {
-        self.epochs.get(epoch + 1).map_or(self.duration_ms, |next| next.from_ms)
+        self.starts.get(epoch + 1).copied().unwrap_or(self.duration_ms)
+    }
+
+    /// The epoch of a time that is not before `earliest`.
+    #[inline]
+    pub(crate) fn epoch_from(&self, at_ms: u32, earliest: usize) -> usize {
+        earliest + self.starts[earliest + 1..].partition_point(|start| *start <= at_ms)
     }
 
     /// The epoch of a time that is not after `latest`.
     #[inline]
     pub(crate) fn epoch_at(&self, at_ms: u32, latest: usize) -> usize {
-        let mut epoch = latest;
-        while self.epochs[epoch].from_ms > at_ms {
-            epoch -= 1;
-        }
-        epoch
+        self.starts[1..=latest].partition_point(|start| *start <= at_ms)
     }
 }
 

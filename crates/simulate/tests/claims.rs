@@ -152,3 +152,29 @@ fn the_seed_says_all() {
     assert_eq!(report(7), report(7));
     assert_ne!(report(7), report(8));
 }
+
+/// In words, as JSON and as a drawing; what a backend's death is made of is one event.
+#[test]
+fn a_report_has_a_row_a_column_and_a_line_for_each_run() {
+    let events = format!("[[event]]\nat = \"10s\"\nbackend_down = \"b7\"\nskew = \"1s\"\n{MACHINE}");
+    let scenario = scenario(&events, "");
+    let outcomes = Hashing::ALL.map(|hashing| run(&scenario, hashing, true)).to_vec();
+    let lost = outcomes[0].counts.lost;
+    let report = simulate::Report { runs: vec![simulate::Run::new(&scenario, outcomes)] };
+    let text = report.to_string();
+    assert!(text.contains("b7 is down, on all machines within 1s") && text.contains("m3 leaves"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("ketama ")).count(), 1, "{text}");
+    assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    let outcome = &json["runs"][0]["outcomes"][0];
+    assert_eq!((&outcome["hashing"], &outcome["lost"]), (&"maglev".into(), &lost.into()));
+    assert_eq!(outcome["by_event"].as_array().unwrap().len(), 3, "before, the death, the machine");
+    assert_eq!(outcome["by_event"][1]["lost"], lost);
+    assert_eq!(json["runs"][0]["events"].as_array().unwrap().len(), 2);
+    let drawn = simulate::svg(&report);
+    assert_eq!((drawn.matches("<polyline").count(), drawn.matches("m3 leaves").count()), (3, 1));
+    assert_eq!(
+        simulate::Report { runs: vec![] }.to_string(),
+        "no pool, key, table or machine changes: no flow moves\n"
+    );
+}

@@ -140,3 +140,19 @@ fn an_empty_script_breaks_nothing() {
     // 1,000, and 300 s of 8.33 a second, within five standard deviations.
     assert!((3_240..3_760).contains(&outcome.flows), "{}", outcome.flows);
 }
+
+#[test]
+fn the_example_is_a_script_and_names_every_key() {
+    let text = include_str!("../../../config/simulate.toml");
+    let scenario = parse(text, "simulate.toml".as_ref(), None).unwrap();
+    assert_eq!((scenario.machines.len(), scenario.traffic.flows), (64, 10_000_000));
+    assert_eq!(scenario.events.iter().filter(|event| !event.label.is_empty()).count(), 6);
+    // What is refused as unknown lists the keys that are known.
+    for section in ["", "[cluster]", "[traffic]", "[router]", "[flow_tables]", "[[event]]\nat = \"1s\""] {
+        let problems = parse(&format!("{section}\nx = 1"), "s.toml".as_ref(), None).unwrap_err();
+        let unknown = problems.iter().find(|problem| problem.found == "an unknown key").unwrap();
+        for key in unknown.allowed.split(", ") {
+            assert!(text.contains(key), "{key}");
+        }
+    }
+}
