@@ -92,7 +92,6 @@ fn cluster(old: &Config, new: Option<&Config>, pair: &Pair<'_>) -> Cluster {
         let drained = Some(drained).filter(|drained| *drained != reloaded);
         Rollout { reloaded, drained, drain_ms: millis(new.cluster().drain_time), joining, leaving }
     });
-    // What joins is in no table before, so states alone say whether anything changes.
     let change = change.filter(|change| {
         change.reloaded != version || !change.joining.is_empty() || !change.leaving.is_empty()
     });
