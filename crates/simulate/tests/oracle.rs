@@ -508,3 +508,30 @@ proptest! {
         prop_assert_eq!(simulate::run(&scenario, hashing, with_tables).unwrap(), fast);
     }
 }
+
+/// By way of another machine and back while its place is kept: a place counted free too early would let others in.
+#[test]
+fn a_flow_that_comes_back_to_its_machine_has_its_place_still() {
+    let event = |at_ms, change| Event { at_ms, label: String::new(), change };
+    let scenario = Scenario {
+        label: String::new(),
+        seed: 3,
+        duration_ms: 30_000,
+        traffic: Traffic {
+            flows: 90,
+            arrivals: 3.0,
+            lifetime_ms: 60_000,
+            lifetimes: Lifetimes::Exponential,
+            packet_interval_ms: 1_000,
+        },
+        router: Router::Plain,
+        flow_tables: FlowTables { places: Some(40), idle_ms: 9_000, closing_ms: 1_000 },
+        machines: (0..3).map(|n| Machine { name: format!("m{n}"), is_there: true }).collect(),
+        backends: vec![Backend { name: "b".into(), hash_name: "b".into() }],
+        versions: vec![Version { key: [7; 16], table_size: 101, states: vec![BackendState::Serving(1)] }],
+        events: vec![event(5_000, Change::Leave(2)), event(8_000, Change::Join(2))],
+    };
+    let fast = simulate::run(&scenario, Hashing::Maglev, true).unwrap();
+    assert_eq!(fast.by_event, simulate_slowly(&scenario, Hashing::Maglev, true).by_event);
+    assert!(fast.by_event[2].moved > 0 && fast.by_event[2].untracked > 0, "{fast:?}");
+}

@@ -2,7 +2,7 @@
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
 //! manager), `privileges`, `logging`. What needs none, or only may ask it: `config_check`, `config_diff`, `digest`, `doctor`, `probe`,
-//! `flow_path` (`where`), `trace`, `replay`, `backend` (`decap`). Not here: verbs that ask it and print (`admin_client`).
+//! `flow_path` (`where`), `trace`, `replay`, `simulate`, `backend` (`decap`). Not here: verbs that ask it and print (`admin_client`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -23,6 +23,7 @@ mod privileges;
 mod probe;
 mod replay;
 mod run;
+mod simulate;
 mod stats;
 mod trace;
 
@@ -92,6 +93,8 @@ enum Verb {
     Trace(trace::Arguments),
     /// Run a capture through the packet thread's own loop, offline.
     Replay(replay::Arguments),
+    /// Simulate a cluster behind ECMP, offline: what breaks when machines or backends change, or by a change of the configuration.
+    Simulate(::simulate::Arguments),
     /// The backend's side: take outer headers off, where a tunnel device is not wanted.
     Decap(backend::Arguments),
     /// Ask VIPs again and again, as a client would: are they reachable, and how fast. Needs no privileges.
@@ -177,6 +180,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Capture(arguments) => capture::capture(&arguments),
         Verb::Trace(arguments) => trace::trace(&arguments),
         Verb::Replay(arguments) => replay::replay(&arguments),
+        Verb::Simulate(arguments) => simulate::simulate(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     }

@@ -187,6 +187,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("machine undrain", "SOCKET"),
     ("probe", "tcp://127.0.0.1:1 --count 1 --interval 100ms --timeout 100ms"),
     ("replay", "@/in.pcap @/out.pcap --config @/lb.toml --machine lb1"),
+    ("simulate", "--config @/lb.toml --to @/lb.toml --flows 10"),
     ("status", "SOCKET"),
     ("top", "--once --interval 100ms SOCKET"),
     ("trace", "192.0.2.77:4000 203.0.113.10:80 tcp --via 192.0.2.1 --config @/lb.toml"),
