@@ -15,7 +15,7 @@ use crate::build::{Built, cargo_lane};
 use crate::cargo::{self, Metadata, cargo};
 use crate::leftovers::nothing_left;
 use crate::steps::Steps;
-use crate::{demo, demo_kv, fuzz, instructions, libraries, setup, tidy, zero_copy};
+use crate::{book, demo, demo_kv, fuzz, instructions, libraries, setup, tidy, zero_copy};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -198,6 +198,7 @@ fn unit(steps: &mut Steps) {
     steps.check(tidy::run());
     steps.check(libraries::api(false));
     if steps.is_long() {
+        steps.check(book::run());
         libraries::alone(steps);
         advisories(steps);
         miri(steps);

@@ -1,4 +1,4 @@
-//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|dist|setup|tidy|api`.
+//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|book|dist|setup|tidy|api`.
 //!
 //! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
 //! Not here: anything that the product needs to run.
@@ -7,6 +7,7 @@
 
 mod bare;
 mod bench;
+mod book;
 mod build;
 mod cargo;
 mod demo;
@@ -82,6 +83,8 @@ enum Task {
         /// One of them; none means all
         command: Option<Readme>,
     },
+    /// Build the book of docs/ by mdBook, which is built first where it is missing
+    Book,
     /// Build the static binary, and check that it is static
     Dist,
     /// Make the paper's evaluation anew with our code: rows, plots and their page in benches/results
@@ -171,6 +174,7 @@ fn main() -> ExitCode {
         Task::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds),
         Task::Bench(asked) => bench::run(&asked),
         Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
+        Task::Book => book::run(),
         Task::Dist => dist::run(),
         Task::Figures { names, draw, bin } => figures::run(&names, draw, bin.as_deref()),
         Task::Setup { lanes } => setup_all(&lanes),

@@ -5,6 +5,7 @@
 mod circles;
 mod crates;
 mod edges;
+mod pages;
 mod probe;
 mod promises;
 mod report;
@@ -33,12 +34,17 @@ pub(crate) use self::results::{COMMIT, MEASURES, RESULTS};
 /// Checks the checkout.
 pub(crate) fn run() -> Result<()> {
     let mut findings = Vec::new();
+    let mut documents = pages::Pages::new();
     for path in files(root(), &KINDS)? {
         let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         findings.extend(text::check(&name, &text));
         findings.extend(words::check(&name, &text));
+        if name.ends_with(".md") {
+            documents.insert(name, text);
+        }
     }
+    findings.extend(pages::check(root(), &documents));
     // No map is an empty one, and that is a finding.
     let map = fs::read_to_string(root().join(MAP)).unwrap_or_default();
     let edges: BTreeMap<String, BTreeSet<String>> = Metadata::read()?
