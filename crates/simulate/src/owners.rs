@@ -72,8 +72,9 @@ fn maglev(mut serving: Vec<Seat<'_>>, version: &Version) -> Result<Vec<u16>, Str
         .iter()
         .map(|seat| maglev_hash::Backend { name: seat.name.as_bytes(), weight: seat.weight })
         .collect();
-    // Coarse tables too, as `run` builds them.
-    let options = Options { size: version.table_size, seed: Seed::new(version.key), allow_coarse: true };
+    let mut options = Options::new(Seed::new(version.key));
+    options.size = version.table_size;
+    options.allow_coarse = true; // as `run` builds them
     let table = maglev_hash::build(&given, &options).map_err(|error| error.to_string())?;
     Ok(table.iter().map(|rank| serving[rank as usize].backend).collect())
 }

@@ -234,11 +234,8 @@ fn owners(scenario: &Scenario, hashing: Hashing, version: usize) -> Vec<usize> {
                 .iter()
                 .map(|(_, name, weight)| maglev_hash::Backend { name: name.as_bytes(), weight: *weight })
                 .collect();
-            let options = maglev_hash::Options {
-                size: *table_size,
-                seed: maglev_hash::Seed::new(*key),
-                allow_coarse: true,
-            };
+            let mut options = maglev_hash::Options::new(maglev_hash::Seed::new(*key));
+            (options.size, options.allow_coarse) = (*table_size, true);
             maglev_hash::build(&given, &options)
                 .unwrap()
                 .iter()

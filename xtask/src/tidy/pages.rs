@@ -59,7 +59,7 @@ fn broken(checkout: &Path, pages: &Pages, name: &str, target: &str) -> Option<St
         return Some(format!("no file {there}"));
     }
     let has = |anchor: &str| headings(pages.get(&there)?).find(|heading| slug(heading) == anchor);
-    anchor.filter(|anchor| has(*anchor).is_none()).map(|anchor| format!("{there} has no heading {anchor}"))
+    anchor.filter(|anchor| has(anchor).is_none()).map(|anchor| format!("{there} has no heading {anchor}"))
 }
 
 /// A path as a page says it, below the checkout.
