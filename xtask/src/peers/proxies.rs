@@ -77,7 +77,7 @@ fn haproxy(stage: &Stage) -> String {
         .iter()
         .map(|Host { name, v4, .. }| format!("  server {name} {v4}:{REQUEST_PORT}\n"));
     format!(
-        "global\n  nbthread 1\n  maxconn 10000\n\
+        "global\n  nbthread 1\n  maxconn 4000\n\
          defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n\
          listen www\n  bind {}\n  balance roundrobin\n{}",
         stage.bed.vip(true, REQUEST_PORT),
