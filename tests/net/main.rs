@@ -8,6 +8,7 @@ mod af_packet;
 mod announce;
 mod arrivals;
 mod bed;
+mod busy_poll;
 mod capture;
 mod cluster;
 mod control;

@@ -129,6 +129,16 @@ impl Stage {
     }
 }
 
+/// As an operator of busy polling does, by the interface's files.
+fn put_off_interrupts(host: &Host, time: Duration) {
+    let of = format!("/sys/class/net/{}", host.device);
+    let nanos = time.as_nanos();
+    let script = format!(
+        "mount -t sysfs sysfs /sys && echo 100 > {of}/napi_defer_hard_irqs && echo {nanos} > {of}/gro_flush_timeout"
+    );
+    output(&host.ns, "unshare", &["--mount", "sh", "-c", &script]);
+}
+
 fn bed(wire: [&'static str; 2]) -> Bed {
     let vips = KINDS.iter().flat_map(|&(kind, outer_ipv4)| vips(kind, outer_ipv4)).collect();
     // The VM's wires carry 1,500 bytes.
@@ -314,4 +324,19 @@ fn channels_that_are_off_are_refused_by_name() {
     let words = format!("{:#}", refusal.unwrap_err());
     assert!(words.contains("zc0 has 2 of 4 channels on"), "{words}");
     println!("channels: {}", words.lines().find(|line| line.contains("2 of 4")).unwrap_or_default());
+}
+
+/// With interrupts put off for so long, a packet comes in good time by a system call or not at all.
+#[test]
+fn packets_come_in_the_threads_own_system_calls_while_interrupts_are_put_off() {
+    // A thread that sleeps looks ten times a second: one that spins takes all of the VM's processor.
+    let stage = Stage::on(bed(WIRE), |bed| LbConfig { io: "busy_poll = 16".into(), ..config(bed) });
+    // The sockets learn their driver's instance with the first packets.
+    stage.all_answered("busy polling, before interrupts are put off", first_vips());
+    stage.settled();
+    assert!(!logged(&stage.balancer, "no busy polling"), "{}", stage.balancer.process.tail());
+    put_off_interrupts(&stage.bed.balancers[0], Duration::from_secs(600));
+    stage.all_answered("busy polling, interrupts put off", first_vips());
+    stage.settled();
+    stage.balancer.stop().unwrap();
 }

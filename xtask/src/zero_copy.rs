@@ -71,6 +71,6 @@ pub(crate) const TEST: &str = "zero_copy";
 const TIMEOUT_SECONDS: &str = "900";
 /// igb has no peer with several queues that would refuse zero-copy, and works with fewer channels than it has.
 const BOOTS: [Boot; 2] = [
-    Boot { nic: "virtio", skip: &[], only_long: &["own_tunnels", "vlan_device"], tests: 8 },
-    Boot { nic: "igb", skip: &["refuse"], only_long: &[], tests: 5 },
+    Boot { nic: "virtio", skip: &[], only_long: &["own_tunnels", "vlan_device", "put_off"], tests: 9 },
+    Boot { nic: "igb", skip: &["refuse"], only_long: &[], tests: 6 },
 ];

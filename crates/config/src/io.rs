@@ -27,6 +27,9 @@ pub struct Io {
     pub flows_per_thread: usize,
     /// What a packet thread does when nothing arrives.
     pub idle: Idle,
+    /// Packets, 1 to 1,024, that the NIC's driver receives at a time in the packet threads' own system calls; `None`, the default: in
+    /// interrupts. Not with [`IoMode::AfPacket`].
+    pub busy_poll: Option<NonZeroU16>,
     /// How many queues of each interface get a socket, counted from 0: 1 to 256. Default: all of them. With
     /// [`IoMode::AfPacket`]: how many packet threads there are; default as many as the interface with most queues has.
     pub queues: Option<u32>,
@@ -236,6 +239,7 @@ impl Io {
             flows_per_thread: section
                 .or("flows_per_thread", default.flows_per_thread, |node| node.number(1_024..=268_435_456)),
             idle: section.or("idle", default.idle, |node| Idle::read(&node)),
+            busy_poll: section.optional("busy_poll").and_then(|node| read_busy_poll(&node, mode)),
             queues: section.optional("queues").and_then(|node| node.number(1..=256)),
             frames_per_queue,
             frame_size: section.or("frame_size", default.frame_size, |node| read_frame_size(&node)),
@@ -262,6 +266,7 @@ impl Default for Io {
             next_hop: NextHop::Resolve,
             flows_per_thread: 1_000_000,
             idle: Idle { spin: Duration::from_micros(50), then: IdleThen::Sleep },
+            busy_poll: None,
             queues: None,
             frames_per_queue: 4_096,
             frame_size: 2_048,
@@ -283,6 +288,14 @@ impl Default for Io {
                 errors_of_source: 1_000,
             },
         }
+    }
+}
+
+/// Packet sockets are filled by the kernel's receive path, whoever runs it.
+fn read_busy_poll(node: &Node<'_>, mode: IoMode) -> Option<NonZeroU16> {
+    match mode {
+        IoMode::AfXdp => node.number(1..=1_024).and_then(NonZeroU16::new),
+        IoMode::AfPacket => node.wrong("nothing with mode = \"af-packet\""),
     }
 }
 

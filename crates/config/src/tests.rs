@@ -288,7 +288,7 @@ fn defaults_have_the_documented_values() {
     assert_eq!(seconds, [10, 900, 10, 60]);
     let io = config.io();
     assert_eq!((io.mode, io.steering, io.next_hop), (IoMode::AfXdp, Steering::Hardware, NextHop::Resolve));
-    assert_eq!(io.threads, None);
+    assert_eq!((io.threads, io.busy_poll), (None, None));
     assert_eq!((io.flows_per_thread, io.frames_per_queue, io.batch), (1_000_000, 4_096, 64));
     assert_eq!((io.queues, io.no_socket, io.max_vips), (None, NoSocket::Pass, 4_096));
     assert_eq!((io.limit_sources, io.frame_size), (65_536, 2_048));

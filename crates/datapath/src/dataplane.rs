@@ -74,6 +74,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// What a thread does while nothing arrives.
     pub idle: Idle,
+    /// Packets that a driver receives at a time in its thread's own system calls; `None`: in interrupts. Not with packet sockets.
+    pub busy_poll: Option<NonZeroU16>,
     /// VIP addresses that the filter can hold.
     pub max_vips: u32,
     /// Slots and services that are counted singly.

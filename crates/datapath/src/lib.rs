@@ -29,6 +29,7 @@
 
 mod af_packet;
 mod attach;
+mod busy_poll;
 mod core_dump;
 mod dataplane;
 mod decap;

@@ -71,6 +71,9 @@ pub(crate) trait Sockets: Device {
     /// Each socket's interface and descriptor. A socket with packets is readable.
     fn sockets(&self) -> impl Iterator<Item = (InterfaceId, RawFd)>;
 
+    /// Lets the drivers of its queues receive, where they leave that to the thread.
+    fn run_drivers(&self) {}
+
     /// Whether something is being sent whose end no socket announces.
     fn is_sending(&mut self) -> bool;
 

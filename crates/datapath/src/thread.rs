@@ -84,6 +84,7 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             self.counters.busy_nanos.add(busy);
             return;
         }
+        self.engine.device_mut().run_drivers();
         let since = *self.idle_since.get_or_insert(begin);
         if self.idle.sleep && begin.duration_since(since) >= self.idle.spin {
             self.sleep();

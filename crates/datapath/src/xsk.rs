@@ -4,7 +4,8 @@
 //! Not here: loading XDP programs (`steer`), memory (`umem`), when to sleep (`thread`).
 //! Invariant: `receiving` and `sending` count the frames that the kernel has; each comes back once.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::num::NonZeroU16;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
 use forwarder::{InterfaceId, ThreadId};
@@ -12,6 +13,7 @@ use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig}
 use xsk_rs::socket::XdpStatistics;
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
 
+use crate::busy_poll::{self, run_driver};
 use crate::device::{Device, InKernel, Received, TxOwner};
 use crate::error::StartError;
 use crate::frame::{Descriptor, Frame};
@@ -41,6 +43,17 @@ pub(crate) struct Queue {
     received: u64,
     sent: u64,
     gathering: Gathering,
+    busy_poll: BusyPoll,
+}
+
+/// Where a queue's driver runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BusyPoll {
+    /// In interrupts.
+    Off,
+    /// In the thread's system calls, once the socket knows whose it is.
+    Wanted,
+    On,
 }
 
 /// What xsk-rs gives for a socket.
@@ -135,7 +148,33 @@ impl Queue {
             received: 0,
             sent: 0,
             gathering: Gathering::default(),
+            busy_poll: BusyPoll::Off,
         })
+    }
+
+    /// Has its driver run in the thread's system calls, where the kernel knows of that, with at most `budget` packets in each.
+    pub(crate) fn prefer_busy_poll(&mut self, budget: NonZeroU16) -> std::io::Result<()> {
+        // SAFETY: the descriptor is open while `socket` lives, which this borrow of `self` outlasts.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
+        busy_poll::prefer(socket, budget)?;
+        self.busy_poll = BusyPoll::Wanted;
+        Ok(())
+    }
+
+    /// Whether its socket knows by now whose driver to run: the kernel notes it with the first packet.
+    fn find_driver(&mut self) {
+        if self.busy_poll != BusyPoll::Wanted || self.received == 0 {
+            return;
+        }
+        // SAFETY: the descriptor is open while `socket` lives, which this borrow of `self` outlasts.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
+        self.busy_poll = if busy_poll::knows_driver(socket) { BusyPoll::On } else { BusyPoll::Off };
+        if self.busy_poll == BusyPoll::Off {
+            tracing::warn!(
+                interface = self.interface.0,
+                "no busy polling: the kernel does not say whose driver a socket's packets come from"
+            );
+        }
     }
 
     /// Which mode the kernel gave.
@@ -392,6 +431,11 @@ impl Sockets for XskDevice {
         self.queues.iter().map(|queue| (queue.interface, queue.fd()))
     }
 
+    fn run_drivers(&self) {
+        let polling = self.queues.iter().filter(|queue| queue.busy_poll == BusyPoll::On);
+        polling.for_each(|queue| run_driver(queue.fd()));
+    }
+
     fn is_sending(&mut self) -> bool {
         self.in_kernel().sending > 0
     }
@@ -402,6 +446,7 @@ impl Sockets for XskDevice {
     }
 
     fn copy_statistics(&mut self, to: &SocketCounters) -> std::io::Result<()> {
+        self.queues.iter_mut().for_each(Queue::find_driver);
         let each = self.queues.iter().map(|queue| queue.socket.rx.fd().xdp_statistics());
         let each = each.collect::<std::io::Result<ArrayVec<XdpStatistics, MAX_INTERFACES>>>()?;
         let sum = |count: fn(&XdpStatistics) -> u64| each.iter().map(count).sum::<u64>();

@@ -45,6 +45,8 @@ pub(crate) struct Threads {
     pub(crate) steered: u32,
     /// They spin and never sleep.
     pub(crate) spins: bool,
+    /// Drivers are to run in their system calls.
+    pub(crate) polls: bool,
 }
 
 /// The machine itself.
@@ -82,6 +84,8 @@ pub(crate) struct Nic {
     pub(crate) forwards_v6: bool,
     /// It has interrupts of its own.
     pub(crate) has_interrupts: bool,
+    /// Its interrupts stay away while a thread asks its driver: `napi_defer_hard_irqs` and `gro_flush_timeout` are both set.
+    pub(crate) defers_interrupts: Option<bool>,
 }
 
 /// An address of a VIP.

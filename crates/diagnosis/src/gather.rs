@@ -1,7 +1,7 @@
 //! Where the facts come from: `/proc`, `/sys`, ioctls, netlink.
 //!
 //! In: a configuration, its machine, and what was asked of the network. Out: [`Facts`].
-//! Not here: opinions; pings (`reach`). Invariant: nothing is changed. Of `/sys` only what no network namespace divides.
+//! Not here: opinions; pings (`reach`). Invariant: nothing is changed. Of `/sys` only what no network namespace divides, or what is seen to be of this one.
 //! Source: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -58,6 +58,7 @@ pub(crate) fn facts(
         threads: Threads {
             steered: io.threads.map_or(0, |threads| threads.get().into()),
             spins: io.idle.then == IdleThen::Spin,
+            polls: io.busy_poll.is_some(),
         },
         admin: admin.and_then(|socket| {
             let state = folder(socket.path.parent()?);
@@ -114,8 +115,16 @@ fn nic(name: &str) -> Nic {
         forwards_v4: conf("ipv4", name, "forwarding") == Some(1),
         forwards_v6: conf("ipv6", "all", "forwarding") == Some(1),
         has_interrupts: interrupts.is_some_and(|mut all| all.next().is_some()),
+        defers_interrupts: found.as_ref().ok().and_then(|(interface, _)| defers_interrupts(interface)),
         found,
     }
+}
+
+/// `None` where `/sys` shows another network namespace.
+fn defers_interrupts(interface: &Interface) -> Option<bool> {
+    let read = |file: &str| number(&format!("/sys/class/net/{}/{file}", interface.name));
+    (read("ifindex")? == interface.index).then_some(())?;
+    Some(read("napi_defer_hard_irqs")? > 0 && read("gro_flush_timeout")? > 0)
 }
 
 fn vips(config: &Config, routes: &NextHops, own: &[(OwnAddress, bool)]) -> Vec<VipFact> {

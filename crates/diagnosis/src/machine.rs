@@ -29,6 +29,7 @@ pub(crate) fn findings(facts: &Facts) -> Vec<Finding> {
             found.extend(far_processors(facts, interface, hardware));
             found.extend(disturbed_processors(facts, interface, hardware));
             found.extend(irqbalance(host, nic, interface));
+            found.extend(without_busy_poll(facts, nic));
         }
     }
     found
@@ -209,6 +210,16 @@ fn disturbed_processors(facts: &Facts, interface: &Interface, hardware: &Hardwar
             ));
         }
         on_processors(finding, isolated)
+    })
+}
+
+fn without_busy_poll(facts: &Facts, Nic { name, defers_interrupts, .. }: &Nic) -> Option<Finding> {
+    (facts.threads.polls && *defers_interrupts == Some(false)).then(|| {
+        let of = format!("/sys/class/net/{name}");
+        let what = format!("io.busy_poll is set, and {name} does not defer its interrupts");
+        let why = "its driver goes on receiving in interrupts, beside the packet threads' system calls";
+        Finding::warning("busy-poll", what, why)
+            .command(format!("echo 2 > {of}/napi_defer_hard_irqs && echo 200000 > {of}/gro_flush_timeout"))
     })
 }
 

@@ -87,6 +87,7 @@ fn nic() -> Nic {
         forwards_v4: false,
         forwards_v6: false,
         has_interrupts: true,
+        defers_interrupts: Some(false),
     }
 }
 
@@ -320,6 +321,9 @@ fn faults_of_the_placement_of_threads() {
         (|f| f.threads.spins = true, &[("threads-disturbed", WARN, "processors 0-3, which are not isolated", "")]),
         (|f| { f.threads.spins = true; f.host.isolated = Processors::from_iter(0..4); }, &[]),
         (|f| f.host.isolated = Processors::from_iter(1..5), &[("threads-disturbed", WARN, "processors 0, which", "systemctl set-property sluicegate.service AllowedCPUs=1-4")]),
+        (|f| f.threads.polls = true, &[("busy-poll", WARN, "io.busy_poll is set, and eth0 does not defer its interrupts", "echo 2 > /sys/class/net/eth0/napi_defer_hard_irqs && echo 200000 > /sys/class/net/eth0/gro_flush_timeout")]),
+        (|f| { f.threads.polls = true; f.interfaces[0].defers_interrupts = Some(true); }, &[]),
+        (|f| { f.threads.polls = true; f.interfaces[0].defers_interrupts = None; }, &[]),
         (|f| f.host.irqbalance = true, &[("irqbalance", WARN, "interrupts of eth0", "systemctl disable --now irqbalance")]),
         (|f| { f.host.irqbalance = true; f.interfaces[0].has_interrupts = false; }, &[]),
     ]);

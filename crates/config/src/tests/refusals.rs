@@ -33,7 +33,7 @@ fn keys_are_checked() {
                 8,
                 "io.zzz",
                 "an unknown key",
-                "batch, flows_per_thread, fragments, frame_size, frames_per_queue, icmp, ",
+                "batch, busy_poll, flows_per_thread, fragments, frame_size, frames_per_queue, icmp, ",
             )],
         ),
         (
@@ -120,6 +120,22 @@ fn software_steering_says_over_how_many_threads_and_packet_sockets_have_none() {
             "batch = 64",
             "mode = \"af-packet\"\nsteering = \"software\"\nthreads = 4",
             &[(9, "io.steering", "\"software\"", "\"hardware\": with mode = \"af-packet\" the kernel")],
+        ),
+    ]);
+}
+
+#[test]
+fn busy_polling_has_bounds_and_packet_sockets_have_none() {
+    check(&[
+        ("batch = 64", "busy_poll = 1", &[]),
+        ("batch = 64", "busy_poll = 1024", &[]),
+        ("batch = 64", "busy_poll = 0", &[(8, "io.busy_poll", "0", "1 to 1024")]),
+        ("batch = 64", "busy_poll = 1025", &[(8, "io.busy_poll", "1025", "1 to 1024")]),
+        ("batch = 64", "busy_poll = true", &[(8, "io.busy_poll", "true", "an integer")]),
+        (
+            "batch = 64",
+            "mode = \"af-packet\"\nbusy_poll = 64",
+            &[(9, "io.busy_poll", "64", "nothing with mode = \"af-packet\"")],
         ),
     ]);
 }

@@ -242,6 +242,7 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("io.icmp.errors_of_source", "1001")]),
     own(&[("io.idle.spin", "'51us'")]),
     own(&[("io.idle.then", "'spin'")]),
+    own(&[("io.busy_poll", "64")]),
     own(&[("admin.socket.path", "'/run/other.sock'")]),
     own(&[("admin.socket.group", "'adm'")]),
     own(&[("admin.socket.mode", "'0600'")]),

@@ -167,9 +167,15 @@ fn bind_queues(
     let mut queues: Vec<Vec<Queue>> = pools.iter().map(|_| Vec::new()).collect();
     for (interface, queue, thread) in layout.each() {
         let name = interfaces.get(usize::from(interface.0)).map_or("", |interface| &interface.name);
-        let queue = bind_patiently(&area, Place { interface, name, queue: queue.into() }, force_copy)?;
+        let place = Place { interface, name, queue: queue.into() };
+        let mut bound = bind_patiently(&area, place, force_copy)?;
+        if let Some(budget) = settings.busy_poll
+            && let Err(error) = bound.prefer_busy_poll(budget)
+        {
+            tracing::warn!(interface = name, queue, %error, "no busy polling: its driver receives in interrupts");
+        }
         if let Some(of_thread) = queues.get_mut(usize::from(thread.0)) {
-            of_thread.push(queue);
+            of_thread.push(bound);
         }
     }
     let share = settings.frames_per_queue as usize;

@@ -31,6 +31,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
         flows_per_thread: io.flows_per_thread,
         timeouts: timeouts(config),
         idle: Idle { spin: io.idle.spin, sleep: io.idle.then == config::IdleThen::Sleep },
+        busy_poll: io.busy_poll,
         max_vips: io.max_vips,
         max_slots: COUNTED_SLOTS,
         no_socket: io.no_socket,
