@@ -147,11 +147,17 @@ fn a_backend_without_a_way_and_a_packet_that_does_not_fit_are_counted_by_name() 
         socket.send(&[7; 1000 - 24 - 28]).await.unwrap();
         socket.recv(&mut [0; 2000]).await.unwrap();
         socket.send(&[7; 1000 - 24 - 28 + 1]).await.unwrap();
+        eventually(BOUND, || (checks.tunnel.counts().too_big == 1).then_some(())).unwrap();
         checks.change(|slot| slot.next_hop = None);
-        socket.send(b"query").await.unwrap();
-        eventually(BOUND, || Some(checks.tunnel.counts()).filter(|counts| counts.no_next_hop > 0)).unwrap()
+        // Packets that are read together go by one snapshot: the batch of the last packet may take some more by the old one.
+        let counts = eventually(BOUND, || {
+            socket.try_send(b"query").unwrap();
+            Some(checks.tunnel.counts()).filter(|counts| counts.no_next_hop > 0)
+        });
+        counts.unwrap()
     });
-    assert_eq!((counts.sent, counts.too_big, counts.no_next_hop, counts.errors), (1, 1, 1, 0), "{counts:?}");
+    assert_eq!((counts.too_big, counts.no_port, counts.errors), (1, 0, 0), "{counts:?}");
+    assert!((1..=64).contains(&counts.sent), "{counts:?}");
 }
 
 #[test]
