@@ -100,6 +100,13 @@ impl From<Problem> for Problems {
     }
 }
 
+/// Of one file, in the order of its lines.
+impl FromIterator<Problem> for Problems {
+    fn from_iter<I: IntoIterator<Item = Problem>>(problems: I) -> Self {
+        Self(problems.into_iter().collect())
+    }
+}
+
 impl Problems {
     /// The problems in the order of the file.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {

@@ -1,8 +1,8 @@
 //! The command line: what the operator types, and the exit code it ends with.
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
-//! manager), `privileges`, `logging`. What needs none, or only may ask it: `config_check`, `config_diff`, `digest`, `doctor`, `probe`,
-//! `flow_path` (`where`), `trace`, `replay`, `simulate`, `backend` (`decap`). Not here: verbs that ask it and print (`admin_client`).
+//! manager), `privileges`, `logging`. What needs none, or only may ask it: `config_check`, `config_diff`, `config_import`, `digest`,
+//! `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `simulate`, `backend` (`decap`). Not here: verbs that ask it and print (`admin_client`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@
 mod backend;
 mod config_check;
 mod config_diff;
+mod config_import;
 mod digest;
 mod doctor;
 mod doors;
@@ -107,6 +108,9 @@ enum ConfigVerb {
     Check(config_check::Arguments),
     /// Say in words what a change of files would change, and how many slots of each table would move.
     Diff(config_diff::Arguments),
+    /// Print a configuration made of another load balancer's.
+    #[command(subcommand)]
+    Import(config_import::ImportVerb),
     /// Print the configuration that is in force in the running balancer.
     Get(Common),
     /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
@@ -160,6 +164,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
         Verb::Config(ConfigVerb::Diff(arguments)) => config_diff::diff(&arguments),
+        Verb::Config(ConfigVerb::Import(verb)) => config_import::import(&verb),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Config(ConfigVerb::Get(common)) => live_config::get(&common),
         Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),

@@ -157,3 +157,33 @@ fn the_doctor_names_a_peers_key_that_will_not_do() {
         assert!(!what.contains("s3cret"), "{what}");
     }
 }
+
+#[test]
+fn rules_of_ipvs_become_a_configuration_that_is_checked_without_a_problem() {
+    let folder = Folder::new();
+    let rules = "-A -t 203.0.113.10:80 -s mh\n-a -t 203.0.113.10:80 -r 198.18.1.1:80 -i -w 1\n";
+    let file = folder.write("rules", rules);
+    let words = "rules:1: different: -s mh: the table is another, so that a client may get another backend than before\n";
+    let of = |arguments: &[&str], input: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        command.args(arguments).stdin(process::Stdio::piped());
+        let mut child =
+            command.stdout(process::Stdio::piped()).stderr(process::Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let (code, toml, said) = of(&["config", "import", "ipvs", &file], "");
+    assert_eq!((code, said.ends_with(words)), (0, true), "{said}");
+    assert_eq!(of(&["config", "import", "ipvs"], rules).1, toml);
+    let (code, text) = sluicegate(&["config", "check", &folder.write("lb.toml", &toml)]);
+    assert_eq!((code, text.contains("no problem found")), (0, true), "{text}");
+    // A rule that is left out is a finding; what is no rule has no configuration.
+    let (code, more, said) = of(&["config", "import", "ipvs", "-"], &format!("{rules}-A -f 1\n"));
+    assert_eq!((code, more.contains("[vip.203-0-113-10]")), (1, true), "{said}");
+    assert!(said.contains("standard input:3: left out: the firewall mark 1"), "{said}");
+    let (code, nothing, said) = of(&["config", "import", "ipvs"], "-A -t www:http\n");
+    assert_eq!((code, nothing.as_str()), (1, ""), "{said}");
+    assert!(said.contains("standard input:1:7: -t: found \"www:http\", allowed an address"), "{said}");
+}

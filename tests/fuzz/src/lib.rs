@@ -19,6 +19,7 @@ mod admin_requests;
 mod bed;
 mod dns;
 mod frames;
+mod ipvs_rules;
 #[cfg(test)]
 mod key_mutations;
 mod key_requests;
@@ -64,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dns", run: dns::check, seeds: dns::answers },
     Target { name: "memcached", run: memcached::check, seeds: key_requests::seeds },
     Target { name: "config", run: toml::check, seeds: toml::files },
+    Target { name: "ipvs", run: ipvs_rules::check, seeds: ipvs_rules::saves },
     Target { name: "admin", run: admin_requests::check, seeds: admin_requests::requests },
 ];
 
