@@ -44,6 +44,17 @@ impl Field {
         self.child(Step::Element(index))
     }
 
+    /// Its steps from the file's top: `*` for a key that the file chose, `[]` for an element.
+    pub(crate) fn path(&self) -> Vec<String> {
+        let mut path = self.within.as_deref().map(Self::path).unwrap_or_default();
+        path.extend(self.last.as_ref().map(|step| match step {
+            Step::Key(key) => (*key).to_owned(),
+            Step::Name(_) => "*".to_owned(),
+            Step::Element(_) => "[]".to_owned(),
+        }));
+        path
+    }
+
     fn child(self: &Arc<Self>, last: Step) -> Self {
         Self { within: Some(Arc::clone(self)), last: Some(last) }
     }

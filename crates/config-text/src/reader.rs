@@ -19,6 +19,7 @@ use toml::de::{DeTable, DeValue};
 use crate::field::Field;
 use crate::near_miss::hint;
 use crate::quantity::{format_duration, parse_duration, parse_percent};
+use crate::questions::{ANY, Asked, Step};
 use crate::report::{At, Place, Report};
 use crate::words::quote;
 
@@ -122,13 +123,19 @@ impl<'a> Section<'a> {
 
     /// The value of `key`, when there is one.
     pub fn optional(&mut self, key: &'static str) -> Option<Node<'a>> {
+        self.report.ask(|| self.field.key(key), || Step::Allow);
+        self.value(key)
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<Node<'a>> {
         self.known.push(key);
         self.table.get(key).map(|value| self.node(self.field.key(key), value))
     }
 
     /// The value of `key`; its absence is reported.
     pub fn required(&mut self, key: &'static str, allowed: &str) -> Option<Node<'a>> {
-        let node = self.optional(key);
+        self.report.ask(|| self.field.key(key), || Step::Require);
+        let node = self.value(key);
         if node.is_none() {
             let place = Place { offset: self.offset, field: self.field.key(key) };
             self.report.absent(&place, "nothing", allowed);
@@ -172,6 +179,7 @@ impl<'a> Section<'a> {
     /// Reports the keys that no reader asked for; those of `later` are of the product's whole shape, and
     /// this version does not serve them.
     pub fn finish(mut self, later: &[&'static str]) {
+        self.report.ask(|| (*self.field).clone(), || Step::Close);
         self.known.sort_unstable();
         // A kind of section is asked for more than once.
         self.known.dedup();
@@ -224,8 +232,17 @@ impl<'a> Node<'a> {
         None
     }
 
+    fn ask(&self, asked: impl FnOnce() -> Asked) {
+        self.report.ask(|| self.place.field.clone(), || Step::Ask(asked()));
+    }
+
     /// The string, when it is one; nothing is reported.
     pub fn as_str(&self) -> Option<&'a str> {
+        self.ask(|| Asked::Text);
+        self.text()
+    }
+
+    fn text(&self) -> Option<&'a str> {
         match self.value {
             DeValue::String(text) => Some(text.as_ref()),
             _ => None,
@@ -234,6 +251,11 @@ impl<'a> Node<'a> {
 
     /// The integer, when it is one that fits; nothing is reported.
     pub fn as_integer(&self) -> Option<i128> {
+        self.ask(|| Asked::Integer { least: ANY.0, most: ANY.1 });
+        self.integer()
+    }
+
+    fn integer(&self) -> Option<i128> {
         match self.value {
             DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix()).ok(),
             _ => None,
@@ -255,7 +277,12 @@ impl<'a> Node<'a> {
     where
         T: TryFrom<i128> + PartialOrd + Display,
     {
-        let number = self.as_integer().and_then(|integer| T::try_from(integer).ok());
+        let bound = |bound: &T, any| bound.to_string().parse().unwrap_or(any);
+        self.ask(|| Asked::Integer {
+            least: bound(allowed.start(), ANY.0),
+            most: bound(allowed.end(), ANY.1),
+        });
+        let number = self.integer().and_then(|integer| T::try_from(integer).ok());
         number
             .filter(|number| allowed.contains(number))
             .or_else(|| self.wrong(format!("an integer from {} to {}", allowed.start(), allowed.end())))
@@ -263,6 +290,7 @@ impl<'a> Node<'a> {
 
     /// `true` or `false`.
     pub fn boolean(&self) -> Option<bool> {
+        self.ask(|| Asked::Boolean);
         match self.value {
             DeValue::Boolean(truth) => Some(*truth),
             _ => self.wrong("true or false"),
@@ -271,7 +299,8 @@ impl<'a> Node<'a> {
 
     /// A duration within a range.
     pub fn duration(&self, allowed: RangeInclusive<Duration>) -> Option<Duration> {
-        let duration = self.as_str().and_then(parse_duration);
+        self.ask(|| Asked::Duration);
+        let duration = self.text().and_then(parse_duration);
         duration.filter(|duration| allowed.contains(duration)).or_else(|| {
             let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
             self.wrong(format!("a whole number with us, ms, s, m or h, from \"{least}\" to \"{most}\""))
@@ -280,7 +309,8 @@ impl<'a> Node<'a> {
 
     /// A percentage within a range: `"50%"`.
     pub fn percent(&self, allowed: RangeInclusive<u8>) -> Option<u8> {
-        let percent = self.as_str().and_then(parse_percent);
+        self.ask(|| Asked::Percent);
+        let percent = self.text().and_then(parse_percent);
         percent.filter(|percent| allowed.contains(percent)).or_else(|| {
             self.wrong(format!("a whole percentage from \"{}%\" to \"{}%\"", allowed.start(), allowed.end()))
         })
@@ -288,12 +318,13 @@ impl<'a> Node<'a> {
 
     /// One of a few words; those of `later` are refused as not supported yet.
     pub fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
-        let chosen = self.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text));
+        self.ask(|| Asked::Words(words.iter().map(|(word, _)| (*word).to_owned()).collect()));
+        let chosen = self.text().and_then(|text| words.iter().find(|(word, _)| *word == text));
         if let Some((_, value)) = chosen {
             return Some(*value);
         }
         let allowed = words.iter().map(|(word, _)| quote(word)).collect::<Vec<_>>().join(", ");
-        match self.as_str().filter(|text| later.contains(text)) {
+        match self.text().filter(|text| later.contains(text)) {
             Some(text) => {
                 let found = format!("{}, which is {LATER}", quote(text));
                 self.report.error(&self.place, found, allowed);
@@ -332,6 +363,7 @@ impl<'a> Node<'a> {
 
     /// The elements of a list.
     pub fn list(&self, allowed: &str) -> Option<Vec<Node<'a>>> {
+        self.ask(|| Asked::List);
         let DeValue::Array(array) = self.value else { return self.wrong(allowed) };
         let list = Arc::new(self.place.field.clone());
         let element = |(index, value): (usize, &'a Spanned<DeValue<'a>>)| {
@@ -354,6 +386,7 @@ impl<'a> Node<'a> {
 
     /// A table, or `false`.
     pub fn section_or_false(&self) -> Option<Section<'a>> {
+        self.ask(|| Asked::False);
         match self.value {
             DeValue::Boolean(false) => None,
             DeValue::Table(_) => self.section(),
@@ -363,6 +396,7 @@ impl<'a> Node<'a> {
 
     /// A table.
     pub fn section(&self) -> Option<Section<'a>> {
+        self.ask(|| Asked::Table);
         let DeValue::Table(table) = self.value else { return self.wrong("a table") };
         let Place { offset, field } = self.place.clone();
         let (report, base, field) = (self.report, self.base, Arc::new(field));

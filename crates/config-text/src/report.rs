@@ -15,6 +15,7 @@ use crate::field::Field;
 use crate::near_miss::hint;
 use crate::pieces;
 use crate::problem::{Problem, Problems, Severity};
+use crate::questions::{self, Questions, Step};
 use crate::words::quote;
 
 /// Where a value stands: its byte offset in all files and the path of keys that leads to it.
@@ -95,17 +96,38 @@ pub struct Report {
     /// Filled from the front and never moved, because what is parsed from them borrows them.
     texts: Box<[OnceLock<Text>]>,
     collected: Mutex<Vec<Collected>>,
+    /// `None`: nobody wants to know.
+    questions: Option<Mutex<Questions>>,
 }
 
 /// Without a file, and without a problem.
 impl Default for Report {
     fn default() -> Self {
         let texts = std::iter::repeat_with(OnceLock::new).take(MAX_FILES).collect();
-        Self { texts, collected: Mutex::default() }
+        Self { texts, collected: Mutex::default(), questions: None }
     }
 }
 
 impl Report {
+    /// As the default, and keeps what readers ask.
+    pub fn with_questions() -> Self {
+        Self { questions: Some(Mutex::default()), ..Self::default() }
+    }
+
+    /// What readers have asked; nothing, unless it was kept.
+    pub fn questions(self) -> Questions {
+        let questions = self.questions.map(Mutex::into_inner);
+        questions.map(|inner| inner.unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
+    }
+
+    /// Keeps what is asked of a value, where that is wanted.
+    pub(crate) fn ask(&self, field: impl FnOnce() -> Field, step: impl FnOnce() -> Step) {
+        if let Some(questions) = &self.questions {
+            let mut questions = questions.lock().unwrap_or_else(PoisonError::into_inner);
+            questions::keep(&mut questions, &field(), step());
+        }
+    }
+
     /// Keeps one more file; `None` when there are [`MAX_FILES`] already.
     pub(crate) fn add(&self, path: &Path, text: String) -> Option<&Text> {
         let free = self.texts.iter().find(|cell| cell.get().is_none())?;

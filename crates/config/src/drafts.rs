@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use config_text::{Report, Root};
+use config_text::{Node, Report, Root};
 
 use super::admin::Admin;
 use super::bgp::BgpDraft;
@@ -44,7 +44,7 @@ impl<'r> Drafts<'r> {
     pub(super) fn read(report: &'r Report, mut root: Root<'_>, outside: &Outside<'_>) -> Self {
         root.each("include");
         for node in root.each("schema") {
-            node.number(1..=1);
+            read_schema(&node);
         }
         let lists = Lists::new(outside.within);
         let sections = Sections::read(report, &mut root, outside, &lists);
@@ -117,3 +117,20 @@ impl Sections<'_> {
         mtu::warn_of_tight(&cluster.mtu, members, peers, place, self.report);
     }
 }
+
+/// The number of a file's shape.
+fn read_schema(node: &Node<'_>) {
+    let later = node.as_integer().filter(|number| *number > i128::from(SCHEMA));
+    match later {
+        Some(number) => {
+            let allowed = format!("{SCHEMA}, the newest that this version reads: a newer program reads it");
+            node.report.error(&node.place, format!("{number}, of a later version"), allowed);
+        }
+        None => {
+            let _ = node.number(SCHEMA..=SCHEMA);
+        }
+    }
+}
+
+/// The newest shape of a file.
+const SCHEMA: u8 = 1;

@@ -16,6 +16,7 @@ mod peers;
 mod pools;
 mod refusals;
 mod remotes;
+mod schema;
 mod services;
 mod shards;
 mod size;

@@ -1,4 +1,4 @@
-//! `sluicegate config check`.
+//! `sluicegate config check`, and `config schema`, which says what it takes.
 //!
 //! In: a file. Out: its problems, and what each of the checked machines would serve, compiled as `run` compiles it.
 //! Not here: next hops, health, anything of this machine but its name.
@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use admin_client::failure::verdict;
-use admin_client::out::{errln, out};
+use admin_client::out::{errln, out, outln};
 use admin_client::table::print_json;
 
 /// What to check.
@@ -72,6 +72,12 @@ pub(crate) fn check(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         out!("{}", words(&arguments.file, &problems, &outcomes));
     }
     Ok(verdict(config.is_some() && outcomes.iter().all(|outcome| outcome.error.is_none())))
+}
+
+/// Prints the schema of a file.
+pub(crate) fn schema() -> ExitCode {
+    outln!("{:#}", config::schema());
+    ExitCode::SUCCESS
 }
 
 /// The machines to compile for.

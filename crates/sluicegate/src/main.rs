@@ -111,6 +111,8 @@ enum ConfigVerb {
     /// Print a configuration made of another load balancer's.
     #[command(subcommand)]
     Import(config_import::ImportVerb),
+    /// Print a JSON schema of the file, by which editors complete and judge keys.
+    Schema,
     /// Print the configuration that is in force in the running balancer.
     Get(Common),
     /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
@@ -164,6 +166,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run(source) => run::run(&source).map(|()| ExitCode::SUCCESS),
         Verb::Config(ConfigVerb::Check(arguments)) => config_check::check(&arguments),
         Verb::Config(ConfigVerb::Diff(arguments)) => config_diff::diff(&arguments),
+        Verb::Config(ConfigVerb::Schema) => Ok(config_check::schema()),
         Verb::Config(ConfigVerb::Import(verb)) => config_import::import(&verb),
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Config(ConfigVerb::Get(common)) => live_config::get(&common),

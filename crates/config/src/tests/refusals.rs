@@ -143,7 +143,12 @@ fn busy_polling_has_bounds_and_packet_sockets_have_none() {
 #[test]
 fn types_and_ranges_are_checked() {
     check(&[
-        ("", "schema = 2\n", &[(1, "schema", "2", "an integer from 1 to 1")]),
+        (
+            "",
+            "schema = 2\n",
+            &[(1, "schema", "2, of a later version", "1, the newest that this version reads")],
+        ),
+        ("", "schema = 0\n", &[(1, "schema", "0", "an integer from 1 to 1")]),
         ("batch = 64", "batch = 0x40", &[]),
         ("batch = 64", "batch = 0x101", &[(8, "io.batch", "0x101", "from 1 to 256")]),
         ("batch = 64", "max_vips = 1", &[]),
