@@ -5,6 +5,7 @@
 mod circles;
 mod crates;
 mod edges;
+mod log_lines;
 mod pages;
 mod probe;
 mod promises;
@@ -35,16 +36,20 @@ pub(crate) use self::results::{COMMIT, MEASURES, RESULTS};
 pub(crate) fn run() -> Result<()> {
     let mut findings = Vec::new();
     let mut documents = pages::Pages::new();
+    let mut lines = log_lines::Lines::new();
     for path in files(root(), &KINDS)? {
         let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         findings.extend(text::check(&name, &text));
         findings.extend(words::check(&name, &text));
+        findings.extend(log_lines::gather(&name, &text, &mut lines));
         if name.ends_with(".md") {
             documents.insert(name, text);
         }
     }
     findings.extend(pages::check(root(), &documents));
+    let page = documents.get(log_lines::PAGE).map(String::as_str).unwrap_or_default();
+    findings.extend(log_lines::check(page, &lines));
     // No map is an empty one, and that is a finding.
     let map = fs::read_to_string(root().join(MAP)).unwrap_or_default();
     let edges: BTreeMap<String, BTreeSet<String>> = Metadata::read()?
