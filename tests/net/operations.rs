@@ -120,10 +120,11 @@ fn a_half_day_by_the_commands_of_the_documents_breaks_no_download() {
         "Add a VIP",
         "Drain a backend",
         "Replace a backend",
+        "Keep a change small",
         "Log more for a while",
         "Roll back",
     ];
-    assert_eq!(headings, all, "each of them is done below");
+    assert_eq!(headings, all, "each of them is done below, but for what has no command");
 
     day.does("Before a change");
 
@@ -154,7 +155,8 @@ fn a_half_day_by_the_commands_of_the_documents_breaks_no_download() {
     day.is_served_by(["b1", "b2", "b3"]);
 
     let running = day.downloads(2);
-    day.does("Replace a backend");
+    let said = day.does("Replace a backend").out;
+    assert!(said.contains("goes back to") && said.contains("is confirmed, and stays"), "{said}");
     day.is_served_by(["b1", "b2", "b4"]);
     assert!(day.whole(running).iter().any(|backend| backend == "b3"), "it goes on where it was");
 
@@ -169,6 +171,7 @@ fn a_half_day_by_the_commands_of_the_documents_breaks_no_download() {
 
     let running = day.downloads(2);
     let said = day.does("Roll back").out;
+    assert!(said.contains("nothing changed") && said.contains("as the file says"), "{said}");
     day.is_served_by(["b1", "b2", "b3"]);
     assert!(day.whole(running).iter().any(|backend| backend == "b4"));
     assert!(said.contains("3 serving"), "{said}");

@@ -63,8 +63,13 @@ fn rows_say_what_the_api_says() {
     assert_eq!(drops.len(), 3, "reasons that never occurred are left out");
     assert_eq!(drops["no_vip"]["since the start"], "240");
     let notes = notes(&scene.browser).join("\n");
-    for part in ["has changed since it was read", "last reload was refused", "1 override in force", "too_big"]
-    {
+    for part in [
+        "has changed since it was read",
+        "last reload was refused",
+        "generation 12 goes back to 11 in 4 min, unless it is confirmed",
+        "1 override in force",
+        "too_big",
+    ] {
         assert!(notes.contains(part), "{part}: {notes}");
     }
     let order = scene.browser.script("return document.querySelector('#backends tbody th').textContent");

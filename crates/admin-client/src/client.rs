@@ -119,9 +119,9 @@ impl Client {
         self.send(PATIENCE, Request::post(path), serde_json::to_vec(body)?.into())
     }
 
-    /// A reload reads files, builds tables and looks for neighbours before it answers.
-    pub fn reload<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
-        self.send(RELOAD_PATIENCE, Request::post("/v1/reload"), Bytes::new())
+    /// Posts to the path of a reload, which reads files, builds tables and looks for neighbours before it answers.
+    pub fn reload<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.send(RELOAD_PATIENCE, Request::post(path), Bytes::new())
     }
 
     /// Takes back what is at `path`.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use admin::view::{Drift, InterfaceRow, OverrideRow, ReloadOutcome, StateTotals, Status};
+use admin::view::{ConfirmationRow, Drift, InterfaceRow, OverrideRow, ReloadOutcome, StateTotals, Status};
 use config::words::count_of;
 
 use crate::client::Common;
@@ -41,6 +41,9 @@ fn words(status: &Status) -> String {
                 last.message
             ),
         );
+    }
+    if let Some(row) = &status.confirmation {
+        page.line("confirmation", waiting(row));
     }
     for row in &status.overrides {
         page.line("override", overridden(row));
@@ -125,9 +128,21 @@ fn generation(status: &Status) -> String {
         Drift::InSync => "as the file says",
         Drift::FileChanged => "the file has changed since",
         Drift::Api => "put by the API, the next reload of the file wins",
+        Drift::TakenBack => {
+            "gone back to: the file says something else, and the next reload of it, or a start, wins"
+        }
     };
     let digest: String = status.generation_sha256.chars().take(12).collect();
     format!("{} (files {digest}) of {}, {drift}", status.generation, status.config_file)
+}
+
+/// When what is in force is taken back.
+pub(crate) fn waiting(row: &ConfirmationRow) -> String {
+    let ConfirmationRow { generation, returns_to, ends_in_seconds } = row;
+    let ends = ago(*ends_in_seconds);
+    format!(
+        "generation {generation} goes back to {returns_to} in {ends}, unless `sluicegate config confirm` comes"
+    )
 }
 
 /// Each with what it says when it differs.

@@ -47,5 +47,9 @@ impl AppState {
 pub(super) const PUT_CONFIG: &str = "/v1/config";
 /// The route by which the file is read again.
 pub(super) const RELOAD: &str = "/v1/reload";
+/// The route by which a reload is confirmed.
+pub(super) const CONFIRM: &str = "/v1/config/confirm";
+/// The route by which what was in force before is again.
+pub(super) const ROLLBACK: &str = "/v1/config/rollback";
 /// How many large bodies are read at a time: together they bound the memory that clients can take.
 const LARGE_BODIES: usize = 2;

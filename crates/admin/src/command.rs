@@ -12,9 +12,9 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::view::{
-    BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, EventKind, EventsView, FlowPage, HealthView,
-    HotKeysView, LogChange, LogLevel, LogView, MachineDrain, Purged, Refusal, ReloadReport, Status, VipRow,
-    WhereView,
+    BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, Confirmed, EventKind, EventsView, FlowPage,
+    GenerationView, HealthView, HistoryView, HotKeysView, LogChange, LogLevel, LogView, MachineDrain, Purged,
+    Refusal, ReloadReport, Status, VipRow, WhereView,
 };
 use crate::stats::Stats;
 
@@ -76,7 +76,12 @@ pub enum Command {
         answer: Answer<Result<BackendChange, Refusal>>,
     },
     /// Read the file again.
-    Reload(Answer<Result<ReloadReport, Refusal>>),
+    Reload {
+        /// By whom, and on what terms.
+        terms: ReloadTerms,
+        /// What is in force; every reason when it was refused.
+        answer: Answer<Result<ReloadReport, Refusal>>,
+    },
     /// Take this configuration in the file's place. The server has looked at `admin.put` before.
     PutConfig {
         /// TOML, at most [`CONFIG_BYTES`].
@@ -85,10 +90,32 @@ pub enum Command {
         /// Another than the one in force: [`RefusalKind::Stale`](super::RefusalKind::Stale).
         if_match: Option<String>,
         /// As for `Reload`.
+        terms: ReloadTerms,
+        /// As for `Reload`.
+        answer: Answer<Result<ReloadReport, Refusal>>,
+    },
+    /// What is in force stays, though it came with [`ReloadTerms::confirm`].
+    Confirm(Answer<Result<Confirmed, Refusal>>),
+    /// Go back to what was in force before.
+    Rollback {
+        /// Its number; `None`: the last that was confirmed while one waits for it, else the one before that in force.
+        generation: Option<u64>,
+        /// As for `Reload`.
+        terms: ReloadTerms,
+        /// As for `Reload`; not found when it is not kept.
         answer: Answer<Result<ReloadReport, Refusal>>,
     },
     /// The configuration in force, as text.
     Config(Answer<ConfigView>),
+    /// The last generations.
+    History(Answer<HistoryView>),
+    /// One of them, with its texts.
+    Generation {
+        /// Its number.
+        generation: u64,
+        /// Not found when it is not kept.
+        answer: Answer<Result<GenerationView, Refusal>>,
+    },
     /// Tracked flows.
     Flows {
         /// Which.
@@ -185,6 +212,17 @@ pub enum BackendAction {
     Up,
     /// Another weight; `None`: the file's again.
     Weight(Option<u32>),
+}
+
+/// By whom another configuration is wanted, and on what terms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReloadTerms {
+    /// Who wants it, as the log names clients.
+    pub by: String,
+    /// It is taken back unless [`Command::Confirm`] comes within this time. `None`: it stays.
+    pub confirm: Option<Duration>,
+    /// However many slots move.
+    pub force: bool,
 }
 
 /// What an operator says beside an order.

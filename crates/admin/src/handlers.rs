@@ -16,14 +16,14 @@ use tokio::sync::oneshot;
 use super::app_state::AppState;
 use super::command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, Command, EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST,
-    FlowQuery, LogOrder, MachineAction, OrderNote,
+    FlowQuery, LogOrder, MachineAction, OrderNote, ReloadTerms,
 };
 use super::guard::Order;
 use super::refuse::{bad_request, plural};
 use super::server::Peer;
 use super::view::{
-    BackendChange, EventKind, EventsView, FlowPage, LogChange, LogLevel, MachineDrain, Purged, Refusal,
-    RefusalKind, ReloadReport, WhereView,
+    BackendChange, Confirmed, EventKind, EventsView, FlowPage, GenerationView, LogChange, LogLevel,
+    MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
 };
 
 type Asked<T> = Result<Json<T>, Refusal>;
@@ -51,9 +51,67 @@ pub(super) async fn machine(
     Ok(done(Order::said(words), drain))
 }
 
-pub(super) async fn reload(state: State<AppState>) -> Result<Done<ReloadReport>, Refusal> {
-    let report = ask(&state, Command::Reload).await??;
+/// On what terms another configuration is wanted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfReload {
+    confirm_seconds: Option<u64>,
+    #[serde(default)]
+    force: bool,
+}
+
+impl OfReload {
+    fn terms(&self, peer: Option<&Peer>) -> Result<ReloadTerms, Refusal> {
+        if let Some(seconds) = self.confirm_seconds.filter(|seconds| !(1..=CONFIRM_SECONDS).contains(seconds))
+        {
+            return Err(bad_request(format!("confirm_seconds={seconds}, allowed 1 to {CONFIRM_SECONDS}")));
+        }
+        let confirm = self.confirm_seconds.map(Duration::from_secs);
+        Ok(ReloadTerms { by: who(peer), confirm, force: self.force })
+    }
+}
+
+pub(super) async fn reload(
+    state: State<AppState>,
+    of: Result<Query<OfReload>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
+) -> Result<Done<ReloadReport>, Refusal> {
+    let terms = query(of)?.terms(peer.as_deref())?;
+    let report = ask(&state, |answer| Command::Reload { terms, answer }).await??;
     Ok(done(Order::Logged, report))
+}
+
+pub(super) async fn confirm(state: State<AppState>) -> Result<Done<Confirmed>, Refusal> {
+    let confirmed = ask(&state, Command::Confirm).await??;
+    Ok(done(Order::said(format!("confirm generation {}: it stays", confirmed.generation)), confirmed))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfRollback {
+    generation: Option<u64>,
+    confirm_seconds: Option<u64>,
+    #[serde(default)]
+    force: bool,
+}
+
+pub(super) async fn rollback(
+    state: State<AppState>,
+    of: Result<Query<OfRollback>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
+) -> Result<Done<ReloadReport>, Refusal> {
+    let Query(OfRollback { generation, confirm_seconds, force }) = query(of)?;
+    let terms = OfReload { confirm_seconds, force }.terms(peer.as_deref())?;
+    let report = ask(&state, |answer| Command::Rollback { generation, terms, answer }).await??;
+    Ok(done(Order::Logged, report))
+}
+
+pub(super) async fn generation(
+    state: State<AppState>,
+    generation: Result<Path<u64>, PathRejection>,
+) -> Asked<GenerationView> {
+    let Path(generation) = generation.map_err(|error| bad_request(error.body_text()))?;
+    ask(&state, |answer| Command::Generation { generation, answer }).await?.map(Json)
 }
 
 #[derive(Debug, Deserialize)]
@@ -307,6 +365,8 @@ pub(super) async fn config(state: State<AppState>) -> Result<Response, Refusal> 
 
 pub(super) async fn put_config(
     state: State<AppState>,
+    of: Result<Query<OfReload>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Done<ReloadReport>, Refusal> {
@@ -314,9 +374,9 @@ pub(super) async fn put_config(
         let message = "the configuration may be put only when admin.put is on";
         return Err(Refusal::new(RefusalKind::Forbidden, message));
     }
-    let if_match = read_if_match(&headers)?;
+    let (terms, if_match) = (query(of)?.terms(peer.as_deref())?, read_if_match(&headers)?);
     let text = String::from_utf8(body.into()).map_err(|error| bad_request(format!("not UTF-8: {error}")))?;
-    let report = ask(&state, |answer| Command::PutConfig { text, if_match, answer }).await??;
+    let report = ask(&state, |answer| Command::PutConfig { text, if_match, terms, answer }).await??;
     Ok(done(Order::Logged, report))
 }
 
@@ -364,5 +424,7 @@ pub(super) async fn ask<T>(
 const FLOWS_USUALLY: usize = 100;
 /// Of an order's reason.
 const REASON_BYTES: usize = 200;
+/// A day: who has not confirmed by then has forgotten it.
+pub(super) const CONFIRM_SECONDS: u64 = 24 * 3_600;
 /// 30 days: what is to last longer belongs in the file.
 pub(super) const FOR_SECONDS: u64 = 30 * 24 * 3_600;

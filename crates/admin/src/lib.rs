@@ -53,7 +53,7 @@ pub use app_state::Rules;
 pub use command::{
     ANSWER_WITHIN_SECONDS, Answer, BackendAction, CONFIG_BYTES, CaptureOrder, CaptureStream, Command,
     EVENTS_AT_MOST, EventQuery, FLOWS_AT_MOST, FlowQuery, HOT_KEYS_AT_MOST, HOT_KEYS_SECONDS_AT_MOST,
-    HotKeysOrder, LogOrder, MachineAction, OrderNote, SNAP_BYTES,
+    HotKeysOrder, LogOrder, MachineAction, OrderNote, ReloadTerms, SNAP_BYTES,
 };
 pub use event_log::EventLog;
 pub use page::status_page;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::app_state::{AppState, PUT_CONFIG, RELOAD, Rules};
+use super::app_state::{AppState, CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, Rules};
 use super::capture::{self, CAPTURE_SECONDS_AT_MOST};
 use super::command::{
     Answer, BackendAction, Command, EVENTS_AT_MOST, FLOWS_AT_MOST, HOT_KEYS_AT_MOST,
@@ -21,8 +21,8 @@ use super::command::{
 };
 use super::document::{Content, Operation, document};
 use super::view::{
-    BackendChange, CaptureEnd, ConfigView, EventsView, FlowPage, HotKeysView, LogChange, LogLevel,
-    MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
+    BackendChange, CaptureEnd, ConfigView, Confirmed, EventsView, FlowPage, GenerationView, HotKeysView,
+    LogChange, LogLevel, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
 };
 use super::{guard, handlers, hot_keys, refuse};
 
@@ -57,8 +57,9 @@ pub fn router(commands: mpsc::Sender<Command>, rules: Rules, more: Router) -> Ro
 
 fn table() -> Vec<Operation> {
     let orders = [backend_orders(), machine_orders(), log_orders()];
-    let all =
-        [reading(), events(), flows(), hot_keys(), captures(), configuration()].into_iter().chain(orders);
+    let all = [reading(), events(), flows(), hot_keys(), captures(), configuration(), ways_back()]
+        .into_iter()
+        .chain(orders);
     all.flatten().collect()
 }
 
@@ -319,10 +320,54 @@ fn configuration() -> Vec<Operation> {
     );
     vec![
         config.with_header("ETag", "For If-Match."),
-        put.required("header", "If-Match", "The ETag that the change started from, or *.")
+        on_terms(put)
+            .required("header", "If-Match", "The ETag that the change started from, or *.")
             .takes(Content::of("application/toml", "TOML, at most 16 MiB."))
             .refuses(&[403, 409, 412, 422, 428]),
-        reload.refuses(&[403, 409, 422]),
+        on_terms(reload).refuses(&[403, 409, 422]),
+    ]
+}
+
+fn on_terms(operation: Operation) -> Operation {
+    let seconds = number(1, handlers::CONFIRM_SECONDS);
+    operation
+        .query("confirm_seconds", "It is taken back unless it is confirmed within this time.", seconds)
+        .query("force", "However many slots move; else cluster.max_moved refuses.", flag())
+}
+
+/// What was in force before, and what is to stay.
+fn ways_back() -> Vec<Operation> {
+    let generation = Operation::read::<GenerationView>(
+        "/v1/config/history/{generation}",
+        "One of the last generations, with its texts.",
+        "It.",
+        get(handlers::generation),
+    );
+    let confirm = Operation::json::<Confirmed>(
+        "post",
+        CONFIRM,
+        "What is in force stays, though it came with confirm_seconds.",
+        "It stays.",
+        plain(post(handlers::confirm)),
+    );
+    let rollback = Operation::json::<ReloadReport>(
+        "post",
+        ROLLBACK,
+        "Go back to a generation that was in force before, as it was then; the file is left as it is.",
+        "A new generation is in force, or nothing was different.",
+        plain(post(handlers::rollback)),
+    );
+    let which = "The number of the generation. Default: the last that was confirmed while one waits for it, else the one before.";
+    vec![
+        question(
+            "/v1/config/history",
+            "The last generations since the start.",
+            "Oldest first.",
+            Command::History,
+        ),
+        generation.required("path", "generation", "Its number.").refuses(&[404]),
+        confirm.refuses(&[403, 409]),
+        on_terms(rollback.query("generation", which, number(0, u64::MAX))).refuses(&[403, 404, 409, 422]),
     ]
 }
 

@@ -25,7 +25,10 @@ pub use capture::CaptureEnd;
 pub use events::{EventKind, EventRow, EventSeverity, EventsView};
 pub use explained::{Encapsulation, Explained, Hashed, Step, Verdict, WhereBackend};
 pub use flows::{FlowPage, FlowRow, FlowState, Purged, WhereRow, WhereView};
-pub use generation::{ConfigSource, ConfigText, ConfigView, ReloadReport, entity_tag};
+pub use generation::{
+    ConfigSource, ConfigText, ConfigView, ConfirmationRow, Confirmed, GenerationCause, GenerationRow,
+    GenerationView, HistoryView, ReloadReport, entity_tag,
+};
 pub use health::{CheckState, HealthView, TargetRow, Via};
 pub use hot_keys::{HotKeyRow, HotKeysView, HotServiceRow};
 pub use log::{LogChange, LogLevel, LogOrderRow, LogView};
@@ -62,6 +65,22 @@ mod tests {
             (
                 to_value([Hashed::FiveTuple, Hashed::Addresses, Hashed::Source, Hashed::Key]),
                 json!(["5-tuple", "addresses", "source", "key"]),
+            ),
+            (
+                to_value([
+                    GenerationCause::Start,
+                    GenerationCause::Sighup,
+                    GenerationCause::Watch,
+                    GenerationCause::Reload,
+                    GenerationCause::Put,
+                    GenerationCause::Rollback,
+                    GenerationCause::Unconfirmed,
+                ]),
+                json!(["start", "sighup", "watch", "reload", "put", "rollback", "unconfirmed"]),
+            ),
+            (
+                to_value([Drift::InSync, Drift::FileChanged, Drift::Api, Drift::TakenBack]),
+                json!(["in_sync", "file_changed", "api", "taken_back"]),
             ),
             (to_value([Via::Backend, Via::Vip]), json!(["backend", "vip"])),
             (

@@ -34,6 +34,9 @@ pub struct Cluster {
     pub drain_time: Duration,
     /// Whether a change of a file is a reload. Default `false`.
     pub watch: bool,
+    /// Of any table's slots, the percentage that a reload may give to other backends: 0 to 99. `None`: all of them, the default.
+    #[serde(serialize_with = "canonical::some_percent")]
+    pub max_moved: Option<u8>,
     /// Which sources may send packets for VIPs in tunnels. Default: none.
     pub arrivals: Option<Arrivals>,
     /// How long packets are, and may be.
@@ -57,10 +60,12 @@ impl Cluster {
         let drain_time =
             section.or("drain_time", DEFAULT_DRAIN_TIME, |node| node.duration(Duration::ZERO..=hours(24)));
         let watch = section.or("watch", false, |node| node.boolean());
+        let max_moved = section.optional("max_moved").and_then(|node| node.percent(0..=100));
+        let max_moved = max_moved.filter(|percent| *percent < 100);
         let arrivals = section.optional("arrivals").and_then(|node| Arrivals::read(&node));
         section.finish(&[]);
         let (name, hash_key) = (name?, hash_key?);
-        Some(Self { name, hash_key, table_size, flow_timeouts, drain_time, watch, arrivals, mtu })
+        Some(Self { name, hash_key, table_size, flow_timeouts, drain_time, watch, max_moved, arrivals, mtu })
     }
 }
 

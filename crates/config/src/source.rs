@@ -55,6 +55,11 @@ impl Source {
         &self.text
     }
 
+    /// Bytes of its content, those of a list of prefixes too.
+    pub fn bytes(&self) -> u64 {
+        self.stamp.map_or(self.text.len() as u64, |stamp| stamp.bytes)
+    }
+
     /// SHA-256 of its content.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest

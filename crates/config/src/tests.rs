@@ -284,6 +284,7 @@ fn defaults_have_the_documented_values() {
     let (config, _) = parsed(&with_pools("")).unwrap();
     let cluster = config.cluster();
     assert_eq!((cluster.table_size, cluster.drain_time), (65_537, Duration::from_secs(60)));
+    assert_eq!((cluster.watch, cluster.max_moved), (false, None));
     let flow = cluster.flow_timeouts;
     let seconds = [flow.new, flow.established, flow.closing, flow.udp].map(|d| d.as_secs());
     assert_eq!(seconds, [10, 900, 10, 60]);

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use forwarder::{Generation, SlotId, SlotState, Snapshot};
 
-pub use self::changes::{Changes, Running, Side, changes};
+pub use self::changes::{Changes, MovedTable, Running, Side, changes, moved_tables};
 
 use self::fallback::{Fallbacks, Rule};
 pub use self::plan::HeldPool;

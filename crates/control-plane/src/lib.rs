@@ -56,7 +56,7 @@ pub use paths::Paths;
 pub use refused::Refused;
 pub use rows::{
     CaptureBegun, count_vips, explained, hot_keys_view, locate_key, problem_row, services_seen, shown,
-    stage_shown, trace_report, where_backend,
+    stage_shown, texts, trace_report, where_backend,
 };
 pub use unable::Unable;
 pub use verdict_log::{log_changes, log_flushed, log_flushes};

@@ -1,12 +1,14 @@
 //! The reload: one transaction from a text to a generation in force, one after the other.
 //!
-//! In: requests by SIGHUP, the API, a change of the file. Out: a new generation; or the old one goes on, and the answer has
-//! every reason.
+//! In: requests by SIGHUP, the API, a change of the file, the end of a confirmation's time. Out: a new generation; or the old one goes
+//! on, and the answer has every reason.
 //! [`reload`] is the whole of it, in order. Between its steps the control loop goes on with commands, verdicts and timers: each
 //! step is a [`Host`]'s, which runs it on the loop or off it.
 //! Invariant: what is refused changes nothing, and withdraws nothing.
 
 mod file_watch;
+mod generations;
+mod guard;
 mod queue;
 mod read;
 
@@ -17,6 +19,8 @@ use config::words::few;
 use config::{Config, Problem, Problems};
 
 pub use self::file_watch::{FileWatch, WatchError};
+pub use self::generations::{AT_MOST, BYTES_AT_MOST, Generations, Kept, Pending};
+pub use self::guard::guard;
 pub use self::queue::{ReloadQueue, too_many};
 pub use self::read::{Place, read};
 use next_hop::NextHops;
@@ -31,15 +35,100 @@ pub enum Origin {
     File,
     /// The admin API.
     Api,
+    /// A generation that was in force before.
+    Kept,
+}
+
+/// Why there is a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The process started.
+    Start,
+    /// SIGHUP.
+    Signal,
+    /// The file has changed, and is watched.
+    Watch,
+    /// An operator had the file read again.
+    Api,
+    /// An operator put another text.
+    Put,
+    /// An operator went back.
+    Rollback,
+    /// Nobody confirmed the one before in time.
+    Unconfirmed,
+}
+
+impl Cause {
+    /// For the log.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Signal => "SIGHUP",
+            Self::Watch => "the file has changed",
+            Self::Api => "api",
+            Self::Put => "put",
+            Self::Rollback => "rollback",
+            Self::Unconfirmed => "not confirmed in time",
+        }
+    }
+
+    /// Whether it takes what is in force back.
+    #[must_use]
+    pub const fn is_way_back(self) -> bool {
+        matches!(self, Self::Rollback | Self::Unconfirmed)
+    }
+}
+
+/// What is to come into force.
+#[derive(Debug)]
+pub enum Wanted {
+    /// What the file says now.
+    File,
+    /// This, in the file's place.
+    Text(String),
+    /// What was in force before, as it was.
+    Kept(Arc<Kept>),
+}
+
+impl Wanted {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::File => Origin::File,
+            Self::Text(_) => Origin::Api,
+            Self::Kept(_) => Origin::Kept,
+        }
+    }
+}
+
+/// Who wants a reload, why, and on what terms.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Why.
+    pub cause: Cause,
+    /// Who; `None`: nobody who came by the API.
+    pub by: Option<String>,
+    /// It is taken back unless it is confirmed within this time.
+    pub confirm: Option<Duration>,
+    /// However many slots move.
+    pub force: bool,
+}
+
+impl About {
+    /// A reload that nobody asked for by the API, and that is in force until the next one.
+    #[must_use]
+    pub fn plain(cause: Cause) -> Self {
+        Self { cause, by: None, confirm: None, force: cause == Cause::Unconfirmed }
+    }
 }
 
 /// A reload that is wanted.
 #[derive(Debug)]
 pub struct Request<C> {
-    /// Why: a word for the log.
-    pub why: &'static str,
-    /// What is read in the file's place.
-    pub text: Option<String>,
+    /// By whom, and why.
+    pub about: About,
+    /// What is wanted.
+    pub wanted: Wanted,
     /// Who asked, and gets the report.
     pub client: Option<C>,
 }
@@ -86,14 +175,13 @@ pub trait Host: Sync {
     /// Who may ask for a reload.
     type Client: Send;
 
-    /// Reads the file, or `text`, and opens what its checks need.
-    fn read(
-        &self,
-        text: Option<String>,
-        origin: Origin,
-    ) -> impl Future<Output = Result<Loaded, Refused>> + Send;
-    /// The generation in force, if it is this one text for text; its origin and warnings are taken over then.
+    /// Reads what is wanted, and opens what its checks need.
+    fn read(&self, wanted: Wanted, origin: Origin) -> impl Future<Output = Result<Loaded, Refused>> + Send;
+    /// The generation in force, if it is this one text for text; its origin and warnings are taken over then. Also when a change of the
+    /// file asks for what was taken back: that change was another file's.
     fn keep(&self, loaded: &Loaded) -> impl Future<Output = Option<u64>> + Send;
+    /// Refuses what moves more slots than the configuration in force lets.
+    fn guard(&self, config: Arc<Config>) -> impl Future<Output = Result<(), Refused>> + Send;
     /// Compiles it off the control loop.
     fn compile(&self, config: Arc<Config>) -> impl Future<Output = Result<Self::Compiled, Refused>> + Send;
     /// Withdraws routes that it does not have, and waits for routers to follow.
@@ -114,27 +202,31 @@ pub trait Host: Sync {
 /// Carries a request out.
 pub async fn reload<H: Host>(host: &H, request: Request<H::Client>) {
     let started = Instant::now();
-    let Request { why, text, client } = request;
+    let Request { about, wanted, client } = request;
     let mut took = None;
-    let outcome = transaction(host, text, || took = Some(started.elapsed())).await;
+    let outcome = transaction(host, wanted, about.force, || took = Some(started.elapsed())).await;
     let took = took.unwrap_or_else(|| started.elapsed());
     let ended = Ended { outcome, took, at: SystemTime::now() };
-    ended.log(why);
+    ended.log(about.cause.word());
     host.report(ended, client).await;
 }
 
 /// `live` is called once the configuration is in force.
 async fn transaction(
     host: &impl Host,
-    text: Option<String>,
+    wanted: Wanted,
+    force: bool,
     live: impl FnOnce(),
 ) -> Result<InForce, Refused> {
-    let origin = if text.is_some() { Origin::Api } else { Origin::File };
-    let loaded = host.read(text, origin).await?;
+    let origin = wanted.origin();
+    let loaded = host.read(wanted, origin).await?;
     if let Some(generation) = host.keep(&loaded).await {
         return Ok(InForce { generation, changed: Vec::new() });
     }
     let config = Arc::clone(&loaded.config);
+    if !force {
+        host.guard(Arc::clone(&config)).await?;
+    }
     let compiled = host.compile(Arc::clone(&config)).await?;
     let withdrawn = host.withdraw(config).await;
     let before = host.publish(compiled, withdrawn, loaded).await?;
@@ -214,8 +306,8 @@ mod tests {
         type Before = ();
         type Client = &'static str;
 
-        async fn read(&self, text: Option<String>, origin: Origin) -> Result<Loaded, Refused> {
-            assert_eq!(origin, if text.is_some() { Origin::Api } else { Origin::File });
+        async fn read(&self, wanted: Wanted, origin: Origin) -> Result<Loaded, Refused> {
+            assert_eq!(origin == Origin::File, matches!(wanted, Wanted::File));
             self.step("read")?;
             let (config, warnings) = (Arc::new(config()), Problems::default());
             Ok(Loaded { config, warnings, next_hops: NextHops::new(), origin })
@@ -223,6 +315,10 @@ mod tests {
 
         async fn keep(&self, _: &Loaded) -> Option<u64> {
             self.is_in_force.then_some(7)
+        }
+
+        async fn guard(&self, _: Arc<Config>) -> Result<(), Refused> {
+            self.step("guard")
         }
 
         async fn compile(&self, _: Arc<Config>) -> Result<(), Refused> {
@@ -253,7 +349,15 @@ mod tests {
     }
 
     async fn ended(host: &Recorded) -> (Vec<&'static str>, LastReload, Result<InForce, Refused>) {
-        reload(host, Request { why: "api", text: None, client: Some("client") }).await;
+        ended_as(host, false).await
+    }
+
+    async fn ended_as(
+        host: &Recorded,
+        force: bool,
+    ) -> (Vec<&'static str>, LastReload, Result<InForce, Refused>) {
+        let about = About { force, ..About::plain(Cause::Api) };
+        reload(host, Request { about, wanted: Wanted::File, client: Some("client") }).await;
         let ended = host.ended.lock().unwrap().clone().unwrap();
         let steps = std::mem::take(&mut *host.steps.lock().unwrap());
         (steps, LastReload::from(&ended), ended.outcome)
@@ -263,7 +367,7 @@ mod tests {
     async fn a_reload_withdraws_before_it_publishes_and_counts_what_is_different() {
         let host = Recorded { changes: vec!["a", "b"], ..Recorded::default() };
         let (steps, last, outcome) = ended(&host).await;
-        assert_eq!(steps, ["read", "compile", "withdraw", "publish", "compare", "report"]);
+        assert_eq!(steps, ["read", "guard", "compile", "withdraw", "publish", "compare", "report"]);
         assert_eq!((last.outcome, last.message.as_str()), (ReloadOutcome::Published, "2 changes"));
         let now = outcome.unwrap();
         assert_eq!((now.generation, now.changed), (8, vec!["a".to_owned(), "b".to_owned()]));
@@ -284,8 +388,9 @@ mod tests {
     async fn what_is_refused_goes_no_further() {
         for (refuses_at, wanted) in [
             ("read", &["read", "report"][..]),
-            ("compile", &["read", "compile", "report"]),
-            ("publish", &["read", "compile", "withdraw", "publish", "report"]),
+            ("guard", &["read", "guard", "report"]),
+            ("compile", &["read", "guard", "compile", "report"]),
+            ("publish", &["read", "guard", "compile", "withdraw", "publish", "report"]),
         ] {
             let host = Recorded { refuses_at, ..Recorded::default() };
             let (steps, last, outcome) = ended(&host).await;
@@ -293,5 +398,13 @@ mod tests {
             assert_eq!((last.outcome, last.message.as_str()), (ReloadOutcome::Refused, "no"));
             assert!(outcome.is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn force_goes_past_the_guard_alone() {
+        let host = Recorded { refuses_at: "guard", ..Recorded::default() };
+        let (steps, last, _) = ended_as(&host, true).await;
+        assert_eq!(steps, ["read", "compile", "withdraw", "publish", "compare", "report"]);
+        assert_eq!(last.outcome, ReloadOutcome::Unchanged, "the host names no change");
     }
 }

@@ -21,3 +21,4 @@ pub use self::explained::{explained, where_backend};
 pub use self::hot_keys::hot_keys_view;
 pub use self::questions::{CaptureBegun, locate_key};
 pub use self::refusal::problem_row;
+pub use self::reload::texts;

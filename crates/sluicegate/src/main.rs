@@ -118,7 +118,13 @@ enum ConfigVerb {
     /// Have the running balancer take a configuration in its file's place, where `admin.put` allows it.
     Put(live_config::Put),
     /// Have the running balancer read its file again.
-    Reload(Common),
+    Reload(live_config::Reload),
+    /// Keep what came with `--confirm`, before its time is up.
+    Confirm(Common),
+    /// List the last generations of the running balancer, or print the texts of one.
+    History(live_config::History),
+    /// Have the running balancer go back to a generation that was in force before; the file stays as it is.
+    Rollback(live_config::Rollback),
 }
 
 /// Which configuration, and which machine of it.
@@ -171,7 +177,10 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Doctor(arguments) => doctor::diagnose(&arguments),
         Verb::Config(ConfigVerb::Get(common)) => live_config::get(&common),
         Verb::Config(ConfigVerb::Put(put)) => live_config::put(&put),
-        Verb::Config(ConfigVerb::Reload(common)) => live_config::reload(&common),
+        Verb::Config(ConfigVerb::Reload(reload)) => live_config::reload(&reload),
+        Verb::Config(ConfigVerb::Confirm(common)) => live_config::confirm(&common),
+        Verb::Config(ConfigVerb::History(which)) => live_config::history(&which),
+        Verb::Config(ConfigVerb::Rollback(which)) => live_config::rollback(&which),
         Verb::Status(common) => status::status(&common),
         Verb::Digest(arguments) => digest::digest(&arguments),
         Verb::Events(arguments) => events::events(&arguments),

@@ -40,6 +40,7 @@ use control_plane::digest::Digests;
 use control_plane::drain::Observed;
 use control_plane::publisher::Publisher;
 use control_plane::questions::Questions;
+use control_plane::reload::Cause;
 use control_plane::{Orders, Paths, log_changes, log_flushed, services_seen};
 use datapath::DataPlane;
 use datapath::interface::Interface;
@@ -72,8 +73,7 @@ use admin_client::signals::EndSignals;
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
     let (config, warnings) = config_check::read(&source.config)?;
     let logging = logging::start(config.log())?;
-    let warnings = reload::sentences(&warnings);
-    for warning in &warnings {
+    for warning in reload::sentences(&warnings) {
         tracing::warn!("{warning}");
     }
     privileges::seal();
@@ -226,7 +226,7 @@ impl Daemon {
                 Some(event) = self.checks.next() => self.take_event(event),
                 () = signals.end.recv() => if self.is_to_end() { break Ok(()) },
                 _ = looks.tick() => if self.look() { break Ok(()) },
-                _ = signals.hangup.recv(), if !self.is_draining() => self.ask_for_reload("SIGHUP", None, None),
+                _ = signals.hangup.recv(), if !self.is_draining() => self.read_file(Cause::Signal),
                 Some(turn) = self.turns.next() => turn(self),
                 Some(table) = self.paths.found() => self.take_next_hops(table),
                 Some(command) = self.api.commands.recv() => self.handle_command(command),
@@ -358,8 +358,11 @@ impl Daemon {
         self.publisher.live().clock().set(unix_seconds());
         self.take_notices();
         self.look_at_vips();
-        if !self.is_draining() && self.configuration.has_changed(seen.now) {
-            self.ask_for_reload("the file has changed", None, None);
+        if !self.is_draining() {
+            if self.configuration.has_changed(seen.now) {
+                self.read_file(Cause::Watch);
+            }
+            self.go_back_when_due();
         }
         self.lifecycle.advance_drain(seen, &mut self.announcer)
     }

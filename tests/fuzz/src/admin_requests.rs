@@ -32,6 +32,7 @@ fn is_question(command: &Command) -> bool {
         command,
         C::Status(_) | C::Vips(_) | C::Backends(_) | C::Health(_) | C::Bgp(_) | C::Events { .. }
     ) || matches!(command, C::Stats(_) | C::Log(_) | C::Config(_) | C::Flows { .. } | C::Where { .. })
+        || matches!(command, C::History(_) | C::Generation { .. })
 }
 
 /// Reads answers one after the other.
@@ -134,7 +135,7 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite, request: &[u8]) -> Vec<u8
 pub(crate) fn requests() -> Vec<Vec<u8>> {
     let mut all: Vec<String> = MORE.map(str::to_owned).to_vec();
     for route in routes() {
-        let path = route.path.replace("{name}", "b1");
+        let path = route.path.replace("{name}", "b1").replace("{generation}", "7");
         let body = if path.ends_with("weight") { r#"{"weight": 5}"# } else { "" };
         let (method, length) = (route.method.to_uppercase(), body.len());
         all.push(format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}"));

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::generation::ConfirmationRow;
 use super::log::LogOrderRow;
 use super::serving::Override;
 
@@ -66,6 +67,8 @@ pub struct Status {
     pub log_order: Option<LogOrderRow>,
     /// The last reload, or `PUT`; none since the start: null.
     pub last_reload: Option<LastReload>,
+    /// When what is in force is taken back; null: it stays.
+    pub confirmation: Option<ConfirmationRow>,
     /// Why the health checks' verdicts are held for a local failure, a fault of this machine; null: they are not.
     pub own_fault: Option<String>,
     /// What is configured and only a restart brings, such as `io.batch: 64 -> 32`: from what runs to what is configured.
@@ -102,6 +105,8 @@ pub enum Drift {
     FileChanged,
     /// What is in force came by the API; the next reload of the file wins.
     Api,
+    /// What is in force was in force before, and the file says something else; the next reload of the file, or a start, wins.
+    TakenBack,
 }
 
 /// Whether packets are carried.

@@ -1,5 +1,9 @@
 //! A control loop that answers every command with fixed rows, and keeps what it was asked.
 
+// Included by tests of other crates too.
+#[path = "mock_generations.rs"]
+mod generations;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +15,9 @@ use admin::{
     LogOrder, MachineAction,
 };
 use tokio::sync::mpsc;
+
+pub(crate) use self::generations::history;
+use self::generations::*;
 
 /// What was asked, in words.
 pub(crate) type Log = Arc<Mutex<Vec<String>>>;
@@ -38,7 +45,12 @@ fn words(command: &Command) -> String {
         Command::Machine { action, .. } => format!("{action:?} the machine"),
         Command::OrderLog { order, .. } => format!("{order:?}"),
         Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
-        Command::PutConfig { text, if_match, .. } => format!("put {text:?} onto {if_match:?}"),
+        Command::PutConfig { text, if_match, terms, .. } => {
+            format!("put {text:?} onto {if_match:?}{}", on(terms))
+        }
+        Command::Reload { terms, .. } => format!("Reload{}", on(terms)),
+        Command::Rollback { generation, terms, .. } => format!("go back to {generation:?}{}", on(terms)),
+        Command::Generation { generation, .. } => format!("generation {generation}"),
         Command::Events { query, .. } => format!("{query:?}"),
         Command::Flows { filter, limit, .. } => format!("list {filter:?} up to {limit}"),
         Command::PurgeFlows { filter, .. } => format!("purge {filter:?}"),
@@ -71,8 +83,19 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Log(answer) => drop(answer.send(log_level(None))),
         Command::OrderLog { order, answer } => drop(answer.send(log_change(order))),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
-        Command::Reload(answer) => drop(answer.send(Ok(report()))),
-        Command::PutConfig { text, if_match, answer } => drop(answer.send(put(&text, if_match.as_deref()))),
+        Command::Reload { terms, answer } => drop(answer.send(Ok(confirmed(report(), &terms)))),
+        Command::PutConfig { text, if_match, terms, answer } => {
+            drop(answer.send(put(&text, if_match.as_deref()).map(|report| confirmed(report, &terms))));
+        }
+        Command::Rollback { generation, terms, answer } => {
+            drop(answer.send(kept(generation.unwrap_or(6)).map(|_| confirmed(report(), &terms))));
+        }
+        Command::Confirm(answer) => drop(answer.send(Ok(Confirmed { generation: 7 }))),
+        Command::History(answer) => drop(answer.send(history())),
+        Command::Generation { generation, answer } => {
+            let files = config().files;
+            drop(answer.send(kept(generation).map(|generation| GenerationView { generation, files })));
+        }
         Command::Config(answer) => drop(answer.send(config())),
         Command::Flows { filter, limit, answer } => drop(answer.send(page(&filter, limit))),
         Command::PurgeFlows { filter, answer } => {
@@ -190,6 +213,7 @@ pub(crate) fn status() -> Status {
             took_ms: 3.5,
             message: "pool.web: no backend".into(),
         }),
+        confirmation: Some(ConfirmationRow { generation: 7, returns_to: 5, ends_in_seconds: 291.0 }),
         own_fault: Some("4 backends in 2 pools failed within 2 s, and none passed".into()),
         needs_restart: vec!["io.batch: 64 -> 32".into()],
         checks_unable: 1,
@@ -471,53 +495,6 @@ fn change(name: String, pool: Option<String>, action: BackendAction) -> Result<B
         }],
         notes: vec!["kept over reloads, lost on restart".into()],
     })
-}
-
-fn report() -> ReloadReport {
-    ReloadReport {
-        generation: 8,
-        took_ms: 12.5,
-        changed: vec!["backend b3 comes into pool web".into()],
-        needs_restart: vec!["io.batch: 64 -> 32".into()],
-        warnings: vec!["pool.web: no check".into()],
-    }
-}
-
-fn put(text: &str, if_match: Option<&str>) -> Result<ReloadReport, Refusal> {
-    if if_match.is_some_and(|tag| tag != entity_tag("b00t", 7)) {
-        return Err(Refusal::new(RefusalKind::Stale, "generation 7 is in force"));
-    }
-    if text.contains("wrong") {
-        let problem = ProblemView {
-            severity: Severity::Error,
-            file: "put".into(),
-            line: Some(1),
-            column: Some(2),
-            field: "wrong".into(),
-            found: "a key".into(),
-            allowed: "schema".into(),
-        };
-        let whole = ProblemView { line: None, column: None, field: String::new(), ..problem.clone() };
-        let mut refusal = Refusal::new(RefusalKind::Invalid, "2 problems");
-        refusal.problems = vec![problem, whole];
-        return Err(refusal);
-    }
-    if text == SAME {
-        return Ok(ReloadReport { generation: 7, changed: Vec::new(), ..report() });
-    }
-    Ok(report())
-}
-
-/// What is in force.
-const SAME: &str = "schema = 1\n";
-
-fn config() -> ConfigView {
-    ConfigView {
-        etag: entity_tag("b00t", 7),
-        sha256: "0".repeat(64),
-        source: ConfigSource::File,
-        files: vec![ConfigText { path: "/etc/sluicegate/sluicegate.toml".into(), text: SAME.into() }],
-    }
 }
 
 fn known(filter: &FlowQuery) -> Result<(), Refusal> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use admin::view::{
-    BackendRow, BgpView, EventKind, EventsView, HealthView, LogLevel, LogView, Status, VipRow,
+    BackendRow, BgpView, EventKind, EventsView, HealthView, HistoryView, LogLevel, LogView, Status, VipRow,
 };
 use admin::{EventQuery, LogOrder, Rules, router};
 use axum::Router;
@@ -120,6 +120,12 @@ async fn what_is_not_understood_reaches_no_loop() {
         ("/v1/backends/b1/down", "web"),
         ("/v1/machine/drain", r#"{"after": "5s"}"#),
         ("/v1/reload", r#"{"config": ""}"#),
+        ("/v1/reload?confirm_seconds=0", ""),
+        ("/v1/reload?confirm_seconds=86401", ""),
+        ("/v1/reload?confirm=5m", ""),
+        ("/v1/config/rollback?generation=-1", ""),
+        ("/v1/config/rollback?confirm_seconds=0", ""),
+        ("/v1/config/confirm", r#"{"generation": 7}"#),
         ("/v1/log/level", ""),
         ("/v1/log/level?level=debug", ""),
         ("/v1/log/level?for_seconds=60", ""),
@@ -257,6 +263,44 @@ async fn a_configuration_is_put_onto_the_generation_that_it_names() {
     let not_text = Request::put("/v1/config").header("If-Match", "*").body(Body::from(&b"\xff"[..])).unwrap();
     assert_eq!(api.call(not_text).await.0, StatusCode::BAD_REQUEST);
     assert_eq!(api.log.lock().unwrap().len(), asked, "what is refused here reaches no loop");
+}
+
+#[tokio::test]
+async fn another_configuration_comes_on_terms_and_is_confirmed_or_taken_back() {
+    let api = Api::new(true).await;
+    let (_, report) = api.post("/v1/reload", "").await;
+    assert_eq!((api.last().as_str(), &report["confirmation"]), ("Reload", &Value::Null));
+    let (_, report) = api.post("/v1/reload?confirm_seconds=300&force=true", "").await;
+    assert_eq!(api.last(), "Reload, to be confirmed in 300s, by force");
+    assert_eq!(report["confirmation"], json!({ "generation": 8, "returns_to": 7, "ends_in_seconds": 300.0 }));
+    let put =
+        Request::put("/v1/config?confirm_seconds=1").header("If-Match", "*").body(Body::from("a")).unwrap();
+    assert_eq!(api.call(put).await.0, StatusCode::OK);
+    assert_eq!(api.last(), "put \"a\" onto None, to be confirmed in 1s");
+    let (status, confirmed) = api.post("/v1/config/confirm", "").await;
+    assert_eq!(
+        (status, api.last().as_str(), &confirmed["generation"]),
+        (StatusCode::OK, "Confirm", &json!(7))
+    );
+    assert_eq!(api.post("/v1/config/rollback", "").await.0, StatusCode::OK);
+    assert_eq!(api.last(), "go back to None");
+    let (status, _) = api.post("/v1/config/rollback?generation=5&force=true&confirm_seconds=60", "").await;
+    assert_eq!(api.last(), "go back to Some(5), to be confirmed in 60s, by force");
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(api.post("/v1/config/rollback?generation=4", "").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_last_generations_are_listed_and_each_has_its_texts() {
+    let api = Api::new(false).await;
+    let (_, history) = api.get("/v1/config/history").await;
+    assert_eq!(serde_json::from_value::<HistoryView>(history).unwrap(), mock::history());
+    assert_eq!(api.last(), "History");
+    let (_, one) = api.get("/v1/config/history/6").await;
+    assert_eq!((api.last().as_str(), &one["generation"]["cause"]), ("generation 6", &json!("put")));
+    assert_eq!(one["files"][0]["text"], "schema = 1\n");
+    assert_eq!(api.get("/v1/config/history/4").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(api.get("/v1/config/history/last").await.0, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]

@@ -203,6 +203,11 @@ fn types_and_ranges_are_checked() {
         ),
         (
             "name = \"c\"",
+            "name = \"c\"\nmax_moved = \"101%\"",
+            &[(3, "cluster.max_moved", "\"101%\"", "\"0%\" to \"100%\"")],
+        ),
+        (
+            "name = \"c\"",
             "name = \"c\"\nflow_timeouts = { new = \"0s\", established = \"9s\", closing = \"11m\", udp = \"25h\" }",
             &[
                 (3, "cluster.flow_timeouts.new", "\"0s\"", "from \"1s\" to \"2m\""),

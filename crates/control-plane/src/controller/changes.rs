@@ -13,7 +13,7 @@ mod settings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use maglev_hash::{Disruption, disruption};
+use maglev_hash::{Disruption, SizesDiffer, disruption};
 
 use self::keys::Keys;
 pub use self::settings::Running;
@@ -56,7 +56,7 @@ pub fn changes(running: &Running, old: Side<'_>, new: Side<'_>, machine: &str) -
     checks::definitions(&mut changes, old.config, new.config);
     checks::asked_first(&mut changes, old.config, new.config, machine);
     pools(&mut changes, old.config, new.config);
-    tables(&mut changes, old.index, new.index);
+    moved_tables(old.index, new.index).iter().for_each(|table| changes.say(table.sentence()));
     if changes.sentences.is_empty() {
         elsewhere(&mut changes, old.config, new.config);
     }
@@ -292,9 +292,57 @@ fn one_member(changes: &mut Changes, pool: &Pool, what: &str, old: &Member, new:
     }
 }
 
-/// A line for each pool, or for each way in which its table is another where VIPs see it apart.
-fn tables(changes: &mut Changes, old: &Index, new: &Index) {
-    let mut said = BTreeSet::new();
+/// A pool's table that gives flows to other backends than before.
+#[derive(Clone, Debug)]
+pub struct MovedTable {
+    /// The pool.
+    pub pool: Arc<str>,
+    /// Slots of the table now.
+    size: u32,
+    counted: Result<Disruption, SizesDiffer>,
+}
+
+impl MovedTable {
+    /// The share of its slots that get another backend, in percent: all of them, when its size is another.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        self.counted.map_or(100.0, |counted| f64::from(counted.changed()) * 100.0 / f64::from(self.size))
+    }
+
+    /// How much of it goes to other backends, and why.
+    fn sentence(&self) -> String {
+        let counted = match &self.counted {
+            Ok(counted) => counted,
+            Err(sizes) => return format!("pool {}: {sizes}: every flow may move", self.pool),
+        };
+        let why: Vec<String> = [
+            (counted.backend_gone, "because their backend is gone"),
+            (counted.backend_new, "to backends that are new"),
+            (counted.weight_changed, "because weights changed"),
+            (
+                counted.moved_needlessly,
+                "between backends that stay as they were (Maglev keeps shares even at this price)",
+            ),
+        ]
+        .into_iter()
+        .filter(|(slots, _)| *slots > 0)
+        .map(|(slots, why)| format!("{slots} {why}"))
+        .collect();
+        let (of, share) = (count(self.size, "table slot"), self.percent());
+        let pool = &self.pool;
+        format!(
+            "pool {pool}: {} of {of} get another backend ({share:.2} %): {}",
+            counted.changed(),
+            why.join(", ")
+        )
+    }
+}
+
+/// One for each pool, or for each way in which its table is another where VIPs see it apart. Tables that come or go move nothing.
+#[must_use]
+pub fn moved_tables(old: &Index, new: &Index) -> Vec<MovedTable> {
+    let mut seen = BTreeSet::new();
+    let mut moved = Vec::new();
     for (view, after) in new.pools() {
         let before = old.pool(view).or_else(|| old.pool(&PoolView::of_all(&view.pool)));
         let Some((before, from, to)) =
@@ -302,38 +350,16 @@ fn tables(changes: &mut Changes, old: &Index, new: &Index) {
         else {
             continue;
         };
-        if Arc::ptr_eq(from, to) || !said.insert((&before.name, Arc::as_ptr(from), Arc::as_ptr(to))) {
+        if Arc::ptr_eq(from, to) || !seen.insert((&before.name, Arc::as_ptr(from), Arc::as_ptr(to))) {
             continue;
         }
-        let pool = &after.name;
-        match disruption(from, to) {
-            Ok(counted) if counted.changed() > 0 => {
-                changes.say(format!("pool {pool}: {}", moved(&counted, to.size())));
-            }
-            Ok(_) => {}
-            Err(sizes) => changes.say(format!("pool {pool}: {sizes}: every flow may move")),
+        let counted = disruption(from, to);
+        if counted.is_ok_and(|counted| counted.changed() == 0) {
+            continue;
         }
+        moved.push(MovedTable { pool: Arc::clone(&after.name), size: to.size(), counted });
     }
-}
-
-/// How much of a table goes to other backends, and why.
-fn moved(counted: &Disruption, size: u32) -> String {
-    let why: Vec<String> = [
-        (counted.backend_gone, "because their backend is gone"),
-        (counted.backend_new, "to backends that are new"),
-        (counted.weight_changed, "because weights changed"),
-        (
-            counted.moved_needlessly,
-            "between backends that stay as they were (Maglev keeps shares even at this price)",
-        ),
-    ]
-    .into_iter()
-    .filter(|(slots, _)| *slots > 0)
-    .map(|(slots, why)| format!("{slots} {why}"))
-    .collect();
-    let share = f64::from(counted.changed()) * 100.0 / f64::from(size);
-    let of = count(size, "table slot");
-    format!("{} of {of} get another backend ({share:.2} %): {}", counted.changed(), why.join(", "))
+    moved
 }
 
 /// How many prefixes of a group are named one by one.

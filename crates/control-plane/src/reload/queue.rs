@@ -1,11 +1,11 @@
 //! The reloads that wait, one under way, and how the last one ended.
 //!
 //! In: requests. Out: each in its turn.
-//! Invariant: one is under way at a time; requests without a client that wait are one.
+//! Invariant: one is under way at a time; requests of the file without a client that wait are one.
 
 use std::collections::VecDeque;
 
-use super::{Ended, Request};
+use super::{Ended, Request, Wanted};
 use crate::refused::Refused;
 
 /// See the module's header.
@@ -25,8 +25,9 @@ impl<C> Default for ReloadQueue<C> {
 impl<C> ReloadQueue<C> {
     /// Enters a request. The client of one too many comes back, to be refused by [`too_many`].
     pub fn ask(&mut self, request: Request<C>) -> Option<C> {
+        let is_any = |one: &Request<C>| one.client.is_none() && matches!(one.wanted, Wanted::File);
         match request.client {
-            None if self.waiting.iter().any(|other| other.client.is_none()) => None,
+            None if is_any(&request) && self.waiting.iter().any(is_any) => None,
             Some(client) if self.waiting.len() >= MAX_WAITING => Some(client),
             _ => {
                 self.waiting.push_back(request);
@@ -73,9 +74,10 @@ const MAX_WAITING: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::{Duration, SystemTime};
 
-    use super::super::InForce;
+    use super::super::{About, Cause, InForce, Kept};
     use super::*;
 
     fn last() -> Ended {
@@ -83,18 +85,18 @@ mod tests {
         Ended { outcome, took: Duration::from_millis(1), at: SystemTime::UNIX_EPOCH }
     }
 
-    fn request(why: &'static str) -> Request<u8> {
-        Request { why, text: None, client: None }
+    fn request(cause: Cause) -> Request<u8> {
+        Request { about: About::plain(cause), wanted: Wanted::File, client: None }
     }
 
     #[test]
     fn one_is_under_way_and_signals_that_wait_are_one() {
         let mut queue = ReloadQueue::default();
         assert!(queue.begin().is_none() && queue.is_idle());
-        queue.ask(request("SIGHUP"));
-        assert_eq!(queue.begin().map(|next| next.why), Some("SIGHUP"));
-        queue.ask(request("SIGHUP"));
-        queue.ask(request("the file has changed"));
+        queue.ask(request(Cause::Signal));
+        assert_eq!(queue.begin().map(|next| next.about.cause), Some(Cause::Signal));
+        queue.ask(request(Cause::Signal));
+        queue.ask(request(Cause::Watch));
         assert!(queue.begin().is_none(), "one is under way");
         queue.end(last());
         assert!(queue.begin().is_some() && !queue.is_idle());
@@ -106,9 +108,32 @@ mod tests {
     fn clients_each_wait_for_their_own_and_one_too_many_is_refused() {
         let mut queue = ReloadQueue::default();
         for _ in 0..MAX_WAITING {
-            assert_eq!(queue.ask(Request { client: Some(1), ..request("api") }), None);
+            assert_eq!(queue.ask(Request { client: Some(1), ..request(Cause::Api) }), None);
         }
-        assert_eq!(queue.ask(Request { client: Some(2), ..request("api") }), Some(2));
+        assert_eq!(queue.ask(Request { client: Some(2), ..request(Cause::Api) }), Some(2));
         assert_eq!(queue.waiting.len(), MAX_WAITING);
+    }
+
+    #[test]
+    fn a_way_back_is_no_signal_and_comes_after_what_waits() {
+        let mut queue = ReloadQueue::default();
+        let kept = || Wanted::Kept(Arc::new(kept()));
+        queue.ask(request(Cause::Signal));
+        queue.ask(Request { wanted: kept(), ..request(Cause::Unconfirmed) });
+        queue.ask(request(Cause::Watch));
+        assert_eq!(queue.waiting.len(), 2);
+        for cause in [Cause::Signal, Cause::Unconfirmed] {
+            assert_eq!(queue.begin().map(|next| next.about.cause), Some(cause));
+            queue.end(last());
+        }
+    }
+
+    fn kept() -> Kept {
+        let text = "[cluster]\nname = \"c\"\nhash_key_file = \"k\"\n[machine.lb1]\n\
+                    addresses = [\"192.0.2.1\"]\ninterfaces = [\"eth0\"]\n";
+        let secret = |_: &_| Ok("00112233445566778899aabbccddeeff".to_owned());
+        let (config, warnings) = config::parse(text, "a.toml".as_ref(), &secret).unwrap();
+        let (at, cause) = (SystemTime::UNIX_EPOCH, Cause::Start);
+        Kept { generation: 0, at, cause, by: None, config: Arc::new(config), warnings }
     }
 }

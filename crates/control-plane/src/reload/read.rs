@@ -1,6 +1,6 @@
 //! A configuration, read off the control loop, and the next hops to its new backends.
 //!
-//! In: the file, or a text in its place. Out: [`Loaded`], or every reason why not.
+//! In: the file, a text in its place, or what was in force before. Out: [`Loaded`], or every reason why not.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use config::Config;
 
-use super::{Loaded, Origin};
+use super::{Loaded, Origin, Wanted};
 use next_hop::NextHops;
 
 use crate::refused::Refused;
@@ -29,17 +29,19 @@ pub struct Place {
     pub max_vips: u32,
 }
 
-/// Reads the file, or `text`, on another thread.
+/// Reads what is wanted, on another thread. What was in force before is not read again: it is as it was, with its secrets and lists.
 ///
 /// # Errors
 /// It has problems, or more VIP addresses than the filter has room for.
-pub async fn read(place: Place, text: Option<String>, origin: Origin) -> Result<Loaded, Refused> {
+pub async fn read(place: Place, wanted: Wanted, origin: Origin) -> Result<Loaded, Refused> {
     let Place { file, machine, known, max_vips } = place;
-    let read = move || match text {
-        None => config::load(&file),
-        Some(text) => {
+    let owned = |(config, warnings)| (Arc::new(config), warnings);
+    let read = move || match wanted {
+        Wanted::File => config::load(&file).map(owned),
+        Wanted::Kept(kept) => Ok((Arc::clone(&kept.config), kept.warnings.clone())),
+        Wanted::Text(text) => {
             let secrets = |name: &_| config::read_secret(name, &|name| std::env::var_os(name));
-            config::parse_confined(&text, &file, &secrets)
+            config::parse_confined(&text, &file, &secrets).map(owned)
         }
     };
     let read = tokio::task::spawn_blocking(read).await;
@@ -48,7 +50,7 @@ pub async fn read(place: Place, text: Option<String>, origin: Origin) -> Result<
     fits_the_filter(&config, max_vips)?;
     let mut new = destinations(&config, &machine, None);
     new.retain(|address| !known.contains(address));
-    Ok(Loaded { config: Arc::new(config), warnings, next_hops: next_hops(&new).await, origin })
+    Ok(Loaded { config, warnings, next_hops: next_hops(&new).await, origin })
 }
 
 /// Looked up before the snapshot that names them is published: else their first packets would be dropped.

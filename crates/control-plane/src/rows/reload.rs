@@ -1,11 +1,17 @@
-//! How a reload ended, as the admin API shows it.
+//! How a reload ended, what waits for a confirmation, and the generations that are kept, as the admin API shows them.
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use admin::view::{ConfigSource, LastReload, ReloadOutcome};
+use admin::view::{
+    ConfigSource, ConfigText, ConfirmationRow, GenerationCause, GenerationRow, GenerationView, HistoryView,
+    LastReload, ReloadOutcome,
+};
 use config::words::count_of;
+use config::{Config, Source};
 
-use crate::reload::{Ended, Origin};
+use crate::digest::hex;
+use crate::refused::Refused;
+use crate::reload::{Cause, Ended, Generations, Kept, Origin};
 
 impl From<&Ended> for LastReload {
     fn from(ended: &Ended) -> Self {
@@ -14,7 +20,7 @@ impl From<&Ended> for LastReload {
             Ok(now) => (ReloadOutcome::Published, count_of(now.changed.len(), "change")),
             Err(refused) => (ReloadOutcome::Refused, refused.to_string()),
         };
-        let unix_seconds = ended.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let unix_seconds = seconds(ended.at);
         Self { unix_seconds, outcome, took_ms: ended.took.as_secs_f64() * 1e3, message }
     }
 }
@@ -24,6 +30,76 @@ impl From<Origin> for ConfigSource {
         match origin {
             Origin::File => Self::File,
             Origin::Api => Self::Api,
+            Origin::Kept => Self::Kept,
         }
     }
+}
+
+impl From<Cause> for GenerationCause {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Start => Self::Start,
+            Cause::Signal => Self::Sighup,
+            Cause::Watch => Self::Watch,
+            Cause::Api => Self::Reload,
+            Cause::Put => Self::Put,
+            Cause::Rollback => Self::Rollback,
+            Cause::Unconfirmed => Self::Unconfirmed,
+        }
+    }
+}
+
+/// The texts of a configuration, without lists of prefixes. Never a secret: those stand in files of their own.
+#[must_use]
+pub fn texts(config: &Config) -> Vec<ConfigText> {
+    let text = |source: &Source| ConfigText {
+        path: source.path().display().to_string(),
+        text: source.text().to_string(),
+    };
+    config.sources().iter().filter(|source| !source.is_list()).map(text).collect()
+}
+
+impl Generations {
+    /// What waits for a confirmation; `now` since the start of the process.
+    #[must_use]
+    pub fn confirmation_row(&self, now: Duration) -> Option<ConfirmationRow> {
+        let pending = self.pending()?;
+        let left = if pending.is_returning { Duration::ZERO } else { pending.ends.saturating_sub(now) };
+        Some(ConfirmationRow {
+            generation: self.in_force().generation,
+            returns_to: pending.to.generation,
+            ends_in_seconds: left.as_secs_f64(),
+        })
+    }
+
+    /// All, without their texts.
+    #[must_use]
+    pub fn view(&self) -> HistoryView {
+        HistoryView { generations: self.iter().map(|kept| self.row(kept)).collect() }
+    }
+
+    /// One, with its texts.
+    ///
+    /// # Errors
+    /// It is not kept.
+    pub fn view_of(&self, generation: u64) -> Result<GenerationView, Refused> {
+        let kept = self.find(Some(generation))?;
+        Ok(GenerationView { generation: self.row(kept), files: texts(&kept.config) })
+    }
+
+    fn row(&self, kept: &Kept) -> GenerationRow {
+        GenerationRow {
+            generation: kept.generation,
+            unix_seconds: seconds(kept.at),
+            cause: kept.cause.into(),
+            by: kept.by.clone(),
+            sha256: hex(&kept.config.digest()),
+            bytes: kept.bytes(),
+            in_force: kept.generation == self.in_force().generation,
+        }
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

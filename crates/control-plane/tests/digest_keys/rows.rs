@@ -45,6 +45,7 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("cluster.drain_time", "'61s'")]),
     agreed(&[("cluster.peer_checks", "['web-tcp', 'cache']")]),
     agreed(&[("cluster.watch", "true")]),
+    agreed(&[("cluster.max_moved", "'21%'")]),
     agreed(&[("cluster.flow_timeouts.new", "'11s'")]),
     agreed(&[("cluster.flow_timeouts.established", "'16m'")]),
     agreed(&[("cluster.flow_timeouts.closing", "'11s'")]),

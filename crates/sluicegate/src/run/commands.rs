@@ -6,19 +6,20 @@
 use std::time::{Instant, SystemTime};
 
 use admin::view::{
-    BackendChange, BackendRow, ConfigText, ConfigView, HealthView, MachineDrain, Refusal, RefusalKind,
-    ReloadReport, VipRow, WhereView, entity_tag,
+    BackendChange, BackendRow, ConfigView, Confirmed, HealthView, MachineDrain, Refusal, RefusalKind, VipRow,
+    WhereView, entity_tag,
 };
 use admin::{Answer, BackendAction, Command, OrderNote};
-use admin::{CaptureOrder, CaptureStream, MachineAction};
+use admin::{CaptureOrder, CaptureStream, MachineAction, ReloadTerms};
 use compile::OverrideKey;
-use config::Source;
 use control_plane::capture::Tapped;
 use control_plane::controller::Controller;
 use control_plane::digest::hex;
 use control_plane::questions::{Filters, Taps};
-use control_plane::{BackendOrder, CaptureBegun, count_vips, locate_key};
+use control_plane::reload::{About, Cause, Wanted};
+use control_plane::{BackendOrder, CaptureBegun, count_vips, locate_key, texts};
 
+use super::reload::Client;
 use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
 
@@ -45,11 +46,37 @@ impl Daemon {
             Command::OrderLog { order, answer } => {
                 _ = answer.send(self.api.logging.order(order, self.lifecycle.elapsed()));
             }
-            Command::Reload(answer) => self.ask_for_reload("api", None, Some(answer)),
-            Command::PutConfig { text, if_match, answer } => self.put_config(text, if_match, answer),
-            Command::Config(answer) => _ = answer.send(self.config_view()),
             Command::Bgp(answer) => _ = answer.send(self.announcer.view()),
             Command::Machine { action, answer } => _ = answer.send(self.order_machine(action)),
+            other => self.handle_generations(other),
+        }
+    }
+
+    /// What is configured, and was.
+    fn handle_generations(&mut self, command: Command) {
+        let generations = &mut self.configuration.generations;
+        match command {
+            Command::Reload { terms, answer } => {
+                self.ask_for_reload(about(Cause::Api, terms), Wanted::File, Some(answer));
+            }
+            Command::PutConfig { text, if_match, terms, answer } => {
+                self.put_config(text, if_match, about(Cause::Put, terms), answer);
+            }
+            Command::Rollback { generation, terms, answer } => match generations.find(generation).cloned() {
+                Ok(kept) => {
+                    self.ask_for_reload(about(Cause::Rollback, terms), Wanted::Kept(kept), Some(answer));
+                }
+                Err(refused) => _ = answer.send(Err(refused.into())),
+            },
+            Command::Confirm(answer) => {
+                let confirmed = generations.confirm().map(|generation| Confirmed { generation });
+                _ = answer.send(confirmed.map_err(Into::into));
+            }
+            Command::Config(answer) => _ = answer.send(self.config_view()),
+            Command::History(answer) => _ = answer.send(generations.view()),
+            Command::Generation { generation, answer } => {
+                _ = answer.send(generations.view_of(generation).map_err(Into::into));
+            }
             question => self.ask_threads(question),
         }
     }
@@ -135,12 +162,7 @@ impl Daemon {
         });
     }
 
-    fn put_config(
-        &mut self,
-        text: String,
-        if_match: Option<String>,
-        answer: Answer<Result<ReloadReport, Refusal>>,
-    ) {
+    fn put_config(&mut self, text: String, if_match: Option<String>, about: About, answer: Client) {
         let etag = self.etag();
         // A reload under way would make another generation of what the operator started from.
         if !self.configuration.reloads.is_idle() {
@@ -150,7 +172,7 @@ impl Daemon {
             let words = format!("the generation in force is {etag}: read the configuration again");
             _ = answer.send(Err(Refusal::new(RefusalKind::Stale, words)));
         } else {
-            self.ask_for_reload("put", Some(text), Some(answer));
+            self.ask_for_reload(about, Wanted::Text(text), Some(answer));
         }
     }
 
@@ -160,15 +182,11 @@ impl Daemon {
 
     fn config_view(&self) -> ConfigView {
         let config = self.controller.config();
-        let text = |source: &Source| ConfigText {
-            path: source.path().display().to_string(),
-            text: source.text().to_string(),
-        };
         ConfigView {
             etag: self.etag(),
             sha256: hex(&config.digest()),
             source: self.configuration.origin.into(),
-            files: config.sources().iter().filter(|source| !source.is_list()).map(text).collect(),
+            files: texts(config),
         }
     }
 
@@ -193,4 +211,8 @@ impl Daemon {
         let notes = self.lifecycle.order(action, seen, &mut self.announcer)?;
         Ok(self.lifecycle.shutdown.view(self.controller.machine(), &self.announcer, seen.now, notes))
     }
+}
+
+fn about(cause: Cause, ReloadTerms { by, confirm, force }: ReloadTerms) -> About {
+    About { cause, by: Some(by), confirm, force }
 }

@@ -1,16 +1,18 @@
-//! Where the configuration in force comes from, and how it is replaced: the file, its watch, the reloads that wait.
+//! Where the configuration in force comes from, and how it is replaced: the file, its watch, the reloads that wait, and what there
+//! is to go back to.
 //!
 //! In: configurations that came into force. Out: what the API and the log say of them.
 //! Not here: what is configured (`Controller` has it), the steps of a reload (`reload`).
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
-use config::{Config, Source};
+use config::{Config, Problems, Source};
 use control_plane::controller::Running;
-use control_plane::reload::{FileWatch, Origin, ReloadQueue};
+use control_plane::reload::{Cause, FileWatch, Generations, Kept, Origin, ReloadQueue};
 
-use super::reload::Client;
+use super::reload::{Client, sentences};
 
 #[derive(Debug)]
 pub(super) struct Configuration {
@@ -26,25 +28,31 @@ pub(super) struct Configuration {
     /// VIP addresses that fit the filter.
     pub(super) max_vips: u32,
     pub(super) reloads: ReloadQueue<Client>,
+    pub(super) generations: Generations,
 }
 
 impl Configuration {
     /// That of the start.
     pub(super) fn new(
         file: PathBuf,
-        config: &Config,
+        config: &Arc<Config>,
         machine: &str,
-        warnings: Vec<String>,
+        warnings: Problems,
     ) -> anyhow::Result<Self> {
+        let said = sentences(&warnings);
+        let (at, cause, whole) = (SystemTime::now(), Cause::Start, Arc::clone(config));
+        // The controller begins with this number.
+        let first = Kept { generation: 1, at, cause, by: None, config: whole, warnings };
         Ok(Self {
             file,
             origin: Origin::File,
             file_sources: config.sources().to_vec(),
             watch: FileWatch::start(config)?,
-            warnings,
+            warnings: said,
             running: Running::of(config, machine),
             max_vips: config.io().max_vips,
             reloads: ReloadQueue::default(),
+            generations: Generations::new(first),
         })
     }
 

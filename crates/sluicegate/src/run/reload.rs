@@ -4,7 +4,7 @@
 //! Beside it: tables that follow states, which take the same compiler.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use admin::Answer;
 use admin::view::{Refusal, ReloadReport};
@@ -13,7 +13,10 @@ use config::{Config, Problem, Problems};
 use control_plane::Refused;
 use control_plane::controller::{Done, Job, Side, changes};
 use control_plane::publisher::{Generation, Publisher, Withdrawn};
-use control_plane::reload::{Ended, Host, InForce, Loaded, Origin, Place, Request, read, reload, too_many};
+use control_plane::reload::{
+    About, Cause, Ended, Host, InForce, Kept, Loaded, Origin, Place, Request, Wanted, guard, read, reload,
+    too_many,
+};
 use forwarder::Snapshot;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -25,6 +28,7 @@ use crate::doors::{self, Bound};
 struct ReloadHost {
     daemon: Handle<Daemon>,
     compiling: Arc<Mutex<()>>,
+    about: About,
 }
 
 /// A compiled configuration; the compiler is taken until it is published or refused.
@@ -48,9 +52,9 @@ impl Host for ReloadHost {
     type Before = Before;
     type Client = Client;
 
-    async fn read(&self, text: Option<String>, origin: Origin) -> Result<Loaded, Refused> {
+    async fn read(&self, wanted: Wanted, origin: Origin) -> Result<Loaded, Refused> {
         let (place, tunnel) = self.daemon.turn(Daemon::begin_reload).await;
-        let mut loaded = read(place, text, origin).await?;
+        let mut loaded = read(place, wanted, origin).await?;
         tunnel.open(&loaded.config).await.map_err(Refused::conflict)?;
         let next_hops = std::mem::take(&mut loaded.next_hops);
         self.daemon.turn(|daemon| daemon.paths.add(next_hops)).await;
@@ -59,15 +63,32 @@ impl Host for ReloadHost {
 
     async fn keep(&self, loaded: &Loaded) -> Option<u64> {
         let (config, origin) = (Arc::clone(&loaded.config), loaded.origin);
-        let warnings = sentences(&loaded.warnings);
+        let (warnings, about) = (sentences(&loaded.warnings), self.about.clone());
         let keep = move |daemon: &mut Daemon| {
-            config.is_same_text_as(daemon.controller.config()).then(|| {
-                daemon.configuration.comes_from(origin, daemon.controller.config());
-                daemon.configuration.warnings = warnings;
-                daemon.controller.generation().0
-            })
+            let (now, configuration) = (daemon.lifecycle.elapsed(), &mut daemon.configuration);
+            if config.is_same_text_as(daemon.controller.config()) {
+                configuration.comes_from(origin, daemon.controller.config());
+                configuration.warnings = warnings;
+                configuration.generations.unchanged(about.cause, about.confirm, now);
+            } else if about.cause == Cause::Watch && configuration.generations.is_undone(&config) {
+                tracing::info!(
+                    "the file still says what was taken back: it waits for its next change, or for a reload"
+                );
+            } else {
+                return None;
+            }
+            Some(daemon.controller.generation().0)
         };
         self.daemon.turn(keep).await
+    }
+
+    async fn guard(&self, config: Arc<Config>) -> Result<(), Refused> {
+        let here = |daemon: &mut Daemon| {
+            (Arc::clone(daemon.controller.config()), daemon.controller.machine().to_owned())
+        };
+        let (in_force, machine) = self.daemon.turn(here).await;
+        let guarded = tokio::task::spawn_blocking(move || guard(&in_force, &config, &machine)).await;
+        guarded.map_err(|error| Refused::Unavailable(error.to_string()))?
     }
 
     async fn compile(&self, config: Arc<Config>) -> Result<Compiled, Refused> {
@@ -102,7 +123,12 @@ impl Host for ReloadHost {
         withdrawn: Withdrawn,
         loaded: Loaded,
     ) -> Result<Before, Refused> {
-        let change_over = move |daemon: &mut Daemon| daemon.change_over(compiled, withdrawn, &loaded);
+        let about = self.about.clone();
+        let change_over = move |daemon: &mut Daemon| {
+            let before = daemon.change_over(compiled, withdrawn, &loaded)?;
+            daemon.keep_generation(loaded, about);
+            Ok::<_, Refused>(before)
+        };
         self.daemon.turn(change_over).await
     }
 
@@ -129,7 +155,11 @@ impl Host for ReloadHost {
     }
 
     async fn report(&self, ended: Ended, client: Option<Client>) {
-        let end = |daemon: &mut Daemon| {
+        let cause = self.about.cause;
+        let end = move |daemon: &mut Daemon| {
+            if cause == Cause::Unconfirmed && ended.outcome.is_err() {
+                daemon.configuration.generations.not_returned(daemon.lifecycle.elapsed());
+            }
             if let Some(client) = client {
                 let report = ended.outcome.clone().map(|now| daemon.reload_report(now, ended.took));
                 let _ = client.send(report.map_err(Refusal::from)); // a client who has gone needs no answer
@@ -142,10 +172,47 @@ impl Host for ReloadHost {
 }
 
 impl Daemon {
-    /// Asks for a reload of the file, or of `text` in its place.
-    pub(super) fn ask_for_reload(&mut self, why: &'static str, text: Option<String>, client: Option<Client>) {
-        if let Some(client) = self.configuration.reloads.ask(Request { why, text, client }) {
+    /// Asks for a reload.
+    pub(super) fn ask_for_reload(&mut self, about: About, wanted: Wanted, client: Option<Client>) {
+        if let Some(client) = self.configuration.reloads.ask(Request { about, wanted, client }) {
             let _ = client.send(Err(too_many().into()));
+        }
+    }
+
+    /// Asks for a reload of the file.
+    pub(super) fn read_file(&mut self, cause: Cause) {
+        self.ask_for_reload(About::plain(cause), Wanted::File, None);
+    }
+
+    /// Goes back to the generation before, when nobody has confirmed what came after it in time.
+    pub(super) fn go_back_when_due(&mut self) {
+        let Some(to) = self.configuration.generations.due(self.lifecycle.elapsed()) else { return };
+        tracing::warn!(
+            change = "reload",
+            generation = self.controller.generation().0,
+            returns_to = to.generation,
+            "not confirmed in time: what was in force before comes back"
+        );
+        self.ask_for_reload(About::plain(Cause::Unconfirmed), Wanted::Kept(to), None);
+    }
+
+    /// What has come into force is there to be gone back to.
+    fn keep_generation(&mut self, loaded: Loaded, about: About) {
+        let (now, generation) = (self.lifecycle.elapsed(), self.controller.generation().0);
+        let About { cause, by, confirm, .. } = about;
+        let Loaded { config, warnings, .. } = loaded;
+        let next = Kept { generation, at: SystemTime::now(), cause, by, config, warnings };
+        let generations = &mut self.configuration.generations;
+        generations.published(next, confirm, now);
+        if let (Some(_), Some(row)) = (confirm, generations.confirmation_row(now)) {
+            let within = Duration::from_secs_f64(row.ends_in_seconds);
+            tracing::warn!(
+                change = "reload",
+                generation,
+                returns_to = row.returns_to,
+                ?within,
+                "waits for a confirmation, or what was in force before comes back"
+            );
         }
     }
 
@@ -157,6 +224,7 @@ impl Daemon {
             changed: now.changed,
             needs_restart: self.needs_restart(),
             warnings: warnings.chain(self.announcer.faults()).collect(),
+            confirmation: self.configuration.generations.confirmation_row(self.lifecycle.elapsed()),
         }
     }
 
@@ -164,7 +232,7 @@ impl Daemon {
     pub(super) fn begin_waiting_work(&mut self) {
         if let Some(request) = self.configuration.reloads.begin() {
             let compiling = Arc::clone(self.turns.compiling());
-            let host = ReloadHost { daemon: self.turns.handle(), compiling };
+            let host = ReloadHost { daemon: self.turns.handle(), compiling, about: request.about.clone() };
             tokio::spawn(async move { reload(&host, request).await });
         }
         if !self.controller.wants_job() {

@@ -20,17 +20,21 @@ use crate::liveness::State;
 impl Daemon {
     /// Files are read, and tables gone through, off the control loop.
     pub(super) fn answer_status(&mut self, answer: Answer<Status>) {
-        let (status, sources) = (self.status(), self.configuration.file_sources.clone());
-        let by_api = self.configuration.origin == Origin::Api;
+        let (status, origin) = (self.status(), self.configuration.origin);
+        let sources = match origin {
+            Origin::Kept => self.controller.config().sources().to_vec(),
+            _ => self.configuration.file_sources.clone(),
+        };
         let (config, machine) = (Arc::clone(self.controller.config()), self.controller.machine().to_owned());
         let (digests, snapshot) = (Arc::clone(&self.api.digests), self.publisher.current());
         tokio::task::spawn_blocking(move || {
             let digests = digests.view(&config, &machine, &snapshot);
             drop(snapshot);
-            let drift = match (by_api, sources.iter().all(Source::is_unchanged)) {
-                (true, _) => Drift::Api,
-                (false, true) => Drift::InSync,
-                (false, false) => Drift::FileChanged,
+            let drift = match (origin, sources.iter().all(Source::is_unchanged)) {
+                (Origin::Api, _) => Drift::Api,
+                (_, true) => Drift::InSync,
+                (Origin::Kept, false) => Drift::TakenBack,
+                (Origin::File, false) => Drift::FileChanged,
             };
             _ = answer.send(Status { drift, digests, ..status });
         });
@@ -71,6 +75,7 @@ impl Daemon {
             overrides: self.orders.rows(&self.controller, self.lifecycle.elapsed()),
             log_order: self.api.logging.order_row(self.lifecycle.elapsed()),
             last_reload: self.configuration.reloads.last().map(Into::into),
+            confirmation: self.configuration.generations.confirmation_row(self.lifecycle.elapsed()),
             own_fault: self.checks.local_failure(),
             needs_restart: self.needs_restart(),
             checks_unable: self.checks.unable(),
