@@ -48,3 +48,4 @@ mod storm;
 mod traceroute;
 mod tracing;
 mod vlan;
+mod way_back;

@@ -12,7 +12,7 @@ use testbed::{Balancer, Bed, BedSpec, Connection, LbConfig, UdpFlows, VIP_V4, VI
 use crate::scene::{BOUND, SILENCE, Scene, backend_of, count, names};
 
 /// Flows that are used from now on, in a thread of their own, until they are called back.
-struct Traffic {
+pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<Vec<Vec<Option<String>>>>>,
 }
@@ -24,7 +24,7 @@ impl Drop for Traffic {
 }
 
 impl Traffic {
-    fn start(mut flows: UdpFlows) -> Self {
+    pub(crate) fn start(mut flows: UdpFlows) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stop);
         // They are all known before anything changes.
@@ -40,7 +40,7 @@ impl Traffic {
     }
 
     /// Ends it; asserts that no packet went unanswered and no flow moved; returns who answers which flow.
-    fn kept(mut self, scene: &Scene) -> Vec<String> {
+    pub(crate) fn kept(mut self, scene: &Scene) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         let rounds = self.thread.take().unwrap().join().unwrap();
         let lost = rounds.iter().flatten().filter(|answer| answer.is_none()).count();
