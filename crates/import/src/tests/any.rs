@@ -181,7 +181,7 @@ fn share(rule: &Rule, weight: u32, most: u32) -> u32 {
         (_, 0) => 0,
         ("rr" | "lc" | "dh" | "fo", _) => 1,
         _ if most <= 65_535 => weight,
-        _ => (weight / (most / 65_535 + u32::from(most % 65_535 > 0))).max(1),
+        _ => (weight / (most / 65_535 + u32::from(!most.is_multiple_of(65_535)))).max(1),
     }
 }
 
