@@ -326,9 +326,10 @@ fn channels_that_are_off_are_refused_by_name() {
     println!("channels: {}", words.lines().find(|line| line.contains("2 of 4")).unwrap_or_default());
 }
 
-/// With interrupts put off for so long, a packet comes in good time by a system call or not at all.
+/// With interrupts put off for so long, a packet comes in good time by a system call or not at all. Which one does not show:
+/// sends and `poll` run the driver as well as the call that is made for it.
 #[test]
-fn packets_come_in_the_threads_own_system_calls_while_interrupts_are_put_off() {
+fn with_busy_polling_all_is_answered_while_interrupts_are_put_off() {
     // A thread that sleeps looks ten times a second: one that spins takes all of the VM's processor.
     let stage = Stage::on(bed(WIRE), |bed| LbConfig { io: "busy_poll = 16".into(), ..config(bed) });
     // The sockets learn their driver's instance with the first packets.

@@ -47,12 +47,12 @@ pub(crate) struct Queue {
 }
 
 /// Where a queue's driver runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum BusyPoll {
     /// In interrupts.
     Off,
-    /// In the thread's system calls, once the socket knows whose it is.
-    Wanted,
+    /// In the thread's system calls, once the socket knows whose it is; with the interface's name.
+    Wanted(Box<str>),
     On,
 }
 
@@ -153,28 +153,32 @@ impl Queue {
     }
 
     /// Has its driver run in the thread's system calls, where the kernel knows of that, with at most `budget` packets in each.
-    pub(crate) fn prefer_busy_poll(&mut self, budget: NonZeroU16) -> std::io::Result<()> {
+    /// `interface`: its name, for the log.
+    pub(crate) fn prefer_busy_poll(&mut self, interface: &str, budget: NonZeroU16) -> std::io::Result<()> {
         // SAFETY: the descriptor is open while `socket` lives, which this borrow of `self` outlasts.
         let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
         busy_poll::prefer(socket, budget)?;
-        self.busy_poll = BusyPoll::Wanted;
+        self.busy_poll = BusyPoll::Wanted(interface.into());
         Ok(())
     }
 
     /// Whether its socket knows by now whose driver to run: the kernel notes it with the first packet.
     fn find_driver(&mut self) {
-        if self.busy_poll != BusyPoll::Wanted || self.received == 0 {
+        let BusyPoll::Wanted(interface) = &self.busy_poll else { return };
+        if self.received == 0 {
             return;
         }
         // SAFETY: the descriptor is open while `socket` lives, which this borrow of `self` outlasts.
         let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
-        self.busy_poll = if busy_poll::knows_driver(socket) { BusyPoll::On } else { BusyPoll::Off };
-        if self.busy_poll == BusyPoll::Off {
-            tracing::warn!(
-                interface = self.interface.0,
-                "no busy polling: the kernel does not say whose driver a socket's packets come from"
-            );
+        if busy_poll::knows_driver(socket) {
+            self.busy_poll = BusyPoll::On;
+            return;
         }
+        tracing::warn!(
+            interface = %interface,
+            "no busy polling: the kernel does not say whose driver a socket's packets come from"
+        );
+        self.busy_poll = BusyPoll::Off;
     }
 
     /// Which mode the kernel gave.
@@ -432,7 +436,7 @@ impl Sockets for XskDevice {
     }
 
     fn run_drivers(&self) {
-        let polling = self.queues.iter().filter(|queue| queue.busy_poll == BusyPoll::On);
+        let polling = self.queues.iter().filter(|queue| matches!(queue.busy_poll, BusyPoll::On));
         polling.for_each(|queue| run_driver(queue.fd()));
     }
 

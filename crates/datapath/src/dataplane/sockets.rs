@@ -170,7 +170,7 @@ fn bind_queues(
         let place = Place { interface, name, queue: queue.into() };
         let mut bound = bind_patiently(&area, place, force_copy)?;
         if let Some(budget) = settings.busy_poll
-            && let Err(error) = bound.prefer_busy_poll(budget)
+            && let Err(error) = bound.prefer_busy_poll(name, budget)
         {
             tracing::warn!(interface = name, queue, %error, "no busy polling: its driver receives in interrupts");
         }
