@@ -79,6 +79,10 @@ fn a_save_as_machines_have_it_becomes_a_configuration_without_a_warning() {
 #[test]
 fn each_thing_without_a_counterpart_is_said_with_its_line() {
     let counted = "1 -s wlc: connections are not counted: the hash of a flow chooses, by weight";
+    let six = |mask| {
+        let service = "-t [2001:db8::1]:80";
+        format!("-A {service} -p 5 -M {mask}\n-a {service} -r 2001:db8:18::1")
+    };
     for (rules, notes) in [
         (one("", " -i"), vec![counted]),
         (one("-s wlc -x", ""), vec![]),
@@ -117,6 +121,21 @@ fn each_thing_without_a_counterpart_is_said_with_its_line() {
             vec![
                 counted,
                 "1 -p 5: a client keeps its backend by its address, while the pool is the same, and not for a time",
+            ],
+        ),
+        (
+            six("128"),
+            vec![
+                counted,
+                "1 -p 5: a client keeps its backend by its address, while the pool is the same, and not for a time",
+            ],
+        ),
+        (
+            six("127"),
+            vec![
+                counted,
+                "1 -p 5: a client keeps its backend by its address, while the pool is the same, and not for a time",
+                "1 -M 127: each address is hashed for itself, so that those of one network may get several backends",
             ],
         ),
         (one("-o", ":80"), vec![counted, "1 -o: packets of one flow go to one backend"]),
