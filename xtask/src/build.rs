@@ -62,7 +62,7 @@ impl Built {
     pub(crate) fn test(&self, name: &str) -> Result<Command> {
         let mut command = Command::new(self.program(name)?);
         command.current_dir(self.folders.get(name).context("a test has a package")?);
-        command.arg("--test-threads=2").env("SLUICEGATE_BIN", self.balancer()?);
+        command.arg(THREADS).env("SLUICEGATE_BIN", self.balancer()?);
         Ok(command)
     }
 }
@@ -83,6 +83,8 @@ fn executable(message: &str) -> Option<(String, PathBuf)> {
 }
 
 const BALANCER: &str = "sluicegate";
+/// The same on every machine. Tests that use namespaces wait for half of their time, and each has its own.
+const THREADS: &str = "--test-threads=4";
 
 #[cfg(test)]
 mod tests {
