@@ -6,6 +6,7 @@
 
 use std::io::{BufRead, BufReader, pipe};
 use std::process::{Command, ExitStatus};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
@@ -51,7 +52,7 @@ impl Steps {
             command.env("SLUICEGATE_LONG", "1");
         }
         let observed = Observed { program: program.into(), ..Observed::default() };
-        let Some(run) = self.check(watch(command, observed)) else { return };
+        let Some(run) = self.check(watch(command, observed, "")) else { return };
         if !run.status.success() && run.observed.failed.is_empty() {
             self.failed(format!("{}: {}", words(command), run.status));
         }
@@ -60,9 +61,10 @@ impl Steps {
 
     /// A command that runs tests, of which exactly `passed` are to pass: a filter that fits nothing must not look like
     /// success.
+    /// Its lines begin with `what`: others may run meanwhile.
     pub(crate) fn exactly(&mut self, what: &str, command: &mut Command, passed: usize) {
         eprintln!("── {what}");
-        let Some(run) = self.check(watch(command, Observed::default())) else { return };
+        let Some(run) = self.check(watch(command, Observed::default(), &format!("{what}: "))) else { return };
         let count = run.observed.passed;
         let all = || {
             ensure!(run.status.success(), "{what}: {}", run.status);
@@ -73,6 +75,22 @@ impl Steps {
             self.check(all());
         }
         run.observed.failed.into_iter().for_each(|test| self.failed(format!("{what}: {test}")));
+    }
+
+    /// Runs all of these at once, each with steps of its own.
+    pub(crate) fn at_once<const N: usize>(&mut self, each: [impl FnOnce(&mut Self) + Send; N]) {
+        let long = self.long;
+        let failed = thread::scope(|scope| {
+            let each = each.map(|run| {
+                scope.spawn(move || {
+                    let mut steps = Self::new(long);
+                    run(&mut steps);
+                    steps.failed
+                })
+            });
+            each.map(|one| one.join().unwrap_or_else(|_| vec!["a thread of steps panicked".to_owned()]))
+        });
+        self.failed.extend(failed.into_iter().flatten());
     }
 
     /// The names of all that failed.
@@ -138,8 +156,8 @@ impl Observed {
     }
 }
 
-/// Runs a command with its output on standard error, and reads along.
-fn watch(command: &mut Command, mut observed: Observed) -> Result<Run> {
+/// Runs a command with its output on standard error, `before` in front of each line, and reads along.
+fn watch(command: &mut Command, mut observed: Observed, before: &str) -> Result<Run> {
     let (reader, writer) = pipe()?;
     leftovers::mark(command);
     command.stdout(writer.try_clone()?).stderr(writer);
@@ -149,7 +167,7 @@ fn watch(command: &mut Command, mut observed: Observed) -> Result<Run> {
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
-        eprintln!("{line}");
+        eprintln!("{before}{line}");
         observed.line(&line);
     }
     Ok(Run { status: child.wait()?, observed })
@@ -211,11 +229,22 @@ mod tests {
         steps.exactly("vm", &mut shell("echo 'test result: ok. 2 passed;'"), 3);
         steps.exactly("vm", &mut shell("echo 'test result: ok. 3 passed;'"), 3);
         steps.exactly("vm", &mut shell("echo 'test c ... FAILED'; exit 1"), 3);
+        let both = ["e", "f"].map(|name| {
+            let mut command = shell(&format!("echo 'test {name} ... FAILED'; exit 1"));
+            move |steps: &mut Steps| steps.exactly("vm", &mut command, 3)
+        });
+        steps.at_once(both);
         let failed = steps.end();
-        assert_eq!((failed.len(), &failed[..2]), (7, &["a".to_owned(), "b".to_owned()][..]), "{failed:?}");
-        for (failed, words) in
-            failed[2..].iter().zip(["exit 3", "exit 4", "net: d", "Some(2) tests passed, not 3", "vm: c"])
-        {
+        assert_eq!((failed.len(), &failed[..2]), (9, &["a".to_owned(), "b".to_owned()][..]), "{failed:?}");
+        for (failed, words) in failed[2..].iter().zip([
+            "exit 3",
+            "exit 4",
+            "net: d",
+            "Some(2) tests passed, not 3",
+            "vm: c",
+            "vm: e",
+            "vm: f",
+        ]) {
             assert!(failed.contains(words), "{failed}");
         }
     }

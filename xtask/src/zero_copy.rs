@@ -1,6 +1,6 @@
 //! The lane `zero-copy`: the tests of `tests/zero_copy`, with the static binary, in the VM of `xtask/zc-vm`.
 //!
-//! Two boots: virtio, whose peer refuses zero-copy, and igb, an emulated NIC of real hardware with its link that drops. Both
+//! Two boots, at once: virtio, whose peer refuses zero-copy, and igb, an emulated NIC of real hardware with its link that drops. Both
 //! run on KVM where it works, else emulated. The first run fetches the VM's kernels and, where QEMU is older than 8, a newer
 //! one: some 380 MB into `~/.cache/zc-vm`.
 //! Not here: what is right (the tests say so). Invariant: nothing of the machine's network is touched.
@@ -25,11 +25,12 @@ pub(crate) fn run(steps: &mut Steps, built: &Built) {
         Ok((stripped(&balancer)?, stripped(built.program(TEST)?)?))
     };
     let Some((binary, tests)) = steps.check(programs()) else { return };
-    for boot in BOOTS {
+    steps.at_once(BOOTS.map(|boot| {
         let left_out = if is_long { &[] } else { boot.only_long };
         let mut command = boot.command(&binary, &tests, left_out);
-        steps.exactly(&format!("zc-vm --nic {}", boot.nic), &mut command, boot.tests - left_out.len());
-    }
+        let what = format!("zc-vm --nic {}", boot.nic);
+        move |steps: &mut Steps| steps.exactly(&what, &mut command, boot.tests - left_out.len())
+    }));
 }
 
 struct Boot {
