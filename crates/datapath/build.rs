@@ -24,7 +24,8 @@ fn compile(clang: &str, source: &Path, object: &Path) {
     let triple = format!("{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
     let output = Command::new(clang)
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
-        .arg(format!("-I/usr/include/{triple}"))
+        // The second is that of Debian's linux-libc-dev-*-cross, when another architecture is built for.
+        .args([format!("-I/usr/include/{triple}"), format!("-I/usr/{triple}/include")])
         .arg(format!("-fdebug-prefix-map={}=.", variable("CARGO_MANIFEST_DIR"))) // the same bytes from any folder
         .arg("-c")
         .arg(source)

@@ -21,7 +21,7 @@ pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     let name = checked_name(name).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DEVICE)?;
     let mut request = libc::ifreq {
-        ifr_name: name.map(u8::cast_signed),
+        ifr_name: name.map(|byte| libc::c_char::from_ne_bytes([byte])),
         ifr_ifru: libc::__c_anonymous_ifr_ifru {
             ifru_flags: (IFF_TUN | IFF_NO_PI | IFF_TUN_EXCL).cast_signed(),
         },

@@ -107,7 +107,7 @@ impl Ethtool {
     /// `None`: the device does not know the question.
     fn ask(&self, words: &mut [u32]) -> Option<()> {
         let mut request = libc::ifreq {
-            ifr_name: self.name.map(u8::cast_signed),
+            ifr_name: self.name.map(|byte| libc::c_char::from_ne_bytes([byte])),
             ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: words.as_mut_ptr().cast() },
         };
         // SAFETY: `request` is a whole `ifreq` that points at `words`, which outlives the call, and which
