@@ -36,14 +36,16 @@ impl Readme {
 pub(crate) fn run(commands: &[Readme]) -> Result<()> {
     setup::require_root("a bare root")?;
     setup::ensure(setup::BARE)?;
-    let folder = Folder::new()?;
+    let folder = Folder::new("bare")?;
+    let bare = folder.path().join("root");
+    fs::create_dir(&bare)?;
     let script = commands.iter().map(|command| format!("cargo xtask {} || failed=1; ", command.name()));
     let script = format!("failed=0; {}exit $failed", script.collect::<String>());
     cargo::run(
         Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"])
             .arg(root().join("xtask/bare-root"))
-            .args([&folder.path.join("root"), root(), &toolchain()?])
+            .args([&bare, root(), &toolchain()?])
             .args(["sh", "-c", &script]),
     )
 }
@@ -56,20 +58,25 @@ fn toolchain() -> Result<PathBuf> {
 }
 
 /// An empty folder, and the process that removes it once its standard input ends, which is with this process.
-struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
     keeper: Child,
 }
 
 impl Folder {
-    fn new() -> Result<Self> {
-        let path = Metadata::read()?.target_directory()?.join(format!("bare-{}", std::process::id()));
-        fs::create_dir_all(path.join("root")).with_context(|| format!("can't make {}", path.display()))?;
+    /// In the build folder; `kind` is the start of its name.
+    pub(crate) fn new(kind: &str) -> Result<Self> {
+        let path = Metadata::read()?.target_directory()?.join(format!("{kind}-{}", std::process::id()));
+        fs::create_dir_all(&path).with_context(|| format!("can't make {}", path.display()))?;
         // What is ending may still write.
         let keep = "cat > /dev/null; until rm -rf --one-file-system \"$0\"; do sleep 1; done";
         let mut command = Command::new("setsid");
         command.args(["sh", "-c", keep]).arg(&path).stdin(Stdio::piped());
         Ok(Self { keeper: command.spawn().context("no process to clean up")?, path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 }
 

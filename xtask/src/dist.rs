@@ -3,13 +3,14 @@
 //! Out: the file under the build folder, its size. A binary that asks for an interpreter is refused.
 //! Source: System V ABI, ELF-64 object file format; `PT_INTERP` names the dynamic linker.
 
+use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo::{self, Metadata, cargo};
+use crate::cargo::{self, Metadata, cargo, root};
 use crate::setup;
 
 /// Builds the binary, checks it, and prints where it is.
@@ -22,13 +23,36 @@ pub(crate) fn run() -> Result<()> {
 
 /// Builds the binary and checks it; returns where it is, and its size in bytes.
 pub(crate) fn build() -> Result<(PathBuf, usize)> {
-    let args = ["build", "--profile", "dist", "--package", "sluicegate"];
-    cargo::run(&mut cargo_static(&args))?;
-    let path = Metadata::read()?.target_directory()?.join(TARGET).join("dist/sluicegate");
+    build_in(root(), &Metadata::read()?.target_directory()?, &[])
+}
+
+/// The same of another checkout, into a build folder, with more variables of the environment.
+pub(crate) fn build_in(
+    checkout: &Path,
+    target: &Path,
+    variables: &[(&str, &str)],
+) -> Result<(PathBuf, usize)> {
+    let args = ["build", "--locked", "--profile", "dist", "--package", "sluicegate", "--target", TARGET];
+    let mut build = cargo(&args);
+    build.arg("--target-dir").arg(target).current_dir(checkout).envs(variables.iter().copied());
+    build.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags(checkout, target).join("\x1f"));
+    cargo::run(&mut build)?;
+    let path = target.join(TARGET).join("dist/sluicegate");
     let bytes = fs::read(&path).with_context(|| format!("can't read {}", path.display()))?;
     let types = segment_types(&bytes).with_context(|| format!("{} is no 64-bit ELF file", path.display()))?;
     ensure!(!types.contains(&PT_INTERP), "{} is linked dynamically", path.display());
     Ok((path, bytes.len()))
+}
+
+/// The compiler's flags: static, and without the names of this machine's folders, so that builds in two folders are the same bytes.
+/// Of several folders that fit, the compiler takes the last.
+fn flags(checkout: &Path, target: &Path) -> Vec<String> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();
+    let named = [(checkout, "/sluicegate"), (target, "/target"), (&home, "/cargo")];
+    let named = named.into_iter().filter(|(folder, _)| !folder.as_os_str().is_empty());
+    let remapped = named.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
+    STATIC.split(' ').map(str::to_owned).chain(remapped).collect()
 }
 
 /// A cargo command that links statically. With a target named, the flag does not reach build scripts and procedural
@@ -37,7 +61,7 @@ pub(crate) fn cargo_static(args: &[&str]) -> Command {
     let mut command = cargo(args);
     command.args(["--target", TARGET]);
     for flags in ["RUSTFLAGS", "RUSTDOCFLAGS"] {
-        command.env(flags, "-C target-feature=+crt-static");
+        command.env(flags, STATIC);
     }
     command
 }
@@ -56,6 +80,7 @@ fn segment_types(bytes: &[u8]) -> Option<Vec<u32>> {
 }
 
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
+const STATIC: &str = "-C target-feature=+crt-static";
 const PT_INTERP: u32 = 3;
 
 #[cfg(test)]
@@ -78,6 +103,17 @@ mod tests {
     fn segment_types_are_read_from_the_table() {
         assert_eq!(segment_types(&elf([6, PT_INTERP])), Some(vec![6, 3]));
         assert_eq!(segment_types(&elf([1, 0x6474_e551])), Some(vec![1, 0x6474_e551]));
+    }
+
+    #[test]
+    fn what_is_shipped_names_no_folder_of_this_machine() {
+        let flags = flags(Path::new("/x/checkout"), Path::new("/x/checkout/target"));
+        assert_eq!(flags[..2].join(" "), STATIC);
+        assert_eq!(
+            flags[2..4].join(" "),
+            "--remap-path-prefix=/x/checkout=/sluicegate --remap-path-prefix=/x/checkout/target=/target"
+        );
+        assert!(flags[4].ends_with("=/cargo"), "{flags:?}");
     }
 
     #[test]

@@ -15,7 +15,9 @@ use crate::build::{Built, cargo_lane};
 use crate::cargo::{self, Metadata, cargo};
 use crate::leftovers::nothing_left;
 use crate::steps::Steps;
-use crate::{book, demo, demo_kv, fuzz, instructions, libraries, setup, tidy, zero_copy};
+use crate::{
+    book, demo, demo_kv, fuzz, instructions, libraries, packages, setup, tidy, try_packages, zero_copy,
+};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,7 +42,7 @@ impl Lane {
     /// Debian packages that it needs.
     pub(crate) fn packages(self) -> Vec<&'static str> {
         match self {
-            Self::Unit => setup::BUILD.to_vec(),
+            Self::Unit => [setup::BUILD, setup::PACKAGES].concat(),
             Self::Net => {
                 [setup::BUILD, setup::BED, setup::SERVICE, setup::CAPTURE, setup::QUICK_START, setup::ROUTERS]
                     .concat()
@@ -125,6 +127,10 @@ pub(crate) fn run(lanes: &[Lane], long: bool) -> Result<()> {
         });
     }
     if long && lanes.is_empty() {
+        report.run("packages", PACKAGES_BUDGET, long, |steps| {
+            steps.check(packages::run().and_then(|out| try_packages::run(&out)));
+            steps.check(packages::run_twice());
+        });
         report.run("bare", BARE_BUDGET, long, |steps| {
             steps.check(bare::run(&Readme::ALL));
         });
@@ -292,6 +298,8 @@ fn config_files(is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
 
 /// Both builds, with optimisations for the demo, and the lanes.
 const BARE_BUDGET: Duration = Duration::from_secs(60 * 60);
+/// Three builds of what is shipped, two of them from nothing, and a bare root.
+const PACKAGES_BUDGET: Duration = Duration::from_secs(40 * 60);
 /// For each target.
 const FUZZ_SECONDS: u32 = 60;
 /// The build, and nine targets.

@@ -1,4 +1,4 @@
-//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|book|dist|setup|tidy|api`.
+//! Tasks: `cargo xtask demo|test|ci|fuzz|bench|figures|bare|book|dist|packages|setup|tidy|api`.
 //!
 //! In: a checkout, Rust and gcc. Out: what the task shows; exit 0 well, 1 a finding, 2 wrong usage.
 //! Not here: anything that the product needs to run.
@@ -25,6 +25,7 @@ mod leftovers;
 mod libraries;
 mod offer;
 mod pace;
+mod packages;
 mod peers;
 mod processors;
 mod report;
@@ -34,6 +35,7 @@ mod statistics;
 mod steps;
 mod testpmd;
 mod tidy;
+mod try_packages;
 mod zero_copy;
 
 use std::path::PathBuf;
@@ -61,7 +63,7 @@ enum Task {
     Test(Test),
     /// What CI runs: every lane
     Ci {
-        /// Full counts instead of short ones, and `bare`
+        /// Full counts instead of short ones, `packages` and `bare`
         #[arg(long)]
         long: bool,
     },
@@ -87,6 +89,8 @@ enum Task {
     Book,
     /// Build the static binary, and check that it is static
     Dist,
+    /// Build the packages of the static binary: .deb, .rpm, OCI image, bill of materials, checksums
+    Packages(Packages),
     /// Make the paper's evaluation anew with our code: rows, plots and their page in benches/results
     Figures {
         /// Figures by their number in the paper, `7-rates` or `build`; none means all
@@ -119,6 +123,16 @@ enum Task {
         #[arg(long)]
         write: bool,
     },
+}
+
+#[derive(clap::Args)]
+struct Packages {
+    /// Build the last commit in two folders instead, and compare all files
+    #[arg(long, conflicts_with = "attempt")]
+    twice: bool,
+    /// Then do what docs/install.md says with them, in a bare Debian root (root)
+    #[arg(long = "try")]
+    attempt: bool,
 }
 
 #[derive(clap::Args)]
@@ -160,7 +174,7 @@ struct Test {
     /// Lanes to run; none means all
     #[arg(long = "lane")]
     lanes: Vec<Lane>,
-    /// Full counts instead of short ones; with all lanes, `bare` too
+    /// Full counts instead of short ones; with all lanes, `packages` and `bare` too
     #[arg(long)]
     long: bool,
 }
@@ -176,6 +190,10 @@ fn main() -> ExitCode {
         Task::Bare { command } => bare::run(command.as_ref().map_or(&Readme::ALL, slice::from_ref)),
         Task::Book => book::run(),
         Task::Dist => dist::run(),
+        Task::Packages(Packages { twice: true, .. }) => packages::run_twice(),
+        Task::Packages(Packages { attempt, .. }) => {
+            packages::run().and_then(|out| if attempt { try_packages::run(&out) } else { Ok(()) })
+        }
         Task::Figures { names, draw, bin } => figures::run(&names, draw, bin.as_deref()),
         Task::Setup { lanes } => setup_all(&lanes),
         Task::Tidy { report: false, .. } => tidy::run(),

@@ -48,6 +48,12 @@ pub(crate) const VM: &[&str] =
 /// For `bare`.
 pub(crate) const BARE: &[&str] = &["debootstrap", "git", "util-linux"];
 
+/// For the tests of packages, which read them back.
+pub(crate) const PACKAGES: &[&str] = &["rpm", "skopeo"];
+
+/// For `packages --try`.
+pub(crate) const TRY_PACKAGES: &[&str] = &["libcap2-bin", "skopeo", "umoci"];
+
 /// For `bench instructions`.
 pub(crate) const INSTRUCTIONS: &[&str] = &["valgrind"];
 

@@ -143,6 +143,12 @@ fn the_examples_of_the_front_page_and_of_routers_are_quiet() {
 }
 
 #[test]
+fn the_configuration_of_the_packages_is_quiet() {
+    // No service manager hands over its credential here.
+    is_quiet(&include_str!("../../../config/start.toml").replace("credential:", ""));
+}
+
+#[test]
 fn every_whole_configuration_in_a_document_is_quiet() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());

@@ -2,7 +2,8 @@
 //!
 //! The daemon: `run` (wired from both planes), `doors` (the listeners of its API), `stats`, `liveness`, `notify` (the service
 //! manager), `privileges`, `logging`. What needs none, or only may ask it: `config_check`, `config_diff`, `config_import`, `digest`,
-//! `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `simulate`, `backend` (`decap`). Not here: verbs that ask it and print (`admin_client`).
+//! `doctor`, `probe`, `flow_path` (`where`), `trace`, `replay`, `simulate`, `backend` (`decap`), `shell` (`completions`, `man`). Not
+//! here: verbs that ask it and print (`admin_client`).
 //! Exit codes: 0 well, 1 a finding, 2 wrong usage, 3 no daemon.
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ mod privileges;
 mod probe;
 mod replay;
 mod run;
+mod shell;
 mod simulate;
 mod stats;
 mod trace;
@@ -35,7 +37,7 @@ use admin_client::client::Common;
 use admin_client::{
     capture, events, failure, hot_keys, live_config, log_level, operate, routers, status, top,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 /// A layer-4 load balancer in user space on AF_XDP.
 #[derive(Debug, Parser)]
@@ -100,6 +102,10 @@ enum Verb {
     Decap(backend::Arguments),
     /// Ask VIPs again and again, as a client would: are they reachable, and how fast. Needs no privileges.
     Probe(probe::Arguments),
+    /// Print a script by which a shell completes verbs and options.
+    Completions(shell::Completions),
+    /// Write manual pages of the program and all its verbs into a folder.
+    Man(shell::Manual),
 }
 
 #[derive(Debug, Subcommand)]
@@ -199,6 +205,8 @@ fn carry_out(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Replay(arguments) => replay::replay(&arguments),
         Verb::Simulate(arguments) => simulate::simulate(&arguments),
         Verb::Probe(arguments) => probe::probe(&arguments),
+        Verb::Completions(asked) => Ok(shell::completions(&asked, Cli::command())),
+        Verb::Man(asked) => shell::manual(&asked, Cli::command()),
         Verb::Decap(arguments) => backend::decap(&arguments).map(|()| ExitCode::SUCCESS),
     }
 }

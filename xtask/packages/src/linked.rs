@@ -1,0 +1,285 @@
+//! What is linked into the binary: crates, and the libraries in C that they bring or ask for.
+//!
+//! In: a checkout, asked by `cargo tree` (which crates, by the binary's own features; no build scripts, no procedural macros) and
+//! `cargo metadata` (where their files are), and this machine's package manager. Out: [`Linked`].
+//! Source: `cargo tree --edges normal,no-proc-macro`; `Cargo.lock` for checksums.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// All of it, sorted by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Linked {
+    pub(crate) crates: Vec<Crate>,
+    pub(crate) libraries: Vec<Library>,
+}
+
+/// A crate; one of the workspace has no checksum.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// As an SPDX expression.
+    pub(crate) licence: String,
+    /// SHA-256 of the file that the registry hands out, in hex digits.
+    pub(crate) checksum: Option<String>,
+    /// Where its files are on this machine.
+    pub(crate) folder: PathBuf,
+    /// Names and versions of crates that it uses, as [`Crate::key`] says them.
+    pub(crate) uses: BTreeSet<String>,
+}
+
+impl Crate {
+    pub(crate) fn key(&self) -> String {
+        key(&self.name, &self.version)
+    }
+}
+
+fn key(name: &str, version: &str) -> String {
+    format!("{name} {version}")
+}
+
+/// A library in C, or Rust's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Library {
+    pub(crate) name: &'static str,
+    pub(crate) version: String,
+    /// As an SPDX expression.
+    pub(crate) licence: &'static str,
+    /// A package URL.
+    pub(crate) url: String,
+}
+
+impl Linked {
+    /// # Errors
+    /// cargo or `dpkg-query` says nothing, or not of what it must.
+    pub(crate) fn read(checkout: &Path) -> Result<Self> {
+        let text = |args: &[&str]| output(checkout, &cargo(), args);
+        let tree = text(&TREE)?;
+        let metadata = text(&["metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET])?;
+        let lock = fs::read_to_string(checkout.join("Cargo.lock"))?;
+        let crates = crates(&tree, &serde_json::from_str(&metadata)?, &lock)?;
+        let rustc = output(checkout, "rustc", &["--version"])?;
+        let libraries = libraries(&crates, &rustc, |name| debian(checkout, name))?;
+        Ok(Self { crates, libraries })
+    }
+
+    /// The product's.
+    pub(crate) fn version(&self) -> &str {
+        self.crates.iter().find(|one| one.name == PRODUCT).map_or("", |one| &one.version)
+    }
+}
+
+/// Crates that `cargo tree` names, with what `cargo metadata` and the lock file say of each.
+fn crates(tree: &str, metadata: &Value, lock: &str) -> Result<Vec<Crate>> {
+    let checksums = checksums(lock);
+    let mut found = BTreeMap::new();
+    for line in tree.lines().filter(|line| !line.is_empty()) {
+        let one = line.split('|').collect::<Vec<_>>();
+        let [package, licence] = one[..] else { anyhow::bail!("cargo tree says {line:?}") };
+        let mut words = package.split(' ');
+        let name = words.next().unwrap_or_default().to_owned();
+        let version = words.next().and_then(|version| version.strip_prefix('v'));
+        let version = version.with_context(|| format!("no version in {line:?}"))?.to_owned();
+        // A crate that stood there before has `(*)` behind its licence.
+        let licence =
+            licence.trim_end_matches("(*)").split('/').map(str::trim).collect::<Vec<_>>().join(" OR ");
+        ensure!(!licence.is_empty(), "{package} names no licence");
+        let key = key(&name, &version);
+        let checksum = checksums.get(&key).cloned();
+        found.insert(key, Crate { name, version, licence, checksum, ..Crate::default() });
+    }
+    ensure!(found.values().any(|one| one.name == PRODUCT), "cargo tree names no {PRODUCT}");
+    let keys: BTreeSet<String> = found.keys().cloned().collect();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let text = |name: &str| package[name].as_str().unwrap_or_default();
+        if let Some(one) = found.get_mut(&key(text("name"), text("version"))) {
+            one.folder = Path::new(text("manifest_path")).parent().unwrap_or(Path::new("")).to_owned();
+            one.uses = uses(metadata, text("id"), &keys);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Of the crates that are linked, those that one of them uses.
+fn uses(metadata: &Value, id: &str, linked: &BTreeSet<String>) -> BTreeSet<String> {
+    let nodes = metadata["resolve"]["nodes"].as_array().into_iter().flatten();
+    let deps = nodes.filter(|node| node["id"] == id).filter_map(|node| node["deps"].as_array()).flatten();
+    let is_linked =
+        |dep: &&Value| dep["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].is_null());
+    let packages = metadata["packages"].as_array();
+    let key_of = |dep: &Value| {
+        let package = packages?.iter().find(|package| package["id"] == dep["pkg"])?;
+        Some(key(package["name"].as_str()?, package["version"].as_str()?))
+    };
+    deps.filter(is_linked).filter_map(key_of).filter(|key| linked.contains(key)).collect()
+}
+
+/// By name and version, those that the lock file has.
+fn checksums(lock: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for package in lock.split("[[package]]").skip(1) {
+        let field = |name: &str| {
+            let value = package.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(value.trim_matches([' ', '=', '"']))
+        };
+        if let (Some(name), Some(version), Some(sum)) = (field("name"), field("version"), field("checksum")) {
+            found.insert(key(name, version), sum.to_owned());
+        }
+    }
+    found
+}
+
+/// Those that stand in THIRD-PARTY.md, by their versions here.
+fn libraries(crates: &[Crate], rustc: &str, debian: impl Fn(&str) -> Result<String>) -> Result<Vec<Library>> {
+    let brought = |name: &str| {
+        let version = crates.iter().find(|one| one.name == name).map(|one| one.version.as_str());
+        let (_, version) =
+            version.and_then(|version| version.split_once('+')).with_context(|| format!("no C in {name}"))?;
+        anyhow::Ok(version.trim_start_matches('v').to_owned())
+    };
+    let of_debian = |name: &'static str, package: &str, licence: &'static str| {
+        let version = debian(package)?;
+        let url = format!("pkg:deb/debian/{package}@{version}?arch=amd64");
+        anyhow::Ok(Library { name, version, licence, url })
+    };
+    let of_crate = |name: &'static str, from: &str, repository: &str, licence: &'static str| {
+        let version = brought(from)?;
+        let url = format!("pkg:github/{repository}@v{version}");
+        anyhow::Ok(Library { name, version, licence, url })
+    };
+    let version = rustc.split(' ').nth(1).context("rustc says no version")?.to_owned();
+    let url = format!("pkg:generic/rust-std@{version}");
+    Ok(vec![
+        of_debian("glibc", "libc6-dev", "LGPL-2.1-or-later")?,
+        of_crate("libbpf", "libbpf-sys", "libbpf/libbpf", "LGPL-2.1-only OR BSD-2-Clause")?,
+        of_debian("libelf", "libelf-dev", "LGPL-3.0-or-later OR GPL-2.0-or-later")?,
+        of_crate("libxdp", "libxdp-sys", "xdp-project/xdp-tools", "LGPL-2.1-only OR BSD-2-Clause")?,
+        Library { name: "rust-std", version, licence: "MIT OR Apache-2.0", url },
+        of_debian("zlib", "zlib1g-dev", "Zlib")?,
+    ])
+}
+
+/// The version of a Debian package on this machine.
+fn debian(checkout: &Path, package: &str) -> Result<String> {
+    output(checkout, "dpkg-query", &["--show", "--showformat", "${Version}", package])
+}
+
+fn cargo() -> String {
+    env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}
+
+fn output(folder: &Path, program: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(args).current_dir(folder).output();
+    let output = output.with_context(|| format!("can't run {program}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}: {said}", args.join(" "), output.status);
+    String::from_utf8(output.stdout).with_context(|| format!("{program} prints no text"))
+}
+
+const PRODUCT: &str = "sluicegate";
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const TREE: [&str; 12] = [
+    "tree",
+    "--locked",
+    "--package",
+    PRODUCT,
+    "--edges",
+    "normal,no-proc-macro",
+    "--target",
+    TARGET,
+    "--prefix",
+    "none",
+    "--format",
+    "{p}|{l}",
+];
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LINES: &str = "sluicegate v0.1.0 (/x)|Apache-2.0 OR MIT\nlibbpf-sys v1.5.1+v1.5.1|BSD-2-Clause\n\
+                         libxdp-sys v0.2.4+1.6.0|BSD-2-Clause\nold v1.0.0|MIT/Apache-2.0\n\nold v1.0.0|MIT/Apache-2.0 (*)\n";
+    const LOCK: &str = "version = 4\n\n[[package]]\nname = \"old\"\nversion = \"1.0.0\"\nsource = \"registry\"\n\
+                        checksum = \"abc\"\n\n[[package]]\nname = \"sluicegate\"\nversion = \"0.1.0\"\n";
+
+    fn metadata() -> Value {
+        let dep = |id: &str, kind: Value| json!({ "pkg": id, "dep_kinds": [{ "kind": kind }] });
+        json!({
+            "packages": [
+                { "id": "s", "name": "sluicegate", "version": "0.1.0", "manifest_path": "/x/Cargo.toml" },
+                { "id": "o", "name": "old", "version": "1.0.0", "manifest_path": "/r/old/Cargo.toml" },
+                { "id": "t", "name": "test", "version": "1.0.0", "manifest_path": "/r/test/Cargo.toml" },
+                { "id": "b", "name": "libbpf-sys", "version": "1.5.1+v1.5.1", "manifest_path": "/r/b/Cargo.toml" },
+            ],
+            "resolve": { "nodes": [
+                { "id": "s", "deps": [dep("o", Value::Null), dep("t", Value::Null), dep("b", json!("build"))] },
+            ] },
+        })
+    }
+
+    #[test]
+    fn a_crate_has_its_licence_checksum_folder_and_what_it_uses_of_what_is_linked() {
+        let crates = crates(LINES, &metadata(), LOCK).unwrap();
+        let names: Vec<_> = crates.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["libbpf-sys", "libxdp-sys", "old", "sluicegate"]);
+        let old = &crates[2];
+        assert_eq!((&*old.licence, old.checksum.as_deref()), ("MIT OR Apache-2.0", Some("abc")));
+        assert_eq!(old.folder, Path::new("/r/old"));
+        assert_eq!(crates[3].uses, BTreeSet::from(["old 1.0.0".to_owned()]), "no test's, and no build's");
+        assert_eq!(crates[3].checksum, None);
+    }
+
+    #[test]
+    fn a_tree_without_the_product_or_a_crate_without_a_licence_is_refused() {
+        for (tree, word) in [
+            ("", "no sluicegate"),
+            ("sluicegate v0.1.0|\n", "names no licence"),
+            ("sluicegate|MIT\n", "no version"),
+            ("sluicegate v0.1.0\n", "cargo tree says"),
+        ] {
+            let error = crates(tree, &metadata(), LOCK).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn libraries_in_c_have_the_versions_of_this_machine_or_of_their_crates() {
+        let crates = crates(LINES, &metadata(), LOCK).unwrap();
+        let all = libraries(&crates, "rustc 1.95.0 (x 2026)", |name| Ok(format!("of-{name}"))).unwrap();
+        let said: Vec<String> = all.iter().map(|one| format!("{} {}", one.name, one.version)).collect();
+        assert_eq!(
+            said,
+            [
+                "glibc of-libc6-dev",
+                "libbpf 1.5.1",
+                "libelf of-libelf-dev",
+                "libxdp 1.6.0",
+                "rust-std 1.95.0",
+                "zlib of-zlib1g-dev"
+            ]
+        );
+        assert_eq!(all[1].url, "pkg:github/libbpf/libbpf@v1.5.1");
+    }
+
+    #[test]
+    fn of_this_checkout_what_is_linked_is_named_and_what_only_tests_and_builds_need_is_not() {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let tree = output(checkout, &cargo(), &TREE).unwrap();
+        let named = |name: &str| tree.lines().any(|line| line.starts_with(&format!("{name} v")));
+        for linked in ["sluicegate", "aya", "tokio", "libbpf-sys", "rustls"] {
+            assert!(named(linked), "{linked}: {tree}");
+        }
+        for other in ["proptest", "clap_derive", "syn", "bindgen", "rpm", "sluicegate-testbed"] {
+            assert!(!named(other), "{other}: {tree}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `packages`: the static binary as .deb, .rpm and OCI image, with a bill of materials and checksums.
+//!
+//! In: a checkout. Out: files in the build folder; with `twice`, whether two builds of the last commit in two folders give the same
+//! bytes. Not here: the formats (the program `packages`, built apart: nothing else needs its crates), trying them (`try_packages`).
+//! Source: reproducible-builds.org on SOURCE_DATE_EPOCH.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::stat::{Mode, umask};
+
+use crate::bare::Folder;
+use crate::cargo::{self, Metadata, cargo, root};
+use crate::{dist, setup};
+
+/// Builds the binary and packs it; returns where the packages are.
+pub(crate) fn run() -> Result<PathBuf> {
+    setup::ensure(setup::BUILD)?;
+    let target = Metadata::read()?.target_directory()?;
+    let out = target.join("packages");
+    let binary = dist::build()?.0;
+    pack(root(), &binary, &out, &[])?;
+    for name in names(&out)? {
+        println!("{}", out.join(name).display());
+    }
+    Ok(out)
+}
+
+/// Builds and packs the last commit twice, in folders of other names and lengths, the second time with another umask, time zone
+/// and locale, and compares.
+pub(crate) fn run_twice() -> Result<()> {
+    setup::ensure(&[setup::BUILD, setup::BARE].concat())?;
+    let folder = Folder::new("packages")?;
+    let first = build_clone(&folder.path().join("one"), &[])?;
+    let before = umask(Mode::from_bits_truncate(0o077));
+    let other = [("TZ", "Pacific/Chatham"), ("LC_ALL", "C")];
+    let second = build_clone(&folder.path().join("another/of-a-longer-name"), &other);
+    umask(before);
+    let count = compare(&first, &second?)?;
+    println!("two builds in two folders: {count} files, the same bytes");
+    print!("{}", fs::read_to_string(first.join("SHA256SUMS"))?);
+    Ok(())
+}
+
+/// Clones the last commit into a folder, builds and packs there; returns where the packages are.
+fn build_clone(folder: &Path, variables: &[(&str, &str)]) -> Result<PathBuf> {
+    let checkout = folder.join("checkout");
+    let mut clone = Command::new("git");
+    cargo::run(clone.args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(&checkout))?;
+    let (binary, _) = dist::build_in(&checkout, &checkout.join("target"), variables)?;
+    let out = folder.join("packages");
+    pack(&checkout, &binary, &out, variables)?;
+    Ok(out)
+}
+
+/// Runs the program that packs, built from this checkout, over another one.
+fn pack(checkout: &Path, binary: &Path, out: &Path, variables: &[(&str, &str)]) -> Result<()> {
+    if out.exists() {
+        fs::remove_dir_all(out).with_context(|| format!("can't remove {}", out.display()))?;
+    }
+    // Optimised: it compresses the binary three times.
+    let mut program = cargo(&["run", "--quiet", "--release", "--package", "sluicegate-packages", "--"]);
+    program.arg("--checkout").arg(checkout).arg("--binary").arg(binary).arg("--out").arg(out);
+    program.args(["--epoch", &epoch(checkout)?]).envs(variables.iter().copied());
+    cargo::run(&mut program)
+}
+
+/// The time of the last commit in seconds since 1970, unless the environment names another.
+fn epoch(checkout: &Path) -> Result<String> {
+    if let Ok(epoch) = env::var("SOURCE_DATE_EPOCH") {
+        return Ok(epoch);
+    }
+    let mut git = Command::new("git");
+    let output = git.args(["log", "--max-count=1", "--format=%ct"]).current_dir(checkout).output()?;
+    ensure!(output.status.success(), "git log: {} (or set SOURCE_DATE_EPOCH)", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// Fails with the first file that differs, and where; the binary comes first, since all others follow from it. Returns how many
+/// files there are.
+fn compare(one: &Path, other: &Path) -> Result<usize> {
+    let mut all: Vec<String> = names(one)?.union(&names(other)?).cloned().collect();
+    all.sort_by_key(|name| !name.ends_with("-linux"));
+    for name in &all {
+        let read = |folder: &Path| {
+            fs::read(folder.join(name)).with_context(|| format!("{name} is in one of them alone"))
+        };
+        let (a, b) = (read(one)?, read(other)?);
+        if let Some(at) = first_difference(&a, &b) {
+            bail!("{name} differs from byte {at} on ({} and {} bytes)", a.len(), b.len());
+        }
+    }
+    ensure!(!all.is_empty(), "nothing was built");
+    Ok(all.len())
+}
+
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    let differs = one.iter().zip(other).position(|(a, b)| a != b);
+    differs.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))
+}
+
+/// Of the files of a folder.
+fn names(folder: &Path) -> Result<BTreeSet<String>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use testbed::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn the_first_difference_is_named_and_the_binary_comes_first() {
+        let dir = TempDir::new().unwrap();
+        let folders = ["one", "other"].map(|name| dir.path().join(name));
+        for folder in &folders {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("SHA256SUMS"), "same").unwrap();
+            fs::write(folder.join("sluicegate-1-x86_64-linux"), "same").unwrap();
+        }
+        let [one, other] = &folders;
+        assert_eq!(compare(one, other).unwrap(), 2);
+        fs::write(other.join("SHA256SUMS"), "samf").unwrap();
+        fs::write(other.join("sluicegate-1-x86_64-linux"), "same, longer").unwrap();
+        let error = compare(one, other).unwrap_err().to_string();
+        assert_eq!(error, "sluicegate-1-x86_64-linux differs from byte 4 on (4 and 12 bytes)");
+        fs::write(other.join("sluicegate-1-x86_64-linux"), "same").unwrap();
+        assert_eq!(
+            compare(one, other).unwrap_err().to_string(),
+            "SHA256SUMS differs from byte 3 on (4 and 4 bytes)"
+        );
+        fs::remove_file(other.join("SHA256SUMS")).unwrap();
+        let error = compare(one, other).unwrap_err().to_string();
+        assert_eq!(error, "SHA256SUMS is in one of them alone");
+    }
+}
