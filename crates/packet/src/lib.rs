@@ -25,6 +25,7 @@
 extern crate self as packet;
 
 pub mod checksum;
+mod datagram;
 mod echo;
 mod ecn;
 mod encapsulation;
@@ -56,6 +57,7 @@ mod ttl;
 mod tunnel;
 mod udp;
 
+pub use crate::datagram::{udp_checksum_ok, udp_headers_len, write_udp};
 pub use crate::echo::echo_reply;
 pub use crate::ecn::merge_ecn;
 pub use crate::encapsulation::{Encapsulation, Outer, encap_overhead};

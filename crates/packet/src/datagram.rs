@@ -1,0 +1,213 @@
+//! UDP datagrams that are made here: IP and UDP headers in front of a payload, and the checksum of those that come in.
+//!
+//! Not here: link headers, pieces: what is written is one packet.
+//! Source: RFC 768; RFC 791 §3.1; RFC 8200 §3 and §8.1.
+
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::checksum::{Sum, checksum};
+use crate::{Family, Parsed, protocol};
+
+/// Bytes of IP header and UDP header in front of a payload.
+#[must_use]
+pub const fn udp_headers_len(family: Family) -> usize {
+    family.header_len() as usize + UDP_HEADER
+}
+
+/// Writes both headers to the front of `ip`, which the payload fills behind them: TTL or hop limit 64, DF set, with checksums.
+///
+/// `false`: the ends are of two families, or `ip` is shorter than the headers, or longer than a packet can be.
+#[must_use]
+pub fn write_udp(ip: &mut [u8], source: SocketAddr, destination: SocketAddr) -> bool {
+    let ports = [source.port(), destination.port()];
+    let written = match (source, destination) {
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => write_v4(ip, [*from.ip(), *to.ip()], ports),
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => write_v6(ip, [*from.ip(), *to.ip()], ports),
+        _ => None,
+    };
+    written.is_some()
+}
+
+fn write_v4(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], ports: [u16; 2]) -> Option<()> {
+    let [total_hi, total_lo] = u16::try_from(ip.len()).ok()?.to_be_bytes();
+    let (header, udp) = ip.split_first_chunk_mut::<20>()?;
+    let len = write_header(udp, ports)?;
+    let [a, b, c, d] = from.octets();
+    let [e, f, g, h] = to.octets();
+    // DF, and so no identification (RFC 6864 §4.1).
+    *header = [0x45, 0, total_hi, total_lo, 0, 0, 0x40, 0, HOPS, protocol::UDP, 0, 0, a, b, c, d, e, f, g, h];
+    let [hi, lo] = checksum(header).to_be_bytes();
+    (header[10], header[11]) = (hi, lo);
+    write_checksum(udp, Sum::new().add_pseudo_v4(from, to, protocol::UDP, len))
+}
+
+fn write_v6(ip: &mut [u8], [from, to]: [Ipv6Addr; 2], ports: [u16; 2]) -> Option<()> {
+    let (header, udp) = ip.split_first_chunk_mut::<40>()?;
+    let len = write_header(udp, ports)?;
+    let (first, addresses) = header.split_first_chunk_mut::<8>()?;
+    let [hi, lo] = len.to_be_bytes();
+    *first = [0x60, 0, 0, 0, hi, lo, protocol::UDP, HOPS];
+    let (source, destination) = addresses.split_first_chunk_mut::<16>()?;
+    *source = from.octets();
+    destination.copy_from_slice(&to.octets());
+    write_checksum(udp, Sum::new().add_pseudo_v6(from, to, protocol::UDP, len))
+}
+
+/// A UDP header over the whole of `udp`, with a checksum of zero; its length.
+fn write_header(udp: &mut [u8], [from, to]: [u16; 2]) -> Option<u16> {
+    let len = u16::try_from(udp.len()).ok()?;
+    let ([a, b], [c, d], [hi, lo]) = (from.to_be_bytes(), to.to_be_bytes(), len.to_be_bytes());
+    *udp.first_chunk_mut::<UDP_HEADER>()? = [a, b, c, d, hi, lo, 0, 0];
+    Some(len)
+}
+
+fn write_checksum(udp: &mut [u8], pseudo: Sum) -> Option<()> {
+    let sum = pseudo.add_bytes(udp).finish();
+    //= RFC 768
+    //# If the computed  checksum  is zero,  it is transmitted  as all ones
+    let [hi, lo] = if sum == 0 { u16::MAX } else { sum }.to_be_bytes();
+    let [_, _, _, _, _, _, to_hi, to_lo] = udp.first_chunk_mut::<UDP_HEADER>()?;
+    (*to_hi, *to_lo) = (hi, lo);
+    Some(())
+}
+
+/// Whether the UDP checksum of a frame that came in whole, of which `parsed` is what [`crate::parse`] said, may be right: it is; or
+/// IPv4's sender computed none; or it left the rest of it to hardware that there is not (Linux `CHECKSUM_PARTIAL`), which says
+/// nothing of the payload.
+#[must_use]
+pub fn udp_checksum_ok(frame: &[u8], parsed: &Parsed) -> bool {
+    let Some(udp) = frame.get(usize::from(parsed.l4)..usize::from(parsed.end)) else { return false };
+    let Some(&[_, _, _, _, _, _, hi, lo]) = udp.first_chunk::<UDP_HEADER>() else { return false };
+    let field = u16::from_be_bytes([hi, lo]);
+    if field == 0 {
+        return parsed.family == Family::V4;
+    }
+    let addresses = parsed.addresses(frame);
+    let from_v6 = |address: [u8; 16]| Ipv6Addr::from(address);
+    let Ok(len) = u16::try_from(udp.len()) else { return false };
+    // The sum of an IPv4-mapped address has 0xffff more, which is another zero.
+    let pseudo = Sum::new().add_pseudo_v6(from_v6(addresses.src), from_v6(addresses.dst), protocol::UDP, len);
+    pseudo.fold() == field || pseudo.add_bytes(udp).finish() == 0
+}
+
+const UDP_HEADER: usize = 8;
+const HOPS: u8 = 64;
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::parse;
+
+    /// The same datagram by another's hand.
+    fn by_etherparse(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
+        let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let step = match (source, destination) {
+            (SocketAddr::V4(from), SocketAddr::V4(to)) => link.ip(etherparse::IpHeaders::Ipv4(
+                etherparse::Ipv4Header {
+                    dont_fragment: true,
+                    ..etherparse::Ipv4Header::new(
+                        0,
+                        64,
+                        etherparse::IpNumber::UDP,
+                        from.ip().octets(),
+                        to.ip().octets(),
+                    )
+                    .unwrap()
+                },
+                etherparse::Ipv4Extensions::default(),
+            )),
+            (SocketAddr::V6(from), SocketAddr::V6(to)) => link.ipv6(from.ip().octets(), to.ip().octets(), 64),
+            _ => panic!("one family"),
+        };
+        let mut bytes = Vec::new();
+        step.udp(source.port(), destination.port()).write(&mut bytes, payload).unwrap();
+        bytes
+    }
+
+    fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
+        let v4 = (any::<(Ipv4Addr, u16)>(), any::<(Ipv4Addr, u16)>())
+            .prop_map(|(from, to)| (SocketAddr::from(from), SocketAddr::from(to)));
+        let v6 = (any::<(Ipv6Addr, u16)>(), any::<(Ipv6Addr, u16)>())
+            .prop_map(|(from, to)| (SocketAddr::from(from), SocketAddr::from(to)));
+        prop_oneof![v4, v6]
+    }
+
+    proptest! {
+        #[test]
+        fn a_datagram_is_as_etherparse_writes_it_and_its_checksum_holds_until_a_bit_changes(
+            (source, destination) in ends(),
+            payload in prop::collection::vec(any::<u8>(), 0..1500),
+            place: prop::sample::Index,
+            bit in 0..8u8,
+        ) {
+            let wanted = by_etherparse(source, destination, &payload);
+            let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
+            let mut frame = wanted[..14].to_vec();
+            frame.resize(14 + udp_headers_len(family), 0xaa);
+            frame.extend(&payload);
+            prop_assert!(write_udp(&mut frame[14..], source, destination));
+            prop_assert_eq!(&frame, &wanted);
+            let parsed = parse(&frame).unwrap();
+            prop_assert!(udp_checksum_ok(&frame, &parsed));
+            if !payload.is_empty() {
+                let at = frame.len() - payload.len() + place.index(payload.len());
+                frame[at] ^= 1 << bit;
+                prop_assert!(!udp_checksum_ok(&frame, &parsed));
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_that_is_zero_or_left_to_hardware_says_nothing() {
+        for (source, destination) in
+            [("192.0.2.1:5", "203.0.113.9:6"), ("[2001:db8::1]:5", "[2001:db8::9]:6")]
+        {
+            let (source, destination): (SocketAddr, SocketAddr) =
+                (source.parse().unwrap(), destination.parse().unwrap());
+            let mut frame = by_etherparse(source, destination, b"hello");
+            let parsed = parse(&frame).unwrap();
+            let field = usize::from(parsed.l4) + 6;
+            frame[field..field + 2].fill(0);
+            assert_eq!(udp_checksum_ok(&frame, &parsed), source.is_ipv4());
+            let pseudo = match (source.ip(), destination.ip()) {
+                (core::net::IpAddr::V4(from), core::net::IpAddr::V4(to)) => {
+                    Sum::new().add_pseudo_v4(from, to, protocol::UDP, 13)
+                }
+                (core::net::IpAddr::V6(from), core::net::IpAddr::V6(to)) => {
+                    Sum::new().add_pseudo_v6(from, to, protocol::UDP, 13)
+                }
+                _ => panic!("one family"),
+            };
+            frame[field..field + 2].copy_from_slice(&pseudo.fold().to_be_bytes());
+            assert!(udp_checksum_ok(&frame, &parsed));
+        }
+    }
+
+    #[test]
+    fn a_checksum_of_zero_is_written_as_all_ones() {
+        for (end, family) in [("192.0.2.1:5", Family::V4), ("[2001:db8::1]:5", Family::V6)] {
+            let end: SocketAddr = end.parse().unwrap();
+            let payload = udp_headers_len(family);
+            let mut ip = vec![0; payload + 2];
+            assert!(write_udp(&mut ip, end, end));
+            let field = payload - 2..payload;
+            // What is missing to a sum of all ones, whose complement is zero.
+            ip.copy_within(field.clone(), payload);
+            assert!(write_udp(&mut ip, end, end));
+            assert_eq!(ip[field], [0xff, 0xff]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let (v4, v6): (SocketAddr, SocketAddr) =
+            ("192.0.2.1:5".parse().unwrap(), "[2001:db8::1]:5".parse().unwrap());
+        assert!(!write_udp(&mut [0; 100], v4, v6));
+        assert!(!write_udp(&mut [0; 27], v4, v4));
+        assert!(!write_udp(&mut [0; 47], v6, v6));
+        assert!(write_udp(&mut [0; 28], v4, v4));
+    }
+}
