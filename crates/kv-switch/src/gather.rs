@@ -130,6 +130,12 @@ impl Gather {
         self.waiting > 0 && self.of(part).any(|slot| slot.state == State::Waiting)
     }
 
+    /// Whether it is over: no answer changes anything any more.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.waiting == 0
+    }
+
     /// Takes an answer. Its frame is wanted until the reply is written if it has a value and this is not [`Progress::Unchanged`].
     pub fn answer(
         &mut self,

@@ -10,6 +10,7 @@ mod generated;
 mod oracle;
 mod reader;
 mod server;
+mod table;
 
 const READ: Effect = Effect::Read { cacheable: true };
 const FORWARDED: Effect = Effect::Read { cacheable: false };
