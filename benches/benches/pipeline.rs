@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, mesh};
 use forwarder::{
-    CaptureFilter, EVERY_PACKET, Forward, HoldSlot, Live, Now, OutOfFrames, Outlet, Packet, Piece, Pipeline,
+    CaptureFilter, EVERY_PACKET, Forward, HoldSlot, Live, NotSent, Now, Outlet, Packet, Piece, Pipeline,
     Request, TapSize, ThreadId, Verdict, capture_tap, request_ring,
 };
 use sluicegate_benches::{
@@ -60,8 +60,12 @@ fn process(c: &mut Criterion) {
 struct NoFrames;
 
 impl Outlet for NoFrames {
-    fn originate(&mut self, _: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames> {
-        Err(OutOfFrames)
+    fn originate(&mut self, _: &mut dyn FnMut(&mut Packet<'_>) -> bool) -> Result<(), NotSent> {
+        Err(NotSent::NoFrame)
+    }
+
+    fn free_frames(&self) -> usize {
+        0
     }
 
     fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}

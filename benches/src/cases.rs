@@ -132,6 +132,7 @@ fn by_key(parts: &mut Parts) {
         hash: KeyRules::maglev_hash(&parts.hash_key),
         routes: Routes::build(&[], &[]).expect("none"),
         failover: KeyFailover::Next,
+        gather: None,
     };
     let placements = [Placement::Maglev { all: None }].into();
     let keyed = Arc::new(Keyed { rules: Arc::new(rules), pools: [].into(), placements });

@@ -149,6 +149,7 @@ pub fn pipeline_of(
         advise: datapath::advise_large_pages,
         limit_sources: 65_536,
         is_steered: false,
+        own_requests: None,
     };
     let pipeline =
         Pipeline::new(config, live, Arc::clone(&counters), requests).expect("the defaults are in range");

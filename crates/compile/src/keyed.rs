@@ -7,9 +7,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use config::{Config, Failover, HashKey, Kv, KvHash, KvKeys, KvProtocol, Pool};
-use forwarder::{KeyFailover, KeyRules, Keyed, Placement, PrefixSet};
-use kv_switch::{Application, Header, KeyHash, Memcached, Offset, Routes};
+use config::{Config, Failover, HashKey, Kv, KvGather, KvHash, KvKeys, KvMissing, KvProtocol, Pool};
+use forwarder::{GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyRules, Keyed, Placement, PrefixSet};
+use kv_switch::{Application, Header, KeyHash, Late, Memcached, Offset, Routes};
 
 use crate::CompileError;
 use crate::index::Index;
@@ -124,7 +124,19 @@ fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileEr
             Failover::Nowhere => KeyFailover::Nowhere,
             Failover::Pool(name) => KeyFailover::Pool(place(name)),
         },
+        gather: kv.gather.as_ref().map(gather),
     })
+}
+
+fn gather(gather: &KvGather) -> GatherRules {
+    // The configuration has one of them; else the next longer.
+    let fits = |millis: &u16| u128::from(*millis) >= gather.timeout.as_millis();
+    let timeout = GATHER_TIMEOUTS_MS.iter().position(fits).unwrap_or(GATHER_TIMEOUTS_MS.len() - 1);
+    let late = match gather.missing {
+        KvMissing::Silent => Late::Fails,
+        KvMissing::Miss => Late::IsMissing,
+    };
+    GatherRules { timeout, late }
 }
 
 fn application(kv: &Kv) -> Box<dyn Application> {

@@ -4,6 +4,7 @@
 //! Not here: sockets and threads (`datapath`), what a NIC can do (the binary asks it at start).
 
 use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use config_text::{Node, Section};
@@ -11,6 +12,7 @@ use forwarder::NoSocket;
 use serde::{Serialize, Serializer};
 
 use super::canonical;
+use super::ports::{read_range, show};
 
 /// How packets get in and out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -50,6 +52,10 @@ pub struct Io {
     pub fragments: Fragments,
     /// How much ICMP a packet thread handles.
     pub icmp: Icmp,
+    /// UDP ports that packet threads ask backends of keyed pools from, in equal shares: 1 to 4,096 ports from 1,024 on. Default 61000
+    /// to 61255.
+    #[serde(serialize_with = "canonical_ports")]
+    pub own_ports: RangeInclusive<u16>,
 }
 
 /// How much ICMP one packet thread handles.
@@ -251,6 +257,7 @@ impl Io {
             fragments: section
                 .or("fragments", default.fragments, |node| Fragments::read(&node, frames_per_queue)),
             icmp: section.or("icmp", default.icmp, |node| Icmp::read(&node)),
+            own_ports: section.or("own_ports", default.own_ports, |node| read_own_ports(&node)),
         };
         section.finish(&[]);
         io
@@ -287,8 +294,26 @@ impl Default for Io {
                 errors_per_second: 10_000,
                 errors_of_source: 1_000,
             },
+            own_ports: 61_000..=61_255,
         }
     }
+}
+
+/// Above 1,023, as others need no right to take them from us; GUE's is for tunnels.
+fn read_own_ports(node: &Node<'_>) -> Option<RangeInclusive<u16>> {
+    if node.as_str().is_none() {
+        return node.wrong(OWN_PORTS);
+    }
+    let ports = read_range(node, &(1_024..=u16::MAX), OWN_PORTS)?;
+    let has_gue = ports.contains(&GUE_PORT);
+    if has_gue || ports.len() > MOST_OWN_PORTS {
+        return node.wrong(OWN_PORTS);
+    }
+    Some(ports)
+}
+
+fn canonical_ports<S: Serializer>(value: &RangeInclusive<u16>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&show(value))
 }
 
 /// Packet sockets are filled by the kernel's receive path, whoever runs it.
@@ -314,5 +339,8 @@ const NO_SOCKET: [(&str, NoSocket); 2] = [("pass", NoSocket::Pass), ("drop", NoS
 /// Each pair of threads has its rings.
 const MOST_THREADS: u16 = 64;
 const THREADS: &str = "how many packet threads software steering gives packets to: an integer from 1 to 64";
+const OWN_PORTS: &str = "\"FIRST-LAST\": 1 to 4,096 ports from 1024 to 65535, without 6080";
+const MOST_OWN_PORTS: usize = 4_096;
+const GUE_PORT: u16 = 6_080;
 const MAX_SPIN: Duration = Duration::from_secs(1);
-const LIFETIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+const LIFETIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);

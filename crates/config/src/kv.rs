@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use config_text::{At, Node, Place, Section, values};
-use forwarder::Prefix;
+use forwarder::{GATHER_TIMEOUTS_MS, Prefix};
 use serde::Serialize;
 
 use super::arrivals::read_sources;
@@ -39,6 +40,51 @@ pub struct Kv {
     pub hash: KvHash,
     /// What becomes of a server that was away before it serves again. Default [`Rejoin::Flush`] for memcached, else the other.
     pub rejoin: Rejoin,
+    /// What becomes of requests whose keys are of several backends; `None`: they are refused, as are all of header and offset.
+    pub gather: Option<KvGather>,
+}
+
+/// Requests whose keys are of several backends are asked of each, and answered by this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KvGather {
+    /// How long backends may take: one of [`forwarder::GATHER_TIMEOUTS_MS`]. Default 20 ms.
+    #[serde(serialize_with = "canonical::span")]
+    pub timeout: Duration,
+    /// What follows when one takes longer. Default [`KvMissing::Silent`].
+    pub missing: KvMissing,
+}
+
+/// What becomes of a request with a key that nobody has spoken of in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvMissing {
+    /// There is no reply.
+    Silent,
+    /// The key is told as missing.
+    Miss,
+}
+
+impl KvGather {
+    const DEFAULT: Self = Self { timeout: Duration::from_millis(20), missing: KvMissing::Silent };
+
+    /// A table, or `false`. Of a protocol that is not known no reply is made.
+    fn read(node: Option<Node<'_>>, protocol: Option<KvProtocol>) -> Option<Self> {
+        let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+        let Some(node) = node else { return is_memcached.then_some(Self::DEFAULT) };
+        let mut section = node.section_or_false()?;
+        let timeout = section.or("timeout", Self::DEFAULT.timeout, |node| {
+            let timeout = node.duration(Duration::ZERO..=Duration::from_secs(1))?;
+            let is_one = |millis: &u16| timeout == Duration::from_millis((*millis).into());
+            if GATHER_TIMEOUTS_MS.iter().any(is_one) { Some(timeout) } else { node.wrong(TIMEOUTS) }
+        });
+        let words = [("silent", KvMissing::Silent), ("miss", KvMissing::Miss)];
+        let missing = section.or("missing", Self::DEFAULT.missing, |node| node.choice(&words, &[]));
+        section.finish(&[]);
+        if !is_memcached {
+            node.refuse("nothing here: it is for protocol = \"memcached\"");
+        }
+        Some(Self { timeout, missing })
+    }
 }
 
 /// What becomes of a server that was away: meanwhile others were given its keys, and what it holds of them may be old.
@@ -138,6 +184,7 @@ impl KvDraft {
         let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES, &[]));
         section.or("path", (), |node| node.choice(&[("direct", ())], &["through"]));
         let rejoin = read_rejoin(section.optional("rejoin"), protocol);
+        let gather = KvGather::read(section.optional("gather"), protocol);
         section.finish(&["replicas", "timeout", "cache"]);
         let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
         let named = named.into_iter().collect();
@@ -151,6 +198,7 @@ impl KvDraft {
             max_keys,
             hash,
             rejoin,
+            gather,
         };
         let routes = routes.unwrap_or_else(|| Some(Vec::new()));
         let whole = protocol.zip(clients).zip(routes);
@@ -296,6 +344,7 @@ const WORDS: [(&str, Word); 3] =
     [("memcached", Word::Memcached), ("header", Word::Header), ("offset", Word::Offset)];
 const HASHES: [(&str, KvHash); 3] =
     [("maglev", KvHash::Maglev), ("ketama", KvHash::Ketama), ("fnv1a_64", KvHash::Fnv1a64)];
+const TIMEOUTS: &str = "1ms, 2ms, 5ms, 10ms, 20ms, 50ms, 100ms, 200ms, 500ms or 1s";
 const MAX_KEYS: u8 = 32;
 const MAX_KEY_BYTES: u8 = 250;
 /// What a datagram of 1,400 bytes has room for.

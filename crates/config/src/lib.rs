@@ -81,7 +81,7 @@ pub use self::config::Config;
 pub use self::encapsulation::Encapsulation;
 pub use self::guard::{Guard, Limits, PerSource, SourceList};
 pub use self::io::{Fragments, Icmp, Idle, IdleThen, Io, IoMode, NextHop, Steering};
-pub use self::kv::{Failover, Kv, KvHash, KvKeys, KvProtocol, KvRoute, Rejoin};
+pub use self::kv::{Failover, Kv, KvGather, KvHash, KvKeys, KvMissing, KvProtocol, KvRoute, Rejoin};
 pub use self::log::{Log, LogFormat, LogLevel};
 pub use self::machine::Machine;
 pub use self::mtu::Mtu;

@@ -134,7 +134,12 @@ pub(super) fn show(range: &RangeInclusive<u16>) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-fn read_range(node: &Node<'_>, within: &RangeInclusive<u16>, allowed: &str) -> Option<RangeInclusive<u16>> {
+/// A number, or a range of them.
+pub(super) fn read_range(
+    node: &Node<'_>,
+    within: &RangeInclusive<u16>,
+    allowed: &str,
+) -> Option<RangeInclusive<u16>> {
     let Some(text) = node.as_str() else {
         let number = node.as_integer().and_then(|number| u16::try_from(number).ok());
         let number = number.filter(|number| within.contains(number)).or_else(|| node.wrong(allowed))?;

@@ -254,7 +254,16 @@ fn the_example_states_the_defaults() {
         "frame_size",
     ]);
     let drop: Vec<_> = drop
-        .chain(&["batch", "no_socket", "max_vips", "limit_sources", "spin", "then", "udp_checksum"])
+        .chain(&[
+            "batch",
+            "no_socket",
+            "max_vips",
+            "limit_sources",
+            "own_ports",
+            "spin",
+            "then",
+            "udp_checksum",
+        ])
         .collect();
     let drop: Vec<_> = drop.into_iter().chain(&["dont_fragment", "too_big"]).collect();
     let drop = drop.into_iter().chain(&[
@@ -300,6 +309,7 @@ fn defaults_have_the_documented_values() {
     assert_eq!((io.flows_per_thread, io.frames_per_queue, io.batch), (1_000_000, 4_096, 64));
     assert_eq!((io.queues, io.no_socket, io.max_vips), (None, NoSocket::Pass, 4_096));
     assert_eq!((io.limit_sources, io.frame_size), (65_536, 2_048));
+    assert_eq!(io.own_ports, 61_000..=61_255);
     assert_eq!((io.idle.spin, io.idle.then), (Duration::from_micros(50), IdleThen::Sleep));
     assert_eq!((config.log().level, config.log().format), (LogLevel::Info, LogFormat::Human));
 }

@@ -67,8 +67,24 @@ macro_rules! drop_reasons {
                 KvWrongOffsets = "kv_wrong_offsets",
                 /// A keyed request with the preamble of another application.
                 KvOtherApplication = "kv_other_application",
-                /// A keyed request whose keys are of several backends.
+                /// A keyed request whose keys are of several backends, and that cannot be gathered: kv.gather is off, it came in fragments or in a tunnel, or this machine has no address of its family.
                 KvSplit = "kv_split",
+                /// A keyed request for several backends, while as many are gathered as the thread has room for.
+                KvGatherFull = "kv_gather_full",
+                /// A keyed request for several backends, while the thread has too few free frames to ask them.
+                KvGatherNoFrame = "kv_gather_no_frame",
+                /// A datagram to a port of io.own_ports that no request of this machine waits for: an answer too late, or a second time, or never asked for.
+                KvAnswerLate = "kv_answer_late",
+                /// A datagram to a port of io.own_ports from another address than was asked.
+                KvAnswerSource = "kv_answer_source",
+                /// A datagram to a port of io.own_ports without the request's nonce: a server's error, or forged.
+                KvAnswerNonce = "kv_answer_nonce",
+                /// A server's answer about a key that its part of the request does not wait for, or not any more.
+                KvAnswerUnasked = "kv_answer_unasked",
+                /// A second or later datagram of a server's answer: values that one datagram does not hold are not gathered.
+                KvAnswerContinuation = "kv_answer_continuation",
+                /// A datagram to a port of io.own_ports that is no answer of the protocol, or has a wrong UDP checksum.
+                KvAnswerMalformed = "kv_answer_malformed",
                 /// A fragment for a VIP that takes none.
                 Fragment = "fragment",
                 /// The first fragment of a datagram ends before its transport header does (RFC 1858 §3).

@@ -77,6 +77,8 @@ groups! {
         tx_bytes: counter "bytes" "thread_sent_bytes_total" [];
         /// Frames that this thread turned round in place and sent back.
         replies: counter "packets" "thread_replied_packets_total" [];
+        /// Frames that were for this machine and that this thread took in: requests that it gathers, and answers to requests of its own.
+        taken: counter "packets" "thread_taken_packets_total" [];
         /// Frames that this thread handed to another thread.
         to_threads: counter "packets" "thread_handed_over_packets_total" [];
         /// Frames that this I/O thread handed to a packet thread (io.steering = "software"): to the one that their flow names, or in turn to another because that one's ring was full.
@@ -119,6 +121,18 @@ groups! {
         keyed_changes: counter "requests" "thread_keyed_requests_total" ["effect" = "change"];
         /// Requests for keyed services that this thread read, by what they do to their key: read it, write it (set, delete, touch), change it by what was there (add, cas, append, incr), or nothing (no key).
         keyed_others: counter "requests" "thread_keyed_requests_total" ["effect" = "none"];
+        /// Requests for keys of several backends that this thread began to gather.
+        gathers_begun: counter "requests" "thread_gathers_begun_total" [];
+        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        gathers_answered: counter "requests" "thread_gathers_ended_total" ["result" = "answered"];
+        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        gathers_incomplete: counter "requests" "thread_gathers_ended_total" ["result" = "incomplete"];
+        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        gathers_timed_out: counter "requests" "thread_gathers_ended_total" ["result" = "timed_out"];
+        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        gathers_too_long: counter "requests" "thread_gathers_ended_total" ["result" = "too_long"];
+        /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
+        gathers_unsent: counter "requests" "thread_gathers_ended_total" ["result" = "unsent"];
         /// Tunnelled packets of other clusters whose outer header this thread took off.
         remote_arrivals: counter "packets" "thread_remote_arrivals_packets_total" [];
         /// Packets of which this thread gave a capture a record.

@@ -10,6 +10,7 @@
 #define GROWTH_MASK 63 // bits 0 to 5 of a value
 #define OWN 64 // an address of this machine within a prefix: the kernel's. Other bits are zero, and room for later
 
+#define ENDS 1 // bit of an end's value: tunnels end there. Bits 1 to 15: how many ports we ask from, 16 to 31: the first
 #define MAX_ENDS 512 // of all prefixes: `steer/ends.rs` knows them too
 #define MAX_SOURCES 2048
 #define BY_GRE 1 // bits of a source's value
@@ -201,6 +202,12 @@ static __always_inline __u32 carried_by(__u8 protocol, const struct udphdr *udp,
 	return 0;
 }
 
+// The destination port of a datagram; 0: it is none.
+static __always_inline __u16 udp_port(__u8 protocol, const struct udphdr *udp, bound end)
+{
+	return protocol == IPPROTO_UDP && !BEYOND(udp + 1, end) ? bpf_ntohs(udp->dest) : 0;
+}
+
 // Whether an ICMPv4 error says that a tunnel's packet was too big: one that the kernel did not send.
 static __always_inline int is_about_tunnel4(const struct icmp6hdr *icmp, bound end)
 {
@@ -221,12 +228,14 @@ static __always_inline int is_about_tunnel6(const struct icmp6hdr *icmp, bound e
 }
 
 // What is sent to the machine itself and is for the packet threads all the same: tunnelled packets from those who may send
-// them, and errors about outer packets. All else of it is the kernel's, and recognised by its protocol alone.
+// them, errors about outer packets, and answers to requests of theirs. All else of it is the kernel's, and recognised by its
+// protocol and port alone.
 static __always_inline int ends_here(const struct network *net, bound end, const struct address *to)
 {
 	struct prefix6 key = { .length = 128 };
-	__u32 by = 0, *allowed;
+	__u32 by = 0, *allowed, *value;
 	int is_error = 0;
+	__u16 port = 0;
 
 	if (net->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = net->header;
@@ -237,6 +246,7 @@ static __always_inline int ends_here(const struct network *net, bound end, const
 		upper = ip + 1;
 		by = carried_by(ip->protocol, upper, end);
 		is_error = ip->protocol == IPPROTO_ICMP && is_about_tunnel4(upper, end);
+		port = udp_port(ip->protocol, upper, end);
 		from_ipv4(&key.address, ip->saddr);
 	} else {
 		struct ipv6hdr *ip6 = net->header;
@@ -246,16 +256,22 @@ static __always_inline int ends_here(const struct network *net, bound end, const
 			return 0;
 		by = carried_by(ip6->nexthdr, upper, end);
 		is_error = ip6->nexthdr == IPPROTO_ICMPV6 && is_about_tunnel6(upper, end);
+		port = udp_port(ip6->nexthdr, upper, end);
 	}
 	if (by) {
 		allowed = bpf_map_lookup_elem(&sources, &key);
 		if (!allowed || !(*allowed & by))
 			return 0;
-	} else if (!is_error) {
+	} else if (!is_error && !port) {
 		return 0;
 	}
 	key.address = *to;
-	return bpf_map_lookup_elem(&ends, &key) != NULL;
+	value = bpf_map_lookup_elem(&ends, &key);
+	if (!value)
+		return 0;
+	if (by || is_error)
+		return *value & ENDS;
+	return (__u16)(port - (*value >> 16)) < (*value >> 1 & 0x7fff);
 }
 
 // RFC 4861: types 133 to 137 keep the link working, whatever a VIP covers.

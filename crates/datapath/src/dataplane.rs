@@ -8,7 +8,10 @@
 
 mod sockets;
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,9 +19,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Counter, Forward, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, Pipeline,
-    PipelineConfig, RequestPort, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId, Timeouts,
-    notice_ring, request_ring,
+    Counter, Forward, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
+    Pipeline, PipelineConfig, RequestPort, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId,
+    Timeouts, notice_ring, request_ring,
 };
 
 use crate::af_packet::{Room, open_all};
@@ -88,6 +91,8 @@ pub struct Settings {
     pub limit_sources: usize,
     /// Each thread's table of fragmented datagrams.
     pub fragments: FragmentConfig,
+    /// UDP ports that packet threads ask backends of keyed pools from, in equal shares; with fewer ports than threads none asks.
+    pub own_ports: RangeInclusive<u16>,
 }
 
 /// A running data plane. Dropping it stops redirecting, lets the threads send what they have, ends them, and takes the programs
@@ -316,7 +321,8 @@ impl DataPlane {
         let (threads, max_batch) = (layout.packet_threads(), (2 * settings.batch).min(MAX_BATCH));
         // It forwards for nobody.
         let counters = Arc::new(ThreadCounters::new(0, 0));
-        let config = SteeringConfig { threads, max_batch, hashers: lane_hashers() };
+        let own_ports = OwnPorts::new(&settings.own_ports, threads);
+        let config = SteeringConfig { threads, max_batch, hashers: lane_hashers(), own_ports };
         let steering = SoftwareSteering::new(config, live, Arc::clone(&counters));
         let (birth, engine) = part.engine(steering, counters);
         self.spawn(settings.idle, birth, engine.steering_to(threads))
@@ -483,11 +489,18 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
         icmp: settings.icmp,
         limit_sources: settings.limit_sources,
         fragments: settings.fragments,
+        own_requests: OwnPorts::new(&settings.own_ports, threads).map(own_requests),
         held_of_a_pool: held_of_a_pool(settings.frames_per_queue, threads),
         hashers: lane_hashers(),
         is_steered: settings.steer_over.is_some(),
         advise: advise_large_pages,
     }
+}
+
+/// Of a thread. Nobody can tell beforehand what answers are known by.
+fn own_requests(ports: OwnPorts) -> OwnRequests {
+    let secret = RandomState::new(); // of the system's randomness, as hash maps have it
+    OwnRequests { ports, requests: GATHERED, seed: [secret.hash_one(0_u8), secret.hash_one(1_u8)] }
 }
 
 /// All threads together never hold more than a quarter of a pool, which needs its frames to receive.
@@ -522,6 +535,8 @@ pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, S
     if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }
 }
 
+/// Requests that a thread gathers at once: 50,000 a second if all wait 20 ms in vain, and many more where backends answer.
+const GATHERED: usize = 1_024;
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;

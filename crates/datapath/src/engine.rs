@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use forwarder::{
-    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, Now, Origin, OutOfFrames, Outlet, Packet,
-    Piece, ThreadCounters, ThreadId, Verdict,
+    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, NotSent, Now, Origin, Outlet, Packet, Piece,
+    ThreadCounters, ThreadId, Verdict,
 };
 
 use crate::device::{Device, Received, TxOwner};
@@ -194,6 +194,12 @@ impl<D: Device, F: Forward> Engine<D, F> {
         self.port.mailboxes.waiting() > 0 || self.forward.is_asked()
     }
 
+    /// When the forwarder has something to do though nothing comes.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Now> {
+        self.forward.next_due()
+    }
+
     /// The threads that got something and may be asleep.
     pub fn notify(&mut self) -> &mut Notify {
         &mut self.port.notify
@@ -301,6 +307,10 @@ impl<D: Device> Port<D> {
             Verdict::Reply => self.leave(arrival.received, true)?,
             Verdict::Hold(slot) => self.hold(slot, arrival)?,
             Verdict::ToThread(thread, reason) => self.hand_over(thread, reason, arrival.received)?,
+            Verdict::Taken => {
+                self.counters.taken.add(1);
+                self.release_frame(arrival.received.frame);
+            }
             Verdict::Drop(_) => self.release_frame(arrival.received.frame),
         }
         Ok(())
@@ -484,16 +494,27 @@ impl<D: Device> Port<D> {
 }
 
 impl<D: Device> Outlet for Port<D> {
-    fn originate(&mut self, build: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames> {
-        let mut frame = self.free.pop().ok_or(OutOfFrames)?;
-        let end = build(self.device.bytes(&mut frame));
+    fn originate(&mut self, build: &mut dyn FnMut(&mut Packet<'_>) -> bool) -> Result<(), NotSent> {
+        let mut frame = self.free.pop().ok_or(NotSent::NoFrame)?;
+        let bytes = self.device.bytes(&mut frame);
+        let whole = bytes.len();
+        let mut packet = Packet::new(bytes, 0, whole, Origin::Wire);
+        let is_built = build(&mut packet);
+        let (interface, end) = (packet.interface(), packet.end());
+        if !is_built {
+            self.free.push(frame);
+            return Err(NotSent::NotBuilt);
+        }
         // Counted as come in at the same time as sent, so that the sum holds at any moment.
-        let interface = InterfaceId(0);
         if self.leave(Received { frame, interface, start: 0, end }, false).is_err() {
-            return Err(OutOfFrames);
+            return Err(NotSent::NoRoom);
         }
         self.counters.originated.add(1);
         Ok(())
+    }
+
+    fn free_frames(&self) -> usize {
+        self.free.len()
     }
 
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {

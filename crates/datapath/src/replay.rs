@@ -2,12 +2,13 @@
 //!
 //! In: frames, the interface that each comes by, the time. Out: frames as they leave, counters, notices.
 //! Not here: capture files (`pcap`), the control plane, other threads.
-//! Invariant: received + originated = sent + replied + dropped + held, after every turn.
+//! Invariant: received + originated = sent + replied + taken in + dropped + held, after every turn.
 
 use std::sync::Arc;
 
 use forwarder::{
-    InterfaceId, Live, Notice, Notices, Now, Pipeline, PipelineError, ThreadCounters, ThreadId, notice_ring,
+    InterfaceId, Live, Notice, Notices, Now, OwnRequests, Pipeline, PipelineConfig, PipelineError,
+    ThreadCounters, ThreadId, notice_ring,
 };
 
 use crate::dataplane::{NOTICES, Settings, pipeline_config};
@@ -48,8 +49,11 @@ impl Replay {
         let me = ThreadId(0);
         let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
         let (sink, notices) = notice_ring(NOTICES);
-        let pipeline = Pipeline::new(pipeline_config(settings, me, 1), live, Arc::clone(&counters), None)?
-            .with_notices(sink);
+        let config = pipeline_config(settings, me, 1);
+        // The same at every replay.
+        let own_requests = config.own_requests.map(|own| OwnRequests { seed: [0; 2], ..own });
+        let config = PipelineConfig { own_requests, ..config };
+        let pipeline = Pipeline::new(config, live, Arc::clone(&counters), None)?.with_notices(sink);
         let Some(mailboxes) = mesh(1, 1).pop() else { unreachable!("a mesh of one has one end") };
         // However many are held, the fill ring is full, and pieces find frames.
         let in_all = settings.frames_per_queue as usize + 2 * RING as usize;

@@ -9,6 +9,7 @@ mod ends;
 mod filter;
 mod prefixes;
 mod program;
+mod reserved;
 mod several;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use forwarder::{FILTER_PREFIXES, NoSocket};
 pub use self::ends::Ends;
 pub use self::filter::Filter;
 pub use self::program::takes;
+pub use self::reserved::ReservedPorts;
 pub use self::several::Steers;
 
 use self::ends::EndMaps;
@@ -97,6 +99,16 @@ pub enum SteerError {
         wanted: usize,
         /// How many there may be.
         allowed: usize,
+    },
+    /// A port for requests of our own that somebody else has.
+    #[error(
+        "UDP port {port}, of io.own_ports, cannot be reserved: {cause}; end what has it, or give io.own_ports others"
+    )]
+    OwnPort {
+        /// Which.
+        port: u16,
+        /// What the kernel says.
+        cause: String,
     },
     /// More head room than a mark can hold.
     #[error("{what} wants {growth_bytes} bytes of head room, at most {MAX_ENCAP_OVERHEAD_BYTES} are allowed")]

@@ -128,11 +128,13 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
             waker.sleeper.awake();
             return;
         }
+        let due = self.millis_until_due();
         let device = self.engine.device_mut();
         // What is being sent comes back without a bell: with packets in the transmit ring, or on the wire and so not with
         // the receive side, the rings are looked at again soon.
         let sending = device.is_sending();
         let at_most = if sending { RETRY_SEND_MS } else { SLEEP_AT_MOST_MS };
+        let at_most = at_most.min(due);
         let mut wanted = ArrayVec::<PollFd<'_>, MOST_FDS>::new();
         wanted.push(PollFd::new(waker.fd(), PollFlags::POLLIN));
         for (_, socket) in device.sockets().take(wanted.remaining_capacity()) {
@@ -144,6 +146,13 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         let _ = poll(&mut wanted, PollTimeout::from(at_most));
         waker.sleeper.awake();
         waker.silence();
+    }
+
+    /// Until the forwarder has something to do by itself: whole milliseconds, the last one begun counts.
+    fn millis_until_due(&self) -> u8 {
+        let Some(due) = self.engine.next_due() else { return SLEEP_AT_MOST_MS };
+        let left = due.nanos().saturating_sub(now(Instant::now(), self.origin).nanos());
+        u8::try_from(left.div_ceil(1_000_000)).unwrap_or(SLEEP_AT_MOST_MS)
     }
 
     fn copy_statistics(&mut self) {
@@ -216,18 +225,25 @@ mod tests {
     }
 
     /// Hands packets to the thread that they name, and sends those that name this one.
-    struct Named(ThreadId);
+    struct Named {
+        me: ThreadId,
+        due: Option<Now>,
+    }
 
     impl Forward for Named {
         fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
             for (packet, verdict) in packets.iter().zip(verdicts) {
                 let named = ThreadId(packet.frame()[0].into());
                 let reason = HandoffReason::Steered { decapsulated_from: None };
-                *verdict = if named == self.0 { Verdict::Tx } else { Verdict::ToThread(named, reason) };
+                *verdict = if named == self.me { Verdict::Tx } else { Verdict::ToThread(named, reason) };
             }
         }
 
         fn poll(&mut self, _: Now, _: &mut dyn Outlet) {}
+
+        fn next_due(&self) -> Option<Now> {
+            self.due
+        }
 
         fn failed(&mut self, reason: DropReason) {
             panic!("{reason:?}: there is room");
@@ -248,7 +264,11 @@ mod tests {
     type Frames = crate::mailbox::Mailboxes<MemoryFrame>;
 
     /// The engine of a packet thread, or that of the I/O thread, which is the last and where all packets wait.
-    fn engine(mailboxes: Frames, counters: &Arc<ThreadCounters>) -> Engine<MemoryDevice, Named> {
+    fn engine(
+        mailboxes: Frames,
+        counters: &Arc<ThreadCounters>,
+        due: Option<Now>,
+    ) -> Engine<MemoryDevice, Named> {
         let me = mailboxes.me();
         let is_io = me.0 == PACKET_THREADS;
         let owner = if is_io { TxOwner::Own } else { TxOwner::Other(ThreadId(PACKET_THREADS)) };
@@ -256,7 +276,7 @@ mod tests {
         let frames = (0..count).map(|_| MemoryFrame::new(me, 64)).collect();
         let pool = Pool { frames, in_all: PACKETS.into() };
         let device = MemoryDevice::with_tx_owners(PACKETS.into(), [owner]);
-        let mut engine = Engine::new(device, Named(me), mailboxes, pool, Arc::clone(counters));
+        let mut engine = Engine::new(device, Named { me, due }, mailboxes, pool, Arc::clone(counters));
         for packet in 0..count {
             let named = u8::try_from(packet % PACKET_THREADS).unwrap();
             assert!(engine.device_mut().inject(&[named; 20], 0));
@@ -268,11 +288,12 @@ mod tests {
         mailboxes: Frames,
         wakers: &Arc<[Waker]>,
         rounds: &Arc<Rounds>,
+        due: Option<Now>,
     ) -> PacketThread<MemoryDevice, Named> {
         let (number, origin) = (mailboxes.me().0.into(), Instant::now());
         let counters = Arc::new(ThreadCounters::new(0, 0));
         PacketThread {
-            engine: engine(mailboxes, &counters),
+            engine: engine(mailboxes, &counters, due),
             counters,
             socket: Arc::new(SocketCounters::default()),
             wakers: Arc::clone(wakers),
@@ -289,12 +310,27 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_sleeps_no_longer_than_until_the_millisecond_in_which_something_is_due() {
+        let wakers: Arc<[Waker]> = (0..=PACKET_THREADS).map(|_| Waker::new().unwrap()).collect();
+        let rounds = Arc::new(Rounds::new());
+        let sleeps = |due: Option<u64>| {
+            let mailboxes = mesh(PACKET_THREADS + 1, 1).remove(0);
+            thread(mailboxes, &wakers, &rounds, due.map(Now::from_nanos)).millis_until_due()
+        };
+        assert_eq!(sleeps(None), SLEEP_AT_MOST_MS);
+        assert_eq!(sleeps(Some(0)), 0);
+        assert_eq!(sleeps(Some(3_600_000_000_000)), SLEEP_AT_MOST_MS);
+        // It was made a moment ago.
+        assert!((1..=50).contains(&sleeps(Some(50_000_000))));
+    }
+
+    #[test]
     fn what_waits_when_the_end_begins_goes_from_thread_to_thread_and_is_sent() {
         let wakers: Arc<[Waker]> = (0..=PACKET_THREADS).map(|_| Waker::new().unwrap()).collect();
         let rounds = Arc::new(Rounds::new());
         let (through, ends): (Vec<_>, Vec<_>) = (0..ROUNDS).map(|_| channel::<()>()).unzip();
         let mailboxes = mesh(PACKET_THREADS + 1, PACKETS.into()).into_iter();
-        let mut threads: Vec<_> = mailboxes.map(|own| thread(own, &wakers, &rounds)).collect();
+        let mut threads: Vec<_> = mailboxes.map(|own| thread(own, &wakers, &rounds, None)).collect();
         threads.iter_mut().for_each(|thread| thread.through.clone_from(&through));
         drop(through);
         let counters: Vec<_> = threads.iter().map(|thread| Arc::clone(&thread.counters)).collect();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use datapath::{Engine, MemoryDevice, MemoryFrame, Pool, TxOwner, mesh};
 use forwarder::{
-    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, Now, Origin, Outlet, Packet, Piece,
+    DropReason, Forward, HandoffReason, HoldSlot, InterfaceId, NotSent, Now, Origin, Outlet, Packet, Piece,
     ThreadCounters, ThreadId, Totals, Verdict,
 };
 
@@ -41,8 +41,9 @@ struct Anything {
 
 impl Anything {
     fn verdict(&mut self, origin: Origin) -> Verdict {
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 | 1 => Verdict::Tx,
+            8 => Verdict::Taken,
             2 => Verdict::Reply,
             3 => {
                 let slot = HoldSlot(u32::try_from(self.random.below(u64::from(HOLDS) + 1)).unwrap());
@@ -115,10 +116,19 @@ impl Forward for Anything {
 
     fn poll(&mut self, _: Now, outlet: &mut dyn Outlet) {
         if self.random.below(4) == 0 {
-            let _ = outlet.originate(&mut |bytes| {
-                bytes[..20].copy_from_slice(&frame(InterfaceId(0)));
-                20
+            let free = outlet.free_frames();
+            let is_wanted = self.random.below(8) > 0;
+            let sent = outlet.originate(&mut |packet| {
+                packet.buffer_mut()[..20].copy_from_slice(&frame(InterfaceId(0)));
+                packet.set_bounds(0, 20);
+                is_wanted
             });
+            match sent {
+                Ok(()) => assert!(is_wanted && free > 0),
+                Err(NotSent::NoFrame) => assert_eq!(free, 0),
+                Err(NotSent::NotBuilt) => assert!(!is_wanted),
+                Err(NotSent::NoRoom) => assert!(is_wanted),
+            }
         }
         if self.random.below(3) == 0
             && let Some(slot) = self.held.pop_front()

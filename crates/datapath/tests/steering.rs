@@ -157,8 +157,12 @@ impl Machine {
                 let engine = Engine::new(device, signing, mailboxes, pool(0), counters);
                 packet.push(engine.with_mail_alone());
             } else {
-                let config =
-                    SteeringConfig { threads: PACKET_THREADS, max_batch: 32, hashers: lane_hashers() };
+                let config = SteeringConfig {
+                    threads: PACKET_THREADS,
+                    max_batch: 32,
+                    hashers: lane_hashers(),
+                    own_ports: None,
+                };
                 let steering = SoftwareSteering::new(config, &live(), Arc::clone(&counters));
                 let engine = Engine::new(device, steering, mailboxes, pool(FRAMES), counters);
                 io.push(engine.steering_to(PACKET_THREADS));
@@ -214,7 +218,12 @@ impl Machine {
 
     /// The packet thread that steering names for each flow.
     fn named(flows: u16) -> Vec<u16> {
-        let config = SteeringConfig { threads: PACKET_THREADS, max_batch: 1, hashers: lane_hashers() };
+        let config = SteeringConfig {
+            threads: PACKET_THREADS,
+            max_batch: 1,
+            hashers: lane_hashers(),
+            own_ports: None,
+        };
         let mut steering = SoftwareSteering::new(config, &live(), Arc::new(ThreadCounters::new(0, 0)));
         let mut named = |flow| {
             let (mut bytes, mut verdicts) = (frame(flow, 0), [Verdict::Tx]);

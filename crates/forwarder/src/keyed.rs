@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kv_switch::{Application, KeyHash, Refusal, Ring, Routes};
+use kv_switch::{Application, KeyHash, Late, Refusal, Ring, Routes};
 use maglev_hash::Table;
 
 use crate::{DropReason, Flow, HashKey, PoolTable, PrefixSet};
@@ -24,6 +24,20 @@ pub struct KeyRules {
     pub routes: Routes,
     /// Where keys of a backend that does not serve go.
     pub failover: KeyFailover,
+    /// How requests are gathered whose keys are of several backends; `None`: they are refused.
+    pub gather: Option<GatherRules>,
+}
+
+/// Milliseconds that a pool may give its backends; each is a line of its own in the table of what waits.
+pub const GATHER_TIMEOUTS_MS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
+
+/// How requests are gathered whose keys are of several backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatherRules {
+    /// Place in [`GATHER_TIMEOUTS_MS`] of the time that backends have.
+    pub timeout: usize,
+    /// What a key counts as whose backend takes longer.
+    pub late: Late,
 }
 
 /// Where keys of a backend that does not serve go.

@@ -4,7 +4,7 @@
 //! [`Verdict`]s, and frames rewritten in place. Also here: [`Live`], the one type at which the planes meet, the
 //! counters, and the request ring by which the control plane asks a packet thread.
 //! Not here: rings and sockets (`datapath`), TOML (`control-plane`), bytes of headers (`packet`).
-//! Invariant: rx + originated = tx + drops + held + in mailboxes. Nothing here allocates per packet, reads a clock or
+//! Invariant: rx + originated = tx + taken + drops + held + in mailboxes. Nothing here allocates per packet, reads a clock or
 //! does I/O.
 //! Source: Eisenbud et al., *Maglev*, NSDI 2016, §3.
 //!
@@ -44,6 +44,7 @@ mod keyed;
 mod live;
 mod notice;
 mod originate;
+mod own_ports;
 mod packet_buf;
 mod parts;
 mod pipeline;
@@ -73,12 +74,15 @@ pub use explain::{Explanation, Outcome, Step};
 pub use filter::{FILTER_PREFIXES, NoSocket};
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
-pub use keyed::{KeyFailover, KeyPlace, KeyRules, Keyed, Placement, Rings};
+pub use keyed::{GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPlace, KeyRules, Keyed, Placement, Rings};
 pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
+pub use own_ports::OwnPorts;
 pub use packet_buf::{HandoffReason, InterfaceId, Origin, Packet, ThreadId};
 pub use parts::{Binding, NextHopMode, Parts, PrefixGroup, Service, VipAddress};
-pub use pipeline::{IcmpRates, Pipeline, PipelineConfig, PipelineError, SoftwareSteering, SteeringConfig};
+pub use pipeline::{
+    IcmpRates, OwnRequests, Pipeline, PipelineConfig, PipelineError, SoftwareSteering, SteeringConfig,
+};
 pub use prefix::{Prefix, Suffix};
 pub use remote::Remote;
 pub use request::{
@@ -93,7 +97,7 @@ pub use tagging::{Tagging, Translation};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use trace::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallClock};
 pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind};
-pub use verdict::{Forward, HoldSlot, Now, OutOfFrames, Outlet, Piece, Verdict};
+pub use verdict::{Forward, HoldSlot, NotSent, Now, Outlet, Piece, Verdict};
 
 pub use conntrack::{Cursor, State as FlowState, Timeouts};
 pub use fragment_table::Config as FragmentConfig;

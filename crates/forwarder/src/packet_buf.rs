@@ -33,6 +33,8 @@ pub enum HandoffReason {
         /// Who had sent it in a tunnel, if it came in one. Another cluster's is not sent on.
         decapsulated_from: Option<TunnelSourceKind>,
     },
+    /// This thread has the port of our own that it is for.
+    Answer,
 }
 
 impl HandoffReason {
@@ -43,6 +45,7 @@ impl HandoffReason {
             Self::Steered { decapsulated_from }
             | Self::Fragment { decapsulated_from }
             | Self::IcmpError { decapsulated_from, .. } => decapsulated_from,
+            Self::Answer => None,
         }
     }
 }

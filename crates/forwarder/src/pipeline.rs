@@ -7,7 +7,9 @@
 
 mod choice;
 mod decapsulation;
+mod error;
 mod fragments;
+mod gather;
 mod icmp;
 mod identifications;
 mod keyed;
@@ -30,10 +32,13 @@ use conntrack::FlowTable;
 use kv_switch::HotKeys;
 use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
+pub use self::error::PipelineError;
+pub use self::gather::OwnRequests;
 pub use self::icmp::IcmpRates;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
 
 use self::fragments::Fragments;
+use self::gather::Gathers;
 use self::identifications::Identifications;
 use self::partial::Looks;
 use self::plain::PlainBatch;
@@ -75,34 +80,12 @@ pub struct PipelineConfig {
     pub held_of_a_pool: usize,
     /// How flows are hashed.
     pub hashers: LaneHashers,
+    /// What it asks backends with for requests whose keys several have; `None`: it refuses these.
+    pub own_requests: Option<OwnRequests>,
     /// Packets were given to this thread by their flows ([`SoftwareSteering`]): what it takes out of a tunnel stays here.
     pub is_steered: bool,
     /// Is told the addresses of large tables before these are touched, so that the kernel may give them in large pages.
     pub advise: fn(Range<usize>),
-}
-
-/// Why a pipeline's memory could not be taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PipelineError {
-    /// The connection table.
-    #[error("connection table: {0}")]
-    Flows(conntrack::ConfigError),
-    /// The table of fragmented datagrams.
-    #[error("fragment table: {0}")]
-    Fragments(fragment_table::ConfigError),
-}
-
-impl From<conntrack::ConfigError> for PipelineError {
-    fn from(error: conntrack::ConfigError) -> Self {
-        Self::Flows(error)
-    }
-}
-
-impl From<fragment_table::ConfigError> for PipelineError {
-    fn from(error: fragment_table::ConfigError) -> Self {
-        Self::Fragments(error)
-    }
 }
 
 /// One packet thread's forwarder.
@@ -138,6 +121,7 @@ struct Core {
     limits: Limits,
     tap: Option<Box<Tap>>,
     hot_keys: Option<Box<HotKeys>>,
+    gathers: Option<Box<Gathers>>,
     tracing: Tracing,
     identifications: Identifications,
     looks: Looks,
@@ -178,6 +162,7 @@ impl Pipeline {
         // A batch, and as many held pieces that were released.
         let cuts = Vec::with_capacity(config.max_batch * 2);
         let tracing = Tracing::new(live.clock().clone(), config.max_batch, fragments.hold_slots());
+        let gathers = Gathers::new(config.own_requests.as_ref(), config.thread)?;
         let core = Core {
             config,
             flows,
@@ -189,6 +174,7 @@ impl Pipeline {
             limits,
             tap: None,
             hot_keys: None,
+            gathers,
             tracing,
             identifications,
             looks: Looks::default(),
@@ -250,6 +236,9 @@ impl Core {
         }
         if parsed.fragment != Fragment::None {
             return self.classify_piece(batch, packet, &flow, state);
+        }
+        if let Some(verdict) = self.classify_answer(batch, packet, &flow, state) {
+            return Some(verdict);
         }
         if matches!(parsed.protocol, protocol::ICMP | protocol::ICMPV6) {
             return self.classify_icmp(batch, packet, &flow, state);
@@ -313,6 +302,7 @@ impl Core {
         match state.stage {
             Stage::Flow => self.choose_for_flow(batch, packet, state).err().map(Verdict::Drop),
             Stage::Keyed => self.choose_by_key(batch, packet, state).err().map(Verdict::Drop),
+            Stage::Gather => Some(self.begin_gather(batch, packet, state).unwrap_or_else(Verdict::Drop)),
             Stage::Select => choose_by_table(batch, packet, state).err().map(Verdict::Drop),
             Stage::FirstPiece => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
             Stage::LaterPiece => self.choose_for_later(batch, packet, state),
@@ -503,6 +493,7 @@ impl Forward for Pipeline {
         let core = &mut self.core;
         core.release_pieces(&Batch::new(self.reader.load(), now), outlet);
         core.send_cuts(&Batch::new(self.reader.load(), now), outlet);
+        core.run_gathers(&Batch::new(self.reader.load(), now), outlet);
         core.sweep(now);
         core.publish_table_counters();
         if let Some(server) = &mut self.requests {
@@ -514,6 +505,10 @@ impl Forward for Pipeline {
 
     fn is_asked(&self) -> bool {
         self.requests.as_ref().is_some_and(RequestServer::is_asked)
+    }
+
+    fn next_due(&self) -> Option<Now> {
+        self.core.gathers.as_ref()?.next_due().map(Now::from_nanos)
     }
 
     fn failed(&mut self, reason: DropReason) {

@@ -36,6 +36,8 @@ pub struct Snapshot {
     pub(crate) tunnels: Arc<[TunnelSource]>,
     /// Whether there are any, in a place that is read anyway.
     pub(crate) opens: bool,
+    /// Whether a service gathers, likewise.
+    gathers: bool,
     peers: Option<Arc<PoolTable>>,
     filter: Arc<[(IpAddr, u8)]>,
     filter_prefixes: Arc<[(Prefix, u8)]>,
@@ -51,7 +53,7 @@ impl Snapshot {
     pub fn new(parts: Parts) -> Result<Self, SnapshotError> {
         check(&parts)?;
         let vips = vip_table(&parts)?;
-        let filter = filter(&parts);
+        let (filter, gathers) = (filter(&parts), gathers(&parts.services));
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
@@ -65,6 +67,7 @@ impl Snapshot {
             own: parts.own.into(),
             opens: !parts.tunnels.is_empty(),
             tunnels: parts.tunnels.into(),
+            gathers,
             peers: parts.peers,
             filter: filter.addresses.into(),
             filter_prefixes: filter.prefixes.into(),
@@ -142,6 +145,18 @@ impl Snapshot {
         (chosen != THIS_MACHINE).then_some(chosen)
     }
 
+    /// Whether a service gathers answers of several backends, and so speaks from the machine's own addresses.
+    #[must_use]
+    pub const fn gathers(&self) -> bool {
+        self.gathers
+    }
+
+    /// The machine's own addresses.
+    #[must_use]
+    pub fn own(&self) -> &[IpAddr] {
+        &self.own
+    }
+
     /// Whether an address is one of the machine's own.
     pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         self.own.contains(&address)
@@ -215,7 +230,7 @@ impl Snapshot {
         let known = self.services.iter().map(|service| Arc::as_ptr(&service.pool));
         let known = known.chain(remotes.map(|remote| Arc::as_ptr(&remote.pool))).collect();
         check_pools(&services, self.slots.len(), known)?;
-        Ok(Self { services: services.into(), ..self.clone() })
+        Ok(Self { gathers: gathers(&services), services: services.into(), ..self.clone() })
     }
 }
 
@@ -274,6 +289,10 @@ fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> 
         Prepared::new(link, template, slot.mtu, hop.interface)
     };
     slots.iter().flat_map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
+}
+
+fn gathers(services: &[Service]) -> bool {
+    services.iter().any(|service| service.keyed.as_ref().is_some_and(|keyed| keyed.rules.gather.is_some()))
 }
 
 fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {

@@ -2,7 +2,7 @@
 //!
 //! A packet thread owns one [`ThreadCounters`] for writing; everyone may read it. Only the slab is padded, not each counter.
 //! Names and sentences of the fields stand in the table of the crate `counters`.
-//! Invariant: `rx + from_threads + originated = tx + replies + to_threads + drops + held` once a batch is done.
+//! Invariant: `rx + from_threads + originated = tx + replies + to_threads + taken + drops + held` once a batch is done.
 
 use counters::Counter;
 use kv_switch::Verb;
@@ -148,7 +148,7 @@ const BATCH_SIZES: usize = 10;
 pub struct Totals {
     /// Came in: received, from other threads, originated.
     pub came: u64,
-    /// Left: sent, replied, to other threads, dropped.
+    /// Left: sent, replied, to other threads, taken in, dropped.
     pub left: u64,
     /// Held now.
     pub held: u64,
@@ -159,7 +159,11 @@ impl From<&ThreadCounters> for Totals {
         let drops: u64 = counters.drops.iter().map(Counter::read).sum();
         Self {
             came: counters.rx.read() + counters.from_threads.read() + counters.originated.read(),
-            left: counters.tx.read() + counters.replies.read() + counters.to_threads.read() + drops,
+            left: counters.tx.read()
+                + counters.replies.read()
+                + counters.to_threads.read()
+                + counters.taken.read()
+                + drops,
             held: counters.held.read(),
         }
     }

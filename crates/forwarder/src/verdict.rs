@@ -45,6 +45,8 @@ pub enum Verdict {
     Hold(HoldSlot),
     /// Hand it to another packet thread, with the reason.
     ToThread(ThreadId, HandoffReason),
+    /// It was for this machine, which has read it: give the frame back to the pool.
+    Taken,
     /// Give the frame back to the pool.
     Drop(DropReason),
 }
@@ -60,17 +62,28 @@ pub enum Piece {
     Failed(DropReason),
 }
 
-/// No frame is free for a packet that nobody sent us.
+/// Why a packet of our own was not sent. No frame is lost by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfFrames;
+pub enum NotSent {
+    /// No frame is free; nobody was asked to fill one.
+    NoFrame,
+    /// It could not be written.
+    NotBuilt,
+    /// The transmit ring stayed full, or another thread's mailbox, or there is no such interface.
+    NoRoom,
+}
 
 /// What `poll` may do to the driver.
 pub trait Outlet {
-    /// Takes a free frame, lets `build` fill it and sends it. `build` gives the frame's length in bytes.
+    /// Takes a free frame, lets `build` write a packet at the front of its buffer and sends it by the interface that `build` names.
+    /// The packet comes with all of its buffer as its frame; `build` says whether there is something to send.
     ///
     /// # Errors
-    /// [`OutOfFrames`] when the pool is dry; `build` was not called.
-    fn originate(&mut self, build: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames>;
+    /// [`NotSent`].
+    fn originate(&mut self, build: &mut dyn FnMut(&mut Packet<'_>) -> bool) -> Result<(), NotSent>;
+
+    /// How many frames [`Self::originate`] can take now.
+    fn free_frames(&self) -> usize;
 
     /// Ends a hold. The frame in `slot` goes through `decide`, which may rewrite it and gives its verdict.
     /// An empty slot is left alone.
@@ -99,6 +112,12 @@ pub trait Forward {
     /// Whether a question waits that `poll` would answer.
     fn is_asked(&self) -> bool {
         false
+    }
+
+    /// When `poll` has something to do though nothing comes; `None`: nothing is due. What is due later than a driver looks by
+    /// itself need not be said.
+    fn next_due(&self) -> Option<Now> {
+        None
     }
 
     /// The driver could not carry out a verdict: `reason` says why, and the frame is free again.

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
+use kv_switch::{Late, Memcached, Routes};
 use sip_lanes::LaneHashers;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -51,7 +52,8 @@ fn steering_allocates_and_frees_nothing() {
         kind: TunnelSourceKind::Encapsulator,
     }];
     let live = Live::new(Snapshot::new(parts).unwrap());
-    let config = SteeringConfig { threads: 3, max_batch: 64, hashers: LaneHashers::PORTABLE };
+    let config =
+        SteeringConfig { threads: 3, max_batch: 64, hashers: LaneHashers::PORTABLE, own_ports: None };
     let mut steering = SoftwareSteering::new(config, &live, Arc::new(ThreadCounters::new(0, 0)));
     let frames: Vec<Vec<u8>> = (0..64u16)
         .map(|n| match n % 4 {
@@ -73,6 +75,111 @@ fn steering_allocates_and_frees_nothing() {
     let change = region.change();
     assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::ToThread(..))));
     assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
+}
+
+/// A pool of three backends by key, at UDP 11211 of the first VIP.
+fn keyed() -> Parts {
+    let slots = gre_slots(3);
+    let mut parts = parts(slots.clone(), &[1; 3]);
+    let rules = KeyRules {
+        application: Box::new(Memcached::new(32)),
+        clients: PrefixSet::new([(ip("198.51.100.0"), 24)]),
+        hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
+        routes: Routes::build(&[], &[]).unwrap(),
+        failover: KeyFailover::Next,
+        gather: Some(GatherRules { timeout: 4, late: Late::Fails }),
+    };
+    let placements = [Placement::Maglev { all: None }].into();
+    let keyed = Some(Arc::new(Keyed { rules: Arc::new(rules), pools: [].into(), placements }));
+    parts.services = vec![Service { keyed, ..service(0, HashPolicy::Key, &pool(&slots, &[1; 3])) }];
+    parts.bindings = vec![binding(VIP4, 17, 11_211..=11_211, 0)];
+    parts
+}
+
+/// What was sent though nothing came.
+struct Sent {
+    frames: [([u8; ROOM], usize); 8],
+    count: usize,
+}
+
+impl Outlet for Sent {
+    fn originate(&mut self, build: &mut dyn FnMut(&mut Packet<'_>) -> bool) -> Result<(), NotSent> {
+        let (bytes, end) = self.frames.get_mut(self.count).ok_or(NotSent::NoFrame)?;
+        let mut packet = Packet::new(bytes, 0, ROOM, Origin::Wire);
+        if !build(&mut packet) {
+            return Err(NotSent::NotBuilt);
+        }
+        *end = packet.end();
+        self.count += 1;
+        Ok(())
+    }
+
+    fn free_frames(&self) -> usize {
+        self.frames.len() - self.count
+    }
+
+    fn release(&mut self, _: HoldSlot, _: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {}
+
+    fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {}
+}
+
+/// A backend's answer to what it is asked: it has no such key.
+fn miss(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
+    let udp = &asked[14 + 24 + 20..];
+    let port = u16::from_be_bytes([udp[0], udp[1]]);
+    let line = &udp[16..];
+    let key = line[3..].split(|byte| *byte == b' ').next().unwrap();
+    let nonce = line.windows(2).position(|pair| pair == b" O").unwrap();
+    let mut end = 42;
+    let parts = [&udp[8..10], &[0, 0, 0, 1, 0, 0], b"EN k", key, &line[nonce..nonce + 18], b"\r\n"];
+    for part in parts {
+        out[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+    out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+    let (from, to) = ((ip(VIP4), 11_211).into(), (ip("192.0.2.1"), port).into());
+    assert!(packet::write_udp(&mut out[14..end], from, to));
+    end
+}
+
+fn gathering_allocates_and_frees_nothing() {
+    let own = OwnRequests { ports: OwnPorts::new(&(61_000..=61_003), 1).unwrap(), requests: 8, seed: [1, 2] };
+    let bed = || Bed::with(keyed(), PipelineConfig { own_requests: Some(own), ..config() });
+    let get = |other: usize| {
+        let command = format!("\0\x01\0\0\0\x01\0\0get key0 key{other}\r\n");
+        udp("198.51.100.7", 40_000, VIP4, 11_211, command.as_bytes())
+    };
+    // Two keys of two backends.
+    let frame = (1..).map(get).find(|frame| bed().send(0, frame).0 == Verdict::Taken).unwrap();
+    let mut bed = bed();
+    let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
+    let (mut buffer, mut verdicts) = ([0; ROOM], [Verdict::Tx]);
+    let region = Region::new(ALLOCATOR);
+    for round in 0..300 {
+        sent.count = 0;
+        bed.now = Now::from_nanos(bed.now.nanos() + 30_000_000);
+        bed.pipeline.poll(bed.now, &mut sent);
+        buffer[..frame.len()].copy_from_slice(&frame);
+        let mut packets = [Packet::new(&mut buffer, 0, frame.len(), Origin::Wire)];
+        bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+        assert_eq!(verdicts, [Verdict::Taken]);
+        bed.pipeline.poll(bed.now, &mut sent);
+        assert_eq!(sent.count, 2);
+        // Each third request has one answer, and ends by its time.
+        for place in 0..if round % 3 == 0 { 1 } else { 2 } {
+            let (bytes, end) = &sent.frames[place];
+            let end = miss(&bytes[..*end], &mut buffer);
+            let mut packets = [Packet::new(&mut buffer, 0, end, Origin::Wire)];
+            bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+            assert_eq!(verdicts, [Verdict::Taken], "{round}");
+        }
+        bed.pipeline.poll(bed.now, &mut sent);
+    }
+    let change = region.change();
+    assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
+    assert_eq!(bed.counters.gathers_begun.read(), 300);
+    let ended = [&bed.counters.gathers_answered, &bed.counters.gathers_timed_out].map(Counter::read);
+    assert_eq!(ended, [200, 100]);
 }
 
 #[test]
@@ -147,5 +254,6 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     assert!(matches!(home, [Some(Reply::Capture(None)), Some(Reply::Capture(Some(_)))]), "{home:?}");
     assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));
     steering_allocates_and_frees_nothing();
+    gathering_allocates_and_frees_nothing();
     assert!(bed.counters.capture_lost.read() > 0, "the ring was full");
 }

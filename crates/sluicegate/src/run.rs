@@ -168,7 +168,8 @@ impl Daemon {
             Controller::start(Arc::clone(&config), machine, Arc::clone(&table), lifecycle.elapsed())?;
         let live = Live::new(snapshot);
         live.clock().set(unix_seconds());
-        let mut forwarding = Forwarding::new(DataPlane::start(interfaces, &settings(&config), &live)?);
+        let plane = DataPlane::start(interfaces, &settings(&config), &live)?;
+        let mut forwarding = Forwarding::new(plane, config.io().own_ports.clone());
         let api = Api::open(&config, machine, lifecycle.liveness.subscribe(), logging).await?;
         let paths = Paths::open(table, &config, machine, &live.current())?;
         let announcer = open_announcer(&config, machine, &mut forwarding)?;

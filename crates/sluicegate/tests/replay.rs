@@ -81,7 +81,11 @@ fn assert_balanced(figures: &Value) {
     let dropped: u64 = figures["drops"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
     let sum = |names: &[&str]| names.iter().map(|name| of(name)).sum::<u64>();
     assert_eq!(of("read"), sum(&["left_out", "passed", "too_long", "received"]), "{figures}");
-    assert_eq!(sum(&["received", "originated"]), sum(&["sent", "replied", "held"]) + dropped, "{figures}");
+    assert_eq!(
+        sum(&["received", "originated"]),
+        sum(&["sent", "replied", "taken", "held"]) + dropped,
+        "{figures}"
+    );
     assert_eq!(of("written"), sum(&["sent", "replied"]), "{figures}");
     assert_eq!(of("schema"), 1);
 }

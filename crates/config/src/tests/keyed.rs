@@ -1,7 +1,9 @@
 //! `kv` of pools: what it says, and what a keyed pool may not have beside it.
 
 use super::{all, parsed, with_pools};
-use crate::{Config, Failover, KvHash, KvKeys, KvProtocol, Rejoin};
+use std::time::Duration;
+
+use crate::{Config, Failover, KvGather, KvHash, KvKeys, KvMissing, KvProtocol, Rejoin};
 use forwarder::HashPolicy;
 
 const POOLS: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }]\n\
@@ -54,6 +56,20 @@ fn what_is_written_arrives() {
 }
 
 #[test]
+fn requests_are_gathered_unless_the_file_says_no_or_no_reply_could_be_made() {
+    let gather = |from: &str, to: &str| good(from, to).pool("p").unwrap().kv.as_ref().unwrap().gather;
+    let of = |millis, missing| Some(KvGather { timeout: Duration::from_millis(millis), missing });
+    let says = |text: &str| gather("\"memcached\"", &format!("\"memcached\", gather = {text}"));
+    assert_eq!(gather("", ""), of(20, KvMissing::Silent));
+    assert_eq!(says("false"), None);
+    assert_eq!(says("{}"), of(20, KvMissing::Silent));
+    assert_eq!(says("{ timeout = \"1s\" }"), of(1_000, KvMissing::Silent));
+    assert_eq!(says("{ timeout = \"1ms\", missing = \"miss\" }"), of(1, KvMissing::Miss));
+    assert_eq!(gather("\"memcached\"", "\"header\", id = 7"), None);
+    assert_eq!(gather("\"memcached\"", "\"header\", id = 7, gather = false"), None);
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let clients = "clients = [\"198.51.100.0/24\"]";
     let rows = [
@@ -99,6 +115,26 @@ fn what_is_wrong_is_named() {
             "\"memcached\"",
             "\"memcached\", path = \"through\"",
             "pool.p.kv.path: found \"through\", which is not supported",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", gather = { timeout = \"30ms\" }",
+            "pool.p.kv.gather.timeout: found \"30ms\", allowed 1ms, 2ms, 5ms, 10ms, 20ms, 50ms, 100ms, 200ms, 500ms or 1s",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", gather = { missing = \"error\" }",
+            "pool.p.kv.gather.missing: found \"error\", allowed \"silent\", \"miss\"",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", gather = true",
+            "pool.p.kv.gather: found true, allowed a table, or false for none",
+        ),
+        (
+            "\"memcached\"",
+            "\"header\", id = 7, gather = {}",
+            "pool.p.kv.gather: found an empty table, allowed nothing here: it is for protocol = \"memcached\"",
         ),
         ("\"memcached\"", "\"memcached\", cache = {}", "pool.p.kv.cache: found a key that is not supported"),
         ("\"memcached\"", "\"memcached\", failover = {}", "pool.p.kv.failover: found not one of to and pool"),

@@ -129,6 +129,21 @@ fn busy_polling_has_bounds_and_packet_sockets_have_none() {
     check(&[
         ("batch = 64", "busy_poll = 1", &[]),
         ("batch = 64", "busy_poll = 1024", &[]),
+        (
+            "batch = 64",
+            "own_ports = \"6000-7000\"",
+            &[(8, "io.own_ports", "\"6000-7000\"", "1 to 4,096 ports from 1024 to 65535, without 6080")],
+        ),
+        (
+            "batch = 64",
+            "own_ports = \"80-90\"",
+            &[(8, "io.own_ports", "\"80-90\"", "1 to 4,096 ports from 1024 to 65535, without 6080")],
+        ),
+        (
+            "batch = 64",
+            "own_ports = \"50000-60000\"",
+            &[(8, "io.own_ports", "\"50000-60000\"", "1 to 4,096 ports from 1024 to 65535, without 6080")],
+        ),
         ("batch = 64", "busy_poll = 0", &[(8, "io.busy_poll", "0", "1 to 1024")]),
         ("batch = 64", "busy_poll = 1025", &[(8, "io.busy_poll", "1025", "1 to 1024")]),
         ("batch = 64", "busy_poll = true", &[(8, "io.busy_poll", "true", "an integer")]),

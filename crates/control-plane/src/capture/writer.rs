@@ -154,6 +154,7 @@ fn comment(record: &Record, snapshot: &Snapshot, names: &mut HashMap<ServiceId, 
         Verdict::Reply => "verdict=reply".to_owned(),
         Verdict::Hold(_) => "verdict=hold".to_owned(),
         Verdict::ToThread(to, _) => format!("verdict=to_thread to={}", to.0),
+        Verdict::Taken => "verdict=taken".to_owned(),
         Verdict::Drop(reason) => format!("verdict=drop reason={}", reason.name()),
     };
     // Writing to a string cannot fail.

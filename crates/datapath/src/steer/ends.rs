@@ -4,6 +4,8 @@
 //! Not here: opening tunnels, reading errors (`forwarder`).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, MapData};
@@ -13,12 +15,23 @@ use super::SteerError;
 use crate::attach::{self, in_map};
 
 /// See the room's header.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// Where outer packets come from and tunnels end.
     pub addresses: Vec<Prefix>,
     /// Who may send tunnelled packets there, and how they may be carried.
     pub sources: Vec<(Prefix, TunnelProtocols)>,
+    /// Addresses at which packet threads await answers to requests of their own.
+    pub answers: Vec<IpAddr>,
+    /// The ports there, 32,767 at most.
+    pub own_ports: RangeInclusive<u16>,
+}
+
+impl Default for Ends {
+    /// Nothing.
+    fn default() -> Self {
+        Self { addresses: Vec::new(), sources: Vec::new(), answers: Vec::new(), own_ports: 1..=1 }
+    }
 }
 
 /// The two maps, and what they hold.
@@ -45,7 +58,15 @@ impl EndMaps {
 
     /// What is new comes first, so that nothing that remains is missing in between.
     pub(super) fn set(&mut self, wanted: &Ends) -> Result<(), SteerError> {
-        let ends = wanted.addresses.iter().map(|prefix| (*prefix, 1)).collect();
+        let mut ends: BTreeMap<Prefix, u32> = wanted.addresses.iter().map(|prefix| (*prefix, ENDS)).collect();
+        for address in &wanted.answers {
+            let Some(whole) = Prefix::new(*address, if address.is_ipv4() { 32 } else { 128 }) else {
+                continue;
+            };
+            // The program asks the longest prefix alone.
+            let is_end = wanted.addresses.iter().any(|prefix| prefix.covers(&whole));
+            ends.insert(whole, ports(&wanted.own_ports) | if is_end { ENDS } else { 0 });
+        }
         let mut sources: BTreeMap<Prefix, u32> = BTreeMap::new();
         for (prefix, carriers) in &wanted.sources {
             *sources.entry(*prefix).or_default() |= u32::from(carriers.bits());
@@ -89,6 +110,15 @@ fn prefix_key(prefix: Prefix) -> Key<[u8; 16]> {
     Key::new(u32::from(prefix.length()) + in_front, attach::key(prefix.address()))
 }
 
+/// In an end's value: the first, and how many.
+fn ports(own: &RangeInclusive<u16>) -> u32 {
+    let count = u32::try_from(own.len()).unwrap_or(0).min(MOST_PORTS);
+    u32::from(*own.start()) << 16 | count << 1
+}
+
+/// The other bit of an end's value: tunnels end there.
+const ENDS: u32 = 1;
+const MOST_PORTS: u32 = 0x7fff;
 /// Half of what the maps have room for, so that a wholly other set can come before the old one goes.
 const MAX_ENDS: usize = 256;
 const MAX_SOURCES: usize = 1_024;

@@ -20,7 +20,8 @@ pub fn takes(frame: &[u8], filter: &Filter, ends: &Ends) -> Option<u8> {
         _ => return None,
     };
     let taken = filter.encap_overhead(destination);
-    let head_room = taken.or_else(|| ends_here(ip, destination, ends).then_some(0))?;
+    let is_answer = || ends.answers.contains(&destination) && is_for_own_port(ip, ends);
+    let head_room = taken.or_else(|| (ends_here(ip, destination, ends) || is_answer()).then_some(0))?;
     (!is_neighbour_discovery(ip)).then_some(head_room)
 }
 
@@ -52,6 +53,17 @@ fn ends_here(ip: &[u8], destination: IpAddr, ends: &Ends) -> bool {
     let allowed = allowed.fold(0, |allowed, (_, carriers)| allowed | carriers.bits());
     let may = if by == 0 { is_error } else { allowed & by != 0 };
     may && ends.addresses.iter().any(|prefix| prefix.contains(destination))
+}
+
+fn is_for_own_port(ip: &[u8], ends: &Ends) -> bool {
+    let upper = if ip.first().is_some_and(|first| first >> 4 == 4) {
+        let whole = ip.get(6..8).is_some_and(|field| field[0] & 0x3f == 0 && field[1] == 0);
+        (whole && ip.first() == Some(&0x45) && ip.get(9) == Some(&UDP)).then(|| ip.get(V4_HEADER..))
+    } else {
+        (ip.get(6) == Some(&UDP)).then(|| v6(ip, 8).and_then(|_| ip.get(V6_HEADER..)))
+    };
+    let port = upper.flatten().filter(|udp| udp.len() >= 8).and_then(|udp| udp.get(2..4)?.first_chunk());
+    port.is_some_and(|port| ends.own_ports.contains(&u16::from_be_bytes(*port)))
 }
 
 /// Who sent it, by what it may be carried, and whether it is an error about a tunnel's packet.
@@ -94,5 +106,6 @@ fn is_neighbour_discovery(ip: &[u8]) -> bool {
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const ICMP: u8 = 1;
+const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const GUE_PORT: u16 = 6080;

@@ -40,6 +40,7 @@ fn ends() -> Ends {
             (prefix("203.0.113.0", 24), TunnelProtocols::GRE),
             (prefix("2001:db8:77::", 48), TunnelProtocols::GRE),
         ],
+        ..Ends::default()
     }
 }
 
@@ -154,6 +155,67 @@ fn tunnels_of_those_who_may_send_them_and_errors_about_ours_are_taken_and_all_el
 }
 
 #[test]
+fn answers_are_taken_at_own_addresses_and_own_ports_while_somebody_asks() {
+    let asking = Ends {
+        // The second is no end of tunnels.
+        answers: vec![ip(OWN4), ip("192.0.2.2"), ip(OWN6)],
+        own_ports: 61_000..=61_255,
+        ..ends()
+    };
+    let (mut steer, _receiver, program) = attached(&asking);
+    let answer = |from: &str, to: &str, port| packet(ip(from), ip(to), 17, &udp(port, b"an answer"));
+    let (vip4, vip6) = ("203.0.113.10", "2001:db8:f::10");
+    let taken = [
+        answer(vip4, OWN4, 61_000),
+        answer(vip4, OWN4, 61_255),
+        answer(vip4, "192.0.2.2", 61_100),
+        answer(vip6, OWN6, 61_000),
+        answer(vip6, OWN6, 61_255),
+        // Whoever sends it: packet threads judge that.
+        answer("198.18.0.1", OWN4, 61_001),
+    ];
+    let changed = |place: usize, bits: u8| {
+        let mut packet = answer(vip4, OWN4, 61_000);
+        packet[place] |= bits;
+        packet
+    };
+    let left = [
+        answer(vip4, OWN4, 60_999),
+        answer(vip4, OWN4, 61_256),
+        answer(vip4, OWN4, 0),
+        answer(vip4, OWN4, 11_211),
+        answer(vip4, "192.0.2.3", 61_000),
+        answer(vip4, "198.51.100.9", 61_000), // an end, and nobody asks from there
+        answer(vip6, OWN6, 60_999),
+        answer(vip6, "2001:db8::2", 61_000),
+        packet(ip(vip4), ip(OWN4), 6, &udp(61_000, b"of TCP")),
+        packet(ip(vip4), ip(OWN4), 17, &udp(61_000, b"")[..7]),
+        changed(6, 0x20), // more fragments
+        changed(7, 1),    // a later one
+    ];
+    for (rows, verdict) in [(&taken[..], REDIRECT), (&left[..], PASS)] {
+        for (row, packet) in rows.iter().enumerate() {
+            for tags in 0..=2 {
+                let frame = frame(tags, packet);
+                assert_eq!(program.run(&frame, 0), (verdict, frame.clone()), "row {row}, {tags} tags");
+                let without_a_kernel = takes(&frame, &Filter::default(), &asking).is_some();
+                assert_eq!(without_a_kernel, verdict == REDIRECT, "row {row}, {tags} tags");
+            }
+        }
+    }
+    // Tunnels end where they did, and where none does an answer is no tunnel's.
+    let tunnel = |to: &str| frame(0, &packet(ip(PEER4), ip(to), 47, &gre(0, &inner())));
+    assert_eq!(program.run(&tunnel(OWN4), 0).0, REDIRECT);
+    assert_eq!(program.run(&tunnel("192.0.2.2"), 0).0, PASS);
+    // Nobody asks any more: all of it is the kernel's.
+    steer.set_ends(&ends()).unwrap();
+    for packet in &taken {
+        assert_eq!(program.run(&frame(0, packet), 0).0, PASS);
+    }
+    assert_eq!(program.run(&tunnel(OWN4), 0).0, REDIRECT);
+}
+
+#[test]
 fn more_ends_or_sources_than_there_is_room_for_are_refused() {
     let (mut steer, _receiver, program) = attached(&ends());
     let many = |first: u16, count: u16| {
@@ -177,7 +239,7 @@ fn more_ends_or_sources_than_there_is_room_for_are_refused() {
     }
     // A full set gives way to a wholly other one.
     for first in [0, 2_000] {
-        let full = Ends { addresses: many(first, 256), sources: sources(first, 1_024) };
+        let full = Ends { addresses: many(first, 256), sources: sources(first, 1_024), ..Ends::default() };
         steer.set_ends(&full).unwrap();
         let own = |n: u16| format!("2001:db8:{n:x}::1");
         let last = packet(ip(&own(first + 1_023)), ip(&own(first + 255)), 47, &gre(0, &inner()));
@@ -225,6 +287,7 @@ fn after_any_changes_exactly_those_tunnels_are_taken_that_some_line_allows() {
                     .iter()
                     .map(|line| (as_prefix("203.0.113.", line), carriers(line.2)))
                     .collect(),
+                ..Ends::default()
             };
             steer.borrow_mut().set_ends(&wanted).unwrap();
             // Those that are named, besides any.

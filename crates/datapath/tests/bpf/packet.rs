@@ -33,6 +33,8 @@ fn ends() -> Ends {
     Ends {
         addresses: vec![prefix(OWN4, 32), prefix(OWN6, 128)],
         sources: vec![(prefix(PEER4, 32), carriers), (prefix(PEER6, 128), carriers)],
+        answers: vec![ip(OWN4), ip(OWN6)],
+        own_ports: 61_000..=61_255,
     }
 }
 
@@ -62,8 +64,9 @@ fn packets() -> Vec<Vec<u8>> {
     ];
     let plain = [VIP4, VIP6, OWN4, OWN6, "198.51.100.1", "198.51.100.2", "2001:db8:e::1", "2001:db8:e::2"]
         .map(|address| to(address, 17, &payload));
+    let answers = [OWN4, OWN6, "198.51.100.2"].map(|address| to(address, 17, &udp(61_007, b"an answer")));
     let discovery = [VIP6, OWN6].map(|address| to(address, 58, &[135, 0, 0, 0]));
-    [&tunnels[..], &errors, &plain, &discovery].concat()
+    [&tunnels[..], &errors, &plain, &answers, &discovery].concat()
 }
 
 /// The programs with that filter and those ends, and a socket behind the first.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use datapath::{CHUNK, Engine, MemoryDevice, MemoryFrame, Pool, XDP_HEADROOM, mesh};
 use forwarder::{
     Binding, Forwarding, FragmentConfig, Generation, HashKey, HashPolicy, IcmpRates, Live, NextHop,
-    NextHopMode, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service, ServiceId, Slot,
-    SlotId, SlotState, Snapshot, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig, Translation,
-    TunnelProtocols, TunnelSource, TunnelSourceKind, notice_ring,
+    NextHopMode, OwnPorts, OwnRequests, Parts, Pipeline, PipelineConfig, PoolTable, Prefix, Remote, Service,
+    ServiceId, Slot, SlotId, SlotState, Snapshot, Tagging, ThreadCounters, ThreadId, Timeouts, TooBig,
+    Translation, TunnelProtocols, TunnelSource, TunnelSourceKind, notice_ring,
 };
 use maglev_hash::{Backend, Options, Seed};
 use packet::{Encapsulation, Family, Mac, Outer, Tag, Tags, Template};
@@ -82,6 +82,11 @@ fn config() -> PipelineConfig {
         held_of_a_pool: 36,
         hashers: datapath::lane_hashers(),
         is_steered: false,
+        own_requests: Some(OwnRequests {
+            ports: OwnPorts::new(&(61_000..=61_005), THREADS).unwrap(),
+            requests: 3,
+            seed: [1, 2],
+        }),
         advise: datapath::advise_large_pages,
     }
 }

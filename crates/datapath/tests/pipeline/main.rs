@@ -12,6 +12,7 @@
 
 mod bed;
 mod frames;
+mod gathers;
 mod interfaces;
 mod one_flow;
 mod peers;

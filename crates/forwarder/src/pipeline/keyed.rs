@@ -11,7 +11,7 @@ use kv_switch::{Ask, Datagram, Effect, HotKeys, KeyRoom, Plan};
 use packet::{Fragment, Parsed};
 
 use super::Core;
-use super::state::{Batch, PacketState};
+use super::state::{Batch, PacketState, Stage};
 use crate::keyed::refused;
 use crate::selection::Selection;
 use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
@@ -38,9 +38,11 @@ impl Core {
         let datagram = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?;
         let ask = keyed.rules.application.read(datagram).map_err(refused)?;
         let request = Request { snapshot, service, keyed, payload: datagram.payload() };
-        match request.place(&ask)? {
-            Some(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
-            None => state.is_keyless = true,
+        match request.place(&ask) {
+            Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
+            Placed::Anywhere => state.is_keyless = true,
+            Placed::Apart if self.may_gather(keyed, state) => state.stage = Stage::Gather,
+            Placed::Apart => return Err(DropReason::KvSplit),
         }
         self.count_request(&ask);
         if let Some(hot_keys) = &mut self.hot_keys {
@@ -62,6 +64,20 @@ impl Core {
         counter.add(1);
     }
 
+    /// Each counts as a new flow for the limits of its VIP.
+    #[inline]
+    pub(super) fn admit_request(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &PacketState,
+    ) -> Result<(), DropReason> {
+        let guard = batch.snapshot.service(state.service).guard.as_deref();
+        let Some(guard) = guard.filter(|guard| guard.is_limited()) else { return Ok(()) };
+        let flow = Flow::of(packet.frame(), &state.parsed);
+        self.limits.admit(guard, &batch.snapshot.hasher, &flow, batch.now)
+    }
+
     /// Stage 2: the backend that has the key; for a request without one any that serves, as for a flow.
     pub(super) fn choose_by_key(
         &mut self,
@@ -70,11 +86,7 @@ impl Core {
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
         let service = batch.snapshot.service(state.service);
-        // Each counts as a new flow.
-        if let Some(guard) = service.guard.as_deref().filter(|guard| guard.is_limited()) {
-            let flow = Flow::of(packet.frame(), &state.parsed);
-            self.limits.admit(guard, &batch.snapshot.hasher, &flow, batch.now)?;
-        }
+        self.admit_request(batch, packet, state)?;
         let place = KeyPlace { hash: state.hash, route: state.route };
         let keyed = service.keyed.as_deref().filter(|_| !state.is_keyless);
         let chosen = match keyed {
@@ -101,15 +113,23 @@ struct Request<'a> {
     payload: &'a [u8],
 }
 
+/// Where a request's keys are looked for.
+enum Placed {
+    At(KeyPlace),
+    /// It has none.
+    Anywhere,
+    /// Several backends have them.
+    Apart,
+}
+
 impl Request<'_> {
-    /// Where its key is looked for; `None`: it has none.
     #[inline]
-    fn place(&self, ask: &Ask) -> Result<Option<KeyPlace>, DropReason> {
+    fn place(&self, ask: &Ask) -> Placed {
         match ask.plan {
-            Plan::Keyless => Ok(None),
-            Plan::One => Ok(Some(self.place_of(&ask.first))),
+            Plan::Keyless => Placed::Anywhere,
+            Plan::One => Placed::At(self.place_of(&ask.first)),
             // What is asked of one server at once must be all on it.
-            _ => self.common_place(ask).map(Some),
+            _ => self.common_place(ask),
         }
     }
 
@@ -132,7 +152,7 @@ impl Request<'_> {
 
     /// Where the first of several keys is looked for, if the backend there has all of them.
     #[inline(never)]
-    fn common_place(&self, ask: &Ask) -> Result<KeyPlace, DropReason> {
+    fn common_place(&self, ask: &Ask) -> Placed {
         let first = self.place_of(&ask.first);
         let backend =
             |place| self.snapshot.select_key(self.service, self.keyed, place).map(|chosen| chosen.slot);
@@ -141,13 +161,13 @@ impl Request<'_> {
             is_split = backend(self.place_of(&item)) != wanted;
             if is_split { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        if is_split { Err(DropReason::KvSplit) } else { Ok(first) }
+        if is_split { Placed::Apart } else { Placed::At(first) }
     }
 }
 
 /// What a packet carries: all of a datagram, or as much of it as its first piece has. `None`: its UDP header is cut short, or
 /// has a length that the packet does not have.
-fn datagram<'a>(packet: &'a Packet<'_>, parsed: &Parsed) -> Option<Datagram<'a>> {
+pub(super) fn datagram<'a>(packet: &'a Packet<'_>, parsed: &Parsed) -> Option<Datagram<'a>> {
     let bytes = packet.frame().get(usize::from(parsed.l4)..usize::from(parsed.end))?;
     let (&[_, _, _, _, high, low, _, _], payload) = bytes.split_first_chunk::<8>()?;
     let datagram = Datagram::first_piece(payload, u16::from_be_bytes([high, low]).checked_sub(8)?);

@@ -104,6 +104,8 @@ pub(super) enum Stage {
     Flow,
     /// Ask the table of the key's pool: a request of a keyed service.
     Keyed,
+    /// Ask several backends, by requests of our own.
+    Gather,
     /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
     Select,
     /// As `Flow`, and record it for the pieces that follow.

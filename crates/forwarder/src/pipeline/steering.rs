@@ -18,8 +18,8 @@ use super::messages::Messages;
 use super::threads::{gatherer, thread_of_flow};
 use crate::flow::Ends;
 use crate::{
-    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, Now, Outlet, Packet, Reader, Snapshot,
-    ThreadCounters, ThreadId, Verdict,
+    DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, Now, Outlet, OwnPorts, Packet, Reader,
+    Snapshot, ThreadCounters, ThreadId, Verdict,
 };
 use sip_lanes::LaneHashers;
 
@@ -32,6 +32,8 @@ pub struct SteeringConfig {
     pub max_batch: usize,
     /// How flows are hashed.
     pub hashers: LaneHashers,
+    /// The ports that packet threads ask backends from.
+    pub own_ports: Option<OwnPorts>,
 }
 
 /// The forwarder of an I/O thread.
@@ -59,14 +61,17 @@ impl Forward for SoftwareSteering {
     fn process(&mut self, _: Now, packets: &mut [Packet<'_>], verdicts: &mut [Verdict]) {
         assert_eq!(packets.len(), verdicts.len(), "one verdict a packet");
         ask_for_headers(packets);
-        let Self { config: SteeringConfig { threads, hashers, .. }, reader, v4, v6, next, .. } = self;
+        let Self { config, reader, v4, v6, next, .. } = self;
+        let config = &*config;
+        let SteeringConfig { threads, hashers, .. } = config;
         let snapshot = reader.load();
         v4.clear();
         v6.clear();
         for (place, (packet, verdict)) in packets.iter().zip(verdicts.iter_mut()).enumerate() {
-            let plain = Plain::read(packet.frame()).filter(|plain| !may_be_gue(snapshot, plain));
+            let plain = Plain::read(packet.frame())
+                .filter(|plain| !may_be_gue(snapshot, plain) && !may_be_answer(config, snapshot, plain));
             let Some(plain) = plain else {
-                let steered = steer(snapshot, packet.frame(), *threads);
+                let steered = steer(snapshot, packet.frame(), config);
                 *verdict = steered.unwrap_or_else(|| in_turn(next, *threads));
                 continue;
             };
@@ -110,6 +115,15 @@ fn may_be_gue(snapshot: &Snapshot, plain: &Plain) -> bool {
     snapshot.opens && plain.protocol == protocol::UDP && plain.ports & 0xffff == u32::from(protocol::GUE_PORT)
 }
 
+/// Whether a plain packet may be for a port that a packet thread asks backends from.
+#[inline(always)]
+fn may_be_answer(config: &SteeringConfig, snapshot: &Snapshot, plain: &Plain) -> bool {
+    #[expect(clippy::cast_possible_truncation, reason = "the destination port is the lower half")]
+    let port = plain.ports as u16;
+    let owner = || config.own_ports.and_then(|ports| ports.thread_of(port));
+    snapshot.gathers() && plain.protocol == protocol::UDP && owner().is_some()
+}
+
 /// What cannot be read: each thread in its turn drops some.
 #[cold]
 fn in_turn(next: &mut u16, threads: u16) -> Verdict {
@@ -119,8 +133,11 @@ fn in_turn(next: &mut u16, threads: u16) -> Verdict {
 
 /// Of any packet, or of what is in it if this machine opens it. `None`: it can't be read.
 #[inline(never)]
-fn steer(snapshot: &Snapshot, frame: &[u8], threads: u16) -> Option<Verdict> {
-    let parsed = parse(frame).ok()?;
+fn steer(snapshot: &Snapshot, frame: &[u8], config: &SteeringConfig) -> Option<Verdict> {
+    let (parsed, threads) = (parse(frame).ok()?, config.threads);
+    if let Some(asker) = asker(snapshot, frame, &parsed, config) {
+        return Some(Verdict::ToThread(asker, HandoffReason::Answer));
+    }
     if snapshot.opens
         && may_carry(&parsed)
         && let Some((tunnelled, _)) = opened_here(snapshot, frame, &parsed)
@@ -130,6 +147,14 @@ fn steer(snapshot: &Snapshot, frame: &[u8], threads: u16) -> Option<Verdict> {
         return Some(steer_parsed(snapshot, inner, &parse_ip(inner).ok()?, threads));
     }
     Some(steer_parsed(snapshot, frame, &parsed, threads))
+}
+
+/// The thread that has asked from the port that a packet is for.
+fn asker(snapshot: &Snapshot, frame: &[u8], parsed: &Parsed, config: &SteeringConfig) -> Option<ThreadId> {
+    let is_datagram = parsed.protocol == protocol::UDP && parsed.fragment == Fragment::None;
+    let thread = config.own_ports.filter(|_| is_datagram)?.thread_of(parsed.dst_port)?;
+    let own = std::net::Ipv6Addr::from(parsed.addresses(frame).dst).to_canonical();
+    snapshot.is_own(own).then_some(thread)
 }
 
 fn steer_parsed(snapshot: &Snapshot, frame: &[u8], parsed: &Parsed, threads: u16) -> Verdict {

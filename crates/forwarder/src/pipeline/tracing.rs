@@ -117,7 +117,7 @@ impl Core {
             Verdict::Drop(reason) => Some(Outcome::Drop(reason)),
             // Behind the pieces' holds are those of packets that are cut, each on its way to a backend.
             Verdict::Hold(slot) if slot.0 as usize >= self.fragments.hold_slots() => Some(Outcome::Forward),
-            Verdict::Hold(_) | Verdict::ToThread(..) => None,
+            Verdict::Hold(_) | Verdict::ToThread(..) | Verdict::Taken => None,
         }
     }
 

@@ -128,11 +128,27 @@ pub(crate) struct Bed {
 pub(crate) struct Held {
     frames: HashMap<HoldSlot, (Vec<u8>, usize, usize)>,
     pub(crate) out: Vec<(Verdict, Vec<u8>)>,
+    /// For packets that nobody sent us; as many as were not sent yet.
+    pub(crate) free: usize,
+    pub(crate) originated: Vec<(InterfaceId, Vec<u8>)>,
 }
 
 impl Outlet for Held {
-    fn originate(&mut self, _: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<(), OutOfFrames> {
-        Err(OutOfFrames)
+    fn originate(&mut self, build: &mut dyn FnMut(&mut Packet<'_>) -> bool) -> Result<(), NotSent> {
+        self.free = self.free.checked_sub(1).ok_or(NotSent::NoFrame)?;
+        let mut buffer = vec![0xdd; ROOM];
+        let mut packet = Packet::new(&mut buffer, 0, ROOM, Origin::Wire);
+        if !build(&mut packet) {
+            self.free += 1;
+            return Err(NotSent::NotBuilt);
+        }
+        assert_eq!(packet.start(), 0, "what is sent starts at the front");
+        self.originated.push((packet.interface(), packet.frame().to_vec()));
+        Ok(())
+    }
+
+    fn free_frames(&self) -> usize {
+        self.free
     }
 
     fn release(&mut self, slot: HoldSlot, decide: &mut dyn FnMut(&mut Packet<'_>) -> Verdict) {
@@ -178,6 +194,7 @@ pub(crate) fn config() -> PipelineConfig {
         },
         held_of_a_pool: 64,
         hashers: LaneHashers::PORTABLE,
+        own_requests: None,
         is_steered: false,
         advise: |_| {},
     }

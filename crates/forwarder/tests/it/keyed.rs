@@ -12,9 +12,9 @@ use siphasher::sip::SipHasher13;
 use crate::bed::*;
 use crate::pieces::*;
 
-const CLIENT4: &str = "198.51.100.7";
-const CLIENT6: &str = "2001:db8:9::7";
-const PORT: u16 = 11_211;
+pub(crate) const CLIENT4: &str = "198.51.100.7";
+pub(crate) const CLIENT6: &str = "2001:db8:9::7";
+pub(crate) const PORT: u16 = 11_211;
 
 /// All backends at UDP 11211 of both VIPs by key; the first is alone in the pool of keys `flag` and of those that begin with `log:`.
 fn keyed(failover: KeyFailover) -> Parts {
@@ -22,6 +22,15 @@ fn keyed(failover: KeyFailover) -> Parts {
 }
 
 fn keyed_by(application: Box<dyn Application>, failover: KeyFailover) -> Parts {
+    keyed_of(application, failover, None)
+}
+
+/// The same, which gathers requests for several backends.
+pub(crate) fn keyed_of(
+    application: Box<dyn Application>,
+    failover: KeyFailover,
+    gather: Option<GatherRules>,
+) -> Parts {
     let slots = gre_slots(5);
     let mut parts = parts(slots.clone(), &[1; 5]);
     let rules = KeyRules {
@@ -34,6 +43,7 @@ fn keyed_by(application: Box<dyn Application>, failover: KeyFailover) -> Parts {
         routes: Routes::build(&[(b"flag", 0)], &[(b"log:", 0)]).unwrap(),
         failover,
         hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
+        gather,
     };
     let (all, logs) = (pool(&slots, &[1; 5]), pool(&slots, &[1]));
     let placements = [&all, &logs].map(|pool| Placement::Maglev { all: pool.table.clone() }).into();
@@ -47,7 +57,7 @@ fn bed() -> Bed {
     Bed::new(keyed(KeyFailover::Next))
 }
 
-fn framed(command: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(command: &[u8]) -> Vec<u8> {
     [b"\x12\x34\0\0\0\x01\0\0", command].concat()
 }
 
@@ -60,7 +70,7 @@ fn get(key: &str) -> Vec<u8> {
 }
 
 /// The backend that Maglev's table has for a key, hashed by the reference interface.
-fn by_hand(key: &str) -> u8 {
+pub(crate) fn by_hand(key: &str) -> u8 {
     // The 128-bit hash of the purpose's name is the key of its own.
     let own = siphasher::sip128::SipHasher24::new_with_key(&[5; 16]).hash(b"kv").as_bytes();
     let table = pool(&gre_slots(5), &[1; 5]);
@@ -70,7 +80,7 @@ fn by_hand(key: &str) -> u8 {
 }
 
 /// All drops by reason, of those reasons that have any.
-fn drops(bed: &Bed) -> BTreeMap<&'static str, u64> {
+pub(crate) fn drops(bed: &Bed) -> BTreeMap<&'static str, u64> {
     let all = DropReason::ALL.iter().map(|reason| (reason.name(), bed.counters.drops(*reason)));
     all.filter(|(_, count)| *count > 0).collect()
 }

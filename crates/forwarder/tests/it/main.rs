@@ -9,6 +9,7 @@ mod encapsulation;
 mod floods;
 mod flows;
 mod fragments;
+mod gather;
 mod groups;
 mod guards;
 mod icmp;

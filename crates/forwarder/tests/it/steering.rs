@@ -156,7 +156,7 @@ fn steered(steering: &mut SoftwareSteering, frames: &[Vec<u8>]) -> Vec<Verdict> 
 fn steering(tunnels: Vec<TunnelSource>, threads: u16) -> SoftwareSteering {
     let parts = Parts { tunnels, ..parts(gre_slots(2), &[1, 1]) };
     let live = Live::new(Snapshot::new(parts).unwrap());
-    let config = SteeringConfig { threads, max_batch: 64, hashers: LaneHashers::PORTABLE };
+    let config = SteeringConfig { threads, max_batch: 64, hashers: LaneHashers::PORTABLE, own_ports: None };
     SoftwareSteering::new(config, &live, Arc::new(ThreadCounters::new(0, 0)))
 }
 

@@ -15,6 +15,7 @@ use config::Config;
 use control_plane::controller::Controller;
 use control_plane::publisher::{self, Publisher};
 use datapath::Replay;
+use datapath::steer::Ends;
 use forwarder::{InterfaceId, Live, NextHopMode, Notice, Prefix, Snapshot};
 use health::{Flushed, HealthState};
 use next_hop::{Resolved, Table};
@@ -190,7 +191,9 @@ impl publisher::Filter for Door<'_> {
         own: &BTreeSet<IpAddr>,
         addresses: Vec<Prefix>,
     ) -> Result<(), Infallible> {
-        self.0.set_filter(filter(now, own), ends(now, addresses));
+        // Answers that were recorded fit no request of a replay: the kernel has them.
+        let ends = Ends { answers: Vec::new(), ..ends(now, addresses, 1..=1) };
+        self.0.set_filter(filter(now, own), ends);
         Ok(())
     }
 }

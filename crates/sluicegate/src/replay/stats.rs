@@ -1,7 +1,8 @@
 //! What became of the frames of a replay.
 //!
 //! In: what the run counts, what the packet thread counts. Out: lines, or JSON.
-//! Invariant: read = left out + passed + too long + received; received + originated = sent + replied + dropped + held;
+//! Invariant: read = left out + passed + too long + received; received + originated = sent + replied + taken +
+//! dropped + held;
 //! written = sent + replied.
 
 use forwarder::{DropReason, ThreadCounters};
@@ -26,6 +27,7 @@ pub(super) struct Stats {
     fragmented: u64,
     sent: u64,
     replied: u64,
+    taken: u64,
     held: u64,
     drops: Map<String, Value>,
 }
@@ -34,6 +36,7 @@ impl Stats {
     pub(super) fn take_counters(&mut self, counters: &ThreadCounters) {
         (self.received, self.originated) = (counters.rx.read(), counters.originated.read());
         (self.sent, self.replied) = (counters.tx.read(), counters.replies.read());
+        self.taken = counters.taken.read();
         (self.held, self.fragmented) = (counters.held.read(), counters.fragmented.read());
         let happened = DropReason::ALL.iter().map(|reason| (reason.name(), counters.drops(*reason)));
         let happened = happened.filter(|(_, count)| *count > 0);
@@ -45,15 +48,18 @@ impl Stats {
             return print_json(self);
         }
         let Self { read, left_out, passed, too_long, received, originated, .. } = self;
-        let Self { sent, replied, held, drops, written, fragmented, cut_short, reloads, .. } = self;
+        let Self { sent, replied, taken, held, drops, written, fragmented, cut_short, reloads, .. } = self;
         outln!("read       {read}, of which the capture kept a part of {cut_short}");
         outln!("left out   {left_out} (on their way out, or seen before)");
         outln!("passed     {passed} (not for a VIP)");
         outln!("too long   {too_long}");
         outln!("received   {received}");
-        outln!("originated {originated} (the further pieces of {fragmented} that were too big)");
+        outln!(
+            "originated {originated} (the further pieces of {fragmented} that were too big, and what backends were asked)"
+        );
         outln!("sent       {sent}");
         outln!("replied    {replied}");
+        outln!("taken in   {taken} (requests for several backends)");
         for (reason, count) in drops {
             outln!("dropped    {count} {reason}");
         }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
 use admin::stats::Stats;
@@ -13,7 +14,7 @@ use control_plane::controller::Controller;
 use control_plane::{publisher, questions};
 use datapath::DataPlane;
 use datapath::interface::{Interface, InterfaceError};
-use datapath::steer::{Ends, Filter, SteerError};
+use datapath::steer::{Ends, Filter, ReservedPorts, SteerError};
 use forwarder::{Prefix, Reply, Request, Snapshot, ThreadId, TraceEvent, TunnelSourceKind};
 
 use super::links::Links;
@@ -25,12 +26,16 @@ pub(super) struct Forwarding {
     pub(super) plane: DataPlane,
     pub(super) links: Links,
     reports: Reports,
+    own_ports: RangeInclusive<u16>,
+    /// Since the first configuration that asks from them.
+    reserved: Option<ReservedPorts>,
 }
 
 impl Forwarding {
-    pub(super) fn new(plane: DataPlane) -> Self {
+    /// `own_ports`: those that packet threads ask from.
+    pub(super) fn new(plane: DataPlane, own_ports: RangeInclusive<u16>) -> Self {
         let links = Links::new(&plane.interfaces, plane.largest_packet);
-        Self { plane, links, reports: Reports::default() }
+        Self { plane, links, reports: Reports::default(), own_ports, reserved: None }
     }
 
     pub(super) fn interface_names(&self) -> Vec<String> {
@@ -79,8 +84,11 @@ impl publisher::Filter for Forwarding {
         own: &BTreeSet<IpAddr>,
         addresses: Vec<Prefix>,
     ) -> Result<(), SteerError> {
+        if now.gathers() && self.reserved.is_none() {
+            self.reserved = Some(ReservedPorts::new(&self.own_ports)?);
+        }
         self.plane.steers.set_filter(&filter(now, own))?;
-        self.plane.steers.set_ends(&ends(now, addresses))
+        self.plane.steers.set_ends(&ends(now, addresses, self.own_ports.clone()))
     }
 }
 
@@ -110,9 +118,11 @@ pub(crate) fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
 }
 
 /// What is taken from the kernel of what is sent to the machine itself. Tunnels of other clusters end at VIPs.
-pub(crate) fn ends(snapshot: &Snapshot, addresses: Vec<Prefix>) -> Ends {
+pub(crate) fn ends(snapshot: &Snapshot, addresses: Vec<Prefix>, own_ports: RangeInclusive<u16>) -> Ends {
     let here = snapshot.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
-    Ends { addresses, sources: here.map(|source| (source.prefix, source.carriers)).collect() }
+    let sources = here.map(|source| (source.prefix, source.carriers)).collect();
+    let answers = if snapshot.gathers() { snapshot.own().to_vec() } else { Vec::new() };
+    Ends { addresses, sources, answers, own_ports }
 }
 
 /// As it is now; as it was at the start when the kernel does not say.

@@ -38,6 +38,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
         icmp: icmp(io),
         limit_sources: io.limit_sources,
         fragments: fragments(io),
+        own_ports: io.own_ports.clone(),
     }
 }
 
