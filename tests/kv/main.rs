@@ -6,9 +6,11 @@
 
 mod clients;
 mod crate_client;
+mod gather;
 mod hot_keys;
 mod keys;
 mod killed;
+mod noisy;
 mod php;
 mod refused;
 mod rejoin;

@@ -1,7 +1,7 @@
 //! PHP's extension memcache: it reads arrays of keys over UDP, and all else over TCP.
 //!
 //! Memcached answers each key of an array in a message of its own, which PHP takes for a loss: it asks again for the keys that are
-//! left, until it has all. Keys of several servers in one array are dropped as `kv_split` (`refused.rs`).
+//! left, until it has all. An array with keys of several servers is gathered: one reply, and PHP asks once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,6 +61,42 @@ fn php_finds_arrays_of_keys_by_udp_on_each_of_three_servers() {
     // It closes its socket at a loss: what servers still say is answered by ICMP.
     let drops = scene.balancer.counters().unwrap().drops();
     assert!(drops.iter().all(|(reason, _)| reason == "icmp_quote"), "{drops:?}");
+}
+
+#[test]
+fn php_asks_once_for_an_array_of_keys_of_three_servers() {
+    let scene = Scene::new(|bed| {
+        let mut config = config(bed, "");
+        config.services.retain(|service| service.protocol == "udp");
+        config
+    });
+    let client = scene.client(true);
+    let value = |key: usize| format!("value of {key} {}", ".".repeat(key * 12));
+    for key in 0..KEYS {
+        let (name, value) = (format!("key{key}"), value(key));
+        let set = format!("set {name} 0 0 {}\r\n{value}\r\n", value.len());
+        assert_eq!(scene.ask(&client, set.as_bytes()), b"STORED\r\n");
+    }
+    // Each with a key that nobody has.
+    let lists: Vec<Vec<String>> = (0..KEYS / 30)
+        .map(|list| {
+            (0..30).map(|n| format!("key{}", list * 30 + n)).chain([format!("nokey{list}")]).collect()
+        })
+        .collect();
+    let lists: Vec<Vec<&str>> = lists.iter().map(|list| list.iter().map(String::as_str).collect()).collect();
+    let found = read_by_php(&scene, &lists);
+    for (list, found) in found.iter().enumerate() {
+        let found = found.as_object().unwrap_or_else(|| panic!("{found}\n{}", scene.diagnosis()));
+        assert_eq!(found.len(), 30, "{found:?}\n{}", scene.diagnosis());
+        for key in list * 30..list * 30 + 30 {
+            assert_eq!(found[&format!("key{key}")].as_str(), Some(&*value(key)));
+        }
+    }
+    let counters = scene.balancer.counters().unwrap();
+    let of = |name| counters.over_threads(&[name]);
+    let asked = lists.len() as u64;
+    assert_eq!((of("gathers_begun"), of("gathers_answered"), of("keyed_reads")), (asked, asked, asked));
+    assert_eq!(counters.drops(), []);
 }
 
 /// What PHP finds of each list.

@@ -8,7 +8,7 @@ use crate::scene::{BOUND, PORT, SILENCE, Scene, config};
 
 #[test]
 fn what_is_no_request_reaches_no_server_and_is_counted_by_its_name() {
-    let scene = Scene::new(|bed| config(bed, ", max_keys = 3"));
+    let scene = Scene::new(|bed| config(bed, ", max_keys = 3, gather = false"));
     let client = scene.client(true);
     let frame = |total: u8| [0, 1, 0, 0, 0, total, 0, 0];
     let commands: [(&str, &[u8]); 8] = [

@@ -41,8 +41,18 @@ pub(crate) fn config(bed: &Bed, kv: &str) -> LbConfig {
 
 impl Scene {
     pub(crate) fn new(config: impl FnOnce(&Bed) -> LbConfig) -> Self {
-        let bed = Bed::new(&BedSpec::default()).unwrap();
-        let servers = bed.backends.iter().map(|host| Some(memcached(&bed, host))).collect();
+        let server = |bed: &Bed, host: &Host| Some(memcached(bed, host));
+        Self::with(&BedSpec::default(), config, server)
+    }
+
+    /// On another bed, with other servers.
+    pub(crate) fn with(
+        spec: &BedSpec,
+        config: impl FnOnce(&Bed) -> LbConfig,
+        server: impl Fn(&Bed, &Host) -> Option<Process>,
+    ) -> Self {
+        let bed = Bed::new(spec).unwrap();
+        let servers = bed.backends.iter().map(|host| server(&bed, host)).collect();
         let decaps = Decap::start_all(&bed).unwrap();
         let balancer = Balancer::start(&bed, 0, &config(&bed)).unwrap();
         let scene = Self { balancer, servers, _decaps: decaps, bed };

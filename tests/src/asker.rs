@@ -70,11 +70,36 @@ impl Asker {
     /// As [`Self::send_plainly`].
     pub fn ask_within(&self, command: &[u8], patience: Duration) -> Option<Vec<u8>> {
         let frame = self.send(command);
-        let (end, mut room) = (Instant::now() + patience, [0; 2_048]);
+        Some(self.next_to(frame, Instant::now() + patience)?[8..].to_vec())
+    }
+
+    /// The answer to a command in all its datagrams, which must be of one message and come in order.
+    ///
+    /// # Panics
+    /// As [`Self::send_plainly`], and when they are not.
+    pub fn ask_whole(&self, command: &[u8], patience: Duration) -> Option<Vec<u8>> {
+        let frame = self.send(command);
+        let (end, mut whole) = (Instant::now() + patience, Vec::new());
+        for sequence in 0_u16.. {
+            let datagram = self.next_to(frame, end)?;
+            let total = u16::from_be_bytes([datagram[4], datagram[5]]);
+            assert_eq!((&datagram[2..4], &datagram[6..8]), (&sequence.to_be_bytes()[..], &[0, 0][..]));
+            assert!(sequence < total && datagram.len() <= 1_400, "datagram {sequence} of {total}");
+            whole.extend_from_slice(&datagram[8..]);
+            if sequence + 1 == total {
+                break;
+            }
+        }
+        Some(whole)
+    }
+
+    /// The next datagram that answers this frame.
+    fn next_to(&self, frame: [u8; 8], end: Instant) -> Option<Vec<u8>> {
+        let mut room = [0; 2_048];
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             self.socket.set_read_timeout(Some(left)).expect("it is not zero");
             match self.socket.recv(&mut room) {
-                Ok(length) if room[..2] == frame[..2] => return Some(room[8..length].to_vec()),
+                Ok(length) if room[..2] == frame[..2] => return Some(room[..length].to_vec()),
                 Ok(_) => {}
                 // An ICMP error about an earlier request: a server that is not there.
                 Err(error)

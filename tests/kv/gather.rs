@@ -1,0 +1,266 @@
+//! Requests for keys of three servers: one reply, with what one server that has all keys would say, or none.
+
+use std::net::SocketAddr;
+
+use nix::sys::signal::Signal;
+use testbed::{Asker, BedSpec, MEMCACHED_PORT, Process, VIP_V4, VIP_V6, eventually};
+
+use crate::noisy::Noisy;
+use crate::scene::{BOUND, PORT, SILENCE, Scene, config};
+
+const KEYS: usize = 90;
+
+fn value(key: usize) -> String {
+    // Of all lengths up to what one datagram holds.
+    format!("value of {key} {}", "v".repeat(key * 14))
+}
+
+fn store(scene: &Scene) {
+    let client = scene.client(true);
+    for key in 0..KEYS {
+        let value = value(key);
+        let set = format!("set key{key} {key} 0 {}\r\n{value}\r\n", value.len());
+        assert_eq!(scene.ask(&client, set.as_bytes()), b"STORED\r\n");
+    }
+}
+
+fn get(verb: &str, keys: &[usize]) -> Vec<u8> {
+    let names: Vec<String> = keys.iter().map(|key| format!("key{key}")).collect();
+    format!("{verb} {}\r\n", names.join(" ")).into_bytes()
+}
+
+/// What one server would say, keys from `KEYS` on being nowhere. `versions`: of `gets`.
+fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
+    let mut said = Vec::new();
+    for &key in keys.iter().filter(|key| **key < KEYS) {
+        let value = value(key);
+        let version = versions.map_or(String::new(), |versions| format!(" {}", versions[key]));
+        said.extend(format!("VALUE key{key} {key} {}{version}\r\n{value}\r\n", value.len()).into_bytes());
+    }
+    said.extend(b"END\r\n");
+    said
+}
+
+/// A list of keys, with some that are nowhere and some twice.
+fn list(round: usize, longest: usize) -> Vec<usize> {
+    let count = (2 + round % 31).min(longest);
+    (0..count).map(|n| (round * 37 + n * (7 + round % 5)) % (KEYS + 6)).collect()
+}
+
+/// Keys that each server has, by asking it at its own address.
+fn held(scene: &Scene) -> Vec<Vec<usize>> {
+    let has =
+        |server: &Asker, key: &usize| server.ask_within(&get("get", &[*key]), BOUND).unwrap() != b"END\r\n";
+    let of = |backend| (0..KEYS).filter(|key| has(&scene.beside(backend), key)).collect();
+    (0..scene.bed.backends.len()).map(of).collect()
+}
+
+/// Lists with keys of several servers. All others pass as they came, and memcached answers them in a message for each hit.
+fn lists_apart(scene: &Scene, rounds: usize, longest: usize) -> Vec<Vec<usize>> {
+    let held = held(scene);
+    let has_any = |held: &&Vec<usize>, keys: &[usize]| keys.iter().any(|key| held.contains(key));
+    let is_apart = |keys: &Vec<usize>| held.iter().filter(|held| has_any(held, keys)).count() > 1;
+    (0..rounds).map(|round| list(round, longest)).filter(is_apart).collect()
+}
+
+fn ended(scene: &Scene, name: &str) -> u64 {
+    scene.balancer.counters().unwrap().over_threads(&[name])
+}
+
+#[test]
+fn a_request_for_keys_of_three_servers_has_one_reply_in_the_order_of_its_keys() {
+    let spec = BedSpec { queues: 2, ..BedSpec::default() };
+    let server = |bed: &testbed::Bed, host: &testbed::Host| Some(crate::scene::memcached(bed, host));
+    let scene = Scene::with(&spec, |bed| config(bed, ""), server);
+    store(&scene);
+    let client = scene.client(true);
+    let version = |key| {
+        let said = String::from_utf8(scene.ask(&client, &get("gets", &[key]))).unwrap();
+        said.lines().next().unwrap().split(' ').nth(4).unwrap().to_owned()
+    };
+    let versions: Vec<String> = (0..KEYS).map(version).collect();
+    let lists = lists_apart(&scene, 120, 32);
+    for (round, keys) in lists.iter().enumerate() {
+        let client = scene.client(round % 2 == 0);
+        let (verb, versions) = if round % 3 == 0 { ("gets", Some(&versions[..])) } else { ("get", None) };
+        let said = client.ask_whole(&get(verb, keys), BOUND);
+        let said = said.unwrap_or_else(|| panic!("no reply to {keys:?}\n{}", scene.diagnosis()));
+        assert_eq!(said.escape_ascii().to_string(), wanted(keys, versions).escape_ascii().to_string());
+    }
+    assert!(lists.len() > 90, "{lists:?}");
+    assert_eq!(ended(&scene, "gathers_begun"), lists.len() as u64, "{}", scene.diagnosis());
+    assert_eq!(ended(&scene, "gathers_answered"), lists.len() as u64);
+    // Answers that came by the other queue.
+    assert!(ended(&scene, "to_threads") > 0, "{}", scene.diagnosis());
+    scene.drops_become(&[]);
+}
+
+#[test]
+fn a_batch_of_quiet_gets_for_keys_of_three_servers_has_one_reply() {
+    let scene = Scene::new(|bed| config(bed, ""));
+    store(&scene);
+    for (round, keys) in lists_apart(&scene, 40, 32).iter().enumerate() {
+        let mut batch = Vec::new();
+        let (mut wanted, noop) = (Vec::new(), [0xee, 0xee, 0, 1]);
+        for (n, key) in (0_u8..).zip(keys) {
+            let (name, opcode) = (format!("key{key}"), if n % 2 == 0 { 0x09 } else { 0x0d });
+            let length = u8::try_from(name.len()).unwrap();
+            batch.extend([0x80, opcode, 0, length, 0, 0, 0, 0, 0, 0, 0, length, 0xab, 0, 0, n]);
+            batch.extend([&[0; 8], name.as_bytes()].concat());
+            if *key < KEYS {
+                wanted.push((opcode, n, if opcode == 0x0d { name } else { String::new() }, value(*key)));
+            }
+        }
+        batch.extend([&[0x80, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &noop, &[0; 8]].concat());
+        let said = scene.client(round % 2 == 0).ask_whole(&batch, BOUND);
+        let said = said.unwrap_or_else(|| panic!("no reply to {keys:?}\n{}", scene.diagnosis()));
+        let (mut rest, mut found) = (&said[..], Vec::new());
+        while rest[1] != 0x0a {
+            let (key, body) = (usize::from(rest[3]), u32::from_be_bytes(rest[8..12].try_into().unwrap()));
+            let behind = &rest[24..24 + usize::try_from(body).unwrap()];
+            assert_eq!(
+                (rest[0], rest[4], &rest[5..8], &rest[12..15]),
+                (0x81, 4, &[0; 3][..], &[0xab, 0, 0][..])
+            );
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            found.push((rest[1], rest[15], text(&behind[4..4 + key]), text(&behind[4 + key..])));
+            rest = &rest[24 + behind.len()..];
+        }
+        assert_eq!((found, rest.len(), &rest[12..16]), (wanted, 24, &noop[..]));
+    }
+    scene.drops_become(&[]);
+}
+
+#[test]
+fn a_server_that_hangs_costs_a_reply_or_is_told_as_a_miss_and_says_nothing_wrong_when_it_comes_back() {
+    for missing in ["silent", "miss"] {
+        let mut scene = Scene::new(|bed| {
+            let more = format!(", gather = {{ timeout = \"100ms\", missing = \"{missing}\" }}");
+            let mut config = config(bed, &more);
+            // It hangs for longer than it may: nobody is to notice.
+            config.more = config.more.replace("fall = 4", "fall = 600");
+            config
+        });
+        store(&scene);
+        let held = held(&scene);
+        assert!(held.iter().all(|keys| keys.len() > 3), "{held:?}");
+        let client = scene.client(true);
+        let keys = [held[0][0], held[1][0], held[2][0], held[1][1]];
+        let whole = wanted(&keys, None);
+        let answer = |scene: &Scene| {
+            client.ask_whole(&get("get", &keys), BOUND).unwrap_or_else(|| panic!("{}", scene.diagnosis()))
+        };
+        assert_eq!(answer(&scene), whole);
+
+        scene.servers[1].as_mut().unwrap().signal(Signal::SIGSTOP).unwrap();
+        if missing == "silent" {
+            assert_eq!(client.ask_whole(&get("get", &keys), SILENCE), None);
+            assert!(ended(&scene, "gathers_timed_out") == 1, "{}", scene.diagnosis());
+        } else {
+            assert_eq!(answer(&scene), wanted(&[keys[0], keys[2]], None));
+            assert_eq!(ended(&scene, "gathers_incomplete"), 1);
+        }
+        // What all others have is there as ever.
+        let others = [held[0][0], held[2][0]];
+        assert_eq!(client.ask_whole(&get("get", &others), BOUND).unwrap(), wanted(&others, None));
+
+        scene.servers[1].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();
+        // It answers what it was asked then, for two keys; nobody waits for that.
+        scene.drops_become(&[("kv_answer_late", 2)]);
+        let is_whole = || (client.ask_whole(&get("get", &keys), BOUND)? == whole).then_some(());
+        assert!(eventually(BOUND, is_whole).is_some(), "{}", scene.diagnosis());
+    }
+}
+
+#[test]
+fn keys_of_a_server_that_is_gone_are_asked_of_the_next() {
+    let mut scene = Scene::new(|bed| config(bed, ""));
+    store(&scene);
+    let held = held(&scene);
+    let keys = [held[0][0], held[1][0], held[2][0]];
+    let client = scene.client(true);
+    drop(scene.servers[1].take());
+    scene.serving(2);
+    let said = || {
+        client
+            .ask_whole(&get("get", &keys), SILENCE)
+            .filter(|said| *said == wanted(&[keys[0], keys[2]], None))
+    };
+    assert!(eventually(BOUND, said).is_some(), "{}", scene.diagnosis());
+    let value = value(keys[1]);
+    let set = format!("set key{} {} 0 {}\r\n{value}\r\n", keys[1], keys[1], value.len());
+    assert_eq!(scene.ask(&client, set.as_bytes()), b"STORED\r\n");
+    assert_eq!(client.ask_whole(&get("get", &keys), BOUND).unwrap(), wanted(&keys, None));
+}
+
+/// A server at its own address alone: another stands at the VIPs.
+fn behind_noise(bed: &testbed::Bed, host: &testbed::Host) -> Option<Process> {
+    let own = SocketAddr::new(host.v4.into(), MEMCACHED_PORT).to_string();
+    let args = ["-u", "root", "-l", &own, "-U", "11211", "-t", "1", "-m", "64"];
+    let server =
+        Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args).unwrap();
+    let asker = Asker::new(&host.ns, SocketAddr::new(host.v4.into(), MEMCACHED_PORT));
+    let answers = || asker.ask_within(b"version\r\n", SILENCE).map(drop);
+    assert!(eventually(BOUND, answers).is_some(), "{}\n{}", server.tail(), bed.client.name);
+    Some(server)
+}
+
+#[test]
+fn on_a_bad_network_a_reply_is_right_or_does_not_come() {
+    let mut noisy = Vec::new();
+    for missing in ["silent", "miss"] {
+        noisy.clear();
+        let scene = Scene::with(
+            &BedSpec::default(),
+            |bed| {
+                for (seed, host) in (1..).zip(&bed.backends) {
+                    let server = SocketAddr::new(host.v4.into(), PORT);
+                    for (family, vip) in (0..).zip([VIP_V4, VIP_V6]) {
+                        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed * 2 + family);
+                        noisy.push(Noisy::start(&host.ns, SocketAddr::new(vip, PORT), server, seed));
+                    }
+                }
+                let more = format!(
+                    ", rejoin = \"serve\", gather = {{ timeout = \"100ms\", missing = \"{missing}\" }}"
+                );
+                let mut config = config(bed, &more);
+                config.services.retain(|service| service.protocol == "udp");
+                config.more = config.more.replace("fall = 4", "fall = 600");
+                config
+            },
+            behind_noise,
+        );
+        store(&scene);
+        let (mut whole, mut lost) = (0, 0);
+        let lists = lists_apart(&scene, 120, 12);
+        for (round, keys) in lists.iter().enumerate() {
+            let client = scene.client(round % 2 == 0);
+            let Some(said) = client.ask_whole(&get("get", keys), SILENCE) else {
+                lost += 1;
+                continue;
+            };
+            if said == wanted(keys, None) {
+                whole += 1;
+                continue;
+            }
+            // Some of it is missing, and the rest is right; where misses are never told, it must not be.
+            assert_eq!(missing, "miss", "{keys:?}: {}", said.escape_ascii());
+            let text = String::from_utf8(said.clone()).unwrap();
+            let there: Vec<usize> =
+                keys.iter().copied().filter(|key| text.contains(&format!("VALUE key{key} "))).collect();
+            assert_eq!(said.escape_ascii().to_string(), wanted(&there, None).escape_ascii().to_string());
+        }
+        let counters = scene.balancer.counters().unwrap();
+        let drops = counters.drops();
+        println!("{missing}: {whole} whole, {lost} without a reply, {drops:?}");
+        assert!(whole > 20, "{}", scene.diagnosis());
+        let has = |reason: &str| drops.iter().any(|(name, count)| name == reason && *count > 0);
+        for reason in ["kv_answer_late", "kv_answer_nonce", "kv_answer_source"] {
+            assert!(has(reason), "{reason}\n{}", scene.diagnosis());
+        }
+        assert!(drops.iter().all(|(name, _)| name.starts_with("kv_answer_")), "{drops:?}");
+        let of = |name| counters.over_threads(&[name]);
+        let ends = ["gathers_answered", "gathers_incomplete", "gathers_timed_out"].map(of);
+        assert_eq!(ends.iter().sum::<u64>(), of("gathers_begun"), "{ends:?}\n{}", scene.diagnosis());
+    }
+}
