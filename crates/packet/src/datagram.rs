@@ -71,6 +71,46 @@ fn write_checksum(udp: &mut [u8], pseudo: Sum) -> Option<()> {
     Some(())
 }
 
+/// Makes all of `ip`, a UDP packet that is no fragment and has its UDP header at `udp`, one packet: its lengths and checksums are those of
+/// what it holds now. A UDP checksum that IPv4's sender left out stays out.
+///
+/// `false`: it has no such headers, or is longer than a packet can be.
+#[must_use]
+pub fn refit_udp(ip: &mut [u8], udp: usize) -> bool {
+    refit(ip, udp).is_some()
+}
+
+fn refit(ip: &mut [u8], at: usize) -> Option<()> {
+    let length = ip.len();
+    let (header, udp) = ip.split_at_mut_checked(at)?;
+    let len = u16::try_from(udp.len()).ok()?;
+    let pseudo = match header.first()? >> 4 {
+        4 => {
+            let total = u16::try_from(length).ok()?.to_be_bytes();
+            let own = usize::from(header.first()? & 0xf) * 4;
+            let header = header.get_mut(..own)?;
+            header.get_mut(2..4)?.copy_from_slice(&total);
+            header.get_mut(10..12)?.fill(0);
+            let sum = checksum(header).to_be_bytes();
+            header.get_mut(10..12)?.copy_from_slice(&sum);
+            Sum::new().add_bytes(header.get(12..20)?)
+        }
+        6 => {
+            let payload = u16::try_from(length.checked_sub(40)?).ok()?.to_be_bytes();
+            header.get_mut(4..6)?.copy_from_slice(&payload);
+            Sum::new().add_bytes(header.get(8..40)?)
+        }
+        _ => return None,
+    };
+    let [_, _, _, _, hi, lo, sum @ ..] = udp.first_chunk_mut::<UDP_HEADER>()?;
+    [*hi, *lo] = len.to_be_bytes();
+    if *sum == [0, 0] {
+        return Some(());
+    }
+    *sum = [0, 0];
+    write_checksum(udp, pseudo.add_word(protocol::UDP.into()).add_word(len))
+}
+
 /// Whether the UDP checksum of a frame that came in whole, of which `parsed` is what [`crate::parse`] said, may be right: it is; or
 /// IPv4's sender computed none; or it left the rest of it to hardware that there is not (Linux `CHECKSUM_PARTIAL`), which says
 /// nothing of the payload.
@@ -184,6 +224,42 @@ mod tests {
             frame[field..field + 2].copy_from_slice(&pseudo.fold().to_be_bytes());
             assert!(udp_checksum_ok(&frame, &parsed));
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_packet_that_holds_something_else_is_as_one_that_held_it_from_the_beginning(
+            (source, destination) in ends(),
+            before in prop::collection::vec(any::<u8>(), 0..300),
+            after in prop::collection::vec(any::<u8>(), 0..300),
+            has_checksum: bool,
+        ) {
+            let mut frame = by_etherparse(source, destination, &before);
+            let mut wanted = by_etherparse(source, destination, &after);
+            let udp = usize::from(parse(&frame).unwrap().l4);
+            if !has_checksum && source.is_ipv4() {
+                frame[udp + 6..udp + 8].fill(0);
+                wanted[udp + 6..udp + 8].fill(0);
+            }
+            frame.truncate(udp + 8);
+            frame.extend(&after);
+            prop_assert!(refit_udp(&mut frame[14..], udp - 14));
+            prop_assert_eq!(&frame, &wanted);
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_is_not_made_one() {
+        let v4: SocketAddr = "192.0.2.1:5".parse().unwrap();
+        let frame = by_etherparse(v4, v4, b"hello");
+        for (length, udp) in [(27, 20), (19, 20), (33, 19), (33, 30), (0, 0)] {
+            let mut ip = frame[14..].to_vec();
+            ip.truncate(length);
+            assert!(!refit_udp(&mut ip, udp), "{length} {udp}");
+        }
+        let mut long = frame[14..].to_vec();
+        long.resize(65_536, 0);
+        assert!(!refit_udp(&mut long, 20));
     }
 
     #[test]
