@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::{
-    Binding, Forwarding, Guard, HashKey, HashPolicy, KeyFailover, KeyRules, Keyed, NextHopMode, Parts,
-    Placement, Prefix, PrefixGroup, PrefixSet, Snapshot, SourceLimit, Suffix, Trace, TraceKey,
+    Binding, Forwarding, Guard, HashKey, HashPolicy, KeyFailover, KeyPath, KeyRules, Keyed, NextHopMode,
+    Parts, Placement, Prefix, PrefixGroup, PrefixSet, Snapshot, SourceLimit, Suffix, Trace, TraceKey,
     TunnelProtocols, TunnelSource, TunnelSourceKind, VipAddress,
 };
 use kv_switch::{Memcached, Routes};
@@ -132,6 +132,8 @@ fn by_key(parts: &mut Parts) {
         hash: KeyRules::maglev_hash(&parts.hash_key),
         routes: Routes::build(&[], &[]).expect("none"),
         failover: KeyFailover::Next,
+        failover_ttl: Some(10),
+        path: KeyPath::Direct,
         gather: None,
     };
     let placements = [Placement::Maglev { all: None }].into();

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod away;
 mod clients;
 mod crate_client;
 mod gather;
@@ -16,3 +17,4 @@ mod refused;
 mod rejoin;
 mod rings;
 mod scene;
+mod through;

@@ -6,9 +6,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use config::{Config, Failover, HashKey, Kv, KvGather, KvHash, KvKeys, KvMissing, KvProtocol, Pool};
-use forwarder::{GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyRules, Keyed, Placement, PrefixSet};
+use config::{Config, Failover, HashKey, Kv, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, Pool};
+use forwarder::{
+    GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyRules, Keyed, Placement, PrefixSet,
+};
 use kv_switch::{Application, Header, KeyHash, Late, Memcached, Offset, Routes};
 
 use crate::CompileError;
@@ -87,14 +90,19 @@ fn placement(
         return rings.of(config, view, pool, runtime_state).map(Placement::Ring);
     }
     let key = TableKey::of_first_choice(config, view, pool, runtime_state);
-    let all = (kv.failover != Failover::Next).then(|| inputs.tables.of(&key)).flatten();
+    let all = knows_owners(kv).then(|| inputs.tables.of(&key)).flatten();
     Ok(Placement::Maglev { all })
 }
 
-/// The pools whose keys stay away from other backends of theirs while their own does not serve.
+/// Whether it matters which backend has a key while that does not serve: others are not to have it, or not for long.
+fn knows_owners(kv: &Kv) -> bool {
+    kv.failover != Failover::Next || kv.failover_ttl.is_some()
+}
+
+/// The pools with such keys.
 pub(crate) fn of_first_choice(config: &Config) -> BTreeSet<&str> {
     let keyed = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
-    let wanted = keyed.filter(|(_, kv)| kv.hash == KvHash::Maglev && kv.failover != Failover::Next);
+    let wanted = keyed.filter(|(_, kv)| kv.hash == KvHash::Maglev && knows_owners(kv));
     wanted.flat_map(|(pool, kv)| [&pool.name].into_iter().chain(&kv.pools)).map(|name| &**name).collect()
 }
 
@@ -124,19 +132,27 @@ fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileEr
             Failover::Nowhere => KeyFailover::Nowhere,
             Failover::Pool(name) => KeyFailover::Pool(place(name)),
         },
+        failover_ttl: kv.failover_ttl.map(|ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
+        path: match kv.path {
+            KvPath::Direct => KeyPath::Direct,
+            KvPath::Through { answer_timeout } => KeyPath::Through { timeout: timeout(answer_timeout) },
+        },
         gather: kv.gather.as_ref().map(gather),
     })
 }
 
 fn gather(gather: &KvGather) -> GatherRules {
-    // The configuration has one of them; else the next longer.
-    let fits = |millis: &u16| u128::from(*millis) >= gather.timeout.as_millis();
-    let timeout = GATHER_TIMEOUTS_MS.iter().position(fits).unwrap_or(GATHER_TIMEOUTS_MS.len() - 1);
     let late = match gather.missing {
         KvMissing::Silent => Late::Fails,
         KvMissing::Miss => Late::IsMissing,
     };
-    GatherRules { timeout, late }
+    GatherRules { timeout: timeout(gather.timeout), late }
+}
+
+/// The configuration has one of them; else the next longer.
+fn timeout(wanted: Duration) -> usize {
+    let fits = |millis: &u16| u128::from(*millis) >= wanted.as_millis();
+    GATHER_TIMEOUTS_MS.iter().position(fits).unwrap_or(GATHER_TIMEOUTS_MS.len() - 1)
 }
 
 fn application(kv: &Kv) -> Box<dyn Application> {

@@ -31,6 +31,7 @@ impl Sections<'_> {
         super::shards::check(self);
         super::remotes::check(self);
         super::keyed::check(self);
+        super::through::check(self, flattened);
         self.fragments();
         self.outer_families();
         self.references();

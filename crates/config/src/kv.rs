@@ -34,14 +34,66 @@ pub struct Kv {
     pub pools: Vec<Arc<str>>,
     /// Where keys of a backend that does not serve go. Default [`Failover::Next`].
     pub failover: Failover,
+    /// What is stored away from its key's own backend lives no longer than that; `None`: as long as its client says. Whole seconds.
+    /// Default 10 s, none beside [`Failover::Nowhere`] and for other protocols than memcached, whose times are not known.
+    #[serde(serialize_with = "canonical::some_span")]
+    pub failover_ttl: Option<Duration>,
     /// The most keys of one request: 1 to 32, the default.
     pub max_keys: u8,
     /// What says which backend has a key. Default [`KvHash::Maglev`].
     pub hash: KvHash,
     /// What becomes of a server that was away before it serves again. Default [`Rejoin::Flush`] for memcached, else the other.
     pub rejoin: Rejoin,
+    /// Which way requests and answers take. Default [`KvPath::Direct`].
+    pub path: KvPath,
     /// What becomes of requests whose keys are of several backends; `None`: they are refused, as are all of header and offset.
     pub gather: Option<KvGather>,
+}
+
+/// Which way requests and answers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvPath {
+    /// Backends have the VIP, and answer clients themselves.
+    Direct,
+    /// Backends are asked at their own address, and their answers pass through this machine.
+    Through {
+        /// How long an answer is waited for: one of [`forwarder::GATHER_TIMEOUTS_MS`]. Default 200 ms.
+        #[serde(serialize_with = "canonical::span")]
+        answer_timeout: Duration,
+    },
+}
+
+impl KvPath {
+    fn read(section: &mut Section<'_>, protocol: Option<KvProtocol>) -> Self {
+        let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+        let node = section.optional("path");
+        let words = [("direct", false), ("through", true)];
+        let is_through = node.as_ref().and_then(|node| Some((node.choice(&words, &[])?, node))).is_some_and(
+            |(through, node)| {
+                if through && !is_memcached {
+                    node.refuse(
+                        "\"direct\": answers of other protocols than memcached have no id to know them by",
+                    );
+                }
+                through && is_memcached
+            },
+        );
+        let node = section.optional("answer_timeout");
+        let timeout = node.as_ref().and_then(read_timeout);
+        if is_through {
+            return Self::Through { answer_timeout: timeout.unwrap_or(ANSWER_TIMEOUT) };
+        }
+        node.inspect(|node| node.refuse("nothing here: it is for path = \"through\""));
+        Self::Direct
+    }
+}
+
+/// One of those that packet threads have.
+fn read_timeout(node: &Node<'_>) -> Option<Duration> {
+    let timeout = node.duration(Duration::ZERO..=Duration::from_secs(1))?;
+    let is_one = |millis: &u16| timeout == Duration::from_millis((*millis).into());
+    if GATHER_TIMEOUTS_MS.iter().any(is_one) { Some(timeout) } else { node.wrong(TIMEOUTS) }
 }
 
 /// Requests whose keys are of several backends are asked of each, and answered by this machine.
@@ -72,11 +124,7 @@ impl KvGather {
         let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
         let Some(node) = node else { return is_memcached.then_some(Self::DEFAULT) };
         let mut section = node.section_or_false()?;
-        let timeout = section.or("timeout", Self::DEFAULT.timeout, |node| {
-            let timeout = node.duration(Duration::ZERO..=Duration::from_secs(1))?;
-            let is_one = |millis: &u16| timeout == Duration::from_millis((*millis).into());
-            if GATHER_TIMEOUTS_MS.iter().any(is_one) { Some(timeout) } else { node.wrong(TIMEOUTS) }
-        });
+        let timeout = section.or("timeout", Self::DEFAULT.timeout, |node| read_timeout(&node));
         let words = [("silent", KvMissing::Silent), ("miss", KvMissing::Miss)];
         let missing = section.or("missing", Self::DEFAULT.missing, |node| node.choice(&words, &[]));
         section.finish(&[]);
@@ -179,10 +227,13 @@ impl KvDraft {
         let any_client = section.or("any_client", false, |node| node.boolean());
         let clients = section.required("clients", CLIENTS).and_then(|node| read_clients(&node, any_client));
         let routes = section.optional("routes").map(|node| read_routes(&node, &mut pools));
-        let failover = section.or("failover", Failover::Next, |node| read_failover(&node, &mut pools));
+        let (failover, failover_ttl) = match section.optional("failover") {
+            None => (Failover::Next, default_ttl(&Failover::Next, protocol)),
+            Some(node) => read_failover(&node, protocol, &mut pools).unwrap_or((Failover::Next, None)),
+        };
         let max_keys = section.or("max_keys", MAX_KEYS, |node| node.number(1..=MAX_KEYS));
         let hash = section.or("hash", KvHash::Maglev, |node| node.choice(&HASHES, &[]));
-        section.or("path", (), |node| node.choice(&[("direct", ())], &["through"]));
+        let path = KvPath::read(&mut section, protocol);
         let rejoin = read_rejoin(section.optional("rejoin"), protocol);
         let gather = KvGather::read(section.optional("gather"), protocol);
         section.finish(&["replicas", "timeout", "cache"]);
@@ -195,9 +246,11 @@ impl KvDraft {
             routes,
             pools: named,
             failover,
+            failover_ttl,
             max_keys,
             hash,
             rejoin,
+            path,
             gather,
         };
         let routes = routes.unwrap_or_else(|| Some(Vec::new()));
@@ -318,10 +371,40 @@ fn read_route(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<KvRoute>
     Some(KvRoute { keys: keys?, pool: pool?.value })
 }
 
-fn read_failover(node: &Node<'_>, pools: &mut Vec<At<Arc<str>>>) -> Option<Failover> {
+/// Where to, and how long what is stored there may live.
+fn read_failover(
+    node: &Node<'_>,
+    protocol: Option<KvProtocol>,
+    pools: &mut Vec<At<Arc<str>>>,
+) -> Option<(Failover, Option<Duration>)> {
     let mut section = node.section()?;
-    let (to, pool) = (section.optional("to"), section.optional("pool"));
-    section.finish(&["ttl"]);
+    let (to, pool, ttl) = (section.optional("to"), section.optional("pool"), section.optional("ttl"));
+    section.finish(&[]);
+    let failover = read_target(node, to, pool, pools)?;
+    let default = default_ttl(&failover, protocol);
+    let Some(node) = ttl else { return Some((failover, default)) };
+    if default.is_none() {
+        node.refuse("nothing here: it is for protocol = \"memcached\" whose keys go elsewhere");
+        return None;
+    }
+    let ttl = node.duration(Duration::ZERO..=LONGEST_TTL)?;
+    if ttl.subsec_nanos() > 0 {
+        return node.wrong("whole seconds");
+    }
+    Some((failover, Some(ttl).filter(|ttl| !ttl.is_zero())))
+}
+
+fn default_ttl(failover: &Failover, protocol: Option<KvProtocol>) -> Option<Duration> {
+    let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+    (is_memcached && *failover != Failover::Nowhere).then_some(FAILOVER_TTL)
+}
+
+fn read_target(
+    node: &Node<'_>,
+    to: Option<Node<'_>>,
+    pool: Option<Node<'_>>,
+    pools: &mut Vec<At<Arc<str>>>,
+) -> Option<Failover> {
     match (to, pool) {
         (Some(to), None) => {
             let is_next = to.choice(&[("next", true), ("nowhere", false)], &[])?;
@@ -344,6 +427,10 @@ const WORDS: [(&str, Word); 3] =
     [("memcached", Word::Memcached), ("header", Word::Header), ("offset", Word::Offset)];
 const HASHES: [(&str, KvHash); 3] =
     [("maglev", KvHash::Maglev), ("ketama", KvHash::Ketama), ("fnv1a_64", KvHash::Fnv1a64)];
+const FAILOVER_TTL: Duration = Duration::from_secs(10);
+/// Above it memcached takes a time for seconds of 1970.
+const LONGEST_TTL: Duration = Duration::from_hours(24 * 30);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 const TIMEOUTS: &str = "1ms, 2ms, 5ms, 10ms, 20ms, 50ms, 100ms, 200ms, 500ms or 1s";
 const MAX_KEYS: u8 = 32;
 const MAX_KEY_BYTES: u8 = 250;

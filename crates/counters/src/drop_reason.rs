@@ -67,8 +67,14 @@ macro_rules! drop_reasons {
                 KvWrongOffsets = "kv_wrong_offsets",
                 /// A keyed request with the preamble of another application.
                 KvOtherApplication = "kv_other_application",
-                /// A keyed request whose keys are of several backends, and that cannot be gathered: kv.gather is off, it came in fragments or in a tunnel, or this machine has no address of its family.
+                /// A keyed request whose keys are of several backends, and that cannot be gathered: kv.gather is off, or one of its keys is longer than one datagram to its backend takes.
                 KvSplit = "kv_split",
+                /// A keyed request that this machine would answer, or pass both ways, and has no way back to its client for: it came in fragments or in a tunnel, or this machine has no address of its family.
+                KvNoWayBack = "kv_no_way_back",
+                /// A keyed request that would store something while its key's own backend does not serve, and whose time to live cannot be made shorter (kv.failover.ttl): it came in fragments, or there is no room.
+                KvShortLife = "kv_short_life",
+                /// A keyed request that would pass both ways, while as many wait for their answers as the thread has room for.
+                KvThroughFull = "kv_through_full",
                 /// A keyed request for several backends, while as many are gathered as the thread has room for.
                 KvGatherFull = "kv_gather_full",
                 /// A keyed request for several backends, while the thread has too few free frames to ask them.

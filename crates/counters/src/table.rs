@@ -133,6 +133,14 @@ groups! {
         gathers_too_long: counter "requests" "thread_gathers_ended_total" ["result" = "too_long"];
         /// Requests for keys of several backends that this thread gathered, by how they ended: answered, incomplete (answered, and a key that nobody spoke of in time as missing), timed_out (no reply), too_long (no reply: a value does not fit into one datagram), unsent (no reply: no frame, no way, or a reload took the service).
         gathers_unsent: counter "requests" "thread_gathers_ended_total" ["result" = "unsent"];
+        /// Keyed requests that this thread passed to their backend under an id of its own, to pass the answer back (kv.path = "through").
+        through_begun: counter "requests" "thread_through_requests_total" [];
+        /// Datagrams of answers to such requests that this thread passed back to clients.
+        through_answers: counter "packets" "thread_through_answers_total" [];
+        /// Such requests that had no answer in their time (kv.answer_timeout).
+        through_unanswered: counter "requests" "thread_through_unanswered_total" [];
+        /// Keyed requests whose time to live this thread made shorter, because their key's own backend did not serve (kv.failover.ttl).
+        short_lived: counter "requests" "thread_short_lived_requests_total" [];
         /// Tunnelled packets of other clusters whose outer header this thread took off.
         remote_arrivals: counter "packets" "thread_remote_arrivals_packets_total" [];
         /// Packets of which this thread gave a capture a record.

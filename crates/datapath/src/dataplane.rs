@@ -500,7 +500,8 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
 /// Of a thread. Nobody can tell beforehand what answers are known by.
 fn own_requests(ports: OwnPorts) -> OwnRequests {
     let secret = RandomState::new(); // of the system's randomness, as hash maps have it
-    OwnRequests { ports, requests: GATHERED, seed: [secret.hash_one(0_u8), secret.hash_one(1_u8)] }
+    let seed = [secret.hash_one(0_u8), secret.hash_one(1_u8)];
+    OwnRequests { ports, requests: GATHERED, passing: PASSING, seed }
 }
 
 /// All threads together never hold more than a quarter of a pool, which needs its frames to receive.
@@ -537,6 +538,8 @@ pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, S
 
 /// Requests that a thread gathers at once: 50,000 a second if all wait 20 ms in vain, and many more where backends answer.
 const GATHERED: usize = 1_024;
+/// Requests that wait at once for an answer that passes through: 40,000 a second if all wait 200 ms in vain.
+const PASSING: usize = 8_192;
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;

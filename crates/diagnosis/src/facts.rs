@@ -118,6 +118,8 @@ pub(crate) struct PathFact {
     pub(crate) address: IpAddr,
     /// `gre`, `ipip`, `gue` or `l2`.
     pub(crate) kind: &'static str,
+    /// Packets to it have its own address (kv.path = "through"), so that routers know the way.
+    pub(crate) is_readdressed: bool,
     /// Bytes that the outer headers add.
     pub(crate) encap_overhead: u32,
     pub(crate) next_hop: Result<Resolved, Unresolved>,

@@ -4,7 +4,7 @@
 //! Not here: opinions; pings (`reach`). Invariant: nothing is changed. Of `/sys` only what no network namespace divides, or what is seen to be of this one.
 //! Source: proc(5); Linux `Documentation/ABI/testing/sysfs-bus-pci`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -160,6 +160,7 @@ fn paths(
     next_hops: &NextHops,
     reach: &HashMap<IpAddr, Reach>,
 ) -> Vec<PathFact> {
+    let readdressed = readdressed(config);
     let mut links: HashMap<u32, Option<(String, u32)>> = HashMap::new();
     let mut paths: BTreeMap<(Arc<str>, IpAddr, &'static str), PathFact> = BTreeMap::new();
     // Fragments go to the other machines of the shard, full-size ones too.
@@ -176,6 +177,7 @@ fn paths(
             backend: Arc::clone(&member.backend.name),
             address,
             kind: member.encapsulation.kind.name(),
+            is_readdressed: readdressed.contains(&member.leaf),
             encap_overhead: member.encapsulation.encap_overhead(address),
             next_hop,
             link: index.and_then(|index| links.entry(index).or_insert_with(|| link(index)).clone()),
@@ -184,6 +186,15 @@ fn paths(
         paths.insert((Arc::clone(&path.backend), address, path.kind), path);
     }
     paths.into_values().collect()
+}
+
+/// The pools whose backends are asked at their own addresses.
+fn readdressed(config: &Config) -> BTreeSet<&Arc<str>> {
+    let kv = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
+    let through = kv.filter(|(_, kv)| matches!(kv.path, config::KvPath::Through { .. }));
+    let named = through.flat_map(|(pool, kv)| [&pool.name].into_iter().chain(&kv.pools));
+    let pools = named.filter_map(|name| config.pool(name));
+    pools.flat_map(|pool| pool.members.iter().map(|member| &member.leaf)).collect()
 }
 
 fn routers(

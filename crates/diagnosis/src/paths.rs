@@ -107,7 +107,8 @@ fn elsewhere(facts: &Facts) -> Vec<Finding> {
 
 fn behind_a_router(facts: &Facts) -> Vec<Finding> {
     let key = |path: &PathFact| {
-        path.next_hop.ok().filter(|hop| path.kind == "l2" && hop.gateway.is_some()).map(|_| ())
+        let is_lost = path.kind == "l2" && !path.is_readdressed;
+        path.next_hop.ok().filter(|hop| is_lost && hop.gateway.is_some()).map(|_| ())
     };
     grouped(facts, key, |(), group| {
         let what = format!("{group} is behind a router, and its packets have no outer header (l2)");

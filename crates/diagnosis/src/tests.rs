@@ -44,6 +44,7 @@ fn path(n: u8) -> PathFact {
         backend: format!("b{n}").into(),
         address: ip(&format!("198.18.1.{n}")),
         kind: "gre",
+        is_readdressed: false,
         encap_overhead: 24,
         next_hop: Ok(resolved()),
         link: Some(("eth0".to_owned(), 1_600)),
@@ -406,6 +407,7 @@ fn faults_of_the_ways_to_backends() {
         (|f| f.paths.iter_mut().for_each(|path| path.next_hop = Err(NEIGHBOUR)), &[("no-next-hop", ERROR, "backend b1 (198.18.1.1) and 1 more: neighbour 192.0.2.254", "")]),
         (|f| f.paths[0].next_hop = Err(Unresolved::LinkDown { interface: 7 }), &[("no-next-hop", ERROR, "is down", "ip link set dev eth0 up")]),
         (|f| f.paths[0].next_hop = Ok(Resolved { leaves_by: 8, ..resolved() }), &[("other-interface", ERROR, "backend b1 (198.18.1.1) is routed out of eth0", "")]),
+ (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].is_readdressed = true; }, &[]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; }, &[("l2-routed", ERROR, "backend b1 (198.18.1.1) is behind a router", "")]),
         (|f| { f.paths[0].kind = "l2"; f.paths[0].encap_overhead = 0; f.paths[0].next_hop = Ok(Resolved { gateway: None, ..resolved() }); }, &[]),
         // 1,500 and 24.

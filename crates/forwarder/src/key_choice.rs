@@ -74,6 +74,16 @@ impl Snapshot {
         }
     }
 
+    /// Whether a key's own backend is another than `slot`: it does not serve.
+    pub(crate) fn is_away(&self, service: &Service, keyed: &Keyed, place: KeyPlace, slot: SlotId) -> bool {
+        let Some(KeyPool { table, placement }) = keyed.pool(service, place.route) else { return false };
+        let rank = match placement {
+            Placement::Ring(rings) => rings.all.as_deref().map(|all| all.lookup(place.hash).into()),
+            Placement::Maglev { all } => all.as_deref().map(|all| all.lookup(place.hash)),
+        };
+        rank.is_some_and(|rank: u32| table.slots.get(rank as usize) != Some(&slot))
+    }
+
     /// The first choice that serves.
     #[inline]
     fn select_serving(&self, of: KeyPool<'_>, hash: u64) -> Option<Selection> {

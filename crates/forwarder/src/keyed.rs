@@ -24,8 +24,24 @@ pub struct KeyRules {
     pub routes: Routes,
     /// Where keys of a backend that does not serve go.
     pub failover: KeyFailover,
+    /// Seconds that what is stored away from its key's own backend may live; `None`: as long as its client says.
+    pub failover_ttl: Option<u32>,
+    /// Which way requests and answers take.
+    pub path: KeyPath,
     /// How requests are gathered whose keys are of several backends; `None`: they are refused.
     pub gather: Option<GatherRules>,
+}
+
+/// Which way requests and answers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyPath {
+    /// Backends have the VIP, and answer clients themselves (MemSwitch).
+    Direct,
+    /// Backends are asked at their own address, and answer this machine, which sends the answer on (AppSwitch's rewrite).
+    Through {
+        /// Place in [`GATHER_TIMEOUTS_MS`] of the time that they have.
+        timeout: usize,
+    },
 }
 
 /// Milliseconds that a pool may give its backends; each is a line of its own in the table of what waits.
@@ -68,7 +84,7 @@ pub enum Placement {
     /// The pool's table.
     Maglev {
         /// The table of all backends that have a weight, whatever their states, by the same ranks: the pool's own follows states.
-        /// `None`: there is none, or [`KeyFailover::Next`] asks for none.
+        /// `None`: there is none, or nobody asks for a key's own backend while that does not serve.
         all: Option<Arc<Table>>,
     },
     /// Rings.

@@ -74,7 +74,9 @@ pub use explain::{Explanation, Outcome, Step};
 pub use filter::{FILTER_PREFIXES, NoSocket};
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
-pub use keyed::{GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPlace, KeyRules, Keyed, Placement, Rings};
+pub use keyed::{
+    GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyPlace, KeyRules, Keyed, Placement, Rings,
+};
 pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
 pub use own_ports::OwnPorts;

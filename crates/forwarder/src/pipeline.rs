@@ -8,6 +8,7 @@
 mod choice;
 mod decapsulation;
 mod error;
+mod expiry;
 mod fragments;
 mod gather;
 mod icmp;
@@ -15,6 +16,7 @@ mod identifications;
 mod keyed;
 mod messages;
 mod outer_error;
+mod own_requests;
 mod partial;
 mod plain;
 mod refusal;
@@ -23,7 +25,9 @@ mod state;
 mod steering;
 mod tap;
 mod threads;
+mod through;
 mod tracing;
+mod way_back;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,13 +37,14 @@ use kv_switch::HotKeys;
 use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
 pub use self::error::PipelineError;
-pub use self::gather::OwnRequests;
 pub use self::icmp::IcmpRates;
+pub use self::own_requests::OwnRequests;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
 
+use self::expiry::ShortLived;
 use self::fragments::Fragments;
-use self::gather::Gathers;
 use self::identifications::Identifications;
+use self::own_requests::OwnTable;
 use self::partial::Looks;
 use self::plain::PlainBatch;
 use self::refusal::Cut;
@@ -80,7 +85,7 @@ pub struct PipelineConfig {
     pub held_of_a_pool: usize,
     /// How flows are hashed.
     pub hashers: LaneHashers,
-    /// What it asks backends with for requests whose keys several have; `None`: it refuses these.
+    /// What it asks backends with itself; `None`: requests that want this are refused.
     pub own_requests: Option<OwnRequests>,
     /// Packets were given to this thread by their flows ([`SoftwareSteering`]): what it takes out of a tunnel stays here.
     pub is_steered: bool,
@@ -121,7 +126,8 @@ struct Core {
     limits: Limits,
     tap: Option<Box<Tap>>,
     hot_keys: Option<Box<HotKeys>>,
-    gathers: Option<Box<Gathers>>,
+    own: Option<Box<OwnTable>>,
+    short_lived: ShortLived,
     tracing: Tracing,
     identifications: Identifications,
     looks: Looks,
@@ -162,7 +168,7 @@ impl Pipeline {
         // A batch, and as many held pieces that were released.
         let cuts = Vec::with_capacity(config.max_batch * 2);
         let tracing = Tracing::new(live.clock().clone(), config.max_batch, fragments.hold_slots());
-        let gathers = Gathers::new(config.own_requests.as_ref(), config.thread)?;
+        let own = OwnTable::new(config.own_requests.as_ref(), config.thread)?;
         let core = Core {
             config,
             flows,
@@ -174,7 +180,8 @@ impl Pipeline {
             limits,
             tap: None,
             hot_keys: None,
-            gathers,
+            own,
+            short_lived: ShortLived::new(live.clock().clone()),
             tracing,
             identifications,
             looks: Looks::default(),
@@ -301,7 +308,9 @@ impl Core {
     fn choose(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) -> Option<Verdict> {
         match state.stage {
             Stage::Flow => self.choose_for_flow(batch, packet, state).err().map(Verdict::Drop),
-            Stage::Keyed => self.choose_by_key(batch, packet, state).err().map(Verdict::Drop),
+            Stage::Keyed | Stage::Through => {
+                self.choose_by_key(batch, packet, state).err().map(Verdict::Drop)
+            }
             Stage::Gather => Some(self.begin_gather(batch, packet, state).unwrap_or_else(Verdict::Drop)),
             Stage::Select => choose_by_table(batch, packet, state).err().map(Verdict::Drop),
             Stage::FirstPiece => self.choose_for_first(batch, packet, state).err().map(Verdict::Drop),
@@ -334,6 +343,12 @@ impl Core {
         };
         if state.decapsulated_from == Some(TunnelSourceKind::Cluster) && slot.is_redirect() {
             return Verdict::Drop(DropReason::NoBackend);
+        }
+        if state.is_away {
+            return self.write_short_lived(batch, packet, state);
+        }
+        if state.stage == Stage::Through {
+            return self.write_through(batch, packet, state, slot);
         }
         let bytes = packet.frame().len();
         let params = self.rewrite_params(batch, slot, state);
@@ -493,7 +508,7 @@ impl Forward for Pipeline {
         let core = &mut self.core;
         core.release_pieces(&Batch::new(self.reader.load(), now), outlet);
         core.send_cuts(&Batch::new(self.reader.load(), now), outlet);
-        core.run_gathers(&Batch::new(self.reader.load(), now), outlet);
+        core.run_own_requests(&Batch::new(self.reader.load(), now), outlet);
         core.sweep(now);
         core.publish_table_counters();
         if let Some(server) = &mut self.requests {
@@ -508,7 +523,7 @@ impl Forward for Pipeline {
     }
 
     fn next_due(&self) -> Option<Now> {
-        self.core.gathers.as_ref()?.next_due().map(Now::from_nanos)
+        self.core.own.as_ref()?.next_due().map(Now::from_nanos)
     }
 
     fn failed(&mut self, reason: DropReason) {

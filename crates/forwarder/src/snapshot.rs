@@ -13,6 +13,7 @@ use packet::{Family, LinkHeader, Prepared, Template};
 
 use crate::filter::{MAX_ENCAP_OVERHEAD, filter};
 use crate::flow::mapped;
+use crate::keyed::{KeyPath, Keyed};
 use crate::parts::{Binding, NextHopMode, Parts, Service, VipAddress};
 use crate::slot::{Forwarding, Generation, PoolTable, Slot, SlotId, SlotState, THIS_MACHINE};
 use crate::vip_table::{Claim, Key, VipTable};
@@ -36,8 +37,8 @@ pub struct Snapshot {
     pub(crate) tunnels: Arc<[TunnelSource]>,
     /// Whether there are any, in a place that is read anyway.
     pub(crate) opens: bool,
-    /// Whether a service gathers, likewise.
-    gathers: bool,
+    /// Whether this machine asks backends itself, likewise.
+    has_own_requests: bool,
     peers: Option<Arc<PoolTable>>,
     filter: Arc<[(IpAddr, u8)]>,
     filter_prefixes: Arc<[(Prefix, u8)]>,
@@ -53,7 +54,7 @@ impl Snapshot {
     pub fn new(parts: Parts) -> Result<Self, SnapshotError> {
         check(&parts)?;
         let vips = vip_table(&parts)?;
-        let (filter, gathers) = (filter(&parts), gathers(&parts.services));
+        let (filter, has_own_requests) = (filter(&parts), has_own_requests(&parts.services));
         Ok(Self {
             generation: parts.generation,
             hasher: FlowHasher::new(&parts.hash_key),
@@ -67,7 +68,7 @@ impl Snapshot {
             own: parts.own.into(),
             opens: !parts.tunnels.is_empty(),
             tunnels: parts.tunnels.into(),
-            gathers,
+            has_own_requests,
             peers: parts.peers,
             filter: filter.addresses.into(),
             filter_prefixes: filter.prefixes.into(),
@@ -145,10 +146,10 @@ impl Snapshot {
         (chosen != THIS_MACHINE).then_some(chosen)
     }
 
-    /// Whether a service gathers answers of several backends, and so speaks from the machine's own addresses.
+    /// Whether backends of a service are asked from the machine's own addresses: to gather, or because requests pass both ways.
     #[must_use]
-    pub const fn gathers(&self) -> bool {
-        self.gathers
+    pub const fn has_own_requests(&self) -> bool {
+        self.has_own_requests
     }
 
     /// The machine's own addresses.
@@ -230,7 +231,8 @@ impl Snapshot {
         let known = self.services.iter().map(|service| Arc::as_ptr(&service.pool));
         let known = known.chain(remotes.map(|remote| Arc::as_ptr(&remote.pool))).collect();
         check_pools(&services, self.slots.len(), known)?;
-        Ok(Self { gathers: gathers(&services), services: services.into(), ..self.clone() })
+        let has_own_requests = has_own_requests(&services);
+        Ok(Self { has_own_requests, services: services.into(), ..self.clone() })
     }
 }
 
@@ -291,8 +293,9 @@ fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> 
     slots.iter().flat_map(|slot| [of(slot, Family::V4), of(slot, Family::V6)]).collect()
 }
 
-fn gathers(services: &[Service]) -> bool {
-    services.iter().any(|service| service.keyed.as_ref().is_some_and(|keyed| keyed.rules.gather.is_some()))
+fn has_own_requests(services: &[Service]) -> bool {
+    let asks = |keyed: &Arc<Keyed>| keyed.rules.gather.is_some() || keyed.rules.path != KeyPath::Direct;
+    services.iter().any(|service| service.keyed.as_ref().is_some_and(asks))
 }
 
 fn vip_table(parts: &Parts) -> Result<VipTable, SnapshotError> {

@@ -78,8 +78,11 @@ fn steering_allocates_and_frees_nothing() {
 }
 
 /// A pool of three backends by key, at UDP 11211 of the first VIP.
-fn keyed() -> Parts {
-    let slots = gre_slots(3);
+fn keyed(path: KeyPath) -> Parts {
+    let mut slots = gre_slots(3);
+    if path != KeyPath::Direct {
+        slots.iter_mut().for_each(|slot| slot.forwarding = Forwarding::L2);
+    }
     let mut parts = parts(slots.clone(), &[1; 3]);
     let rules = KeyRules {
         application: Box::new(Memcached::new(32)),
@@ -87,6 +90,8 @@ fn keyed() -> Parts {
         hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
         routes: Routes::build(&[], &[]).unwrap(),
         failover: KeyFailover::Next,
+        failover_ttl: Some(10),
+        path,
         gather: Some(GatherRules { timeout: 4, late: Late::Fails }),
     };
     let placements = [Placement::Maglev { all: None }].into();
@@ -142,9 +147,51 @@ fn miss(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
     end
 }
 
+fn asking() -> PipelineConfig {
+    let ports = OwnPorts::new(&(61_000..=61_003), 1).unwrap();
+    PipelineConfig {
+        own_requests: Some(OwnRequests { ports, requests: 8, passing: 8, seed: [1, 2] }),
+        ..config()
+    }
+}
+
+/// Answers to two of three requests; the others end by their time.
+fn passing_through_allocates_and_frees_nothing() {
+    let mut bed = Bed::with(keyed(KeyPath::Through { timeout: 4 }), asking());
+    let get = udp("198.51.100.7", 40_000, VIP4, 11_211, b"\0\x01\0\0\0\x01\0\0get key\r\n");
+    let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
+    let (mut buffer, mut verdicts) = ([0; ROOM], [Verdict::Tx]);
+    let region = Region::new(ALLOCATOR);
+    for round in 0..300 {
+        bed.now = Now::from_nanos(bed.now.nanos() + 30_000_000);
+        bed.pipeline.poll(bed.now, &mut sent);
+        buffer[..get.len()].copy_from_slice(&get);
+        let mut packets = [Packet::new(&mut buffer, 0, get.len(), Origin::Wire)];
+        bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+        assert_eq!(verdicts, [Verdict::Tx]);
+        if round % 3 > 0 {
+            // The request itself, turned round.
+            let ([source, destination], udp) = (buffer[26..34].as_chunks::<4>().0, &buffer[34..38]) else {
+                unreachable!("two addresses")
+            };
+            let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
+            let (from, to) = ((*destination, port(2)).into(), (*source, port(0)).into());
+            assert!(packet::write_udp(&mut buffer[14..get.len()], from, to));
+            let mut packets = [Packet::new(&mut buffer, 0, get.len(), Origin::Wire)];
+            bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+            assert_eq!(verdicts, [Verdict::Tx], "{round}");
+        }
+    }
+    bed.now = Now::from_nanos(bed.now.nanos() + 30_000_000);
+    bed.pipeline.poll(bed.now, &mut sent);
+    let change = region.change();
+    assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
+    let counters = [&bed.counters.through_answers, &bed.counters.through_unanswered].map(Counter::read);
+    assert_eq!(counters, [200, 100]);
+}
+
 fn gathering_allocates_and_frees_nothing() {
-    let own = OwnRequests { ports: OwnPorts::new(&(61_000..=61_003), 1).unwrap(), requests: 8, seed: [1, 2] };
-    let bed = || Bed::with(keyed(), PipelineConfig { own_requests: Some(own), ..config() });
+    let bed = || Bed::with(keyed(KeyPath::Direct), asking());
     let get = |other: usize| {
         let command = format!("\0\x01\0\0\0\x01\0\0get key0 key{other}\r\n");
         udp("198.51.100.7", 40_000, VIP4, 11_211, command.as_bytes())
@@ -255,5 +302,6 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));
     steering_allocates_and_frees_nothing();
     gathering_allocates_and_frees_nothing();
+    passing_through_allocates_and_frees_nothing();
     assert!(bed.counters.capture_lost.read() > 0, "the ring was full");
 }

@@ -29,6 +29,12 @@ pub trait Application: fmt::Debug + Send + Sync {
     /// The key as the server stores it. It lies in `payload`, or in `room` where it had to be decoded.
     fn key<'a>(&self, payload: &'a [u8], item: &Item, room: &'a mut KeyRoom) -> &'a [u8];
 
+    /// Writes `request` to `out` with times to live that are no longer than `life`, if it stores something for longer. Its ask stays
+    /// true for what is written but for `end`, and keys behind a time have other places.
+    fn shorten_life(&self, _request: &Request<'_>, _life: ShortLife, _out: &mut [u8]) -> Shortened {
+        Shortened::Unchanged
+    }
+
     /// Writes to `out` what one server is asked for `items`, which are keys of `request`: a payload of one datagram, to which each
     /// of these keys has an answer of its own. Returns its length; `None`: such a request is never asked by parts, `items` has none,
     /// or `out` is too short (ask for fewer keys at once).
@@ -42,9 +48,15 @@ pub trait Application: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The id in a datagram to one of our own ports, to find the exchange by that it may answer.
-    fn answer_id(&self, _payload: &[u8]) -> Option<u16> {
+    /// What a datagram to one of our own ports says of the answer that it is of. `None`: nothing, or requests of this protocol have no
+    /// id in their first two bytes, in network order, that each datagram of an answer has there too: then it passes one way alone.
+    fn answer_frame(&self, _payload: &[u8]) -> Option<AnswerFrame> {
         None
+    }
+
+    /// The id in a datagram to one of our own ports, to find the exchange by that it may answer.
+    fn answer_id(&self, payload: &[u8]) -> Option<u16> {
+        self.answer_frame(payload).map(|frame| frame.request)
     }
 
     /// Reads a server's answer to a part of `request` that was written with `own`. Whether it came from that server's address to
@@ -83,6 +95,53 @@ pub trait Application: fmt::Debug + Send + Sync {
     ) -> Option<usize> {
         None
     }
+}
+
+/// How long what is stored may live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortLife {
+    /// Seconds from now.
+    pub seconds: u32,
+    /// Now, in seconds since 1970.
+    pub now: u32,
+}
+
+impl ShortLife {
+    /// A shorter time in place of one as memcached writes it: 0 for ever, up to 30 days a span, above seconds since 1970. `None`: it is
+    /// short enough.
+    pub(crate) fn shorter(self, time: u64) -> Option<u32> {
+        let left = match time {
+            0 => u64::MAX,
+            1..=LONGEST_SPAN => time,
+            _ => time.saturating_sub(self.now.into()),
+        };
+        (left > self.seconds.into()).then_some(self.seconds)
+    }
+}
+
+/// A request whose times to live are to be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortened {
+    /// It stores nothing, or nothing for longer.
+    Unchanged,
+    /// It was written anew, with so many bytes.
+    To(usize),
+    /// There was no room for it.
+    NoRoom,
+}
+
+/// 30 days, in seconds.
+const LONGEST_SPAN: u64 = 2_592_000;
+
+/// A datagram's place in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerFrame {
+    /// The id of the request.
+    pub request: u16,
+    /// Its number among the answer's datagrams, counted from 0.
+    pub number: u16,
+    /// How many these are; 0: the answer is that there is none.
+    pub total: u16,
 }
 
 /// The payload of a UDP datagram, as far as it is at hand.

@@ -1,4 +1,5 @@
-//! Requests that several servers are asked for, under way: a table of fixed size for one packet thread.
+//! Requests that several servers are asked for, under way: a table of fixed size for one packet thread. It has the exchanges of all
+//! that this thread asks: those that are no part of such a request are the caller's own.
 //!
 //! In: a client's request, and which server has each of its keys; what comes to our own ports; the time. Out: what each server is
 //! asked; then the reply's datagrams, or that there will be none.
@@ -6,6 +7,7 @@
 //! Invariant: all memory is taken at the start. A request begins whole or not at all: with an exchange for each part, and room for an
 //! answer to each key. What is over has neither.
 
+use std::convert::Infallible;
 use std::ops::RangeInclusive;
 
 use crate::{
@@ -20,16 +22,18 @@ pub struct GatherConfig<'a> {
     pub ports: RangeInclusive<u16>,
     /// Requests under way at once, at least one.
     pub requests: usize,
+    /// Exchanges of the caller's own for which there is room besides.
+    pub others: usize,
     /// Nanoseconds that a request may wait, named by their index.
     pub timeouts: &'a [u64],
     /// A secret that no other table has and no earlier one had, for what answers are known by.
     pub seed: [u64; 2],
 }
 
-/// The table. `T`: what the caller keeps of a client's request.
+/// The table. `T`: what the caller keeps of a client's request; `X`: what it keeps of an exchange of its own.
 #[derive(Debug)]
-pub struct GatherTable<T> {
-    exchanges: Exchanges<Sent>,
+pub struct GatherTable<T, X = Infallible> {
+    exchanges: Exchanges<Sent<X>>,
     entries: Box<[Option<Entry<T>>]>,
     free: Vec<u32>,
     /// [`REQUEST_BYTES`] for each entry.
@@ -85,12 +89,46 @@ pub enum NotTaken {
     Unasked,
 }
 
+/// What an exchange is for.
+#[derive(Debug)]
+enum Sent<X> {
+    Part(SentPart),
+    Other(X),
+}
+
 /// A part under way.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct SentPart {
     entry: u32,
     part: u8,
     nonce: u64,
+}
+
+/// What an exchange under way is for.
+#[derive(Debug)]
+pub enum ExchangeFor<'a, X> {
+    /// A part of the request of this number.
+    Part(u32),
+    /// The caller's own.
+    Other(&'a X),
+}
+
+/// What has waited as long as it may.
+#[derive(Debug)]
+pub enum Expired<X> {
+    /// A request of this number, and what has become of it.
+    Gather(u32, Progress),
+    /// The caller's own exchange, which has ended.
+    Other(X),
+}
+
+impl<X> Sent<X> {
+    const fn part(&self) -> Option<SentPart> {
+        match self {
+            Self::Part(part) => Some(*part),
+            Self::Other(_) => None,
+        }
+    }
 }
 
 /// A request under way.
@@ -181,7 +219,7 @@ impl Assigned {
     }
 }
 
-impl<T> GatherTable<T> {
+impl<T, X> GatherTable<T, X> {
     /// An empty table.
     ///
     /// # Errors
@@ -191,7 +229,7 @@ impl<T> GatherTable<T> {
     pub fn new(config: &GatherConfig<'_>) -> Result<Self, ExchangeError> {
         let ids = config.ports.len() << 16;
         let (count, [first, second]) = (config.requests, config.seed);
-        let capacity = (count * PARTS_A_REQUEST).min(ids);
+        let capacity = (count * PARTS_A_REQUEST + config.others).min(ids);
         let numbers = |count: usize| (0..u32::try_from(count).unwrap_or(u32::MAX)).rev().collect();
         Ok(Self {
             exchanges: Exchanges::new(config.ports.clone(), capacity, config.timeouts)?,
@@ -250,7 +288,7 @@ impl<T> GatherTable<T> {
         for (part, state) in (0..).zip(all.iter_mut()) {
             self.asked = self.asked.wrapping_add(1);
             let nonce = self.nonces.hash(&self.asked.to_le_bytes());
-            match self.exchanges.begin(now, timeout, Sent { entry, part, nonce }) {
+            match self.exchanges.begin(now, timeout, Sent::Part(SentPart { entry, part, nonce })) {
                 Ok(id) => state.exchange = Some(id),
                 Err(_) => {
                     let begun = all.iter().filter_map(|state| state.exchange);
@@ -286,16 +324,53 @@ impl<T> GatherTable<T> {
     ) -> Option<(u16, usize)> {
         let entry = self.entry(number)?;
         let id = entry.parts.each().get(usize::from(part))?.exchange?;
-        let own = OwnId { request: id.request, nonce: self.exchanges.find(id)?.nonce };
+        let own = OwnId { request: id.request, nonce: self.exchanges.find(id)?.part()?.nonce };
         let request = Request { payload: self.payload(number, entry), ask: &entry.ask };
         let length = application.write_part(&request, &mut entry.gather.part(part), own, out)?;
         Some((id.port, length))
     }
 
-    /// The request that an answer to this port with this id would be for.
+    /// What an answer to this port with this id would be for.
     #[must_use]
-    pub fn find(&self, id: ExchangeId) -> Option<u32> {
-        self.exchanges.find(id).map(|sent| sent.entry)
+    pub fn find(&self, id: ExchangeId) -> Option<ExchangeFor<'_, X>> {
+        self.exchanges.find(id).map(|sent| match sent {
+            Sent::Part(part) => ExchangeFor::Part(part.entry),
+            Sent::Other(other) => ExchangeFor::Other(other),
+        })
+    }
+
+    /// The number of the part that is asked under this id.
+    #[must_use]
+    pub fn part_of(&self, id: ExchangeId) -> Option<u8> {
+        Some(self.exchanges.find(id)?.part()?.part)
+    }
+
+    /// Begins an exchange of the caller's own, which ends by itself after the timeout of that index.
+    ///
+    /// # Errors
+    /// `other` itself, as [`Exchanges::begin`].
+    pub fn begin_other(&mut self, now: u64, timeout: usize, other: X) -> Result<ExchangeId, X> {
+        self.exchanges.begin(now, timeout, Sent::Other(other)).map_err(|sent| match sent {
+            Sent::Other(other) => other,
+            Sent::Part(_) => unreachable!("what was given comes back"),
+        })
+    }
+
+    /// What the caller keeps of an exchange of its own, to change.
+    pub fn other_mut(&mut self, id: ExchangeId) -> Option<&mut X> {
+        match self.exchanges.find_mut(id)? {
+            Sent::Other(other) => Some(other),
+            Sent::Part(_) => None,
+        }
+    }
+
+    /// Ends an exchange of the caller's own. What still comes for it is late.
+    pub fn end_other(&mut self, now: u64, id: ExchangeId) -> Option<X> {
+        self.other_mut(id)?;
+        match self.exchanges.end(now, id)? {
+            Sent::Other(other) => Some(other),
+            Sent::Part(_) => None,
+        }
     }
 
     /// What the caller keeps of a request.
@@ -315,7 +390,8 @@ impl<T> GatherTable<T> {
         id: ExchangeId,
         payload: &[u8],
     ) -> Result<(u32, Progress), NotTaken> {
-        let Sent { entry: number, part, nonce } = *self.exchanges.find(id).ok_or(NotTaken::Late)?;
+        let sent = self.exchanges.find(id).and_then(Sent::part).ok_or(NotTaken::Late)?;
+        let SentPart { entry: number, part, nonce } = sent;
         let entry = self.entries.get_mut(number as usize).and_then(Option::as_mut).ok_or(NotTaken::Late)?;
         let asked = self.requests.get(request_place(number, entry.length)).unwrap_or_default();
         let request = Request { payload: asked, ask: &entry.ask };
@@ -342,12 +418,16 @@ impl<T> GatherTable<T> {
         Ok((number, progress))
     }
 
-    /// The request whose time is over the earliest, if it has come, and what has become of it: to be called until there is none.
-    pub fn expire(&mut self, now: u64) -> Option<(u32, Progress)> {
-        let (_, Sent { entry: number, part, .. }) = self.exchanges.expire(now)?;
-        let entry = self.entries.get_mut(number as usize)?.as_mut()?;
-        entry.has_ended(part);
-        Some((number, entry.give_up(part)))
+    /// What has waited the longest of all whose time is over: to be called until there is none.
+    pub fn expire(&mut self, now: u64) -> Option<Expired<X>> {
+        match self.exchanges.expire(now)?.1 {
+            Sent::Other(other) => Some(Expired::Other(other)),
+            Sent::Part(SentPart { entry: number, part, .. }) => {
+                let entry = self.entries.get_mut(number as usize)?.as_mut()?;
+                entry.has_ended(part);
+                Some(Expired::Gather(number, entry.give_up(part)))
+            }
+        }
     }
 
     /// A part's server cannot be asked: what has become of the request, as if its time were over.
@@ -420,6 +500,12 @@ impl<T> GatherTable<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether none is under way, and no exchange of the caller's own either.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.is_empty() && self.exchanges.is_empty()
     }
 
     fn entry(&self, number: u32) -> Option<&Entry<T>> {

@@ -147,10 +147,15 @@ mod ring;
 mod routes;
 
 pub use crate::answer::{Answer, Content, NoAnswer, OwnId, Stored, Value};
-pub use crate::application::{Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Request};
+pub use crate::application::{
+    AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Request, ShortLife,
+    Shortened,
+};
 pub use crate::exchange::{EXCHANGE_REST_NS, ExchangeError, ExchangeId, Exchanges};
 pub use crate::gather::{Arrival, Gather, Late, MAX_KEYS, Place, Progress};
-pub use crate::gather_table::{GatherConfig, GatherTable, NewGather, NotBegun, NotTaken, Target};
+pub use crate::gather_table::{
+    ExchangeFor, Expired, GatherConfig, GatherTable, NewGather, NotBegun, NotTaken, Target,
+};
 pub use crate::header::Header;
 pub use crate::hot_keys::{HotKey, HotKeys, hottest};
 pub use crate::key_hash::{KeyHash, fnv1a_64, md5_ketama};

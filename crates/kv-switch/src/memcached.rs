@@ -9,6 +9,7 @@
 mod answers;
 mod ascii;
 mod binary;
+mod expiry;
 mod frame;
 mod meta;
 mod parts;
@@ -25,11 +26,12 @@ use std::ops::ControlFlow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use self::frame::Frame;
 pub use self::verb::Verb;
 
 use crate::{
-    Answer, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, NoAnswer, OwnId, Plan, Refusal,
-    Request, Stored,
+    Answer, AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, NoAnswer, OwnId, Plan,
+    Refusal, Request, ShortLife, Shortened, Stored,
 };
 
 /// Bytes of the longest key.
@@ -80,6 +82,10 @@ impl Application for Memcached {
         }
     }
 
+    fn shorten_life(&self, request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Shortened {
+        expiry::shorten(request, life, out)
+    }
+
     fn write_part(
         &self,
         request: &Request<'_>,
@@ -90,8 +96,9 @@ impl Application for Memcached {
         parts::write(request, items, own, out)
     }
 
-    fn answer_id(&self, payload: &[u8]) -> Option<u16> {
-        frame::answer(payload).map(|(answer, _)| answer.id)
+    fn answer_frame(&self, payload: &[u8]) -> Option<AnswerFrame> {
+        let (Frame { id, sequence, total }, _) = frame::answer(payload)?;
+        Some(AnswerFrame { request: id, number: sequence, total })
     }
 
     fn read_answer<'a>(

@@ -10,10 +10,11 @@ mod reader;
 
 use std::net::UdpSocket;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kv_switch::{
-    Application, Arrival, Datagram, Gather, KeyRoom, Memcached, OwnId, Place, Progress, Request,
+    Application, Arrival, Datagram, Gather, KeyRoom, Memcached, OwnId, Place, Progress, Request, ShortLife,
+    Shortened,
 };
 use nix::sched::{CloneFlags, unshare};
 
@@ -269,4 +270,59 @@ fn a_value_that_one_datagram_does_not_hold_fails_the_request() {
             assert_eq!(answer, Err(kv_switch::NoAnswer::Continuation));
         }
     }
+}
+
+/// Seconds that a key has left, by the server itself; `None`: it is not there. -1: for ever.
+fn left(server: &Server, key: &str) -> Option<i64> {
+    server.socket.send(&framed(format!("mg {key} t\r\n").as_bytes())).unwrap();
+    let said = server.receive();
+    let line = std::str::from_utf8(&said[8..]).unwrap().trim_end();
+    // What was vivified says so behind it.
+    line.strip_prefix("HD t").map(|rest| rest.split(' ').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn what_a_shortened_request_stores_lives_as_long_and_no_longer() {
+    let servers = servers();
+    let server = &servers[0];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let life = ShortLife { seconds: 10, now: u32::try_from(now).unwrap() };
+    let said = |command: &[u8]| {
+        let payload = framed(command);
+        let ask = MEMCACHED.read(Datagram::whole(&payload)).unwrap();
+        let mut out = [0; 256];
+        let shortened = MEMCACHED.shorten_life(&Request { payload: &payload, ask: &ask }, life, &mut out);
+        let sent = if let Shortened::To(length) = shortened { &out[..length] } else { &payload[..] };
+        server.socket.send(sent).unwrap();
+        server.receive()[8..].to_vec()
+    };
+    for time in ["0", "10", "11", "2592000", &(now + 3_600).to_string()] {
+        for (command, answer, key) in [
+            (format!("set a 7 {time} 2\r\nab\r\n"), "STORED\r\n", "a"),
+            (format!("replace a 7 {time} 2\r\nab\r\n"), "STORED\r\n", "a"),
+            (format!("ms b 2 T{time}\r\nab\r\n"), "HD\r\n", "b"),
+            ("ms b 2\r\nab\r\n".into(), "HD\r\n", "b"),
+            (format!("mg c N{time} v\r\n"), "VA 0 W\r\n\r\n", "c"),
+            (format!("ma d N{time} J5\r\n"), "HD\r\n", "d"),
+            (format!("touch a {time}\r\n"), "TOUCHED\r\n", "a"),
+            (format!("mg b T{time}\r\n"), "HD\r\n", "b"),
+            (format!("gat {time} a\r\n"), "VALUE a 7 2\r\nab\r\nEND\r\n", "a"),
+        ] {
+            let answered = String::from_utf8(said(command.as_bytes())).unwrap();
+            assert_eq!(answered, answer, "{command}");
+            let left = left(server, key).unwrap();
+            assert!((8..=10).contains(&left), "{command}: {left} s");
+        }
+        said(b"md c\r\n");
+        said(b"md d\r\n");
+    }
+    // Shorter ones stay, and what is over is gone.
+    said(b"set a 0 3 2\r\nab\r\n");
+    assert!((1..=3).contains(&left(server, "a").unwrap()));
+    said(b"set a 0 -1 2\r\nab\r\n");
+    assert_eq!(left(server, "a"), None);
+    // Binary SET, for ever.
+    let set = [&[0x80, 1, 0, 1, 8, 0, 0, 0, 0, 0, 0, 11][..], &[0; 12], &[0; 8], b"eab"].concat();
+    assert_eq!(said(&set)[..2], [0x81, 1]);
+    assert!((8..=10).contains(&left(server, "e").unwrap()));
 }

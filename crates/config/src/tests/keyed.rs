@@ -3,7 +3,7 @@
 use super::{all, parsed, with_pools};
 use std::time::Duration;
 
-use crate::{Config, Failover, KvGather, KvHash, KvKeys, KvMissing, KvProtocol, Rejoin};
+use crate::{Config, Failover, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, Rejoin};
 use forwarder::HashPolicy;
 
 const POOLS: &str = "[pool.p]\nbackends = [{ name = \"b1\", address = \"198.18.0.1\" }]\n\
@@ -70,6 +70,67 @@ fn requests_are_gathered_unless_the_file_says_no_or_no_reply_could_be_made() {
 }
 
 #[test]
+fn what_is_stored_away_lives_ten_seconds_unless_the_file_says_otherwise() {
+    let of = |to: &str| good("\"memcached\"", to).pool("p").unwrap().kv.as_ref().unwrap().failover_ttl;
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(of("\"memcached\""), seconds(10));
+    assert_eq!(of("\"memcached\", failover = { pool = \"q\" }"), seconds(10));
+    assert_eq!(of("\"memcached\", failover = { to = \"next\", ttl = \"720h\" }"), seconds(2_592_000));
+    assert_eq!(of("\"memcached\", failover = { to = \"next\", ttl = \"0s\" }"), None);
+    assert_eq!(of("\"memcached\", failover = { to = \"nowhere\" }"), None);
+    assert_eq!(of("\"header\", id = 7"), None);
+}
+
+const CHECK: &str = "[check.c]\nmemcached = { transport = \"udp\" }\nvia = \"vip\"\n";
+
+#[test]
+fn requests_pass_both_ways_where_backends_need_no_vip() {
+    let parse = |kv: &str, vip: &str, more: &str| {
+        let pools = POOLS.replacen("[pool.p]\n", &format!("[pool.p]\nencapsulation = \"l2\"\n{more}"), 1);
+        parsed(&with_pools(
+            &(pools.replacen("\"memcached\"", kv, 1).replace("\"203.0.113.1\"", vip)
+                + if more.is_empty() { "" } else { CHECK }),
+        ))
+    };
+    let path = |kv: &str| {
+        let (config, warnings) =
+            parse(kv, "\"203.0.113.1\"", "").unwrap_or_else(|problems| panic!("{problems}"));
+        assert_eq!(warnings.to_string(), "");
+        config.pool("p").unwrap().kv.as_ref().unwrap().path
+    };
+    let of = |millis| KvPath::Through { answer_timeout: Duration::from_millis(millis) };
+    assert_eq!(path("\"memcached\""), KvPath::Direct);
+    assert_eq!(path("\"memcached\", path = \"direct\""), KvPath::Direct);
+    assert_eq!(path("\"memcached\", path = \"through\""), of(200));
+    assert_eq!(path("\"memcached\", path = \"through\", answer_timeout = \"50ms\""), of(50));
+
+    let via_vip = "checks = [\"c\"]\n";
+    for (kv, vip, more, wanted) in [
+        (
+            "path = \"through\", answer_timeout = \"30ms\"",
+            "\"203.0.113.1\"",
+            "",
+            "pool.p.kv.answer_timeout: found \"30ms\", allowed 1ms, 2ms, 5ms, 10ms, 20ms, 50ms, 100ms, 200ms, 500ms or 1s",
+        ),
+        (
+            "path = \"through\"",
+            "\"203.0.113.1\", \"2001:db8:f::1\"",
+            "",
+            "found 2001:db8:f::1 beside path = \"through\" to backend 198.18.0.1, allowed addresses of IPv4 alone, the family of the pool's backends",
+        ),
+        (
+            "path = \"through\"",
+            "\"203.0.113.1\"",
+            via_vip,
+            "pool.p: found \"c\", a check via a VIP, beside path = \"through\", allowed checks with via = \"backend\": backends need not have the VIP",
+        ),
+    ] {
+        let problems = parse(&format!("\"memcached\", {kv}"), vip, more).unwrap_err().to_string();
+        assert!(problems.contains(wanted) && problems.lines().count() == 1, "{problems}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let clients = "clients = [\"198.51.100.0/24\"]";
     let rows = [
@@ -113,8 +174,38 @@ fn what_is_wrong_is_named() {
         ),
         (
             "\"memcached\"",
+            "\"memcached\", path = \"around\"",
+            "pool.p.kv.path: found \"around\", allowed \"direct\", \"through\"",
+        ),
+        (
+            "\"memcached\"",
+            "\"header\", id = 7, path = \"through\"",
+            "pool.p.kv.path: found \"through\", allowed \"direct\": answers of other protocols than memcached have no id to know them by",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", answer_timeout = \"200ms\"",
+            "pool.p.kv.answer_timeout: found \"200ms\", allowed nothing here: it is for path = \"through\"",
+        ),
+        (
+            "\"memcached\"",
             "\"memcached\", path = \"through\"",
-            "pool.p.kv.path: found \"through\", which is not supported",
+            "pool.p: found backend \"b1\" by gre beside path = \"through\", allowed encapsulation = \"l2\": it is asked at its own address, by its route",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", failover = { to = \"next\", ttl = \"1500ms\" }",
+            "pool.p.kv.failover.ttl: found \"1500ms\", allowed whole seconds",
+        ),
+        (
+            "\"memcached\"",
+            "\"memcached\", failover = { to = \"nowhere\", ttl = \"10s\" }",
+            "pool.p.kv.failover.ttl: found \"10s\", allowed nothing here: it is for protocol = \"memcached\" whose keys go elsewhere",
+        ),
+        (
+            "\"memcached\"",
+            "\"header\", id = 7, failover = { to = \"next\", ttl = \"10s\" }",
+            "pool.p.kv.failover.ttl: found \"10s\", allowed nothing here: it is for protocol = \"memcached\" whose keys go elsewhere",
         ),
         (
             "\"memcached\"",

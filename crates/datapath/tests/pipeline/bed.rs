@@ -85,6 +85,7 @@ fn config() -> PipelineConfig {
         own_requests: Some(OwnRequests {
             ports: OwnPorts::new(&(61_000..=61_005), THREADS).unwrap(),
             requests: 3,
+            passing: 3,
             seed: [1, 2],
         }),
         advise: datapath::advise_large_pages,

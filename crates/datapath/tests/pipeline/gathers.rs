@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forwarder::{
-    DropReason, GatherRules, HashKey, HashPolicy, KeyFailover, KeyRules, Keyed, Live, Now, Placement,
-    PrefixSet, Snapshot, TooBig,
+    DropReason, GatherRules, HashKey, HashPolicy, KeyFailover, KeyPath, KeyRules, Keyed, Live, Now,
+    Placement, PrefixSet, Snapshot, TooBig,
 };
 use kv_switch::{Late, Memcached, Routes};
 use packet::{Encapsulation, Family, Outer, Template};
@@ -35,6 +35,8 @@ fn snapshot() -> Snapshot {
         hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
         routes: Routes::build(&[], &[]).unwrap(),
         failover: KeyFailover::Next,
+        failover_ttl: None,
+        path: KeyPath::Direct,
         gather: Some(GatherRules { timeout: TIMEOUT, late: Late::Fails }),
     };
     let placements = [Placement::Maglev { all: None }].into();

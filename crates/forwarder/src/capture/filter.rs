@@ -39,7 +39,7 @@ pub struct VipFilter {
 
 /// A set of [`DropReason`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DropReasons(u64);
+pub struct DropReasons(u128);
 
 impl DropReasons {
     /// Whether `reason` is one of them.
@@ -108,5 +108,5 @@ impl VipFilter {
     }
 }
 
-/// A set is one word.
-const _: () = assert!(DropReason::ALL.len() <= 64);
+/// A set has a bit for each.
+const _: () = assert!(DropReason::ALL.len() <= 128);

@@ -10,7 +10,7 @@ pub enum PipelineError {
     /// The table of fragmented datagrams.
     #[error("fragment table: {0}")]
     Fragments(fragment_table::ConfigError),
-    /// The table of requests that are gathered.
+    /// The table of requests of our own.
     #[error("table of requests of our own: {0}")]
     Exchanges(kv_switch::ExchangeError),
 }

@@ -2,87 +2,26 @@
 //!
 //! In: such a request, and what comes to our own ports. Out, between batches: what backends are asked, then the reply.
 //! Not here: bytes of a protocol, exchanges, what answers are believed (`kv-switch`), where a key is (`crate::keyed`).
-//! Invariants: a backend is asked as clients ask it, at the VIP by its pool's encapsulation; an answer is taken from the address
-//! that was asked alone; the reply goes back the way the request came. Frames are copied: none is held.
+//! Invariants: a backend is asked as clients ask it, by its pool's encapsulation; an answer is taken from the address that was asked
+//! alone; the reply goes back the way the request came. Frames are copied: none is held.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use kv_switch::{
-    Datagram, ExchangeError, ExchangeId, GatherConfig, GatherTable, NewGather, NoAnswer, NotBegun, NotTaken,
-    Progress, Request, Target,
+    Datagram, ExchangeId, GatherTable, NewGather, NoAnswer, NotBegun, NotTaken, Progress, Request, Target,
 };
-use packet::{Family, Fragment, Parsed, protocol, udp_checksum_ok, udp_headers_len, write_udp};
+use packet::{Family, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 
 use super::Core;
 use super::keyed::datagram;
+use super::own_requests::OwnTable;
 use super::state::{Batch, PacketState};
-use crate::keyed::{GATHER_TIMEOUTS_MS, refused};
-use crate::{
-    DropReason, Flow, GatherRules, HandoffReason, InterfaceId, Keyed, NextHopMode, Origin, Outlet, OwnPorts,
-    Packet, Service, Slot, SlotId, Snapshot, ThreadId, Verdict,
-};
+use super::through::Passing;
+use super::way_back::{WayBack, socket};
+use crate::keyed::{KeyPath, refused};
+use crate::{DropReason, Flow, GatherRules, Keyed, Outlet, Packet, Service, Slot, SlotId, Verdict};
 
-/// What a packet thread asks backends with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnRequests {
-    /// The ports of all threads.
-    pub ports: OwnPorts,
-    /// Clients' requests that are gathered at once.
-    pub requests: usize,
-    /// A secret of this thread and this start of the process alone.
-    pub seed: [u64; 2],
-}
-
-/// One thread's requests that are gathered.
-#[derive(Debug)]
-pub(super) struct Gathers {
-    ports: OwnPorts,
-    table: GatherTable<WayBack>,
-    /// Begun in this turn: backends are asked before it ends.
-    begun: Vec<u32>,
-    /// All is there: the reply is sent before this turn ends.
-    whole: Vec<u32>,
-    /// Free frames when the last turn ended, less those that requests begun since will take.
-    frames: usize,
-}
-
-/// Where a request came from.
-#[derive(Clone, Copy, Debug)]
-struct WayBack {
-    flow: Flow,
-    family: Family,
-    /// The address that backends answer to.
-    own: IpAddr,
-    /// Its link header, turned round.
-    link: [u8; LONGEST_LINK],
-    link_len: usize,
-    interface: InterfaceId,
-}
-
-impl Gathers {
-    /// A thread's; `None`: it asks nothing.
-    pub(super) fn new(
-        own: Option<&OwnRequests>,
-        thread: ThreadId,
-    ) -> Result<Option<Box<Self>>, ExchangeError> {
-        let Some(OwnRequests { ports, requests, seed }) = own.copied() else { return Ok(None) };
-        let timeouts = GATHER_TIMEOUTS_MS.map(|millis| u64::from(millis) * 1_000_000);
-        let config = GatherConfig { ports: ports.of(thread), requests, timeouts: &timeouts, seed };
-        let (begun, whole) = (Vec::with_capacity(requests), Vec::with_capacity(requests));
-        let table = GatherTable::new(&config)?;
-        Ok(Some(Box::new(Self { ports, table, begun, whole, frames: usize::MAX })))
-    }
-
-    pub(super) fn next_due(&self) -> Option<u64> {
-        self.table.next_due()
-    }
-}
-
-/// A request that has ended because a value does not fit into a datagram.
-#[derive(PartialEq, Eq)]
-struct TooLong;
-
-impl Gathers {
+impl OwnTable {
     /// Begins a request, or changes nothing.
     fn begin(
         &mut self,
@@ -98,7 +37,8 @@ impl Gathers {
         let new = NewGather { request: Request { payload, ask: &ask }, timeout, late, context: way };
         let mut target = |key: &[u8]| {
             let slot = batch.snapshot.select_key(service, keyed, keyed.rules.place(key))?.slot;
-            let room = room(batch.snapshot.slots().get(slot.0 as usize)?, way.family)?;
+            let backend = batch.snapshot.slots().get(slot.0 as usize)?;
+            let room = server(keyed, backend, &way).and_then(|_| room(backend, way.family))?;
             Some(Target { server: slot.0, room })
         };
         let now = batch.now.nanos();
@@ -111,93 +51,19 @@ impl Gathers {
         self.begun.push(number);
         Ok(())
     }
-
-    /// Takes what came to one of this thread's ports; `Some`: its request has ended by it.
-    #[cold]
-    fn take_answer(
-        &mut self,
-        batch: &Batch<'_>,
-        packet: &Packet<'_>,
-        flow: &Flow,
-        parsed: &Parsed,
-    ) -> Result<Option<TooLong>, DropReason> {
-        let payload = datagram(packet, parsed).map(|datagram| datagram.payload());
-        let payload = payload.filter(|_| udp_checksum_ok(packet.frame(), parsed));
-        let payload = payload.ok_or(DropReason::KvAnswerMalformed)?;
-        // It comes from where requests go, or from nowhere that was asked.
-        let (_, keyed) =
-            keyed_at(batch.snapshot, &flow.source, flow.source_port).ok_or(DropReason::KvAnswerSource)?;
-        let application = &*keyed.rules.application;
-        let request = application.answer_id(payload).ok_or(DropReason::KvAnswerMalformed)?;
-        let id = ExchangeId { port: flow.destination_port, request };
-        let asked = self.table.find(id).and_then(|number| self.table.context(number));
-        let asked = asked.ok_or(DropReason::KvAnswerLate)?;
-        let ends = (socket(flow.source, flow.source_port), socket(flow.destination, 0).ip());
-        if ends != (asked.vip(), asked.own) {
-            return Err(DropReason::KvAnswerSource);
-        }
-        let now = batch.now.nanos();
-        let (number, progress) = self.table.answer(now, application, id, payload).map_err(not_taken)?;
-        match progress {
-            Progress::Complete => self.whole.push(number),
-            Progress::Failed => {
-                self.table.end(now, number);
-                return Ok(Some(TooLong));
-            }
-            Progress::Waiting | Progress::Unchanged => {}
-        }
-        Ok(None)
-    }
 }
 
 /// What a backend is asked.
 struct Asking<'a> {
-    table: &'a GatherTable<WayBack>,
+    table: &'a GatherTable<WayBack, Passing>,
     number: u32,
     part: u8,
 }
 
-impl WayBack {
-    /// `None`: this machine has no address of the family, so that nobody could answer it; or the frame came from no single station.
-    fn of(batch: &Batch<'_>, packet: &Packet<'_>, parsed: &Parsed) -> Option<Self> {
-        let frame = packet.frame();
-        let link_len = usize::from(parsed.l3);
-        let mut link = [0; LONGEST_LINK];
-        link.get_mut(..link_len)?.copy_from_slice(frame.get(..link_len)?);
-        let (ends, _) = link.split_first_chunk_mut::<12>()?;
-        ends.rotate_left(6);
-        Some(Self {
-            flow: Flow::of(frame, parsed),
-            family: parsed.family,
-            own: batch.snapshot.own_address(parsed.family).filter(|_| (ends[0] | ends[6]) & 1 == 0)?,
-            link,
-            link_len,
-            interface: packet.interface(),
-        })
-    }
-
-    /// The service that it came for, as it is now.
-    fn keyed<'a>(&self, snapshot: &'a Snapshot) -> Option<(&'a Service, &'a Keyed)> {
-        keyed_at(snapshot, &self.flow.destination, self.flow.destination_port)
-    }
-
-    fn client(&self) -> SocketAddr {
-        socket(self.flow.source, self.flow.source_port)
-    }
-
-    fn vip(&self) -> SocketAddr {
-        socket(self.flow.destination, self.flow.destination_port)
-    }
-}
-
 impl Core {
-    /// Whether requests for several backends are gathered here, that came as this one did. Those that came in a tunnel have no way
-    /// back, as their router is not known.
-    pub(super) fn may_gather(&self, keyed: &Keyed, state: &PacketState) -> bool {
-        self.gathers.is_some()
-            && keyed.rules.gather.is_some()
-            && state.decapsulated_from.is_none()
-            && state.parsed.fragment == Fragment::None
+    /// Whether requests for several backends are gathered here.
+    pub(super) fn may_gather(&self, keyed: &Keyed) -> bool {
+        self.own.is_some() && keyed.rules.gather.is_some()
     }
 
     /// Stage 2 for a request whose keys are of several backends.
@@ -209,82 +75,81 @@ impl Core {
         state: &PacketState,
     ) -> Result<Verdict, DropReason> {
         self.admit_request(batch, packet, state)?;
-        let way = way_back(batch, packet, state)?;
+        // This machine answers it, and so judges what else is left to backends.
+        if !udp_checksum_ok(packet.frame(), &state.parsed) {
+            return Err(DropReason::Malformed);
+        }
+        let way = WayBack::of(batch, packet, state)?;
         let payload = datagram(packet, &state.parsed).map(|datagram| datagram.payload());
         let payload = payload.ok_or(DropReason::Malformed)?;
-        let gathers = self.gathers.as_deref_mut().ok_or(DropReason::KvSplit)?;
-        gathers.begin(batch, batch.snapshot.service(state.service), payload, way)?;
+        let service = batch.snapshot.service(state.service);
+        let shortened = match service.keyed.as_deref() {
+            Some(keyed) if state.may_store => {
+                self.short_lived.of_several(batch, (service, keyed), payload)?
+            }
+            _ => None,
+        };
+        let payload = shortened.unwrap_or(payload);
+        let own = self.own.as_deref_mut().ok_or(DropReason::KvSplit)?;
+        own.begin(batch, service, payload, way)?;
         self.counters.gathers_begun.add(1);
         Ok(Verdict::Taken)
     }
 
-    /// Stage 1 for a datagram to a port that a thread of this machine asks from; `None`: it is for none.
-    #[inline]
-    pub(super) fn classify_answer(
+    /// Takes an answer to a part of the request of this number, which came under this id.
+    pub(super) fn take_part(
         &mut self,
         batch: &Batch<'_>,
         packet: &Packet<'_>,
-        flow: &Flow,
-        state: &PacketState,
-    ) -> Option<Verdict> {
-        let gathers = self.gathers.as_deref_mut().filter(|_| flow.protocol == protocol::UDP)?;
-        let asker = gathers.ports.thread_of(flow.destination_port)?;
-        let own = Ipv6Addr::from(flow.destination).to_canonical();
-        if state.decapsulated_from.is_some() || !batch.snapshot.is_own(own) {
-            return None;
+        parsed: &Parsed,
+        (id, number): (ExchangeId, u32),
+    ) -> Result<Verdict, DropReason> {
+        let own = self.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        let way = own.table.context(number).ok_or(DropReason::KvAnswerLate)?;
+        let (_, keyed) = way.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
+        let flow = Flow::of(packet.frame(), parsed);
+        let from = socket(flow.source, flow.source_port);
+        let asked = own.table.part_of(id).and_then(|part| own.table.server(number, part));
+        let asked = asked.and_then(|slot| batch.snapshot.slots().get(slot as usize));
+        let asked = asked.and_then(|slot| server(keyed, slot, way));
+        if asked != Some(from) || socket(flow.destination, 0).ip() != way.own {
+            return Err(DropReason::KvAnswerSource);
         }
-        if asker != self.config.thread {
-            return Some(match packet.origin() {
-                Origin::Wire => Verdict::ToThread(asker, HandoffReason::Answer),
-                // Nobody hands it on twice.
-                Origin::Thread(..) => Verdict::Drop(DropReason::KvAnswerLate),
-            });
-        }
-        Some(match gathers.take_answer(batch, packet, flow, &state.parsed) {
-            Ok(ended) => {
-                self.counters.gathers_too_long.add(u64::from(ended == Some(TooLong)));
-                Verdict::Taken
+        let payload = datagram(packet, parsed).map(|datagram| datagram.payload());
+        let payload = payload.filter(|_| udp_checksum_ok(packet.frame(), parsed));
+        let payload = payload.ok_or(DropReason::KvAnswerMalformed)?;
+        let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
+        match own.table.answer(now, application, id, payload).map_err(not_taken)? {
+            (number, Progress::Complete) => own.whole.push(number),
+            (number, Progress::Failed) => {
+                own.table.end(now, number);
+                self.counters.gathers_too_long.add(1);
             }
-            Err(reason) => Verdict::Drop(reason),
-        })
-    }
-
-    /// Asks backends for what was begun, ends what has waited too long, and replies where all is there.
-    #[inline]
-    pub(super) fn run_gathers(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
-        let Some(gathers) = self.gathers.as_deref_mut() else { return };
-        gathers.frames = outlet.free_frames();
-        if !gathers.table.is_empty()
-            && let Some(mut gathers) = self.gathers.take()
-        {
-            self.ask_backends(&mut gathers, batch, outlet);
-            self.expire_gathers(&mut gathers, batch);
-            self.send_replies(&mut gathers, batch, outlet);
-            gathers.frames = outlet.free_frames();
-            self.gathers = Some(gathers);
+            (_, Progress::Waiting | Progress::Unchanged) => {}
         }
+        Ok(Verdict::Taken)
     }
 
     #[cold]
-    fn ask_backends(&mut self, gathers: &mut Gathers, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+    pub(super) fn ask_backends(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
         let now = batch.now.nanos();
-        for at in 0..gathers.begun.len() {
-            let Some(number) = gathers.begun.get(at).copied() else { break };
-            for part in 0..gathers.table.parts(number) {
-                let asking = Asking { table: &gathers.table, number, part };
+        for at in 0..own.begun.len() {
+            let Some(number) = own.begun.get(at).copied() else { break };
+            for part in 0..own.table.parts(number) {
+                let asking = Asking { table: &own.table, number, part };
                 let sent = outlet.originate(&mut |packet| self.build_part(batch, packet, &asking).is_some());
-                if sent.is_err() && gathers.table.give_up(now, number, part) == Progress::Failed {
-                    gathers.table.end(now, number);
+                if sent.is_err() && own.table.give_up(now, number, part) == Progress::Failed {
+                    own.table.end(now, number);
                     self.counters.gathers_unsent.add(1);
                     break;
                 }
             }
             // No backend can be asked, or has a key, and such keys are missing.
-            if gathers.table.is_complete(number) {
-                gathers.whole.push(number);
+            if own.table.is_complete(number) {
+                own.whole.push(number);
             }
         }
-        gathers.begun.clear();
+        own.begun.clear();
     }
 
     /// What a backend is asked, as it leaves.
@@ -304,7 +169,7 @@ impl Core {
         ethertype.copy_from_slice(&way.family.ethertype().to_be_bytes());
         packet.set_bounds(backend.encap_overhead(), payload + length);
         let ip = packet.frame_mut().get_mut(PLAIN_LINK..)?;
-        if !write_udp(ip, SocketAddr::new(way.own, port), way.vip()) {
+        if !write_udp(ip, SocketAddr::new(way.own, port), server(keyed, backend, way)?) {
             return None;
         }
         let bytes = packet.frame_len() as u64;
@@ -316,52 +181,25 @@ impl Core {
         Some(())
     }
 
-    fn expire_gathers(&mut self, gathers: &mut Gathers, batch: &Batch<'_>) {
-        while let Some((number, progress)) = gathers.table.expire(batch.now.nanos()) {
-            match progress {
-                Progress::Complete => gathers.whole.push(number),
-                Progress::Failed => {
-                    gathers.table.end(batch.now.nanos(), number);
-                    self.counters.gathers_timed_out.add(1);
-                }
-                Progress::Waiting | Progress::Unchanged => {}
-            }
-        }
-    }
-
-    fn send_replies(&mut self, gathers: &mut Gathers, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
-        for at in 0..gathers.whole.len() {
-            let Some(number) = gathers.whole.get(at).copied() else { break };
+    pub(super) fn send_replies(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+        for at in 0..own.whole.len() {
+            let Some(number) = own.whole.get(at).copied() else { break };
             let counters = &self.counters;
-            let ended = match send_reply(&gathers.table, batch, outlet, number) {
+            let ended = match send_reply(&own.table, batch, outlet, number) {
                 None => &counters.gathers_unsent,
-                Some(()) if gathers.table.is_incomplete(number) => &counters.gathers_incomplete,
+                Some(()) if own.table.is_incomplete(number) => &counters.gathers_incomplete,
                 Some(()) => &counters.gathers_answered,
             };
             ended.add(1);
-            gathers.table.end(batch.now.nanos(), number);
+            own.table.end(batch.now.nanos(), number);
         }
-        gathers.whole.clear();
+        own.whole.clear();
     }
-}
-
-/// The way back of a request that this machine answers, so that it judges what else is left to backends.
-fn way_back(batch: &Batch<'_>, packet: &Packet<'_>, state: &PacketState) -> Result<WayBack, DropReason> {
-    if !udp_checksum_ok(packet.frame(), &state.parsed) {
-        return Err(DropReason::Malformed);
-    }
-    if let NextHopMode::Reflect { gateways, .. } = &batch.snapshot.next_hop {
-        let from = packet.frame().get(6..12);
-        if !gateways.iter().any(|gateway| Some(&gateway.0[..]) == from) {
-            return Err(DropReason::UnknownGateway);
-        }
-    }
-    WayBack::of(batch, packet, &state.parsed).ok_or(DropReason::KvSplit)
 }
 
 /// Sends all datagrams of a reply. Where there are too few frames it sends none; `None`: not all could be sent.
 fn send_reply(
-    table: &GatherTable<WayBack>,
+    table: &GatherTable<WayBack, Passing>,
     batch: &Batch<'_>,
     outlet: &mut dyn Outlet,
     number: u32,
@@ -375,14 +213,14 @@ fn send_reply(
     }
     for datagram in 0..datagrams {
         let build = |packet: &mut Packet<'_>| {
-            let payload = way.link_len + udp_headers_len(way.family);
+            let link = way.link();
+            let payload = link.len() + udp_headers_len(way.family);
             let out = packet.buffer_mut().get_mut(payload..)?;
             let length = table.write_reply(application, number, datagram, out)?;
-            let link = packet.buffer_mut().get_mut(..way.link_len)?;
-            link.copy_from_slice(way.link.get(..way.link_len)?);
+            packet.buffer_mut().get_mut(..link.len())?.copy_from_slice(link);
             packet.set_bounds(0, payload + length);
             packet.set_interface(way.interface);
-            let ip = packet.frame_mut().get_mut(way.link_len..)?;
+            let ip = packet.frame_mut().get_mut(link.len()..)?;
             write_udp(ip, way.vip(), way.client()).then_some(())
         };
         outlet.originate(&mut |packet| build(packet).is_some()).ok()?;
@@ -390,14 +228,14 @@ fn send_reply(
     Some(())
 }
 
-/// The keyed service at a VIP's address and UDP port.
-fn keyed_at<'a>(snapshot: &'a Snapshot, vip: &[u8; 16], port: u16) -> Option<(&'a Service, &'a Keyed)> {
-    let service = snapshot.service(snapshot.vips.find(vip, protocol::UDP, port)?);
-    Some((service, service.keyed.as_deref()?))
-}
-
-fn socket(address: [u8; 16], port: u16) -> SocketAddr {
-    SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port)
+/// Where a backend is asked: at the VIP, as clients ask it, or at its own address where it does not have the VIP. `None`: it has none of
+/// the request's family.
+fn server(keyed: &Keyed, backend: &Slot, way: &WayBack) -> Option<SocketAddr> {
+    match keyed.rules.path {
+        KeyPath::Direct => Some(way.vip()),
+        KeyPath::Through { .. } => Some(SocketAddr::new(backend.address, way.vip().port()))
+            .filter(|server| server.is_ipv4() == (way.family == Family::V4)),
+    }
 }
 
 /// Bytes of payload that one datagram to a backend may have.
@@ -424,8 +262,6 @@ fn not_taken(why: NotTaken) -> DropReason {
     }
 }
 
-/// With two tags.
-const LONGEST_LINK: usize = 22;
 const PLAIN_LINK: usize = 14;
 /// Bytes of what one backend is asked at once: what servers themselves send.
 const MOST_ASKED: usize = 1_400;

@@ -12,7 +12,7 @@ use packet::{Fragment, Parsed};
 
 use super::Core;
 use super::state::{Batch, PacketState, Stage};
-use crate::keyed::refused;
+use crate::keyed::{KeyPath, refused};
 use crate::selection::Selection;
 use crate::{DropReason, Flow, KeyPlace, Keyed, Packet, Service, Snapshot, Step};
 
@@ -38,11 +38,17 @@ impl Core {
         let datagram = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?;
         let ask = keyed.rules.application.read(datagram).map_err(refused)?;
         let request = Request { snapshot, service, keyed, payload: datagram.payload() };
+        (state.plan, state.stage) = (ask.plan, stage(keyed));
+        state.may_store = matches!(ask.effect, Effect::Write | Effect::Conditional);
         match request.place(&ask) {
             Placed::At(KeyPlace { hash, route }) => (state.hash, state.route) = (hash, route),
-            Placed::Anywhere => state.is_keyless = true,
-            Placed::Apart if self.may_gather(keyed, state) => state.stage = Stage::Gather,
+            Placed::Anywhere => {}
+            Placed::Apart if self.may_gather(keyed) => state.stage = Stage::Gather,
             Placed::Apart => return Err(DropReason::KvSplit),
+        }
+        // What this machine answers, or passes both ways, has to be whole; pieces follow their first.
+        if state.parsed.fragment != Fragment::None && state.stage != Stage::Keyed {
+            return Err(DropReason::KvNoWayBack);
         }
         self.count_request(&ask);
         if let Some(hot_keys) = &mut self.hot_keys {
@@ -88,7 +94,7 @@ impl Core {
         let service = batch.snapshot.service(state.service);
         self.admit_request(batch, packet, state)?;
         let place = KeyPlace { hash: state.hash, route: state.route };
-        let keyed = service.keyed.as_deref().filter(|_| !state.is_keyless);
+        let keyed = service.keyed.as_deref().filter(|_| state.plan != Plan::Keyless);
         let chosen = match keyed {
             Some(keyed) => batch.snapshot.select_key(service, keyed, place),
             None => batch.snapshot.select(&service.pool, state.hash),
@@ -98,10 +104,23 @@ impl Core {
             self.counters.rehashed.add(1);
         }
         state.choice.slot = chosen.slot;
+        state.is_away = state.may_store
+            && keyed.is_some_and(|keyed| {
+                keyed.rules.failover_ttl.is_some()
+                    && batch.snapshot.is_away(service, keyed, place, chosen.slot)
+            });
         let Selection { entry, rehashed, .. } = chosen;
         let by_flow = Step::Maglev { entry, rehashed, reselected: false };
         state.choice.step = Some(keyed.map_or(by_flow, |keyed| keyed.step(&chosen)));
         Ok(())
+    }
+}
+
+/// What stage 2 does with a request whose keys are of one backend.
+fn stage(keyed: &Keyed) -> Stage {
+    match keyed.rules.path {
+        KeyPath::Direct => Stage::Keyed,
+        KeyPath::Through { .. } => Stage::Through,
     }
 }
 

@@ -111,7 +111,7 @@ impl PlainPacket {
             find_in_groups(snapshot, arrival.ahead, arrival.number, &Flow::of_plain(plain))
         };
         let Some(index) = index else {
-            if snapshot.gathers() && plain.protocol == protocol::UDP {
+            if snapshot.has_own_requests() && plain.protocol == protocol::UDP {
                 return None; // an answer to a request of our own, or nothing
             }
             self.refuse(DropReason::NoVip);

@@ -3,6 +3,7 @@
 //! Not here: what the stages do. Invariant: stage 1 begins a packet's state anew, so that nothing of an earlier batch is left.
 
 use conntrack::{Signal, Tick};
+use kv_switch::Plan;
 use packet::{Fragment, Parsed, protocol};
 
 use crate::{HashPolicy, Now, Service, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict};
@@ -32,8 +33,12 @@ pub(super) struct PacketState {
     pub(super) key: u64,
     /// The place among a keyed service's pools of the one that has the request's key; `None`: the service's own.
     pub(super) route: Option<u32>,
-    /// A keyed service's request that names no key.
-    pub(super) is_keyless: bool,
+    /// How a keyed service's request is served.
+    pub(super) plan: Plan,
+    /// Such a request may store something.
+    pub(super) may_store: bool,
+    /// What it stores is not for its key's own backend, and lives no longer than that may be away.
+    pub(super) is_away: bool,
     /// Index among the snapshot's services; of a piece without ports, [`NO_SERVICE`].
     pub(super) service: u32,
     /// The number by which it is counted.
@@ -104,6 +109,8 @@ pub(super) enum Stage {
     Flow,
     /// Ask the table of the key's pool: a request of a keyed service.
     Keyed,
+    /// The same, of a service whose requests pass both ways.
+    Through,
     /// Ask several backends, by requests of our own.
     Gather,
     /// Ask Maglev alone: the ICMP packets of a VIP are no flow.
@@ -129,7 +136,9 @@ impl PacketState {
             hash: 0,
             key: 0,
             route: None,
-            is_keyless: false,
+            plan: Plan::One,
+            may_store: false,
+            is_away: false,
             service: NO_SERVICE,
             counted: ServiceId(NO_SERVICE),
             choice: Choice::NONE,

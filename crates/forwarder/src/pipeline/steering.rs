@@ -121,7 +121,7 @@ fn may_be_answer(config: &SteeringConfig, snapshot: &Snapshot, plain: &Plain) ->
     #[expect(clippy::cast_possible_truncation, reason = "the destination port is the lower half")]
     let port = plain.ports as u16;
     let owner = || config.own_ports.and_then(|ports| ports.thread_of(port));
-    snapshot.gathers() && plain.protocol == protocol::UDP && owner().is_some()
+    snapshot.has_own_requests() && plain.protocol == protocol::UDP && owner().is_some()
 }
 
 /// What cannot be read: each thread in its turn drops some.

@@ -1,6 +1,6 @@
 //! Requests whose keys are of several backends: what these are asked, what is believed of what they say, and the client's one reply.
 
-mod scene;
+pub(crate) mod scene;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -278,20 +278,26 @@ fn what_has_no_room_is_dropped_by_its_name_and_not_begun() {
 }
 
 #[test]
-fn what_cannot_be_gathered_is_dropped_as_split() {
+fn what_cannot_be_gathered_is_dropped_by_its_name() {
     let keys = apart(2);
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
     let is_split = |bed: &mut Bed, frame: &[u8]| {
         assert_eq!(bed.send(24, frame).0, Verdict::Drop(DropReason::KvSplit));
     };
+    let has_no_way_back = |bed: &mut Bed, frame: &[u8]| {
+        assert_eq!(bed.send(24, frame).0, Verdict::Drop(DropReason::KvNoWayBack));
+    };
     // It is off, or this thread asks nobody.
-    is_split(&mut bed_of(keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, None)), &get(&names));
+    is_split(
+        &mut bed_of(keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, KeyPath::Direct, None)),
+        &get(&names),
+    );
     is_split(&mut Bed::new(gathering(Late::Fails)), &get(&names));
     // In a tunnel, which has no way back; and nobody answers by one.
     let tunnels = vec![from("192.0.2.77", TunnelSourceKind::Encapsulator)];
     let mut bed_with_tunnel = bed_of(Parts { tunnels, ..gathering(Late::Fails) });
     let tunnelled = |frame: &[u8]| wrapped(frame, packet::Encapsulation::Gre, ("192.0.2.77", OWN4), 0);
-    is_split(&mut bed_with_tunnel, &tunnelled(&get(&names)));
+    has_no_way_back(&mut bed_with_tunnel, &tunnelled(&get(&names)));
     let part = bed_with_tunnel.begin(&get(&names)).remove(0).1;
     let answer = tunnelled(&back(&part, &answers(&part.payload, &values(&[]))[0]));
     assert_eq!(bed_with_tunnel.send(24, &answer).0, Verdict::Drop(DropReason::NoVip));
@@ -299,12 +305,12 @@ fn what_cannot_be_gathered_is_dropped_as_split() {
     let six =
         udp(CLIENT6, 40_000, VIP6, PORT, &framed(format!("get {} {}\r\n", names[0], names[1]).as_bytes()));
     let alone = || Parts { own: vec![ip(OWN4)], ..gathering(Late::Fails) };
-    is_split(&mut bed_of(alone()), &six);
+    has_no_way_back(&mut bed_of(alone()), &six);
     assert_eq!(bed_of(alone()).send(24, &get(&names)).0, Verdict::Taken);
     // From a group of stations.
     let mut group = get(&names);
     group[6] |= 1;
-    is_split(&mut bed(Late::Fails), &group);
+    has_no_way_back(&mut bed(Late::Fails), &group);
     // What this machine answers for, it must be able to believe.
     let mut broken = get(&names);
     let last = broken.len() - 4;
@@ -341,7 +347,12 @@ fn a_backend_without_a_way_or_a_key_without_a_backend_is_one_that_says_nothing()
             assert_eq!(bed.ended(), [0, 1, 0, 0, 0]);
         }
         // Nobody has the keys of the second, and they go nowhere.
-        let mut bed = bed_of(keyed_of(Box::new(Memcached::new(32)), KeyFailover::Nowhere, Some(rules(late))));
+        let mut bed = bed_of(keyed_of(
+            Box::new(Memcached::new(32)),
+            KeyFailover::Nowhere,
+            KeyPath::Direct,
+            Some(rules(late)),
+        ));
         let mut states = vec![SlotState::Serving; 5];
         states[1] = SlotState::Down;
         bed.live.publish(bed.live.current().with_states(states).unwrap());
@@ -369,7 +380,7 @@ fn a_service_that_a_reload_takes_has_no_reply() {
     next.bindings.retain(|binding| binding.service < 3);
     bed.live.publish(Snapshot::new(next).unwrap());
     let answer = answers(&parts[0].1.payload, &values(&[]));
-    assert_eq!(bed.answer(&parts[0].1, &answer[0]), Verdict::Drop(DropReason::KvAnswerSource));
+    assert_eq!(bed.answer(&parts[0].1, &answer[0]), Verdict::Drop(DropReason::KvAnswerLate));
     bed.wait(20);
     assert_eq!((bed.ended(), bed.held.originated.len()), ([0, 0, 1, 0, 0], 0));
 }

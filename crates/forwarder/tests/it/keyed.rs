@@ -22,13 +22,14 @@ fn keyed(failover: KeyFailover) -> Parts {
 }
 
 fn keyed_by(application: Box<dyn Application>, failover: KeyFailover) -> Parts {
-    keyed_of(application, failover, None)
+    keyed_of(application, failover, KeyPath::Direct, None)
 }
 
 /// The same, which gathers requests for several backends.
 pub(crate) fn keyed_of(
     application: Box<dyn Application>,
     failover: KeyFailover,
+    path: KeyPath,
     gather: Option<GatherRules>,
 ) -> Parts {
     let slots = gre_slots(5);
@@ -43,6 +44,8 @@ pub(crate) fn keyed_of(
         routes: Routes::build(&[(b"flag", 0)], &[(b"log:", 0)]).unwrap(),
         failover,
         hash: KeyRules::maglev_hash(&HashKey::new([5; 16])),
+        failover_ttl: Some(10),
+        path,
         gather,
     };
     let (all, logs) = (pool(&slots, &[1; 5]), pool(&slots, &[1]));

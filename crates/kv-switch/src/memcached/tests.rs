@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use crate::{Application, Ask, Datagram, Effect, KeyRoom, Memcached, Offset, Plan, Refusal, Verb};
 
 mod adversary;
+mod expiry;
 mod gathered;
 mod generated;
 mod oracle;

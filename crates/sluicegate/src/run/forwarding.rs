@@ -84,7 +84,7 @@ impl publisher::Filter for Forwarding {
         own: &BTreeSet<IpAddr>,
         addresses: Vec<Prefix>,
     ) -> Result<(), SteerError> {
-        if now.gathers() && self.reserved.is_none() {
+        if now.has_own_requests() && self.reserved.is_none() {
             self.reserved = Some(ReservedPorts::new(&self.own_ports)?);
         }
         self.plane.steers.set_filter(&filter(now, own))?;
@@ -121,7 +121,7 @@ pub(crate) fn filter(snapshot: &Snapshot, own: &BTreeSet<IpAddr>) -> Filter {
 pub(crate) fn ends(snapshot: &Snapshot, addresses: Vec<Prefix>, own_ports: RangeInclusive<u16>) -> Ends {
     let here = snapshot.tunnels().iter().filter(|source| source.kind != TunnelSourceKind::Cluster);
     let sources = here.map(|source| (source.prefix, source.carriers)).collect();
-    let answers = if snapshot.gathers() { snapshot.own().to_vec() } else { Vec::new() };
+    let answers = if snapshot.has_own_requests() { snapshot.own().to_vec() } else { Vec::new() };
     Ends { addresses, sources, answers, own_ports }
 }
 

@@ -13,47 +13,47 @@ use kv_switch::{Late, Memcached};
 use crate::bed::*;
 use crate::keyed::{CLIENT4, PORT, by_hand, drops, framed, keyed_of};
 
-pub(super) const OWN_PORTS: std::ops::RangeInclusive<u16> = 61_000..=61_007;
-pub(super) const OWN4: &str = "192.0.2.1";
-pub(super) const OWN6: &str = "2001:db8::1";
+pub(crate) const OWN_PORTS: std::ops::RangeInclusive<u16> = 61_000..=61_007;
+pub(crate) const OWN4: &str = "192.0.2.1";
+pub(crate) const OWN6: &str = "2001:db8::1";
 /// 20 ms.
-pub(super) const TIMEOUT: usize = 4;
+pub(crate) const TIMEOUT: usize = 4;
 
-pub(super) fn rules(late: Late) -> GatherRules {
+pub(crate) fn rules(late: Late) -> GatherRules {
     GatherRules { timeout: TIMEOUT, late }
 }
 
-pub(super) fn gathering(late: Late) -> Parts {
-    keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, Some(rules(late)))
+pub(crate) fn gathering(late: Late) -> Parts {
+    keyed_of(Box::new(Memcached::new(32)), KeyFailover::Next, KeyPath::Direct, Some(rules(late)))
 }
 
-pub(super) fn own_config(thread: u16, threads: u16) -> PipelineConfig {
+pub(crate) fn own_config(thread: u16, threads: u16) -> PipelineConfig {
     let ports = OwnPorts::new(&OWN_PORTS, threads).unwrap();
-    let own_requests = Some(OwnRequests { ports, requests: 3, seed: [u64::from(thread), 7] });
+    let own_requests = Some(OwnRequests { ports, requests: 3, passing: 4, seed: [u64::from(thread), 7] });
     PipelineConfig { thread: ThreadId(thread), threads, own_requests, ..config() }
 }
 
-pub(super) fn bed_of(parts: Parts) -> Bed {
+pub(crate) fn bed_of(parts: Parts) -> Bed {
     let mut bed = Bed::with(parts, own_config(0, 1));
     bed.held.free = 1_000;
     bed.poll();
     bed
 }
 
-pub(super) fn bed(late: Late) -> Bed {
+pub(crate) fn bed(late: Late) -> Bed {
     bed_of(gathering(late))
 }
 
 /// A UDP datagram as another's reader sees it, with its checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) link: Vec<u8>,
-    pub(super) source: (IpAddr, u16),
-    pub(super) destination: (IpAddr, u16),
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Seen {
+    pub(crate) link: Vec<u8>,
+    pub(crate) source: (IpAddr, u16),
+    pub(crate) destination: (IpAddr, u16),
+    pub(crate) payload: Vec<u8>,
 }
 
-pub(super) fn seen(frame: &[u8]) -> Seen {
+pub(crate) fn seen(frame: &[u8]) -> Seen {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let (source, destination): (IpAddr, IpAddr) = match sliced.net.unwrap() {
         NetSlice::Ipv4(v4) => {
@@ -77,14 +77,14 @@ pub(super) fn seen(frame: &[u8]) -> Seen {
 }
 
 /// What a backend is asked: its number, and the datagram in the tunnel.
-pub(super) fn asked(frame: &[u8]) -> (u8, Seen) {
+pub(crate) fn asked(frame: &[u8]) -> (u8, Seen) {
     let inner =
         [&frame[..12], if frame[14 + 24] >> 4 == 4 { &[8, 0] } else { &[0x86, 0xdd] }, &frame[38..]].concat();
     (frame[14 + 19], seen(&inner))
 }
 
 /// What a server with these values answers to what it is asked, a datagram for each key.
-pub(super) fn answers(payload: &[u8], values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Vec<u8>> {
+pub(crate) fn answers(payload: &[u8], values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     if payload[8] == 0x80 {
         let mut rest = &payload[8..];
@@ -131,7 +131,7 @@ pub(super) fn answers(payload: &[u8], values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Ve
 }
 
 /// What one server with these values would answer to all of the request, as one message.
-pub(super) fn wanted(keys: &[&str], verb: &str, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
+pub(crate) fn wanted(keys: &[&str], verb: &str, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
     let mut said = Vec::new();
     for key in keys {
         let Some(value) = values.get(key.as_bytes()) else { continue };
@@ -144,7 +144,7 @@ pub(super) fn wanted(keys: &[&str], verb: &str, values: &BTreeMap<Vec<u8>, Vec<u
 }
 
 /// The reply of one message, its datagrams in order.
-pub(super) fn joined(replies: &[(InterfaceId, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn joined(replies: &[(InterfaceId, Vec<u8>)]) -> Vec<u8> {
     let mut all = Vec::new();
     for (nth, (_, frame)) in replies.iter().enumerate() {
         let payload = seen(frame).payload;
@@ -155,17 +155,17 @@ pub(super) fn joined(replies: &[(InterfaceId, Vec<u8>)]) -> Vec<u8> {
     all
 }
 
-pub(super) fn get(keys: &[&str]) -> Vec<u8> {
+pub(crate) fn get(keys: &[&str]) -> Vec<u8> {
     udp(CLIENT4, 40_000, VIP4, PORT, &framed(format!("get {}\r\n", keys.join(" ")).as_bytes()))
 }
 
 /// Values under some of the keys.
-pub(super) fn values(keys: &[(&str, &str)]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(crate) fn values(keys: &[(&str, &str)]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     keys.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
 }
 
 /// Keys of so many backends, one each.
-pub(super) fn apart(count: u8) -> Vec<String> {
+pub(crate) fn apart(count: u8) -> Vec<String> {
     let all = (0..100).map(|n| format!("key{n}"));
     let mut found = BTreeMap::new();
     for key in all {
@@ -176,18 +176,18 @@ pub(super) fn apart(count: u8) -> Vec<String> {
 
 impl Bed {
     /// Begins a request; what backends are asked.
-    pub(super) fn begin(&mut self, frame: &[u8]) -> Vec<(u8, Seen)> {
+    pub(crate) fn begin(&mut self, frame: &[u8]) -> Vec<(u8, Seen)> {
         assert_eq!(self.send(24, frame).0, Verdict::Taken, "{:?}", drops(self));
         self.poll();
         std::mem::take(&mut self.held.originated).iter().map(|(_, frame)| asked(frame)).collect()
     }
 
     /// An answer to what was asked, on its way back.
-    pub(super) fn answer(&mut self, to: &Seen, payload: &[u8]) -> Verdict {
+    pub(crate) fn answer(&mut self, to: &Seen, payload: &[u8]) -> Verdict {
         self.send(0, &back(to, payload)).0
     }
 
-    pub(super) fn ended(&self) -> [u64; 5] {
+    pub(crate) fn ended(&self) -> [u64; 5] {
         let counters = &self.counters;
         let all = [
             &counters.gathers_answered,
@@ -199,13 +199,13 @@ impl Bed {
         all.map(Counter::read)
     }
 
-    pub(super) fn wait(&mut self, millis: u64) {
+    pub(crate) fn wait(&mut self, millis: u64) {
         self.now = Now::from_nanos(self.now.nanos() + millis * 1_000_000);
         self.poll();
     }
 }
 
-pub(super) fn back(to: &Seen, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn back(to: &Seen, payload: &[u8]) -> Vec<u8> {
     let [from, target] = [to.destination.0, to.source.0].map(|address| address.to_string());
     udp(&from, to.destination.1, &target, to.source.1, payload)
 }

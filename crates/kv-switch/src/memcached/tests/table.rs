@@ -8,8 +8,8 @@ use super::gathered::{MEMCACHED, asked, read};
 use super::reader;
 use super::server::{Kept, Server};
 use crate::{
-    Application, EXCHANGE_REST_NS, ExchangeId, GatherConfig, GatherTable, Late, NewGather, NoAnswer,
-    NotBegun, NotTaken, Progress, Request, Target,
+    Application, EXCHANGE_REST_NS, ExchangeFor, ExchangeId, Expired, GatherConfig, GatherTable, Late,
+    NewGather, NoAnswer, NotBegun, NotTaken, Progress, Request, Target,
 };
 
 const KEYS: [&[u8]; 5] = [b"a", b"bb", b"user:1", b"user:2", b"user:long"];
@@ -18,7 +18,7 @@ const TIMEOUTS: [u64; 2] = [20_000_000, 5_000_000];
 const ROOM: usize = 3;
 
 fn table(requests: usize) -> GatherTable<usize> {
-    let config = GatherConfig { ports: PORTS, requests, timeouts: &TIMEOUTS, seed: [1, 2] };
+    let config = GatherConfig { ports: PORTS, requests, timeouts: &TIMEOUTS, others: 0, seed: [1, 2] };
     GatherTable::new(&config).unwrap()
 }
 
@@ -217,7 +217,7 @@ impl World {
     fn wait(&mut self, nanoseconds: u64) {
         self.now += nanoseconds;
         let mut over = Vec::new();
-        while let Some((number, progress)) = self.table.expire(self.now) {
+        while let Some(Expired::Gather(number, progress)) = self.table.expire(self.now) {
             let client = *self.table.context(number).unwrap();
             assert!(self.clients[client].due <= self.now, "before its time");
             match (self.clients[client].late, progress) {
@@ -243,7 +243,10 @@ impl World {
     fn arrive(&mut self, flying: &Flying) {
         let request = MEMCACHED.answer_id(&flying.bytes).unwrap();
         let id = ExchangeId { port: flying.port, request };
-        let found = self.table.find(id).map(|number| *self.table.context(number).unwrap());
+        let found = self.table.find(id).map(|found| match found {
+            ExchangeFor::Part(number) => *self.table.context(number).unwrap(),
+            ExchangeFor::Other(never) => match *never {},
+        });
         let taken = self.table.answer(self.now, &MEMCACHED, id, &flying.bytes);
         let is_awaited = flying.truth.as_ref().is_some_and(|(whose, key, nth)| {
             self.clients[*whose].number.is_some() && *nth == 0 && self.waits(*whose).contains(key)
@@ -346,8 +349,8 @@ fn a_full_table_begins_nothing_and_forgets_nothing() {
         let new = NewGather { request, timeout: 0, late: Late::Fails, context: () };
         table.begin(0, &MEMCACHED, new, &mut |_| Some(Target { server: 0, room: 1_400 }))
     };
-    let config = GatherConfig { ports: PORTS, requests: ROOM, timeouts: &TIMEOUTS, seed: [1, 2] };
-    let mut plain = GatherTable::new(&config).unwrap();
+    let config = GatherConfig { ports: PORTS, requests: ROOM, timeouts: &TIMEOUTS, others: 0, seed: [1, 2] };
+    let mut plain = GatherTable::<()>::new(&config).unwrap();
     let first = begin(&mut plain).unwrap();
     assert_eq!(begin(&mut plain), Err(NotBegun::Full));
     plain.end(0, first);
@@ -356,7 +359,7 @@ fn a_full_table_begins_nothing_and_forgets_nothing() {
 
 #[test]
 fn a_request_that_has_ids_for_some_of_its_parts_begins_none() {
-    let config = GatherConfig { ports: 7..=7, requests: 1, timeouts: &TIMEOUTS, seed: [1, 2] };
+    let config = GatherConfig { ports: 7..=7, requests: 1, timeouts: &TIMEOUTS, others: 0, seed: [1, 2] };
     let mut table = GatherTable::new(&config).unwrap();
     let payload = asked("get", &[&b"a"[..], b"b"]);
     let ask = read(&payload);
@@ -416,4 +419,49 @@ fn what_one_datagram_does_not_hold_is_asked_by_several() {
         let small = table.begin(0, &MEMCACHED, new, &mut |_| Some(Target { server: 0, room: 300 }));
         assert_eq!(small, Err(NotBegun::Unaskable));
     }
+}
+
+#[test]
+fn exchanges_of_the_callers_own_stand_beside_parts_of_requests() {
+    let config = GatherConfig { ports: PORTS, requests: ROOM, timeouts: &TIMEOUTS, others: 2, seed: [1, 2] };
+    let mut table = GatherTable::<usize, &str>::new(&config).unwrap();
+    assert!(table.is_idle());
+    let ids: Vec<ExchangeId> = ["first", "second"]
+        .map(|name| table.begin_other(0, usize::from(name == "second"), name).unwrap())
+        .into();
+    let payload = asked("get", &[b"a", b"user:2"]);
+    let ask = read(&payload);
+    let request = Request { payload: &payload, ask: &ask };
+    let new = NewGather { request, timeout: 0, late: Late::Fails, context: 7 };
+    let mut target = |key: &[u8]| Some(Target { server: u32::from(key == b"a"), room: 1_400 });
+    let number = table.begin(1, &MEMCACHED, new, &mut target).unwrap();
+    let mut out = [0; 1_400];
+    let parts: Vec<ExchangeId> = (0..2)
+        .map(|part| {
+            let (port, _) = table.write_part(&MEMCACHED, number, part, &mut out).unwrap();
+            ExchangeId { port, request: MEMCACHED.answer_id(&out).unwrap() }
+        })
+        .collect();
+    assert!(ids.iter().all(|id| !parts.contains(id)));
+    for (id, name) in ids.iter().zip(["first", "second"]) {
+        assert!(matches!(table.find(*id), Some(ExchangeFor::Other(found)) if *found == name));
+        assert_eq!(table.answer(2, &MEMCACHED, *id, b"\0\0\0\0\0\x01\0\0END\r\n"), Err(NotTaken::Late));
+    }
+    for id in &parts {
+        assert!(matches!(table.find(*id), Some(ExchangeFor::Part(found)) if found == number));
+        assert_eq!(table.other_mut(*id), None);
+        assert_eq!(table.end_other(2, *id), None, "it goes on");
+    }
+    assert!(matches!(table.expire(TIMEOUTS[1]), Some(Expired::Other("second"))));
+    assert!(table.expire(TIMEOUTS[1]).is_none());
+    *table.other_mut(ids[0]).unwrap() = "changed";
+    assert_eq!(table.end_other(3, ids[0]), Some("changed"));
+    assert_eq!((table.find(ids[0]).is_none(), table.end_other(3, ids[0])), (true, None));
+    let over = std::iter::from_fn(|| table.expire(TIMEOUTS[0] + 1)).map(|expired| match expired {
+        Expired::Gather(found, progress) => (found, progress),
+        Expired::Other(name) => panic!("{name} has ended"),
+    });
+    assert_eq!(over.collect::<Vec<_>>(), [(number, Progress::Failed), (number, Progress::Unchanged)]);
+    table.end(TIMEOUTS[0], number);
+    assert!(table.is_idle());
 }

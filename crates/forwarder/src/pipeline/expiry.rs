@@ -1,0 +1,123 @@
+//! Requests that store something away from their key's own backend: what they store lives for a short while.
+//!
+//! In: a request whose own backend does not serve, and the one that is given it instead. Out: the same with a shorter time to live, and
+//! lengths and checksums to match.
+//! Not here: how times are written (`kv-switch`), whose key it is (`key_choice`).
+//! Invariant: only a request whose checksum holds, or that came without one, is written anew.
+
+use std::ops::ControlFlow;
+
+use kv_switch::{Datagram, KeyRoom, Request, ShortLife, Shortened};
+use packet::{Fragment, refit_udp, udp_checksum_ok};
+
+use super::Core;
+use super::keyed::datagram;
+use super::state::{Batch, PacketState};
+use crate::keyed::refused;
+use crate::{DropReason, KeyRules, Keyed, Packet, Service, Verdict, WallClock};
+
+/// What a thread writes such requests with.
+#[derive(Debug)]
+pub(super) struct ShortLived {
+    clock: WallClock,
+    /// For one payload; touched only where it is used.
+    room: Box<[u8]>,
+}
+
+impl ShortLived {
+    pub(super) fn new(clock: WallClock) -> Self {
+        Self { clock, room: vec![0; LONGEST].into_boxed_slice() }
+    }
+
+    /// A request as it is to be stored; `None`: as it came.
+    ///
+    /// # Errors
+    /// It is no request any more, or has no room.
+    pub(super) fn shorten(&mut self, rules: &KeyRules, payload: &[u8]) -> Result<Option<&[u8]>, DropReason> {
+        let Some(seconds) = rules.failover_ttl else { return Ok(None) };
+        let ask = rules.application.read(Datagram::whole(payload)).map_err(refused)?;
+        let life = ShortLife { seconds, now: u32::try_from(self.clock.unix_seconds()).unwrap_or(u32::MAX) };
+        match rules.application.shorten_life(&Request { payload, ask: &ask }, life, &mut self.room) {
+            Shortened::Unchanged => Ok(None),
+            Shortened::To(length) => Ok(self.room.get(..length)),
+            Shortened::NoRoom => Err(DropReason::KvShortLife),
+        }
+    }
+}
+
+impl ShortLived {
+    /// The same of a request for several backends (`gat`), if one of its keys is away from its own.
+    pub(super) fn of_several(
+        &mut self,
+        batch: &Batch<'_>,
+        (service, keyed): (&Service, &Keyed),
+        payload: &[u8],
+    ) -> Result<Option<&[u8]>, DropReason> {
+        let rules = &*keyed.rules;
+        if rules.failover_ttl.is_none() {
+            return Ok(None);
+        }
+        let ask = rules.application.read(Datagram::whole(payload)).map_err(refused)?;
+        let mut is_away = false;
+        rules.application.items(payload, &ask, &mut |item| {
+            let mut room = KeyRoom::default();
+            let place = rules.place(rules.application.key(payload, &item, &mut room));
+            let chosen = batch.snapshot.select_key(service, keyed, place);
+            is_away = chosen.is_some_and(|chosen| batch.snapshot.is_away(service, keyed, place, chosen.slot));
+            if is_away { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if is_away { self.shorten(rules, payload) } else { Ok(None) }
+    }
+}
+
+impl Core {
+    /// Stage 3 for a request that stores something away from its key's own backend.
+    #[cold]
+    pub(super) fn write_short_lived(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+    ) -> Verdict {
+        let mut state = PacketState { is_away: false, ..*state };
+        match self.shorten(batch, packet, &mut state) {
+            Ok(()) => self.write(batch, packet, &state),
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    fn shorten(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &mut PacketState,
+    ) -> Result<(), DropReason> {
+        if state.parsed.fragment != Fragment::None {
+            return Err(DropReason::KvShortLife);
+        }
+        if !udp_checksum_ok(packet.frame(), &state.parsed) {
+            return Err(DropReason::Malformed);
+        }
+        let service = batch.snapshot.service(state.service);
+        let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
+        let payload = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?.payload();
+        let Some(payload) = self.short_lived.shorten(&keyed.rules, payload)? else { return Ok(()) };
+        let (l3, l4) = (usize::from(state.parsed.l3), usize::from(state.parsed.l4));
+        let end = l4 + UDP_HEADER + payload.len();
+        let start = packet.start();
+        packet.set_bounds(start, start + end);
+        let frame = packet.frame_mut();
+        frame.get_mut(l4 + UDP_HEADER..end).ok_or(DropReason::KvShortLife)?.copy_from_slice(payload);
+        let is_written = frame.get_mut(l3..end).is_some_and(|ip| refit_udp(ip, l4 - l3));
+        if !is_written {
+            return Err(DropReason::KvShortLife);
+        }
+        state.parsed.end = u16::try_from(end).map_err(|_| DropReason::KvShortLife)?;
+        self.counters.short_lived.add(1);
+        Ok(())
+    }
+}
+
+const UDP_HEADER: usize = 8;
+/// The longest payload of UDP, and a time more.
+const LONGEST: usize = 65_536 + 16;

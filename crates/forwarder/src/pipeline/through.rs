@@ -1,0 +1,199 @@
+//! Requests that pass through this machine both ways: their backends do not have the VIP, and answer this machine.
+//!
+//! In: a request whose backend is chosen; what that answers. Out: the request at the backend's own address, from a port and under an
+//! id of our own; the answer at the client, as if the VIP had sent it.
+//! Not here: exchanges (`kv-switch`), which backend has the key (`keyed`), link and MTU (`rewrite`).
+//! Invariants: an answer is taken from the address that was asked alone, and goes back the way its request came. Only addresses, ports,
+//! the id, TTL and checksums change; a payload's checksum is the ends' to judge.
+//! Source: AppSwitch §3 ("rewrite"); RFC 3022.
+
+use std::net::SocketAddr;
+
+use kv_switch::{AnswerFrame, ExchangeId, Plan};
+use packet::{Parsed, decrement_ttl, readdress_udp};
+
+use super::Core;
+use super::keyed::datagram;
+use super::state::{Batch, PacketState};
+use super::way_back::{WayBack, socket};
+use crate::keyed::KeyPath;
+use crate::rewrite::{Fit, Written, rewrite};
+use crate::{DropReason, Flow, Packet, Slot, Verdict};
+
+/// A request that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passing {
+    way: WayBack,
+    server: SocketAddr,
+    /// The client's own id.
+    id: u16,
+    /// Whether it has one answer, after which nothing follows.
+    has_one_answer: bool,
+    is_answered: bool,
+    /// Which of the answer's first 64 datagrams have come; more of them are waited for.
+    come: u64,
+}
+
+impl Passing {
+    pub(super) const fn is_unanswered(&self) -> bool {
+        !self.is_answered
+    }
+
+    /// Whether this was the last datagram that it waits for.
+    fn is_over_by(&mut self, frame: AnswerFrame) -> bool {
+        self.is_answered = true;
+        if frame.number < 64 {
+            self.come |= 1 << frame.number;
+        }
+        let all = match frame.total {
+            0 => 0,
+            total @ 1..=64 => u64::MAX >> (64 - total),
+            _ => return false,
+        };
+        self.has_one_answer && self.come & all == all
+    }
+}
+
+impl Core {
+    /// Stage 3 for a request of a service whose requests pass both ways.
+    #[inline(never)]
+    pub(super) fn write_through(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+        slot: &Slot,
+    ) -> Verdict {
+        let bytes = packet.frame_len();
+        let passing = match self.begin_passing(batch, packet, state, slot) {
+            Ok(passing) => passing,
+            Err(reason) => return Verdict::Drop(reason),
+        };
+        let (passing, id) = passing;
+        let params = self.rewrite_params(batch, slot, state);
+        let written = rewrite(packet, &params).and_then(|written| {
+            if written.fit == Fit::Moved {
+                self.counters.head_room_mismatch.add(1);
+            }
+            let from = SocketAddr::new(passing.way.own, id.port);
+            readdress(packet, &state.parsed, written, [from, passing.server], id.request)
+        });
+        if let Err(reason) = written {
+            if let Some(own) = self.own.as_deref_mut() {
+                own.table.end_other(batch.now.nanos(), id);
+            }
+            // Cut, it would reach the backend as the client sent it.
+            let may_answer = reason != DropReason::TooBig || state.parsed.dont_fragment;
+            return if may_answer {
+                self.refuse(batch, packet, state, reason)
+            } else {
+                Verdict::Drop(reason)
+            };
+        }
+        self.counters.through_begun.add(1);
+        self.count_forwarded(state, bytes);
+        Verdict::Tx
+    }
+
+    fn begin_passing(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        state: &PacketState,
+        slot: &Slot,
+    ) -> Result<(Passing, ExchangeId), DropReason> {
+        let way = WayBack::of(batch, packet, state)?;
+        let keyed = batch.snapshot.service(state.service).keyed.as_deref().ok_or(DropReason::NoBackend)?;
+        let KeyPath::Through { timeout } = keyed.rules.path else { return Err(DropReason::NoBackend) };
+        let datagram = datagram(packet, &state.parsed).ok_or(DropReason::Malformed)?;
+        let id = *datagram.payload().first_chunk().ok_or(DropReason::Malformed)?;
+        let server = SocketAddr::new(slot.address, way.vip().port());
+        if server.is_ipv4() != way.own.is_ipv4() {
+            return Err(DropReason::NoBackend);
+        }
+        let passing = Passing {
+            way,
+            server,
+            id: u16::from_be_bytes(id),
+            has_one_answer: state.plan != Plan::Join,
+            is_answered: false,
+            come: 0,
+        };
+        let own = self.own.as_deref_mut().ok_or(DropReason::KvThroughFull)?;
+        let begun = own.table.begin_other(batch.now.nanos(), timeout, passing);
+        begun.map(|id| (passing, id)).map_err(|_| DropReason::KvThroughFull)
+    }
+
+    /// Sends on what has come to one of this thread's ports under the id of such a request.
+    pub(super) fn pass_answer(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        parsed: &Parsed,
+        id: ExchangeId,
+    ) -> Result<Verdict, DropReason> {
+        let own = self.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        let passing = own.table.other_mut(id).ok_or(DropReason::KvAnswerLate)?;
+        let flow = Flow::of(packet.frame(), parsed);
+        let ends = (socket(flow.source, flow.source_port), socket(flow.destination, 0).ip());
+        if ends != (passing.server, passing.way.own) {
+            return Err(DropReason::KvAnswerSource);
+        }
+        // Of a service that a reload has taken it goes on until its time is over.
+        let application = passing.way.keyed(batch.snapshot).map(|(_, keyed)| &*keyed.rules.application);
+        let frame = match application {
+            None => None,
+            Some(application) => {
+                let payload = datagram(packet, parsed).map(|datagram| datagram.payload());
+                let frame = payload.and_then(|payload| application.answer_frame(payload));
+                Some(frame.ok_or(DropReason::KvAnswerMalformed)?)
+            }
+        };
+        send_back(packet, parsed, passing)?;
+        let is_over = frame.is_some_and(|frame| passing.is_over_by(frame));
+        if is_over {
+            own.table.end_other(batch.now.nanos(), id);
+        }
+        self.counters.through_answers.add(1);
+        Ok(Verdict::Tx)
+    }
+}
+
+/// Gives a request that `rewrite` has written its new ends and id.
+fn readdress(
+    packet: &mut Packet<'_>,
+    parsed: &Parsed,
+    written: Written,
+    [from, to]: [SocketAddr; 2],
+    id: u16,
+) -> Result<(), DropReason> {
+    let ip = packet.frame_mut().get_mut(usize::from(written.link_len)..).unwrap_or_default();
+    let is_written = readdress_udp(ip, usize::from(parsed.l4 - parsed.l3), from, to, id);
+    if is_written { Ok(()) } else { Err(DropReason::Malformed) }
+}
+
+/// Turns an answer into one to the client, at the front of its buffer. After an error it is only good for the pool.
+fn send_back(packet: &mut Packet<'_>, parsed: &Parsed, passing: &Passing) -> Result<(), DropReason> {
+    let Passing { way, id, .. } = passing;
+    let (l3, link) = (usize::from(parsed.l3), way.link());
+    let ip = packet.frame_mut().get_mut(l3..usize::from(parsed.end)).ok_or(DropReason::Malformed)?;
+    if !decrement_ttl(ip, parsed.family) {
+        return Err(DropReason::Ttl);
+    }
+    if !readdress_udp(ip, usize::from(parsed.l4 - parsed.l3), way.vip(), way.client(), *id) {
+        return Err(DropReason::KvAnswerMalformed);
+    }
+    let (start, length) = (packet.start() + l3, usize::from(parsed.ip_len()));
+    let end = link.len() + length;
+    if end > packet.capacity() {
+        return Err(DropReason::NoHeadRoom);
+    }
+    let buffer = packet.buffer_mut();
+    buffer.copy_within(start..start + length, link.len());
+    if let Some(front) = buffer.get_mut(..link.len()) {
+        front.copy_from_slice(link);
+    }
+    packet.set_bounds(0, end);
+    packet.set_interface(way.interface);
+    Ok(())
+}

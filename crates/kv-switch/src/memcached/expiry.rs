@@ -1,0 +1,156 @@
+//! Shorter times to live in requests that store something.
+//!
+//! In: a request, and how long what it stores may live. Out: the same request with its times cut to that; all else as it was.
+//! Not here: which requests that is for.
+//! Invariant: no time becomes longer, and a time that was none (0) becomes one. What already is short enough stays byte by byte.
+//! Source: memcached 1.6 `doc/protocol.txt` ("Expiration times"); `realtime` of `memcached.c`: up to 30 days it is a span, above it
+//! is seconds of 1970; below 0 it is over.
+
+use std::io::Write as _;
+
+use crate::{Request, ShortLife, Shortened};
+
+use super::binary::{self, Header};
+use super::frame;
+use super::words::{Words, unsigned};
+
+pub(super) fn shorten(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Shortened {
+    let payload = request.payload;
+    let shortened = match payload.get(frame::LENGTH) {
+        Some(&binary::REQUEST) => in_extras(payload, life, out),
+        _ => in_line(request, life, out),
+    };
+    shortened.unwrap_or(Shortened::NoRoom)
+}
+
+/// A time of a binary command is four bytes of its extras.
+fn in_extras(payload: &[u8], life: ShortLife, out: &mut [u8]) -> Option<Shortened> {
+    let Some(header) = Header::at(payload, frame::LENGTH) else { return Some(Shortened::Unchanged) };
+    let behind = match header.opcode {
+        SET | ADD | REPLACE | SETQ | ADDQ | REPLACEQ => 4,
+        INCREMENT | DECREMENT | INCREMENTQ | DECREMENTQ => 16,
+        TOUCH | GAT | GATQ | GATK | GATKQ => 0,
+        _ => return Some(Shortened::Unchanged),
+    };
+    let start = frame::LENGTH + binary::LENGTH + behind;
+    let Some(time) = payload.get(start..).and_then(|rest| rest.first_chunk::<4>()) else {
+        return Some(Shortened::Unchanged);
+    };
+    let time = u32::from_be_bytes(*time);
+    let creates_nothing = behind == 16 && time == u32::MAX;
+    let Some(shorter) = life.shorter(time.into()).filter(|_| !creates_nothing) else {
+        return Some(Shortened::Unchanged);
+    };
+    let out = out.get_mut(..payload.len())?;
+    out.copy_from_slice(payload);
+    out.get_mut(start..start + 4)?.copy_from_slice(&shorter.to_be_bytes());
+    Some(Shortened::To(payload.len()))
+}
+
+/// Where a line has times.
+enum Times {
+    /// As its word of this number, the verb being 0.
+    Word(usize),
+    /// Behind these letters, in words from this number on. The first letter's is added where it must be there and is not.
+    Flags { from: usize, letters: &'static [u8], must_be: bool },
+}
+
+fn in_line(request: &Request<'_>, life: ShortLife, out: &mut [u8]) -> Option<Shortened> {
+    let payload = request.payload;
+    let end = frame::LENGTH + payload.get(frame::LENGTH..)?.iter().position(|byte| *byte == b'\r')?;
+    let mut words = Words::between(payload, frame::LENGTH, end);
+    let times = match words.next()?.text {
+        b"set" | b"add" | b"replace" | b"cas" => Times::Word(3),
+        b"touch" => Times::Word(2),
+        b"gat" | b"gats" => Times::Word(1),
+        b"ms" => Times::Flags { from: 3, letters: b"T", must_be: true },
+        b"mg" | b"ma" => Times::Flags { from: 2, letters: b"TN", must_be: false },
+        _ => return Some(Shortened::Unchanged),
+    };
+    let mut copy = Copy { payload, copied: 0, out, written: 0 };
+    let mut has_time = false;
+    for (number, word) in (1..).zip(words) {
+        let start = match &times {
+            Times::Word(wanted) if number == *wanted => word.start,
+            Times::Flags { from, letters, .. }
+                if number >= *from && word.text.first().is_some_and(|letter| letters.contains(letter)) =>
+            {
+                has_time = true;
+                word.start + 1
+            }
+            _ => continue,
+        };
+        let text = payload.get(start..word.start + word.text.len())?;
+        // One with a sign is over.
+        let time = unsigned(text).ok();
+        if let Some(shorter) = time.and_then(|time| life.shorter(time)) {
+            copy.up_to(start)?;
+            write!(copy.room()?, "{shorter}").ok()?;
+            copy.advance(text.len(), digits(shorter))?;
+        }
+    }
+    if let Times::Flags { must_be: true, .. } = times
+        && !has_time
+    {
+        copy.up_to(end)?;
+        write!(copy.room()?, " T{}", life.seconds).ok()?;
+        copy.advance(0, 2 + digits(life.seconds))?;
+    }
+    if copy.copied == 0 {
+        return Some(Shortened::Unchanged);
+    }
+    copy.up_to(payload.len())?;
+    Some(Shortened::To(copy.written))
+}
+
+/// A payload on its way to `out`, with other words.
+struct Copy<'a, 'o> {
+    payload: &'a [u8],
+    copied: usize,
+    out: &'o mut [u8],
+    written: usize,
+}
+
+impl Copy<'_, '_> {
+    /// Copies what stands before `end`.
+    fn up_to(&mut self, end: usize) -> Option<()> {
+        let from = self.payload.get(self.copied..end)?;
+        self.out.get_mut(self.written..self.written + from.len())?.copy_from_slice(from);
+        (self.copied, self.written) = (end, self.written + from.len());
+        Some(())
+    }
+
+    fn room(&mut self) -> Option<&mut [u8]> {
+        self.out.get_mut(self.written..)
+    }
+
+    /// So many bytes were replaced by so many.
+    fn advance(&mut self, old: usize, new: usize) -> Option<()> {
+        self.written = self.written.checked_add(new).filter(|written| *written <= self.out.len())?;
+        self.copied += old;
+        Some(())
+    }
+}
+
+const fn digits(number: u32) -> usize {
+    match number.checked_ilog10() {
+        Some(log) => log as usize + 1,
+        None => 1,
+    }
+}
+
+const SET: u8 = 0x01;
+const ADD: u8 = 0x02;
+const REPLACE: u8 = 0x03;
+const INCREMENT: u8 = 0x05;
+const DECREMENT: u8 = 0x06;
+const SETQ: u8 = 0x11;
+const ADDQ: u8 = 0x12;
+const REPLACEQ: u8 = 0x13;
+const INCREMENTQ: u8 = 0x15;
+const DECREMENTQ: u8 = 0x16;
+const TOUCH: u8 = 0x1c;
+const GAT: u8 = 0x1d;
+const GATQ: u8 = 0x1e;
+const GATK: u8 = 0x23;
+const GATKQ: u8 = 0x24;

@@ -1,0 +1,58 @@
+//! A server that dies: what is stored meanwhile lives for a short while, and is gone by the time that its own server dies again.
+
+use testbed::eventually;
+
+use crate::scene::{BOUND, Scene, config};
+
+const KEYS: usize = 30;
+
+/// Seconds that a key has left at each server, by the servers themselves; `None`: it is not there. -1: for ever.
+fn left(scene: &Scene, key: usize) -> Vec<Option<i64>> {
+    let alive = (0..scene.servers.len()).filter(|server| scene.servers[*server].is_some());
+    let of = |server: usize| {
+        let said = scene.beside(server).ask_within(format!("mg key{key} t\r\n").as_bytes(), BOUND).unwrap();
+        let said = String::from_utf8(said).unwrap();
+        said.strip_prefix("HD t").map(|rest| rest.trim_end().parse().unwrap())
+    };
+    alive.map(of).collect()
+}
+
+fn set(scene: &Scene, key: usize, time: u32) {
+    let set = format!("set key{key} 0 {time} 2\r\nab\r\n");
+    assert_eq!(scene.ask(&scene.client(true), set.as_bytes()), b"STORED\r\n");
+}
+
+#[test]
+fn what_is_stored_while_its_server_is_away_is_soon_gone_and_all_else_stays() {
+    let mut scene = Scene::new(|bed| config(bed, ", failover = { to = \"next\", ttl = \"3s\" }"));
+    (0..KEYS).for_each(|key| set(&scene, key, 0));
+    let own: Vec<usize> = (0..KEYS)
+        .map(|key| left(&scene, key).iter().position(|left| *left == Some(-1)).expect("it is at one"))
+        .collect();
+    drop(scene.servers[1].take());
+    scene.serving(2);
+    for key in 0..KEYS {
+        set(&scene, key, if key % 2 == 0 { 0 } else { 600 });
+        let lives = left(&scene, key).into_iter().flatten().max().unwrap();
+        let own_time = if key % 2 == 0 { lives == -1 } else { (590..=600).contains(&lives) };
+        let is_right = if own[key] == 1 { (1..=3).contains(&lives) } else { own_time };
+        assert!(is_right, "key{key} of server {}: {lives} s\n{}", own[key], scene.diagnosis());
+    }
+    let away = own.iter().filter(|server| **server == 1).count();
+    assert!(away > 2, "{own:?}");
+    assert_eq!(scene.balancer.counters().unwrap().over_threads(&["short_lived"]), away as u64);
+    let client = scene.client(true);
+    for key in (0..KEYS).filter(|key| own[*key] == 1) {
+        let get = format!("get key{key}\r\n");
+        let is_gone = || (scene.ask(&client, get.as_bytes()) == b"END\r\n").then_some(());
+        assert!(eventually(BOUND, is_gone).is_some(), "key{key}\n{}", scene.diagnosis());
+    }
+    for key in (0..KEYS).filter(|key| own[*key] != 1) {
+        let wanted = format!("VALUE key{key} 0 2\r\nab\r\nEND\r\n");
+        assert_eq!(
+            scene.client(true).ask_whole(format!("get key{key}\r\n").as_bytes(), BOUND),
+            Some(wanted.into_bytes())
+        );
+    }
+    scene.drops_become(&[]);
+}
