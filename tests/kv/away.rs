@@ -31,12 +31,12 @@ fn what_is_stored_while_its_server_is_away_is_soon_gone_and_all_else_stays() {
         .collect();
     drop(scene.servers[1].take());
     scene.serving(2);
-    for key in 0..KEYS {
+    for (key, own) in own.iter().enumerate() {
         set(&scene, key, if key % 2 == 0 { 0 } else { 600 });
         let lives = left(&scene, key).into_iter().flatten().max().unwrap();
         let own_time = if key % 2 == 0 { lives == -1 } else { (590..=600).contains(&lives) };
-        let is_right = if own[key] == 1 { (1..=3).contains(&lives) } else { own_time };
-        assert!(is_right, "key{key} of server {}: {lives} s\n{}", own[key], scene.diagnosis());
+        let is_right = if *own == 1 { (1..=3).contains(&lives) } else { own_time };
+        assert!(is_right, "key{key} of server {own}: {lives} s\n{}", scene.diagnosis());
     }
     let away = own.iter().filter(|server| **server == 1).count();
     assert!(away > 2, "{own:?}");
