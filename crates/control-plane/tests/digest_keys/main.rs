@@ -58,6 +58,9 @@ fn set(tree: &mut Value, path: &str, text: &str) {
     let mut at = tree;
     for part in parents.iter().flat_map(|parents| parents.split('.')) {
         at = at.as_table_mut().unwrap().entry(part).or_insert_with(|| Value::Table(Table::new()));
+        if !at.is_table() {
+            *at = Value::Table(Table::new()); // `false`, which says that there is none
+        }
     }
     let table = at.as_table_mut().unwrap();
     if text.is_empty() {

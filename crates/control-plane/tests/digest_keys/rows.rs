@@ -16,7 +16,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 }
 
 /// Keys that have one value only, or that say where others stand.
-pub(crate) const UNCHANGEABLE: [&str; 3] = ["schema", "include", "pool.NAME.kv.path"];
+pub(crate) const UNCHANGEABLE: [&str; 2] = ["schema", "include"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
