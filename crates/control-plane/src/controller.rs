@@ -391,18 +391,21 @@ impl Controller {
         let keys: Vec<&SlotKey> = keys.collect();
         self.note_absence(&keys);
         let mut states = current.states().to_vec();
-        let mut changed = false;
+        let (mut changed, is_touched) = (false, !keys.is_empty());
         for membership in keys.into_iter().filter_map(|key| self.index.membership(key)) {
             let Some(place) = states.get_mut(membership.slot.0 as usize) else { continue };
             let state = self.runtime_state.state(&membership.key);
             changed |= *place != state;
             *place = state;
         }
-        if !changed {
+        // A first verdict of down changes no state, and yet a fallback may be called for.
+        if !changed && (!is_touched || self.index.with_fallback().next().is_none()) {
             return Ok(None);
         }
-        self.stale = true;
-        self.state_again(current, states, now).map(Some)
+        self.stale |= changed;
+        let before = self.runtime_state.fallbacks.clone();
+        let next = self.state_again(current, states, now)?;
+        Ok((changed || before != self.runtime_state.fallbacks).then_some(next))
     }
 
     /// `base` under `states`, each service led to the pool that then serves.

@@ -291,6 +291,36 @@ fn down() -> impl Strategy<Value = BTreeSet<u8>> {
     btree_set(0..BACKENDS, 0..usize::from(BACKENDS))
 }
 
+/// Its backend is down before and after its first verdict.
+#[test]
+fn a_pool_that_a_reload_brings_and_whose_backend_never_serves_falls_back_as_after_a_start() {
+    let pool = |number, fallback| Pool {
+        backends: vec![(number, 1)],
+        slow_start: false,
+        fallback,
+        nests_next: false,
+    };
+    let cluster = |pools| Cluster {
+        size: 1_009,
+        encapsulation: "gre",
+        pools,
+        vips: vec![Vip { pool: 0, hash: "5-tuple", ports: [80].into(), denies: [0].into() }],
+        more: "",
+    };
+    let (earlier, cluster) = (cluster(vec![pool(0, false)]), cluster(vec![pool(3, true), pool(0, false)]));
+    let mut started = Machine::start("lb1", cluster.written("lb1", 0), 0);
+    let mut reloaded = Machine::start("lb2", earlier.written("lb2", 0), 0);
+    reloaded.health(&BTreeSet::new());
+    reloaded.job(Some(cluster.written("lb2", 0)));
+    for machine in [&mut started, &mut reloaded] {
+        machine.health(&[3].into());
+        machine.rest();
+        let backends = machine.choices(&cluster);
+        assert!(backends.iter().any(Option::is_some), "{}", machine.name);
+        assert!(backends.iter().flatten().all(|name| &**name == "b0"), "{}", machine.name);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
 
