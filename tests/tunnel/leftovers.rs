@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 
 use health::{TunnelNumbers, remove_leftovers};
-use testbed::{Namespace, Process};
+use testbed::{Namespace, Process, eventually};
 
 use crate::scene::{BOUND, Checks, DEVICE, Scene, runtime};
 
@@ -124,6 +124,9 @@ fn a_rule_of_others_with_the_mark_or_the_table_is_refused_by_name_and_one_with_t
         // Others' rules stay, and nothing of ours does.
         ns.text("ip", &[&[family, "rule", "del"], &words[..]].concat()).unwrap();
         assert_eq!(our_rules(&ns), [0, 0], "{rule}");
+        // The kernel takes the device away a little after its last descriptor, and the next one has its name.
+        let is_gone = || ns.text("ip", &["link", "show", DEVICE]).is_err().then_some(());
+        assert!(eventually(BOUND, is_gone).is_some(), "{rule}");
     }
 }
 
