@@ -14,7 +14,7 @@ use config::{Config, load_with};
 use control_plane::controller::Controller;
 use control_plane::digest::{Digests, hex, of_configuration};
 use forwarder::{Decision, Flow, Snapshot};
-use health::HealthState;
+use health::{HealthState, Watched};
 use next_hop::Table;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -204,12 +204,27 @@ impl Machine {
 
     /// Checks of the backends in `down` fail, all others pass.
     fn health(&mut self, down: &BTreeSet<u8>) {
-        let state = |name: &str| {
-            let is_down = down.iter().any(|number| name == format!("b{number}"));
-            if is_down { HealthState::Down } else { HealthState::Up }
+        let all: Vec<u8> = (0..BACKENDS).collect();
+        self.verdicts(&all, down);
+    }
+
+    /// The same, one verdict after the other, as they come to a machine; now and then tables follow before the next.
+    fn health_one_by_one(&mut self, order: &mut Order, down: &BTreeSet<u8>) {
+        for number in order.shuffled(0..BACKENDS) {
+            self.verdicts(&[number], down);
+            if order.next(2) == 0 {
+                self.follow();
+            }
+        }
+    }
+
+    /// Of `backends` alone.
+    fn verdicts(&mut self, backends: &[u8], down: &BTreeSet<u8>) {
+        let state = |one: Watched| {
+            let number = backends.iter().find(|number| *one.backend == format!("b{number}"))?;
+            Some((one.key, if down.contains(number) { HealthState::Down } else { HealthState::Up }))
         };
-        let watched = self.controller.watched();
-        let changed: Vec<_> = watched.into_iter().map(|one| (one.key, state(&one.backend))).collect();
+        let changed: Vec<_> = self.controller.watched().into_iter().filter_map(state).collect();
         if let Some(next) = self.controller.verdicts(&changed, &self.live, self.now).unwrap() {
             self.live = Arc::new(next);
         }
@@ -228,9 +243,13 @@ impl Machine {
             if let Some(next) = self.controller.tick(&self.live, self.now).unwrap() {
                 self.live = Arc::new(next);
             }
-            if self.controller.wants_job() {
-                self.job(None);
-            }
+            self.follow();
+        }
+    }
+
+    fn follow(&mut self) {
+        if self.controller.wants_job() {
+            self.job(None);
         }
     }
 
@@ -291,23 +310,23 @@ fn down() -> impl Strategy<Value = BTreeSet<u8>> {
     btree_set(0..BACKENDS, 0..usize::from(BACKENDS))
 }
 
+/// Pools of these backends, each the fallback of the one before it; a VIP has the first.
+fn of_one_backend_each(backends: &[u8]) -> Cluster {
+    let pool = |number: &u8| Pool {
+        backends: vec![(*number, 1)],
+        slow_start: false,
+        fallback: true,
+        nests_next: false,
+    };
+    let vip = Vip { pool: 0, hash: "5-tuple", ports: [80].into(), denies: [9].into() };
+    let pools = backends.iter().map(pool).collect();
+    Cluster { size: 1_009, encapsulation: "gre", pools, vips: vec![vip], more: "" }
+}
+
 /// Its backend is down before and after its first verdict.
 #[test]
 fn a_pool_that_a_reload_brings_and_whose_backend_never_serves_falls_back_as_after_a_start() {
-    let pool = |number, fallback| Pool {
-        backends: vec![(number, 1)],
-        slow_start: false,
-        fallback,
-        nests_next: false,
-    };
-    let cluster = |pools| Cluster {
-        size: 1_009,
-        encapsulation: "gre",
-        pools,
-        vips: vec![Vip { pool: 0, hash: "5-tuple", ports: [80].into(), denies: [0].into() }],
-        more: "",
-    };
-    let (earlier, cluster) = (cluster(vec![pool(0, false)]), cluster(vec![pool(3, true), pool(0, false)]));
+    let (earlier, cluster) = (of_one_backend_each(&[0]), of_one_backend_each(&[3, 0]));
     let mut started = Machine::start("lb1", cluster.written("lb1", 0), 0);
     let mut reloaded = Machine::start("lb2", earlier.written("lb2", 0), 0);
     reloaded.health(&BTreeSet::new());
@@ -319,6 +338,23 @@ fn a_pool_that_a_reload_brings_and_whose_backend_never_serves_falls_back_as_afte
         assert!(backends.iter().any(Option::is_some), "{}", machine.name);
         assert!(backends.iter().flatten().all(|name| &**name == "b0"), "{}", machine.name);
     }
+}
+
+/// The same end of two starts: a pool's only backend is down, and that of its fallback is up.
+#[test]
+fn a_fallback_takes_over_whichever_backend_has_the_first_verdict() {
+    let cluster = of_one_backend_each(&[3, 0]);
+    let views = [[3, 0], [0, 3]].map(|order| {
+        let mut machine = Machine::start("lb1", cluster.written("lb1", 0), 0);
+        for number in order {
+            machine.verdicts(&[number], &[3].into());
+            machine.rest(); // tables follow one verdict long before the next
+        }
+        let backends = machine.choices(&cluster);
+        assert!(backends.iter().all(|name| name.as_deref() == Some("b0")), "{order:?}: {backends:?}");
+        machine.view()
+    });
+    assert_eq!(views[0], views[1]);
 }
 
 proptest! {
@@ -345,8 +381,9 @@ proptest! {
             let _ = other.view(); // what is remembered must not outlive what it is of
         }
         other.job(Some(cluster.written("lb2", orders[1] ^ 1)));
+        let mut order = Order(orders[2]);
         for down in seen.iter().chain([&last]) {
-            other.health(down);
+            other.health_one_by_one(&mut order, down);
             other.now += Duration::from_secs(1);
         }
         other.rest();
