@@ -6,13 +6,13 @@
 //! flows in random order, in batches of 64, with the hash given and with the hash computed by both (by `hashbrown`
 //! a flow at a time as its users do, and, least kind to us, for the whole batch first).
 //! Rows: single = one at a time, the next key depends on the last answer; batch = 64 at a time, per packet; insert =
-//! a SYN flood on a table that is full of it. Budget: 67 ns for a whole packet (14.88 Mpps); look-up batched at 1 M 25.
+//! a SYN flood on a table that is full of it; carry = all flows packed and unpacked into another table. Budget: 67 ns for a whole packet (14.88 Mpps); look-up batched at 1 M 25.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use conntrack::{Config, FlowTable, Hit, Query, Signal, Target, Tick};
+use conntrack::{Config, Cursor, FlowTable, Hit, Query, Signal, Target, Tick};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
@@ -222,6 +222,28 @@ fn batches(c: &mut Criterion, bed: &mut Bed) {
     group.finish();
 }
 
+/// What a hand-over to another process adds, but for the way between them.
+fn carried(c: &mut Criterion) {
+    let mut group = c.benchmark_group("conntrack/carry");
+    group.sample_size(10);
+    for flows in [100_000, 500_000, 4_000_000] {
+        let old = Bed::new(flows).table;
+        let (mut heir, mut records) = (empty(old.capacity()), Vec::new());
+        group.throughput(Throughput::Elements(flows.into()));
+        group.bench_function(BenchmarkId::new("table", flows), |b| {
+            b.iter(|| {
+                let mut from = Some(Cursor::START);
+                while let Some(cursor) = from {
+                    records.clear();
+                    from = old.pack(cursor, 1 << 16, &mut records);
+                    heir.unpack(&records).expect("buckets of a table of this size");
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
 fn floods(c: &mut Criterion) {
     let mut group = c.benchmark_group("conntrack/insert");
     group.throughput(Throughput::Elements(BATCH as u64));
@@ -253,7 +275,7 @@ criterion_group! {
     name = rows;
     config = Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(1)).without_plots();
-    targets = lookups, floods
+    targets = lookups, floods, carried
 }
 
 fn main() {

@@ -19,6 +19,7 @@
 //! # Ok::<(), conntrack::ConfigError>(())
 //! ```
 
+mod carry;
 mod config;
 mod counters;
 mod entry;
@@ -32,6 +33,7 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
+pub use carry::{RECORD_BYTES, Unreadable};
 pub use config::{Config, ConfigError, Timeouts};
 pub use counters::Counters;
 pub use entry::{Entry, ID_LIMIT, Signal, State, Target};

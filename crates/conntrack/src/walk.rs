@@ -86,7 +86,7 @@ impl FlowTable {
         freed
     }
 
-    fn step(&self, from: Cursor, buckets: usize) -> (usize, usize, Option<Cursor>) {
+    pub(crate) fn step(&self, from: Cursor, buckets: usize) -> (usize, usize, Option<Cursor>) {
         let start = from.0.min(self.buckets());
         let end = start.saturating_add(buckets.max(1)).min(self.buckets());
         (start, end, (end < self.buckets()).then_some(Cursor(end)))
