@@ -22,13 +22,16 @@ pub struct SpeakerConfig {
     pub listen: Vec<SocketAddr>,
     /// Peers from the start on.
     pub peers: Vec<PeerConfig>,
+    /// It comes in the place of one that was abandoned: until they have a session, OPENs to those peers say that we have restarted, where
+    /// there is a [`PeerConfig::graceful_restart`], and that packets were forwarded on.
+    pub resumes: bool,
 }
 
 impl SpeakerConfig {
     /// A speaker that listens nowhere and has no peer yet.
     #[must_use]
     pub fn new(asn: u32, router_id: Ipv4Addr) -> Self {
-        Self { asn, router_id, listen: Vec::new(), peers: Vec::new() }
+        Self { asn, router_id, listen: Vec::new(), peers: Vec::new(), resumes: false }
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {

@@ -179,6 +179,8 @@ impl Machine {
             route_refresh: foreign.peer_route_refresh,
             enhanced_route_refresh: foreign.peer_enhanced_route_refresh,
             hard_reset: foreign.peer_notification_gr,
+            graceful_restart: self.config.graceful_restart.is_some()
+                && capabilities.iter().any(|one| matches!(one, Capability::GracefulRestart { .. })),
             peer_capabilities: capabilities,
         }
     }

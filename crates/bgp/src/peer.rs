@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::backoff;
 use crate::codec;
 use crate::collision::{self, Side};
-use crate::config::{Connect, PeerConfig, Times};
+use crate::config::{Connect, GracefulRestart, PeerConfig, Times};
 use crate::connection::{self, Connection};
 use crate::dialling::Dialling;
 use crate::message::{Cease, Identity, Notification};
@@ -42,6 +42,8 @@ pub(crate) enum Order {
     Reset(String),
     /// Answer once the peer has acknowledged all that it is to have.
     Flush(oneshot::Sender<()>),
+    /// The last one, without a word: who has agreed to a graceful restart keeps our routes for its time.
+    Abandon,
     /// The last one.
     Stop(Stop),
 }
@@ -66,6 +68,8 @@ pub(crate) struct Peer {
     up_since: Option<Instant>,
     closing: JoinSet<()>,
     stopped: bool,
+    /// We have restarted while our routes stayed: the next OPENs say so, until a session is up.
+    resumes: bool,
 }
 
 /// What its task reads from.
@@ -157,7 +161,14 @@ impl Peer {
             up_since: None,
             closing: JoinSet::new(),
             stopped: false,
+            resumes: false,
         }
+    }
+
+    /// Its routes were another process's until now, and have stayed.
+    pub(crate) fn resuming(mut self, resumes: bool) -> Self {
+        self.resumes = resumes;
+        self
     }
 
     /// Until it is stopped and its last message is out.
@@ -242,6 +253,12 @@ impl Peer {
                 self.desire();
                 self.awaiting_flush.push(client);
             }
+            Order::Abandon => {
+                self.stopped = true;
+                self.attempts.dialling.give_up();
+                let Both { dialled, accepted } = std::mem::take(&mut self.both);
+                [dialled, accepted].into_iter().flatten().for_each(Connection::reset);
+            }
             Order::Stop(stop) => {
                 self.stopped = true;
                 self.attempts.dialling.give_up();
@@ -294,8 +311,19 @@ impl Peer {
 
     fn connect(&mut self, stream: TcpStream) -> Option<Connection> {
         let want = Arc::clone(&self.want);
-        let connected = Connection::new(stream, self.local, Arc::clone(&self.config), want);
+        let connected = Connection::new(stream, self.local, self.config_of_open(), want);
         connected.map_err(|error| self.failed(&format!("can't use the connection: {error}"), false)).ok()
+    }
+
+    fn config_of_open(&self) -> Arc<PeerConfig> {
+        match self.config.graceful_restart.filter(|_| self.resumes) {
+            Some(restart) => {
+                let graceful_restart =
+                    Some(GracefulRestart { restarting: true, forwarding: true, ..restart });
+                Arc::new(PeerConfig { graceful_restart, ..PeerConfig::clone(&self.config) })
+            }
+            None => Arc::clone(&self.config),
+        }
     }
 
     fn inbound(&mut self, stream: TcpStream) {
@@ -356,6 +384,7 @@ impl Peer {
         let is_up = self.both.iter().any(|c| c.session.state() == State::Established);
         if is_up && self.up_since.is_none() {
             self.up_since = Some(Instant::now());
+            self.resumes = false;
             self.attempts.is_restarting = false;
             self.attempts.dialling.give_up();
             let negotiated = self.both.iter().find_map(|c| c.session.negotiated.clone());

@@ -44,6 +44,8 @@ struct Peers {
     parting: BTreeMap<Place, Parting>,
     listeners: Listeners,
     next_task: u64,
+    /// Routers have the routes of another process in whose place those come that begin now.
+    resumes: bool,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,9 @@ impl Speaker {
         if let Some((at, error)) = speaker.listen(&config.listen).into_iter().next() {
             return Err(StartError::Listen { at, error });
         }
+        speaker.peers().resumes = config.resumes;
         config.peers.into_iter().try_for_each(|peer| speaker.add_peer(peer))?;
+        speaker.peers().resumes = false;
         Ok(speaker)
     }
 
@@ -202,12 +206,7 @@ impl Speaker {
     /// Ends all sessions, with a text for the operators of the other ends (RFC 9003, cut to 128 bytes), and waits until they
     /// have it, 5 s at most.
     pub async fn shutdown(&self, text: &str) {
-        let running: Vec<Running> = {
-            let mut peers = self.peers();
-            peers.listeners = Listeners::default();
-            let parting = std::mem::take(&mut peers.parting).into_values().map(|parting| parting.running);
-            std::mem::take(&mut peers.by_name).into_values().chain(parting).collect()
-        };
+        let running = self.take_all();
         for Running { config, orders, .. } in &running {
             drop(orders.send(Order::Stop(Stop::Shutdown(text.into()))));
             self.callers.remove(config);
@@ -224,6 +223,30 @@ impl Speaker {
         self.board.send_modify(Status::clear);
     }
 
+    /// Ends all sessions without a word, for a process that comes in this one's place on the same machine: peers that have agreed to a
+    /// graceful restart ([`PeerConfig::graceful_restart`]) keep the routes for its time, and others drop them. Nobody listens any more
+    /// when it returns.
+    pub async fn abandon(&self) {
+        let running = self.take_all();
+        for Running { config, orders, .. } in &running {
+            drop(orders.send(Order::Abandon));
+            self.callers.remove(config);
+            tracing::info!(peer = config.name, "BGP session left to another process");
+        }
+        for running in running {
+            drop(running.task.await);
+        }
+        self.board.send_modify(Status::clear);
+    }
+
+    /// All peers, which are none any more; nobody listens.
+    fn take_all(&self) -> Vec<Running> {
+        let mut peers = self.peers();
+        peers.listeners = Listeners::default();
+        let parting = std::mem::take(&mut peers.parting).into_values().map(|parting| parting.running);
+        std::mem::take(&mut peers.by_name).into_values().chain(parting).collect()
+    }
+
     fn peers(&self) -> MutexGuard<'_, Peers> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,7 +258,7 @@ impl Speaker {
         peers.next_task += 1;
         let report = Report::new(Arc::clone(&self.board), &config, peers.next_task);
         let inputs = Inputs { desired: self.desired.subscribe(), orders: ordered, inbound };
-        let peer = Peer::new(self.local, config.clone(), inputs, report);
+        let peer = Peer::new(self.local, config.clone(), inputs, report).resuming(peers.resumes);
         let task = self.runtime.spawn(peer.run());
         self.callers.add(&config, calls);
         peers.by_name.insert(config.name.clone(), Running { config, orders, task });

@@ -161,6 +161,8 @@ pub struct Negotiated {
     pub enhanced_route_refresh: bool,
     /// A Cease is sent as a hard reset, or the peer would keep our routes (RFC 8538).
     pub hard_reset: bool,
+    /// Both have said that they know graceful restarts (RFC 4724): the peer keeps our routes when the session ends without a word.
+    pub graceful_restart: bool,
     /// All that the peer's OPEN says.
     pub peer_capabilities: Vec<Capability>,
 }

@@ -28,6 +28,9 @@ pub struct Bgp {
     /// How long a machine that drains announces its routes as about to go: up to 10 min. Default 5 s.
     #[serde(serialize_with = "canonical::span")]
     pub graceful_shutdown: Duration,
+    /// How long routers keep the routes of a process that has gone without a word, in whole seconds up to 10 min. Default 0: not at all.
+    #[serde(serialize_with = "canonical::span")]
+    pub graceful_restart: Duration,
     /// How long a VIP that was withdrawn must qualify without a break: up to 1 h. Default 10 s.
     #[serde(serialize_with = "canonical::span")]
     pub hold_down: Duration,

@@ -35,6 +35,7 @@ impl BgpDraft {
             section.or(key, default, |node: Node<'_>| node.duration(Duration::ZERO..=most))
         };
         let graceful_shutdown = time("graceful_shutdown", Duration::from_secs(5), Duration::from_secs(600));
+        let graceful_restart = time("graceful_restart", Duration::ZERO, Duration::from_secs(600));
         let hold_down = time("hold_down", Duration::from_secs(10), Duration::from_secs(3_600));
         let usual = hold_down.max(Duration::from_secs(300));
         let most = Duration::from_secs(24 * 3_600);
@@ -49,6 +50,7 @@ impl BgpDraft {
             asn: asn?,
             listen: values(&listen),
             graceful_shutdown,
+            graceful_restart: Duration::from_secs(graceful_restart.as_secs()),
             hold_down,
             longest_hold_down,
             anchor_med,

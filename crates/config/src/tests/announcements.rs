@@ -46,6 +46,7 @@ fn refused(bgp: &str, announce: &str, wanted: [&str; 3]) {
 fn what_is_absent_has_the_documented_values() {
     let config = config(PEER, ALL);
     let bgp = config.bgp().unwrap();
+    assert_eq!(bgp.graceful_restart.as_secs(), 0);
     let times = [bgp.graceful_shutdown, bgp.hold_down, bgp.longest_hold_down].map(|time| time.as_secs());
     assert_eq!((bgp.asn, times, bgp.anchor_med), (65_101, [5, 10, 300], 1_000));
     assert!(bgp.listen.is_empty());

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bgp::State;
 use bgp::bfd::{Bfd, BfdPorts};
-use bgp::{Desired, Prefix, Speaker, SpeakerConfig, StartError};
+use bgp::{Desired, PeerConfig, PeerStatus, Prefix, Speaker, SpeakerConfig, StartError, State};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, watch};
 
@@ -78,9 +77,21 @@ impl Announcer {
     /// # Errors
     /// An address that can't be listened at, or a peer whose key the kernel refuses.
     pub fn open(config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
+        Self::open_as(config, machine, false)
+    }
+
+    /// The same in the place of another process, whose routes routers keep until they hear from this one.
+    ///
+    /// # Errors
+    /// As [`Announcer::open`].
+    pub fn resume(config: &Config, machine: &Machine) -> Result<Self, AnnounceError> {
+        Self::open_as(config, machine, true)
+    }
+
+    fn open_as(config: &Config, machine: &Machine, resumes: bool) -> Result<Self, AnnounceError> {
         let plan = Plan::new(config, machine);
-        let running =
-            plan.identity.clone().map(|identity| Running::open(identity, &plan, &plan.listen)).transpose()?;
+        let open = |identity| Running::open(identity, &plan, &plan.listen, resumes);
+        let running = plan.identity.clone().map(open).transpose()?;
         Ok(Self { plan, running, ..Self::default() })
     }
 
@@ -118,7 +129,7 @@ impl Announcer {
             }
             (None, Some(identity)) => {
                 self.leave();
-                let begun = Running::open(identity, &self.plan, &[])
+                let begun = Running::open(identity, &self.plan, &[], false)
                     .and_then(|mut running| running.begin(&self.plan).map(|()| running));
                 match begun {
                     Ok(running) => self.running = Some(running),
@@ -237,6 +248,37 @@ impl Announcer {
         }
     }
 
+    /// Leaves the sessions to another process on this machine: routers keep the routes for the time that was agreed on.
+    pub async fn abandon(self) {
+        for running in self.running.into_iter().chain(self.parting.map(|(running, _)| running)) {
+            running.speaker.abandon().await;
+            running.end().await;
+        }
+    }
+
+    /// Why a hand-over to another process would cost routes, in words; `None`: it costs none.
+    #[must_use]
+    pub fn loses_routes(&self) -> Option<String> {
+        self.running.as_ref()?;
+        let restarts = |peer: &PeerConfig| peer.graceful_restart.is_some();
+        if !self.plan.peers.iter().all(restarts) {
+            return Some("routers would drop the routes of this machine: set bgp.graceful_restart and reload, or drain and restart".into());
+        }
+        if !self.plan.bfd.is_empty() {
+            return Some("BFD would tell routers that this machine is down: drain and restart".into());
+        }
+        let status = self.running.as_ref().map(|running| running.speaker.status()).unwrap_or_default();
+        // A session of before a reload that asks for it has not agreed, and restarts soon.
+        let agreed = |peer: &PeerStatus| peer.negotiated.as_ref().is_some_and(|both| both.graceful_restart);
+        let other = status.values().find(|peer| peer.state == State::Established && !agreed(peer));
+        other.map(|peer| {
+            format!(
+                "router {} has not agreed in this session to keep routes over a restart (RFC 4724): drain and restart",
+                peer.name
+            )
+        })
+    }
+
     /// The routes that routers have now are announced as about to go (RFC 8326).
     fn part(&mut self, gone: Option<Running>) {
         let Some(running) = gone else { return };
@@ -333,10 +375,15 @@ impl Flush {
 }
 
 impl Running {
-    fn open(identity: Identity, plan: &Plan, listen: &[SocketAddr]) -> Result<Self, AnnounceError> {
+    fn open(
+        identity: Identity,
+        plan: &Plan,
+        listen: &[SocketAddr],
+        resumes: bool,
+    ) -> Result<Self, AnnounceError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(AnnounceError::Thread)?;
         let mut config = SpeakerConfig::new(identity.asn, identity.router_id);
-        (config.listen, config.peers) = (listen.to_vec(), plan.peers.clone());
+        (config.listen, config.peers, config.resumes) = (listen.to_vec(), plan.peers.clone(), resumes);
         let runtime = Quiet(Some(runtime));
         let speaker = {
             let _inside = runtime.0.as_ref().map(Runtime::enter);
@@ -405,6 +452,10 @@ impl Running {
         if watches {
             tokio::time::sleep(keeper::OUTLIVES).await;
         }
+        self.end().await;
+    }
+
+    async fn end(self) {
         let Self { bfd, engine, watched, .. } = self;
         drop(watched);
         let Engine::Turning { end, thread, .. } = engine else { return };

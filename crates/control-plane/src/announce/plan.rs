@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgp::bfd::BfdConfig;
-use bgp::{Attributes, Connect, Desired, PeerConfig, Prefix, Routes};
+use bgp::{Attributes, Connect, Desired, GracefulRestart, PeerConfig, Prefix, Routes};
 
 use super::decision::{Rules, Stage, Times};
 use compile::{Views, by_family};
@@ -186,6 +186,10 @@ fn session(peer: &BgpPeer, bgp: &Bgp, listens: bool) -> PeerConfig {
     config.times.longest_retry = peer.longest_retry;
     config.times.notice = bgp.graceful_shutdown;
     config.max_prefixes = peer.max_prefixes;
+    let seconds = u16::try_from(bgp.graceful_restart.as_secs()).unwrap_or(u16::MAX);
+    // The speaker says by itself that it has come in another's place, which forwarded on.
+    let restart = GracefulRestart { seconds, restarting: false, forwarding: false };
+    config.graceful_restart = (seconds > 0).then_some(restart);
     config
 }
 

@@ -275,6 +275,7 @@ pub(crate) const ROWS: &[Row] = &[
     own(&[("bgp.asn", "65102")]),
     own(&[("bgp.listen", "['192.0.2.1:180']")]),
     own(&[("bgp.graceful_shutdown", "'6s'")]),
+    own(&[("bgp.graceful_restart", "'30s'")]),
     own(&[("bgp.hold_down", "'11s'")]),
     own(&[("bgp.longest_hold_down", "'6m'")]),
     own(&[("bgp.anchor_med", "1001")]),

@@ -105,6 +105,18 @@ fn graceful_restart_is_off_and_says_its_bits_when_it_is_on() {
 }
 
 #[test]
+fn routes_are_kept_where_both_have_said_so_in_this_session() {
+    let on = Some(GracefulRestart { seconds: 120, restarting: false, forwarding: false });
+    for (ours, theirs) in [(on, on), (on, None), (None, on), (None, None)] {
+        let (mut a, mut b) = (config(PEER), config(US));
+        (a.graceful_restart, b.graceful_restart) = (ours, theirs);
+        let (a, ..) = established(a, b, &[]);
+        let kept = a.session.negotiated.as_ref().unwrap().graceful_restart;
+        assert_eq!(kept, ours.is_some() && theirs.is_some());
+    }
+}
+
+#[test]
 fn a_cease_is_a_hard_reset_exactly_when_both_keep_routes_over_notifications() {
     let on = Some(GracefulRestart { seconds: 120, restarting: false, forwarding: false });
     for (ours, theirs, codes) in [(on, on, (6, 9)), (on, None, (6, 2)), (None, on, (6, 2))] {

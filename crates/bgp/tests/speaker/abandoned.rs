@@ -1,0 +1,75 @@
+//! Sessions that are left to another process, and the one that comes in its place.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use bgp::{GracefulRestart, PeerConfig, Speaker, SpeakerConfig};
+
+use crate::hand::*;
+
+const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 200);
+
+/// A peer that keeps routes for 30 s.
+fn keeping(at: SocketAddr) -> PeerConfig {
+    let restart = GracefulRestart { seconds: 30, restarting: false, forwarding: false };
+    let mut config = peer("a", at);
+    config.graceful_restart = Some(restart);
+    config
+}
+
+/// Of an OPEN's graceful restart: the R bit, the seconds, and the F bit of every family.
+fn restart_of(open: &[u8]) -> (bool, u16, Vec<bool>) {
+    let (mut params, mut found) = (&open[10..], None);
+    while let [2, length, rest @ ..] = params {
+        let (mut capabilities, after) = rest.split_at(usize::from(*length));
+        while let [code, length, rest @ ..] = capabilities {
+            let (value, after) = rest.split_at(usize::from(*length));
+            if *code == 64 {
+                let head = u16::from_be_bytes([value[0], value[1]]);
+                let forwarding = value[2..].chunks(4).map(|family| family[3] & 0x80 != 0).collect();
+                found = Some((head & 0x8000 != 0, head & 0xfff, forwarding));
+            }
+            capabilities = after;
+        }
+        params = after;
+    }
+    found.expect("a capability of graceful restart")
+}
+
+/// The OPEN that the router reads; the session is established then.
+async fn opened(router: &mut Router) -> Vec<u8> {
+    let said = router.wait_for(OPEN).await.unwrap();
+    router.shake_hands(ROUTER_ID, 0).await;
+    said
+}
+
+#[tokio::test]
+async fn a_session_that_is_abandoned_ends_without_a_word_and_nobody_listens_any_more() {
+    let (listener, at) = listen(40).await;
+    let speaker = speaker(vec![keeping(at)]);
+    let mut router = Router::accept(&listener).await;
+    assert_eq!(restart_of(&opened(&mut router).await), (false, 30, vec![false, false]));
+    established(&speaker, "a").await;
+    speaker.abandon().await;
+    assert_eq!(router.ended_with().await, None, "no NOTIFICATION");
+    assert!(speaker.status().is_empty() && speaker.listens_at().is_empty());
+}
+
+#[tokio::test]
+async fn who_comes_in_its_place_says_so_until_it_has_a_session() {
+    let (listener, at) = listen(41).await;
+    let mut config = SpeakerConfig::new(OUR_ASN, OUR_ID);
+    (config.peers, config.resumes) = (vec![keeping(at)], true);
+    let speaker = Speaker::start(config).unwrap();
+    let mut router = Router::accept(&listener).await;
+    assert_eq!(restart_of(&router.wait_for(OPEN).await.unwrap()), (true, 30, vec![true, true]));
+    drop(router); // before the session is up
+    let mut router = Router::accept(&listener).await;
+    assert_eq!(restart_of(&opened(&mut router).await), (true, 30, vec![true, true]));
+    established(&speaker, "a").await;
+    // A reload that says the same restarts nothing.
+    assert!(speaker.set_peers(vec![keeping(at)]).is_empty());
+    drop(router);
+    let mut router = Router::accept(&listener).await;
+    assert_eq!(restart_of(&opened(&mut router).await), (false, 30, vec![false, false]));
+    assert_eq!(established(&speaker, "a").await.established, 2);
+}
