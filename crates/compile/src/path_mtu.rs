@@ -23,6 +23,17 @@ pub struct PathMtus {
     core: Option<u32>,
 }
 
+/// The MTU of one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearnedMtu {
+    /// The way.
+    pub way: Prefix,
+    /// What it takes, in bytes.
+    pub mtu: u16,
+    /// How long that holds.
+    pub until: Duration,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Learned {
     mtu: u16,
@@ -87,6 +98,20 @@ impl PathMtus {
         self.learned.get(&slot.reach()).map(|known| known.mtu)
     }
 
+    /// All that is learned.
+    pub fn learned(&self) -> impl Iterator<Item = LearnedMtu> {
+        self.learned.iter().map(|(way, known)| LearnedMtu { way: *way, mtu: known.mtu, until: known.until })
+    }
+
+    /// Takes over what another process on the same clock has learned, of ways that are in use here.
+    pub fn take_over(&mut self, learned: impl IntoIterator<Item = LearnedMtu>) {
+        for LearnedMtu { way, mtu, until } in learned {
+            if self.hosts.binary_search(&way).is_ok() || self.clusters.contains(&way) {
+                self.learned.insert(way, Learned { mtu, until });
+            }
+        }
+    }
+
     /// Whether nothing is learned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -104,6 +129,17 @@ const LIFETIME: Duration = Duration::from_mins(10);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_process_has_learned_holds_as_long_as_it_would_have_there() {
+        let mut old = PathMtus { hosts: vec![host(A), host(B)], ..PathMtus::default() };
+        let at = Duration::from_secs;
+        assert!(old.learn(A, 1_300, at(5)) && old.learn(B, 1_200, at(9)));
+        let mut new = PathMtus { hosts: vec![host(A)], ..PathMtus::default() };
+        new.take_over(old.learned());
+        let learned: Vec<_> = new.learned().collect();
+        assert_eq!(learned, [LearnedMtu { way: host(A), mtu: 1_300, until: at(605) }], "B is nobody's here");
+    }
 
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 2));

@@ -78,6 +78,28 @@ impl Slots {
         self.numbers.iter().filter(|(key, _)| key.is_peer()).map(|(_, id)| *id)
     }
 
+    /// Those of another process, whose slots themselves are compiled anew. What nobody claims is free; no number below `below` is given to
+    /// others.
+    pub(crate) fn numbered(known: &[(SlotKey, SlotId)], below: u32) -> Self {
+        let places = known.iter().map(|(_, id)| id.0 + 1).max().unwrap_or(0).max(below);
+        Self {
+            numbers: known.iter().cloned().collect(),
+            slots: vec![nobody(); places as usize],
+            ..Self::default()
+        }
+    }
+
+    /// The numbers of memberships that are configured.
+    pub(crate) fn numbers(&self) -> Vec<(SlotKey, SlotId)> {
+        let configured = self.numbers.iter().filter(|(_, id)| !self.gone.contains_key(id));
+        configured.map(|(key, id)| (key.clone(), *id)).collect()
+    }
+
+    /// Whether some that went have flows still.
+    pub(crate) fn has_draining(&self) -> bool {
+        self.gone.values().any(|gone| matches!(gone, Gone::Draining(_)))
+    }
+
     /// Begins the next generation.
     pub(crate) fn draft(&self) -> Draft<'_> {
         let claimed = vec![None; self.slots.len()];
@@ -152,6 +174,18 @@ impl Draft<'_> {
     }
 }
 
+/// In the place of a membership that another process knew.
+fn nobody() -> Slot {
+    Slot {
+        backend: "".into(),
+        address: std::net::Ipv4Addr::UNSPECIFIED.into(),
+        forwarding: forwarder::Forwarding::L2,
+        next_hop: None,
+        mtu: 0,
+        too_big: forwarder::TooBig::Drop,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +218,25 @@ mod tests {
     }
 
     const AGES: Ages = Ages { drain: Duration::from_secs(50), keep: Duration::from_secs(100) };
+
+    #[test]
+    fn another_process_goes_on_with_the_numbers_and_gives_none_of_them_away() {
+        let (slots, first) = reload(&Slots::default(), &[1, 2, 3], 0);
+        let (slots, _) = reload(&slots, &[1, 3], 10);
+        assert!(slots.has_draining());
+        let heir = Slots::numbered(&slots.numbers(), 3);
+        assert!(!heir.has_draining());
+        let (heir, again) = reload(&heir, &[3, 4, 1], 0);
+        assert_eq!(again, [first[2], SlotId(3), first[0]], "2 was another's");
+        assert_eq!(heir.slots().len(), 4);
+        let states = heir.states(|_| SlotState::Serving);
+        let expected = [SlotState::Serving, SlotState::Free, SlotState::Serving, SlotState::Serving];
+        assert_eq!(states, expected);
+        assert!(heir.slots()[0].backend.starts_with("b1") && heir.slots()[2].backend.starts_with("b3"));
+        // Flows may still have the last number, though nobody does.
+        let heir = Slots::numbered(&[(key(1), SlotId(0))], 3);
+        assert_eq!(reload(&heir, &[5, 1], 0).1, [SlotId(3), SlotId(0)]);
+    }
 
     #[test]
     fn a_membership_that_goes_drains_then_is_free_then_gives_its_number_away() {

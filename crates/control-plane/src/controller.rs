@@ -147,6 +147,20 @@ impl Controller {
         next_hops: Arc<next_hop::Table>,
         now: Duration,
     ) -> Result<(Self, Snapshot), CompileError> {
+        Self::start_by(Compiler::default(), config, machine, next_hops, now)
+    }
+
+    /// The same by a compiler that goes on with another process's numbers.
+    ///
+    /// # Errors
+    /// [`CompileError`].
+    pub fn start_by(
+        compiler: Compiler,
+        config: Arc<Config>,
+        machine: &str,
+        next_hops: Arc<next_hop::Table>,
+        now: Duration,
+    ) -> Result<(Self, Snapshot), CompileError> {
         let mut controller = Self {
             machine: machine.to_owned(),
             config: Arc::clone(&config),
@@ -158,7 +172,7 @@ impl Controller {
             fallbacks: Fallbacks::default(),
             slow_start: SlowStart::default(),
             rejoins: Rejoins::default(),
-            compiler: Some(Compiler::default()),
+            compiler: Some(compiler),
             stale: false,
             settled: false,
         };
@@ -197,6 +211,17 @@ impl Controller {
     #[must_use]
     pub fn runtime_state(&self) -> &RuntimeState {
         &self.runtime_state
+    }
+
+    /// The compiler, by whose numbers another process goes on; `None`: a job has it.
+    #[must_use]
+    pub fn compiler(&self) -> Option<&Compiler> {
+        self.compiler.as_ref()
+    }
+
+    /// The last verdicts.
+    pub fn results(&self) -> impl Iterator<Item = (&TargetKey, HealthState)> {
+        self.results.iter().map(|(target, state)| (target, *state))
     }
 
     /// What a membership's targets are.

@@ -37,6 +37,7 @@ pub mod controller;
 pub mod digest;
 pub mod drain;
 mod flow_counts;
+mod handover;
 pub mod hot_keys;
 mod log_orders;
 mod orders;
@@ -50,6 +51,7 @@ mod unable;
 mod verdict_log;
 
 pub use flow_counts::FlowCounts;
+pub use handover::HandedState;
 pub use log_orders::{LogOrder, LogOrders};
 pub use orders::{BackendOrder, Ordered, Orders};
 pub use paths::Paths;

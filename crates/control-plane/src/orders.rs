@@ -22,9 +22,9 @@ pub struct Orders {
 
 /// The orders behind the two parts of an override.
 #[derive(Clone, Debug, Default)]
-struct Given {
-    mode: Option<Note>,
-    weight: Option<Note>,
+pub(crate) struct Given {
+    pub(crate) mode: Option<Note>,
+    pub(crate) weight: Option<Note>,
 }
 
 impl Given {
@@ -169,6 +169,28 @@ impl Orders {
         }
         self.given.retain(|_, given| given.mode.is_some() || given.weight.is_some());
         if says.is_empty() { Ok(None) } else { controller.order(says, current, now) }
+    }
+
+    /// Of each override that is in force.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&OverrideKey, &Given)> {
+        self.given.iter()
+    }
+
+    /// These orders are in force from now on, and no others: what the controller is to be told.
+    pub(crate) fn replace(
+        &mut self,
+        controller: &Controller,
+        all: impl Iterator<Item = (OverrideKey, Override, Given)>,
+    ) -> Vec<(OverrideKey, Override)> {
+        let before = &controller.runtime_state().overrides;
+        let mut says: BTreeMap<OverrideKey, Override> =
+            before.keys().map(|key| (key.clone(), Override::default())).collect();
+        self.given.clear();
+        for (key, wanted, given) in all.filter(|(key, ..)| controller.memberships_of(key).next().is_some()) {
+            says.insert(key.clone(), wanted);
+            self.given.insert(key, given);
+        }
+        says.into_iter().filter(|(key, says)| before.get(key) != Some(says)).collect()
     }
 
     fn note(&self, controller: &Controller, order: &BackendOrder, changed: bool, notes: &mut Vec<String>) {

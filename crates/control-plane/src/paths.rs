@@ -13,7 +13,7 @@ use forwarder::Snapshot;
 use next_hop::{NextHopError, NextHops, Table, Unresolved, Wanted, Watch};
 use tokio::sync::{mpsc, watch};
 
-use compile::{CompileError, PathMtus, destinations, refresh_next_hops};
+use compile::{CompileError, LearnedMtu, PathMtus, destinations, refresh_next_hops};
 
 /// Next hops and path MTUs, and the task that keeps the former fresh.
 #[derive(Debug)]
@@ -78,6 +78,16 @@ impl Paths {
     /// Takes a router's report in; whether it lowers the MTU.
     pub fn learn(&mut self, destination: IpAddr, mtu: u16, now: Duration) -> bool {
         self.mtus.learn(destination, mtu, now)
+    }
+
+    /// Path MTUs, for a process that comes in this one's place.
+    pub fn learned(&self) -> impl Iterator<Item = LearnedMtu> {
+        self.mtus.learned()
+    }
+
+    /// Takes over what another process has learned.
+    pub fn take_over(&mut self, learned: impl IntoIterator<Item = LearnedMtu>) {
+        self.mtus.take_over(learned);
     }
 
     /// Forgets old reports; whether there was one.
