@@ -8,10 +8,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
-use aya::programs::xdp::XdpLinkId;
-use aya::programs::{ProgramError, Xdp, XdpMode};
+use aya::programs::{ProgramError, Xdp};
+use aya::sys::SyscallError;
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfError, EbpfLoader, VerifierLogLevel};
 
@@ -112,11 +113,19 @@ pub enum AttachError {
 /// A program on an interface; dropping it takes the program off.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    /// Held for its end alone.
-    pub(crate) _link: Box<dyn fmt::Debug + Send + Sync>,
+    pub(crate) link: Link,
     pub(crate) mode: AttachMode,
     /// The kernel's id of the program.
     pub(crate) program: u32,
+}
+
+/// What holds a program on its interface.
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// Of an XDP program: another process that has the descriptor too holds it as well.
+    Xdp(OwnedFd),
+    /// Held for its end alone.
+    Other { _held: Box<dyn fmt::Debug + Send + Sync> },
 }
 
 /// Reads interface `name`, and refuses it where XDP cannot go or already is.
@@ -167,29 +176,29 @@ pub(crate) fn attach(
     let program = ebpf.program_mut(name).ok_or(AttachError::Part(name))?;
     let program: &mut Xdp = program.try_into().map_err(AttachError::Program)?;
     program.load().map_err(AttachError::Program)?;
-    let (id, mode) = attach_in_a_mode(program, name, interface)?;
+    let (link, mode) = attach_in_a_mode(program, name, interface)?;
     let number = program.info().map_err(AttachError::Program)?.id();
-    let link = program.take_link(id).map_err(AttachError::Program)?;
     tracing::info!(
         interface = interface.name.as_str(),
         program = name,
         mode = mode.name(),
         "XDP program attached"
     );
-    Ok(Attachment { _link: Box::new(link), mode, program: number })
+    Ok(Attachment { link: Link::Xdp(link), mode, program: number })
 }
 
 fn attach_in_a_mode(
-    xdp: &mut Xdp,
+    xdp: &Xdp,
     program: &str,
     interface: &Interface,
-) -> Result<(XdpLinkId, AttachMode), AttachError> {
-    let driver = match xdp.attach_to_if_index(interface.index, XdpMode::Driver) {
-        Ok(id) => return Ok((id, AttachMode::Driver)),
+) -> Result<(OwnedFd, AttachMode), AttachError> {
+    let fd = xdp.fd().map_err(AttachError::Program)?.as_fd();
+    let driver = match create_link(fd, interface.index, XDP_IN_DRIVER) {
+        Ok(link) => return Ok((link, AttachMode::Driver)),
         Err(driver) => driver,
     };
-    let id = match xdp.attach_to_if_index(interface.index, XdpMode::Skb) {
-        Ok(id) => id,
+    let link = match create_link(fd, interface.index, XDP_GENERIC) {
+        Ok(link) => link,
         Err(generic) => {
             let (driver, generic) = (Box::new(driver), Box::new(generic));
             return Err(AttachError::Attach { interface: interface.name.clone(), driver, generic });
@@ -197,7 +206,45 @@ fn attach_in_a_mode(
     };
     let (interface, driver) = (interface.name.as_str(), words(&driver));
     tracing::warn!(interface, program, driver, "the driver refuses XDP: it runs generic, and slower");
-    Ok((id, AttachMode::Generic))
+    Ok((link, AttachMode::Generic))
+}
+
+/// By hand: aya's link gives its descriptor to nobody, and another process is to hold the program too.
+fn create_link(program: BorrowedFd<'_>, interface: u32, mode: u32) -> Result<OwnedFd, ProgramError> {
+    let program = u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX);
+    let mut wanted = NewLink { program, interface, kind: BPF_XDP, mode };
+    // SAFETY: `wanted` is as long as is said, is laid out as `union bpf_attr` has it for this command, and outlives the call.
+    let made = unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &raw mut wanted, size_of::<NewLink>()) };
+    match i32::try_from(made) {
+        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        Ok(link) if link >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(link) }),
+        _ => {
+            let io_error = std::io::Error::last_os_error();
+            Err(ProgramError::SyscallError(SyscallError { call: "bpf_link_create", io_error }))
+        }
+    }
+}
+
+/// `union bpf_attr` of `BPF_LINK_CREATE`, as far as XDP needs it.
+#[repr(C)]
+struct NewLink {
+    program: u32,
+    interface: u32,
+    kind: u32,
+    mode: u32,
+}
+
+/// The descriptor of a map of one of the kinds that the programs have.
+pub(crate) fn descriptor(map: &Map) -> Option<BorrowedFd<'_>> {
+    match map {
+        Map::Array(map)
+        | Map::ArrayOfMaps(map)
+        | Map::HashMap(map)
+        | Map::LpmTrie(map)
+        | Map::PerCpuArray(map)
+        | Map::XskMap(map) => Some(map.fd().as_fd()),
+        _ => None,
+    }
 }
 
 /// A count, summed over the CPUs.
@@ -213,6 +260,11 @@ pub(crate) fn key(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Linux `include/uapi/linux/bpf.h` and `if_link.h`.
+const LINK_CREATE: libc::c_int = 28;
+const BPF_XDP: u32 = 37;
+const XDP_GENERIC: u32 = 1 << 1;
+const XDP_IN_DRIVER: u32 = 1 << 2;
 /// Bytes of the longest packet that drivers take in a buffer of one page, with what the kernel keeps beside it.
 const ONE_BUFFER: u32 = 3_400;
 
@@ -228,8 +280,6 @@ fn lift_memory_limit() {
 #[cfg(test)]
 mod tests {
     use std::io;
-
-    use aya::sys::SyscallError;
 
     use super::*;
 

@@ -4,43 +4,46 @@
 //! Not here: what the snapshot says; when the filter changes (the binary wires it, so that neither plane knows the other).
 //! Thread `n` has the sockets of queue `n` of every interface that has one; what leaves by another interface goes to a
 //! thread that has a queue there. With software steering these are I/O threads, behind packet threads that have no queue.
-//! Invariant: when it is dropped, the interfaces are as they were found.
+//! Another process may take the queues over while the programs stay (`handover`); `threads` starts them.
+//! Invariant: when it is dropped, the interfaces are as they were found, unless they are another process's by then.
 
+mod handover;
 mod sockets;
+mod threads;
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Counter, Forward, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
-    Pipeline, PipelineConfig, RequestPort, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId,
-    Timeouts, notice_ring, request_ring,
+    Counter, FragmentConfig, IcmpRates, Live, NoSocket, Notice, Notices, Now, OwnPorts, OwnRequests,
+    PipelineConfig, RequestPort, ThreadCounters, ThreadId, Timeouts,
 };
 
 use crate::af_packet::{Room, open_all};
-use crate::engine::{Engine, MAX_BATCH, Pool};
 use crate::error::{StartError, words};
 use crate::hash_lanes::lane_hashers;
-use crate::health::{Health, Monitor, ThreadName};
+use crate::health::{Health, Monitor};
 use crate::interface::{
     Hardware, Interface, LONGEST_PACKET, Privileges, Severity, largest_packet, privilege_findings,
 };
 use crate::large_pages::advise_large_pages;
-use crate::mailbox::{Mailboxes, mesh};
 use crate::placement::{Processors, allowed, near_all, near_to, order};
-use crate::sockets::{SocketCounters, SocketMode, Sockets};
+use crate::sockets::{SocketCounters, SocketMode};
 use crate::steer::{Filter, Steer, SteerOptions, Steers};
-use crate::stopping::{ROUNDS, Rounds};
-use crate::thread::{Idle, PacketThread};
+use crate::stopping::Rounds;
+use crate::thread::{Idle, LeaveOrder};
 use crate::wake::Waker;
 
+pub use self::handover::PlaneFacts;
+
+use self::handover::Prepared;
 use self::sockets::{Layout, bind_all, in_several_frames};
 
 /// By which sockets frames are moved.
@@ -121,8 +124,30 @@ pub struct DataPlane {
     /// Of each round: it ends when all threads are through it.
     through: Vec<Receiver<()>>,
     monitor: Monitor,
+    /// By thread.
+    leaving: BTreeMap<u16, LeaveOrder>,
+    layout: Layout,
+    settings: Settings,
+    live: Live,
+    /// Whose interfaces and programs are.
+    holder: Holder,
+    /// What waits for its queues, while they are another process's.
+    prepared: Option<Prepared>,
+    /// Whose queue was bound first: its socket lives as long as the UMEM.
+    first_bound: Option<ThreadId>,
+    /// By interface: packets that came on a queue without a socket before all queues had theirs.
+    unserved: Vec<u64>,
     /// Where the packet threads' clock begins: they count nanoseconds from here.
     pub origin: Instant,
+}
+
+/// Who takes programs off, and empties the filter, when a data plane is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// This one.
+    Me,
+    /// Another process, as long as it has not left.
+    Another,
 }
 
 impl DataPlane {
@@ -145,19 +170,13 @@ impl DataPlane {
         settings: &Settings,
         live: &Live,
     ) -> Result<Self, StartError> {
-        let largest_packet = if in_several_frames(&interfaces, settings.frame_size) {
-            tracing::info!(
-                "packets that no frame holds are taken in several, and copied: the MTU asks for it"
-            );
-            LONGEST_PACKET
-        } else {
-            largest_packet(settings.frame_size)
-        };
+        let largest_packet = largest(&interfaces, settings);
         let steers = Steers::new(attach_all(&interfaces, settings, layout)?);
         let near = near(&interfaces);
         let (bound, socket_mode) = near_to(&near, || bind_all(&interfaces, settings, layout))?;
-        let mut plane = Self::new(interfaces, steers, layout, socket_mode, largest_packet)?;
-        plane.start_threads(layout, settings, live, bound)?;
+        let kind = Kind { socket_mode, largest_packet };
+        let mut plane = Self::new(interfaces, steers, Plan { layout, settings, live }, kind)?;
+        plane.start_threads(bound)?;
         Ok(plane)
     }
 
@@ -173,8 +192,9 @@ impl DataPlane {
         let steers = Steers::new(programs.map_err(|e| StartError::Steer(words(&e)))?);
         let near = near(&interfaces);
         let opened = near_to(&near, || open_all(&interfaces, &steers, layout.threads(), room))?;
-        let mut plane = Self::new(interfaces, steers, layout, SocketMode::Packet, room.largest_packet())?;
-        plane.start_threads(layout, settings, live, opened)?;
+        let kind = Kind { socket_mode: SocketMode::Packet, largest_packet: room.largest_packet() };
+        let mut plane = Self::new(interfaces, steers, Plan { layout, settings, live }, kind)?;
+        plane.start_threads(opened)?;
         Ok(plane)
     }
 
@@ -182,10 +202,10 @@ impl DataPlane {
     fn new(
         interfaces: Vec<Interface>,
         steers: Steers,
-        layout: &Layout,
-        socket_mode: SocketMode,
-        largest_packet: u32,
+        plan: Plan<'_>,
+        kind: Kind,
     ) -> Result<Self, StartError> {
+        let (Plan { layout, settings, live }, Kind { socket_mode, largest_packet }) = (plan, kind);
         let wakers: Arc<[Waker]> =
             (0..layout.threads()).map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?.into();
         let mut monitor = Monitor::new(Arc::clone(&wakers));
@@ -207,6 +227,14 @@ impl DataPlane {
             wakers,
             rounds: Arc::new(Rounds::new()),
             through: Vec::new(),
+            leaving: BTreeMap::new(),
+            layout: layout.clone(),
+            settings: settings.clone(),
+            live: live.clone(),
+            holder: Holder::Me,
+            prepared: None,
+            first_bound: layout.each().next().map(|(.., thread)| thread),
+            unserved: Vec::new(),
             origin: Instant::now(),
         })
     }
@@ -253,190 +281,44 @@ impl DataPlane {
     /// One netlink request and one look at a map for each interface, a getsockopt for each queue; nothing on the packet
     /// threads.
     pub fn health(&mut self) -> Health {
+        let before = self.unserved.iter().copied().chain(std::iter::repeat(0));
         let no_socket: Vec<u64> =
-            self.steers.each().iter().map(|steer| steer.counts().unwrap_or_default().no_socket).collect();
+            self.without_socket().zip(before).map(|(now, before)| now.saturating_sub(before)).collect();
         self.monitor.look(&self.interfaces, &self.threads, &self.sockets, &no_socket)
     }
 
-    /// `bound`: each thread's device and frames, in their order.
-    fn start_threads<D>(
-        &mut self,
-        layout: &Layout,
-        settings: &Settings,
-        live: &Live,
-        bound: Vec<(D, Vec<D::Frame>)>,
-    ) -> Result<(), StartError>
-    where
-        D: Sockets + Send + 'static,
-    {
-        let in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
-        let (born, all_born) = channel();
-        let (through, ends) = (0..ROUNDS).map(|_| channel()).unzip();
-        let signals = Signals { born, through };
-        self.through = ends;
-        for ((device, frames), mailboxes) in bound.into_iter().zip(mesh(layout.threads(), MAILBOX)) {
-            let name = layout.name(mailboxes.me());
-            self.add_sockets(name, &device)?;
-            let (pool, signals) = (Pool { frames, in_all }, signals.clone());
-            let part = Part { name, device, mailboxes, pool, signals };
-            match name {
-                ThreadName::Packet(_) => self.start_packet_thread(layout, settings, live, part)?,
-                ThreadName::Io(_) => self.start_io_thread(layout, settings, live, part)?,
-            }
-        }
-        drop(signals);
-        // Nobody sends: it ends when the last thread is at work.
-        let _ = all_born.recv();
-        Ok(())
-    }
-
-    fn start_packet_thread<D>(
-        &mut self,
-        layout: &Layout,
-        settings: &Settings,
-        live: &Live,
-        part: Part<D>,
-    ) -> Result<(), StartError>
-    where
-        D: Sockets + Send + 'static,
-    {
-        let counters = Arc::new(ThreadCounters::new(settings.max_slots, settings.max_slots));
-        let config = pipeline_config(settings, part.mailboxes.me(), layout.packet_threads());
-        let pipeline = self.pipeline(config, live, Arc::clone(&counters))?;
-        let (birth, engine) = part.engine(pipeline, counters);
-        let engine = if layout.is_steered() { engine.with_mail_alone() } else { engine };
-        self.spawn(settings.idle, birth, engine)
-    }
-
-    fn start_io_thread<D>(
-        &mut self,
-        layout: &Layout,
-        settings: &Settings,
-        live: &Live,
-        part: Part<D>,
-    ) -> Result<(), StartError>
-    where
-        D: Sockets + Send + 'static,
-    {
-        let (threads, max_batch) = (layout.packet_threads(), (2 * settings.batch).min(MAX_BATCH));
-        // It forwards for nobody.
-        let counters = Arc::new(ThreadCounters::new(0, 0));
-        let own_ports = OwnPorts::new(&settings.own_ports, threads);
-        let config = SteeringConfig { threads, max_batch, hashers: lane_hashers(), own_ports };
-        let steering = SoftwareSteering::new(config, live, Arc::clone(&counters));
-        let (birth, engine) = part.engine(steering, counters);
-        self.spawn(settings.idle, birth, engine.steering_to(threads))
-    }
-
-    /// Starts a thread.
-    fn spawn<D, F>(&mut self, idle: Idle, birth: Birth, mut engine: Engine<D, F>) -> Result<(), StartError>
-    where
-        D: Sockets + Send + 'static,
-        F: Forward + Send + 'static,
-    {
-        let Birth { name, signals, counters } = birth;
-        let links = engine.device_mut().sockets().map(|(interface, _)| interface);
-        let socket = Arc::new(SocketCounters::on(links));
-        let thread = PacketThread {
-            engine,
-            counters: Arc::clone(&counters),
-            socket: Arc::clone(&socket),
-            wakers: Arc::clone(&self.wakers),
-            number: self.threads.len(),
-            processor: self.processors.get(self.threads.len() % self.processors.len().max(1)).copied(),
-            idle,
-            rounds: Arc::clone(&self.rounds),
-            origin: self.origin,
-            born: Some(signals.born),
-            through: signals.through,
-            idle_since: None,
-            next_statistics: self.origin,
-        };
-        let name = match name {
-            ThreadName::Packet(number) => format!("packet-{number}"),
-            ThreadName::Io(queue) => format!("io-{queue}"),
-        };
-        self.threads.push(std::thread::Builder::new().name(name).spawn(move || thread.run())?);
-        self.counters.push(counters);
-        self.sockets.push(socket);
-        Ok(())
-    }
-
-    /// Watches the sockets of a thread, and lets XDP programs redirect to them once the filter has a VIP.
-    fn add_sockets(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
-        // SAFETY: the device is open, and the borrows end with this function.
-        let borrowed = |(interface, fd)| (interface, unsafe { BorrowedFd::borrow_raw(fd) });
-        self.monitor.add_thread(name, device.sockets().map(borrowed))?;
-        if self.socket_mode == SocketMode::Packet {
-            return Ok(()); // their filter lets them have packets
-        }
-        let (ThreadName::Packet(queue) | ThreadName::Io(queue)) = name;
-        for (interface, fd) in device.sockets() {
-            if let Some(steer) = self.steers.on(interface) {
-                steer.set_socket(queue.into(), &fd).map_err(|e| StartError::Steer(words(&e)))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A thread's pipeline, with the other ends of its rings kept.
-    fn pipeline(
-        &mut self,
-        config: PipelineConfig,
-        live: &Live,
-        counters: Arc<ThreadCounters>,
-    ) -> Result<Pipeline, StartError> {
-        let (port, server) = request_ring(REQUESTS);
-        let (sink, notices) = notice_ring(NOTICES);
-        let pipeline = Pipeline::new(config, live, counters, Some(server));
-        let pipeline = pipeline.map_err(|error| StartError::Tables(error.to_string()))?;
-        self.requests.push(port);
-        self.notices.push(notices);
-        Ok(pipeline.with_notices(sink))
+    /// By interface: packets that came on a queue without a socket.
+    fn without_socket(&self) -> impl Iterator<Item = u64> {
+        self.steers.each().iter().map(|steer| steer.counts().unwrap_or_default().no_socket)
     }
 }
 
-/// What a thread is made of.
-struct Part<D: Sockets> {
-    name: ThreadName,
-    device: D,
-    mailboxes: Mailboxes<D::Frame>,
-    pool: Pool<D::Frame>,
-    signals: Signals,
+/// What a data plane is to be.
+#[derive(Clone, Copy)]
+struct Plan<'a> {
+    layout: &'a Layout,
+    settings: &'a Settings,
+    live: &'a Live,
 }
 
-impl<D: Sockets> Part<D> {
-    /// The engine that moves frames as a forwarder says, and what its thread has besides.
-    fn engine<F: Forward>(self, forward: F, counters: Arc<ThreadCounters>) -> (Birth, Engine<D, F>) {
-        let Self { name, device, mailboxes, pool, signals } = self;
-        let engine = Engine::new(device, forward, mailboxes, pool, Arc::clone(&counters));
-        (Birth { name, signals, counters }, engine)
-    }
-}
-
-/// What a thread has besides its engine.
-struct Birth {
-    name: ThreadName,
-    signals: Signals,
-    counters: Arc<ThreadCounters>,
-}
-
-/// What a thread lets go to say something.
-#[derive(Clone)]
-struct Signals {
-    /// It is at work.
-    born: Sender<()>,
-    /// It is through a round of the end.
-    through: Vec<Sender<()>>,
+/// What came of opening its sockets.
+#[derive(Clone, Copy)]
+struct Kind {
+    socket_mode: SocketMode,
+    largest_packet: u32,
 }
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        if let Err(error) = self.steers.set_filter(&Filter::default()) {
-            tracing::warn!(%error, "emptying the filter");
+        // What waits for its queues holds the ends of the rounds.
+        self.prepared = None;
+        if self.holder == Holder::Me {
+            if let Err(error) = self.steers.set_filter(&Filter::default()) {
+                tracing::warn!(%error, "emptying the filter");
+            }
+            // What was redirected before the filter was empty reaches the threads in this time.
+            std::thread::sleep(LAST_PACKETS);
         }
-        // What was redirected before the filter was empty reaches the threads in this time.
-        std::thread::sleep(LAST_PACKETS);
         for (round, through) in (1..).zip(&self.through) {
             self.rounds.begin(round);
             self.wakers.iter().for_each(Waker::ring);
@@ -450,10 +332,19 @@ impl Drop for DataPlane {
         }
         let sum = |of: fn(&ThreadCounters) -> &Counter| self.counters.iter().map(|all| of(all).read()).sum();
         let (put, taken): (u64, u64) = (sum(|all| &all.to_threads), sum(|all| &all.from_threads));
-        if put != taken {
+        if put != taken && self.holder == Holder::Me {
             tracing::warn!(packets = put.saturating_sub(taken), "packets were left between threads");
         }
     }
+}
+
+/// Bytes of the largest IP packet that frames of this size carry, or several of them.
+fn largest(interfaces: &[Interface], settings: &Settings) -> u32 {
+    if !in_several_frames(interfaces, settings.frame_size) {
+        return largest_packet(settings.frame_size);
+    }
+    tracing::info!("packets that no frame holds are taken in several, and copied: the MTU asks for it");
+    LONGEST_PACKET
 }
 
 /// The processors that packets of these interfaces are best handled on; none where the machine does not say.
@@ -534,6 +425,15 @@ pub fn inspect(name: &str, mode: IoMode, frame_size: u32) -> Result<Interface, S
         }
     }
     if refusals.is_empty() { Ok(interface) } else { Err(StartError::Interface(refusals.join("\n"))) }
+}
+
+/// Facts about an interface that another process's data plane is on, whose place is to be taken: that one has looked at the rest.
+///
+/// # Errors
+/// [`StartError::Interface`]: it is not there.
+pub fn inspect_taken(name: &str) -> Result<Interface, StartError> {
+    let found = Interface::read(name).map_err(|error| StartError::Interface(words(&error)))?;
+    Ok(found.with_multi_buffer())
 }
 
 /// Requests that a thread gathers at once: 50,000 a second if all wait 20 ms in vain, and many more where backends answer.

@@ -210,6 +210,12 @@ impl<D: Device, F: Forward> Engine<D, F> {
         &mut self.port.device
     }
 
+    /// The device and the forwarder, when all is done; frames that the thread has are lost with it.
+    #[must_use]
+    pub fn into_parts(self) -> (D, F) {
+        (self.port.device, self.forward)
+    }
+
     /// The forwarder.
     #[must_use]
     pub fn forwarder(&self) -> &F {

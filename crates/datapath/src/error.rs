@@ -52,6 +52,9 @@ pub enum StartError {
     /// The connection and fragment tables.
     #[error("{0}")]
     Tables(String),
+    /// What only a restart brings stands between this data plane and the one in whose place it is to come.
+    #[error("only a restart brings: {0}")]
+    Handover(String),
     /// A packet thread.
     #[error("packet thread: {0}")]
     Thread(#[from] std::io::Error),

@@ -199,6 +199,18 @@ impl Monitor {
         Ok(())
     }
 
+    /// Looks at a thread's sockets no more: a second descriptor would keep them from their end.
+    pub(crate) fn forget_sockets(&mut self, thread: usize) {
+        if let Some(thread) = self.threads.get_mut(thread) {
+            thread.sockets.clear();
+        }
+    }
+
+    /// All threads are to be others.
+    pub(crate) fn forget_threads(&mut self) {
+        self.threads.clear();
+    }
+
     /// `no_socket` has, for each interface, the packets that came on a queue without a socket.
     pub(crate) fn look(
         &mut self,

@@ -14,7 +14,7 @@ use aya::programs::tc::{TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier, SocketFilter};
 use aya::util::KernelVersion;
 
-use crate::attach::{AttachError, AttachMode, Attachment};
+use crate::attach::{AttachError, AttachMode, Attachment, Link};
 use crate::interface::Interface;
 
 /// Attaches `drop` in front of the interface's other ingress programs.
@@ -31,7 +31,7 @@ pub(crate) fn attach(ebpf: &mut Ebpf, interface: &Interface) -> Result<Attachmen
     let number = program.info().map_err(AttachError::Program)?.id();
     let link = program.take_link(id).map_err(AttachError::Program)?;
     tracing::info!(interface = interface.name.as_str(), program = DROP, "ingress program attached");
-    Ok(Attachment { _link: Box::new(link), mode: AttachMode::Ingress, program: number })
+    Ok(Attachment { link: Link::Other { _held: Box::new(link) }, mode: AttachMode::Ingress, program: number })
 }
 
 /// Loads `take`, which lets a socket have what `drop` takes from the kernel.

@@ -62,7 +62,7 @@ mod wake;
 mod xsk;
 
 pub use attach::{AttachError, AttachMode};
-pub use dataplane::{DataPlane, IoMode, Settings, inspect};
+pub use dataplane::{DataPlane, IoMode, PlaneFacts, Settings, inspect, inspect_taken};
 pub use decap::{ByFamily, Decap, DecapCounts, DecapError, Prefix, host_addresses};
 pub use device::{Device, InKernel, Received, TxOwner};
 pub use engine::{Census, Engine, MAX_BATCH, Notify, Pool};

@@ -7,6 +7,7 @@
 
 mod ends;
 mod filter;
+mod handed;
 mod prefixes;
 mod program;
 mod reserved;
@@ -16,7 +17,7 @@ mod tests;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
 use aya::{Ebpf, EbpfLoader};
@@ -24,6 +25,7 @@ use forwarder::{FILTER_PREFIXES, NoSocket};
 
 pub use self::ends::Ends;
 pub use self::filter::Filter;
+pub use self::handed::{MAPS_VERSION, SteerFacts};
 pub use self::program::takes;
 pub use self::reserved::ReservedPorts;
 pub use self::several::Steers;
@@ -139,6 +141,8 @@ pub struct Steer {
     /// What they hold.
     filter: Filter,
     max_vips: u32,
+    /// Of the maps, for another process; none of the ingress program's.
+    descriptors: Vec<OwnedFd>,
 }
 
 impl Steer {
@@ -156,10 +160,11 @@ impl Steer {
             .override_global("no_socket_drops", &no_socket_drops, true)
             .map_max_entries("xsks", options.max_queues.max(1));
         let mut ebpf = load(loader, OBJECT, options.max_vips)?;
+        let descriptors = handed::descriptors(&ebpf)?;
         let maps = Maps::new(&mut ebpf)?;
         let handover = Handover::Redirect(attach::map(&mut ebpf, "xsks")?);
         let attachment = attach::attach(ebpf, ["steer", "steer_frags"], &interface)?;
-        Ok(Self::new(attachment, maps, handover, options.max_vips))
+        Ok(Self::new(attachment, maps, handover, options.max_vips, descriptors))
     }
 
     /// Attaches the ingress program to `interface`, with no VIP: packet sockets with [`Self::attach_filter`] get what it takes
@@ -173,13 +178,19 @@ impl Steer {
         let maps = Maps::new(&mut ebpf)?;
         ingress::load_socket_filter(&mut ebpf)?;
         let attachment = ingress::attach(&mut ebpf, &interface)?;
-        Ok(Self::new(attachment, maps, Handover::Filter(Box::new(ebpf)), max_vips))
+        Ok(Self::new(attachment, maps, Handover::Filter(Box::new(ebpf)), max_vips, Vec::new()))
     }
 
-    fn new(attachment: Attachment, maps: Maps, handover: Handover, max_vips: u32) -> Self {
+    fn new(
+        attachment: Attachment,
+        maps: Maps,
+        handover: Handover,
+        max_vips: u32,
+        descriptors: Vec<OwnedFd>,
+    ) -> Self {
         let Maps { addresses, prefixes, counts, ends } = maps;
         let filter = Filter::default();
-        Self { attachment, addresses, prefixes, handover, counts, ends, filter, max_vips }
+        Self { attachment, addresses, prefixes, handover, counts, ends, filter, max_vips, descriptors }
     }
 
     /// Where the program runs.

@@ -5,11 +5,11 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use forwarder::{Forward, Now, ThreadCounters};
+use forwarder::{FlowTable, Forward, Now, ThreadCounters};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
@@ -18,6 +18,7 @@ use crate::interface::MAX_INTERFACES;
 use crate::placement::move_to;
 use crate::sockets::{SocketCounters, Sockets};
 use crate::stopping::Rounds;
+use crate::sync::{AtomicBool, Ordering};
 use crate::umem::RING;
 use crate::wake::Waker;
 
@@ -28,6 +29,44 @@ pub struct Idle {
     pub spin: Duration,
     /// Whether it sleeps after that, or spins on.
     pub sleep: bool,
+}
+
+/// How a thread is ordered to leave alone, while others go on.
+#[derive(Debug)]
+pub(crate) struct Leave {
+    ordered: Arc<AtomicBool>,
+    flows: Sender<Option<FlowTable>>,
+}
+
+/// Who orders it.
+#[derive(Debug)]
+pub(crate) struct LeaveOrder {
+    ordered: Arc<AtomicBool>,
+    flows: Receiver<Option<FlowTable>>,
+}
+
+impl Leave {
+    pub(crate) fn new() -> (Self, LeaveOrder) {
+        let (ordered, (flows, left)) = (Arc::new(AtomicBool::new(false)), channel());
+        (Self { ordered: Arc::clone(&ordered), flows }, LeaveOrder { ordered, flows: left })
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.ordered.load(Ordering::Relaxed) // what it is to find lies in rings, which order themselves
+    }
+}
+
+impl LeaveOrder {
+    /// From its next turn on the thread takes nothing more than what is in its rings; wake it.
+    pub(crate) fn give(&self) {
+        self.ordered.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for its connection table: it has done its last packet then, and closes its sockets. `None`: it has no table, or had
+    /// ended before.
+    pub(crate) fn flows(&self) -> Option<FlowTable> {
+        self.flows.recv().ok().flatten()
+    }
 }
 
 pub(crate) struct PacketThread<D: Sockets, F: Forward> {
@@ -45,6 +84,7 @@ pub(crate) struct PacketThread<D: Sockets, F: Forward> {
     pub(crate) born: Option<Sender<()>>,
     /// One for each round of the end, let go once the thread finds nothing.
     pub(crate) through: Vec<Sender<()>>,
+    pub(crate) leave: Leave,
     /// Since when nothing has come.
     pub(crate) idle_since: Option<Instant>,
     pub(crate) next_statistics: Instant,
@@ -59,13 +99,24 @@ impl<D: Sockets, F: Forward> PacketThread<D, F> {
         give_up_capabilities();
         self.born = None;
         for (round, through) in (1..).zip(std::mem::take(&mut self.through)) {
-            while self.rounds.current() < round {
+            while self.rounds.current() < round && !self.leave.is_ordered() {
                 self.turn();
             }
             self.send_what_is_left();
+            if self.leave.is_ordered() {
+                return self.leave();
+            }
             drop(through);
         }
         self.copy_statistics();
+    }
+
+    /// The table goes first: closing a socket takes its time.
+    fn leave(mut self) {
+        self.copy_statistics();
+        let (device, forward) = self.engine.into_parts();
+        let _ = self.leave.flows.send(forward.into_flows()); // nobody waits for it any more
+        drop(device);
     }
 
     /// One turn of the engine, or a sleep.
@@ -304,6 +355,7 @@ mod tests {
             origin,
             born: None,
             through: Vec::new(),
+            leave: Leave::new().0,
             idle_since: None,
             next_statistics: origin,
         }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use arrayvec::ArrayVec;
 use forwarder::{InterfaceId, ThreadId};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::socket::XdpStatistics;
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
@@ -131,6 +132,10 @@ impl Queue {
         let (tx, rx, rings) = bound.map_err(|error| place.refusal(&error, force_copy, area.has_slots()))?;
         let kept = rings.ok_or_else(|| refused("the queue has a socket of this UMEM already"))?;
         let socket = Handles { rx, tx, _rings: kept };
+        // A process that this one starts would keep the queue.
+        // SAFETY: the descriptor is open while `socket` lives, which outlasts this statement.
+        let fd = unsafe { BorrowedFd::borrow_raw(socket.fd()) };
+        fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|error| refused(&error.to_string()))?;
         // SAFETY: the configurations of the socket and of the UMEM give each ring `RING` slots; the rings stay mapped while `socket`
         // lives, which is kept beside them, and nothing is done with them by its handles.
         let rings = unsafe { Rings::of(socket.fd(), RING) };

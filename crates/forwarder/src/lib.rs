@@ -101,5 +101,8 @@ pub use trace::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallC
 pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind};
 pub use verdict::{Forward, HoldSlot, NotSent, Now, Outlet, Piece, Verdict};
 
-pub use conntrack::{Cursor, State as FlowState, Timeouts};
+pub use conntrack::{
+    Cursor, FlowTable, LAYOUT_VERSION as FLOW_LAYOUT, RECORD_BYTES as FLOW_RECORD_BYTES, State as FlowState,
+    Timeouts,
+};
 pub use fragment_table::Config as FragmentConfig;

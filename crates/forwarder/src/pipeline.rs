@@ -191,6 +191,11 @@ impl Pipeline {
         Ok(Self { reader: live.reader(), requests, scratch, core })
     }
 
+    /// The connection table, for what another pipeline knew: before the first packet.
+    pub fn flows_mut(&mut self) -> &mut FlowTable {
+        &mut self.core.flows
+    }
+
     /// Sends notices to the control plane through `sink`.
     #[must_use]
     pub fn with_notices(mut self, sink: NoticeSink) -> Self {
@@ -536,6 +541,10 @@ impl Forward for Pipeline {
 
     fn hold_slots(&self) -> usize {
         self.core.fragments.hold_slots() + self.core.cuts.capacity()
+    }
+
+    fn into_flows(self) -> Option<FlowTable> {
+        Some(self.core.flows)
     }
 }
 

@@ -3,6 +3,8 @@
 //! A driver (AF_XDP, memory, pcap) owns frames and moves them as the verdicts say. The pipeline only rewrites bytes and
 //! keeps state. [`Forward`] is a trait so that drivers can be tested with a forwarder that answers anything.
 
+use conntrack::FlowTable;
+
 use crate::{DropReason, HandoffReason, Packet, ThreadId};
 
 /// A moment on a monotonic clock, in nanoseconds since an origin of the caller's choice. Read once a batch.
@@ -128,4 +130,12 @@ pub trait Forward {
 
     /// How many frames it may hold at once.
     fn hold_slots(&self) -> usize;
+
+    /// Its connection table, when it has done its last packet; `None`: it has none.
+    fn into_flows(self) -> Option<FlowTable>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }

@@ -19,6 +19,7 @@ use crate::umem::Area;
 use crate::xsk::{Place, Queue, XskDevice};
 
 /// Which thread has which queues.
+#[derive(Clone, Debug)]
 pub(super) struct Layout {
     /// By interface: queues with a socket, counted from 0.
     pub(super) queues: Vec<u16>,
@@ -74,7 +75,7 @@ impl Layout {
     }
 
     /// The queues, as interface, queue and thread, in the order of their frames.
-    fn each(&self) -> impl Iterator<Item = (InterfaceId, u16, ThreadId)> {
+    pub(super) fn each(&self) -> impl Iterator<Item = (InterfaceId, u16, ThreadId)> {
         let interfaces = (0u8..).map(InterfaceId).zip(&self.queues);
         interfaces.flat_map(move |(interface, queues)| {
             (0..*queues).map(move |queue| (interface, queue, ThreadId(self.steered + queue)))
@@ -82,14 +83,14 @@ impl Layout {
     }
 
     /// By interface: whose queue thread `me` sends by.
-    fn senders(&self, me: ThreadId) -> Vec<ThreadId> {
+    pub(super) fn senders(&self, me: ThreadId) -> Vec<ThreadId> {
         let (ThreadName::Packet(number) | ThreadName::Io(number)) = self.name(me);
         self.queues.iter().map(|queues| ThreadId(self.steered + number % (*queues).max(1))).collect()
     }
 
     /// The threads of equal parts of the UMEM, and the frames of a part. A packet thread without queues has an eighth of a
     /// queue's frames, which is what a queue's thread keeps free for pieces of packets that are cut.
-    fn homes(&self, frames_per_queue: u32) -> (Vec<ThreadId>, u32) {
+    pub(super) fn homes(&self, frames_per_queue: u32) -> (Vec<ThreadId>, u32) {
         let parts = if self.is_steered() { 8 } else { 1 };
         let queues = self.each().flat_map(|(_, _, thread)| std::iter::repeat_n(thread, parts as usize));
         let homes = queues.chain((0..self.steered).map(ThreadId)).collect();
@@ -168,12 +169,7 @@ fn bind_queues(
     for (interface, queue, thread) in layout.each() {
         let name = interfaces.get(usize::from(interface.0)).map_or("", |interface| &interface.name);
         let place = Place { interface, name, queue: queue.into() };
-        let mut bound = bind_patiently(&area, place, force_copy)?;
-        if let Some(budget) = settings.busy_poll
-            && let Err(error) = bound.prefer_busy_poll(name, budget)
-        {
-            tracing::warn!(interface = name, queue, %error, "no busy polling: its driver receives in interrupts");
-        }
+        let bound = bind_queue(&area, place, settings, force_copy)?;
         if let Some(of_thread) = queues.get_mut(usize::from(thread.0)) {
             of_thread.push(bound);
         }
@@ -184,6 +180,23 @@ fn bind_queues(
         (XskDevice::new(area.clone(), queues, me, &layout.senders(me), share), frames)
     };
     Ok((0u16..).zip(queues).zip(pools).map(device).collect())
+}
+
+/// Binds a queue that may have had another socket until now.
+pub(super) fn bind_queue(
+    area: &Area,
+    place: Place<'_>,
+    settings: &Settings,
+    force_copy: bool,
+) -> Result<Queue, StartError> {
+    let mut bound = bind_patiently(area, place, force_copy)?;
+    if let Some(budget) = settings.busy_poll
+        && let Err(error) = bound.prefer_busy_poll(place.name, budget)
+    {
+        let (interface, queue) = (place.name, place.queue);
+        tracing::warn!(interface, queue, %error, "no busy polling: its driver receives in interrupts");
+    }
+    Ok(bound)
 }
 
 /// A queue whose last socket has just been closed says EBUSY for some 40 ms.
@@ -200,7 +213,8 @@ fn bind_patiently(area: &Area, place: Place<'_>, force_copy: bool) -> Result<Que
 /// As `io.queues` allows at most; the kernel lets as many sockets share an interface.
 const MOST_THREADS: u32 = 256;
 const BUSY_AT_MOST: Duration = Duration::from_secs(2);
-const BUSY_STEP: Duration = Duration::from_millis(10);
+/// The queue is deaf meanwhile.
+const BUSY_STEP: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {

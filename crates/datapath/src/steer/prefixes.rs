@@ -16,10 +16,10 @@ use crate::attach::{self, AttachError, in_map};
 
 /// The two tables, and the map that says which one counts.
 pub(super) struct PrefixMaps {
-    chosen: ArrayOfMaps<MapData, Array<MapData, Table>>,
-    tables: [Array<MapData, Table>; 2],
+    pub(super) chosen: ArrayOfMaps<MapData, Array<MapData, Table>>,
+    pub(super) tables: [Array<MapData, Table>; 2],
     /// Of the two the one that nobody reads.
-    spare: usize,
+    pub(super) spare: usize,
 }
 
 impl PrefixMaps {
@@ -42,7 +42,7 @@ impl PrefixMaps {
 /// `struct prefix_table` in `bpf/steer.bpf.c`. A step is the number of an entry, or with [`BRANCH`] that of a branch.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Table {
+pub(super) struct Table {
     /// Of IPv6 and of IPv4.
     roots: [u32; 2],
     branches: [Branch; ENTRIES],

@@ -1,0 +1,221 @@
+//! The threads of a data plane: what each is made of, and its start over its sockets.
+//!
+//! In: a layout, settings, a thread's device and frames. Out: running threads, with the other ends of their rings kept.
+//! Not here: which thread has which queues (`sockets`), the loop (`thread`), their end (`dataplane`).
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use forwarder::{
+    Forward, OwnPorts, Pipeline, PipelineConfig, SoftwareSteering, SteeringConfig, ThreadCounters, ThreadId,
+    notice_ring, request_ring,
+};
+
+use super::{DataPlane, MAILBOX, NOTICES, REQUESTS, pipeline_config};
+use crate::engine::{Engine, MAX_BATCH, Pool};
+use crate::error::{StartError, words};
+use crate::hash_lanes::lane_hashers;
+use crate::health::ThreadName;
+use crate::mailbox::{Mailboxes, mesh};
+use crate::sockets::{SocketCounters, SocketMode, Sockets};
+use crate::stopping::ROUNDS;
+use crate::thread::{Leave, PacketThread};
+
+/// What a thread forwards by.
+#[derive(Debug)]
+pub(super) enum Forwarder {
+    Pipeline(Box<Pipeline>),
+    Steering(SoftwareSteering),
+}
+
+/// What a thread is made of, besides its sockets.
+#[derive(Debug)]
+pub(super) struct Part<T> {
+    pub(super) name: ThreadName,
+    pub(super) forward: Forwarder,
+    pub(super) counters: Arc<ThreadCounters>,
+    pub(super) mailboxes: Mailboxes<T>,
+    pub(super) pool: Pool<T>,
+    pub(super) signals: Signals,
+}
+
+/// What a thread has besides its engine.
+struct Birth {
+    name: ThreadName,
+    number: usize,
+    signals: Signals,
+    counters: Arc<ThreadCounters>,
+    socket: Arc<SocketCounters>,
+}
+
+/// What a thread lets go to say something.
+#[derive(Clone, Debug)]
+pub(super) struct Signals {
+    /// It is at work.
+    born: Sender<()>,
+    /// It is through a round of the end.
+    through: Vec<Sender<()>>,
+}
+
+impl DataPlane {
+    /// `bound`: each thread's device and frames, in their order.
+    pub(super) fn start_threads<D>(&mut self, bound: Vec<(D, Vec<D::Frame>)>) -> Result<(), StartError>
+    where
+        D: Sockets + Send + 'static,
+    {
+        let in_all = bound.iter().map(|(_, frames)| frames.len()).sum();
+        let (signals, all_born) = self.signals();
+        for ((device, frames), mailboxes) in bound.into_iter().zip(mesh(self.layout.threads(), MAILBOX)) {
+            let (forward, counters) = self.forwarder(mailboxes.me())?;
+            let (name, pool) = (self.layout.name(mailboxes.me()), Pool { frames, in_all });
+            let part = Part { name, forward, counters, mailboxes, pool, signals: signals.clone() };
+            self.watch_sockets(part.name, &device)?;
+            self.let_in(part.name, &device)?;
+            let thread = self.begin(part, device)?;
+            self.threads.push(thread);
+        }
+        drop(signals);
+        // Nobody sends: it ends when the last thread is at work.
+        let _ = all_born.recv();
+        Ok(())
+    }
+
+    /// For all threads: what they let go to say something, and what ends when all are at work.
+    pub(super) fn signals(&mut self) -> (Signals, Receiver<()>) {
+        let (born, all_born) = channel();
+        let (through, ends) = (0..ROUNDS).map(|_| channel()).unzip();
+        self.through = ends;
+        (Signals { born, through }, all_born)
+    }
+
+    /// What a thread forwards by; its counters are those that the thread had before, if it was there.
+    pub(super) fn forwarder(
+        &mut self,
+        thread: ThreadId,
+    ) -> Result<(Forwarder, Arc<ThreadCounters>), StartError> {
+        let (threads, batch, most) =
+            (self.layout.packet_threads(), self.settings.batch, self.settings.max_slots);
+        if let ThreadName::Io(_) = self.layout.name(thread) {
+            // It forwards for nobody.
+            let counters = self.counters_of(thread, 0);
+            let max_batch = (2 * batch).min(MAX_BATCH);
+            let own_ports = OwnPorts::new(&self.settings.own_ports, threads);
+            let config = SteeringConfig { threads, max_batch, hashers: lane_hashers(), own_ports };
+            let steering = SoftwareSteering::new(config, &self.live, Arc::clone(&counters));
+            return Ok((Forwarder::Steering(steering), counters));
+        }
+        let (config, counters) =
+            (pipeline_config(&self.settings, thread, threads), self.counters_of(thread, most));
+        let pipeline = self.pipeline(config, Arc::clone(&counters))?;
+        Ok((Forwarder::Pipeline(Box::new(pipeline)), counters))
+    }
+
+    fn counters_of(&mut self, thread: ThreadId, most: usize) -> Arc<ThreadCounters> {
+        if let Some(known) = self.counters.get(usize::from(thread.0)) {
+            return Arc::clone(known);
+        }
+        let counters = Arc::new(ThreadCounters::new(most, most));
+        self.counters.push(Arc::clone(&counters));
+        counters
+    }
+
+    /// Starts a thread over its sockets.
+    pub(super) fn begin<D>(&mut self, part: Part<D::Frame>, device: D) -> Result<JoinHandle<()>, StartError>
+    where
+        D: Sockets + Send + 'static,
+    {
+        let Part { name, forward, counters, mailboxes, pool, signals } = part;
+        let number = usize::from(mailboxes.me().0);
+        let socket = if let Some(known) = self.sockets.get(number) {
+            Arc::clone(known)
+        } else {
+            let links = device.sockets().map(|(interface, _)| interface);
+            let socket = Arc::new(SocketCounters::on(links));
+            self.sockets.push(Arc::clone(&socket));
+            socket
+        };
+        let birth = Birth { name, number, signals, counters: Arc::clone(&counters), socket };
+        match forward {
+            Forwarder::Pipeline(pipeline) => {
+                let engine = Engine::new(device, *pipeline, mailboxes, pool, counters);
+                let engine = if self.layout.is_steered() { engine.with_mail_alone() } else { engine };
+                self.spawn(birth, engine)
+            }
+            Forwarder::Steering(steering) => {
+                let engine = Engine::new(device, steering, mailboxes, pool, counters);
+                self.spawn(birth, engine.steering_to(self.layout.packet_threads()))
+            }
+        }
+    }
+
+    /// Starts a thread.
+    fn spawn<D, F>(&mut self, birth: Birth, engine: Engine<D, F>) -> Result<JoinHandle<()>, StartError>
+    where
+        D: Sockets + Send + 'static,
+        F: Forward + Send + 'static,
+    {
+        let Birth { name, number, signals, counters, socket } = birth;
+        let (leave, order) = Leave::new();
+        let thread = PacketThread {
+            engine,
+            counters,
+            socket,
+            wakers: Arc::clone(&self.wakers),
+            number,
+            processor: self.processors.get(number % self.processors.len().max(1)).copied(),
+            idle: self.settings.idle,
+            rounds: Arc::clone(&self.rounds),
+            origin: self.origin,
+            born: Some(signals.born),
+            through: signals.through,
+            leave,
+            idle_since: None,
+            next_statistics: self.origin,
+        };
+        let name = match name {
+            ThreadName::Packet(number) => format!("packet-{number}"),
+            ThreadName::Io(queue) => format!("io-{queue}"),
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
+        self.leaving.insert(u16::try_from(number).unwrap_or(u16::MAX), order);
+        Ok(thread)
+    }
+
+    /// Watches the sockets of a thread.
+    fn watch_sockets(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
+        // SAFETY: the device is open, and the borrows end with this function.
+        let borrowed = |(interface, fd)| (interface, unsafe { BorrowedFd::borrow_raw(fd) });
+        Ok(self.monitor.add_thread(name, device.sockets().map(borrowed))?)
+    }
+
+    /// Lets XDP programs redirect to the sockets of a thread once the filter has a VIP.
+    pub(super) fn let_in(&mut self, name: ThreadName, device: &impl Sockets) -> Result<(), StartError> {
+        if self.socket_mode == SocketMode::Packet {
+            return Ok(()); // their filter lets them have packets
+        }
+        let (ThreadName::Packet(queue) | ThreadName::Io(queue)) = name;
+        for (interface, fd) in device.sockets() {
+            if let Some(steer) = self.steers.on(interface) {
+                steer.set_socket(queue.into(), &fd).map_err(|e| StartError::Steer(words(&e)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread's pipeline, with the other ends of its rings kept.
+    fn pipeline(
+        &mut self,
+        config: PipelineConfig,
+        counters: Arc<ThreadCounters>,
+    ) -> Result<Pipeline, StartError> {
+        let (port, server) = request_ring(REQUESTS);
+        let (sink, notices) = notice_ring(NOTICES);
+        let pipeline = Pipeline::new(config, &self.live, counters, Some(server));
+        let pipeline = pipeline.map_err(|error| StartError::Tables(error.to_string()))?;
+        self.requests.push(port);
+        self.notices.push(notices);
+        Ok(pipeline.with_notices(sink))
+    }
+}
