@@ -10,3 +10,4 @@ mod routers_page;
 mod scene;
 mod sessions;
 mod traffic;
+mod upgrade;

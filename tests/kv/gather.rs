@@ -15,7 +15,7 @@ fn value(key: usize) -> String {
     format!("value of {key} {}", "v".repeat(key * 14))
 }
 
-fn store(scene: &Scene) {
+pub(crate) fn store(scene: &Scene) {
     let client = scene.client(true);
     for key in 0..KEYS {
         let value = value(key);
@@ -24,13 +24,13 @@ fn store(scene: &Scene) {
     }
 }
 
-fn get(verb: &str, keys: &[usize]) -> Vec<u8> {
+pub(crate) fn get(verb: &str, keys: &[usize]) -> Vec<u8> {
     let names: Vec<String> = keys.iter().map(|key| format!("key{key}")).collect();
     format!("{verb} {}\r\n", names.join(" ")).into_bytes()
 }
 
 /// What one server would say, keys from `KEYS` on being nowhere. `versions`: of `gets`.
-fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
+pub(crate) fn wanted(keys: &[usize], versions: Option<&[String]>) -> Vec<u8> {
     let mut said = Vec::new();
     for &key in keys.iter().filter(|key| **key < KEYS) {
         let value = value(key);
@@ -56,14 +56,14 @@ fn held(scene: &Scene) -> Vec<Vec<usize>> {
 }
 
 /// Lists with keys of several servers. All others pass as they came, and memcached answers them in a message for each hit.
-fn lists_apart(scene: &Scene, rounds: usize, longest: usize) -> Vec<Vec<usize>> {
+pub(crate) fn lists_apart(scene: &Scene, rounds: usize, longest: usize) -> Vec<Vec<usize>> {
     let held = held(scene);
     let has_any = |held: &&Vec<usize>, keys: &[usize]| keys.iter().any(|key| held.contains(key));
     let is_apart = |keys: &Vec<usize>| held.iter().filter(|held| has_any(held, keys)).count() > 1;
     (0..rounds).map(|round| list(round, longest)).filter(is_apart).collect()
 }
 
-fn ended(scene: &Scene, name: &str) -> u64 {
+pub(crate) fn ended(scene: &Scene, name: &str) -> u64 {
     scene.balancer.counters().unwrap().over_threads(&[name])
 }
 

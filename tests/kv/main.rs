@@ -18,3 +18,4 @@ mod rejoin;
 mod rings;
 mod scene;
 mod through;
+mod upgrade;

@@ -51,10 +51,20 @@ impl Scene {
         config: impl FnOnce(&Bed) -> LbConfig,
         server: impl Fn(&Bed, &Host) -> Option<Process>,
     ) -> Self {
+        Self::by(spec, config, server, |bed, config| Balancer::start(bed, 0, config).unwrap())
+    }
+
+    /// The same with a balancer that `start` starts.
+    pub(crate) fn by(
+        spec: &BedSpec,
+        config: impl FnOnce(&Bed) -> LbConfig,
+        server: impl Fn(&Bed, &Host) -> Option<Process>,
+        start: impl FnOnce(&Bed, &LbConfig) -> Balancer,
+    ) -> Self {
         let bed = Bed::new(spec).unwrap();
         let servers = bed.backends.iter().map(|host| server(&bed, host)).collect();
         let decaps = Decap::start_all(&bed).unwrap();
-        let balancer = Balancer::start(&bed, 0, &config(&bed)).unwrap();
+        let balancer = start(&bed, &config(&bed));
         let scene = Self { balancer, servers, _decaps: decaps, bed };
         scene.serving(scene.bed.backends.len());
         scene

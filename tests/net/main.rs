@@ -47,5 +47,6 @@ mod steering;
 mod storm;
 mod traceroute;
 mod tracing;
+mod upgrade;
 mod vlan;
 mod way_back;

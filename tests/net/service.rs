@@ -104,7 +104,7 @@ fn with_the_units_user_and_capabilities_it_carries_traffic_and_tells_the_service
     for (field, main, packet) in [
         ("CapPrm:", NET_ADMIN_AND_RAW, 0),
         ("CapEff:", NET_ADMIN_AND_RAW, 0),
-        ("CapInh:", 0, 0),
+        ("CapInh:", NET_ADMIN_AND_RAW, 0), // what a process that takes over is given
         ("CapAmb:", 0, 0),
         ("NoNewPrivs:", 1, 1),
     ] {
@@ -160,16 +160,17 @@ fn started_by_root_without_the_unit_it_keeps_no_more_than_the_unit_leaves_it_and
     let scene = Scene::with(|bed| config(bed, &[VIP_V4, VIP_V6], "60s"));
     scene.ask(true, 8);
     let balancer = &scene.balancer.process;
-    for field in ["CapPrm:", "CapEff:"] {
-        let of = |thread: &str| if thread.starts_with("packet-") { 0 } else { NET_ADMIN_AND_RAW | NET_BIND };
+    for field in ["CapPrm:", "CapEff:", "CapInh:"] {
+        let kept = NET_ADMIN_AND_RAW | NET_BIND | IPC_LOCK;
+        let of = |thread: &str| if thread.starts_with("packet-") { 0 } else { kept };
         assert_all(balancer, field, of);
     }
     for process in scene.decaps.iter().map(|decap| &decap.process).chain([balancer]) {
-        ["CapBnd:", "CapInh:", "CapAmb:"].iter().for_each(|field| assert_all(process, field, |_| 0));
+        ["CapBnd:", "CapAmb:"].iter().for_each(|field| assert_all(process, field, |_| 0));
         assert_all(process, "NoNewPrivs:", |_| 1);
     }
     for Decap { process } in &scene.decaps {
-        ["CapPrm:", "CapEff:"].iter().for_each(|field| assert_all(process, field, |_| 0));
+        ["CapPrm:", "CapEff:", "CapInh:"].iter().for_each(|field| assert_all(process, field, |_| 0));
         for field in ["Uid:", "Gid:"] {
             let found = threads(process, field);
             assert!(found.values().all(|ids| ids.split('\t').all(|id| id == "65534")), "{field} {found:?}");
@@ -271,4 +272,6 @@ pub(crate) const WATCHDOG: Duration = Duration::from_secs(2);
 const NET_ADMIN_AND_RAW: u64 = 0x3000;
 /// Bit 10.
 const NET_BIND: u64 = 0x400;
+/// Bit 14.
+const IPC_LOCK: u64 = 0x4000;
 const MORE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 11));

@@ -22,6 +22,15 @@ pub struct Balancer {
     pub process: Process,
     index: usize,
     admin: PathBuf,
+    has_heirs: bool,
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        if self.has_heirs {
+            self.process.kill(); // what holds them listens to nothing else
+        }
+    }
 }
 
 impl Balancer {
@@ -45,8 +54,30 @@ impl Balancer {
         let (program, before) = command.split_first().context("a command")?;
         let args = [before, &["run", "--config", file, "--machine", &host.name]].concat();
         let process = Process::start(&host.ns, &host.name, program, &args)?;
-        let mut balancer = Self { process, index, admin: LbConfig::admin_socket(bed, index) };
+        let admin = LbConfig::admin_socket(bed, index);
+        let mut balancer = Self { process, index, admin, has_heirs: false };
         balancer.process.wait_for_line(READY_BOUND, says_ready)?;
+        Ok(balancer)
+    }
+
+    /// The same where other processes are to take over from it. They live in a process namespace of their own, whose first process is a
+    /// shell, so that all of them end with this handle, also when this program is killed. Its process is that shell: signals for the
+    /// balancer go by the admin API. `environment`: as `env` takes it.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with_heirs(
+        bed: &Bed,
+        index: usize,
+        config: &LbConfig,
+        environment: &[&str],
+    ) -> Result<Self> {
+        let program = bed.program()?.to_str().context("a path in UTF-8")?.to_owned();
+        let shell = "\"$0\" \"$@\" & wait; while :; do sleep 1; done";
+        let first = ["unshare", "--pid", "--fork", "--kill-child=KILL", "env"];
+        let command = [&first[..], environment, &["sh", "-c", shell, &program]].concat();
+        let mut balancer = Self::start_by(&command, bed, index, config)?;
+        balancer.has_heirs = true;
         Ok(balancer)
     }
 

@@ -1,16 +1,18 @@
 //! `bgp status` and `machine`: what is announced to routers, and a machine's drain.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
 use admin::view::{
     AnnouncedVip, AnnouncementState, BgpPeerRow, BgpView, DrainStage, MachineDrain, RouteRow, SessionState,
-    Status,
+    Status, Upgraded,
 };
+use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use crate::client::{Client, Common};
+use crate::client::{Client, Common, escape};
 use crate::failure::{Failure, verdict};
 use crate::out::outln;
 use crate::table::{ago, failed, lines, or_dash, table, word};
@@ -30,6 +32,18 @@ pub enum MachineVerb {
     Drain(Drain),
     /// Take a drain back, as long as the balancer has not ended.
     Undrain(Common),
+    /// Have a new process take over, without losing a connection: flows, orders, verdicts, learned path MTUs and, queue by queue,
+    /// the packets; then the old process ends. One that does not become ready leaves everything as it was.
+    Upgrade(Upgrade),
+}
+
+/// What to run.
+#[derive(Debug, Args)]
+pub struct Upgrade {
+    #[command(flatten)]
+    common: Common,
+    /// The new program. Default: the file that the balancer was started from, which a package may have replaced.
+    binary: Option<PathBuf>,
 }
 
 /// How to drain.
@@ -120,6 +134,7 @@ pub fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
     let (common, action) = match verb {
         MachineVerb::Drain(drain) => (&drain.common, "drain"),
         MachineVerb::Undrain(common) => (common, "undrain"),
+        MachineVerb::Upgrade(upgrade) => return self::upgrade(upgrade),
     };
     let client = common.client()?;
     let begun: MachineDrain = client.post(&format!("/v1/machine/{action}"), &None::<()>)?;
@@ -131,6 +146,28 @@ pub fn machine(verb: &MachineVerb) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn upgrade(Upgrade { common, binary }: &Upgrade) -> anyhow::Result<ExitCode> {
+    let path = match binary {
+        Some(binary) => {
+            let whole = std::path::absolute(binary)?;
+            let whole = whole.to_str().context("the path of the program is not in UTF-8")?;
+            format!("/v1/machine/upgrade?binary={}", escape(whole))
+        }
+        None => "/v1/machine/upgrade".to_owned(),
+    };
+    let upgraded: Upgraded = common.client()?.reload(&path)?;
+    common.show(&upgraded, upgrade_sentence)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn upgrade_sentence(upgraded: &Upgraded) -> String {
+    let Upgraded { machine, version, pid, took_ms, handed_over_ms, .. } = upgraded;
+    let longest = handed_over_ms.iter().copied().fold(0.0, f64::max);
+    format!(
+        "{machine} runs version {version} as process {pid}: it took {took_ms:.0} ms, and no queue was without a socket for more than {longest:.0} ms\n"
+    )
 }
 
 fn sentence(begun: &MachineDrain) -> String {

@@ -51,5 +51,6 @@ pub(super) const RELOAD: &str = "/v1/reload";
 pub(super) const CONFIRM: &str = "/v1/config/confirm";
 /// The route by which what was in force before is again.
 pub(super) const ROLLBACK: &str = "/v1/config/rollback";
+pub(super) const UPGRADE: &str = "/v1/machine/upgrade";
 /// How many large bodies are read at a time: together they bound the memory that clients can take.
 const LARGE_BODIES: usize = 2;

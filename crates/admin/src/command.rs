@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::view::{
     BackendChange, BackendRow, BgpView, CaptureEnd, ConfigView, Confirmed, EventKind, EventsView, FlowPage,
     GenerationView, HealthView, HistoryView, HotKeysView, LogChange, LogLevel, LogView, MachineDrain, Purged,
-    Refusal, ReloadReport, Status, VipRow, WhereView,
+    Refusal, ReloadReport, Status, Upgraded, VipRow, WhereView,
 };
 use crate::stats::Stats;
 
@@ -43,6 +43,13 @@ pub enum Command {
         action: MachineAction,
         /// What began; a conflict when it can't.
         answer: Answer<Result<MachineDrain, Refusal>>,
+    },
+    /// Hand over to a new process.
+    Upgrade {
+        /// The program; `None`: the file that this process was started from.
+        binary: Option<String>,
+        /// What came of it; when it is refused, everything is as it was.
+        answer: Answer<Result<Upgraded, Refusal>>,
     },
     /// The last changes of state.
     Events {

@@ -23,7 +23,7 @@ use super::refuse::{bad_request, plural};
 use super::server::Peer;
 use super::view::{
     BackendChange, Confirmed, EventKind, EventsView, FlowPage, GenerationView, LogChange, LogLevel,
-    MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
+    MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, Upgraded, WhereView,
 };
 
 type Asked<T> = Result<Json<T>, Refusal>;
@@ -49,6 +49,28 @@ pub(super) async fn machine(
         MachineAction::Undrain => "take back the drain of this machine",
     };
     Ok(done(Order::said(words), drain))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfUpgrade {
+    binary: Option<String>,
+}
+
+/// Who may name a program that runs in this one's place is who may reach the socket's file.
+pub(super) async fn upgrade(
+    state: State<AppState>,
+    of: Result<Query<OfUpgrade>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
+) -> Result<Done<Upgraded>, Refusal> {
+    let Query(OfUpgrade { binary }) = query(of)?;
+    if !matches!(peer.as_deref(), None | Some(Peer::Unix { .. })) {
+        let words = "a new process is started by the Unix socket alone, on the machine itself";
+        return Err(Refusal::new(RefusalKind::Forbidden, words));
+    }
+    let upgraded = ask(&state, |answer| Command::Upgrade { binary, answer }).await??;
+    let words = format!("hand over to process {} of version {}", upgraded.pid, upgraded.version);
+    Ok(done(Order::said(words), upgraded))
 }
 
 /// On what terms another configuration is wanted.

@@ -11,7 +11,7 @@ use axum::http::Method;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::app_state::{CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK};
+use super::app_state::{CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, UPGRADE};
 
 /// What a client may ask; each role may do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ pub enum Role {
     Read,
     /// Orders: drains, weights, flows, captures, hot keys, the log's level.
     Operate,
-    /// Another configuration: put, read from the file again, confirmed, or one that was in force before.
+    /// Another configuration: put, read from the file again, confirmed, or one that was in force before; another program.
     Configure,
 }
 
@@ -29,7 +29,7 @@ impl Role {
     pub(super) fn needed(method: &Method, path: &str) -> Self {
         if matches!(*method, Method::GET | Method::HEAD) {
             Self::Read
-        } else if matches!(path, PUT_CONFIG | RELOAD | CONFIRM | ROLLBACK) {
+        } else if matches!(path, PUT_CONFIG | RELOAD | CONFIRM | ROLLBACK | UPGRADE) {
             Self::Configure
         } else {
             Self::Operate

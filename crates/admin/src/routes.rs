@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::app_state::{AppState, CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, Rules};
+use super::app_state::{AppState, CONFIRM, PUT_CONFIG, RELOAD, ROLLBACK, Rules, UPGRADE};
 use super::capture::{self, CAPTURE_SECONDS_AT_MOST};
 use super::command::{
     Answer, BackendAction, Command, EVENTS_AT_MOST, FLOWS_AT_MOST, HOT_KEYS_AT_MOST,
@@ -22,7 +22,7 @@ use super::command::{
 use super::document::{Content, Operation, document};
 use super::view::{
     BackendChange, CaptureEnd, ConfigView, Confirmed, EventsView, FlowPage, GenerationView, HotKeysView,
-    LogChange, LogLevel, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, WhereView,
+    LogChange, LogLevel, MachineDrain, Purged, Refusal, RefusalKind, ReloadReport, Upgraded, WhereView,
 };
 use super::{guard, handlers, hot_keys, refuse};
 
@@ -154,13 +154,22 @@ fn backend_orders() -> Vec<Operation> {
     ]
 }
 
-/// The drain of the machine.
+/// The drain of the machine, and a new process in this one's place.
 fn machine_orders() -> Vec<Operation> {
     let order = |path, summary, action| {
         let handler = plain(post(move |state| handlers::machine(state, action)));
         Operation::json::<MachineDrain>("post", path, summary, "Begun.", handler).refuses(&[403, 409])
     };
+    let upgrade = Operation::json::<Upgraded>(
+        "post",
+        UPGRADE,
+        "Start a new process, by the Unix socket alone: it takes over flows, orders, verdicts and queues, and this one ends.",
+        "The new process has everything.",
+        plain(post(handlers::upgrade)),
+    );
+    let binary = "The new program, by its path from the root on. Default: the file that this process was started from.";
     vec![
+        upgrade.query("binary", binary, text()).refuses(&[403, 409]),
         order(
             "/v1/machine/drain",
             "Take the machine out: its routes go, and when traffic has gone the process ends.",

@@ -19,7 +19,7 @@ mod status;
 
 pub use bgp::{
     AnnouncedVip, AnnouncementState, BfdState, BfdView, BgpPeerRow, BgpView, DrainStage, MachineDrain,
-    RouteRow, SessionState,
+    RouteRow, SessionState, Upgraded,
 };
 pub use capture::CaptureEnd;
 pub use events::{EventKind, EventRow, EventSeverity, EventsView};

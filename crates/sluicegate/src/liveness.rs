@@ -89,8 +89,8 @@ impl Liveness {
 
     /// Takes over what the data plane says now.
     pub(crate) fn take(&mut self, health: Health, now: Instant) {
-        if health.is_healthy() && self.heart.as_mut().is_some_and(|heart| heart.beats(now)) {
-            self.manager.heartbeat();
+        if health.is_healthy() {
+            self.beat(now);
         }
         if self.state.health == health {
             return;
@@ -101,6 +101,13 @@ impl Liveness {
         }
         self.manager.status(&health.to_string());
         self.change(|state| state.health = health);
+    }
+
+    /// The heartbeat, when it is due.
+    pub(crate) fn beat(&mut self, now: Instant) {
+        if self.heart.as_mut().is_some_and(|heart| heart.beats(now)) {
+            self.manager.heartbeat();
+        }
     }
 
     /// The state now.

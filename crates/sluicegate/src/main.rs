@@ -142,6 +142,9 @@ struct Source {
     /// The machine's name in the file. Default: the host's name, up to its first dot.
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
+    /// Come in the place of the process at the other end of standard input: `machine upgrade` starts a balancer so.
+    #[arg(long, hide = true)]
+    take_over: bool,
 }
 
 impl Source {

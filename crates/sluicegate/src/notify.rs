@@ -69,6 +69,11 @@ impl Notifier {
         self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\n{}", status_line(status)));
     }
 
+    /// Another process is the service from now on: its messages count, and this one's do not.
+    pub(crate) fn main_process(&self, pid: u32) {
+        self.send(&format!("MAINPID={pid}\n"));
+    }
+
     /// A line for `systemctl status`.
     pub(crate) fn status(&self, status: &str) {
         self.send(&status_line(status));
@@ -133,6 +138,8 @@ mod tests {
         assert_eq!(received(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=1500000\nSTATUS=draining\n");
         notifier.status("well");
         assert_eq!(received(), "STATUS=well\n");
+        notifier.main_process(4_711);
+        assert_eq!(received(), "MAINPID=4711\n");
         let now = || Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_micros();
         let before = now();
         notifier.reloading();

@@ -3,6 +3,7 @@
 //! At the start of every verb: no core dump. At the start of `run`, before any other thread: nothing that is executed can gain privileges. After set-up: all
 //! capabilities but those that the control loop needs while it runs. Packet threads give up all when they start
 //! (`datapath`). A capability belongs to a thread: threads that the loop starts later have the loop's.
+//! A process that takes over is executed with what this one has by then ([`handed_down`]), and gets nothing else.
 //! Source: capabilities(7), prctl(2) PR_SET_NO_NEW_PRIVS, Linux `kernel/bpf/syscall.c`.
 
 use std::fs;
@@ -11,7 +12,8 @@ use nix::sys::prctl;
 use nix::unistd::{geteuid, setgroups, setresgid, setresuid};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
     set_no_new_privs,
 };
 
@@ -24,6 +26,11 @@ pub(crate) fn keep_out_of_cores() {
 
 /// Nothing that this process executes gains privileges, from its file or as root.
 pub(crate) fn seal() {
+    // While they may still be: what lasts is what a process that takes over is given (`handed_down`).
+    if let Ok(sets) = capabilities(None) {
+        let inheritable = sets.permitted & lasting();
+        let _ = set_capabilities(None, CapabilitySets { inheritable, ..sets }); // then it has none to hand down
+    }
     if let Err(error) = set_no_new_privs(true) {
         tracing::warn!(%error, "no_new_privs is not set");
     }
@@ -65,14 +72,14 @@ fn leave_root() -> nix::Result<()> {
 }
 
 fn keep(lasting: &[(CapabilitySet, &str, &str)], can_use_maps: impl FnOnce() -> bool) -> std::io::Result<()> {
-    let had = capabilities(None)?.permitted;
+    let CapabilitySets { permitted: had, inheritable: handed, .. } = capabilities(None)?;
     let lasting =
         had & lasting.iter().fold(CapabilitySet::empty(), |all, (capability, _, _)| all | *capability);
-    let sets =
-        |effective, permitted| CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets(lasting, had))?;
+    set_capabilities(None, CapabilitySets { effective: lasting, permitted: had, inheritable: handed })?;
+    // What is executed gets none of them by itself. A kernel that has no such set gives none.
+    let _ = clear_ambient_capability_set();
     let kept = if can_use_maps() { lasting } else { lasting | had & for_maps(had) };
-    set_capabilities(None, sets(kept, kept))?;
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: handed & kept })?;
     tracing::info!(
         kept = %words(kept),
         given_up = (had - kept).iter().count(),
@@ -86,6 +93,25 @@ fn keep(lasting: &[(CapabilitySet, &str, &str)], can_use_maps: impl FnOnce() -> 
         );
     }
     Ok(())
+}
+
+/// Runs `start`, which executes a program: that gets the capabilities that this thread has, as far as they last.
+pub(crate) fn handed_down<T>(start: impl FnOnce() -> T) -> T {
+    let handed = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.inheritable & sets.permitted);
+    for capability in handed.iter() {
+        if let Err(error) = configure_capability_in_ambient_set(capability, true) {
+            tracing::warn!(%error, capability = format!("{capability:?}"), "a capability is not handed down");
+        }
+    }
+    let started = start();
+    let _ = clear_ambient_capability_set(); // it was set here
+    started
+}
+
+fn lasting() -> CapabilitySet {
+    LASTING.iter().fold(for_maps(CapabilitySet::all()) | CapabilitySet::SYS_ADMIN, |all, (capability, ..)| {
+        all | *capability
+    })
 }
 
 /// Kernels before 5.8 know CAP_SYS_ADMIN alone.
@@ -126,7 +152,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// What the control loop needs while it runs, and for what.
-const LASTING: [(CapabilitySet, &str, &str); 3] = [
+const LASTING: [(CapabilitySet, &str, &str); 4] = [
     (
         CapabilitySet::NET_ADMIN,
         "CAP_NET_ADMIN",
@@ -141,6 +167,11 @@ const LASTING: [(CapabilitySet, &str, &str); 3] = [
         CapabilitySet::NET_BIND_SERVICE,
         "CAP_NET_BIND_SERVICE",
         "ports of bgp.listen below 1,024, which a reload may bring",
+    ),
+    (
+        CapabilitySet::IPC_LOCK,
+        "CAP_IPC_LOCK",
+        "packet memory of a process that takes over, where the limit on locked memory is lower",
     ),
 ];
 
@@ -177,7 +208,8 @@ mod tests {
             .join()
             .unwrap()
         };
-        let lasting = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE;
+        let network = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE;
+        let lasting = network | CapabilitySet::IPC_LOCK;
         let (had, kept) = left(true);
         assert_eq!(kept, had & lasting);
         let (had, kept) = left(false);

@@ -3,7 +3,7 @@
 //! In: a configuration, signals, next hops, verdicts of health checks, commands of the admin API. Out: a running balancer.
 //! Each part owns its state; [`Daemon`] is all of them on one loop. Modules: `commands` and `status` (the API), `reload` (its
 //! steps), `configuration` with `files`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`, `lifecycle`,
-//! `hot_keys`, `settings`, `turns` (work of other threads that needs the loop).
+//! `hot_keys`, `settings`, `turns` (work of other threads that needs the loop), `upgrade` (a new process in this one's place).
 //! Not here: any decision about a packet, a configuration, health, an order or a drain (`control_plane`).
 //! Invariant: nothing that takes more than a few milliseconds runs on the control loop.
 
@@ -21,6 +21,7 @@ mod reports;
 mod settings;
 mod status;
 mod turns;
+mod upgrade;
 
 use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap};
@@ -63,6 +64,7 @@ use self::health_tunnel::HealthTunnel;
 use self::lifecycle::Lifecycle;
 use self::settings::inspected;
 use self::turns::Turns;
+use self::upgrade::{Coming, Stage};
 use crate::doors::{self, Doors};
 use crate::logging::Logging;
 use crate::stats::most_drops;
@@ -71,6 +73,15 @@ use admin_client::signals::EndSignals;
 
 /// Runs until SIGTERM or SIGINT, and then until the drain is over; a second signal ends it at once.
 pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
+    if !source.take_over {
+        return run_by(source, None);
+    }
+    let (coming, refusing) = Coming::receive()?;
+    run_by(source, Some(coming)).inspect_err(|error| refusing.refuse(error))
+}
+
+/// `coming`: in the place of another process.
+fn run_by(source: &Source, coming: Option<Coming>) -> anyhow::Result<()> {
     let (config, warnings) = config_check::read(&source.config)?;
     let logging = logging::start(config.log())?;
     for warning in reload::sentences(&warnings) {
@@ -84,7 +95,10 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<()> {
         let signals = Signals::catch()?;
         let config = Arc::new(config);
         let configuration = Configuration::new(source.config.clone(), &config, &machine, warnings)?;
-        let mut daemon = Daemon::start(configuration, config, &machine, logging).await?;
+        let mut daemon = match coming {
+            None => Daemon::start(configuration, config, &machine, logging).await?,
+            Some(coming) => Daemon::come(configuration, config, &machine, logging, coming).await?,
+        };
         let ended = daemon.serve(signals).await;
         daemon.close().await;
         ended
@@ -119,6 +133,7 @@ struct Daemon {
     lifecycle: Lifecycle,
     api: Api,
     turns: Turns<Self>,
+    upgrade: Stage,
 }
 
 /// What the operator asks of packet threads.
@@ -147,10 +162,21 @@ impl Api {
         readiness: watch::Receiver<admin::metrics::Readiness>,
         logging: Logging,
     ) -> anyhow::Result<Self> {
+        let mut api = Self::closed(machine, readiness, logging);
+        let bound = doors::bind(config, machine, &api.doors.existing()).await?;
+        api.doors.take(config, machine, bound);
+        Ok(api)
+    }
+
+    /// Before its doors are open.
+    fn closed(
+        machine: &str,
+        readiness: watch::Receiver<admin::metrics::Readiness>,
+        logging: Logging,
+    ) -> Self {
         let (orders, commands) = mpsc::channel(COMMANDS_WAITING);
-        let mut doors = Doors::new(machine, orders, readiness);
-        doors.take(config, machine, doors::bind(config, machine, &doors.existing()).await?);
-        Ok(Self { commands, doors, boot_id: boot_id(), digests: Arc::default(), logging })
+        let doors = Doors::new(machine, orders, readiness);
+        Self { commands, doors, boot_id: boot_id(), digests: Arc::default(), logging }
     }
 }
 
@@ -187,6 +213,7 @@ impl Daemon {
             lifecycle,
             api,
             turns: Turns::new(),
+            upgrade: Stage::None,
         };
         daemon.begin().await?;
         Ok(daemon)
@@ -194,20 +221,41 @@ impl Daemon {
 
     /// The first packets, the first checks.
     async fn begin(&mut self) -> anyhow::Result<()> {
+        self.know_gateways().await;
         let config = Arc::clone(self.controller.config());
-        self.lifecycle.await_checks(&config);
-        // `reflect` drops what no known gateway sent: the first look comes before the first packet.
-        if config.io().next_hop == NextHop::Reflect
+        let machine = self.controller.machine();
+        self.publisher.open(&config, machine, addresses_here(), &mut self.forwarding)?;
+        self.begin_checks();
+        Ok(())
+    }
+
+    /// `reflect` drops what no known gateway sent: the first look comes before the first packet.
+    async fn know_gateways(&mut self) {
+        if self.controller.config().io().next_hop == NextHop::Reflect
             && let Ok(Some(table)) = tokio::time::timeout(FIRST_NEXT_HOPS, self.paths.found()).await
         {
             self.take_next_hops(table);
         }
-        let machine = self.controller.machine();
-        self.publisher.open(&config, machine, addresses_here(), &mut self.forwarding)?;
+    }
+
+    /// Announces as another process did on this machine until now: what is announced is known before the first session.
+    fn speak_again(&mut self) -> anyhow::Result<()> {
+        let config = Arc::clone(self.controller.config());
+        self.announcer = Announcer::resume(&config, find_machine(&config, self.controller.machine())?)?;
+        if let Err(error) = privileges::give_up(|| self.forwarding.plane.steers.may_change()) {
+            tracing::warn!(%error, "capabilities that only the start needs are not given up");
+        }
+        self.look_at_vips();
+        self.announcer.begin()?;
+        Ok(())
+    }
+
+    fn begin_checks(&mut self) {
+        let config = Arc::clone(self.controller.config());
+        self.lifecycle.await_checks(&config);
         self.checks.watch(&self.controller);
         warn_of_small_mtus(&config, &self.publisher.current());
         self.become_ready_when_checked();
-        Ok(())
     }
 
     /// Signals, verdicts, next hops and commands, one at a time.
@@ -235,6 +283,9 @@ impl Daemon {
                 _ = housekeeping.tick() => if let Err(error) = self.housekeeping() {
                     break Err(error);
                 },
+            }
+            if self.upgrade == Stage::Over {
+                break Ok(());
             }
             self.begin_waiting_work();
             self.checks.flush(&self.controller);
@@ -315,6 +366,9 @@ impl Daemon {
     /// # Errors
     /// When an interface is gone.
     fn housekeeping(&mut self) -> anyhow::Result<()> {
+        if self.upgrade == Stage::Frozen {
+            return Ok(());
+        }
         self.forwarding.look_at_links()?;
         let (current, now) = (self.publisher.current(), self.lifecycle.elapsed());
         match self.orders.expire(&mut self.controller, &current, now) {
@@ -354,6 +408,11 @@ impl Daemon {
 
     /// Looks at the data plane, four times a second. Whether a drain is over.
     fn look(&mut self) -> bool {
+        if self.upgrade == Stage::Frozen {
+            // Half of the threads are another process's, and this one is the manager's still.
+            self.lifecycle.liveness.beat(Instant::now());
+            return false;
+        }
         let seen = self.observed(Instant::now());
         self.lifecycle.liveness.take(self.forwarding.plane.health(), seen.now);
         self.publisher.live().clock().set(unix_seconds());

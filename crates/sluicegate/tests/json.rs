@@ -188,6 +188,7 @@ const ANSWERS: &[(&str, &str)] = &[
     ("log level", "SOCKET"),
     ("machine drain", "SOCKET"),
     ("machine undrain", "SOCKET"),
+    ("machine upgrade", "SOCKET"),
     ("probe", "tcp://127.0.0.1:1 --count 1 --interval 100ms --timeout 100ms"),
     ("replay", "@/in.pcap @/out.pcap --config @/lb.toml --machine lb1"),
     ("simulate", "--config @/lb.toml --to @/lb.toml --flows 10"),

@@ -137,6 +137,8 @@ fn orders_reach_the_loop_as_typed() {
         (&["flow", "purge", "--all"], "purge All"),
         (&["flow", "list"], "list All up to 100"),
         (&["flow", "list", "--backend", "b1", "--limit", "1"], "list Backend(\"b1\") up to 1"),
+        (&["machine", "upgrade"], "hand over to None"),
+        (&["machine", "upgrade", "/opt/new one"], "hand over to Some(\"/opt/new one\")"),
         (&["config", "reload"], "Reload"),
         (&["config", "reload", "--confirm", "5m", "--force"], "Reload, to be confirmed in 300s, by force"),
         (&["config", "confirm"], "Confirm"),

@@ -100,8 +100,13 @@ fn is_in_c(text: &str, function: &str) -> bool {
     top.into_iter().any(|line| line.contains(&call) && !line.ends_with(';'))
 }
 
-const ROADS: [&str; 4] =
-    ["The road of a packet", "The road of a verdict", "The road of a reload", "The road of a route"];
+const ROADS: [&str; 5] = [
+    "The road of a packet",
+    "The road of a verdict",
+    "The road of a reload",
+    "The road of a route",
+    "The road of an upgrade",
+];
 const MAX_STEPS: usize = 8;
 
 #[cfg(test)]

@@ -166,6 +166,23 @@ pub struct RouteRow {
     pub communities: Vec<String>,
 }
 
+/// What came of handing over to a new process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Upgraded {
+    /// The machine.
+    pub machine: String,
+    /// The version of the new process.
+    pub version: String,
+    /// Its number.
+    pub pid: u32,
+    /// From the order until it had everything, in milliseconds.
+    pub took_ms: f64,
+    /// For each group of queues that went together, in milliseconds: from its release until the new process had it.
+    pub handed_over_ms: Vec<f64>,
+    /// Tracked flows that went along: buckets of connection tables that held some.
+    pub flow_records: u64,
+}
+
 /// What an order to drain the machine, or to take that back, began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineDrain {

@@ -43,6 +43,7 @@ pub(crate) fn start() -> (mpsc::Sender<Command>, Log) {
 fn words(command: &Command) -> String {
     match command {
         Command::Machine { action, .. } => format!("{action:?} the machine"),
+        Command::Upgrade { binary, .. } => format!("hand over to {binary:?}"),
         Command::OrderLog { order, .. } => format!("{order:?}"),
         Command::Backend { name, pool, action, .. } => format!("{action:?} {name} in {pool:?}"),
         Command::PutConfig { text, if_match, terms, .. } => {
@@ -83,6 +84,7 @@ fn answer(command: Command, readings: &mut u64) {
         Command::Log(answer) => drop(answer.send(log_level(None))),
         Command::OrderLog { order, answer } => drop(answer.send(log_change(order))),
         Command::Machine { action, answer } => drop(answer.send(machine(action))),
+        Command::Upgrade { binary, answer } => drop(answer.send(upgrade(binary.as_deref()))),
         Command::Reload { terms, answer } => drop(answer.send(Ok(confirmed(report(), &terms)))),
         Command::PutConfig { text, if_match, terms, answer } => {
             drop(answer.send(put(&text, if_match.as_deref()).map(|report| confirmed(report, &terms))));
@@ -433,6 +435,20 @@ fn machine(action: MachineAction) -> Result<MachineDrain, Refusal> {
         notice_seconds: 5.0,
         drain_seconds: 60.0,
         notes: vec!["it drains already".into()],
+    })
+}
+
+fn upgrade(binary: Option<&str>) -> Result<Upgraded, Refusal> {
+    if let Some(binary) = binary.filter(|binary| binary.ends_with("false")) {
+        return Err(Refusal::new(RefusalKind::Conflict, format!("{binary}: it went away (exit code 1)")));
+    }
+    Ok(Upgraded {
+        machine: "lb1".into(),
+        version: "0.2.0".into(),
+        pid: 4_711,
+        took_ms: 812.5,
+        handed_over_ms: vec![51.0, 48.5],
+        flow_records: 9_000,
     })
 }
 

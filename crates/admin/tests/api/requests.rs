@@ -83,6 +83,18 @@ async fn an_order_to_the_machine_is_carried_out_or_refused_in_words() {
 }
 
 #[tokio::test]
+async fn a_new_process_is_told_of_or_why_there_is_none() {
+    let api = Api::new(false).await;
+    let (status, upgraded) = api.post("/v1/machine/upgrade", "").await;
+    assert_eq!((status, api.last().as_str()), (StatusCode::OK, "hand over to None"));
+    assert_eq!((&upgraded["pid"], &upgraded["version"]), (&json!(4_711), &json!("0.2.0")));
+    let (status, refusal) = api.post("/v1/machine/upgrade?binary=%2Fbin%2Ffalse", "").await;
+    assert_eq!((status, api.last().as_str()), (StatusCode::CONFLICT, "hand over to Some(\"/bin/false\")"));
+    assert_eq!(refusal["error"], "/bin/false: it went away (exit code 1)");
+    assert_eq!(api.post("/v1/machine/upgrade?program=x", "").await.0, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
 async fn an_order_names_its_backend_pool_and_action() {
     let api = Api::new(false).await;
     for (path, body, asked) in [

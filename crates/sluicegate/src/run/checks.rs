@@ -34,6 +34,11 @@ impl Checks {
     pub(super) async fn start(tunnel: HealthTunnel, config: &Config) -> anyhow::Result<Self> {
         HealthTunnel::clear().await;
         tunnel.open(config).await?;
+        Self::before_tunnel(tunnel)
+    }
+
+    /// Starts the health thread, while the tunnel is another process's.
+    pub(super) fn before_tunnel(tunnel: HealthTunnel) -> anyhow::Result<Self> {
         let (engine, events) = Health::start(tunnel.dialers())?;
         Ok(Self {
             engine: Arc::new(engine),

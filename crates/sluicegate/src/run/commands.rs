@@ -20,12 +20,16 @@ use control_plane::reload::{About, Cause, Wanted};
 use control_plane::{BackendOrder, CaptureBegun, count_vips, locate_key, texts};
 
 use super::reload::Client;
+use super::upgrade::Stage;
 use super::{Daemon, Inspections};
 use crate::stats::{of_service, of_slot};
 
 impl Daemon {
     /// Answers, or begins what will. A client who has gone needs no answer.
     pub(super) fn handle_command(&mut self, command: Command) {
+        if self.upgrade == Stage::Frozen {
+            return; // unanswered, as by a balancer that is stopping: what it ordered would be lost
+        }
         match command {
             Command::Status(answer) => self.answer_status(answer),
             Command::Vips(answer) => self.when_counted(move |daemon| daemon.answer_vips(answer)),
@@ -48,6 +52,7 @@ impl Daemon {
             }
             Command::Bgp(answer) => _ = answer.send(self.announcer.view()),
             Command::Machine { action, answer } => _ = answer.send(self.order_machine(action)),
+            Command::Upgrade { binary, answer } => self.upgrade(binary, answer),
             other => self.handle_generations(other),
         }
     }

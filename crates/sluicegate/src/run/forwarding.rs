@@ -4,6 +4,7 @@
 //! Not here: who changes the filter and when (`control_plane::publisher`), which questions (`control_plane::questions`).
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
@@ -29,13 +30,42 @@ pub(super) struct Forwarding {
     own_ports: RangeInclusive<u16>,
     /// Since the first configuration that asks from them.
     reserved: Option<ReservedPorts>,
+    /// Another process may have them too.
+    shares_ports: bool,
 }
 
 impl Forwarding {
     /// `own_ports`: those that packet threads ask from.
     pub(super) fn new(plane: DataPlane, own_ports: RangeInclusive<u16>) -> Self {
         let links = Links::new(&plane.interfaces, plane.largest_packet);
-        Self { plane, links, reports: Reports::default(), own_ports, reserved: None }
+        Self { plane, links, reports: Reports::default(), own_ports, reserved: None, shares_ports: false }
+    }
+
+    /// Lets a process that is to come in this one's place reserve the same ports.
+    pub(super) fn share_ports(&self) -> io::Result<()> {
+        self.reserved.iter().try_for_each(ReservedPorts::share)
+    }
+
+    /// Reserves ports beside the process that has them still.
+    pub(super) fn reserve_beside(&mut self, snapshot: &Snapshot) -> Result<(), SteerError> {
+        self.shares_ports = true;
+        self.reserve_for(snapshot)
+    }
+
+    /// No other process may have the ports any more.
+    pub(super) fn keep_ports(&mut self) {
+        self.shares_ports = false;
+        if let Err(error) = self.reserved.iter().try_for_each(ReservedPorts::keep) {
+            tracing::debug!(%error, "ports of io.own_ports stay shared with processes of the same user");
+        }
+    }
+
+    fn reserve_for(&mut self, snapshot: &Snapshot) -> Result<(), SteerError> {
+        if snapshot.has_own_requests() && self.reserved.is_none() {
+            let reserve = if self.shares_ports { ReservedPorts::beside } else { ReservedPorts::new };
+            self.reserved = Some(reserve(&self.own_ports)?);
+        }
+        Ok(())
     }
 
     pub(super) fn interface_names(&self) -> Vec<String> {
@@ -84,9 +114,7 @@ impl publisher::Filter for Forwarding {
         own: &BTreeSet<IpAddr>,
         addresses: Vec<Prefix>,
     ) -> Result<(), SteerError> {
-        if now.has_own_requests() && self.reserved.is_none() {
-            self.reserved = Some(ReservedPorts::new(&self.own_ports)?);
-        }
+        self.reserve_for(now)?;
         self.plane.steers.set_filter(&filter(now, own))?;
         self.plane.steers.set_ends(&ends(now, addresses, self.own_ports.clone()))
     }

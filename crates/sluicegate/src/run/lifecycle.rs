@@ -18,6 +18,7 @@ use crate::notify::Notifier;
 
 #[derive(Debug)]
 pub(super) struct Lifecycle {
+    epoch: Instant,
     start: Instant,
     pub(super) started: SystemTime,
     pub(super) liveness: Liveness,
@@ -29,8 +30,14 @@ pub(super) struct Lifecycle {
 
 impl Lifecycle {
     pub(super) fn new() -> Self {
+        Self::since(Instant::now())
+    }
+
+    /// One that counts on from where the process before it began.
+    pub(super) fn since(epoch: Instant) -> Self {
         let manager = Rc::new(Notifier::from_environment());
         Self {
+            epoch,
             start: Instant::now(),
             started: SystemTime::now(),
             liveness: Liveness::new(Rc::clone(&manager)),
@@ -40,8 +47,13 @@ impl Lifecycle {
         }
     }
 
-    /// Since the start of the process: the controller's and the announcer's time.
+    /// Since the start of the process, or of the first of those that handed over to it: the controller's and the announcer's time.
     pub(super) fn elapsed(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Since the start of the process.
+    pub(super) fn uptime(&self) -> Duration {
         self.start.elapsed()
     }
 

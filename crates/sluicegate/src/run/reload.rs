@@ -259,13 +259,13 @@ impl Daemon {
         (place, self.checks.tunnel().clone())
     }
 
-    fn job(&mut self, config: Option<Arc<Config>>) -> Option<Job> {
+    pub(super) fn job(&mut self, config: Option<Arc<Config>>) -> Option<Job> {
         let states = self.publisher.current().states().to_vec();
         self.controller.job(config, Arc::clone(self.paths.table()), states, self.lifecycle.elapsed())
     }
 
     /// A job's snapshot over the paths of now.
-    fn finish(&mut self, done: Done) -> Result<Snapshot, CompileError> {
+    pub(super) fn finish(&mut self, done: Done) -> Result<Snapshot, CompileError> {
         let has_paths = self.paths.are_those_of(done.next_hops());
         let snapshot = self.controller.finish(done, self.lifecycle.elapsed())?;
         if has_paths {

@@ -57,7 +57,7 @@ impl Daemon {
             config_file: self.configuration.file.display().to_string(),
             drift: Drift::default(),
             started_unix_seconds: seconds_since_1970(self.lifecycle.started),
-            uptime_seconds: self.lifecycle.elapsed().as_secs_f64(),
+            uptime_seconds: self.lifecycle.uptime().as_secs_f64(),
             ready: liveness.is_ready(),
             not_ready: liveness.why_not(),
             stopping: liveness.draining,

@@ -1,0 +1,173 @@
+//! The two processes' way to each other: messages, bytes and descriptors over a pair of Unix sockets.
+//!
+//! A frame is its length in 4 bytes, little endian, and its bytes; a message is a frame of JSON. Both sides wait for at most as long
+//! as they say. Nothing is shared: what goes over is copied, so that neither side can change it afterwards. Not here: what is said.
+//! Source: unix(7), SCM_RIGHTS.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::cmsg_space;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct Channel(UnixStream);
+
+impl Channel {
+    /// This end, and the other one for a child's standard input.
+    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (mine, other) = UnixStream::pair()?;
+        mine.set_write_timeout(Some(WRITTEN_WITHIN))?;
+        Ok((Self(mine), other.into()))
+    }
+
+    /// The one that this process was started with.
+    pub(super) fn of_standard_input() -> io::Result<Self> {
+        let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        stream.set_write_timeout(Some(WRITTEN_WITHIN))?;
+        // What this process starts has nothing to do with it.
+        let nothing = std::fs::File::open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&nothing)?;
+        stream.local_addr()?; // it is a Unix socket
+        Ok(Self(stream))
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    pub(super) fn say(&mut self, message: &impl Serialize) -> io::Result<()> {
+        self.send(&serde_json::to_vec(message)?)
+    }
+
+    /// The next message.
+    pub(super) fn hear<T: DeserializeOwned>(&mut self, within: Duration) -> io::Result<T> {
+        Ok(serde_json::from_slice(&self.receive(within)?)?)
+    }
+
+    /// A frame.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("too much for a frame"))?;
+        self.0.write_all(&length.to_le_bytes())?;
+        self.0.write_all(bytes)
+    }
+
+    /// The next frame.
+    pub(super) fn receive(&mut self, within: Duration) -> io::Result<Vec<u8>> {
+        self.0.set_read_timeout(Some(within))?;
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > LONGEST_FRAME {
+            return Err(io::Error::new(ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+        }
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Descriptors, after what was said last and before anything else.
+    pub(super) fn send_descriptors(&self, all: &[OwnedFd]) -> io::Result<()> {
+        for some in all.chunks(AT_ONCE) {
+            let borrowed: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(AT_ONCE))];
+            let mut beside = SendAncillaryBuffer::new(&mut space);
+            if !beside.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+                return Err(io::Error::other("no room for descriptors"));
+            }
+            // Each part goes with a byte of its own.
+            sendmsg(&self.0, &[IoSlice::new(&[0])], &mut beside, SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    /// As many descriptors as the other side has said that it sends.
+    pub(super) fn receive_descriptors(&self, count: usize, within: Duration) -> io::Result<Vec<OwnedFd>> {
+        self.0.set_read_timeout(Some(within))?;
+        let mut all = Vec::new();
+        while all.len() < count {
+            let before = all.len();
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(AT_ONCE))];
+            let mut beside = RecvAncillaryBuffer::new(&mut space);
+            let mut byte = [0];
+            recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+            for message in beside.drain() {
+                if let RecvAncillaryMessage::ScmRights(some) = message {
+                    all.extend(some);
+                }
+            }
+            if all.len() == before {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "descriptors are missing"));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Descriptors in a part.
+const AT_ONCE: usize = 64;
+/// Nobody says as much: the numbers of a million memberships take a tenth of it.
+const LONGEST_FRAME: usize = 1 << 30;
+/// The other side reads at once.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Seek;
+
+    use super::*;
+
+    #[test]
+    fn messages_bytes_and_descriptors_come_in_their_order() {
+        let (mut one, other) = Channel::pair().unwrap();
+        let mut other = Channel(UnixStream::from(other));
+        let within = Duration::from_secs(10);
+        let files: Vec<OwnedFd> = (0..AT_ONCE + 3)
+            .map(|number| {
+                let path =
+                    std::env::temp_dir().join(format!("sluicegate-channel-{}-{number}", std::process::id()));
+                let mut file = std::fs::File::create_new(&path).unwrap();
+                file.write_all(&[u8::try_from(number).unwrap()]).unwrap();
+                let read = std::fs::File::open(&path).unwrap();
+                std::fs::remove_file(path).unwrap();
+                read.into()
+            })
+            .collect();
+        let sender = std::thread::spawn(move || {
+            one.say(&"first").unwrap();
+            one.send_descriptors(&files).unwrap();
+            one.send(&vec![7; 3_000_000]).unwrap();
+            one.say(&"last").unwrap();
+        });
+        assert_eq!(other.hear::<String>(within).unwrap(), "first");
+        let received = other.receive_descriptors(AT_ONCE + 3, within).unwrap();
+        for (number, file) in received.into_iter().enumerate() {
+            let (mut file, mut byte) = (std::fs::File::from(file), [0]);
+            file.rewind().unwrap();
+            file.read_exact(&mut byte).unwrap();
+            assert_eq!(usize::from(byte[0]), number);
+        }
+        assert_eq!(other.receive(within).unwrap(), vec![7; 3_000_000]);
+        assert_eq!(other.hear::<String>(within).unwrap(), "last");
+        sender.join().unwrap();
+        assert_eq!(other.receive(within).unwrap_err().kind(), ErrorKind::UnexpectedEof, "it has gone");
+    }
+
+    #[test]
+    fn who_says_nothing_is_not_waited_for() {
+        let (mut one, other) = Channel::pair().unwrap();
+        let waited = one.receive(Duration::from_millis(5)).unwrap_err().kind();
+        assert!(matches!(waited, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{waited}");
+        drop(other);
+        assert_eq!(one.receive(Duration::from_secs(9)).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,382 @@
+//! The old process's side: starts the new one, and lets go of one thing after the other.
+//!
+//! In: an order. Out: the end of this process, or everything as it was, with the reason. It runs on a thread of its own, and asks the
+//! control loop for turns.
+//! Invariant: a new process that fails, at whatever step, is ended and waited for before anything is taken back.
+
+use std::io::{self, ErrorKind};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use admin::Answer;
+use admin::view::{Refusal, Upgraded};
+use control_plane::announce::Announcer;
+use control_plane::{HandedState, Refused};
+use forwarder::{Cursor, FlowTable, ThreadId};
+use tokio::runtime::Handle as Runtime;
+
+use super::channel::Channel;
+use super::{FromNew, FromOld, Offer, PROTOCOL, SlotNumber, monotonic, nanos};
+use crate::run::turns::Handle;
+use crate::run::{Daemon, Inspections};
+use crate::{doors, privileges};
+
+/// How far a hand-over is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::run) enum Stage {
+    /// There is none.
+    #[default]
+    None,
+    /// The new process sets itself up; this one goes on as ever.
+    Begun,
+    /// What would change here would be lost.
+    Frozen,
+    /// The new process has everything.
+    Over,
+}
+
+/// Why it did not come to an end, and what this process has let go of.
+struct Failed {
+    why: String,
+    tables: Vec<(ThreadId, FlowTable)>,
+    has_left: bool,
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self { why: said(&error), tables: Vec::new(), has_left: false }
+    }
+}
+
+fn said(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+        ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+            "it went away".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// The old process, as its thread sees it.
+struct Leaving {
+    daemon: Handle<Daemon>,
+    runtime: Runtime,
+    channel: Channel,
+    child: Child,
+    has_released: bool,
+    released: Vec<Duration>,
+    records: u64,
+}
+
+impl Daemon {
+    /// Begins to hand over to a new process, and answers when it has everything, or not.
+    pub(in crate::run) fn upgrade(
+        &mut self,
+        binary: Option<String>,
+        answer: Answer<Result<Upgraded, Refusal>>,
+    ) {
+        let binary = match self.may_upgrade().and_then(|()| program(binary)) {
+            Ok(binary) => binary,
+            Err(refused) => return drop(answer.send(Err(refused.into()))),
+        };
+        self.upgrade = Stage::Begun;
+        tracing::info!(change = "machine", program = %binary.display(), "a new process is to take over");
+        let (daemon, compiling) = (self.turns.handle(), self.turns.compiling().clone());
+        tokio::spawn(async move {
+            // No reload, and no new tables, until it is over.
+            let compiling = compiling.lock_owned().await;
+            let (runtime, of_daemon) = (Runtime::current(), daemon.clone());
+            let done = tokio::task::spawn_blocking(move || hand_over(of_daemon, runtime, &binary)).await;
+            let done = done.unwrap_or_else(|panic| Err(Refused::Unavailable(panic.to_string())));
+            let is_over = done.is_ok();
+            daemon.turn(move |daemon| daemon.upgrade_is_answered(done, answer)).await;
+            if is_over {
+                // The answer is on its way.
+                tokio::time::sleep(ANSWERED_WITHIN).await;
+                daemon.turn(|daemon| daemon.upgrade = Stage::Over).await;
+            }
+            drop(compiling);
+        });
+    }
+
+    fn upgrade_is_answered(
+        &mut self,
+        done: Result<Upgraded, Refused>,
+        answer: Answer<Result<Upgraded, Refusal>>,
+    ) {
+        if let Err(refused) = &done {
+            self.upgrade = Stage::None;
+            self.forwarding.keep_ports();
+            tracing::error!(change = "machine", why = %refused, "the new process has not taken over: this one goes on");
+        }
+        let _ = answer.send(done.map_err(Into::into)); // a client who has gone needs no answer
+    }
+
+    /// What stands in the way of any new process.
+    fn may_upgrade(&self) -> Result<(), Refused> {
+        let now = self.lifecycle.elapsed();
+        let why = if self.upgrade != Stage::None {
+            "another new process is taking over"
+        } else if self.is_draining() {
+            "the machine drains"
+        } else if !self.configuration.reloads.is_idle() {
+            "a reload is under way"
+        } else if self.configuration.generations.confirmation_row(now).is_some() {
+            "the configuration waits for its confirmation: `sluicegate config confirm`, or wait for its time"
+        } else if let Some(why) = self.announcer.loses_routes() {
+            return Err(Refused::Conflict(why));
+        } else if self.controller.compiler().is_some_and(compile::Compiler::has_draining) {
+            "backends that a reload took out still have flows: wait for cluster.drain_time"
+        } else {
+            return Ok(());
+        };
+        Err(Refused::Conflict(why.to_owned()))
+    }
+
+    fn offer(&self) -> Result<(Offer, Vec<std::os::fd::OwnedFd>), Refused> {
+        let unavailable = |error: io::Error| Refused::Unavailable(error.to_string());
+        let (plane, descriptors) = self.forwarding.plane.hand().map_err(unavailable)?;
+        self.forwarding.share_ports().map_err(unavailable)?;
+        let compiler = self.controller.compiler();
+        let compiler = compiler.ok_or_else(|| Refused::Unavailable("tables are being built".to_owned()))?;
+        let numbers = compiler.numbers();
+        let offer = Offer {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            start_nanos: nanos(monotonic().saturating_sub(self.lifecycle.elapsed())),
+            digest: self.controller.config().digest(),
+            slots: numbers.slots.iter().map(SlotNumber::of).collect(),
+            slots_below: numbers.slots_below,
+            services: numbers.services.into_iter().map(|(name, id)| (name, id.0)).collect(),
+            plane,
+            descriptors: descriptors.len(),
+            state: self.handed_state(),
+        };
+        Ok((offer, descriptors))
+    }
+
+    fn handed_state(&self) -> HandedState {
+        HandedState::of(&self.controller, &self.orders, self.paths.learned())
+    }
+
+    /// Nothing that would be lost is begun any more.
+    fn freeze(&mut self) -> HandedState {
+        self.upgrade = Stage::Frozen;
+        // Who waits for packet threads gets no answer.
+        self.inspections = Inspections::default();
+        self.handed_state()
+    }
+
+    fn close_doors(&mut self) -> (Announcer, crate::run::health_tunnel::HealthTunnel) {
+        self.api.doors.close();
+        (std::mem::take(&mut self.announcer), self.checks.tunnel().clone())
+    }
+
+    /// Everything is this process's again.
+    fn take_back(&mut self, tables: Vec<(ThreadId, FlowTable)>) {
+        if let Err(error) = self.forwarding.plane.take_back(tables) {
+            tracing::error!(change = "machine", %error, "queues have not come back: a restart binds them");
+        }
+    }
+}
+
+/// The program, which a package may have replaced since this process began.
+fn program(binary: Option<String>) -> Result<PathBuf, Refused> {
+    if let Some(binary) = binary.map(PathBuf::from) {
+        let words = || Refused::Conflict(format!("{}: a path from the root on is wanted", binary.display()));
+        return binary.is_absolute().then_some(binary.clone()).ok_or_else(words);
+    }
+    let own = std::env::current_exe().map_err(|error| Refused::Unavailable(error.to_string()))?;
+    let name = own.to_string_lossy();
+    Ok(name.strip_suffix(" (deleted)").map_or_else(|| own.clone(), PathBuf::from))
+}
+
+fn hand_over(daemon: Handle<Daemon>, runtime: Runtime, binary: &Path) -> Result<Upgraded, Refused> {
+    let began = Instant::now();
+    let started = runtime.block_on(daemon.turn(|daemon| {
+        let (file, machine) = (daemon.configuration.file.clone(), daemon.controller.machine().to_owned());
+        daemon.offer().map(|offered| (offered, file, machine))
+    }));
+    let ((offer, descriptors), file, machine) = started?;
+    let (channel, other) = Channel::pair().map_err(|error| Refused::Unavailable(error.to_string()))?;
+    let mut command = Command::new(binary);
+    command.arg("run").arg("--config").arg(&file).args(["--machine", &machine, "--take-over"]);
+    command.stdin(Stdio::from(other)).env_remove("WATCHDOG_PID");
+    let child = privileges::handed_down(|| command.spawn());
+    drop(command); // it has the other end of the channel
+    let child = child
+        .map_err(|error| Refused::Conflict(format!("{}: it cannot be started: {error}", binary.display())))?;
+    let (has_released, released) = (false, Vec::new());
+    let mut leaving = Leaving { daemon, runtime, channel, child, has_released, released, records: 0 };
+    match leaving.run(&offer, descriptors) {
+        Ok(version) => Ok(Upgraded {
+            machine,
+            version,
+            pid: leaving.child.id(),
+            took_ms: began.elapsed().as_secs_f64() * 1e3,
+            handed_over_ms: leaving.released.iter().map(|took| took.as_secs_f64() * 1e3).collect(),
+            flow_records: leaving.records,
+        }),
+        Err(failed) => Err(leaving.take_back(binary, failed)),
+    }
+}
+
+impl Leaving {
+    /// Gives the new process's version.
+    fn run(&mut self, offer: &Offer, descriptors: Vec<std::os::fd::OwnedFd>) -> Result<String, Failed> {
+        self.channel.say(offer)?;
+        self.channel.send_descriptors(&descriptors)?;
+        drop(descriptors);
+        let version = match self.channel.hear(READY_WITHIN)? {
+            FromNew::Ready { version } => version,
+            other => return Err(unexpected(other)),
+        };
+        let state = self.turn(Daemon::freeze);
+        self.channel.say(&FromOld::Frozen(state))?;
+        self.await_taken()?;
+        let mut tables = Vec::new();
+        self.release_all(&mut tables)
+            .and_then(|()| self.leave())
+            .map_err(|failed| Failed { tables, ..failed })?;
+        let pid = self.child.id();
+        self.turn(move |daemon| {
+            daemon.forwarding.plane.give();
+            daemon.forwarding.keep_ports();
+            daemon.lifecycle.manager().main_process(pid);
+        });
+        // It has everything, whether or not it hears this.
+        let _ = self.channel.say(&FromOld::Kept);
+        Ok(version)
+    }
+
+    fn release_all(&mut self, kept: &mut Vec<(ThreadId, FlowTable)>) -> Result<(), Failed> {
+        let groups = self.turn(|daemon| daemon.forwarding.plane.groups());
+        for group in groups {
+            let (since, threads) = (Instant::now(), group.iter().map(|thread| thread.0).collect());
+            self.has_released = true;
+            let tables = self.turn(move |daemon| daemon.forwarding.plane.release(&group));
+            let word = FromOld::Released { threads, tables: tables.iter().map(|(of, _)| of.0).collect() };
+            let sent = self.channel.say(&word);
+            let sent = sent.and_then(|()| tables.iter().try_for_each(|(_, table)| self.send(table)));
+            kept.extend(tables);
+            sent?;
+            self.await_taken()?;
+            self.released.push(since.elapsed());
+        }
+        Ok(())
+    }
+
+    /// A table in parts, and an empty one behind the last.
+    fn send(&mut self, table: &FlowTable) -> io::Result<()> {
+        let (mut from, mut records) = (Some(Cursor::START), Vec::new());
+        while let Some(cursor) = from {
+            from = table.pack(cursor, BUCKETS_AT_ONCE, &mut records);
+            self.records += (records.len() / forwarder::FLOW_RECORD_BYTES) as u64;
+            if !records.is_empty() {
+                self.channel.send(&records)?;
+            }
+            records.clear();
+        }
+        self.channel.send(&[])
+    }
+
+    fn leave(&mut self) -> Result<(), Failed> {
+        let (announcer, tunnel) = self.turn(Daemon::close_doors);
+        self.runtime.block_on(async {
+            announcer.abandon().await;
+            tunnel.close().await;
+        });
+        let left = self.channel.say(&FromOld::Left).map_err(Failed::from).and_then(|()| self.await_taken());
+        left.map_err(|failed| Failed { has_left: true, ..failed })
+    }
+
+    fn await_taken(&mut self) -> Result<(), Failed> {
+        match self.channel.hear(TAKEN_WITHIN)? {
+            FromNew::Taken => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Ends the new process, and makes everything as it was. Gives the reason in words.
+    fn take_back(mut self, binary: &Path, failed: Failed) -> Refused {
+        let ended = self.end_child();
+        let Failed { why, tables, has_left } = failed;
+        if self.has_released {
+            self.turn(move |daemon| daemon.take_back(tables));
+        }
+        if has_left {
+            self.open_again();
+        }
+        let ended = ended.map(|ended| format!(" ({ended})")).unwrap_or_default();
+        Refused::Conflict(format!("{}: {why}{ended}; this process goes on", binary.display()))
+    }
+
+    /// How it has ended, where that was not by us.
+    fn end_child(&mut self) -> Option<String> {
+        let until = Instant::now() + ENDED_WITHIN;
+        while Instant::now() < until {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(match status.signal() {
+                    Some(signal) => format!("ended by signal {signal}"),
+                    None => format!("exit code {}", status.code().unwrap_or_default()),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It is this process's child, and not waited for yet: the number is still its own.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        None
+    }
+
+    /// Doors, routes and tunnel that were closed.
+    fn open_again(&self) {
+        let (config, machine, existing, tunnel) = self.turn(|daemon| {
+            let (config, machine) =
+                (daemon.controller.config().clone(), daemon.controller.machine().to_owned());
+            (config, machine, daemon.api.doors.existing(), daemon.checks.tunnel().clone())
+        });
+        let opened = self.runtime.block_on(async {
+            if let Err(error) = tunnel.open(&config).await {
+                tracing::error!(%error, "the checks' tunnel has not come back");
+            }
+            doors::bind(&config, &machine, &existing).await
+        });
+        self.turn(move |daemon| {
+            match opened {
+                Ok(bound) => daemon.api.doors.take(&config, &machine, bound),
+                Err(error) => {
+                    tracing::error!(error = %format!("{error:#}"), "the admin API's doors have not come back")
+                }
+            }
+            if let Err(error) = daemon.speak_again() {
+                tracing::error!(error = %format!("{error:#}"), "nothing is announced");
+            }
+            daemon.checks.watch(&daemon.controller);
+        });
+    }
+
+    fn turn<T: Send + 'static>(&self, work: impl FnOnce(&mut Daemon) -> T + Send + 'static) -> T {
+        self.runtime.block_on(self.daemon.turn(work))
+    }
+}
+
+fn unexpected(said: FromNew) -> Failed {
+    let why = match said {
+        FromNew::Refused(why) => why,
+        other => format!("it says {other:?} where that has no meaning"),
+    };
+    Failed { why, tables: Vec::new(), has_left: false }
+}
+
+/// A client of the API is answered within 30 s.
+const READY_WITHIN: Duration = Duration::from_secs(18);
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+/// How long a new process that has failed may take to end by itself.
+const ENDED_WITHIN: Duration = Duration::from_millis(500);
+const ANSWERED_WITHIN: Duration = Duration::from_millis(200);
+/// 4 MiB of a table are looked through for one part.
+const BUCKETS_AT_ONCE: usize = 1 << 16;

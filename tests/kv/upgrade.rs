@@ -1,0 +1,131 @@
+//! A new process in the old one's place while it asks servers itself: the ports that it asks from are nobody else's all the while.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nix::sys::socket::sockopt::ReusePort;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket};
+use testbed::{Asker, Balancer, BedSpec, Ended, LbConfig, Process, eventually};
+
+use crate::gather::{ended, get, lists_apart, store, wanted};
+use crate::scene::{BOUND, SILENCE, Scene, config, memcached};
+
+/// In the middle of what `io.own_ports` is by default.
+const OWN_PORT: u16 = 61_100;
+
+#[test]
+fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process_takes_over() {
+    let spec = BedSpec { queues: 2, ..BedSpec::default() };
+    let scene = Scene::by(
+        &spec,
+        |bed| config(bed, ""),
+        |bed, host| Some(memcached(bed, host)),
+        |bed, config| Balancer::start_with_heirs(bed, 0, config, &[]).unwrap(),
+    );
+    store(&scene);
+    let lists = lists_apart(&scene, 60, 20);
+    assert!(lists.len() > 30, "{lists:?}");
+    all_answered(&scene, &lists);
+    let asking = Asking::start(&scene, &lists);
+    asking.answered(&scene, 2 * lists.len());
+    let failed = upgrade(&scene, &["/bin/false"]);
+    assert_eq!(failed.code, Some(1), "{}{}", failed.out, failed.err);
+    assert!(!lets_in(&scene), "the old process has its ports alone again");
+    for _ in 0..2 {
+        let done = upgrade(&scene, &[]);
+        assert_eq!(done.code, Some(0), "{}{}\n{}", done.out, done.err, scene.diagnosis());
+        // It is answered before the new process has heard that it is to keep all.
+        let is_alone = || (!lets_in(&scene)).then_some(());
+        assert!(eventually(BOUND, is_alone).is_some(), "the new process has its ports alone");
+        asking.answered(&scene, 2 * lists.len());
+    }
+    asking.stop(&scene);
+    let before = ended(&scene, "gathers_answered");
+    all_answered(&scene, &lists);
+    assert!(ended(&scene, "gathers_answered") >= before + lists.len() as u64, "{}", scene.diagnosis());
+}
+
+fn upgrade(scene: &Scene, binary: &[&str]) -> Ended {
+    let socket = LbConfig::admin_socket(&scene.bed, 0);
+    let args = [&["machine", "upgrade"], binary, &["--socket", socket.to_str().unwrap()]].concat();
+    let ns = &scene.bed.balancers[0].ns;
+    Process::to_end(ns, scene.bed.program().unwrap(), &args, 10 * BOUND).unwrap()
+}
+
+/// Whether a program of the same user, which would share it, can have one of the balancer's own ports.
+fn lets_in(scene: &Scene) -> bool {
+    scene.bed.balancers[0].ns.run(|| {
+        let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        setsockopt(&socket, ReusePort, &true).unwrap();
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(std::net::SocketAddr::from(([0; 4], OWN_PORT))))
+            .is_ok()
+    })
+}
+
+fn all_answered(scene: &Scene, lists: &[Vec<usize>]) {
+    let client = scene.client(true);
+    for keys in lists.iter().chain(&plain()) {
+        assert!(answer(&client, keys).is_some(), "no answer to {keys:?}\n{}", scene.diagnosis());
+    }
+}
+
+/// Requests for one key each.
+fn plain() -> [Vec<usize>; 3] {
+    [vec![3], vec![11], vec![29]]
+}
+
+/// How often it was asked again until the right answer came. UDP loses what comes while a queue has no socket.
+fn answer(client: &Asker, keys: &[usize]) -> Option<usize> {
+    let mut asked = 0;
+    let answered = eventually(BOUND, || {
+        asked += 1;
+        client.ask_whole(&get("get", keys), SILENCE)
+    })?;
+    assert_eq!(answered.escape_ascii().to_string(), wanted(keys, None).escape_ascii().to_string());
+    Some(asked - 1)
+}
+
+/// A client that asks one request after the other until it is called back.
+struct Asking {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
+    thread: std::thread::JoinHandle<Result<usize, Vec<usize>>>,
+}
+
+impl Asking {
+    fn start(scene: &Scene, lists: &[Vec<usize>]) -> Self {
+        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (until, answered) = (Arc::clone(&stop), Arc::clone(&count));
+        let (client, plain) = (scene.client(true), plain());
+        // Gathered and plain ones in turn.
+        let mixed = lists.iter().zip(plain.iter().cycle()).flat_map(|(list, plain)| [list, plain]);
+        let requests: Vec<Vec<usize>> = mixed.cloned().collect();
+        let thread = std::thread::spawn(move || {
+            let mut again = 0;
+            for keys in requests.iter().cycle() {
+                if until.load(Ordering::Relaxed) {
+                    break;
+                }
+                again += answer(&client, keys).ok_or_else(|| keys.clone())?;
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(again)
+        });
+        Self { stop, count, thread }
+    }
+
+    /// Until so many more have been answered.
+    fn answered(&self, scene: &Scene, more: usize) {
+        let wanted = self.count.load(Ordering::Relaxed) + more;
+        let are = || (self.count.load(Ordering::Relaxed) >= wanted).then_some(());
+        assert!(eventually(2 * BOUND, are).is_some(), "{}", scene.diagnosis());
+    }
+
+    fn stop(self, scene: &Scene) {
+        self.stop.store(true, Ordering::Relaxed);
+        let again = self.thread.join().unwrap();
+        let again = again.unwrap_or_else(|keys| panic!("no answer to {keys:?}\n{}", scene.diagnosis()));
+        println!("requests that were asked again: {again}");
+    }
+}

@@ -1,0 +1,396 @@
+//! A new process in the old one's place, while packets flow: by the same program, by others, and by those that do not get there.
+
+mod load;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testbed::{
+    Balancer, Bed, BedSpec, Decap, Downloads, Ended, LbConfig, Manager, PoolMember, UdpFlows, eventually,
+};
+
+use crate::scene::{BOUND, Scene, verb};
+
+/// A balancer and those that take over from it.
+struct Line {
+    scene: Scene,
+}
+
+impl Line {
+    fn start(spec: &BedSpec, environment: &[&str], config: impl FnOnce(&Bed) -> LbConfig) -> Self {
+        let bed = Bed::new(spec).unwrap();
+        let config = config(&bed);
+        let decaps = Decap::start_all(&bed).unwrap();
+        let balancer = Balancer::start_with_heirs(&bed, 0, &config, environment).unwrap();
+        Self { scene: Scene { balancer, decaps, bed } }
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        let socket = LbConfig::admin_socket(&self.scene.bed, 0);
+        verb(&self.scene.bed, &[args, &["--socket", socket.to_str().unwrap()]].concat())
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let ended = self.run(&[args, &["--json"]].concat());
+        assert!(matches!(ended.code, Some(0 | 1)), "{args:?}: {}{}", ended.out, ended.err);
+        serde_json::from_str(&ended.out).unwrap()
+    }
+
+    /// Has a new process take over; what came of it.
+    fn upgrade(&self, binary: Option<&Path>) -> Value {
+        let before = self.json(&["status"])["boot_id"].clone();
+        let binary = binary.map(|path| path.to_str().unwrap());
+        let args: Vec<&str> = ["machine", "upgrade", "--json"].into_iter().chain(binary).collect();
+        let ended = self.run(&args);
+        assert_eq!(ended.code, Some(0), "{}{}\n{}", ended.out, ended.err, self.scene.diagnosis());
+        assert_ne!(self.json(&["status"])["boot_id"], before, "another process answers");
+        serde_json::from_str(&ended.out).unwrap()
+    }
+
+    /// Tries a program that does not get there; what is said of it.
+    fn refused(&self, binary: &Path) -> String {
+        let before = self.json(&["status"])["boot_id"].clone();
+        let ended = self.run(&["machine", "upgrade", binary.to_str().unwrap()]);
+        assert_eq!(ended.code, Some(1), "{}{}\n{}", ended.out, ended.err, self.scene.diagnosis());
+        assert_eq!(self.json(&["status"])["boot_id"], before, "the old one goes on");
+        ended.out + &ended.err
+    }
+
+    /// An executable of the bed's.
+    fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.scene.bed.dir().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+/// UDP flows, in use until they are called back: some of their packets may be lost, and none may change its backend.
+struct Flows {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicUsize>,
+    thread: JoinHandle<(UdpFlows, usize, usize)>,
+}
+
+impl Flows {
+    fn start(mut flows: UdpFlows) -> Self {
+        let first = flows.round().unwrap();
+        assert!(first.iter().all(Option::is_some), "they are all known");
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (until, ended) = (Arc::clone(&stop), Arc::clone(&rounds));
+        let thread = std::thread::spawn(move || {
+            let (mut moved, mut lost) = (0, 0);
+            while !until.load(Ordering::Relaxed) {
+                let answers = flows.round_within(LOST_AFTER).unwrap();
+                lost += answers.iter().filter(|answer| answer.is_none()).count();
+                let others = answers.iter().zip(&first).filter(|(now, then)| now.is_some() && now != then);
+                moved += others.count();
+                ended.fetch_add(1, Ordering::Relaxed);
+            }
+            (flows, moved, lost)
+        });
+        Self { stop, rounds, thread }
+    }
+
+    /// Until each flow has been asked once from now on.
+    fn asked(&self) {
+        let then = self.rounds.load(Ordering::Relaxed) + 2; // the one that is under way, and a whole one
+        let are_over = || (self.rounds.load(Ordering::Relaxed) >= then).then_some(());
+        assert!(eventually(BOUND, are_over).is_some());
+    }
+
+    fn kept(self, scene: &Scene) {
+        self.stop.store(true, Ordering::Relaxed);
+        let (mut flows, moved, lost) = self.thread.join().unwrap();
+        println!("UDP packets without an answer: {lost}");
+        assert_eq!(moved, 0, "a flow moved\n{}", scene.diagnosis());
+        assert!(flows.round().unwrap().iter().all(Option::is_some), "{}", scene.diagnosis());
+    }
+}
+
+/// One new connection after the other, by several clients, until they are called back.
+struct Newcomers {
+    stop: Arc<AtomicBool>,
+    made: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<Vec<String>>>,
+}
+
+impl Newcomers {
+    fn start(bed: &Bed, clients: usize) -> Self {
+        let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (client, vip) = (bed.http_client(), bed.vip(true, Bed::HTTP_PORT));
+        let threads = (0..clients).map(|_| {
+            let (client, stop, made) = (client.clone(), Arc::clone(&stop), Arc::clone(&made));
+            std::thread::spawn(move || {
+                let mut broken = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match client.get(vip, "/") {
+                        Ok(_) => _ = made.fetch_add(1, Ordering::Relaxed),
+                        Err(failure) => broken.push(failure.to_string()),
+                    }
+                }
+                broken
+            })
+        });
+        Self { threads: threads.collect(), stop, made }
+    }
+
+    fn all_made(self, scene: &Scene) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        let broken: Vec<String> =
+            self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        assert!(broken.is_empty(), "{broken:?}\n{}", scene.diagnosis());
+        self.made.load(Ordering::Relaxed)
+    }
+}
+
+/// Requests at a steady pace on some flows: the longest time in which none of a flow's was answered.
+struct Pulse {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Duration>>,
+}
+
+impl Pulse {
+    fn start(bed: &Bed, flows: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let vip = bed.vip(true, Bed::ECHO_PORT);
+        let threads = (0..flows).map(|_| {
+            let stop = Arc::clone(&stop);
+            bed.client.ns.spawn(move || {
+                let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+                socket.connect(vip).unwrap();
+                socket.set_read_timeout(Some(PACE)).unwrap();
+                let (mut last, mut longest, mut room) = (Instant::now(), Duration::ZERO, [0; 256]);
+                while !stop.load(Ordering::Relaxed) {
+                    let sent = Instant::now();
+                    let _ = socket.send(b"pulse"); // an error of an earlier one
+                    // Late answers are answers too.
+                    while socket.recv(&mut room).is_ok() {
+                        longest = longest.max(last.elapsed());
+                        last = Instant::now();
+                        if sent.elapsed() >= PACE {
+                            break;
+                        }
+                    }
+                }
+                longest
+            })
+        });
+        Self { threads: threads.collect(), stop }
+    }
+
+    fn longest(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
+    }
+}
+
+fn handed_over_twice_and_back(queues: u32) {
+    let line = Line::start(&BedSpec { queues, ..BedSpec::default() }, &[], LbConfig::new);
+    let (scene, bed) = (&line.scene, &line.scene.bed);
+    let other = bed.dir().join("another-name");
+    fs::copy(bed.program().unwrap(), &other).unwrap();
+    let downloads = Downloads::start(&bed.client.ns, bed.vip(true, Bed::HTTP_PORT), 60, LONG);
+    let begun = || (downloads.begun() == 60).then_some(());
+    assert!(eventually(BOUND, begun).is_some(), "{}", scene.diagnosis());
+    let (newcomers, flows) = (Newcomers::start(bed, 2), Flows::start(scene.flows(false, 100)));
+    for binary in [None, Some(&*other), Some(&*bed.program().unwrap())] {
+        let pulse = Pulse::start(bed, 8);
+        std::thread::sleep(Duration::from_millis(300)); // of it; nothing waits for that
+        let upgraded = line.upgrade(binary);
+        let before = newcomers.made.load(Ordering::Relaxed);
+        let more = || (newcomers.made.load(Ordering::Relaxed) > before + 20).then_some(());
+        assert!(eventually(BOUND, more).is_some(), "{}", scene.diagnosis());
+        println!("{queues} queues: longest silence {:?}, {upgraded}", pulse.longest());
+        assert_eq!(upgraded["handed_over_ms"].as_array().unwrap().len(), queues as usize);
+        assert!(upgraded["flow_records"].as_u64().unwrap() >= 100, "{upgraded}");
+        assert_eq!(line.json(&["status"])["ready"], true);
+    }
+    flows.kept(scene);
+    println!("new connections: {}", newcomers.all_made(scene));
+    let broken: Vec<_> = downloads.join().into_iter().filter_map(|one| one.broke).collect();
+    assert!(broken.is_empty(), "{broken:?}\n{}", scene.diagnosis());
+    assert_eq!(scene.balancer.counters().unwrap().drops(), [], "{}", scene.diagnosis());
+}
+
+#[test]
+fn by_one_queue_no_connection_breaks_when_new_processes_take_over() {
+    handed_over_twice_and_back(1);
+}
+
+#[test]
+fn by_two_queues_no_connection_breaks_when_new_processes_take_over() {
+    handed_over_twice_and_back(2);
+}
+
+#[test]
+fn by_software_steering_no_connection_breaks_when_a_new_process_takes_over() {
+    let spec = BedSpec { queues: 2, ..BedSpec::default() };
+    let steered =
+        |bed: &Bed| LbConfig { io: "steering = \"software\"\nthreads = 2".into(), ..LbConfig::new(bed) };
+    let line = Line::start(&spec, &[], steered);
+    let (newcomers, flows) =
+        (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 100)));
+    for _ in 0..2 {
+        let upgraded = line.upgrade(None);
+        assert_eq!(upgraded["handed_over_ms"].as_array().unwrap().len(), 1, "all at once: {upgraded}");
+    }
+    flows.kept(&line.scene);
+    newcomers.all_made(&line.scene);
+}
+
+#[test]
+fn a_program_that_does_not_take_over_leaves_everything_as_it_was() {
+    let line = Line::start(&BedSpec::default(), &[], LbConfig::new);
+    let (newcomers, flows) = (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 60)));
+    let text = line.scene.bed.dir().join("no-program");
+    fs::write(&text, "x").unwrap();
+    let deaf = line.script("deaf", "#!/bin/sh\nexec sleep 600\n");
+    let chatter = line.script("chatter", "#!/bin/sh\necho nonsense >&0\nexec sleep 600\n");
+    for (binary, words) in [
+        (Path::new("/bin/false"), "exit code 1"),
+        (Path::new("/none/sluicegate"), "it cannot be started: No such file"),
+        (&text, "it cannot be started: Permission denied"),
+        (&chatter, "a frame of"),
+        (&deaf, "it did not answer in time"),
+    ] {
+        let said = line.refused(binary);
+        assert!(said.contains(words) && said.contains(binary.to_str().unwrap()), "{words}: {said}");
+    }
+    flows.kept(&line.scene);
+    newcomers.all_made(&line.scene);
+    line.upgrade(None);
+}
+
+/// With one descriptor more each time a new process comes one step further, until it gets there.
+#[test]
+fn a_new_process_that_fails_at_whatever_step_gives_everything_back() {
+    let spec = BedSpec { queues: 2, ..BedSpec::default() };
+    let line = Line::start(&spec, &[], LbConfig::new);
+    let (newcomers, flows) = (Newcomers::start(&line.scene.bed, 2), Flows::start(line.scene.flows(true, 60)));
+    // From now on its flows are there by the connection tables alone.
+    assert_eq!(line.run(&["backend", "drain", "b1"]).code, Some(0));
+    let program = line.scene.bed.program().unwrap();
+    let before = line.json(&["status"])["boot_id"].clone();
+    let (mut words, mut descriptors) = (Vec::new(), 20);
+    loop {
+        let text = format!("#!/bin/sh\nulimit -n {descriptors}\nexec {} \"$@\"\n", program.display());
+        let binary = line.script("short", &text);
+        let ended = line.run(&["machine", "upgrade", binary.to_str().unwrap()]);
+        if ended.code == Some(0) {
+            break;
+        }
+        assert!(descriptors < 200, "{}", ended.err);
+        assert_eq!(line.json(&["status"])["boot_id"], before, "{}\n{}", ended.err, line.scene.diagnosis());
+        println!("{descriptors} descriptors: {}", ended.err.trim());
+        words.push(ended.err);
+        descriptors += 1;
+    }
+    assert_ne!(line.json(&["status"])["boot_id"], before);
+    let at = |step: &str| words.iter().any(|words| words.contains(step));
+    assert!(at("cannot bind an AF_XDP socket"), "with queues on their way: {words:#?}");
+    flows.kept(&line.scene);
+    newcomers.all_made(&line.scene);
+}
+
+#[test]
+fn orders_and_verdicts_stay_and_the_first_new_flow_follows_them() {
+    // Nobody has this address: it is found down.
+    let away =
+        PoolMember { name: "b9".into(), address: [198, 18, 1, 200].into(), weight: 1, ring_name: None };
+    let checked = |bed: &Bed| LbConfig {
+        pool: LbConfig::new(bed).pool.into_iter().chain([away]).collect(),
+        pool_keys: "checks = [\"web\"]".into(),
+        more: "[check.web]\ntcp = { port = 80 }\ninterval = \"60s\"\nfast_interval = \"60s\"\nfall = 1\n"
+            .into(),
+        ..LbConfig::new(bed)
+    };
+    let line = Line::start(&BedSpec { backends: 4, ..BedSpec::default() }, &[], checked);
+    let flows = Flows::start(line.scene.flows(true, 60));
+    for order in [
+        &["backend", "drain", "b1", "--reason", "a kernel", "--for", "1h"][..],
+        &["backend", "weight", "b2", "3"],
+    ] {
+        assert_eq!(line.run(order).code, Some(0), "{order:?}");
+    }
+    let tables = || {
+        let status = line.json(&["status"]);
+        (status["digests"]["tables"].clone(), status["overrides"].clone(), status["generation"].clone())
+    };
+    let without_times = |mut overrides: Value| {
+        for one in overrides.as_array_mut().unwrap() {
+            let since = one["since_seconds"].take();
+            assert!(since.as_f64().unwrap() < 600.0, "{since}");
+            one["ends_in_seconds"] = one["ends_in_seconds"].as_f64().map(|left| left > 3_000.0).into();
+        }
+        overrides
+    };
+    let settled = || eventually(BOUND, || (line.json(&["status"])["ready"] == true).then_some(()));
+    assert!(settled().is_some());
+    let (digest, overrides, _) = tables();
+    line.upgrade(None);
+    let (digest_after, overrides_after, _) = tables();
+    assert_eq!(digest_after, digest, "the tables are the same");
+    assert_eq!(without_times(overrides_after), without_times(overrides));
+    let backends = line.json(&["backend", "list"]);
+    let states: Vec<_> = backends["backends"].as_array().unwrap().iter().map(|row| &row["state"]).collect();
+    assert_eq!(states, ["draining", "serving", "serving", "serving", "down"], "as they were at once");
+    let served: Vec<String> = line.scene.ask(false, 60).into_iter().map(|reply| reply.backend).collect();
+    assert!(!served.contains(&"b1".to_owned()), "{served:?}");
+    flows.asked();
+    // An order that was taken over can be taken back.
+    assert_eq!(line.run(&["backend", "undrain", "b1"]).code, Some(0));
+    assert_eq!(line.run(&["backend", "weight", "b2", "file"]).code, Some(0));
+    let left = line.json(&["status"])["overrides"].clone();
+    assert_eq!(left.as_array().map(Vec::len), Some(0), "{left}");
+    flows.kept(&line.scene);
+}
+
+#[test]
+fn what_takes_effect_at_the_next_start_takes_effect_and_what_needs_a_restart_says_so() {
+    let with = |bed: &Bed, io: &str| LbConfig { io: io.to_owned(), ..LbConfig::new(bed) };
+    let line = Line::start(&BedSpec::default(), &[], |bed| with(bed, "batch = 32"));
+    let needs = |line: &Line| line.json(&["status"])["needs_restart"].clone();
+    with(&line.scene.bed, "batch = 64").write(&line.scene.bed, 0).unwrap();
+    let refused = line.refused(&line.scene.bed.program().unwrap());
+    assert!(refused.contains("`sluicegate config reload` first"), "{refused}");
+    assert_eq!(line.run(&["config", "reload"]).code, Some(0));
+    assert_eq!(needs(&line), serde_json::json!(["io.batch: 32 -> 64"]));
+    line.upgrade(None);
+    assert_eq!(needs(&line), serde_json::json!([]));
+    with(&line.scene.bed, "batch = 64\nflows_per_thread = 65536").write(&line.scene.bed, 0).unwrap();
+    assert_eq!(line.run(&["config", "reload"]).code, Some(0));
+    let refused = line.refused(&line.scene.bed.program().unwrap());
+    assert!(refused.contains("only a restart brings: io.flows_per_thread: "), "{refused}");
+    line.scene.ask(true, 8);
+    assert!(!line.scene.balancer.process.tail().contains("panicked"));
+}
+
+#[test]
+fn the_service_manager_hears_which_process_is_the_service_now() {
+    let folder = std::env::temp_dir().join(format!("sluicegate-upgrade-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let path = folder.join("notify");
+    let manager = Manager::listen(&path).unwrap();
+    let notify = format!("NOTIFY_SOCKET={}", path.display());
+    let line = Line::start(&BedSpec::default(), &[&notify], LbConfig::new);
+    manager.wait_for(BOUND, "READY=1").unwrap();
+    let upgraded = line.upgrade(None);
+    // In the namespace of the balancer's processes, as it is the manager's on a real machine.
+    manager.wait_for(BOUND, &format!("MAINPID={}", upgraded["pid"])).unwrap();
+    manager.wait_for(BOUND, "READY=1").unwrap();
+    drop(line);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// For a packet that is lost: on these links an answer takes less than a millisecond, and a busy processor some more.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+const PACE: Duration = Duration::from_millis(1);
+/// Longer than three of them take.
+const LONG: Duration = Duration::from_secs(12);
