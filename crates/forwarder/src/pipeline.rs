@@ -2,8 +2,7 @@
 //!
 //! In: a batch of packets. Out: a verdict each. Each stage runs over the whole batch, so that the cache misses of its
 //! packets overlap: the first prefetches the flow buckets that the second reads.
-//! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`].
-//! Source: paper §3.1 to §3.3.
+//! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`]. Source: paper §3.1 to §3.3.
 
 mod choice;
 mod decapsulation;
