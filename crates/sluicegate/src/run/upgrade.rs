@@ -1,7 +1,7 @@
 //! A new process in this one's place: `machine upgrade`.
 //!
 //! In: an order and a program. Out: a process that has everything, or everything as it was. The old process starts the new one with
-//! a [`Channel`] as its standard input (`leaving`); the new one sets up all that it can, says so, and takes what the old one
+//! a channel as its standard input (`leaving`); the new one sets up all that it can, says so, and takes what the old one
 //! lets go (`coming`).
 //! Not here: queues and connection tables (`datapath`), orders and verdicts (`control_plane`), what a number means (`compile`).
 //! Invariant: until the new process has said that it has everything, and was told to keep it, the old one can take all back.
