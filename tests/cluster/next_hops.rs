@@ -24,7 +24,7 @@ fn machines_that_die_or_hang_leave_the_router(kind: Kind) {
     };
     let steady = eventually(BOUND, || (is_up(&scene) && scene.has_next_hops(2)).then_some(()));
     assert!(steady.is_some(), "{}", scene.router.tail());
-    scene.machine(1).process.signal(Signal::SIGSTOP).unwrap();
+    scene.machine(1).process.pause().unwrap();
     println!("{kind:?}: one after kill -STOP: {:?}", scene.wait_for_next_hops(1));
     scene.machine(1).process.signal(Signal::SIGCONT).unwrap();
     println!("{kind:?}: two after kill -CONT: {:?}", scene.wait_for_next_hops(2));

@@ -9,7 +9,11 @@ use crate::scene::{BOUND, PORT, Scene, config};
 
 #[test]
 fn memcaslap_finds_all_that_it_stored_by_udp() {
-    let scene = Scene::new(|bed| config(bed, ""));
+    memcaslap_finds_all(&Scene::new(|bed| config(bed, "")));
+}
+
+/// What it stores through the first VIP it finds there, byte by byte.
+pub(crate) fn memcaslap_finds_all(scene: &Scene) {
     let server = SocketAddr::new(VIP_V4, PORT).to_string();
     let args = ["-s", &server, "-U", "-T", "1", "-c", "8", "-x", "20000", "-X", "64", "-v", "1.0"];
     let ended = Process::to_end(&scene.bed.client.ns, "memcaslap", &args, 10 * BOUND).unwrap();

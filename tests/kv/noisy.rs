@@ -108,7 +108,8 @@ impl Hop {
                 continue; // lost on its way back
             }
             if self.one_in(25) {
-                let wait = Duration::from_millis(110 + self.next() % 2_500);
+                // Longer than is waited for it.
+                let wait = Duration::from_millis(210 + self.next() % 2_500);
                 self.late.push((Instant::now() + wait, to, answer));
                 continue;
             }

@@ -9,7 +9,7 @@ use std::fs;
 use serde_json::Value;
 use testbed::{Process, VIP_V4};
 
-use crate::scene::{BOUND, Scene, config};
+use crate::scene::{BOUND, PATIENT, Scene, config};
 
 const KEYS: usize = 90;
 /// Of an array.
@@ -18,7 +18,7 @@ const MANY: usize = 20;
 #[test]
 fn php_finds_arrays_of_keys_by_udp_on_each_of_three_servers() {
     let scene = Scene::new(|bed| {
-        let mut config = config(bed, "");
+        let mut config = config(bed, PATIENT);
         config.services.retain(|service| service.protocol == "udp");
         config
     });
@@ -66,7 +66,7 @@ fn php_finds_arrays_of_keys_by_udp_on_each_of_three_servers() {
 #[test]
 fn php_asks_once_for_an_array_of_keys_of_three_servers() {
     let scene = Scene::new(|bed| {
-        let mut config = config(bed, "");
+        let mut config = config(bed, PATIENT);
         config.services.retain(|service| service.protocol == "udp");
         config
     });

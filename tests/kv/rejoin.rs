@@ -109,7 +109,7 @@ fn a_server_that_hung_has_no_old_value_when_it_is_back() {
     let mut scene = Scene::new(|bed| config(bed, ""));
     let client = scene.client(true);
     let (server, keys) = filled(&scene, &client);
-    scene.servers[server].as_mut().unwrap().signal(Signal::SIGSTOP).unwrap();
+    scene.servers[server].as_mut().unwrap().pause().unwrap();
     scene.serving(2);
     overwrite(&scene, &client, &keys);
     scene.servers[server].as_mut().unwrap().signal(Signal::SIGCONT).unwrap();

@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 use testbed::{Asker, Balancer, BedSpec, Ended, LbConfig, Process, eventually};
 
 use crate::gather::{ended, get, lists_apart, store, wanted};
-use crate::scene::{BOUND, SILENCE, Scene, config, memcached};
+use crate::scene::{BOUND, PATIENT, SILENCE, Scene, config, memcached};
 
 /// In the middle of what `io.own_ports` is by default.
 const OWN_PORT: u16 = 61_100;
@@ -19,7 +19,7 @@ fn gathered_and_plain_requests_are_answered_before_while_and_after_a_new_process
     let spec = BedSpec { queues: 2, ..BedSpec::default() };
     let scene = Scene::by(
         &spec,
-        |bed| config(bed, ""),
+        |bed| config(bed, PATIENT),
         |bed, host| Some(memcached(bed, host)),
         |bed, config| Balancer::start_with_heirs(bed, 0, config, &[]).unwrap(),
     );

@@ -50,7 +50,7 @@ pub use http_client::{Client, Connection, Failure, Response};
 pub use http_server::HttpServer;
 pub use link::{Device, DeviceCounts, Veth, device_counts, mac_of, take_in};
 pub use manager::Manager;
-pub use memcached::{MEMCACHED_PORT, start_memcached};
+pub use memcached::{MEMCACHED_PORT, start_memcached, start_memcached_at};
 pub use namespace::Namespace;
 pub use pcap::{read_pcap, write_pcap};
 pub use pieces::{cut, join, may_be_cut};

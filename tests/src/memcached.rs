@@ -2,10 +2,10 @@
 //!
 //! In: a bed, a backend. Out: a server that answers: at the VIPs, as whoever answers clients itself must, and at its own address.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{Asker, Bed, Host, Process, eventually};
 
@@ -17,9 +17,21 @@ pub const MEMCACHED_PORT: u16 = 11_211;
 /// # Errors
 /// There is none on this machine, or it does not answer: what it said is in the message.
 pub fn start_memcached(bed: &Bed, host: &Host, more: &[&str]) -> Result<Process> {
-    let own = SocketAddr::new(host.v4.into(), MEMCACHED_PORT);
-    let vips = bed.spec.vips.iter().map(|vip| SocketAddr::new(*vip, MEMCACHED_PORT));
-    let listen = vips.chain([own]).map(|address| address.to_string()).collect::<Vec<_>>().join(",");
+    start_memcached_at(host, bed.spec.vips.iter().copied().chain([host.v4.into()]), more)
+}
+
+/// Starts one that listens at these addresses; the last of them is asked whether it is there.
+///
+/// # Errors
+/// As [`start_memcached`].
+pub fn start_memcached_at(
+    host: &Host,
+    at: impl IntoIterator<Item = IpAddr>,
+    more: &[&str],
+) -> Result<Process> {
+    let at: Vec<_> = at.into_iter().map(|address| SocketAddr::new(address, MEMCACHED_PORT)).collect();
+    let listen = at.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+    let own = *at.last().context("no address to listen at")?;
     // As root it stays who it is: a change of user would clear the signal that ends it with its test.
     let args = [&["-u", "root", "-l", &listen, "-U", "11211", "-t", "1", "-m", "64"], more].concat();
     let server = Process::start(&host.ns, &format!("memcached on {}", host.name), "memcached", &args)?;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::{Namespace, eventually};
@@ -166,6 +167,20 @@ impl Process {
         // Not reaped yet, so the id is still this child's.
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         kill(pid, signal).with_context(|| format!("can't signal {}", self.name))
+    }
+
+    /// Stops it by SIGSTOP, and waits until none of its threads runs: the signal alone says nothing of when. SIGCONT lets it go on.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn pause(&mut self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        let seen = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(pid), seen)? {
+            WaitStatus::Stopped(..) => Ok(()),
+            other => bail!("{} did not stop: {other:?}", self.name),
+        }
     }
 
     /// Asks it to end by SIGTERM and waits; all its lines have been read then.
