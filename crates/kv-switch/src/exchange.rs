@@ -45,11 +45,13 @@ pub enum ExchangeError {
 /// The table. `T`: what the caller keeps of a request.
 #[derive(Debug)]
 pub struct Exchanges<T> {
-    slots: Box<[Slot<T>]>,
+    /// Those that were ever used: what is never used is never touched.
+    slots: Vec<Slot<T>>,
+    capacity: usize,
     /// [`FREE`], [`RESTING`], then one for each timeout.
     chains: Box<[Chain]>,
     first_port: u16,
-    /// Ids of a slot: `slot + turn * slots`, by which an id finds its slot.
+    /// Ids of a slot: `slot + turn * capacity`, by which an id finds its slot.
     turns: usize,
     live: usize,
     latest: u64,
@@ -83,7 +85,7 @@ impl<T> Exchanges<T> {
     /// # Errors
     /// [`ExchangeError`].
     /// # Cost
-    /// Takes all memory that it will ever have: `T` and 48 bytes a slot. `ids / EXCHANGE_REST_NS` exchanges a second at most, half a million
+    /// Takes all memory that it will ever have, `T` and 48 bytes a slot, and touches what is used: the most at once. `ids / EXCHANGE_REST_NS` exchanges a second at most, half a million
     /// with 16 ports; at half of that rate half of the slots rest.
     pub fn new(ports: RangeInclusive<u16>, capacity: usize, timeouts: &[u64]) -> Result<Self, ExchangeError> {
         let first_port = *ports.start();
@@ -95,18 +97,16 @@ impl<T> Exchanges<T> {
     }
 
     pub(crate) fn with_ids(first_port: u16, ids: usize, capacity: usize, timeouts: &[u64]) -> Self {
-        let slot = |_| Slot { entry: None, turn: 0, due: 0, chain: FREE, previous: NONE, next: NONE };
         let spans = [0, EXCHANGE_REST_NS].into_iter().chain(timeouts.iter().copied());
-        let mut table = Self {
-            slots: (0..capacity).map(slot).collect(),
+        Self {
+            slots: Vec::with_capacity(capacity),
+            capacity,
             chains: spans.map(|span| Chain { span, first: NONE, last: NONE }).collect(),
             first_port,
             turns: ids / capacity,
             live: 0,
             latest: 0,
-        };
-        (0..capacity).for_each(|slot| table.append(FREE, slot, 0));
-        table
+        }
     }
 
     /// A new exchange, which ends by itself at `now` and the timeout of that index.
@@ -183,12 +183,20 @@ impl<T> Exchanges<T> {
         self.latest
     }
 
-    fn unused(&self, now: u64) -> Option<usize> {
+    fn unused(&mut self, now: u64) -> Option<usize> {
         let [free, resting, ..] = &*self.chains else { return None };
         if free.last != NONE {
             return Some(free.last);
         }
-        self.slots.get(resting.first).filter(|slot| slot.due <= now).map(|_| resting.first)
+        let resting = resting.first;
+        if self.slots.len() < self.capacity {
+            let number = self.slots.len();
+            let slot = Slot { entry: None, turn: 0, due: 0, chain: FREE, previous: NONE, next: NONE };
+            self.slots.push(slot); // within its capacity
+            self.append(FREE, number, 0);
+            return Some(number);
+        }
+        self.slots.get(resting).filter(|slot| slot.due <= now).map(|_| resting)
     }
 
     fn earliest(&self) -> Option<(u64, usize)> {
@@ -213,7 +221,7 @@ impl<T> Exchanges<T> {
 
     fn id(&self, number: usize) -> ExchangeId {
         let turn = self.slots.get(number).map_or(0, |slot| slot.turn);
-        let id = number + turn * self.slots.len();
+        let id = number + turn * self.capacity;
         let low = |number: usize| u16::try_from(number % IDS_OF_A_PORT).unwrap_or_default();
         ExchangeId { port: self.first_port.wrapping_add(low(id / IDS_OF_A_PORT)), request: low(id) }
     }
@@ -222,8 +230,8 @@ impl<T> Exchanges<T> {
     fn number(&self, id: ExchangeId) -> Option<usize> {
         let port = usize::from(id.port.checked_sub(self.first_port)?);
         let id = port * IDS_OF_A_PORT + usize::from(id.request);
-        let number = id % self.slots.len();
-        (self.slots.get(number)?.turn == id / self.slots.len()).then_some(number)
+        let number = id % self.capacity;
+        (self.slots.get(number)?.turn == id / self.capacity).then_some(number)
     }
 
     fn append(&mut self, chain: usize, number: usize, now: u64) {

@@ -34,8 +34,12 @@ pub struct GatherConfig<'a> {
 #[derive(Debug)]
 pub struct GatherTable<T, X = Infallible> {
     exchanges: Exchanges<Sent<X>>,
-    entries: Box<[Option<Entry<T>>]>,
+    /// Those that were ever used: what is never used is never touched.
+    entries: Vec<Option<Entry<T>>>,
+    /// Numbers of those that are free.
     free: Vec<u32>,
+    /// How many there may be.
+    at_most: usize,
     /// [`REQUEST_BYTES`] for each entry.
     requests: Box<[u8]>,
     /// [`ANSWER_BYTES`] for each number that is free, or an entry's.
@@ -233,8 +237,9 @@ impl<T, X> GatherTable<T, X> {
         let numbers = |count: usize| (0..u32::try_from(count).unwrap_or(u32::MAX)).rev().collect();
         Ok(Self {
             exchanges: Exchanges::new(config.ports.clone(), capacity, config.timeouts)?,
-            entries: std::iter::repeat_with(|| None).take(count).collect(),
-            free: numbers(count),
+            entries: Vec::with_capacity(count),
+            free: Vec::with_capacity(count),
+            at_most: count,
             requests: vec![0; count * REQUEST_BYTES].into_boxed_slice(),
             answers: vec![0; count * ANSWERS_A_REQUEST * ANSWER_BYTES].into_boxed_slice(),
             free_answers: numbers(count * ANSWERS_A_REQUEST),
@@ -254,7 +259,7 @@ impl<T, X> GatherTable<T, X> {
         new: NewGather<'_, T>,
         target: &mut dyn FnMut(&[u8]) -> Option<Target>,
     ) -> Result<u32, NotBegun> {
-        let number = *self.free.last().ok_or(NotBegun::Full)?;
+        let number = self.vacant().ok_or(NotBegun::Full)?;
         let Assigned { mut gather, mut parts, lacks } = Assigned::new(application, &new, target)?;
         gather.expire(NOBODY, Late::IsMissing);
         let NewGather { request, timeout, late, context } = new;
@@ -263,7 +268,9 @@ impl<T, X> GatherTable<T, X> {
         self.begin_exchanges(now, timeout, number, &mut parts)?;
         let mut answers = [0; MAX_KEYS];
         answers.iter_mut().zip(self.free_answers.drain(left..).rev()).for_each(|(to, from)| *to = from);
-        self.free.pop();
+        if self.free.pop().is_none() {
+            self.entries.push(None); // within its capacity
+        }
         let (ask, length) = (*request.ask, request.payload.len());
         if let Some(copy) = self.requests.get_mut(request_place(number, length)) {
             copy.copy_from_slice(request.payload);
@@ -506,6 +513,12 @@ impl<T, X> GatherTable<T, X> {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.is_empty() && self.exchanges.is_empty()
+    }
+
+    /// The number that the next request has.
+    fn vacant(&self) -> Option<u32> {
+        let fresh = || u32::try_from(self.entries.len()).ok().filter(|_| self.entries.len() < self.at_most);
+        self.free.last().copied().or_else(fresh)
     }
 
     fn entry(&self, number: u32) -> Option<&Entry<T>> {
