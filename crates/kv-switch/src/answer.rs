@@ -70,6 +70,80 @@ pub struct Stored<'a> {
     pub bytes: &'a [u8],
 }
 
+/// What a server is asked for a key that is to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fetch<'a> {
+    /// The key, as stored.
+    pub key: &'a [u8],
+    /// The version of the copy that there is: the version alone is asked for. `None`: the value.
+    pub known: Option<u64>,
+    /// The server is to count the key as used, so that it keeps it.
+    pub touches: bool,
+}
+
+impl<'a> Fetch<'a> {
+    /// With these fields.
+    #[must_use]
+    pub const fn new(key: &'a [u8], known: Option<u64>, touches: bool) -> Self {
+        Self { key, known, touches }
+    }
+}
+
+/// What a server says to a [`Fetch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetched<'a> {
+    /// The key, as stored.
+    pub key: &'a [u8],
+    /// What the server has under it.
+    pub content: FetchedContent,
+}
+
+/// What a server has under a key that is to be copied. Times to live are in seconds; `None`: for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchedContent {
+    /// A value, whole in the answer.
+    Value {
+        /// It.
+        value: Value,
+        /// How long it lives.
+        ttl: Option<u32>,
+        /// It was stored by a name in base64, and is told by that.
+        is_base64: bool,
+    },
+    /// A value of that version, which was asked for alone.
+    Version {
+        /// The version.
+        cas: u64,
+        /// How long it lives.
+        ttl: Option<u32>,
+    },
+    /// Nothing that may be copied: no value, one that goes on in further datagrams, or one that a client was told to make anew.
+    Nothing,
+}
+
+/// A copy, as [`crate::Application::write_hit`] tells it to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copied<'a> {
+    /// The key, as stored.
+    pub key: &'a [u8],
+    /// The value.
+    pub stored: Stored<'a>,
+    /// Seconds that it lived when its server was asked; `None`: for ever.
+    pub ttl: Option<u32>,
+    /// It was stored by a name in base64, and is told by that.
+    pub is_base64: bool,
+}
+
+impl<'a> Copied<'a> {
+    /// Of a value that lives for ever.
+    #[must_use]
+    pub const fn new(key: &'a [u8], stored: Stored<'a>) -> Self {
+        Self { key, stored, ttl: None, is_base64: false }
+    }
+}
+
 /// Why a datagram is no answer to a request of ours.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,6 +160,9 @@ pub enum NoAnswer {
     /// Another request's nonce, or none: an error that a server reports has none.
     #[error("the answer does not carry the request's nonce")]
     OtherNonce,
+    /// About a key that was not asked for.
+    #[error("the answer is for another key")]
+    OtherKey,
     /// The second datagram of an answer, or a later one.
     #[error("the datagram continues an answer, and carries nothing that shows whose")]
     Continuation,

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::{Answer, NoAnswer, OwnId, Refusal, Stored};
+use crate::{Answer, Copied, Fetch, Fetched, NoAnswer, OwnId, Refusal, Stored};
 
 /// A protocol whose requests name keys. The forwarder knows none of its verbs and none of its bytes.
 ///
@@ -93,6 +93,32 @@ pub trait Application: fmt::Debug + Send + Sync {
         _number: u16,
         _out: &mut [u8],
     ) -> Option<usize> {
+        None
+    }
+
+    /// Writes to `out` the question for a key that is to be copied: a payload of one datagram. Returns its length; `None`: this key
+    /// is never copied, or `out` is too short.
+    fn write_fetch(&self, _fetch: &Fetch<'_>, _own: OwnId, _out: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    /// Reads a server's answer to `fetch`, as [`Self::read_answer`] does to a part.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    fn read_fetched<'a>(
+        &self,
+        _fetch: &Fetch<'_>,
+        _own: OwnId,
+        _payload: &'a [u8],
+        _room: &'a mut KeyRoom,
+    ) -> Result<Fetched<'a>, NoAnswer> {
+        Err(NoAnswer::NeverAsked)
+    }
+
+    /// Writes to `out` what a server that has this value under its key would answer to `request`, which reads one key and is
+    /// cacheable: one datagram. Returns its length; `None`: the server has to answer, or `out` is too short.
+    fn write_hit(&self, _request: &Request<'_>, _copied: &Copied<'_>, _out: &mut [u8]) -> Option<usize> {
         None
     }
 }

@@ -134,6 +134,7 @@ extern crate self as kv_switch;
 
 mod answer;
 mod application;
+mod cache;
 mod exchange;
 mod gather;
 mod gather_table;
@@ -145,11 +146,17 @@ mod offset;
 mod refusal;
 mod ring;
 mod routes;
+mod sync;
 
-pub use crate::answer::{Answer, Content, NoAnswer, OwnId, Stored, Value};
+pub use crate::answer::{
+    Answer, Content, Copied, Fetch, Fetched, FetchedContent, NoAnswer, OwnId, Stored, Value,
+};
 pub use crate::application::{
     AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, Plan, Request, ShortLife,
     Shortened,
+};
+pub use crate::cache::{
+    Cache, CacheConfig, CacheCounts, Epoch, Epochs, FREE_FETCHES, Filled, Lease, Read, SETTLE_NS,
 };
 pub use crate::exchange::{EXCHANGE_REST_NS, ExchangeError, ExchangeId, Exchanges};
 pub use crate::gather::{Arrival, Gather, Late, MAX_KEYS, Place, Progress};

@@ -1,7 +1,8 @@
 //! Memcached over UDP: ASCII, binary and meta commands.
 //!
 //! In: a datagram. Out: an [`Ask`], or why it is refused; a request for some of its keys (`parts`), what a server answers to that
-//! (`answers`), and one reply for all (`replies`).
+//! (`answers`), and one reply for all (`replies`); the
+//! question for a key that is copied (`fetches`), and replies from a copy (`hits`).
 //! Invariant: what is accepted is read by memcached (1.6.18 was asked, case by case; tests hold what it said) as this one command,
 //! with these keys, and to the datagram's last byte. Where memcached reads more than it should, less is accepted here.
 //! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`, `proto_parser.c`.
@@ -10,7 +11,9 @@ mod answers;
 mod ascii;
 mod binary;
 mod expiry;
+mod fetches;
 mod frame;
+mod hits;
 mod meta;
 mod parts;
 mod replies;
@@ -30,8 +33,8 @@ use self::frame::Frame;
 pub use self::verb::Verb;
 
 use crate::{
-    Answer, AnswerFrame, Application, Ask, Datagram, Effect, Encoding, Item, KeyRoom, NoAnswer, OwnId, Plan,
-    Refusal, Request, ShortLife, Shortened, Stored,
+    Answer, AnswerFrame, Application, Ask, Copied, Datagram, Effect, Encoding, Fetch, Fetched, Item, KeyRoom,
+    NoAnswer, OwnId, Plan, Refusal, Request, ShortLife, Shortened, Stored,
 };
 
 /// Bytes of the longest key.
@@ -127,6 +130,25 @@ impl Application for Memcached {
         out: &mut [u8],
     ) -> Option<usize> {
         replies::write(request, found, number, out)
+    }
+
+    fn write_fetch(&self, fetch: &Fetch<'_>, own: OwnId, out: &mut [u8]) -> Option<usize> {
+        fetches::write(fetch, own, out)
+    }
+
+    fn read_fetched<'a>(
+        &self,
+        fetch: &Fetch<'_>,
+        own: OwnId,
+        payload: &'a [u8],
+        room: &'a mut KeyRoom,
+    ) -> Result<Fetched<'a>, NoAnswer> {
+        fetches::read(fetch, own, payload, room)
+    }
+
+    #[inline]
+    fn write_hit(&self, request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) -> Option<usize> {
+        hits::write(request, copied, out)
     }
 }
 

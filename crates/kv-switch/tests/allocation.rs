@@ -5,10 +5,11 @@
 
 use std::alloc::System;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use kv_switch::{
-    Application, Arrival, Datagram, Exchanges, Gather, Header, HotKeys, KeyHash, KeyRoom, Late, Memcached,
-    Offset, OwnId, Progress, Request, Ring, Routes, Server,
+    Application, Arrival, Cache, CacheConfig, Datagram, Epochs, Exchanges, Filled, Gather, Header, HotKeys,
+    KeyHash, KeyRoom, Late, Lease, Memcached, Offset, OwnId, Progress, Read, Request, Ring, Routes, Server,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -50,10 +51,14 @@ fn requests_take_no_memory() {
         }
     };
     let mut exchanges = Exchanges::new(61_000..=61_000, 64, &[20]).unwrap();
-    let mut written = 0;
+    let epochs = Arc::new(Epochs::new());
+    let mut cache = Cache::new(&CacheConfig { memory: 100_000, epochs: Arc::clone(&epochs), seed: [1, 2] });
+    let (mut written, mut now) = (0, 0);
     let mut pass = || {
         pass();
         written += gathered(&mut exchanges);
+        now += 2_000_000_000;
+        cached(&mut cache, &epochs, now);
     };
     // The least of some runs: the test harness has a thread of its own, whose allocations may come on top in one.
     let once = |_| {
@@ -65,6 +70,33 @@ fn requests_take_no_memory() {
     assert_eq!((keys, refused), (120, 80)); // ten times: memcached's 3, 1 and 1, the preamble's 1, and 6 by place; 3 and 5
     assert_eq!(hot_keys.asked(0), keys as u64);
     assert_eq!(written, 10 * (REPLY.len() + 8));
+}
+
+/// A key is fetched, served from its copy, and written.
+fn cached(cache: &mut Cache<()>, epochs: &Epochs, now: u64) {
+    let (memcached, payload) = (Memcached::new(32), b"\0\x09\0\0\0\x01\0\0get a\r\n");
+    let ask = memcached.read(Datagram::whole(payload)).unwrap();
+    let lease = Lease::from_nanos(10_000_000);
+    let read = Read { hash: 7, server: 0, key: b"a", lease, fills_per_server: 8, generation: 1, context: () };
+    let fetch = loop {
+        assert_eq!(cache.look_up(now, &read), None);
+        if let Some(fetch) = cache.ask(now) {
+            break fetch;
+        }
+    };
+    let mut out = [0; 1_400];
+    let length = cache.write_fetch(&memcached, fetch, 1, &mut out).unwrap();
+    let mut answer = *b"\0\x01\0\0\0\x01\0\0VA 2 ka t-1 c3 f7 O0123456789abcdef\r\nhi\r\n";
+    let place = answer.len() - 22..answer.len() - 6;
+    answer[place].copy_from_slice(&out[length - 18..length - 2]);
+    assert_eq!(cache.answer(now, &memcached, fetch, 1, &answer), Ok(Filled::Kept));
+    let copy = cache.look_up(now, &read).unwrap();
+    let request = Request { payload, ask: &ask };
+    let length = memcached.write_hit(&request, &cache.copy(copy).unwrap(), &mut out).unwrap();
+    assert_eq!(&out[8..length], REPLY);
+    cache.served(now, &read, copy);
+    epochs.key_written(now, 7);
+    assert_eq!(cache.look_up(now, &read), None);
 }
 
 const REPLY: &[u8] = b"VALUE a 7 2\r\nhi\r\nEND\r\n";

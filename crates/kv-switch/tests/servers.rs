@@ -12,9 +12,11 @@ use std::net::UdpSocket;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use kv_switch::{
-    Application, Arrival, Datagram, Gather, KeyRoom, Memcached, OwnId, Place, Progress, Request, ShortLife,
-    Shortened,
+    Application, Arrival, Copied, Datagram, Fetch, FetchedContent, Gather, KeyRoom, Memcached, OwnId, Place,
+    Progress, Request, ShortLife, Shortened,
 };
 use nix::sched::{CloneFlags, unshare};
 
@@ -325,4 +327,90 @@ fn what_a_shortened_request_stores_lives_as_long_and_no_longer() {
     let set = [&[0x80, 1, 0, 1, 8, 0, 0, 0, 0, 0, 0, 11][..], &[0; 12], &[0; 8], b"eab"].concat();
     assert_eq!(said(&set)[..2], [0x81, 1]);
     assert!((900..=1_000).contains(&left(server, "e").unwrap()));
+}
+
+/// What a server says to a fetch of a key.
+fn fetched(server: &Server, key: &[u8], known: Option<u64>, nonce: u64) -> (Vec<u8>, FetchedContent) {
+    let (fetch, own, mut out) = (Fetch::new(key, known, false), OwnId { request: 77, nonce }, [0; 1_400]);
+    let length = MEMCACHED.write_fetch(&fetch, own, &mut out).unwrap();
+    server.socket.send(&out[..length]).unwrap();
+    let (datagram, mut room) = (server.receive(), KeyRoom::default());
+    let fetched = MEMCACHED.read_fetched(&fetch, own, &datagram, &mut room);
+    let fetched = fetched.unwrap_or_else(|error| panic!("{error}: {}", datagram.escape_ascii()));
+    assert_eq!(fetched.key, key);
+    let content = fetched.content;
+    (datagram, content)
+}
+
+/// A reply to be printed, without the seconds that are left: they pass meanwhile.
+fn untimed(reply: &[u8]) -> String {
+    let words = reply.split(|byte| *byte == b' ').map(|word| word.escape_ascii().to_string());
+    let untimed =
+        words.map(|word| match word.strip_prefix('t').map(|rest| rest.trim_end_matches("\\r\\n")) {
+            Some("99" | "100") => word.replace("100", "99"),
+            _ => word,
+        });
+    untimed.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_reply_from_a_copy_is_the_server_s_own() {
+    let server = &servers()[ALL];
+    server.ask(b"set short 7 100 5\r\nshort\r\n");
+    let mut kinds = vec![framed(b"get KEY\r\n")];
+    for flags in ["", " v", " k f c s O31", " v k f c s t O0123456789012345678901234567890", " q v c", " t q"]
+    {
+        kinds.push(framed(format!("mg KEY{flags}\r\n").as_bytes()));
+    }
+    for (key, nonce) in [&b"short"[..], b"key0", b"key1", b"key2", b"key3", b"k"].into_iter().zip(1..) {
+        let (datagram, content) = fetched(server, key, None, nonce);
+        let FetchedContent::Value { value, ttl, is_base64 } = content else { panic!("{content:?}") };
+        let mut copied = Copied::new(key, value.within(&datagram));
+        (copied.ttl, copied.is_base64) = (ttl, is_base64);
+        assert_eq!(is_base64, key == b"k");
+        assert_eq!(ttl.is_some(), key == b"short");
+        let named = |kind: &Vec<u8>| {
+            let text = String::from_utf8(kind[8..].to_vec()).unwrap();
+            framed(text.replace("KEY", str::from_utf8(key).unwrap()).as_bytes())
+        };
+        let mut requests: Vec<Vec<u8>> = kinds.iter().map(named).collect();
+        requests.extend(kinds[1..].iter().map(|kind| {
+            let text = String::from_utf8(kind[8..].to_vec()).unwrap();
+            let written = STANDARD.encode(key);
+            framed(text.replace("KEY", &written).replace("\r\n", " b\r\n").as_bytes())
+        }));
+        requests.extend([0x00, 0x09, 0x0c, 0x0d].map(|opcode| {
+            let length = u8::try_from(key.len()).unwrap();
+            let header = [0x80, opcode, 0, length, 0, 0, 0, 0, 0, 0, 0, length, 9, 8, 7, 6];
+            framed(&[&header[..], &[0; 8], key].concat())
+        }));
+        for request in requests {
+            let (ask, mut out) = (MEMCACHED.read(Datagram::whole(&request)).unwrap(), [0; 1_400]);
+            let length = MEMCACHED.write_hit(&Request { payload: &request, ask: &ask }, &copied, &mut out);
+            server.socket.send(&request).unwrap();
+            let theirs = server.receive();
+            assert_eq!(untimed(&out[..length.unwrap()]), untimed(&theirs));
+        }
+        // Its version alone, as long as it is that.
+        let (_, content) = fetched(server, key, Some(copied.stored.cas), nonce + 100);
+        assert_eq!(content, FetchedContent::Version { cas: copied.stored.cas, ttl });
+    }
+    let (_, before) = fetched(server, b"key3", Some(1), 300);
+    assert_eq!(server.ask(b"append key3 0 0 1\r\nx\r\n"), b"STORED\r\n");
+    let (_, after) = fetched(server, b"key3", Some(1), 301);
+    let (FetchedContent::Version { cas: before, .. }, FetchedContent::Version { cas: after, .. }) =
+        (before, after)
+    else {
+        panic!("{before:?} {after:?}")
+    };
+    assert!(after > before);
+    assert_eq!(fetched(server, b"no1", None, 302).1, FetchedContent::Nothing);
+    assert_eq!(fetched(server, b"no1", Some(3), 303).1, FetchedContent::Nothing);
+    // One that a client was told to make anew, and one that a datagram does not hold.
+    server.ask(b"set stale 0 0 1\r\nx\r\n");
+    server.ask(b"md stale I\r\n");
+    assert_eq!(fetched(server, b"stale", None, 304).1, FetchedContent::Nothing);
+    let long = [&b"set long 0 0 1400\r\n"[..], &[b'v'; 1_400], b"\r\n"].concat();
+    assert_eq!(server.ask(&long), b"STORED\r\n");
+    assert_eq!(fetched(server, b"long", None, 305).1, FetchedContent::Nothing);
 }

@@ -20,14 +20,7 @@ pub(super) fn read<'a>(
     room: &'a mut KeyRoom,
 ) -> Result<Answer<'a>, NoAnswer> {
     let kind = Kind::of(request).ok_or(NoAnswer::NeverAsked)?;
-    let (frame, _) = frame::answer(payload).ok_or(NoAnswer::Malformed)?;
-    match frame {
-        Frame { id, .. } if id != own.request => return Err(NoAnswer::OtherRequest),
-        Frame { sequence: 0, total: 1.., .. } => {}
-        Frame { total: 0, .. } => return Err(NoAnswer::OtherNonce), // a quiet miss, which we never ask for
-        _ => return Err(NoAnswer::Continuation),
-    }
-    let datagram = Datagram { payload, goes_on: frame.total > 1 };
+    let datagram = Datagram::first(own, payload)?;
     match kind {
         Kind::Text { has_cas, .. } => datagram.text(own, has_cas, room),
         Kind::Batch => datagram.binary(own),
@@ -36,41 +29,78 @@ pub(super) fn read<'a>(
 
 /// The first datagram of an answer.
 #[derive(Clone, Copy, Debug)]
-struct Datagram<'a> {
+pub(super) struct Datagram<'a> {
     payload: &'a [u8],
     goes_on: bool,
 }
 
+/// An answer to `mg`: its line, and the value behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    pub(super) flags: Flags<'a>,
+    pub(super) status: Status,
+}
+
+/// What an answer begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// `VA`, with start and length of the value; `None`: it does not end in this datagram.
+    Value(Option<(u16, u16)>),
+    /// `HD`.
+    Header,
+    /// `EN`.
+    Missing,
+}
+
 impl<'a> Datagram<'a> {
-    /// `VA BYTES FLAG*`, the value and CR LF; or `EN FLAG*`.
-    fn text(self, own: OwnId, has_cas: bool, room: &'a mut KeyRoom) -> Result<Answer<'a>, NoAnswer> {
+    /// Of an answer to that request.
+    pub(super) fn first(own: OwnId, payload: &'a [u8]) -> Result<Self, NoAnswer> {
+        let (frame, _) = frame::answer(payload).ok_or(NoAnswer::Malformed)?;
+        match frame {
+            Frame { id, .. } if id != own.request => Err(NoAnswer::OtherRequest),
+            Frame { sequence: 0, total: 1.., .. } => Ok(Self { payload, goes_on: frame.total > 1 }),
+            Frame { total: 0, .. } => Err(NoAnswer::OtherNonce), // a quiet miss, which we never ask for
+            _ => Err(NoAnswer::Continuation),
+        }
+    }
+
+    /// `VA BYTES FLAG*`, the value and CR LF; `HD FLAG*`; or `EN FLAG*`.
+    pub(super) fn line(self, own: OwnId) -> Result<Line<'a>, NoAnswer> {
         let text = self.payload.get(frame::LENGTH..).unwrap_or_default();
         let stop = memchr(b'\n', text).ok_or(NoAnswer::OtherNonce)?;
         let line = text.get(..stop).and_then(|line| line.strip_suffix(b"\r")).ok_or(NoAnswer::Malformed)?;
         let mut words = line.split(|&byte| byte == b' ');
-        let bytes = match words.next() {
-            Some(b"VA") => Some(number(words.next().unwrap_or_default())?),
-            Some(b"EN") => None,
+        let (status, bytes) = match words.next() {
+            Some(b"VA") => (Status::Value(None), Some(number(words.next().unwrap_or_default())?)),
+            Some(b"HD") => (Status::Header, None),
+            Some(b"EN") => (Status::Missing, None),
             _ => return Err(NoAnswer::OtherNonce),
         };
         let flags = Flags::read(words, own)?;
-        let key = flags.key(room)?;
         let start = frame::LENGTH + stop + 1;
         let Some(bytes) = bytes else {
             let is_all = self.payload.len() == start && !self.goes_on;
-            return if is_all {
-                Ok(Answer { key, content: Content::Missing })
-            } else {
-                Err(NoAnswer::Malformed)
-            };
-        };
-        let (Some(stored), true) = (flags.stored, flags.cas.is_some() == has_cas) else {
-            return Err(NoAnswer::Malformed);
+            return is_all.then_some(Line { flags, status }).ok_or(NoAnswer::Malformed);
         };
         let value = self.value(start, bytes, 2)?;
         if !self.goes_on && !self.payload.ends_with(b"\r\n") {
             return Err(NoAnswer::Malformed);
         }
+        Ok(Line { flags, status: Status::Value(value) })
+    }
+
+    /// The answer to a part.
+    fn text(self, own: OwnId, has_cas: bool, room: &'a mut KeyRoom) -> Result<Answer<'a>, NoAnswer> {
+        let Line { flags, status } = self.line(own)?;
+        let key = flags.key(room)?;
+        let Status::Value(value) = status else {
+            let is_missing = status == Status::Missing && flags.ttl.is_none();
+            return is_missing
+                .then_some(Answer { key, content: Content::Missing })
+                .ok_or(NoAnswer::Malformed);
+        };
+        let is_asked = flags.cas.is_some() == has_cas && flags.ttl.is_none();
+        let stored = flags.stored.filter(|_| is_asked).ok_or(NoAnswer::Malformed)?;
         let content = value.map_or(Content::TooLong, |(start, len)| {
             Content::Value(Value { start, len, flags: stored, cas: flags.cas.unwrap_or_default() })
         });
@@ -119,18 +149,22 @@ impl<'a> Datagram<'a> {
 }
 
 /// The flags of an answer to `mg`.
-#[derive(Clone, Copy, Debug)]
-struct Flags<'a> {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flags<'a> {
     key: Option<&'a [u8]>,
-    is_base64: bool,
+    pub(super) is_base64: bool,
     has_nonce: bool,
-    stored: Option<u32>,
-    cas: Option<u64>,
+    pub(super) stored: Option<u32>,
+    pub(super) cas: Option<u64>,
+    /// Seconds to live; `Some(None)`: for ever.
+    pub(super) ttl: Option<Option<u32>>,
+    /// A client was told to make it anew.
+    pub(super) is_stale: bool,
 }
 
 impl<'a> Flags<'a> {
     fn read(words: impl Iterator<Item = &'a [u8]>, own: OwnId) -> Result<Self, NoAnswer> {
-        let mut read = Self { key: None, is_base64: false, has_nonce: false, stored: None, cas: None };
+        let mut read = Self::default();
         for word in words {
             match word {
                 [b'k', key @ ..] if read.key.is_none() => read.key = Some(key),
@@ -145,14 +179,18 @@ impl<'a> Flags<'a> {
                 }
                 [b'c', cas @ ..] if read.cas.is_none() => read.cas = Some(number(cas)?),
                 [b'b'] if !read.is_base64 => read.is_base64 = true, // stored by that name: told so though not asked
-                [b'W' | b'X' | b'Z'] => {} // won, stale, given to another already: also unasked
+                [b't', b'-', b'1'] if read.ttl.is_none() => read.ttl = Some(None),
+                [b't', ttl @ ..] if read.ttl.is_none() => {
+                    read.ttl = Some(Some(u32::try_from(number(ttl)?).map_err(|_| NoAnswer::Malformed)?));
+                }
+                [b'W' | b'X' | b'Z'] => read.is_stale = true, // won, stale, given to another already: also unasked
                 _ => return Err(NoAnswer::Malformed),
             }
         }
         if read.has_nonce { Ok(read) } else { Err(NoAnswer::OtherNonce) }
     }
 
-    fn key(&self, room: &'a mut KeyRoom) -> Result<&'a [u8], NoAnswer> {
+    pub(super) fn key(&self, room: &'a mut KeyRoom) -> Result<&'a [u8], NoAnswer> {
         let key =
             self.key.filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len())).ok_or(NoAnswer::Malformed)?;
         if self.is_base64 { decode(key, room).map_err(|_| NoAnswer::Malformed) } else { Ok(key) }

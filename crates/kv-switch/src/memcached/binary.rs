@@ -168,8 +168,10 @@ const fn effect(verb: Verb, cas: bool) -> Effect {
 pub(super) const LENGTH: usize = 24;
 /// The first byte of an answer.
 pub(super) const RESPONSE: u8 = 0x81;
+pub(super) const GET: u8 = 0x00;
+pub(super) const GETQ: u8 = 0x09;
 pub(super) const NOOP: u8 = 0x0a;
 pub(super) const GETK: u8 = 0x0c;
 pub(super) const GETKQ: u8 = 0x0d;
 /// GETQ, GETKQ.
-const QUIET_READS: [u8; 2] = [0x09, GETKQ];
+const QUIET_READS: [u8; 2] = [GETQ, GETKQ];

@@ -1,0 +1,308 @@
+//! Reads of hot keys, answered from copies; and what fills these.
+//!
+//! In: requests of keyed services with a cache; answers to fetches of our own. Out: replies in place; between batches, fetches.
+//! Not here: copies, leases and what is fetched when (`kv_switch::Cache`), bytes of a protocol, exchanges (`own_requests`).
+//! Invariants: a write ends copies of its keys in stage 1, before it leaves and before any read of its batch is answered. A reply goes
+//! back the way its request came, and copies send no source more bytes than it may have. A request that is not answered here is
+//! forwarded as it came.
+//! Source: SmartSwitch §3 ("Network-Caching"); `kv-switch/src/cache.rs`.
+
+use std::ops::ControlFlow;
+
+use kv_switch::{Ask, CacheCounts, Effect, ExchangeId, Filled, Item, KeyRoom, Plan, Read, Request};
+use packet::{Fragment, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
+
+use super::Core;
+use super::gather::{Question, no_answer, server};
+use super::keyed::datagram;
+use super::own_exchange::OwnExchange;
+use super::own_requests::OwnTable;
+use super::state::{Batch, CachedRead, PacketState};
+use super::way_back::socket;
+use crate::keyed::GATHER_TIMEOUTS_MS;
+use crate::{
+    AskedAt, CacheRules, DropReason, Flow, Keyed, NextHopMode, Now, Outlet, Packet, SlotId, ValueCache,
+    Verdict,
+};
+
+/// A frame that came in, kept while a reply is written over it.
+struct Saved<'a> {
+    bytes: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl Core {
+    /// Stage 1 for a request of a service with a cache: a write ends copies, and of a read it is noted that a copy may answer it.
+    #[inline]
+    pub(super) fn note_for_cache(
+        &self,
+        now: Now,
+        (keyed, rules): (&Keyed, &CacheRules),
+        payload: &[u8],
+        ask: &Ask,
+        state: &mut PacketState,
+    ) {
+        match ask.effect {
+            Effect::Write | Effect::Conditional => end_copies(now, (keyed, rules), payload, ask),
+            Effect::Read { cacheable: true } if ask.plan == Plan::One => {
+                let is_plain = state.parsed.fragment == Fragment::None && state.decapsulated_from.is_none();
+                let Some(cache) = self.cache.as_deref().filter(|_| is_plain) else { return };
+                let mut room = KeyRoom::default();
+                let key = match rules.is_own_hash {
+                    true => &[][..],
+                    false => keyed.rules.application.key(payload, &ask.first, &mut room),
+                };
+                let hash = rules.hash_of(key, state.hash);
+                // Loads what stage 2 reads, if there is anything: whether there is, is not told the compiler.
+                std::hint::black_box(cache.may_have(hash));
+                state.cached = Some(CachedRead { hash, key: ask.first, verb: ask.verb, copy: None });
+            }
+            _ => {}
+        }
+    }
+
+    /// Stage 2, once the key's backend is chosen: the copy that answers.
+    #[inline(never)]
+    pub(super) fn look_for_copy(&mut self, batch: &Batch<'_>, packet: &Packet<'_>, state: &mut PacketState) {
+        let (Some(cache), Some(cached)) = (self.cache.as_deref_mut(), &mut state.cached) else { return };
+        let Some((keyed, rules)) = rules(batch, state.service) else { return };
+        let Some(datagram) = datagram(packet, &state.parsed) else { return };
+        let mut room = KeyRoom::default();
+        let key = keyed.rules.application.key(datagram.payload(), &cached.key, &mut room);
+        let flow = Flow::of(packet.frame(), &state.parsed);
+        let read = read(batch, rules, (cached.hash, key), state.choice.slot, &flow);
+        cached.copy = cache.look_up(batch.now.nanos(), &read);
+    }
+
+    /// Stage 3 for a request whose copy was found: turns it into the reply. `false`: it is as it was, and is forwarded.
+    #[inline(never)]
+    pub(super) fn answer_from_copy(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+        number: u32,
+    ) -> bool {
+        let mut room = [0; MOST_SAVED];
+        let Some(bytes) = room.get_mut(..packet.frame_len()) else { return false };
+        bytes.copy_from_slice(packet.frame());
+        let bytes = &*bytes;
+        let Some(payload) = payload(bytes, &state.parsed) else { return false };
+        let saved = Saved { bytes, payload };
+        if !may_turn_round(batch, &saved, &state.parsed) {
+            return false;
+        }
+        let start = packet.start();
+        let is_answered = self.write_reply(batch, packet, state, (&saved, number)).is_some();
+        if !is_answered {
+            packet.set_bounds(start, start + saved.bytes.len());
+            packet.frame_mut().copy_from_slice(saved.bytes);
+        }
+        is_answered
+    }
+
+    fn write_reply(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        state: &PacketState,
+        (saved, number): (&Saved<'_>, u32),
+    ) -> Option<()> {
+        let CachedRead { hash, key, verb, .. } = state.cached?;
+        let (keyed, rules) = rules(batch, state.service)?;
+        let flow = Flow::of(saved.bytes, &state.parsed);
+        let (family, l3) = (state.parsed.family, usize::from(state.parsed.l3));
+        let from = l3 + udp_headers_len(family);
+        let copied = self.cache.as_deref()?.copy(number)?;
+        let bytes = from + saved.payload.len() + copied.stored.bytes.len() + AROUND_A_VALUE;
+        let source = batch.snapshot.hasher.source(&flow.source).rotate_left(16);
+        if !self.limits.admit_bytes(source, rules.source_bytes, bytes as u64, batch.now) {
+            self.counters.cache_over_budget.add(1);
+            return None;
+        }
+        let ask = Ask::one(verb, Effect::Read { cacheable: true }, key);
+        let request = Request { payload: saved.payload, ask: &ask };
+        let out = packet.buffer_mut().get_mut(from..)?;
+        let length = keyed.rules.application.write_hit(&request, &copied, out)?;
+        let (link, _) = saved.bytes.split_at_checked(l3)?;
+        let front = packet.buffer_mut().get_mut(..l3)?;
+        front.copy_from_slice(link);
+        front.get_mut(..STATIONS)?.rotate_left(STATIONS / 2);
+        packet.set_bounds(0, from + length);
+        let ip = packet.frame_mut().get_mut(l3..)?;
+        let ends = (socket(flow.destination, flow.destination_port), socket(flow.source, flow.source_port));
+        if !write_udp(ip, ends.0, ends.1) {
+            return None;
+        }
+        let mut room = KeyRoom::default();
+        let key = keyed.rules.application.key(saved.payload, &key, &mut room);
+        let read = read(batch, rules, (hash, key), state.choice.slot, &flow);
+        self.cache.as_deref_mut()?.served(batch.now.nanos(), &read, number);
+        Some(())
+    }
+
+    /// Asks backends for what the cache wants.
+    #[cold]
+    pub(super) fn fetch_values(&mut self, own: &mut OwnTable, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
+        let Some(mut cache) = self.cache.take() else { return };
+        let now = batch.now.nanos();
+        while let Some(number) = cache.ask(now) {
+            let begun = own.table.begin_other(now, FETCH_TIMEOUT, OwnExchange::Fetch(number));
+            let Ok(id) = begun else {
+                cache.give_up(number);
+                continue;
+            };
+            let build = &mut |packet: &mut Packet<'_>| {
+                self.build_fetch(batch, packet, (&cache, number), id).is_some()
+            };
+            if outlet.originate(build).is_err() {
+                own.table.end_other(now, id);
+                cache.give_up(number);
+            }
+        }
+        self.cache = Some(cache);
+    }
+
+    fn build_fetch(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        (cache, number): (&ValueCache, u32),
+        id: ExchangeId,
+    ) -> Option<()> {
+        let asked_at = cache.context(number)?;
+        let (service, keyed) = asked_at.keyed(batch.snapshot)?;
+        let own = batch.snapshot.own_address(asked_at.family())?;
+        let slot = SlotId(cache.server(number)?);
+        let question = Question { service, keyed, slot, own, vip: asked_at.0 };
+        self.build_question(batch, packet, &question, &|out| {
+            let application = &*keyed.rules.application;
+            Some((id.port, cache.write_fetch(application, number, id.request, out)?))
+        })
+    }
+
+    /// Takes a backend's answer to the fetch of this number, which came under this id.
+    pub(super) fn take_value(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &Packet<'_>,
+        parsed: &Parsed,
+        (id, number): (ExchangeId, u32),
+    ) -> Result<Verdict, DropReason> {
+        let cache = self.cache.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
+        let asked_at = cache.context(number).ok_or(DropReason::KvAnswerLate)?;
+        let (_, keyed) = asked_at.keyed(batch.snapshot).ok_or(DropReason::KvAnswerLate)?;
+        let flow = Flow::of(packet.frame(), parsed);
+        let asked = cache.server(number).and_then(|slot| batch.snapshot.slots().get(slot as usize));
+        let asked = asked.and_then(|slot| server(keyed, slot, asked_at.0));
+        if asked != Some(socket(flow.source, flow.source_port)) {
+            return Err(DropReason::KvAnswerSource);
+        }
+        let payload = datagram(packet, parsed).map(|datagram| datagram.payload());
+        let payload = payload.filter(|_| udp_checksum_ok(packet.frame(), parsed));
+        let payload = payload.ok_or(DropReason::KvAnswerMalformed)?;
+        let (now, application) = (batch.now.nanos(), &*keyed.rules.application);
+        let _: Filled = cache.answer(now, application, number, id.request, payload).map_err(no_answer)?;
+        if let Some(own) = self.own.as_deref_mut() {
+            own.table.end_other(now, id);
+        }
+        Ok(Verdict::Taken)
+    }
+
+    /// The time of a fetch is over.
+    pub(super) fn give_up_value(&mut self, number: u32) {
+        self.counters.cache_unanswered.add(1);
+        if let Some(cache) = self.cache.as_deref_mut() {
+            cache.give_up(number);
+        }
+    }
+
+    /// What the cache has counted since the last time; another begins at zero.
+    pub(super) fn publish_cache_counters(&mut self) {
+        let Some(cache) = self.cache.as_deref() else {
+            self.cached = CacheCounts::default();
+            self.counters.cache_bytes.set(0);
+            return;
+        };
+        let (now, to) = (cache.counts(), &self.counters);
+        let last = std::mem::replace(&mut self.cached, now);
+        let since = |count: fn(&CacheCounts) -> u64| {
+            count(&now).checked_sub(count(&last)).unwrap_or_else(|| count(&now))
+        };
+        to.cache_hits.add(since(|counts| counts.hits));
+        to.cache_fetches.add(since(|counts| counts.asked));
+        to.cache_fills.add(since(|counts| counts.fills));
+        to.cache_renewals.add(since(|counts| counts.renewals));
+        to.cache_stale_avoided.add(since(|counts| counts.stale_avoided));
+        to.cache_evictions.add(since(|counts| counts.evictions));
+        to.cache_bytes.set(now.bytes);
+    }
+}
+
+/// A write comes by: before it leaves, its keys have no copy on any thread.
+#[cold]
+fn end_copies(now: Now, (keyed, rules): (&Keyed, &CacheRules), payload: &[u8], ask: &Ask) {
+    let application = &*keyed.rules.application;
+    application.items(payload, ask, &mut |item: Item| {
+        let mut room = KeyRoom::default();
+        let key = application.key(payload, &item, &mut room);
+        rules.epochs.key_written(now.nanos(), rules.hash.hash(key));
+        ControlFlow::Continue(())
+    });
+}
+
+#[inline]
+fn rules<'a>(batch: &Batch<'a>, service: u32) -> Option<(&'a Keyed, &'a CacheRules)> {
+    let keyed = batch.snapshot.service(service).keyed.as_deref()?;
+    Some((keyed, keyed.rules.cache.as_ref()?))
+}
+
+fn read<'a>(
+    batch: &Batch<'_>,
+    rules: &CacheRules,
+    (hash, key): (u64, &'a [u8]),
+    slot: SlotId,
+    flow: &Flow,
+) -> Read<'a, AskedAt> {
+    Read {
+        hash,
+        server: slot.0,
+        key,
+        lease: rules.lease,
+        fills_per_server: rules.fills_per_server,
+        // Under another configuration copies of before are let go. A backend whose state changes ends its own.
+        generation: batch.snapshot.generation().0,
+        context: AskedAt(socket(flow.destination, flow.destination_port)),
+    }
+}
+
+/// What a whole datagram carries.
+fn payload<'a>(frame: &'a [u8], parsed: &Parsed) -> Option<&'a [u8]> {
+    let udp = frame.get(usize::from(parsed.l4)..usize::from(parsed.end))?;
+    let &[_, _, _, _, high, low, _, _] = udp.first_chunk::<UDP_HEADER>()?;
+    udp.get(UDP_HEADER..usize::from(u16::from_be_bytes([high, low])))
+}
+
+/// Whether a reply may go where a request came from, which this machine judges whole since no backend will.
+fn may_turn_round(batch: &Batch<'_>, saved: &Saved<'_>, parsed: &Parsed) -> bool {
+    let Some(&[to, _, _, _, _, _, from @ ..]) = saved.bytes.first_chunk::<STATIONS>() else { return false };
+    let [first, ..] = from;
+    let is_known = match &batch.snapshot.next_hop {
+        NextHopMode::Reflect { gateways, .. } => gateways.iter().any(|gateway| gateway.0 == from),
+        NextHopMode::Resolve => true,
+    };
+    is_known && (to | first) & 1 == 0 && udp_checksum_ok(saved.bytes, parsed)
+}
+
+/// Bytes of two Ethernet addresses.
+const STATIONS: usize = 12;
+const UDP_HEADER: usize = 8;
+/// Of the longest request that is answered here: a meta command with the longest key and all flags, and headers with tags.
+const MOST_SAVED: usize = 512;
+/// Bytes that a reply has beside what stood in its request and its value.
+const AROUND_A_VALUE: usize = 40;
+/// Place of 20 ms.
+const FETCH_TIMEOUT: usize = {
+    assert!(GATHER_TIMEOUTS_MS[4] == 20, "servers have as long as they have to gather");
+    4
+};

@@ -1,0 +1,52 @@
+//! What is known of a request to a backend that is no part of a client's request for several.
+//!
+//! Not here: what is done with an answer (`through`, `cache`), ids and times (`kv_switch::GatherTable`).
+
+use std::net::SocketAddr;
+
+use kv_switch::AnswerFrame;
+
+use super::way_back::WayBack;
+
+/// What an exchange is for that is no part of a request for several backends.
+#[derive(Debug)]
+pub(super) enum OwnExchange {
+    /// A request that passes both ways.
+    Passing(Passing),
+    /// A value for the cache, by the number of its fetch there.
+    Fetch(u32),
+}
+
+/// A request that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passing {
+    pub(super) way: WayBack,
+    pub(super) server: SocketAddr,
+    /// The client's own id.
+    pub(super) id: u16,
+    /// Whether it has one answer, after which nothing follows.
+    pub(super) has_one_answer: bool,
+    pub(super) is_answered: bool,
+    /// Which of the answer's first 64 datagrams have come; more of them are waited for.
+    pub(super) come: u64,
+}
+
+impl Passing {
+    pub(super) const fn is_unanswered(&self) -> bool {
+        !self.is_answered
+    }
+
+    /// Whether this was the last datagram that it waits for.
+    pub(super) fn is_over_by(&mut self, frame: AnswerFrame) -> bool {
+        self.is_answered = true;
+        if frame.number < 64 {
+            self.come |= 1 << frame.number;
+        }
+        let all = match frame.total {
+            0 => 0,
+            total @ 1..=64 => u64::MAX >> (64 - total),
+            _ => return false,
+        };
+        self.has_one_answer && self.come & all == all
+    }
+}

@@ -1,0 +1,266 @@
+//! One thread's copies of hot values, by which it answers reads itself.
+//!
+//! In: reads of keys, each with the server that has it; what servers answer to us; the time in nanoseconds. Out: a copy that may be
+//! served, and what servers are to be asked.
+//! Not here: addresses and exchanges (the caller keeps `T` of each fetch), bytes of a protocol ([`Application`]).
+//! Invariants: no copy is served later than a lease after its server was asked, after a write of its key that came by, or under
+//! another generation of the caller's; one fetch a key is under way; of a hundred hits come at most five fetches, and of each
+//! second [`FREE_FETCHES`] besides. All memory is taken at the start.
+//! Source: leases as of Gray and Cheriton, SOSP 1989, without the server's promise: versions are compared instead.
+
+mod epochs;
+mod fill;
+mod lease;
+mod shard;
+mod sketch;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use self::epochs::{Epoch, Epochs, SETTLE_NS};
+pub use self::fill::Filled;
+pub use self::lease::Lease;
+
+use self::fill::{Fill, Fills};
+use self::lease::READS_A_FILL;
+use self::shard::{Name, Shard};
+use self::sketch::Sketch;
+use crate::{Copied, KeyHash, MAX_KEY_BYTES, Stored};
+
+/// What a thread's cache is made of.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// Bytes that copies and what is known of them take.
+    pub memory: usize,
+    /// Shared by all threads.
+    pub epochs: Arc<Epochs>,
+    /// A secret that no other cache has and no earlier one had, for what answers are known by.
+    pub seed: [u64; 2],
+}
+
+/// The cache. `T`: what the caller keeps of a fetch.
+#[derive(Debug)]
+pub struct Cache<T> {
+    epochs: Arc<Epochs>,
+    shard: Shard,
+    sketch: Sketch,
+    fills: Fills<T>,
+    credit: Credit,
+    useless: Useless,
+    counts: CacheCounts,
+}
+
+/// A read of one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Read<'a, T> {
+    /// Of the key, under a secret that all threads share: [`Epochs`] go by it.
+    pub hash: u64,
+    /// The caller's number of the server that has the key.
+    pub server: u32,
+    /// It.
+    pub key: &'a [u8],
+    /// How long a copy of it is taken for true.
+    pub lease: Lease,
+    /// Fetches that its server may have under way from this thread.
+    pub fills_per_server: u16,
+    /// Copies of another are not served.
+    pub generation: u64,
+    /// Goes with the fetch, if one comes of it.
+    pub context: T,
+}
+
+impl<T> Read<'_, T> {
+    fn name(&self) -> Name<'_> {
+        Name { hash: self.hash, server: self.server, key: self.key }
+    }
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheCounts {
+    /// Reads that were answered.
+    pub hits: u64,
+    /// Fetches that were asked for.
+    pub asked: u64,
+    /// Values that were kept.
+    pub fills: u64,
+    /// Copies whose version was the server's still.
+    pub renewals: u64,
+    /// Copies and values that a write came by in time to keep from being served.
+    pub stale_avoided: u64,
+    /// Copies that gave way to others.
+    pub evictions: u64,
+    /// Of keys and values that there are copies of.
+    pub bytes: u64,
+}
+
+impl<T: Copy> Cache<T> {
+    /// An empty cache.
+    ///
+    /// # Cost
+    /// Takes all memory that it will ever have: [`CacheConfig::memory`] and 340 KB.
+    #[must_use]
+    pub fn new(config: &CacheConfig) -> Self {
+        let [first, second] = config.seed;
+        Self {
+            epochs: Arc::clone(&config.epochs),
+            shard: Shard::new(config.memory),
+            sketch: Sketch::new(SKETCH_WIDTH),
+            fills: Fills::new(KeyHash::sip(first, second)),
+            credit: Credit::default(),
+            useless: Useless(vec![(0, 0, Epoch::default()); USELESS_KEYS].into()),
+            counts: CacheCounts::default(),
+        }
+    }
+
+    /// Whether [`Self::look_up`] may find a copy of a key with this hash.
+    ///
+    /// # Cost
+    /// Brings to the caches what that will read.
+    #[inline]
+    #[must_use]
+    pub fn may_have(&self, hash: u64) -> bool {
+        self.shard.may_have(hash)
+    }
+
+    /// The number of the copy that may answer a read now. `None`: the server has to; if such reads come often, it is asked by us too.
+    pub fn look_up(&mut self, now: u64, read: &Read<'_, T>) -> Option<u32> {
+        let Some(number) = self.shard.find(&read.name()) else {
+            self.miss(now, read);
+            return None;
+        };
+        let state = &self.shard.copy(number)?.state;
+        if state.until <= now || state.generation != read.generation {
+            self.stale(now, read, number);
+            return None;
+        }
+        if state.epoch != self.epochs.of(read.hash, read.server) {
+            self.counts.stale_avoided += 1;
+            self.shard.copy_mut(number)?.state.until = 0;
+            self.stale(now, read, number);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// What a copy says.
+    #[must_use]
+    pub fn copy(&self, number: u32) -> Option<Copied<'_>> {
+        let copy = self.shard.copy(number)?;
+        let state = &copy.state;
+        let stored = Stored { flags: state.flags, cas: state.cas, bytes: self.shard.value_of(copy) };
+        Some(Copied { key: self.shard.key_of(copy), stored, ttl: state.ttl, is_base64: state.is_base64 })
+    }
+
+    /// A read was answered by that copy. Near its end its server is asked again.
+    pub fn served(&mut self, now: u64, read: &Read<'_, T>, number: u32) {
+        self.counts.hits += 1;
+        self.credit.earn();
+        self.shard.warm(number);
+        let Some(copy) = self.shard.copy_mut(number) else { return };
+        copy.state.reads = copy.state.reads.saturating_add(1);
+        if now >= copy.state.renewed_at && !copy.is_asked_for {
+            let reads = copy.state.reads;
+            self.want(now, read, reads >= COST);
+        }
+    }
+
+    /// There is no copy: asked for is what comes often.
+    fn miss(&mut self, now: u64, read: &Read<'_, T>) {
+        let rate = self.sketch.count(now, read.hash);
+        if rate >= read.lease.worth_asking() {
+            let epoch = self.epochs.of(read.hash, read.server);
+            if !self.useless.has(now, read.hash, epoch) {
+                self.want(now, read, rate >= read.lease.pays());
+            }
+        }
+    }
+
+    /// There is a copy that may not be served: what was read since it was asked for last says whether it pays to ask again.
+    fn stale(&mut self, now: u64, read: &Read<'_, T>, number: u32) {
+        let Some(copy) = self.shard.copy_mut(number) else { return };
+        copy.state.reads = copy.state.reads.saturating_add(1);
+        let reads = copy.state.reads;
+        if reads >= READS_A_FILL && !copy.is_asked_for {
+            self.want(now, read, reads >= COST);
+        }
+    }
+
+    /// Asks for a key, if there is credit and room.
+    #[cold]
+    fn want(&mut self, now: u64, read: &Read<'_, T>, pays: bool) {
+        let epoch = self.epochs.of(read.hash, read.server);
+        let may_ask = self.credit.is_enough(now, pays) && epoch.is_settled(now);
+        if !may_ask || read.key.len() > MAX_KEY_BYTES || !self.fills.has_room(read) {
+            return;
+        }
+        self.credit.left -= COST;
+        let copy = self.shard.find(&read.name()).and_then(|number| self.shard.copy_mut(number));
+        self.fills.want(Fill::of(now, read, epoch, copy));
+        self.counts.asked += 1;
+    }
+
+    /// What has happened since the beginning; of bytes what there is.
+    #[must_use]
+    pub fn counts(&self) -> CacheCounts {
+        CacheCounts { evictions: self.shard.evictions, bytes: self.shard.used_bytes, ..self.counts }
+    }
+}
+
+/// What fetches are paid with: a hit earns one, a fetch costs [`COST`].
+#[derive(Debug, Default)]
+struct Credit {
+    left: u32,
+    given: Option<u64>,
+}
+
+impl Credit {
+    #[inline]
+    fn earn(&mut self) {
+        self.left = (self.left + 1).min(MOST_CREDIT);
+    }
+
+    /// For one fetch. `pays`: the key itself brings what it costs. Others leave a reserve to such.
+    fn is_enough(&mut self, now: u64, pays: bool) -> bool {
+        if self.given.is_none_or(|given| now.saturating_sub(given) >= SECOND) {
+            self.given = Some(now);
+            self.left = self.left.max(FREE_FETCHES * COST);
+        }
+        self.left >= if pays { COST } else { COST + RESERVE }
+    }
+}
+
+/// Keys that are not kept though they come often: what is not there, or too long, is not asked for again at once unless it was
+/// written since.
+#[derive(Debug)]
+struct Useless(Box<[(u64, u64, Epoch)]>);
+
+impl Useless {
+    fn has(&self, now: u64, hash: u64, epoch: Epoch) -> bool {
+        let known = self.0.get(Self::place(hash));
+        known.is_some_and(|&(known, until, of)| known == hash && now < until && of == epoch)
+    }
+
+    fn add(&mut self, now: u64, hash: u64, epoch: Epoch) {
+        if let Some(place) = self.0.get_mut(Self::place(hash)) {
+            *place = (hash, now.saturating_add(SECOND), epoch);
+        }
+    }
+
+    fn place(hash: u64) -> usize {
+        usize::try_from(hash % USELESS_KEYS as u64).unwrap_or(0)
+    }
+}
+
+/// Hits that pay for a fetch: fetches are at most 5 % of them.
+const COST: u32 = 20;
+/// Fetches of each second that no hit pays for: how a cache begins.
+pub const FREE_FETCHES: u32 = 16;
+const MOST_CREDIT: u32 = 128 * COST;
+const RESERVE: u32 = FREE_FETCHES / 2 * COST;
+const SKETCH_WIDTH: usize = 1 << 15;
+const USELESS_KEYS: usize = 1 << 10;
+const SECOND: u64 = 1_000_000_000;

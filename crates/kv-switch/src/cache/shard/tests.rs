@@ -1,0 +1,150 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::KeyHash;
+
+fn state(cas: u64, until: u64) -> State {
+    State { cas, until, ..Copy::empty(0).state }
+}
+
+fn hash(key: &[u8]) -> u64 {
+    KeyHash::fnv1a_64().hash(key) << 32 | KeyHash::fnv1a_64().hash(key)
+}
+
+/// A key of a server, by a number; some have one hash's home.
+fn name(key: &[u8], server: u32) -> Name<'_> {
+    Name { hash: hash(key) & !0xff, server, key }
+}
+
+impl Shard {
+    fn cas(&self, key: &[u8], server: u32) -> Option<u64> {
+        self.find(&name(key, server)).map(|number| self.copy(number).unwrap().state.cas)
+    }
+
+    fn len(&self) -> usize {
+        self.copies.iter().filter(|copy| copy.is_used).count()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Keep { key: u8, server: u32, value: usize },
+    Remove { key: u8, server: u32 },
+    Warm { key: u8, server: u32 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let value = prop::sample::select(vec![0, 1, 100, 124, 125, 300, 508, 509, 1_500, 1_532, 1_533, 4_000]);
+    prop_oneof![
+        5 => (0_u8..40, 0_u32..2, value).prop_map(|(key, server, value)| Step::Keep { key, server, value }),
+        1 => (0_u8..40, 0_u32..2).prop_map(|(key, server)| Step::Remove { key, server }),
+        2 => (0_u8..40, 0_u32..2).prop_map(|(key, server)| Step::Warm { key, server }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Against a map without bound: what is found is what was kept last, byte for byte, and whatever is missing was evicted.
+    #[test]
+    fn a_copy_is_what_was_kept_last_or_is_gone(steps in prop::collection::vec(step(), 1..300)) {
+        let mut shard = Shard::new(40_000);
+        let room: Vec<usize> = shard.classes.iter().map(|class| class.end - class.first).collect();
+        prop_assert!(room.iter().all(|room| *room > 2), "{room:?}");
+        let mut exact = HashMap::<(u8, u32), (u64, usize)>::new();
+        for (cas, step) in (1..).zip(&steps) {
+            match *step {
+                Step::Keep { key, server, value } => {
+                    let bytes = vec![key ^ 0x55; value];
+                    let name_of = [b'k', b'e', b'y', key];
+                    let kept = shard.keep(0, &name(&name_of, server), &bytes, state(cas, 1));
+                    prop_assert_eq!(kept.is_some(), value + 4 <= 1_536);
+                    exact.remove(&(key, server));
+                    if kept.is_some() {
+                        exact.insert((key, server), (cas, value));
+                        prop_assert_eq!(shard.cas(&name_of, server), Some(cas));
+                    }
+                }
+                Step::Remove { key, server } => {
+                    if let Some(number) = shard.find(&name(&[b'k', b'e', b'y', key], server)) {
+                        shard.remove(number);
+                    }
+                    exact.remove(&(key, server));
+                }
+                Step::Warm { key, server } => {
+                    if let Some(number) = shard.find(&name(&[b'k', b'e', b'y', key], server)) {
+                        shard.warm(number);
+                    }
+                }
+            }
+            let (mut found, mut bytes) = (0, 0);
+            for key in 0..40 {
+                for server in 0..2 {
+                    let name_of = [b'k', b'e', b'y', key];
+                    let Some(number) = shard.find(&name(&name_of, server)) else { continue };
+                    let copy = shard.copy(number).unwrap();
+                    let &(cas, value) = exact.get(&(key, server)).expect("nothing comes back");
+                    prop_assert!(copy.state.cas == cas && copy.server == server);
+                    prop_assert_eq!(shard.key_of(copy), &name_of);
+                    prop_assert_eq!(shard.value_of(copy), &vec![key ^ 0x55; value][..]);
+                    prop_assert!(shard.may_have(copy.hash));
+                    (found, bytes) = (found + 1, bytes + 4 + value as u64);
+                }
+            }
+            prop_assert_eq!((found, bytes), (shard.len(), shard.used_bytes));
+            exact.retain(|(key, server), _| shard.find(&name(&[b'k', b'e', b'y', *key], *server)).is_some());
+            let free: usize = shard.classes.iter().map(|class| class.free.len()).sum();
+            prop_assert_eq!(free + shard.len(), shard.copies.len());
+        }
+    }
+}
+
+#[test]
+fn what_was_looked_up_stays_and_what_has_ended_goes_first() {
+    let mut shard = Shard::new(40_000);
+    let room = shard.classes[0].end;
+    let key = |number: usize| format!("{number}");
+    let keep = |shard: &mut Shard, number: usize, until: u64| {
+        shard.keep(10, &name(key(number).as_bytes(), 0), b"value", state(1, until)).unwrap()
+    };
+    for number in 0..room {
+        keep(&mut shard, number, 20);
+    }
+    assert_eq!((shard.len(), shard.evictions), (room, 0));
+    // All are warm: the hand comes round once, and takes the first.
+    keep(&mut shard, room, 20);
+    assert_eq!((shard.cas(b"0", 0), shard.evictions), (None, 1));
+    shard.warm(shard.find(&name(b"1", 0)).unwrap());
+    keep(&mut shard, room + 1, 20);
+    assert_eq!((shard.cas(b"1", 0), shard.cas(b"2", 0)), (Some(1), None));
+    // Of those that follow one is warm, but over.
+    let number = shard.find(&name(b"3", 0)).unwrap();
+    shard.warm(number);
+    shard.copy_mut(number).unwrap().state.until = 10;
+    keep(&mut shard, room + 2, 20);
+    assert_eq!((shard.cas(b"3", 0), shard.evictions), (None, 3));
+}
+
+#[test]
+fn a_key_of_two_servers_and_two_keys_of_one_hash_have_a_copy_each() {
+    let mut shard = Shard::new(40_000);
+    for (cas, (key, server)) in (1..).zip([(b"a", 0), (b"a", 1), (b"b", 0)]) {
+        shard.keep(0, &Name { hash: 7, server, key }, b"", state(cas, 1)).unwrap();
+    }
+    let cas = |key: &[u8], server| {
+        shard.find(&Name { hash: 7, server, key }).map(|n| shard.copy(n).unwrap().state.cas)
+    };
+    assert_eq!([cas(b"a", 0), cas(b"a", 1), cas(b"b", 0), cas(b"b", 1)], [Some(1), Some(2), Some(3), None]);
+    assert!(shard.may_have(7) && !shard.may_have(7 << 32));
+}
+
+#[test]
+fn no_more_memory_is_taken_than_was_given() {
+    for memory in [0, 1_000, 1 << 20, 64 << 20] {
+        let shard = Shard::new(memory);
+        let taken = shard.bytes.len() + size_of_val(&*shard.copies) + size_of_val(&*shard.index);
+        assert!(taken <= memory + 8, "{taken} of {memory}");
+    }
+}

@@ -1,0 +1,127 @@
+//! A server as far as it is fetched from, written after what memcached 1.6.18 answers, with a record of what it had when.
+
+use std::collections::HashMap;
+
+/// Values of keys, each from a time to another.
+#[derive(Debug)]
+pub(super) struct Server {
+    items: HashMap<u8, Item>,
+    cas: u64,
+    /// Its seconds begin so long before the world's.
+    phase: u64,
+    had: HashMap<u8, Vec<Had>>,
+    made: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    value: String,
+    cas: u64,
+    /// In its seconds.
+    expires: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Had {
+    from: u64,
+    until: u64,
+    value: String,
+}
+
+/// What is done to a key, or to all.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Set { seconds: Option<u64> },
+    Incr,
+    Touch { seconds: u64 },
+    Delete,
+    Flush,
+    Restart,
+}
+
+const SECOND: u64 = super::SECOND;
+
+impl Server {
+    pub(super) fn new(phase: u64) -> Self {
+        Self { items: HashMap::new(), cas: 0, phase, had: HashMap::new(), made: 0 }
+    }
+
+    fn clock(&self, now: u64) -> u64 {
+        (now + self.phase) / SECOND
+    }
+
+    fn live(&self, now: u64, key: u8) -> Option<&Item> {
+        self.items.get(&key).filter(|item| item.expires.is_none_or(|at| at > self.clock(now)))
+    }
+
+    pub(super) fn change(&mut self, now: u64, key: u8, change: Change) {
+        let clock = self.clock(now);
+        let live = self.live(now, key).cloned();
+        match (change, live) {
+            (Change::Flush | Change::Restart, _) => {
+                let keys: Vec<u8> = self.items.keys().copied().collect();
+                keys.into_iter().for_each(|key| self.put(now, key, None));
+                if matches!(change, Change::Restart) {
+                    self.cas = 0;
+                }
+            }
+            (Change::Set { seconds }, _) => self.write(now, key, seconds.map(|seconds| clock + seconds)),
+            (Change::Incr, Some(item)) => self.write(now, key, item.expires),
+            (Change::Touch { seconds }, Some(item)) => {
+                self.put(now, key, Some(Item { expires: Some(clock + seconds), ..item }))
+            }
+            (Change::Delete, _) => self.put(now, key, None),
+            (Change::Incr | Change::Touch { .. }, None) => {}
+        }
+    }
+
+    /// A value that no key ever had.
+    fn write(&mut self, now: u64, key: u8, expires: Option<u64>) {
+        (self.made, self.cas) = (self.made + 1, self.cas + 1);
+        let (value, cas) = (format!("value {}", self.made), self.cas);
+        self.put(now, key, Some(Item { value, cas, expires }));
+    }
+
+    fn put(&mut self, now: u64, key: u8, item: Option<Item>) {
+        let had = self.had.entry(key).or_default();
+        if let Some(last) = had.last_mut() {
+            last.until = last.until.min(now);
+        }
+        match item {
+            None => drop(self.items.remove(&key)),
+            Some(item) => {
+                let until = item.expires.map_or(u64::MAX, |at| at * SECOND - self.phase);
+                had.push(Had { from: now, until, value: item.value.clone() });
+                self.items.insert(key, item);
+            }
+        }
+    }
+
+    /// Whether a key had a value at some time between these.
+    pub(super) fn had(&self, key: u8, value: &[u8], from: u64, to: u64) -> bool {
+        let had = self.had.get(&key).map_or(&[][..], Vec::as_slice);
+        had.iter().any(|had| had.value.as_bytes() == value && had.from <= to && had.until >= from)
+    }
+
+    /// Its answer to a fetch of ours, whose keys have one letter. Panics at what is no such.
+    pub(super) fn answer(&self, now: u64, datagram: &[u8]) -> Vec<u8> {
+        let line = str::from_utf8(&datagram[8..]).unwrap().strip_suffix("\r\n").unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let (key, nonce) = (words[1].as_bytes()[0], words.last().unwrap());
+        let item = self.live(now, key);
+        let has_value = words.contains(&"v");
+        let said = match item {
+            None => format!("EN k{} {nonce}\r\n", words[1]),
+            Some(Item { value, cas, expires }) => {
+                let ttl = expires.map_or("-1".to_owned(), |at| (at - self.clock(now)).to_string());
+                let flags = format!("k{} t{ttl} c{cas}", words[1]);
+                if has_value {
+                    format!("VA {} {flags} f0 {nonce}\r\n{value}\r\n", value.len())
+                } else {
+                    format!("HD {flags} {nonce}\r\n")
+                }
+            }
+        };
+        [&datagram[..8], said.as_bytes()].concat()
+    }
+}

@@ -1,0 +1,284 @@
+//! Threads with a cache each, a server, and clients that read and write through the box and around it, in virtual time.
+//!
+//! Every read that is answered from a copy is held against what the server had: no value may be older than a lease, and none may have
+//! been replaced through the box by a write that has reached the server since, if that took no longer than [`SETTLE_NS`].
+//! Events are in the order of a seeded generator: a failure repeats.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use proptest::prelude::*;
+
+use super::server::{Change, Server};
+use super::*;
+
+#[derive(Debug)]
+struct World {
+    rules: Rules,
+    random: u64,
+    now: u64,
+    /// By time, then in the order in which they were made.
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    happening: Vec<Option<Event>>,
+    epochs: Arc<Epochs>,
+    threads: Vec<Thread>,
+    server: Server,
+    /// By key: when the last write through the box, that was quick, reached the server.
+    written: [u64; KEYS.len()],
+    hits: u64,
+}
+
+#[derive(Debug)]
+struct Thread {
+    cache: Cache<()>,
+    /// The fetch of each id.
+    under_way: Vec<Option<u32>>,
+}
+
+#[derive(Debug)]
+enum Event {
+    Reads,
+    Writes,
+    /// Through the box: reaches the server, and whether in time.
+    Arrives {
+        key: usize,
+        change: Change,
+        is_quick: bool,
+    },
+    Asked {
+        thread: usize,
+        request: u16,
+        datagram: Vec<u8>,
+    },
+    Answered {
+        thread: usize,
+        request: u16,
+        datagram: Vec<u8>,
+    },
+    TimeOut {
+        thread: usize,
+        request: u16,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    lease: u64,
+    /// Nanoseconds that a datagram takes at most. Writes take longer sometimes, if they may.
+    trip: u64,
+    slow_writes: bool,
+    /// Of a hundred answers how many are lost, and come twice.
+    lost: u64,
+    reads_a_lease: u64,
+    reads_a_write: u64,
+}
+
+const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
+const START: u64 = 100 * SECOND;
+const TIME_OUT: u64 = 20 * MILLI;
+
+impl World {
+    fn new(seed: u64, rules: Rules) -> Self {
+        let epochs = Arc::new(Epochs::new());
+        let threads = (0..3).map(|_| Thread { cache: cache(&epochs), under_way: Vec::new() }).collect();
+        let mut world = Self {
+            rules,
+            random: seed | 1,
+            now: START,
+            events: BinaryHeap::new(),
+            happening: Vec::new(),
+            epochs,
+            threads,
+            server: Server::new(seed % SECOND),
+            written: [0; KEYS.len()],
+            hits: 0,
+        };
+        world.after(0, Event::Reads);
+        world.after(0, Event::Writes);
+        world
+    }
+
+    fn pick(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) % below.max(1)
+    }
+
+    fn index(&mut self, below: usize) -> usize {
+        usize::try_from(self.pick(below as u64)).unwrap()
+    }
+
+    fn after(&mut self, nanos: u64, event: Event) {
+        self.events.push(Reverse((self.now + nanos, self.happening.len() as u64)));
+        self.happening.push(Some(event));
+    }
+
+    fn run(&mut self, events: usize) {
+        for _ in 0..events {
+            let Reverse((time, number)) = self.events.pop().unwrap();
+            self.now = time;
+            let event = self.happening[usize::try_from(number).unwrap()].take().unwrap();
+            self.take(event);
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Reads => {
+                let (thread, key) = (self.index(self.threads.len()), self.index(KEYS.len()));
+                self.read(thread, key);
+                let next = self.pick(2 * self.rules.lease / self.rules.reads_a_lease);
+                self.after(next, Event::Reads);
+            }
+            Event::Writes => {
+                self.write();
+                let next =
+                    self.pick(2 * self.rules.lease / self.rules.reads_a_lease * self.rules.reads_a_write);
+                self.after(next, Event::Writes);
+            }
+            Event::Arrives { key, change, is_quick } => {
+                self.server.change(self.now, KEYS[key][0], change);
+                if is_quick {
+                    self.written[key] = self.now;
+                }
+            }
+            Event::Asked { thread, request, datagram } => {
+                let datagram = self.server.answer(self.now, &datagram);
+                let (fate, trip) = (self.pick(100), self.pick(self.rules.trip));
+                if fate >= self.rules.lost {
+                    self.after(trip, Event::Answered { thread, request, datagram: datagram.clone() });
+                }
+                if fate >= 100 - self.rules.lost {
+                    let trip = self.pick(self.rules.lease * 2);
+                    self.after(trip, Event::Answered { thread, request, datagram });
+                }
+            }
+            Event::Answered { thread, request, datagram } => {
+                let Thread { cache, under_way } = &mut self.threads[thread];
+                let Some(number) = under_way[usize::from(request)] else { return };
+                cache.answer(self.now, &MEMCACHED, number, request, &datagram).expect("it is the answer");
+                under_way[usize::from(request)] = None;
+                self.send(thread);
+            }
+            Event::TimeOut { thread, request } => {
+                let Thread { cache, under_way } = &mut self.threads[thread];
+                under_way[usize::from(request)].take().into_iter().for_each(|number| cache.give_up(number));
+            }
+        }
+    }
+
+    fn read_of(&self, key: usize) -> Read<'static, ()> {
+        Read { lease: Lease::from_nanos(self.rules.lease), ..read(KEYS[key]) }
+    }
+
+    fn read(&mut self, thread: usize, key: usize) {
+        let (now, read) = (self.now, self.read_of(key));
+        let cache = &mut self.threads[thread].cache;
+        if let Some(number) = cache.look_up(now, &read) {
+            let copied = cache.copy(number).unwrap();
+            assert_eq!(copied.key, KEYS[key]);
+            let value = copied.stored.bytes.to_vec();
+            let oldest = (now - self.rules.lease).max(self.written[key]);
+            assert!(
+                self.server.had(KEYS[key][0], &value, oldest, now),
+                "at {now} {} is served, older than {oldest}",
+                value.escape_ascii()
+            );
+            self.hits += 1;
+            cache.served(now, &read, number);
+        }
+        self.send(thread);
+    }
+
+    fn write(&mut self) {
+        let key = self.index(KEYS.len());
+        let seconds = [None, None, Some(1), Some(2), Some(3)][self.index(5)];
+        let around = self.pick(3) == 0;
+        let change = match self.pick(20) {
+            0..10 => Change::Set { seconds },
+            10..13 => Change::Incr,
+            13..15 => Change::Touch { seconds: seconds.unwrap_or(9) },
+            15..18 => Change::Delete,
+            18 if around => Change::Flush,
+            19 if around => Change::Restart,
+            _ => Change::Set { seconds: None },
+        };
+        if around {
+            self.server.change(self.now, KEYS[key][0], change);
+            return;
+        }
+        self.epochs.key_written(self.now, hash(KEYS[key]));
+        let is_slow = self.rules.slow_writes && self.pick(4) == 0;
+        let trip = self.pick(if is_slow { self.rules.lease } else { self.rules.trip.min(SETTLE_NS) });
+        self.after(trip, Event::Arrives { key, change, is_quick: !is_slow });
+    }
+
+    /// What a thread does between two batches.
+    fn send(&mut self, thread: usize) {
+        let now = self.now;
+        while let Some(number) = self.threads[thread].cache.ask(now) {
+            let Thread { cache, under_way } = &mut self.threads[thread];
+            let request = u16::try_from(under_way.len()).unwrap();
+            under_way.push(Some(number));
+            let mut out = [0; 1_400];
+            let length = cache.write_fetch(&MEMCACHED, number, request, &mut out).unwrap();
+            let (trip, datagram) = (self.pick(self.rules.trip), out[..length].to_vec());
+            self.after(trip, Event::Asked { thread, request, datagram });
+            self.after(TIME_OUT, Event::TimeOut { thread, request });
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let of = |count: fn(&CacheCounts) -> u64| {
+            self.threads.iter().map(|thread| count(&thread.cache.counts())).sum()
+        };
+        (of(|counts| counts.asked), of(|counts| counts.stale_avoided))
+    }
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let lease = prop::sample::select(vec![10 * MILLI, 50 * MILLI, 100 * MILLI, SECOND]);
+    let trip = prop::sample::select(vec![50_000, 500_000, 2 * MILLI]);
+    let reads = prop::sample::select(vec![300, 1_000, 3_000]);
+    let writes = prop::sample::select(vec![10, 100, 1_000]);
+    (lease, trip, any::<bool>(), prop::sample::select(vec![0, 10]), (reads, writes)).prop_map(
+        |(lease, trip, slow_writes, lost, (reads_a_lease, reads_a_write))| Rules {
+            lease,
+            trip,
+            slow_writes,
+            lost,
+            reads_a_lease,
+            reads_a_write,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn no_read_is_older_than_a_lease_whoever_wrote(seed: u64, rules in rules()) {
+        let mut world = World::new(seed, rules);
+        world.run(8_000);
+        let (asked, _) = world.counts();
+        let seconds = (world.now - START) / SECOND + 1;
+        let free = 3 * seconds * u64::from(FREE_FETCHES);
+        prop_assert!(asked <= world.hits / 20 + free, "{asked} for {}", world.hits);
+    }
+}
+
+#[test]
+fn most_reads_are_answered_where_few_write_and_writes_are_noticed() {
+    let rules = Rules {
+        lease: 10 * MILLI,
+        trip: 50_000,
+        slow_writes: false,
+        lost: 0,
+        reads_a_lease: 1_000,
+        reads_a_write: 500,
+    };
+    let mut world = World::new(7, rules);
+    world.run(60_000);
+    let (asked, avoided) = world.counts();
+    assert!(world.hits > 15_000 && avoided > 50 && asked > 100, "{} {asked} {avoided}", world.hits);
+}

@@ -1,0 +1,169 @@
+//! Replies from a copy: what the server that has the value would answer.
+//!
+//! In: a request for one key, and the copy of its value. Out: one datagram.
+//! Not here: whether the copy may be served. Misses, several keys, `gets`, what touches or makes values: servers answer these.
+//! Invariant: byte for byte memcached's reply; one datagram, or none is written.
+//! Source: memcached 1.6 `doc/protocol.txt`, `proto_text.c`, `proto_bin.c`; 1.6.18 was asked (`tests/servers.rs`).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::{Copied, MAX_KEY_BYTES, Plan, Request};
+
+use super::frame::{self, Frame};
+use super::words::Words;
+use super::{Verb, binary};
+
+pub(super) fn write(request: &Request<'_>, copied: &Copied<'_>, out: &mut [u8]) -> Option<usize> {
+    let (asked, command) = frame::answer(request.payload)?;
+    if request.ask.plan != Plan::One {
+        return None;
+    }
+    let length = out.len().min(LONGEST);
+    let mut reply = Reply { out: out.get_mut(..length)?, at: 0, is_whole: true };
+    reply.put(&Frame { id: asked.id, sequence: 0, total: 1 }.bytes());
+    if command.first() == Some(&binary::REQUEST) {
+        binary_get(request, copied, &mut reply)?;
+    } else if request.ask.verb == Verb::Get.number() {
+        get(copied, &mut reply);
+    } else if request.ask.verb == Verb::MetaGet.number() {
+        meta(request, copied, &mut reply)?;
+    } else {
+        return None;
+    }
+    reply.is_whole.then_some(reply.at)
+}
+
+/// `VALUE KEY FLAGS BYTES`, the value, `END`.
+#[inline]
+fn get(copied: &Copied<'_>, reply: &mut Reply<'_>) {
+    reply.put(b"VALUE ");
+    reply.put(copied.key);
+    reply.put(b" ");
+    reply.number(copied.stored.flags.into());
+    reply.put(b" ");
+    reply.number(copied.stored.bytes.len() as u64);
+    reply.put(b"\r\n");
+    reply.put(copied.stored.bytes);
+    reply.put(b"\r\nEND\r\n");
+}
+
+/// To GET and GETQ without the key, to GETK and GETKQ with it.
+fn binary_get(request: &Request<'_>, copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
+    let header = binary::Header::at(request.payload, frame::LENGTH)?;
+    let key = match header.opcode {
+        binary::GET | binary::GETQ => &[],
+        binary::GETK | binary::GETKQ => copied.key,
+        _ => return None,
+    };
+    let [high, low] = u16::try_from(key.len()).ok()?.to_be_bytes();
+    let body = u32::try_from(FLAGS + key.len() + copied.stored.bytes.len()).ok()?;
+    reply.put(&[binary::RESPONSE, header.opcode, high, low, 4, 0, 0, 0]);
+    reply.put(&body.to_be_bytes());
+    reply.put(&header.opaque);
+    reply.put(&copied.stored.cas.to_be_bytes());
+    reply.put(&copied.stored.flags.to_be_bytes());
+    reply.put(key);
+    reply.put(copied.stored.bytes);
+    Some(())
+}
+
+/// `VA BYTES FLAG*` and the value, or `HD FLAG*`, with flags in the request's order.
+fn meta(request: &Request<'_>, copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
+    let behind = usize::from(request.ask.first.start) + usize::from(request.ask.first.len);
+    let end = request.payload.len().checked_sub(2)?;
+    let flags = Words::between(request.payload, behind, end);
+    let has_value = flags.into_iter().any(|word| word.text == b"v");
+    if has_value {
+        reply.put(b"VA ");
+        reply.number(copied.stored.bytes.len() as u64);
+    } else {
+        reply.put(b"HD");
+    }
+    for word in Words::between(request.payload, behind, end) {
+        flag(word.text, copied, reply)?;
+    }
+    reply.put(b"\r\n");
+    if has_value {
+        reply.put(copied.stored.bytes);
+        reply.put(b"\r\n");
+    }
+    Some(())
+}
+
+fn flag(word: &[u8], copied: &Copied<'_>, reply: &mut Reply<'_>) -> Option<()> {
+    match word {
+        b"v" | b"q" | b"b" => {}
+        b"k" if copied.is_base64 => {
+            let mut room = [0; MAX_KEY_BYTES.div_ceil(3) * 4];
+            let len = STANDARD.encode_slice(copied.key, &mut room).ok()?;
+            reply.put(b" k");
+            reply.put(room.get(..len)?);
+            reply.put(b" b");
+        }
+        b"k" => {
+            reply.put(b" k");
+            reply.put(copied.key);
+        }
+        b"f" => reply.field(b" f", copied.stored.flags.into()),
+        b"s" => reply.field(b" s", copied.stored.bytes.len() as u64),
+        b"c" => reply.field(b" c", copied.stored.cas),
+        b"t" => match copied.ttl {
+            Some(seconds) => reply.field(b" t", seconds.into()),
+            None => reply.put(b" t-1"),
+        },
+        [b'O', ..] => {
+            reply.put(b" ");
+            reply.put(word);
+        }
+        _ => return None, // what a copy does not know
+    }
+    Some(())
+}
+
+/// A reply as it grows.
+struct Reply<'a> {
+    out: &'a mut [u8],
+    at: usize,
+    is_whole: bool,
+}
+
+impl Reply<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        match self.out.get_mut(self.at..self.at + bytes.len()) {
+            Some(room) => room.copy_from_slice(bytes),
+            None => self.is_whole = false,
+        }
+        self.at += bytes.len();
+    }
+
+    fn field(&mut self, letter: &[u8], number: u64) {
+        self.put(letter);
+        self.number(number);
+    }
+
+    /// In decimal. By hand: `fmt` takes longer than the rest of a reply.
+    #[inline]
+    fn number(&mut self, mut number: u64) {
+        let (mut digits, mut from) = ([b'0'; MOST_DIGITS], MOST_DIGITS);
+        loop {
+            from -= 1;
+            if let Some(digit) = digits.get_mut(from) {
+                *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
+            }
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.put(digits.get(from..).unwrap_or_default());
+    }
+}
+
+/// Of `u64`.
+const MOST_DIGITS: usize = 20;
+/// Bytes of a value's flags.
+const FLAGS: usize = 4;
+/// Of a reply in one datagram: a server sends longer ones in several.
+const LONGEST: usize = frame::LENGTH + 1_392;

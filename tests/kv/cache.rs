@@ -1,0 +1,159 @@
+//! Reads from copies, beside real servers: right bytes, none older than it may be, and nothing of a forger's.
+
+use std::time::{Duration, Instant};
+
+use testbed::{Asker, LbConfig, eventually};
+
+use crate::scene::{BOUND, Scene, config};
+
+const CACHE: &str = ", cache = { memory = \"16MiB\", lease = \"200ms\" }";
+
+fn cached(bed: &testbed::Bed) -> LbConfig {
+    config(bed, CACHE)
+}
+
+fn counted(scene: &Scene, name: &str) -> u64 {
+    scene.balancer.counters().unwrap().over_threads(&[name])
+}
+
+fn set(key: &str, value: &str) -> Vec<u8> {
+    format!("set {key} 7 0 {}\r\n{value}\r\n", value.len()).into_bytes()
+}
+
+fn got(key: &str, value: &str) -> Vec<u8> {
+    format!("VALUE {key} 7 {}\r\n{value}\r\nEND\r\n", value.len()).into_bytes()
+}
+
+fn get(key: &str) -> Vec<u8> {
+    format!("get {key}\r\n").into_bytes()
+}
+
+/// Reads until so many more were answered from copies; each says `wanted`.
+fn until_hit(scene: &Scene, client: &Asker, key: &str, wanted: &[u8]) {
+    let before = counted(scene, "cache_hits");
+    let end = Instant::now() + BOUND;
+    while counted(scene, "cache_hits") < before + 5 {
+        assert!(Instant::now() < end, "no hits of {key}\n{}", scene.diagnosis());
+        for _ in 0..40 {
+            let said = scene.ask(client, &get(key));
+            assert_eq!(said.escape_ascii().to_string(), wanted.escape_ascii().to_string());
+        }
+    }
+}
+
+/// Reads until that is said; what is said before is `old`.
+fn until_said(scene: &Scene, client: &Asker, key: &str, old: &[u8], wanted: &[u8]) {
+    let end = Instant::now() + BOUND;
+    loop {
+        let said = scene.ask(client, &get(key));
+        if said == wanted {
+            return;
+        }
+        assert_eq!(said.escape_ascii().to_string(), old.escape_ascii().to_string());
+        assert!(Instant::now() < end, "{} for ever\n{}", old.escape_ascii(), scene.diagnosis());
+    }
+}
+
+/// The server that has a key, asked at its own address.
+fn owner(scene: &Scene, key: &str) -> usize {
+    let has = |backend: &usize| scene.beside(*backend).ask_within(&get(key), BOUND).unwrap() != b"END\r\n";
+    (0..scene.bed.backends.len()).find(has).expect("somebody has it")
+}
+
+#[test]
+fn hot_keys_are_answered_from_copies_and_follow_every_write() {
+    let scene = Scene::new(cached);
+    let client = scene.client(true);
+    let value = format!("first{}", "\r\nEND\r\n".repeat(30));
+    assert_eq!(scene.ask(&client, &set("hot", &value)), b"STORED\r\n");
+    until_hit(&scene, &client, "hot", &got("hot", &value));
+    // The other family's clients have the same copy, in binary and meta too.
+    let six = scene.client(false);
+    until_hit(&scene, &six, "hot", &got("hot", &value));
+    let hits = counted(&scene, "cache_hits");
+    let (meta, server) = (b"mg hot k f s c O1 v\r\n", scene.beside(owner(&scene, "hot")));
+    let wanted = server.ask_within(meta, BOUND).unwrap();
+    assert_eq!(scene.ask(&six, meta).escape_ascii().to_string(), wanted.escape_ascii().to_string());
+    // A write through the box is seen at once, by whoever has heard of it.
+    for round in 0..20 {
+        let value = format!("round {round}");
+        assert_eq!(scene.ask(&six, &set("hot", &value)), b"STORED\r\n");
+        assert_eq!(scene.ask(&client, &get("hot")), got("hot", &value), "round {round}");
+        until_hit(&scene, &client, "hot", &got("hot", &value));
+    }
+    assert!(counted(&scene, "cache_hits") > hits && counted(&scene, "cache_stale_avoided") > 0);
+    // One around it, within the lease: what is said until then is what was there.
+    assert_eq!(server.ask_within(&set("hot", "around"), BOUND).unwrap(), b"STORED\r\n");
+    until_said(&scene, &client, "hot", &got("hot", "round 19"), &got("hot", "around"));
+    until_hit(&scene, &client, "hot", &got("hot", "around"));
+    assert_eq!(server.ask_within(b"delete hot\r\n", BOUND).unwrap(), b"DELETED\r\n");
+    until_said(&scene, &client, "hot", &got("hot", "around"), b"END\r\n");
+    // Deleted through the box.
+    assert_eq!(scene.ask(&client, &set("hot", "last")), b"STORED\r\n");
+    until_hit(&scene, &client, "hot", &got("hot", "last"));
+    assert_eq!(scene.ask(&client, b"delete hot\r\n"), b"DELETED\r\n");
+    assert_eq!(scene.ask(&client, &get("hot")), b"END\r\n");
+}
+
+#[test]
+fn a_value_that_expires_is_not_served_longer_than_its_server_would() {
+    let scene = Scene::new(cached);
+    let client = scene.client(true);
+    let begin = Instant::now();
+    assert_eq!(scene.ask(&client, b"set brief 7 4 2\r\nhi\r\n"), b"STORED\r\n");
+    until_hit(&scene, &client, "brief", &got("brief", "hi"));
+    until_said(&scene, &client, "brief", &got("brief", "hi"), b"END\r\n");
+    let lived = begin.elapsed();
+    assert!(lived > Duration::from_secs(2), "{lived:?}: it was there for a while");
+    // The server, asked itself, has had it no longer than the copy.
+    let server = scene.beside(0);
+    assert_eq!(server.ask_within(&get("brief"), BOUND).unwrap(), b"END\r\n");
+}
+
+#[test]
+fn a_killed_server_s_copies_end_and_a_reload_takes_the_cache_away() {
+    let mut scene = Scene::new(|bed| {
+        let mut config = cached(bed);
+        config.more = config.more.replace("fall = 4", "fall = 2");
+        config
+    });
+    let client = scene.client(true);
+    assert_eq!(scene.ask(&client, &set("hot", "value")), b"STORED\r\n");
+    until_hit(&scene, &client, "hot", &got("hot", "value"));
+    let of = owner(&scene, "hot");
+    scene.servers[of].take().unwrap().kill();
+    scene.serving(scene.bed.backends.len() - 1);
+    // The next server has its keys: there is no value, and none of before.
+    let said = eventually(BOUND, || client.ask_within(&get("hot"), Duration::from_secs(1)));
+    assert_eq!(said.expect("an answer"), b"END\r\n");
+    assert_eq!(scene.ask(&client, &set("hot", "again")), b"STORED\r\n");
+    until_hit(&scene, &client, "hot", &got("hot", "again"));
+    let without = config(&scene.bed, "");
+    let Scene { balancer, bed, .. } = &mut scene;
+    balancer.reload(bed, &without).unwrap();
+    let bytes = || (counted(&scene, "cache_bytes") == 0).then_some(());
+    assert!(eventually(BOUND, bytes).is_some(), "copies are still there\n{}", scene.diagnosis());
+    let hits = counted(&scene, "cache_hits");
+    for _ in 0..200 {
+        assert_eq!(scene.ask(&client, &get("hot")), got("hot", "again"));
+    }
+    assert_eq!(counted(&scene, "cache_hits"), hits);
+}
+
+#[test]
+fn forged_replies_fill_nothing() {
+    let scene = Scene::new(cached);
+    let client = scene.client(true);
+    assert_eq!(scene.ask(&client, &set("hot", "right")), b"STORED\r\n");
+    // From the server's machine, to all ports and many ids: no nonce is right.
+    let own = std::net::SocketAddr::new(scene.bed.balancers[0].v4.into(), 61_000);
+    let forger = Asker::new(&scene.bed.backends[0].ns, own);
+    for request in 0..2_000_u16 {
+        let [high, low] = request.to_be_bytes();
+        let frame = [high, low, 0, 0, 0, 1, 0, 0];
+        let said = b"VA 5 khot t-1 c9 f7 O0123456789abcdef\r\nwrong\r\n";
+        forger.send_plainly(&[&frame[..], said].concat());
+        assert_eq!(scene.ask(&client, &get("hot")), got("hot", "right"));
+    }
+    until_hit(&scene, &client, "hot", &got("hot", "right"));
+}
