@@ -7,14 +7,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::{
-    Binding, Forwarding, Guard, HashKey, HashPolicy, KeyFailover, KeyPath, KeyRules, Keyed, NextHopMode,
-    Parts, Placement, Prefix, PrefixGroup, PrefixSet, Snapshot, SourceLimit, Suffix, Trace, TraceKey,
-    TunnelProtocols, TunnelSource, TunnelSourceKind, VipAddress,
+    Binding, CacheRules, Forwarding, Guard, HashKey, HashPolicy, KeyFailover, KeyPath, KeyRules, Keyed,
+    NextHopMode, Parts, Placement, Prefix, PrefixGroup, PrefixSet, Snapshot, SourceLimit, Suffix, Trace,
+    TraceKey, TunnelProtocols, TunnelSource, TunnelSourceKind, VipAddress,
 };
 use kv_switch::{Memcached, Routes};
 use packet::{Encapsulation, Family, Mac, Outer, Template};
 
-use crate::{VIP, VIP6, binding, parts};
+use crate::{VIP, VIP6, binding, copies, parts};
 
 /// What is not as by default.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,8 @@ pub(crate) enum With {
     Tunnelled,
     /// UDP port 11211, whose backends are chosen by memcached's keys.
     Keyed,
+    /// The same, and copies of all values that are asked for, of so many bytes.
+    Copied(usize),
 }
 
 /// How packets are carried to backends.
@@ -109,7 +111,8 @@ impl With {
                 };
             }
             Self::Tunnelled => parts.tunnels = vec![encapsulator()],
-            Self::Keyed => by_key(parts),
+            Self::Keyed => by_key(parts, None),
+            Self::Copied(_) => by_key(parts, Some(copies::rules(&parts.hash_key))),
             _ => {}
         }
     }
@@ -125,7 +128,7 @@ impl With {
 }
 
 /// By what `kv = { protocol = "memcached", clients = ["198.18.0.0/15"] }` gives.
-fn by_key(parts: &mut Parts) {
+fn by_key(parts: &mut Parts, cache: Option<CacheRules>) {
     let rules = KeyRules {
         application: Box::new(Memcached::new(32)),
         clients: PrefixSet::new([(Ipv4Addr::new(198, 18, 0, 0).into(), 15)]),
@@ -135,6 +138,7 @@ fn by_key(parts: &mut Parts) {
         failover_ttl: Some(10),
         path: KeyPath::Direct,
         gather: None,
+        cache,
     };
     let placements = [Placement::Maglev { all: None }].into();
     let keyed = Arc::new(Keyed { rules: Arc::new(rules), pools: [].into(), placements });

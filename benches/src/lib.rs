@@ -4,6 +4,7 @@
 
 mod batch;
 mod cases;
+mod copies;
 mod groups;
 mod rows;
 mod traffic;

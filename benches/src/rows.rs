@@ -11,7 +11,7 @@ use packet::Encapsulation;
 
 use crate::cases::{Headers, With, tunnelled};
 use crate::traffic::{ACK, Flaw, Flood, Next, SYN, Traffic};
-use crate::{Batch, DEFAULT_FLOWS, pipeline_of};
+use crate::{Batch, DEFAULT_FLOWS, copies, pipeline_of};
 
 /// A row: its traffic, and what is not as by default.
 #[derive(Clone, Copy, Debug)]
@@ -61,12 +61,18 @@ impl Row {
         Self { with: With::Udp, is_full: true, ..Self::of(name, traffic) }
     }
 
+    /// Reads that are answered from copies of values of so many bytes.
+    const fn copied(name: &'static str, bytes: usize) -> Self {
+        let of = Self::of(name, Traffic::Hits(10_000));
+        Self { shape: Shape::Request, with: With::Copied(bytes), ..of }
+    }
+
     const fn table(self, flows: usize) -> Self {
         Self { table: flows, ..self }
     }
 
     /// All rows. Those of 16 M flows take 400 MB and half a minute to establish.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 42] = [
         Self::of("one flow", Traffic::Flows(1)),
         Self::of("1000 flows", Traffic::Flows(1_000)),
         Self::of("1 M flows", Traffic::Flows(1_000_000)).table(1_500_000),
@@ -99,6 +105,8 @@ impl Row {
             with: With::Keyed,
             ..Self::of("keyed get, 1 M keys", Traffic::Gets(1_000_000))
         },
+        Self::copied("hit, 64 bytes, 10000 keys", 64),
+        Self::copied("hit, 1300 bytes, 10000 keys", 1_300),
         Self::full("established", Traffic::Flows(ESTABLISHED)),
         Self::full("syn flood alone", Traffic::After(ESTABLISHED, Flood::Syn)),
         Self::full("ack flood alone", Traffic::After(ESTABLISHED, Flood::Ack)),
@@ -127,9 +135,12 @@ impl Row {
     pub fn establish(&self, batch: &mut Batch) -> (Pipeline, Arc<ThreadCounters>, Now) {
         let live = Live::new(self.with.snapshot());
         let (mut pipeline, counters) = pipeline_of(&live, None, self.table);
+        if let (With::Copied(bytes), Traffic::Hits(keys)) = (self.with, self.traffic) {
+            pipeline = pipeline.with_cache(copies::cache(&live.current(), keys, bytes, START));
+        }
         let flows = self.traffic.flows();
         batch.head_room = self.with.head_room();
-        let mut now = Now::from_nanos(1_000_000_000);
+        let mut now = START;
         // More than a tick apart: all flows are entered by a SYN, off probation, and in use.
         for flags in [SYN, ACK, ACK] {
             let mut flow = 0;
@@ -174,6 +185,8 @@ impl Row {
     /// A batch of the row's traffic; how long `process` took. `state` is that of its generator.
     pub fn turn(&self, batch: &mut Batch, pipeline: &mut Pipeline, now: Now, state: &mut u32) -> Duration {
         let traffic = self.traffic;
+        // Copies are true for a second: for them time stands still.
+        let now = if matches!(traffic, Traffic::Hits(_)) { START } else { now };
         self.run(batch, pipeline, now, || traffic.next(state))
     }
 
@@ -208,6 +221,7 @@ fn tagged(frame: [u8; 60]) -> [u8; 68] {
     tagged
 }
 
+const START: Now = Now::from_nanos(1_000_000_000);
 /// Half of the default table: each of them has a place.
 const ESTABLISHED: u32 = 500_000;
 /// A multiple of a batch.

@@ -23,6 +23,8 @@ pub enum Traffic {
     Dropped(Flaw),
     /// Requests of memcached for as many keys, in an order without pattern.
     Gets(u32),
+    /// The same, which are answered from copies.
+    Hits(u32),
 }
 
 /// A flood from random sources.
@@ -69,7 +71,7 @@ impl Traffic {
     pub(crate) const fn flows(self) -> u32 {
         match self {
             Self::Flows(flows) | Self::Beside(flows, _) | Self::After(flows, _) => flows,
-            Self::SynFlood | Self::Dropped(_) | Self::Gets(_) => 0,
+            Self::SynFlood | Self::Dropped(_) | Self::Gets(_) | Self::Hits(_) => 0,
         }
     }
 
@@ -78,6 +80,7 @@ impl Traffic {
         match self {
             Self::Dropped(Flaw::Port) => Verdict::Drop(DropReason::NoVip),
             Self::Dropped(_) => Verdict::Drop(DropReason::Malformed),
+            Self::Hits(_) => Verdict::Reply,
             _ => Verdict::Tx,
         }
     }
@@ -92,7 +95,7 @@ impl Traffic {
             Self::Beside(flows, _) if *state & 1 == 0 => Next::Tcp(scaled(*state, flows), ACK),
             Self::Beside(_, flood) | Self::After(_, flood) => flood.packet(forged(*state)),
             Self::Dropped(flaw) => Next::Flawed(scaled(*state, 1_000), flaw),
-            Self::Gets(keys) => Next::Get(scaled(*state, keys)),
+            Self::Gets(keys) | Self::Hits(keys) => Next::Get(scaled(*state, keys)),
         }
     }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod away;
+mod cache;
 mod clients;
 mod crate_client;
 mod gather;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use config::{Config, Failover, HashKey, Kv, KvGather, KvHash, KvKeys, KvMissing, KvPath, KvProtocol, Pool};
 use forwarder::{
-    GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyRules, Keyed, Placement, PrefixSet,
+    CacheRules, GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyRules, Keyed, Placement, PrefixSet,
 };
-use kv_switch::{Application, Header, KeyHash, Late, Memcached, Offset, Routes};
+use kv_switch::{Application, Epochs, Header, KeyHash, Late, Lease, Memcached, Offset, Routes};
 
 use crate::CompileError;
 use crate::index::Index;
@@ -24,7 +24,11 @@ use crate::views::Views;
 
 /// The rules of one generation, by pool.
 #[derive(Debug, Default)]
-pub(crate) struct AllRules(HashMap<Arc<str>, Made>);
+pub(crate) struct AllRules {
+    made: HashMap<Arc<str>, Made>,
+    /// Of all caches, for as long as one generation after the other has any: threads that still read the last one see the same.
+    epochs: Option<Arc<Epochs>>,
+}
 
 /// Rules, and what they were made of.
 #[derive(Debug)]
@@ -38,16 +42,20 @@ impl AllRules {
     /// Those of the next generation.
     pub(crate) fn after(&self, config: &Config) -> Result<Self, CompileError> {
         let hash_key = config.cluster().hash_key;
+        let has_cache =
+            config.pools().iter().any(|pool| pool.kv.as_ref().is_some_and(|kv| kv.cache.is_some()));
+        let epochs = has_cache.then(|| self.epochs.clone().unwrap_or_default());
         let made = |(pool, kv): (&Arc<Pool>, &Arc<Kv>)| {
-            let known = self.0.get(&pool.name).filter(|made| made.kv == *kv && made.hash_key == hash_key);
+            let known = self.made.get(&pool.name).filter(|made| made.kv == *kv && made.hash_key == hash_key);
             let rules = match known {
                 Some(made) => Arc::clone(&made.rules),
-                None => Arc::new(rules(pool, kv, &hash_key)?),
+                None => Arc::new(rules(pool, kv, &hash_key, epochs.as_ref())?),
             };
             Ok((Arc::clone(&pool.name), Made { kv: Arc::clone(kv), hash_key, rules }))
         };
         let keyed = config.pools().iter().filter_map(|pool| Some((pool, pool.kv.as_ref()?)));
-        keyed.map(made).collect::<Result<_, _>>().map(Self)
+        let made = keyed.map(made).collect::<Result<_, CompileError>>()?;
+        Ok(Self { made, epochs })
     }
 
     /// What a service of this pool reads requests by; `None`: the pool has no keys.
@@ -58,7 +66,7 @@ impl AllRules {
         rings: &mut Rings,
     ) -> Result<Option<Arc<Keyed>>, CompileError> {
         let Inputs { views, index, .. } = *inputs;
-        let Some(Made { kv, rules, .. }) = self.0.get(&view.pool) else { return Ok(None) };
+        let Some(Made { kv, rules, .. }) = self.made.get(&view.pool) else { return Ok(None) };
         let views: Vec<PoolView> = kv.pools.iter().map(|name| views.beside(view, name)).collect();
         // A pool without a table in reach would shift the places of those behind it; the configuration was checked for it.
         let pools = views.iter().map(|view| index.pool(view).map(Arc::clone)).collect::<Option<_>>();
@@ -106,7 +114,13 @@ pub(crate) fn of_first_choice(config: &Config) -> BTreeSet<&str> {
     wanted.flat_map(|(pool, kv)| [&pool.name].into_iter().chain(&kv.pools)).map(|name| &**name).collect()
 }
 
-fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileError> {
+fn rules(
+    pool: &Pool,
+    kv: &Kv,
+    hash_key: &HashKey,
+    epochs: Option<&Arc<Epochs>>,
+) -> Result<KeyRules, CompileError> {
+    let sip = KeyRules::maglev_hash(&forwarder::HashKey::new(*hash_key.bytes()));
     let place =
         |name: &Arc<str>| u32::try_from(kv.pools.partition_point(|other| other < name)).unwrap_or(u32::MAX);
     let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
@@ -122,7 +136,7 @@ fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileEr
         application: application(kv),
         clients: PrefixSet::new(kv.clients.iter().map(|prefix| (prefix.address(), prefix.length()))),
         hash: match kv.hash {
-            KvHash::Maglev => KeyRules::maglev_hash(&forwarder::HashKey::new(*hash_key.bytes())),
+            KvHash::Maglev => sip,
             KvHash::Ketama => KeyHash::md5(),
             KvHash::Fnv1a64 => KeyHash::fnv1a_64(),
         },
@@ -138,6 +152,15 @@ fn rules(pool: &Pool, kv: &Kv, hash_key: &HashKey) -> Result<KeyRules, CompileEr
             KvPath::Through { answer_timeout } => KeyPath::Through { timeout: timeout(answer_timeout) },
         },
         gather: kv.gather.as_ref().map(gather),
+        cache: kv.cache.as_ref().zip(epochs).map(|(cache, epochs)| CacheRules {
+            memory: usize::try_from(cache.memory).unwrap_or(usize::MAX),
+            lease: Lease::from_nanos(u64::try_from(cache.lease.as_nanos()).unwrap_or(u64::MAX)),
+            fills_per_server: cache.fills_per_server,
+            source_bytes: cache.source_bytes,
+            hash: sip,
+            is_own_hash: kv.hash == KvHash::Maglev,
+            epochs: Arc::clone(epochs),
+        }),
     })
 }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::arrivals::read_sources;
 use super::canonical;
+use super::kv_cache::KvCache;
 
 /// How a keyed pool reads requests, and which backend each has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -48,6 +49,8 @@ pub struct Kv {
     pub path: KvPath,
     /// What becomes of requests whose keys are of several backends; `None`: they are refused, as are all of header and offset.
     pub gather: Option<KvGather>,
+    /// How reads of hot keys are answered by this machine; `None`, the default: they are not.
+    pub cache: Option<KvCache>,
 }
 
 /// Which way requests and answers take.
@@ -236,7 +239,9 @@ impl KvDraft {
         let path = KvPath::read(&mut section, protocol);
         let rejoin = read_rejoin(section.optional("rejoin"), protocol);
         let gather = KvGather::read(section.optional("gather"), protocol);
-        section.finish(&["replicas", "timeout", "cache"]);
+        let is_memcached = protocol.is_none_or(|protocol| protocol == KvProtocol::Memcached);
+        let cache = KvCache::read(section.optional("cache"), is_memcached);
+        section.finish(&["replicas", "timeout"]);
         let named: BTreeSet<_> = pools.iter().map(|name| Arc::clone(&name.value)).collect();
         let named = named.into_iter().collect();
         let kv = |protocol, clients, routes| Kv {
@@ -252,6 +257,7 @@ impl KvDraft {
             rejoin,
             path,
             gather,
+            cache,
         };
         let routes = routes.unwrap_or_else(|| Some(Vec::new()));
         let whole = protocol.zip(clients).zip(routes);

@@ -48,6 +48,7 @@ mod refused;
 pub mod reload;
 mod rows;
 mod unable;
+mod value_caches;
 mod verdict_log;
 
 pub use flow_counts::FlowCounts;
@@ -61,4 +62,5 @@ pub use rows::{
     stage_shown, texts, trace_report, where_backend,
 };
 pub use unable::Unable;
+pub use value_caches::value_caches;
 pub use verdict_log::{log_changes, log_flushed, log_flushes};

@@ -1,4 +1,4 @@
-//! Questions to the packet threads: list flows, forget flows, where would this go, capture, count keys.
+//! Questions to the packet threads: list flows, forget flows, where would this go, capture, count keys; and caches for them.
 //!
 //! In: questions, the threads' answers. Out: each question's answer to its client, when every thread has been asked.
 //! A table is walked in bounded steps, each a request in the thread's ring, answered between two batches. The control loop
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use admin::FlowQuery;
 use forwarder::{
     Cursor, Flow, FlowEntry, FlowFilter, Reply, Request, Service, ServiceId, SlotId, Snapshot, Tap, ThreadId,
-    WhereAnswer, Whose,
+    ValueCache, WhereAnswer, Whose,
 };
 use kv_switch::HotKeys;
 
@@ -49,6 +49,9 @@ struct Walk {
 
 /// Counters of keys, one a thread.
 pub type Counters = VecDeque<Box<HotKeys>>;
+
+/// Caches that wait to be put in place, one a thread.
+pub type Caches = VecDeque<Box<ValueCache>>;
 
 /// Taps that wait to be put in place, one a thread.
 pub type Taps = VecDeque<Box<Tap>>;
@@ -95,6 +98,10 @@ enum Goal {
         next: Counters,
         found: Counters,
         client: Box<dyn Client<Counters>>,
+    },
+    /// Gives each thread a cache, or none; those that were there are freed.
+    Cache {
+        caches: Caches,
     },
     /// Puts a tap into each thread, or none; those that were there are freed.
     Tap {
@@ -196,6 +203,11 @@ impl Questions {
         self.enter(Goal::Tap { taps, client }, vec![FlowFilter::All]);
     }
 
+    /// Has threads answer from these caches, one each, or from none.
+    pub fn cache(&mut self, caches: Caches) {
+        self.enter(Goal::Cache { caches }, vec![FlowFilter::All]);
+    }
+
     /// Counts keys by these, one a thread, or no more.
     pub fn count_keys(&mut self, next: Counters, client: Box<dyn Client<Counters>>) {
         self.enter(Goal::HotKeys { next, found: Counters::new(), client }, vec![FlowFilter::All]);
@@ -238,7 +250,7 @@ impl Walk {
                 Goal::Purge { client, .. } => client.has_gone(),
                 Goal::Where { client, .. } => client.has_gone(),
                 // Each thread's turn comes: a client who has gone closes the taps, and they are fetched after that.
-                Goal::Tap { .. } | Goal::HotKeys { .. } => false,
+                Goal::Tap { .. } | Goal::HotKeys { .. } | Goal::Cache { .. } => false,
             }
     }
 
@@ -259,12 +271,14 @@ impl Walk {
             Goal::Where { flow, .. } => Request::Where(*flow),
             Goal::Tap { taps, .. } => Request::Capture(taps.pop_front()),
             Goal::HotKeys { next, .. } => Request::HotKeys(next.pop_front()),
+            Goal::Cache { caches } => Request::Cache(caches.pop_front()),
         };
         let refused = threads.ask(ThreadId(self.thread), request);
         self.asked = refused.is_ok();
         match (&mut self.goal, refused) {
             (Goal::Tap { taps, .. }, Err(Request::Capture(Some(tap)))) => taps.push_front(tap),
             (Goal::HotKeys { next, .. }, Err(Request::HotKeys(Some(counter)))) => next.push_front(counter),
+            (Goal::Cache { caches }, Err(Request::Cache(Some(cache)))) => caches.push_front(cache),
             _ => {}
         }
     }
@@ -294,7 +308,7 @@ impl Walk {
                 found.extend(counter);
                 None
             }
-            (Goal::Tap { .. }, Reply::Capture(_)) => None,
+            (Goal::Tap { .. }, Reply::Capture(_)) | (Goal::Cache { .. }, Reply::Cache(_)) => None,
             // Answers come in the order of the requests: no other pair comes up.
             _ => None,
         };
@@ -327,7 +341,7 @@ impl Goal {
             Self::Where { found, client, .. } => client.answer(found, snapshot, index),
             Self::HotKeys { found, client, .. } => client.answer(found, snapshot, index),
             Self::Tap { client: Some(client), .. } => client.answer((), snapshot, index),
-            Self::Tap { client: None, .. } => {}
+            Self::Tap { client: None, .. } | Self::Cache { .. } => {}
         }
     }
 }

@@ -141,6 +141,24 @@ groups! {
         through_unanswered: counter "requests" "thread_through_unanswered_total" [];
         /// Keyed requests whose time to live this thread made shorter, because their key's own backend did not serve (kv.failover.ttl).
         short_lived: counter "requests" "thread_short_lived_requests_total" [];
+        /// Reads that this thread answered from a copy (kv.cache).
+        cache_hits: counter "requests" "thread_cache_hits_total" [];
+        /// Reads that a copy could have answered and that this thread forwarded, because the source had its bytes for this second (kv.cache.source_bytes).
+        cache_over_budget: counter "requests" "thread_cache_over_budget_total" [];
+        /// Values and versions that this thread asked backends for, to make copies or renew them (kv.cache).
+        cache_fetches: counter "requests" "thread_cache_fetches_total" [];
+        /// Such requests that had no answer within 20 ms: many, and no fill, are those of servers without meta commands.
+        cache_unanswered: counter "requests" "thread_cache_unanswered_total" [];
+        /// Values that this thread made a copy of.
+        cache_fills: counter "values" "thread_cache_fills_total" [];
+        /// Copies of this thread whose version was still that of their backend.
+        cache_renewals: counter "values" "thread_cache_renewals_total" [];
+        /// Copies and fetched values of this thread that a write through this machine kept from being served.
+        cache_stale_avoided: counter "values" "thread_cache_stale_avoided_total" [];
+        /// Copies of this thread that gave way to others because memory was used up (kv.cache.memory).
+        cache_evictions: counter "values" "thread_cache_evictions_total" [];
+        /// Bytes of keys and values that this thread has copies of.
+        cache_bytes: gauge "bytes" "thread_cache_bytes" [];
         /// Tunnelled packets of other clusters whose outer header this thread took off.
         remote_arrivals: counter "packets" "thread_remote_arrivals_packets_total" [];
         /// Packets of which this thread gave a capture a record.

@@ -392,7 +392,7 @@ pub(crate) fn pipeline_config(settings: &Settings, thread: ThreadId, threads: u1
 fn own_requests(ports: OwnPorts) -> OwnRequests {
     let secret = RandomState::new(); // of the system's randomness, as hash maps have it
     let seed = [secret.hash_one(0_u8), secret.hash_one(1_u8)];
-    OwnRequests { ports, requests: GATHERED, passing: PASSING, seed }
+    OwnRequests { ports, requests: GATHERED, passing: PASSING, fetches: FETCHES, seed }
 }
 
 /// All threads together never hold more than a quarter of a pool, which needs its frames to receive.
@@ -440,6 +440,8 @@ pub fn inspect_taken(name: &str) -> Result<Interface, StartError> {
 const GATHERED: usize = 1_024;
 /// Requests that wait at once for an answer that passes through: 40,000 a second if all wait 200 ms in vain.
 const PASSING: usize = 8_192;
+/// Values that a thread's cache asks for at once: it has 128 under way at most, and ids of others rest meanwhile.
+const FETCHES: usize = 1_024;
 /// Frames in each mailbox.
 const MAILBOX: usize = 1024;
 const REQUESTS: usize = 16;

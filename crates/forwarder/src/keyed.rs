@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kv_switch::{Application, KeyHash, Late, Refusal, Ring, Routes};
+use kv_switch::{Application, Epochs, KeyHash, Late, Lease, Refusal, Ring, Routes};
 use maglev_hash::Table;
 
 use crate::{DropReason, Flow, HashKey, PoolTable, PrefixSet};
@@ -30,6 +30,35 @@ pub struct KeyRules {
     pub path: KeyPath,
     /// How requests are gathered whose keys are of several backends; `None`: they are refused.
     pub gather: Option<GatherRules>,
+    /// How reads of hot keys are answered from copies; `None`: none is.
+    pub cache: Option<CacheRules>,
+}
+
+/// How reads of hot keys are answered from copies.
+#[derive(Clone, Debug)]
+pub struct CacheRules {
+    /// Bytes of copies, in all threads together.
+    pub memory: usize,
+    /// How long a copy is taken for true.
+    pub lease: Lease,
+    /// Values that each thread may be asking one backend for.
+    pub fills_per_server: u16,
+    /// Bytes a second that copies may send to one source. What is asked for beyond is forwarded.
+    pub source_bytes: u64,
+    /// Hashes keys for the cache. Shared by all pools, as epochs are: a key of several pools is written in all.
+    pub hash: KeyHash,
+    /// Whether [`KeyRules::hash`] is the same.
+    pub is_own_hash: bool,
+    /// Shared by all threads and all pools.
+    pub epochs: Arc<Epochs>,
+}
+
+impl CacheRules {
+    /// A key's hash for the cache; `own`: its pool's.
+    #[inline]
+    pub(crate) fn hash_of(&self, key: &[u8], own: u64) -> u64 {
+        if self.is_own_hash { own } else { self.hash.hash(key) }
+    }
 }
 
 /// Which way requests and answers take.

@@ -59,6 +59,7 @@ mod tagging;
 mod thread_counters;
 mod trace;
 mod tunnels;
+mod value_cache;
 mod verdict;
 mod vip_table;
 
@@ -75,7 +76,8 @@ pub use filter::{FILTER_PREFIXES, NoSocket};
 pub use flow::{Flow, FlowHasher, HashKey, HashPolicy};
 pub use guard::{Guard, GuardId, PrefixSet, SourceLimit};
 pub use keyed::{
-    GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyPlace, KeyRules, Keyed, Placement, Rings,
+    CacheRules, GATHER_TIMEOUTS_MS, GatherRules, KeyFailover, KeyPath, KeyPlace, KeyRules, Keyed, Placement,
+    Rings,
 };
 pub use live::{Live, Reader};
 pub use notice::{Notice, NoticeSink, Notices, TraceEvent, notice_ring};
@@ -99,6 +101,7 @@ pub use tagging::{Tagging, Translation};
 pub use thread_counters::{FlowTableCounters, FragmentTableCounters, PairCounter, ThreadCounters, Totals};
 pub use trace::{MARK_AGE, MARK_BYTES, Mark, Trace, TraceKey, TraceRefusal, WallClock};
 pub use tunnels::{TunnelProtocols, TunnelSource, TunnelSourceKind};
+pub use value_cache::{AskedAt, ValueCache};
 pub use verdict::{Forward, HoldSlot, NotSent, Now, Outlet, Piece, Verdict};
 
 pub use conntrack::{

@@ -4,7 +4,9 @@
 //! packets overlap: the first prefetches the flow buckets that the second reads.
 //! Not here: rings, threads, the clock. Nothing is allocated after [`Pipeline::new`]. Source: paper §3.1 to §3.3.
 
+mod cache;
 mod choice;
+mod config;
 mod decapsulation;
 mod error;
 mod expiry;
@@ -15,6 +17,7 @@ mod identifications;
 mod keyed;
 mod messages;
 mod outer_error;
+mod own_exchange;
 mod own_requests;
 mod partial;
 mod plain;
@@ -28,15 +31,14 @@ mod through;
 mod tracing;
 mod way_back;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use conntrack::FlowTable;
-use kv_switch::HotKeys;
+use kv_switch::{CacheCounts, HotKeys};
 use packet::{Family, Fragment, ParseError, Parsed, parse, protocol};
 
+pub use self::config::{IcmpRates, PipelineConfig};
 pub use self::error::PipelineError;
-pub use self::icmp::IcmpRates;
 pub use self::own_requests::OwnRequests;
 pub use self::steering::{SoftwareSteering, SteeringConfig};
 
@@ -47,7 +49,7 @@ use self::own_requests::OwnTable;
 use self::partial::Looks;
 use self::plain::PlainBatch;
 use self::refusal::Cut;
-use self::state::{Batch, PacketState, Stage};
+use self::state::{Batch, CachedRead, PacketState, Stage};
 use self::tracing::Tracing;
 use crate::capture::Tap;
 use crate::flow::is_v4;
@@ -57,40 +59,8 @@ use crate::selection::flow_key;
 use crate::vip_table::BatchLookup;
 use crate::{
     DropReason, Flow, Forward, HandoffReason, HashPolicy, Live, NoticeSink, Now, Origin, Outlet, Packet,
-    Reader, RequestServer, Slot, ThreadCounters, ThreadId, Timeouts, TunnelSourceKind, Verdict, request,
+    Reader, RequestServer, Slot, ThreadCounters, TunnelSourceKind, ValueCache, Verdict, request,
 };
-use sip_lanes::LaneHashers;
-
-/// What one packet thread's pipeline is made of.
-#[derive(Clone, Debug)]
-pub struct PipelineConfig {
-    /// This thread.
-    pub thread: ThreadId,
-    /// How many packet threads there are.
-    pub threads: u16,
-    /// Flows in the connection table, 16 bytes each.
-    pub flows: usize,
-    /// When flows are forgotten.
-    pub timeouts: Timeouts,
-    /// The most packets in a batch.
-    pub max_batch: usize,
-    /// How much ICMP is handled.
-    pub icmp: IcmpRates,
-    /// Source prefixes whose rates are known at once, 16 bytes each; 0: no source is limited.
-    pub limit_sources: usize,
-    /// The table of fragmented datagrams.
-    pub fragments: fragment_table::Config,
-    /// The most frames of one thread's pool that this thread may hold.
-    pub held_of_a_pool: usize,
-    /// How flows are hashed.
-    pub hashers: LaneHashers,
-    /// What it asks backends with itself; `None`: requests that want this are refused.
-    pub own_requests: Option<OwnRequests>,
-    /// Packets were given to this thread by their flows ([`SoftwareSteering`]): what it takes out of a tunnel stays here.
-    pub is_steered: bool,
-    /// Is told the addresses of large tables before these are touched, so that the kernel may give them in large pages.
-    pub advise: fn(Range<usize>),
-}
 
 /// One packet thread's forwarder.
 #[derive(Debug)]
@@ -127,6 +97,8 @@ struct Core {
     hot_keys: Option<Box<HotKeys>>,
     own: Option<Box<OwnTable>>,
     short_lived: ShortLived,
+    cache: Option<Box<ValueCache>>,
+    cached: CacheCounts,
     tracing: Tracing,
     identifications: Identifications,
     looks: Looks,
@@ -181,6 +153,8 @@ impl Pipeline {
             hot_keys: None,
             own,
             short_lived: ShortLived::new(live.clock().clone()),
+            cache: None,
+            cached: CacheCounts::default(),
             tracing,
             identifications,
             looks: Looks::default(),
@@ -199,6 +173,13 @@ impl Pipeline {
     #[must_use]
     pub fn with_notices(mut self, sink: NoticeSink) -> Self {
         self.core.notices = Some(sink);
+        self
+    }
+
+    /// Answers reads from this cache, until another is put in its place.
+    #[must_use]
+    pub fn with_cache(mut self, cache: Box<ValueCache>) -> Self {
+        self.core.cache = Some(cache);
         self
     }
 
@@ -301,7 +282,7 @@ impl Core {
         (state.service, state.counted) = (index, service.id);
         if service.policy == HashPolicy::Key {
             state.stage = Stage::Keyed;
-            return self.read_request(batch.snapshot, packet, flow, state);
+            return self.read_request(batch, packet, flow, state);
         }
         self.flows.prefetch(state.key);
         Ok(())
@@ -341,6 +322,11 @@ impl Core {
     /// Stage 3: the bytes.
     #[inline(never)]
     fn write(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, state: &PacketState) -> Verdict {
+        if let Some(CachedRead { copy: Some(number), .. }) = state.cached
+            && self.answer_from_copy(batch, packet, state, number)
+        {
+            return Verdict::Reply;
+        }
         // A slot of the connection table may be of an earlier snapshot.
         let Some(slot) = batch.snapshot.slots.get(state.choice.slot.0 as usize) else {
             return Verdict::Drop(DropReason::NoBackend);
@@ -515,10 +501,12 @@ impl Forward for Pipeline {
         core.run_own_requests(&Batch::new(self.reader.load(), now), outlet);
         core.sweep(now);
         core.publish_table_counters();
+        core.publish_cache_counters();
         if let Some(server) = &mut self.requests {
             let (thread, snapshot) = (core.config.thread, self.reader.load());
-            let (flows, tap, hot_keys) = (&mut core.flows, &mut core.tap, &mut core.hot_keys);
-            server.serve(&mut request::Context { thread, snapshot, flows, tap, hot_keys, now: now.tick() });
+            let Core { flows, tap, hot_keys, cache, .. } = core;
+            let now = now.tick();
+            server.serve(&mut request::Context { thread, snapshot, flows, tap, hot_keys, cache, now });
         }
     }
 

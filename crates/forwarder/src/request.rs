@@ -8,7 +8,7 @@ use kv_switch::HotKeys;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::capture::Tap;
-use crate::{Decision, Explanation, Flow, Generation, ServiceId, SlotId, Snapshot, ThreadId};
+use crate::{Decision, Explanation, Flow, Generation, ServiceId, SlotId, Snapshot, ThreadId, ValueCache};
 
 /// Which flows are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,8 @@ pub enum Request {
     Capture(Option<Box<Tap>>),
     /// Count keys of requests by this; `None`: count none.
     HotKeys(Option<Box<HotKeys>>),
+    /// Answer reads from this; `None`: from no copies.
+    Cache(Option<Box<ValueCache>>),
 }
 
 /// An answer.
@@ -105,6 +107,8 @@ pub enum Reply {
     Capture(Option<Box<Tap>>),
     /// The counter that was there, with what it has counted.
     HotKeys(Option<Box<HotKeys>>),
+    /// The cache that was there, for the requester to free.
+    Cache(Option<Box<ValueCache>>),
 }
 
 /// What a thread says of a flow.
@@ -169,6 +173,7 @@ pub(crate) struct Context<'a> {
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) tap: &'a mut Option<Box<Tap>>,
     pub(crate) hot_keys: &'a mut Option<Box<HotKeys>>,
+    pub(crate) cache: &'a mut Option<Box<ValueCache>>,
     pub(crate) now: Tick,
 }
 
@@ -194,6 +199,7 @@ impl RequestServer {
             Request::Where(flow) => Reply::Where(answer_where(context, &flow)),
             Request::Capture(tap) => Reply::Capture(std::mem::replace(context.tap, tap)),
             Request::HotKeys(next) => Reply::HotKeys(std::mem::replace(context.hot_keys, next)),
+            Request::Cache(next) => Reply::Cache(std::mem::replace(context.cache, next)),
         };
         // There is room: it was looked for above, and nobody else produces.
         let _ = self.replies.push(reply);

@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use kv_switch::Epochs;
 use packet::{Family, LinkHeader, Prepared, Template};
 
 use crate::filter::{MAX_ENCAP_OVERHEAD, filter};
@@ -146,10 +147,24 @@ impl Snapshot {
         (chosen != THIS_MACHINE).then_some(chosen)
     }
 
-    /// Whether backends of a service are asked from the machine's own addresses: to gather, or because requests pass both ways.
+    /// Whether backends of a service are asked from the machine's own addresses: to gather, for the cache, or because requests pass both
+    /// ways.
     #[must_use]
     pub const fn has_own_requests(&self) -> bool {
         self.has_own_requests
+    }
+
+    /// What threads' caches are made of: bytes of all of them together, and when keys were written. `None`: no service has one.
+    #[must_use]
+    pub fn caches(&self) -> Option<(usize, Arc<Epochs>)> {
+        let keyed = self.services.iter().filter_map(|service| service.keyed.as_deref());
+        let mut rules: Vec<_> =
+            keyed.map(|keyed| &keyed.rules).filter(|rules| rules.cache.is_some()).collect();
+        rules.sort_by_key(|rules| Arc::as_ptr(rules));
+        rules.dedup_by_key(|rules| Arc::as_ptr(rules));
+        let caches = || rules.iter().filter_map(|rules| rules.cache.as_ref());
+        let memory = caches().map(|cache| cache.memory).fold(0, usize::saturating_add);
+        caches().next().map(|cache| (memory, Arc::clone(&cache.epochs)))
     }
 
     /// The machine's own addresses.
@@ -294,7 +309,10 @@ fn prepared(slots: &[Slot], mode: &NextHopMode) -> Arc<[Prepared<InterfaceId>]> 
 }
 
 fn has_own_requests(services: &[Service]) -> bool {
-    let asks = |keyed: &Arc<Keyed>| keyed.rules.gather.is_some() || keyed.rules.path != KeyPath::Direct;
+    let asks = |keyed: &Arc<Keyed>| {
+        let rules = &keyed.rules;
+        rules.gather.is_some() || rules.cache.is_some() || rules.path != KeyPath::Direct
+    };
     services.iter().any(|service| service.keyed.as_ref().is_some_and(asks))
 }
 

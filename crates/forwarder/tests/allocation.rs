@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use forwarder::*;
-use kv_switch::{Late, Memcached, Routes};
+use kv_switch::{CacheConfig, Epochs, Late, Lease, Memcached, Routes};
 use sip_lanes::LaneHashers;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -78,7 +78,7 @@ fn steering_allocates_and_frees_nothing() {
 }
 
 /// A pool of three backends by key, at UDP 11211 of the first VIP.
-fn keyed(path: KeyPath) -> Parts {
+fn keyed(path: KeyPath, cache: Option<CacheRules>) -> Parts {
     let mut slots = gre_slots(3);
     if path != KeyPath::Direct {
         slots.iter_mut().for_each(|slot| slot.forwarding = Forwarding::L2);
@@ -93,6 +93,7 @@ fn keyed(path: KeyPath) -> Parts {
         failover_ttl: Some(10),
         path,
         gather: Some(GatherRules { timeout: 4, late: Late::Fails }),
+        cache,
     };
     let placements = [Placement::Maglev { all: None }].into();
     let keyed = Some(Arc::new(Keyed { rules: Arc::new(rules), pools: [].into(), placements }));
@@ -128,15 +129,18 @@ impl Outlet for Sent {
     fn split(&mut self, _: HoldSlot, _: &mut dyn FnMut(&Packet<'_>, &mut [u8]) -> Piece) {}
 }
 
-/// A backend's answer to what it is asked: it has no such key.
-fn miss(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
+/// A backend's answer to what it is asked: it has no such key, or has `hi` under it.
+fn answer(asked: &[u8], has_it: bool, out: &mut [u8; ROOM]) -> usize {
     let udp = &asked[14 + 24 + 20..];
     let port = u16::from_be_bytes([udp[0], udp[1]]);
     let line = &udp[16..];
     let key = line[3..].split(|byte| *byte == b' ').next().unwrap();
     let nonce = line.windows(2).position(|pair| pair == b" O").unwrap();
     let mut end = 42;
-    let parts = [&udp[8..10], &[0, 0, 0, 1, 0, 0], b"EN k", key, &line[nonce..nonce + 18], b"\r\n"];
+    let nonce = &line[nonce..nonce + 18];
+    let [status, flags, value]: [&[u8]; 3] =
+        if has_it { [b"VA 2 k", b" t-1 c3 f7", b"hi\r\n"] } else { [b"EN k", b"", b""] };
+    let parts = [&udp[8..10], &[0, 0, 0, 1, 0, 0], status, key, flags, nonce, b"\r\n", value];
     for part in parts {
         out[end..end + part.len()].copy_from_slice(part);
         end += part.len();
@@ -150,14 +154,14 @@ fn miss(asked: &[u8], out: &mut [u8; ROOM]) -> usize {
 fn asking() -> PipelineConfig {
     let ports = OwnPorts::new(&(61_000..=61_003), 1).unwrap();
     PipelineConfig {
-        own_requests: Some(OwnRequests { ports, requests: 8, passing: 8, seed: [1, 2] }),
+        own_requests: Some(OwnRequests { ports, requests: 8, passing: 8, fetches: 0, seed: [1, 2] }),
         ..config()
     }
 }
 
 /// Answers to two of three requests; the others end by their time.
 fn passing_through_allocates_and_frees_nothing() {
-    let mut bed = Bed::with(keyed(KeyPath::Through { timeout: 4 }), asking());
+    let mut bed = Bed::with(keyed(KeyPath::Through { timeout: 4 }, None), asking());
     let get = udp("198.51.100.7", 40_000, VIP4, 11_211, b"\0\x01\0\0\0\x01\0\0get key\r\n");
     let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
     let (mut buffer, mut verdicts) = ([0; ROOM], [Verdict::Tx]);
@@ -191,7 +195,7 @@ fn passing_through_allocates_and_frees_nothing() {
 }
 
 fn gathering_allocates_and_frees_nothing() {
-    let bed = || Bed::with(keyed(KeyPath::Direct), asking());
+    let bed = || Bed::with(keyed(KeyPath::Direct, None), asking());
     let get = |other: usize| {
         let command = format!("\0\x01\0\0\0\x01\0\0get key0 key{other}\r\n");
         udp("198.51.100.7", 40_000, VIP4, 11_211, command.as_bytes())
@@ -215,7 +219,7 @@ fn gathering_allocates_and_frees_nothing() {
         // Each third request has one answer, and ends by its time.
         for place in 0..if round % 3 == 0 { 1 } else { 2 } {
             let (bytes, end) = &sent.frames[place];
-            let end = miss(&bytes[..*end], &mut buffer);
+            let end = answer(&bytes[..*end], false, &mut buffer);
             let mut packets = [Packet::new(&mut buffer, 0, end, Origin::Wire)];
             bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
             assert_eq!(verdicts, [Verdict::Taken], "{round}");
@@ -227,6 +231,52 @@ fn gathering_allocates_and_frees_nothing() {
     assert_eq!(bed.counters.gathers_begun.read(), 300);
     let ended = [&bed.counters.gathers_answered, &bed.counters.gathers_timed_out].map(Counter::read);
     assert_eq!(ended, [200, 100]);
+}
+
+/// A value is fetched, served from its copy, and written, again and again.
+fn answering_from_copies_allocates_and_frees_nothing() {
+    let (epochs, hash) = (Arc::new(Epochs::new()), KeyRules::maglev_hash(&HashKey::new([5; 16])));
+    let rules = CacheRules {
+        memory: 100_000,
+        lease: Lease::from_nanos(10_000_000),
+        fills_per_server: 8,
+        source_bytes: 1 << 20,
+        hash,
+        is_own_hash: true,
+        epochs: Arc::clone(&epochs),
+    };
+    let bed = Bed::with(keyed(KeyPath::Direct, Some(rules)), asking());
+    let cache = Box::new(ValueCache::new(&CacheConfig { memory: 100_000, epochs, seed: [1, 2] }));
+    let mut bed = Bed { pipeline: bed.pipeline.with_cache(cache), ..bed };
+    let [get, set] = [&b"\0\x01\0\0\0\x01\0\0get key\r\n"[..], b"\0\x01\0\0\0\x01\0\0set key 0 0 1\r\nx\r\n"]
+        .map(|payload| udp("198.51.100.7", 40_000, VIP4, 11_211, payload));
+    let mut sent = Sent { frames: [([0; ROOM], 0); 8], count: 0 };
+    let mut buffer = [0; ROOM];
+    let mut take = |bed: &mut Bed, frame: &[u8]| {
+        let mut verdicts = [Verdict::Tx];
+        buffer[..frame.len()].copy_from_slice(frame);
+        let mut packets = [Packet::new(&mut buffer, 0, frame.len(), Origin::Wire)];
+        bed.pipeline.process(bed.now, &mut packets, &mut verdicts);
+        verdicts[0]
+    };
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..100 {
+        bed.now = Now::from_nanos(bed.now.nanos() + 2_000_000_000);
+        sent.count = 0;
+        while sent.count == 0 {
+            assert_eq!(take(&mut bed, &get), Verdict::Tx);
+            bed.pipeline.poll(bed.now, &mut sent);
+        }
+        let (bytes, end) = &sent.frames[0];
+        let mut said = [0; ROOM];
+        let end = answer(&bytes[..*end], true, &mut said);
+        assert_eq!(take(&mut bed, &said[..end]), Verdict::Taken);
+        assert_eq!(take(&mut bed, &get), Verdict::Reply);
+        assert_eq!(take(&mut bed, &set), Verdict::Tx);
+        assert_eq!(take(&mut bed, &get), Verdict::Tx);
+    }
+    let change = region.change();
+    assert_eq!((change.allocations, change.deallocations, change.reallocations), (0, 0, 0));
 }
 
 #[test]
@@ -302,6 +352,7 @@ fn a_running_pipeline_allocates_and_frees_nothing() {
     assert_eq!((caught.len(), bed.counters.captured.read()), (100, 150));
     steering_allocates_and_frees_nothing();
     gathering_allocates_and_frees_nothing();
+    answering_from_copies_allocates_and_frees_nothing();
     passing_through_allocates_and_frees_nothing();
     assert!(bed.counters.capture_lost.read() > 0, "the ring was full");
 }

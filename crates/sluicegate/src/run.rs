@@ -3,7 +3,7 @@
 //! In: a configuration, signals, next hops, verdicts of health checks, commands of the admin API. Out: a running balancer.
 //! Each part owns its state; [`Daemon`] is all of them on one loop. Modules: `commands` and `status` (the API), `reload` (its
 //! steps), `configuration` with `files`, `checks` with `health_tunnel`, `forwarding` with `links` and `reports`, `lifecycle`,
-//! `hot_keys`, `settings`, `turns` (work of other threads that needs the loop), `upgrade` (a new process in this one's place).
+//! `hot_keys`, `value_caches`, `settings`, `turns` (work of other threads), `upgrade` (a new process in this one's place).
 //! Not here: any decision about a packet, a configuration, health, an order or a drain (`control_plane`).
 //! Invariant: nothing that takes more than a few milliseconds runs on the control loop.
 
@@ -22,6 +22,7 @@ mod settings;
 mod status;
 mod turns;
 mod upgrade;
+mod value_caches;
 
 use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap};
@@ -144,6 +145,8 @@ struct Inspections {
     counting: Counting,
     /// Keys are being counted.
     counts_keys: bool,
+    /// Bytes of the caches that packet threads have, or are being given.
+    cached: usize,
 }
 
 /// The admin API's end in the daemon.
@@ -254,6 +257,7 @@ impl Daemon {
         let config = Arc::clone(self.controller.config());
         self.lifecycle.await_checks(&config);
         self.checks.watch(&self.controller);
+        self.follow_caches();
         warn_of_small_mtus(&config, &self.publisher.current());
         self.become_ready_when_checked();
     }
@@ -322,7 +326,7 @@ impl Daemon {
 
     /// Other states or tables of the same configuration: nothing of the filter changes.
     fn publish_states(&mut self, snapshot: Snapshot) {
-        self.publisher.renew(snapshot);
+        self.renew(snapshot);
         self.look_at_vips();
     }
 

@@ -16,7 +16,7 @@ const fn own(edits: &'static [(&'static str, &'static str)]) -> Row {
 }
 
 /// Keys that have one value only, or that say where others stand.
-pub(crate) const UNCHANGEABLE: [&str; 2] = ["schema", "include"];
+pub(crate) const UNCHANGEABLE: [&str; 3] = ["schema", "include", "pool.NAME.kv.cache.strict"];
 
 /// Lists whose order says something: the first prefix of a family is this cluster's own, the first rule that fits decides.
 pub(crate) const ORDERED: [&str; 2] = ["prefix_group.NAME.prefixes", "machine.NAME.vlan.eth0.translate"];
@@ -116,6 +116,7 @@ pub(crate) const ROWS: &[Row] = &[
         ("pool.users.kv.rejoin", "'serve'"),
         ("pool.users.kv.gather", "false"),
         ("pool.users.kv.failover.ttl", ""),
+        ("pool.users.kv.cache", "false"),
     ]),
     agreed(&[("pool.users.kv.clients", "['198.51.100.0/25']")]),
     agreed(&[("pool.users.kv.any_client", "true")]),
@@ -132,6 +133,11 @@ pub(crate) const ROWS: &[Row] = &[
     agreed(&[("pool.users.kv.gather.timeout", "'50ms'")]),
     agreed(&[("pool.users.kv.gather.missing", "'miss'")]),
     agreed(&[("pool.users.kv.gather", "false")]),
+    agreed(&[("pool.users.kv.cache.memory", "'32MiB'")]),
+    agreed(&[("pool.users.kv.cache.lease", "'50ms'")]),
+    agreed(&[("pool.users.kv.cache.fills_per_server", "8")]),
+    agreed(&[("pool.users.kv.cache.source_bytes", "'1GiB'")]),
+    agreed(&[("pool.users.kv.cache", "false")]),
     agreed(&[("pool.users.kv.hash", "'ketama'")]),
     agreed(&[("pool.files.kv.hash", "'fnv1a_64'")]),
     agreed(&[("pool.files.backends", "[{ name = 'd2', address = '198.18.5.2', ring_name = 'files3' }]")]),

@@ -86,6 +86,7 @@ fn config() -> PipelineConfig {
             ports: OwnPorts::new(&(61_000..=61_005), THREADS).unwrap(),
             requests: 3,
             passing: 3,
+            fetches: 4,
             seed: [1, 2],
         }),
         advise: datapath::advise_large_pages,

@@ -38,6 +38,7 @@ fn snapshot() -> Snapshot {
         failover_ttl: None,
         path: KeyPath::Direct,
         gather: Some(GatherRules { timeout: TIMEOUT, late: Late::Fails }),
+        cache: None,
     };
     let placements = [Placement::Maglev { all: None }].into();
     let keyed = Keyed { rules: Arc::new(rules), pools: [].into(), placements };

@@ -43,7 +43,7 @@ impl Limits {
         if let Some(limit) = &guard.per_source {
             let rate = limit.new_flows_per_second.get().div_ceil(self.threads);
             let key = hasher.hash_source(&masked(flow, limit), guard.id.0);
-            if !self.sources.admit(key, rate, now) {
+            if !self.sources.admit(key, rate, 1, now) {
                 return Err(DropReason::SourceFlowRate);
             }
         }
@@ -61,7 +61,14 @@ impl Limits {
 impl Limits {
     /// Counts something that is not a flow against a source's own rate; `key` is a keyed hash of both.
     pub(crate) fn admit_source(&mut self, key: u64, rate: u32, now: Now) -> bool {
-        self.sources.admit(key, rate, now)
+        self.sources.admit(key, rate, 1, now)
+    }
+
+    /// Counts so many bytes against a source's own budget of bytes a second, of which this thread has its share.
+    pub(crate) fn admit_bytes(&mut self, key: u64, budget: u64, bytes: u64, now: Now) -> bool {
+        let rate = budget.div_ceil(BLOCK).div_ceil(self.threads.into());
+        let (rate, blocks) = (u32::try_from(rate).unwrap_or(u32::MAX), u32::try_from(bytes.div_ceil(BLOCK)));
+        self.sources.admit(key, rate, blocks.unwrap_or(u32::MAX), now)
     }
 }
 
@@ -97,22 +104,24 @@ impl Sources {
     }
 
     #[inline]
-    fn admit(&mut self, key: u64, rate: u32, now: Now) -> bool {
+    fn admit(&mut self, key: u64, rate: u32, count: u32, now: Now) -> bool {
         let place = (u128::from(key) * self.sets.len() as u128) >> 64;
         // Without a table nothing is limited.
         let set = usize::try_from(place).ok().and_then(|place| self.sets.get_mut(place));
         let Some(Set(ways)) = set else { return true };
         if let Some(known) = ways.iter_mut().find(|way| way.key == key) {
-            return known.meter.admit(rate, now);
+            return known.meter.admit_many(rate, count, now);
         }
         // The one that is full again first: before `now`, and nothing is lost.
         let Some(way) = ways.iter_mut().min_by_key(|way| way.meter) else { return true };
         *way = Source { key, meter: Meter::default() };
-        way.meter.admit(rate, now)
+        way.meter.admit_many(rate, count, now)
     }
 }
 
 const WAYS: usize = 4;
+/// Bytes that are counted together: rates of bytes would be too fine for a meter.
+const BLOCK: u64 = 64;
 
 #[cfg(test)]
 mod tests {
@@ -219,14 +228,15 @@ mod tests {
     struct Oracle(HashMap<u64, (u128, u64)>);
 
     impl Oracle {
-        fn admit(&mut self, key: u64, rate: u32, now: u64) -> bool {
+        fn admit(&mut self, key: u64, rate: u32, count: u32, now: u64) -> bool {
             let full = u128::from(rate) * u128::from(SECOND);
+            let price = (u128::from(count) * u128::from(SECOND)).min(full);
             let (tokens, last) = self.0.entry(key).or_insert((full, now));
             *tokens = (*tokens + u128::from(now - *last) * u128::from(rate)).min(full);
             *last = now;
-            let passes = *tokens >= u128::from(SECOND);
+            let passes = *tokens >= price;
             if passes {
-                *tokens -= u128::from(SECOND);
+                *tokens -= price;
             }
             passes
         }
@@ -246,12 +256,13 @@ mod tests {
         fn without_collisions_every_source_has_its_exact_bucket(
             asks in asks(WAYS as u64),
             rate in prop::sample::select(vec![1u32, 2, 5, 10]),
+            counts in prop::collection::vec(1u32..12, 400),
         ) {
             let (mut table, mut oracle, mut now) = (Sources::new(64), Oracle::default(), 3);
-            for (key, step) in asks {
+            for ((key, step), count) in asks.into_iter().zip(counts) {
                 now += step;
-                let expected = oracle.admit(key, rate, now);
-                prop_assert_eq!(table.admit(scattered(key), rate, Now::from_nanos(now)), expected);
+                let expected = oracle.admit(key, rate, count, now);
+                prop_assert_eq!(table.admit(scattered(key), rate, count, Now::from_nanos(now)), expected);
             }
         }
 
@@ -265,8 +276,8 @@ mod tests {
             let mut surplus: HashMap<u64, i64> = HashMap::new();
             for (key, step) in asks {
                 now += step;
-                let exact = i64::from(oracle.admit(key, rate, now));
-                let given = i64::from(table.admit(scattered(key), rate, Now::from_nanos(now)));
+                let exact = i64::from(oracle.admit(key, rate, 1, now));
+                let given = i64::from(table.admit(scattered(key), rate, 1, Now::from_nanos(now)));
                 let surplus = surplus.entry(key).or_default();
                 *surplus += given - exact;
                 prop_assert!(*surplus >= 0, "source {} has {} too few", key, -*surplus);
@@ -283,8 +294,8 @@ mod tests {
             let (mut now, mut passed) = (0, 0);
             for (key, hog) in crowd {
                 now += SECOND / 500;
-                passed += (0..hog * 5).filter(|_| table.admit(scattered(1), rate, Now::from_nanos(now))).count() as u64;
-                table.admit(scattered(key), rate, Now::from_nanos(now));
+                passed += (0..hog * 5).filter(|_| table.admit(scattered(1), rate, 1, Now::from_nanos(now))).count() as u64;
+                table.admit(scattered(key), rate, 1, Now::from_nanos(now));
             }
             let most = u64::from(rate) + u64::from(rate) * now / SECOND + 1;
             prop_assert!(passed <= most, "{} passed, {} are the limit's", passed, most);

@@ -15,8 +15,15 @@ impl Meter {
     /// Admits one at `now`, if `rate` a second allow it.
     #[inline]
     pub(crate) fn admit(&mut self, rate: u32, now: Now) -> bool {
+        self.admit_many(rate, 1, now)
+    }
+
+    /// The same of several at once, or none of them.
+    #[inline]
+    pub(crate) fn admit_many(&mut self, rate: u32, count: u32, now: Now) -> bool {
         let now = units(now);
-        let step = SECOND / u64::from(rate.max(1));
+        // No more than a second's worth: one that is larger than that passes when the bucket is full.
+        let step = (SECOND / u64::from(rate.max(1))).saturating_mul(count.into()).min(SECOND);
         let start = self.0.max(now);
         if start - now > SECOND - step {
             return false;

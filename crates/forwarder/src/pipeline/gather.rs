@@ -5,7 +5,7 @@
 //! Invariants: a backend is asked as clients ask it, by its pool's encapsulation; an answer is taken from the address that was asked
 //! alone; the reply goes back the way the request came. Frames are copied: none is held.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use kv_switch::{
     Datagram, ExchangeId, GatherTable, NewGather, NoAnswer, NotBegun, NotTaken, Progress, Request, Target,
@@ -14,9 +14,9 @@ use packet::{Family, Parsed, udp_checksum_ok, udp_headers_len, write_udp};
 
 use super::Core;
 use super::keyed::datagram;
+use super::own_exchange::OwnExchange;
 use super::own_requests::OwnTable;
 use super::state::{Batch, PacketState};
-use super::through::Passing;
 use super::way_back::{WayBack, socket};
 use crate::keyed::{KeyPath, refused};
 use crate::{DropReason, Flow, GatherRules, Keyed, Outlet, Packet, Service, Slot, SlotId, Verdict};
@@ -38,7 +38,7 @@ impl OwnTable {
         let mut target = |key: &[u8]| {
             let slot = batch.snapshot.select_key(service, keyed, keyed.rules.place(key))?.slot;
             let backend = batch.snapshot.slots().get(slot.0 as usize)?;
-            let room = server(keyed, backend, &way).and_then(|_| room(backend, way.family))?;
+            let room = server(keyed, backend, way.vip()).and_then(|_| room(backend, way.family))?;
             Some(Target { server: slot.0, room })
         };
         let now = batch.now.nanos();
@@ -53,9 +53,23 @@ impl OwnTable {
     }
 }
 
-/// What a backend is asked.
+/// Who is asked, and by whom.
+pub(super) struct Question<'a> {
+    pub(super) service: &'a Service,
+    pub(super) keyed: &'a Keyed,
+    pub(super) slot: SlotId,
+    /// The address that it answers to.
+    pub(super) own: IpAddr,
+    /// The one that clients ask.
+    pub(super) vip: SocketAddr,
+}
+
+/// Writes what is asked, and gives the port that it leaves from and its length.
+pub(super) type WriteQuestion<'a> = dyn Fn(&mut [u8]) -> Option<(u16, usize)> + 'a;
+
+/// What a backend is asked for a part.
 struct Asking<'a> {
-    table: &'a GatherTable<WayBack, Passing>,
+    table: &'a GatherTable<WayBack, OwnExchange>,
     number: u32,
     part: u8,
 }
@@ -111,7 +125,7 @@ impl Core {
         let from = socket(flow.source, flow.source_port);
         let asked = own.table.part_of(id).and_then(|part| own.table.server(number, part));
         let asked = asked.and_then(|slot| batch.snapshot.slots().get(slot as usize));
-        let asked = asked.and_then(|slot| server(keyed, slot, way));
+        let asked = asked.and_then(|slot| server(keyed, slot, way.vip()));
         if asked != Some(from) || socket(flow.destination, 0).ip() != way.own {
             return Err(DropReason::KvAnswerSource);
         }
@@ -152,24 +166,38 @@ impl Core {
         own.begun.clear();
     }
 
-    /// What a backend is asked, as it leaves.
     fn build_part(&mut self, batch: &Batch<'_>, packet: &mut Packet<'_>, asking: &Asking<'_>) -> Option<()> {
         let Asking { table, number, part } = *asking;
         let way = table.context(number)?;
         let (service, keyed) = way.keyed(batch.snapshot)?;
         let slot = SlotId(table.server(number, part)?);
+        let question = Question { service, keyed, slot, own: way.own, vip: way.vip() };
+        self.build_question(batch, packet, &question, &|out| {
+            table.write_part(&*keyed.rules.application, number, part, out)
+        })
+    }
+
+    /// What a backend is asked, as it leaves. `write` gives the port that it leaves from, and the payload's length.
+    pub(super) fn build_question(
+        &mut self,
+        batch: &Batch<'_>,
+        packet: &mut Packet<'_>,
+        question: &Question<'_>,
+        write: &WriteQuestion<'_>,
+    ) -> Option<()> {
+        let &Question { service, keyed, slot, own, vip } = question;
         let backend = batch.snapshot.slots().get(slot.0 as usize)?;
+        let family = if vip.is_ipv4() { Family::V4 } else { Family::V6 };
         let l3 = backend.encap_overhead() + PLAIN_LINK;
-        let payload = l3 + udp_headers_len(way.family);
+        let payload = l3 + udp_headers_len(family);
         let out = packet.buffer_mut().get_mut(payload..)?;
-        let room = out.len().min(room(backend, way.family)?.into());
-        let application = &*keyed.rules.application;
-        let (port, length) = table.write_part(application, number, part, out.get_mut(..room)?)?;
+        let room = out.len().min(room(backend, family)?.into());
+        let (port, length) = write(out.get_mut(..room)?)?;
         let ethertype = packet.buffer_mut().get_mut(l3 - 2..l3)?;
-        ethertype.copy_from_slice(&way.family.ethertype().to_be_bytes());
+        ethertype.copy_from_slice(&family.ethertype().to_be_bytes());
         packet.set_bounds(backend.encap_overhead(), payload + length);
         let ip = packet.frame_mut().get_mut(PLAIN_LINK..)?;
-        if !write_udp(ip, SocketAddr::new(way.own, port), server(keyed, backend, way)?) {
+        if !write_udp(ip, SocketAddr::new(own, port), server(keyed, backend, vip)?) {
             return None;
         }
         let bytes = packet.frame_len() as u64;
@@ -199,7 +227,7 @@ impl Core {
 
 /// Sends all datagrams of a reply. Where there are too few frames it sends none; `None`: not all could be sent.
 fn send_reply(
-    table: &GatherTable<WayBack, Passing>,
+    table: &GatherTable<WayBack, OwnExchange>,
     batch: &Batch<'_>,
     outlet: &mut dyn Outlet,
     number: u32,
@@ -230,11 +258,11 @@ fn send_reply(
 
 /// Where a backend is asked: at the VIP, as clients ask it, or at its own address where it does not have the VIP. `None`: it has none of
 /// the request's family.
-fn server(keyed: &Keyed, backend: &Slot, way: &WayBack) -> Option<SocketAddr> {
+pub(super) fn server(keyed: &Keyed, backend: &Slot, vip: SocketAddr) -> Option<SocketAddr> {
     match keyed.rules.path {
-        KeyPath::Direct => Some(way.vip()),
-        KeyPath::Through { .. } => Some(SocketAddr::new(backend.address, way.vip().port()))
-            .filter(|server| server.is_ipv4() == (way.family == Family::V4)),
+        KeyPath::Direct => Some(vip),
+        KeyPath::Through { .. } => Some(SocketAddr::new(backend.address, vip.port()))
+            .filter(|server| server.is_ipv4() == vip.is_ipv4()),
     }
 }
 
@@ -256,9 +284,16 @@ fn not_taken(why: NotTaken) -> DropReason {
     match why {
         NotTaken::Late => DropReason::KvAnswerLate,
         NotTaken::Unasked => DropReason::KvAnswerUnasked,
-        NotTaken::NoAnswer(NoAnswer::OtherNonce) => DropReason::KvAnswerNonce,
-        NotTaken::NoAnswer(NoAnswer::Continuation) => DropReason::KvAnswerContinuation,
-        NotTaken::NoAnswer(_) => DropReason::KvAnswerMalformed,
+        NotTaken::NoAnswer(why) => no_answer(why),
+    }
+}
+
+pub(super) fn no_answer(why: NoAnswer) -> DropReason {
+    match why {
+        NoAnswer::OtherNonce => DropReason::KvAnswerNonce,
+        NoAnswer::OtherKey => DropReason::KvAnswerUnasked,
+        NoAnswer::Continuation => DropReason::KvAnswerContinuation,
+        _ => DropReason::KvAnswerMalformed,
     }
 }
 

@@ -17,19 +17,6 @@ use crate::{
     Verdict,
 };
 
-/// How much ICMP a thread handles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IcmpRates {
-    /// Answers a second: echo replies and spent hops together, and as many packet-too-big errors, which these do not silence.
-    pub replies: u32,
-    /// Likewise to one source.
-    pub replies_to_source: u32,
-    /// Errors a second that are sent on or taken in.
-    pub errors: u32,
-    /// Errors a second from one source.
-    pub errors_of_source: u32,
-}
-
 impl Core {
     /// Stage 1 for an ICMP packet that is whole. `None`: an error that stage 2 finds a backend for.
     #[cold]

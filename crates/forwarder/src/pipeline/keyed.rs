@@ -22,11 +22,12 @@ impl Core {
     #[inline(never)]
     pub(super) fn read_request(
         &mut self,
-        snapshot: &Snapshot,
+        batch: &Batch<'_>,
         packet: &Packet<'_>,
         flow: &Flow,
         state: &mut PacketState,
     ) -> Result<(), DropReason> {
+        let snapshot = batch.snapshot;
         let service = snapshot.service(state.service);
         let keyed = service.keyed.as_deref().ok_or(DropReason::NoBackend)?;
         if snapshot.vips.contains(&flow.source) {
@@ -49,6 +50,9 @@ impl Core {
         // What this machine answers, or passes both ways, has to be whole; pieces follow their first.
         if state.parsed.fragment != Fragment::None && state.stage != Stage::Keyed {
             return Err(DropReason::KvNoWayBack);
+        }
+        if let Some(rules) = &keyed.rules.cache {
+            self.note_for_cache(batch.now, (keyed, rules), datagram.payload(), &ask, state);
         }
         self.count_request(&ask);
         if let Some(hot_keys) = &mut self.hot_keys {
@@ -109,6 +113,9 @@ impl Core {
                 keyed.rules.failover_ttl.is_some()
                     && batch.snapshot.is_away(service, keyed, place, chosen.slot)
             });
+        if state.cached.is_some() {
+            self.look_for_copy(batch, packet, state);
+        }
         let Selection { entry, rehashed, .. } = chosen;
         let by_flow = Step::Maglev { entry, rehashed, reselected: false };
         state.choice.step = Some(keyed.map_or(by_flow, |keyed| keyed.step(&chosen)));

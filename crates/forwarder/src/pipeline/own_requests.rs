@@ -2,7 +2,8 @@
 //!
 //! In: what comes to this thread's share of the ports that requests of the machine's own leave from; the time. Out: whose answer it
 //! is; between batches, what is due.
-//! Not here: requests for keys of several backends (`gather`), those that pass both ways (`through`), which are all that is asked.
+//! Not here: requests for keys of several backends (`gather`), those that pass both ways (`through`), values for the cache (`cache`),
+//! which are all that is asked.
 //! Invariant: one table of exchanges for all of it, so that no id is used twice within the time that a late answer needs.
 
 use std::net::Ipv6Addr;
@@ -12,11 +13,13 @@ use packet::protocol;
 
 use super::Core;
 use super::keyed::datagram;
+use super::own_exchange::OwnExchange;
 use super::state::{Batch, PacketState};
-use super::through::Passing;
 use super::way_back::WayBack;
 use crate::keyed::GATHER_TIMEOUTS_MS;
-use crate::{DropReason, Flow, HandoffReason, Origin, Outlet, OwnPorts, Packet, ThreadId, Verdict};
+use crate::{
+    DropReason, Flow, HandoffReason, Origin, Outlet, OwnPorts, Packet, ThreadId, ValueCache, Verdict,
+};
 
 /// What a packet thread asks backends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub struct OwnRequests {
     pub requests: usize,
     /// Clients' requests that wait at once for an answer that passes through.
     pub passing: usize,
+    /// Values for the cache that are asked for at once.
+    pub fetches: usize,
     /// A secret of this thread and this start of the process alone.
     pub seed: [u64; 2],
 }
@@ -35,7 +40,7 @@ pub struct OwnRequests {
 #[derive(Debug)]
 pub(super) struct OwnTable {
     ports: OwnPorts,
-    pub(super) table: GatherTable<WayBack, Passing>,
+    pub(super) table: GatherTable<WayBack, OwnExchange>,
     /// Begun in this turn: backends are asked before it ends.
     pub(super) begun: Vec<u32>,
     /// All is there: the reply is sent before this turn ends.
@@ -50,10 +55,17 @@ impl OwnTable {
         own: Option<&OwnRequests>,
         thread: ThreadId,
     ) -> Result<Option<Box<Self>>, ExchangeError> {
-        let Some(OwnRequests { ports, requests, passing, seed }) = own.copied() else { return Ok(None) };
+        let Some(OwnRequests { ports, requests, passing, fetches, seed }) = own.copied() else {
+            return Ok(None);
+        };
         let timeouts = GATHER_TIMEOUTS_MS.map(|millis| u64::from(millis) * 1_000_000);
-        let config =
-            GatherConfig { ports: ports.of(thread), requests, others: passing, timeouts: &timeouts, seed };
+        let config = GatherConfig {
+            ports: ports.of(thread),
+            requests,
+            others: passing + fetches,
+            timeouts: &timeouts,
+            seed,
+        };
         let (begun, whole) = (Vec::with_capacity(requests), Vec::with_capacity(requests));
         let table = GatherTable::new(&config)?;
         Ok(Some(Box::new(Self { ports, table, begun, whole, frames: usize::MAX })))
@@ -105,7 +117,10 @@ impl Core {
         let id = ExchangeId { port: flow.destination_port, request: u16::from_be_bytes(*request) };
         let own = self.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
         match own.table.find(id).ok_or(DropReason::KvAnswerLate)? {
-            ExchangeFor::Other(_) => self.pass_answer(batch, packet, &state.parsed, id),
+            ExchangeFor::Other(OwnExchange::Passing(_)) => self.pass_answer(batch, packet, &state.parsed, id),
+            ExchangeFor::Other(&OwnExchange::Fetch(number)) => {
+                self.take_value(batch, packet, &state.parsed, (id, number))
+            }
             ExchangeFor::Part(number) => self.take_part(batch, packet, &state.parsed, (id, number)),
         }
     }
@@ -115,10 +130,14 @@ impl Core {
     pub(super) fn run_own_requests(&mut self, batch: &Batch<'_>, outlet: &mut dyn Outlet) {
         let Some(own) = self.own.as_deref_mut() else { return };
         own.frames = outlet.free_frames();
-        if !own.table.is_idle()
+        let wants = self.cache.as_deref().is_some_and(ValueCache::has_wanted);
+        if (wants || !own.table.is_idle())
             && let Some(mut own) = self.own.take()
         {
             self.ask_backends(&mut own, batch, outlet);
+            if wants {
+                self.fetch_values(&mut own, batch, outlet);
+            }
             self.expire(&mut own, batch);
             self.send_replies(&mut own, batch, outlet);
             own.frames = outlet.free_frames();
@@ -126,7 +145,7 @@ impl Core {
         }
     }
 
-    fn expire(&self, own: &mut OwnTable, batch: &Batch<'_>) {
+    fn expire(&mut self, own: &mut OwnTable, batch: &Batch<'_>) {
         while let Some(expired) = own.table.expire(batch.now.nanos()) {
             match expired {
                 Expired::Gather(number, Progress::Complete) => own.whole.push(number),
@@ -135,8 +154,10 @@ impl Core {
                     self.counters.gathers_timed_out.add(1);
                 }
                 Expired::Gather(_, Progress::Waiting | Progress::Unchanged) => {}
-                Expired::Other(passing) if passing.is_unanswered() => self.counters.through_unanswered.add(1),
-                Expired::Other(_) => {}
+                Expired::Other(OwnExchange::Passing(passing)) => {
+                    self.counters.through_unanswered.add(u64::from(passing.is_unanswered()));
+                }
+                Expired::Other(OwnExchange::Fetch(number)) => self.give_up_value(number),
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Not here: what the stages do. Invariant: stage 1 begins a packet's state anew, so that nothing of an earlier batch is left.
 
 use conntrack::{Signal, Tick};
-use kv_switch::Plan;
+use kv_switch::{Item, Plan};
 use packet::{Fragment, Parsed, protocol};
 
 use crate::{HashPolicy, Now, Service, ServiceId, SlotId, Snapshot, Step, TunnelSourceKind, Verdict};
@@ -39,6 +39,8 @@ pub(super) struct PacketState {
     pub(super) may_store: bool,
     /// What it stores is not for its key's own backend, and lives no longer than that may be away.
     pub(super) is_away: bool,
+    /// A keyed service's request that a copy may answer.
+    pub(super) cached: Option<CachedRead>,
     /// Index among the snapshot's services; of a piece without ports, [`NO_SERVICE`].
     pub(super) service: u32,
     /// The number by which it is counted.
@@ -49,6 +51,17 @@ pub(super) struct PacketState {
     pub(super) decapsulated_from: Option<TunnelSourceKind>,
     /// `None`: not yet decided.
     pub(super) verdict: Option<Verdict>,
+}
+
+/// A request that a copy may answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CachedRead {
+    /// Its key's hash for the cache.
+    pub(super) hash: u64,
+    pub(super) key: Item,
+    pub(super) verb: u8,
+    /// The copy that stage 2 has found.
+    pub(super) copy: Option<u32>,
 }
 
 /// A packet of a flow, as stage 2 looks at it.
@@ -139,6 +152,7 @@ impl PacketState {
             plan: Plan::One,
             may_store: false,
             is_away: false,
+            cached: None,
             service: NO_SERVICE,
             counted: ServiceId(NO_SERVICE),
             choice: Choice::NONE,

@@ -9,50 +9,17 @@
 
 use std::net::SocketAddr;
 
-use kv_switch::{AnswerFrame, ExchangeId, Plan};
+use kv_switch::{ExchangeId, Plan};
 use packet::{Parsed, decrement_ttl, readdress_udp};
 
 use super::Core;
 use super::keyed::datagram;
+use super::own_exchange::{OwnExchange, Passing};
 use super::state::{Batch, PacketState};
 use super::way_back::{WayBack, socket};
 use crate::keyed::KeyPath;
 use crate::rewrite::{Fit, Written, rewrite};
 use crate::{DropReason, Flow, Packet, Slot, Verdict};
-
-/// A request that waits for its answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Passing {
-    way: WayBack,
-    server: SocketAddr,
-    /// The client's own id.
-    id: u16,
-    /// Whether it has one answer, after which nothing follows.
-    has_one_answer: bool,
-    is_answered: bool,
-    /// Which of the answer's first 64 datagrams have come; more of them are waited for.
-    come: u64,
-}
-
-impl Passing {
-    pub(super) const fn is_unanswered(&self) -> bool {
-        !self.is_answered
-    }
-
-    /// Whether this was the last datagram that it waits for.
-    fn is_over_by(&mut self, frame: AnswerFrame) -> bool {
-        self.is_answered = true;
-        if frame.number < 64 {
-            self.come |= 1 << frame.number;
-        }
-        let all = match frame.total {
-            0 => 0,
-            total @ 1..=64 => u64::MAX >> (64 - total),
-            _ => return false,
-        };
-        self.has_one_answer && self.come & all == all
-    }
-}
 
 impl Core {
     /// Stage 3 for a request of a service whose requests pass both ways.
@@ -120,7 +87,7 @@ impl Core {
             come: 0,
         };
         let own = self.own.as_deref_mut().ok_or(DropReason::KvThroughFull)?;
-        let begun = own.table.begin_other(batch.now.nanos(), timeout, passing);
+        let begun = own.table.begin_other(batch.now.nanos(), timeout, OwnExchange::Passing(passing));
         begun.map(|id| (passing, id)).map_err(|_| DropReason::KvThroughFull)
     }
 
@@ -133,7 +100,9 @@ impl Core {
         id: ExchangeId,
     ) -> Result<Verdict, DropReason> {
         let own = self.own.as_deref_mut().ok_or(DropReason::KvAnswerLate)?;
-        let passing = own.table.other_mut(id).ok_or(DropReason::KvAnswerLate)?;
+        let Some(OwnExchange::Passing(passing)) = own.table.other_mut(id) else {
+            return Err(DropReason::KvAnswerLate);
+        };
         let flow = Flow::of(packet.frame(), parsed);
         let ends = (socket(flow.source, flow.source_port), socket(flow.destination, 0).ip());
         if ends != (passing.server, passing.way.own) {

@@ -47,6 +47,7 @@ pub(crate) fn keyed_of(
         failover_ttl: Some(10),
         path,
         gather,
+        cache: None,
     };
     let (all, logs) = (pool(&slots, &[1; 5]), pool(&slots, &[1]));
     let placements = [&all, &logs].map(|pool| Placement::Maglev { all: pool.table.clone() }).into();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that cannot go on fails")]
 
 mod bed;
+mod cache;
 mod capture;
 mod drops;
 mod encapsulation;

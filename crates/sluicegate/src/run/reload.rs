@@ -301,7 +301,10 @@ impl Daemon {
         let next = Generation { snapshot, config, machine, interfaces: super::addresses_here() };
         let changed = self.publisher.change_over(withdrawn, next, &mut self.forwarding, &mut self.announcer);
         match changed {
-            Ok(()) => self.look_at_vips(),
+            Ok(()) => {
+                self.look_at_vips();
+                self.follow_caches();
+            }
             // `read` checked that it fits: what is left is the kernel refusing a map update.
             Err(error) => {
                 tracing::error!(%error, generation, "the XDP filter could not follow the new generation");

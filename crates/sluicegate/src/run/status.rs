@@ -98,7 +98,8 @@ impl Daemon {
             links.chain(file).chain(self.checks.warnings()).chain(self.inspections.captures.running());
         let held = self.controller.held_pools();
         let held = held.iter().take(HELD_NAMED).map(ToString::to_string);
-        let mut all: Vec<String> = daemon.chain(held).chain(self.announcer.warnings()).collect();
+        let mut all: Vec<String> =
+            daemon.chain(held).chain(self.announcer.warnings()).chain(self.cache_warning()).collect();
         let more = all.len().saturating_sub(WARNINGS_NAMED);
         if more > 0 {
             all.truncate(WARNINGS_NAMED);
